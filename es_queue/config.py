@@ -1,0 +1,146 @@
+"""RunConfig: every choice that can change a run's numbers, one flat frozen dataclass, a sentence a field.
+
+The command line, the TOML files, the built-in recipes and the JSON stored with a run all derive from it.
+It holds no connection, no path and no secret.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields
+from typing import Any
+
+from es_queue.errors import UsageError
+from es_queue.validation import checked_value, refuse_combinations
+
+AUTO = "auto"
+NONE = "none"
+
+
+def option(
+    default: Any,
+    group: str,
+    text: str,
+    *,
+    unit: str = "",
+    choices: tuple[str, ...] = (),
+    low: float | None = None,
+    high: float | None = None,
+) -> Any:
+    """A dataclass field with what ``--help`` and the checks need: group, sentence, unit, allowed values."""
+    about = {"group": group, "text": text, "unit": unit, "choices": choices, "low": low, "high": high}
+    return field(default=default, metadata=about)
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """The settings of a run. Two runs with equal settings end with equal parameters, bit for bit."""
+
+    # --- what is trained
+    env: str = option("", "task", "Gymnasium environment id, or module:Id for one of your own")
+    seed: int = option(-1, "task", "seed of all the run's randomness; -1 draws one, prints and stores it", low=-1, high=2**63 - 1)
+    env_arg: tuple[tuple[str, Any], ...] = option((), "task", "key=value handed to the environment when it is made; repeatable")
+    wrapper: tuple[str, ...] = option((), "task", "module:Class of a Gymnasium wrapper, applied in the order given; repeatable")
+    backend: str = option(AUTO, "task", "how the environment is stepped: lean (ours, faster) or stock (Gymnasium's own)", choices=(AUTO, "lean", "stock"))
+
+    # --- policy
+    policy: str = option("linear", "policy", "kind of policy", choices=("linear", "mlp"))
+    hidden: tuple[int, ...] = option((64, 64), "policy", "widths of the hidden layers of an mlp, comma separated", unit="units", low=1, high=65536)
+    activation: str = option("tanh", "policy", "activation between the layers of an mlp", choices=("tanh", "relu", "selu", "elu"))
+    init: str = option(AUTO, "policy", "first parameters: zero is auto's choice for linear, orthogonal for mlp", choices=(AUTO, "zero", "orthogonal", "normal"))
+    action_bound: str = option("clip", "policy", "how a box action is kept inside its bounds", choices=("clip", "tanh"))
+    action_noise: float = option(0.0, "policy", "standard deviation of Gaussian noise added to box actions in training", low=0.0)
+    obs_norm: bool = option(True, "policy", "normalise observations by their running mean and deviation")
+    obs_clip: float = option(5.0, "policy", "normalised observations are clipped to this many deviations; 0 clips nothing", unit="deviations", low=0.0)
+    obs_sample: float = option(0.25, "policy", "fraction of the slots whose observations feed the statistics", low=0.0, high=1.0)
+
+    # --- search
+    strategy: str = option("pgpe", "search", "the algorithm", choices=("openai_es", "ars", "pgpe"))
+    population: int = option(64, "search", "individuals a generation (pairs count as two)", low=2, high=1_000_000)
+    population_max: int = option(0, "search", "largest population that --min-steps may ask for; 0 is 8 times the population", low=0, high=8_000_000)
+    min_steps: int = option(0, "search", "a generation grows by slots until its episodes have this many steps", unit="steps", low=0)
+    episodes: int = option(1, "search", "episodes an individual plays; its fitness is their mean", low=1, high=1000)
+    env_seeds: str = option("pair", "search", "who shares an environment seed: the two of a pair, the whole generation, or (slot) nobody", choices=("pair", "generation", "slot"))
+    sigma: float = option(0.0, "search", "deviation of the perturbations; 0 takes the strategy's own default", low=0.0)
+    learning_rate: float = option(0.0, "search", "step size of the update; 0 takes the strategy's own default", low=0.0)
+    optimizer: str = option(AUTO, "search", "what turns a gradient into a step (openai_es: adam, sgd; pgpe: clipup, adam, sgd)", choices=(AUTO, "adam", "sgd", "clipup"))
+    momentum: float = option(0.9, "search", "momentum of sgd and clipup", low=0.0, high=0.9999)
+    shaping: str = option("centered-rank", "search", "how fitness becomes utility (openai_es, pgpe)", choices=("centered-rank", "sign", "centered-sign-rank", "z-score", "log-rank"))
+    l2: float = option(0.0, "search", "coefficient of -l2*parameters added to the gradient (openai_es)", low=0.0)
+    weight_decay: float = option(0.0, "search", "parameters are multiplied by 1 - weight_decay after each step", low=0.0, high=1.0)
+    top: int = option(0, "search", "directions that ars keeps, best first; 0 keeps all", unit="pairs", low=0)
+    max_speed: float = option(0.0, "search", "largest step of clipup; 0 is twice the learning rate", low=0.0)
+    sigma_learning_rate: float = option(0.1, "search", "step size of pgpe's own sigma; 0 keeps sigma fixed", low=0.0)
+    sigma_max_change: float = option(0.2, "search", "largest relative change of pgpe's sigma a generation", low=0.0, high=0.99)
+
+    # --- episodes in training
+    step_limit: str = option("env", "episodes", "training step limit: env, a number, adaptive:init,fraction,ratio[,max], or mean:2", unit="steps")
+    reward_shift: float = option(0.0, "episodes", "subtracted from each reward that the strategy sees")
+    reward_floor: str = option(NONE, "episodes", "rewards below it count as it, in the fitness alone; none for no floor")
+    patience: str = option(NONE, "episodes", "N,d ends a training episode when its fitness gained less than d in N steps; none")
+    stall: str = option(NONE, "episodes", "i:x:N ends a training episode when |observation[i]| < x for N steps in a row; none")
+    wall_limit: float = option(300.0, "episodes", "an episode that lasts longer ends its worker process (never scored)", unit="seconds", low=0.1)
+
+    # --- evaluation and stopping
+    eval_every: int = option(10, "evaluation", "generations between evaluations of the unperturbed policy; 0 for none", unit="generations", low=0)
+    eval_episodes: int = option(20, "evaluation", "episodes of such an evaluation", low=1, high=100_000)
+    final_episodes: int = option(100, "evaluation", "episodes of the final evaluation, the only figure to quote", low=0, high=100_000)
+    eval_step_limit: int = option(0, "evaluation", "step limit of evaluations; 0 is the environment's own, else 10000", unit="steps", low=0)
+    target_reward: str = option(AUTO, "evaluation", "return at which the run may end; auto is the environment's registered threshold; none")
+    generations: int = option(0, "evaluation", "stop after this many generations; 0 for no limit", low=0)
+    max_steps: int = option(0, "evaluation", "stop after this many counted training steps; 0 for no limit", unit="steps", low=0)
+    max_seconds: float = option(0.0, "evaluation", "stop between generations after this time; 0 for no limit", unit="seconds", low=0.0)
+
+    # --- machinery that changes no number of a healthy run
+    noise_size: int = option(0, "machinery", "floats in the shared noise table; 0 grows with the policy", unit="floats", low=0, high=2**32 - 1)
+    block: int = option(0, "machinery", "slots a block of work; 0 is about half a second of work (changes no result)", unit="slots", low=0, high=4096)
+    allow_nondeterministic: bool = option(False, "machinery", "go on with an environment that does not repeat itself")
+
+    def to_json(self) -> str:
+        """The configuration as indented JSON, fit for people and for :meth:`from_json`."""
+        return json.dumps(self.to_dict(), indent=2)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: tuples become lists, ``env_arg`` becomes a table."""
+        return {**asdict(self), "hidden": list(self.hidden), "wrapper": list(self.wrapper), "env_arg": dict(self.env_arg)}
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> RunConfig:
+        """Read what :meth:`to_json` wrote. Raises UsageError for anything else."""
+        try:
+            data = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"the configuration is not JSON: {error}") from None
+        if not isinstance(data, dict):
+            raise UsageError("the configuration is not a JSON object")
+        return from_values(data, "the stored configuration")
+
+
+def option_fields() -> dict[str, Field[Any]]:
+    """All options by name, in the order in which ``--help`` shows them."""
+    return {one.name: one for one in fields(RunConfig)}
+
+
+def from_values(values: dict[str, Any], source: str) -> RunConfig:
+    """A checked RunConfig from plain values; ``source`` names where they stand, for the error's sentence."""
+    known = option_fields()
+    for name in values:
+        if name not in known:
+            raise UsageError(unknown_option(name, source))
+    config = RunConfig(**{name: checked_value(known[name], value, source) for name, value in values.items()})
+    refuse_combinations(config)
+    return config
+
+
+def unknown_option(name: str, source: str) -> str:
+    """One sentence for a name that no option has, with the nearest names."""
+    near = difflib.get_close_matches(name.replace("-", "_"), option_fields(), n=3)
+    hint = f"; did you mean {' or '.join(near)}?" if near else "; es-master --help lists all options"
+    return f"{source} has the unknown option {name!r}{hint}"
+
+
+def default_of(name: str) -> Any:
+    """The default of one option."""
+    default = option_fields()[name].default
+    return None if default is MISSING else default

@@ -1,0 +1,130 @@
+"""From an id to Gymnasium's registered spec: old ids, users' modules, and a helpful word on unknown ones."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_id, parse_env_id
+
+from es_queue.environments.request import EnvironmentRequest
+from es_queue.errors import EnvironmentFailure, UsageError
+
+WALKER_V3 = "gymnasium.envs.box2d.bipedal_walker:BipedalWalker"
+WALKER_V2 = "es_queue.environments.walker_v2:BipedalWalkerV2"
+_LANDER = "gymnasium.envs.box2d.lunar_lander:LunarLander"
+
+#: id -> entry point, its arguments, step limit, reward threshold: Gymnasium's own ids of before.
+OLD_IDS: dict[str, tuple[str, dict[str, Any], int, float]] = {
+    "BipedalWalker-v2": (WALKER_V2, {}, 1600, 300.0),
+    "BipedalWalkerHardcore-v2": (WALKER_V2, {"hardcore": True}, 2000, 300.0),
+    "LunarLander-v2": (_LANDER, {}, 1000, 200.0),
+    "LunarLanderContinuous-v2": (_LANDER, {"continuous": True}, 1000, 200.0),
+}
+
+#: Where an environment lives -> what to install for it.
+_EXTRAS = {"mujoco": "mujoco", "box2d": "box2d", "toy_text": "toy-text", "classic_control": "classic-control"}
+
+#: Arguments of gymnasium.make that the world sets itself.
+_RESERVED = ("id", "max_episode_steps", "disable_env_checker", "render_mode")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A found environment: its spec, all the arguments for its class, the user's module where there is one."""
+
+    spec: EnvSpec
+    arguments: dict[str, Any]
+    module: str | None
+
+    @property
+    def id(self) -> str:
+        return f"{self.module}:{self.spec.id}" if self.module else self.spec.id
+
+    @property
+    def entry_point(self) -> str:
+        return self.spec.entry_point if isinstance(self.spec.entry_point, str) else ""
+
+
+def register_old_ids() -> None:
+    """Make the old ids known to ``gymnasium.make``, without its warning that they are out of date."""
+    for name, (entry_point, arguments, limit, threshold) in OLD_IDS.items():
+        if name not in gymnasium.registry:
+            gymnasium.register(
+                name, entry_point, kwargs=arguments, max_episode_steps=limit, reward_threshold=threshold
+            )
+        warnings.filterwarnings(
+            "ignore", rf".*The environment {name} is out of date", category=DeprecationWarning
+        )
+
+
+def find(request: EnvironmentRequest) -> Entry:
+    """Look the requested id up, after importing the user's module if the id names one.
+
+    Raises EnvironmentFailure for an unknown id or a module that cannot be imported.
+    """
+    module, _, name = request.id.rpartition(":")
+    if module:
+        _import(module, request.id)
+    spec = _registered(name)
+    if spec is None:
+        raise EnvironmentFailure(_unknown(name))
+    for argument, _ in request.arguments:
+        if argument in _RESERVED:
+            raise UsageError(f"the environment argument {argument} cannot be given: es-queue sets it itself")
+    return Entry(spec, {**spec.kwargs, **dict(request.arguments)}, module or None)
+
+
+def _import(module: str, environment: str) -> None:
+    try:
+        importlib.import_module(module)
+    except Exception as error:
+        raise EnvironmentFailure(
+            f"the module of the environment {environment} cannot be imported: {describe_error(error)}"
+        ) from error
+
+
+def _registered(name: str) -> EnvSpec | None:
+    """The spec of ``name``, of its newest version where the name has none."""
+    try:
+        namespace, bare, version = parse_env_id(name)
+    except gymnasium.error.Error:
+        return None
+    if namespace == "ALE" or "NoFrameskip" in bare:
+        _import_atari(name)
+    if version is None and name not in gymnasium.registry:
+        name = get_env_id(namespace, bare, find_highest_version(namespace, bare))
+    return gymnasium.registry.get(name)
+
+
+def _import_atari(name: str) -> None:
+    try:
+        importlib.import_module("ale_py")
+    except ImportError as error:
+        raise EnvironmentFailure(
+            f'{name} needs a package that is not installed: pip install "gymnasium[atari]"'
+        ) from error
+
+
+def _unknown(name: str) -> str:
+    close = difflib.get_close_matches(name, list(gymnasium.registry), n=3)
+    hint = f"did you mean {' or '.join(close)}?" if close else "give your own as module:Id-v0"
+    return f"there is no environment {name!r}: {hint}"
+
+
+def missing_package(entry: Entry, error: Exception) -> str:
+    """One sentence for an import that failed, with the command that installs what is missing."""
+    extra = next((extra for part, extra in _EXTRAS.items() if f".{part}" in entry.entry_point), None)
+    if extra is None or "gymnasium-robotics" in str(error):
+        return f"{entry.id} cannot be imported: {describe_error(error)}"
+    return f'{entry.id} needs a package that is not installed: pip install "gymnasium[{extra}]"'
+
+
+def describe_error(error: BaseException) -> str:
+    """Type and text of an exception, on one line."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

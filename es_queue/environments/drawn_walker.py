@@ -1,0 +1,97 @@
+"""The lean BipedalWalker with a picture: our physics, Gymnasium's drawing."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from gymnasium.envs.box2d.bipedal_walker import BipedalWalker
+from numpy.typing import NDArray
+
+from es_queue.environments import terrain
+from es_queue.environments.lean_walker import LIDAR, LeanWalker
+from es_queue.environments.terrain import SCALE
+from es_queue.errors import UsageError
+
+_VIEW_WIDTH = 600 / SCALE
+
+# Gymnasium's colours: inside, outline.
+_OBSTACLE = ((255, 255, 255), (153, 153, 153))
+_TURF = (((76, 255, 76), (76, 255, 76)), ((76, 204, 76), (76, 204, 76)))
+_SOIL = (102, 153, 76)
+_HULL = ((127, 51, 229), (76, 76, 127))
+_LEGS = (((178, 101, 152), (127, 76, 101)), ((128, 51, 102), (77, 26, 51)))
+
+
+class DrawnWalker(LeanWalker):
+    """Plays the very same episodes as LeanWalker and lends their bodies to Gymnasium's ``render``.
+
+    render_mode: "rgb_array" or "human" (a window that follows each step)
+    """
+
+    def __init__(self, hardcore: bool, v2_lidar: bool, render_mode: str) -> None:
+        super().__init__(hardcore, v2_lidar)
+        modes = BipedalWalker.metadata["render_modes"]
+        if render_mode not in modes:
+            raise UsageError(f"BipedalWalker cannot draw {render_mode!r}; it offers {', '.join(modes)}")
+        self._canvas: Any = BipedalWalker(render_mode=render_mode)
+        self._drawable = False
+
+    def reset(self, seed: int) -> NDArray[np.float32]:
+        # The first observation comes from a step, in which there is nothing to be drawn yet.
+        self._drawable = False
+        observation = super().reset(seed)
+        self._canvas.lidar_render = 0
+        self._canvas.drawlist = self._drawlist()
+        edges = self.body.terrain.edges()
+        self._canvas.terrain_poly = [([a, b, (b[0], 0), (a[0], 0)], _SOIL) for a, b in edges]
+        self._drawable = True
+        self._show(observation)
+        return observation
+
+    def step(self, action: NDArray[np.float32]) -> tuple[NDArray[np.float32], float, bool]:
+        outcome = super().step(action)
+        if self._drawable:
+            self._show(outcome[0])
+        return outcome
+
+    def render(self) -> NDArray[np.uint8] | None:
+        """The picture of now, [400, 600, 3], under "rgb_array"; None under "human", which draws by itself."""
+        picture: NDArray[np.uint8] | None = None
+        if self._canvas.render_mode == "rgb_array":
+            picture = self._canvas.render()
+        return picture
+
+    def close(self) -> None:
+        self._canvas.close()
+
+    def _draw_clouds(self) -> None:
+        self._canvas.cloud_poly = [
+            (cloud, min(x for x, _ in cloud), max(x for x, _ in cloud))
+            for cloud in terrain.clouds(self._stream)
+        ]
+
+    def _show(self, observation: NDArray[np.float32]) -> None:
+        """Point the canvas at the walker's place; the lidar's ends follow from the ten readings."""
+        x, y = self.body.hull.position
+        self._canvas.scroll = x - _VIEW_WIDTH / 5
+        self._canvas.lidar = [
+            SimpleNamespace(p1=(x, y), p2=(x + right * float(reach), y - down * float(reach)))
+            for (right, down), reach in zip(LIDAR, observation[14:], strict=True)
+        ]
+        if self._canvas.render_mode == "human":
+            self._canvas.render()
+
+    def _drawlist(self) -> list[SimpleNamespace]:
+        """The bodies in Gymnasium's order of painting: the ground from right to left, legs, hull."""
+        body, edges = self.body, terrain.LENGTH - 1
+        ground = list(reversed(body.floor.fixtures))
+        turf = [_drawn([f], _TURF[(edges - 1 - i) % 2]) for i, f in enumerate(ground[:edges])]
+        obstacles = [_drawn([f], _OBSTACLE) for f in ground[edges:]]
+        legs = [_drawn(leg.fixtures, _LEGS[i // 2]) for i, leg in enumerate(body.legs)]
+        return [*turf, *obstacles, *legs, _drawn(body.hull.fixtures, _HULL)]
+
+
+def _drawn(fixtures: Any, colors: tuple[Any, Any]) -> SimpleNamespace:
+    return SimpleNamespace(fixtures=fixtures, color1=colors[0], color2=colors[1])

@@ -1,0 +1,54 @@
+"""What is asked for (EnvironmentRequest) and what comes back (World)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class EnvironmentRequest:
+    """An environment as the command line names it.
+
+    id:        a Gymnasium id; ``module:Id-v0`` imports the user's module first
+    arguments: keyword arguments for ``gymnasium.make``
+    wrappers:  ``module:Class`` each, applied in order as ``Class(env)``
+    backend:   "auto" (lean where it exists), "lean" or "stock"
+    """
+
+    id: str
+    arguments: tuple[tuple[str, Any], ...] = ()
+    wrappers: tuple[str, ...] = ()
+    backend: str = "auto"
+
+
+class World(Protocol):
+    """One environment object that plays episodes, each one independent of those before.
+
+    It applies no step limit: the rollout does, from ``EnvironmentSpec.step_limit``.
+    """
+
+    def reset(self, seed: int) -> NDArray[np.float32]:
+        """Begin the episode of ``seed``; returns the first observation [observation_size]."""
+        ...
+
+    def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool]:
+        """Observation [observation_size], reward, and whether the environment ended the episode.
+
+        action: float32 array of the box's shape, Python int (discrete), int64 array (multidiscrete) or
+                int8 array (multibinary). The observation is the caller's to keep.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+class DrawnWorld(World, Protocol):
+    """A World that was opened with a render mode."""
+
+    def render(self) -> NDArray[np.uint8] | None:
+        """The picture of now, [height, width, 3], under "rgb_array"; None under "human"."""
+        ...

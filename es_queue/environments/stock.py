@@ -1,0 +1,139 @@
+"""Gymnasium's own environments, and users', as Worlds: any id that ``gymnasium.make`` knows."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import replace
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.registration import load_env_creator
+from numpy.typing import NDArray
+
+from es_queue.environments.catalogue import Entry, describe_error, missing_package
+from es_queue.environments.encoding import action_adapter, action_spec, observation_encoder
+from es_queue.environments.request import EnvironmentRequest
+from es_queue.errors import EnvironmentFailure, UsageError
+
+#: Modules whose environments keep nothing from one episode to the next (held by a test).
+CLEAN_MODULES = (
+    "gymnasium.envs.classic_control.",
+    "gymnasium.envs.toy_text.",
+    "gymnasium.envs.box2d.lunar_lander",
+)
+
+#: The largest reward of one step, for environments whose rewards can never be positive.
+HIGHEST_REWARDS = {"Pendulum-v1": 0.0, "MountainCar-v0": -1.0, "Acrobot-v1": 0.0}
+
+Environment = gymnasium.Env[Any, Any]
+
+
+class StockWorld:
+    """A Gymnasium environment as a World; made anew for each episode unless it is known to reset cleanly.
+
+    Raises EnvironmentFailure or UsageError where it cannot be made.
+    """
+
+    def __init__(self, entry: Entry, request: EnvironmentRequest, render_mode: str | None = None) -> None:
+        self._entry, self._request, self._render_mode = entry, request, render_mode
+        self._environment = make(entry, request, render_mode)
+        self._used = False
+        space = self._environment.observation_space
+        self.observation_size, self._encode = observation_encoder(space, entry.id)
+        self.action = action_spec(self._environment.action_space, entry.id)
+        self._adapt = action_adapter(self._environment.action_space)
+        self.clean_reset = _resets_cleanly(self._environment, entry, request)
+
+    def reset(self, seed: int) -> NDArray[np.float32]:
+        if self._used and not self.clean_reset:
+            self._environment.close()
+            self._environment = make(self._entry, self._request, self._render_mode)
+        self._used = True
+        return self._encode(self._environment.reset(seed=seed)[0])
+
+    def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool]:
+        observation, reward, terminated, truncated, _ = self._environment.step(self._adapt(action))
+        return self._encode(observation), float(reward), bool(terminated or truncated)
+
+    def render(self) -> NDArray[np.uint8] | None:
+        picture = self._environment.render()
+        return picture if isinstance(picture, np.ndarray) else None
+
+    def close(self) -> None:
+        self._environment.close()
+
+    @property
+    def highest_reward(self) -> float | None:
+        """The upper end of the ``reward_range`` that the outermost object declares, else what is known."""
+        declared = getattr(self._environment, "reward_range", None)
+        if declared is not None and np.isfinite(declared[1]):
+            return float(declared[1])
+        changed = self._entry.module or self._request.wrappers or self._request.arguments
+        return None if changed else HIGHEST_REWARDS.get(self._entry.spec.id)
+
+
+def make(entry: Entry, request: EnvironmentRequest, render_mode: str | None) -> Environment:
+    """``gymnasium.make`` without a step limit and without checkers, then the request's wrappers."""
+    wrappers = [_wrapper(path) for path in request.wrappers]
+    try:
+        environment = _make(entry, render_mode)
+        for wrapper in wrappers:
+            environment = wrapper(environment)
+    except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
+        raise EnvironmentFailure(missing_package(entry, error)) from error
+    except UsageError:
+        raise
+    except Exception as error:
+        raise EnvironmentFailure(_why_not_made(entry, request, error)) from error
+    if not isinstance(environment, gymnasium.Env):
+        raise EnvironmentFailure(f"the wrappers of {entry.id} yield no gymnasium.Env")
+    return environment
+
+
+def _make(entry: Entry, render_mode: str | None) -> Environment:
+    # Given a spec in place of an id, Gymnasium has no opinion on whether the id is out of date.
+    spec = replace(entry.spec, order_enforce=False, kwargs=entry.arguments)
+    options: dict[str, Any] = {"max_episode_steps": -1, "disable_env_checker": True}
+    if render_mode is None:
+        return gymnasium.make(spec, **options)
+    modes = _render_modes(spec.entry_point)
+    if render_mode in modes:
+        return gymnasium.make(spec, render_mode=render_mode, **options)
+    if render_mode == "human" and "rgb_array" in modes:
+        drawn = gymnasium.make(spec, render_mode="rgb_array", **options)
+        return gymnasium.wrappers.HumanRendering(drawn)
+    raise UsageError(f"{entry.id} cannot draw {render_mode!r}; it offers {', '.join(modes) or 'nothing'}")
+
+
+def _render_modes(entry_point: Any) -> list[str]:
+    creator = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
+    metadata = getattr(creator, "metadata", {})
+    return list(metadata.get("render_modes") or []) if isinstance(metadata, dict) else []
+
+
+def _why_not_made(entry: Entry, request: EnvironmentRequest, error: Exception) -> str:
+    if isinstance(error, TypeError) and request.arguments:
+        given = ", ".join(f"{name}={value!r}" for name, value in request.arguments)
+        return f"{entry.id} does not take the arguments {given}: {describe_error(error)}"
+    return f"{entry.id} cannot be made: {describe_error(error)}"
+
+
+def _wrapper(path: str) -> Any:
+    """The class that ``module:Class`` names; UsageError where there is none."""
+    module, _, name = path.partition(":")
+    if not module or not name:
+        raise UsageError(f"the wrapper {path!r} is not of the form module:Class")
+    try:
+        wrapper = getattr(importlib.import_module(module), name)
+    except Exception as error:
+        raise UsageError(f"the wrapper {path!r} cannot be imported: {describe_error(error)}") from error
+    if not callable(wrapper):
+        raise UsageError(f"the wrapper {path!r} is not a class")
+    return wrapper
+
+
+def _resets_cleanly(environment: Environment, entry: Entry, request: EnvironmentRequest) -> bool:
+    if entry.module or request.wrappers or entry.spec.additional_wrappers:
+        return False
+    return type(environment.unwrapped).__module__.startswith(CLEAN_MODULES)

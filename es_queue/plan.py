@@ -1,0 +1,147 @@
+"""Which noise index and which environment seeds each slot has: a pure function of (run seed, generation, slot).
+
+Raw 64-bit Philox output, keyed by the run's seed with the counter (slot, 0, generation, stream), is turned
+into integers by our own multiply-shift: numpy promises the raw output for ever, ``Generator.integers`` not.
+Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_queue.config import RunConfig
+
+WORDS = 4  # Philox4x64 puts out four words a counter value
+SLOTS, TRAINING, EVALUATION, CONFIRMATION, FINAL, CHOICE, RETRY = range(7)
+
+# Environment seeds are int32 for EnvPool; the ranges are disjoint so that nothing is tested on what trained it.
+SEED_RANGES = {
+    TRAINING: (0, 2**30),
+    EVALUATION: (2**30, 2**28),
+    CONFIRMATION: (2**30 + 2**28, 2**28),
+    FINAL: (2**30 + 2**29, 2**29),
+}
+
+
+@dataclass(frozen=True)
+class SlotPlan:
+    """The plan of slots ``start … stop-1`` of one generation.
+
+    noise_indices: int64[S], start of each slot's slice of the noise table, all distinct in a generation
+    seeds:         int64[S, individuals, episodes], environment seeds
+    noise_keys:    uint64[S], key of the action noise, shared by both halves of a pair
+    sampled:       bool[S], whether the slot's episodes feed the observation statistics
+    """
+
+    start: int
+    noise_indices: NDArray[np.int64]
+    seeds: NDArray[np.int64]
+    noise_keys: NDArray[np.uint64]
+    sampled: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything random about one generation's episodes.
+
+    seed: the run's; places: how many noise indices exist (table size - policy size + 1);
+    individuals: per slot (2 for mirrored sampling); episodes: per individual;
+    share: who shares environment seeds, "pair", "generation" or "slot"; sample: fraction of slots sampled.
+    """
+
+    seed: int
+    generation: int
+    places: int
+    individuals: int
+    episodes: int
+    share: str
+    sample: float
+
+    def slots(self, start: int, stop: int) -> SlotPlan:
+        """The plan of a range of slots; slot k does not depend on how many slots are asked for."""
+        words = self._raw(SLOTS, stop)
+        indices = self._distinct(SLOTS, words[:, 0], 0, self.places)
+        sampled = (words[:, 2] >> np.uint64(11)).astype(np.float64) * 2.0**-53 < self.sample
+        if stop:
+            sampled[0] = self.sample > 0
+        part = slice(start, stop)
+        return SlotPlan(start, indices[part], self._training_seeds(stop)[part], words[part, 1], sampled[part])
+
+    def seeds(self, stream: int, count: int) -> NDArray[np.int64]:
+        """``count`` distinct environment seeds of a stream: EVALUATION, CONFIRMATION or FINAL."""
+        low, size = SEED_RANGES[stream]
+        return self._distinct(stream, self._raw(stream, count)[:, 0], low, size)
+
+    def _training_seeds(self, slots: int) -> NDArray[np.int64]:
+        """int64[slots, individuals, episodes]."""
+        shape = (slots, self.individuals, self.episodes)
+        if self.share == "generation":
+            return np.broadcast_to(self.seeds(TRAINING, self.episodes), shape)
+        if self.share == "pair":
+            own = self.seeds(TRAINING, slots * self.episodes).reshape(slots, 1, self.episodes)
+            return np.broadcast_to(own, shape)
+        return self.seeds(TRAINING, slots * self.individuals * self.episodes).reshape(shape)
+
+    def _raw(self, stream: int, count: int) -> NDArray[np.uint64]:
+        """uint64[count, 4]: one Philox counter value a row."""
+        counter = np.array([0, 0, self.generation, stream], dtype=np.uint64)
+        generator = np.random.Philox(key=np.array([self.seed, 0], dtype=np.uint64), counter=counter)
+        return np.asarray(generator.random_raw(count * WORDS), dtype=np.uint64).reshape(count, WORDS)
+
+    def _distinct(self, stream: int, words: NDArray[np.uint64], low: int, size: int) -> NDArray[np.int64]:
+        """Integers in [low, low + size), drawn again where an earlier slot has the same."""
+        drawn = multiply_shift(words, size)
+        if len(drawn) > size:
+            raise ValueError(f"{len(drawn)} distinct values were asked of {size}")
+        if len(np.unique(drawn)) < len(drawn):
+            self._redraw(stream, drawn, size)
+        return drawn + low
+
+    def _redraw(self, stream: int, drawn: NDArray[np.int64], size: int) -> None:
+        """Give each slot that repeats an earlier one the first unused value of a stream of its own.
+
+        In slot order, so that slot k's value is the same however many slots follow it.
+        """
+        taken: set[int] = set()
+        for slot, value in enumerate(drawn.tolist()):
+            fresh = self._fresh(stream, slot, size) if value in taken else iter(())
+            while value in taken:
+                value = next(fresh)
+            drawn[slot] = value
+            taken.add(value)
+
+    def _fresh(self, stream: int, slot: int, size: int) -> Iterator[int]:
+        counter = np.array([0, stream, self.generation, RETRY], dtype=np.uint64)
+        generator = np.random.Philox(key=np.array([self.seed, 1 + slot], dtype=np.uint64), counter=counter)
+        while True:
+            yield int(multiply_shift(np.asarray([generator.random_raw()], dtype=np.uint64), size)[0])
+
+
+def plan_for(config: RunConfig, generation: int, size: int, individuals: int) -> Plan:
+    """The plan of a generation for a policy of ``size`` floats; the config's noise_size is resolved, so the table's."""
+    sample = config.obs_sample if config.obs_norm else 0.0
+    return Plan(config.seed, generation, config.noise_size - size + 1, individuals, config.episodes, config.env_seeds, sample)
+
+
+def evaluation_seeds(config: RunConfig, stream: int, generation: int, count: int) -> NDArray[np.int64]:
+    """int64[count] environment seeds of EVALUATION, CONFIRMATION or FINAL; FINAL's are one set for the whole run."""
+    return Plan(config.seed, 0 if stream == FINAL else generation, 1, 1, 1, "slot", 0.0).seeds(stream, count)
+
+
+def multiply_shift(words: NDArray[np.uint64], size: int) -> NDArray[np.int64]:
+    """floor(word * size / 2^64) for 0 < size <= 2^32, in uint64 arithmetic without overflow (Lemire 2019)."""
+    if not 0 < size <= 2**32:
+        raise ValueError(f"cannot draw from {size} values: 1 to 2^32 are possible")
+    wide = np.uint64(size)
+    high, low = words >> np.uint64(32), words & np.uint64(0xFFFFFFFF)
+    return ((high * wide + ((low * wide) >> np.uint64(32))) >> np.uint64(32)).astype(np.int64)
+
+
+def first_parameters_seed(seed: int) -> int:
+    """The seed from which a run's first parameters are drawn, apart from every other stream."""
+    generator = np.random.Philox(key=np.array([seed, 0], dtype=np.uint64), counter=np.array([0, 0, 0, CHOICE], dtype=np.uint64))
+    return int(generator.random_raw()) & (2**63 - 1)

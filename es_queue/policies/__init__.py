@@ -1,0 +1,28 @@
+"""Policies by name: what stands between an observation and an action, numpy alone."""
+
+from __future__ import annotations
+
+from es_queue.config import RunConfig
+from es_queue.errors import UsageError
+from es_queue.policies.base import BoundPolicy, Policy
+from es_queue.policies.linear import LinearPolicy
+from es_queue.policies.mlp import MlpPolicy
+from es_queue.spaces import ActionSpec
+
+__all__ = ["BoundPolicy", "LinearPolicy", "MlpPolicy", "Policy", "make_policy"]
+
+
+def make_policy(config: RunConfig, observation_size: int, action: ActionSpec) -> Policy:
+    """The policy that ``config`` names, for float32[observation_size] and ``action``.
+
+    Raises UsageError for an unknown policy or activation, and for spaces without a number in them.
+    """
+    if observation_size < 1 or action.outputs < 1:
+        raise UsageError(
+            f"a policy needs an observation and an action, not {observation_size} → {action.outputs} numbers"
+        )
+    if config.policy == "linear":
+        return LinearPolicy(observation_size, action.outputs)
+    if config.policy == "mlp":
+        return MlpPolicy(observation_size, action.outputs, tuple(config.hidden), config.activation)
+    raise UsageError(f"there is no policy {config.policy!r}; choose linear or mlp")

@@ -1,0 +1,127 @@
+"""From a policy's raw outputs to the action that the environment takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import isfinite
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_queue.errors import EsQueueError, UsageError
+from es_queue.policies.base import Floats
+from es_queue.spaces import ActionSpec
+
+Shape = Callable[[Floats], NDArray[Any]]
+
+
+class NonFiniteOutput(EsQueueError):  # noqa: N818 - it is what came out; the sentence says that it is an error
+    """A policy put out NaN or infinity: the episode has failed. ``rows`` are the rows at fault."""
+
+    def __init__(self, rows: list[int]) -> None:
+        super().__init__("the policy put out a number that is not finite")
+        self.rows = rows
+
+
+class ActionMap:
+    """Raw outputs -> actions of one space.
+
+    bound: how a box is kept inside its bounds: "clip" to the finite ones, or "tanh" onto all of them.
+    Raises UsageError for an unknown kind of space or bound, and for tanh with infinite bounds.
+    """
+
+    def __init__(self, spec: ActionSpec, bound: str) -> None:
+        self.spec = spec
+        self._is_box = spec.kind == "box"
+        self._is_discrete = spec.kind == "discrete"
+        self._act = shaper(spec, bound)
+        # A one-dimensional box has its shape already.
+        self._shape = None if spec.shape == (spec.outputs,) or self._is_discrete else spec.shape
+
+    def act_one(self, raw: Floats, noise: Floats | None = None) -> Any:
+        """The action of one environment for float32[outputs]; the result is the caller's.
+
+        noise: float32[outputs], added before the bound; boxes alone take it
+        box: float32[shape]; discrete: int; multidiscrete: int64[shape]; multibinary: int8[shape]
+        Raises NonFiniteOutput.
+        """
+        # Summed as Python floats: never overflows for float32, and faster than isfinite().all() below 100 outputs.
+        if not isfinite(sum(raw.tolist())):
+            raise NonFiniteOutput([0])
+        if noise is not None and self._is_box:
+            raw = raw + noise
+        action = self._act(raw)
+        if self._shape is not None:
+            return action.reshape(self._shape)
+        return int(action) if self._is_discrete else action
+
+    def act(self, raw: Floats, noise: Floats | None = None) -> NDArray[Any]:
+        """The actions of many environments for float32[B, outputs]: an array [B, …] of what act_one returns.
+
+        Raises NonFiniteOutput naming the rows at fault.
+        """
+        finite = np.isfinite(raw).all(axis=1)
+        if not finite.all():
+            raise NonFiniteOutput(np.flatnonzero(~finite).tolist())
+        if noise is not None and self._is_box:
+            raw = raw + noise
+        action = self._act(raw)
+        return action if self._shape is None else action.reshape(len(raw), *self._shape)
+
+
+def shaper(spec: ActionSpec, bound: str) -> Shape:
+    """The function from finite float32[..., outputs] to flat actions [..., n] of ``spec`` (discrete: [...])."""
+    if spec.kind == "box":
+        return box_tanh(spec) if bound == "tanh" else box_clip(spec, bound)
+    if spec.kind == "discrete":
+        return discrete(spec)
+    if spec.kind == "multidiscrete":
+        return multidiscrete(spec)
+    if spec.kind == "multibinary":
+        return lambda raw: (raw > 0).astype(np.int8)
+    raise UsageError(f"there is no policy for an action space of kind {spec.kind!r}")
+
+
+def box_clip(spec: ActionSpec, bound: str) -> Shape:
+    """Into the bounds, float32; an infinite bound cuts nothing."""
+    if bound != "clip":
+        raise UsageError(f"there is no action bound {bound!r}; choose clip or tanh")
+    low, high = np.array(spec.low, np.float32), np.array(spec.high, np.float32)
+    return lambda raw: np.minimum(np.maximum(raw, low), high)
+
+
+def box_tanh(spec: ActionSpec) -> Shape:
+    """low + (tanh x + 1)/2 · (high - low), float32; rounding may not carry it over the upper bound."""
+    low, high = np.array(spec.low, np.float32), np.array(spec.high, np.float32)
+    with np.errstate(all="ignore"):
+        half = (high - low) * np.float32(0.5)
+    if not np.isfinite(half).all():
+        raise UsageError("--action-bound tanh needs finite bounds in the action space; use clip")
+
+    def act(raw: Floats) -> NDArray[Any]:
+        x = np.tanh(raw)
+        x += np.float32(1)
+        x *= half
+        x += low
+        return np.minimum(x, high)
+
+    return act
+
+
+def discrete(spec: ActionSpec) -> Shape:
+    """The largest output's place, the lowest among equals, counted from the space's start."""
+    start = spec.starts[0]
+    return lambda raw: raw.argmax(axis=-1) + start
+
+
+def multidiscrete(spec: ActionSpec) -> Shape:
+    """``discrete`` for each group of outputs, int64[..., groups]."""
+    stops = np.cumsum(spec.sizes).tolist()
+    groups = [slice(stop - size, stop) for size, stop in zip(spec.sizes, stops, strict=True)]
+    starts = np.array(spec.starts, np.int64)
+
+    def act(raw: Floats) -> NDArray[Any]:
+        return np.stack([raw[..., group].argmax(axis=-1) for group in groups], axis=-1) + starts
+
+    return act

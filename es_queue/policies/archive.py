@@ -1,0 +1,81 @@
+"""The arrays of an ``.npz`` checkpoint, read and checked without pickle: the file may come from anyone."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_queue.errors import RunFolderError
+
+Floats = NDArray[np.float32]
+
+VECTORS = ("parameters", "obs_mean", "obs_std")
+#: What numpy and zipfile raise for a damaged or a foreign file.
+UNREADABLE = (
+    OSError, ValueError, EOFError, OverflowError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+
+
+def read_checkpoint(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """The vectors and the decoded meta of a checkpoint; nothing else of the file is read.
+
+    Raises RunFolderError with one sentence for a file that is missing, damaged or lacks an array.
+    """
+    try:
+        arrays = read_arrays(path, (*VECTORS, "meta"))
+        meta = decoded_meta(arrays.pop("meta"))
+    except FileNotFoundError:
+        raise RunFolderError("there is no such checkpoint") from None
+    except UNREADABLE as error:
+        raise RunFolderError(f"this is not a readable .npz checkpoint: {error}") from None
+    return arrays, meta
+
+
+def read_arrays(path: Path, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
+    """The named arrays of a file. Raises RunFolderError for a missing one, or one of UNREADABLE."""
+    with path.open("rb") as file:
+        archive = np.load(file, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise ValueError("it holds a single array")
+        with archive:
+            for name in names:
+                if name not in archive:
+                    raise RunFolderError(f"the checkpoint has no array {name!r}")
+            return {name: archive[name] for name in names}
+
+
+def decoded_meta(text: NDArray[Any]) -> dict[str, Any]:
+    """The JSON object in a 0-d unicode array. Raises ValueError for anything else."""
+    meta = json.loads(text.item()) if text.ndim == 0 and text.dtype.kind == "U" else None
+    if not isinstance(meta, dict):
+        raise ValueError("its array 'meta' is not a JSON object")
+    return meta
+
+
+def finite_vector(arrays: Mapping[str, NDArray[Any]], name: str) -> Floats:
+    """One array as float32[n]. Raises RunFolderError where it is missing, not a vector, or not finite."""
+    if name not in arrays:
+        raise RunFolderError(f"the checkpoint has no array {name!r}")
+    array = np.asarray(arrays[name])
+    if array.ndim != 1 or array.dtype.kind != "f":
+        raise RunFolderError(f"the checkpoint's array {name!r} is not a vector of floats")
+    with np.errstate(over="ignore"):
+        values = np.ascontiguousarray(array, np.float32)
+    if not np.isfinite(values).all():
+        raise RunFolderError(f"the checkpoint's array {name!r} holds a number that is not finite")
+    return values
+
+
+def expect_length(values: Floats, name: str, length: int) -> None:
+    """Raises RunFolderError unless ``values`` has ``length`` numbers."""
+    if len(values) != length:
+        raise RunFolderError(
+            f"the checkpoint's array {name!r} has {len(values)} numbers, its policy needs {length}"
+        )

@@ -1,0 +1,95 @@
+"""The contract of a policy: a flat vector becomes a function from observations to raw outputs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+Forward = Callable[[Floats], Floats]
+
+
+@dataclass(frozen=True, slots=True)
+class BoundPolicy:
+    """Weights of B individuals, ready to be called; it holds views of them, so keep the vector unchanged.
+
+    count:    B
+    act_one:  float32[d] -> float32[outputs], C-contiguous input, for B = 1 alone; the result is the caller's
+    act_many: float32[B, d] -> float32[B, outputs], row b by individual b's weights
+
+    Both give the same bits for the same row, whatever B is. Neither silences numpy's floating-point warnings:
+    the rollout enters ``np.errstate(all="ignore")`` once, the action map reports non-finite outputs.
+    """
+
+    count: int
+    act_one: Forward
+    act_many: Forward
+
+    def __call__(self, observations: Floats) -> Floats:
+        """float32[B, d] -> float32[B, outputs]. A recurrent policy will take its state beside them."""
+        return self.act_many(observations)
+
+
+class Policy(ABC):
+    """Flat vector -> raw outputs; the layout of the vector is part of each class.
+
+    observation_size: d, length of the flat float32 observation
+    outputs:          how many numbers come out for one action
+    size:             length of the flat vector
+    """
+
+    observation_size: int
+    outputs: int
+    size: int
+
+    @abstractmethod
+    def initial(self, seed: int, init: str) -> Floats:
+        """float32[size], the first parameters: a pure function of (seed, init).
+
+        init: auto, zero, orthogonal or normal; auto is the class's own choice. Raises UsageError for another.
+        """
+
+    @abstractmethod
+    def bind(self, parameters: Floats) -> BoundPolicy:
+        """The policies of float32[B, size], as views of it. Raises ValueError for another shape or type."""
+
+    def checked(self, parameters: Floats) -> Floats:
+        """``parameters`` as C-contiguous float32[B, size], copied only where it is not contiguous."""
+        if parameters.dtype != np.float32 or parameters.ndim != 2 or parameters.shape[1] != self.size:
+            wanted = f"float32[B, {self.size}]"
+            raise ValueError(f"parameters must be {wanted}, not {parameters.dtype}{list(parameters.shape)}")
+        return np.ascontiguousarray(parameters)
+
+
+def row_product(weights: Floats) -> Forward:
+    """x -> x @ weights for one row by the fastest call; ``weights`` is float32[d, outputs].
+
+    ``x.dot`` costs 0.4 us less than ``x @ weights`` and gives the same bits, except for a 1x1 matrix: there it
+    keeps the sign of a zero that the stacked product loses.
+    """
+    if weights.size == 1:
+        return lambda x: x @ weights
+    return lambda x: x.dot(weights)
+
+
+def stacked_product(x: Floats, weights: Floats) -> Floats:
+    """float32[B, d] and float32[B, d, outputs] -> x[b] @ weights[b] for every b, with the bits of one by one.
+
+    vecmat is ``matmul(x[:, None, :], weights)[:, 0]`` with the same bits and less overhead. One matrix shared by
+    all rows, its transpose, or einsum would give other bits.
+    """
+    product: Floats = np.vecmat(x, weights)
+    return product
+
+
+def single_only(count: int) -> Forward:
+    """The ``act_one`` of a policy bound to ``count`` individuals, which is none."""
+
+    def refuse(observation: Floats) -> Floats:
+        raise ValueError(f"act_one is for one individual; {count} are bound, call the policy with their rows")
+
+    return refuse

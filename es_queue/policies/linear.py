@@ -1,0 +1,31 @@
+"""The linear policy: one matrix, no bias (Mania, Guy and Recht 2018, arXiv:1803.07055)."""
+
+from __future__ import annotations
+
+from es_queue.policies.base import BoundPolicy, Floats, Policy, row_product, single_only, stacked_product
+from es_queue.policies.layers import first_weights
+
+
+class LinearPolicy(Policy):
+    """outputs = observation @ W. The flat vector is W, [observation_size, outputs] in C order."""
+
+    def __init__(self, observation_size: int, outputs: int) -> None:
+        self.observation_size = observation_size
+        self.outputs = outputs
+        self.size = observation_size * outputs
+
+    def initial(self, seed: int, init: str) -> Floats:
+        """float32[size]; auto is zero, and the one layer counts as the last (x 0.01) for the others."""
+        init = "zero" if init == "auto" else init
+        shape = (self.observation_size, self.outputs)
+        return first_weights([shape], 1.0, seed, init)[0].ravel()
+
+    def bind(self, parameters: Floats) -> BoundPolicy:
+        """See :meth:`Policy.bind`."""
+        weights = self.checked(parameters).reshape(-1, self.observation_size, self.outputs)
+        count = len(weights)
+
+        def act_many(observations: Floats) -> Floats:
+            return stacked_product(observations, weights)
+
+        return BoundPolicy(count, row_product(weights[0]) if count == 1 else single_only(count), act_many)

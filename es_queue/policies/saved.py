@@ -1,0 +1,134 @@
+"""A trained policy out of a checkpoint: numpy alone, so that it runs where nothing else of a run is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_queue.config import RunConfig, option_fields
+from es_queue.errors import RunFolderError, UsageError
+from es_queue.normalization import FrozenStatistics
+from es_queue.policies import make_policy
+from es_queue.policies.actions import ActionMap
+from es_queue.policies.archive import Floats, expect_length, finite_vector, read_checkpoint
+from es_queue.policies.base import Policy
+from es_queue.spaces import ActionSpec
+from es_queue.validation import checked_value
+
+SETTINGS = ("policy", "hidden", "activation", "action_bound", "obs_norm", "obs_clip")
+
+
+class SavedPolicy:
+    """Observation -> action as in evaluation: normalised, without action noise.
+
+    config:     the run's settings as far as they shape a policy, defaults for the rest
+    action:     the action space
+    parameters: float32[size]; statistics: of its observations, float32[d] each
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        policy: Policy,
+        actions: ActionMap,
+        parameters: Floats,
+        statistics: FrozenStatistics,
+        discrete: tuple[int, int] | None,
+    ) -> None:
+        self.config = config
+        self.action = actions.spec
+        self.parameters = parameters
+        self.statistics = statistics
+        self._size = policy.observation_size
+        self._discrete = discrete
+        self._act_one = policy.bind(parameters[None]).act_one
+        self._actions = actions
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> SavedPolicy:
+        """From ``parameters`` [size], ``obs_mean`` [d], ``obs_std`` [d] and what else rebuilds the policy.
+
+        meta: "config" (RunConfig.to_dict), "observation_size", "action" (ActionSpec.to_dict), and where the
+        observation space is discrete "discrete_observation" (n) and "observation_start" (0 where absent).
+        Raises RunFolderError with one sentence for whatever does not fit.
+        """
+        parameters = finite_vector(arrays, "parameters")
+        mean, std = finite_vector(arrays, "obs_mean"), finite_vector(arrays, "obs_std")
+        try:
+            config, action = policy_settings(meta["config"]), ActionSpec.from_dict(meta["action"])
+            policy = make_policy(config, int(meta["observation_size"]), action)
+            discrete = discrete_space(meta, policy.observation_size)
+            actions = ActionMap(action, config.action_bound)
+        except KeyError as error:
+            raise RunFolderError(f"the checkpoint's meta has no {error}") from None
+        except (TypeError, ValueError, IndexError, OverflowError, AttributeError, UsageError) as error:
+            raise RunFolderError(f"the checkpoint's meta does not describe a policy: {error}") from None
+        expect_length(parameters, "parameters", policy.size)
+        expect_length(mean, "obs_mean", policy.observation_size)
+        expect_length(std, "obs_std", policy.observation_size)
+        if not (std > 0).all():
+            raise RunFolderError("the checkpoint's array 'obs_std' holds a deviation that is not above zero")
+        statistics = FrozenStatistics(mean, std, config.obs_clip)
+        return cls(config, policy, actions, parameters, statistics, discrete)
+
+    def act(self, observation: Any) -> Any:
+        """The action for one observation of the environment, in the form that its ``step`` takes.
+
+        observation: an array of any shape, flattened to float32 in C order, or the integer of a discrete space.
+        Raises UsageError for an observation of another size, NonFiniteOutput where the policy breaks down.
+        """
+        flat = self._flat(observation)
+        with np.errstate(all="ignore"):
+            if self.config.obs_norm:
+                flat = self.statistics.normalize(flat)
+            return self._actions.act_one(self._act_one(flat))
+
+    def _flat(self, observation: Any) -> Floats:
+        if self._discrete is not None:
+            return one_hot(int(observation), *self._discrete)
+        flat = np.asarray(observation, np.float32).ravel()
+        if len(flat) != self._size:
+            raise UsageError(f"the policy takes observations of {self._size} numbers, not {len(flat)}")
+        return flat
+
+
+def load_policy(path: str | Path) -> SavedPolicy:
+    """The policy of an ``.npz`` checkpoint, read without pickle.
+
+    Raises RunFolderError with one sentence for a file that is missing, damaged or does not fit.
+    """
+    try:
+        return SavedPolicy.from_arrays(*read_checkpoint(Path(path)))
+    except RunFolderError as error:
+        raise RunFolderError(f"{path}: {error}") from None
+
+
+def policy_settings(values: Mapping[str, Any]) -> RunConfig:
+    """The settings that shape a policy; the others, perhaps of a later version, do not matter to it."""
+    known = option_fields()
+    return RunConfig(
+        **{name: checked_value(known[name], values[name], "the checkpoint") for name in SETTINGS}
+    )
+
+
+def discrete_space(meta: Mapping[str, Any], observation_size: int) -> tuple[int, int] | None:
+    """(n, start) of a discrete observation space, None for any other. Raises ValueError where n does not fit."""
+    if meta.get("discrete_observation") is None:
+        return None
+    size = int(meta["discrete_observation"])
+    if size != observation_size:
+        raise ValueError(f"{size} discrete observations do not make {observation_size} numbers")
+    return size, int(meta.get("observation_start") or 0)
+
+
+def one_hot(value: int, size: int, start: int) -> Floats:
+    """float32[size] with a one for ``value`` of start … start + size - 1. Raises UsageError beyond it."""
+    if not start <= value < start + size:
+        raise UsageError(f"the policy takes observations from {start} to {start + size - 1}, not {value}")
+    flat = np.zeros(size, np.float32)
+    flat[value - start] = 1
+    return flat

@@ -1,0 +1,224 @@
+"""Channel: the contract between master and worker, one verb for each step of the ring.
+
+``redis_channel`` and ``memory_channel`` implement it and pass one contract suite. The fourteen rules of the
+protocol are named where they are kept. A worker's verbs never need a script; the master's writes are five.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from es_queue.protocol.messages import Block
+
+RUNNING, PAUSED, STOPPING, STOPPED, FINISHED, FAILED = "running", "paused", "stopping", "stopped", "finished", "failed"
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """Every time constant of the protocol, in seconds. Blocking calls stay below the 5 s socket timeout."""
+
+    lease: float = 10.0
+    renew: float = 1.0
+    beat_ttl: float = 5.0
+    beat: float = 1.0
+    leave_poll: float = 0.2
+    claim_wait: float = 0.25
+    collect_wait: float = 1.0
+    reconcile: float = 1.0
+    overdue: float = 1.0
+    seat_lease: float = 600.0
+    seat_margin: float = 60.0
+
+
+@dataclass(frozen=True)
+class Publish:
+    """Everything that becomes true at once when a publication opens."""
+
+    publication: str
+    task: bytes
+    blocks: Sequence[Block]
+    config: str
+    progress: Mapping[str, str]
+    history: Mapping[str, str] | None = None
+    checkpoint: bytes | None = None
+
+
+@dataclass(frozen=True)
+class Owed:
+    """The slots that have no accepted answer: what reconcile measures todo and claims against.
+
+    ranges: (kind, start, stop) of unanswered slots; block: slots a re-issued block may have at most;
+    suspect: (kind, slot) that are issued singly; grace: nobody is declared dead;
+    give_way: workers asked to leave.
+    """
+
+    publication: str
+    ranges: Sequence[tuple[str, int, int]]
+    block: int = 1
+    suspect: frozenset[tuple[str, int]] = frozenset()
+    grace: bool = False
+    give_way: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Reconciled:
+    """What reconcile saw and did.
+
+    owed: slots that nobody held and that are in todo again; todo: blocks waiting; claims: blocks by living worker;
+    dead: (worker, blocks it held); late: answers that came too late, as the workers count them.
+    """
+
+    owed: int
+    todo: int
+    claims: Mapping[str, tuple[Block, ...]]
+    dead: Sequence[tuple[str, tuple[Block, ...]]] = ()
+    late: int = 0
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What renew found: the stored publication, and whether its task, parameters and stream are all there."""
+
+    publication: str | None
+    whole: bool
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What a worker reads at each look: the run's state, whether it is asked to leave, RQ's own flags."""
+
+    state: str | None
+    give_way: bool = False
+    shutdown: bool = False
+    suspended: bool = False
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One raw entry of a results stream."""
+
+    id: str
+    payload: bytes = field(repr=False)
+
+
+class MasterChannel(ABC):
+    """The master's side. Scripts raise FencedError when another token holds the run (rule 3)."""
+
+    run: str
+
+    @abstractmethod
+    def epoch(self) -> str | None:
+        """The stored fencing token."""
+
+    @abstractmethod
+    def lease_holder(self) -> tuple[str | None, float]:
+        """(who holds the lease, seconds that it has left)."""
+
+    @abstractmethod
+    def stage(self, publication: str, parameters: bytes) -> None:
+        """Put parameters up under their own name, with a TTL until publish makes them last (rule 3)."""
+
+    @abstractmethod
+    def publish(self, token: str, what: Publish) -> None:
+        """Open a publication and close the stored one (rule 4). Nothing happens when it is stored already."""
+
+    @abstractmethod
+    def extend(self, token: str, publication: str, blocks: Iterable[Block]) -> bool:
+        """Append blocks to todo, at the tail. False when another publication is stored."""
+
+    @abstractmethod
+    def reconcile(self, token: str, owed: Owed) -> Reconciled | None:
+        """Put to the head of todo what nobody holds (rule 8). None when another publication is stored."""
+
+    @abstractmethod
+    def renew(self, token: str, holder: str, lease: float, progress: Mapping[str, str], refused: Mapping[str, int]) -> Stored:
+        """Keep the lease, show progress, say what is stored (rules 10, 11). A higher token takes the run over."""
+
+    @abstractmethod
+    def finish(self, token: str, progress: Mapping[str, str], seconds: int, checkpoint: bytes | None) -> None:
+        """Close the open publication, write the last state, let all keys expire after ``seconds``."""
+
+    @abstractmethod
+    def collect(self, publication: str, cursor: str, count: int, wait: float) -> list[Entry]:
+        """Entries after the cursor ("0" from the start), at most ``count``; waits up to ``wait`` seconds for one."""
+
+    @abstractmethod
+    def discard(self, publication: str, ids: Sequence[str]) -> None:
+        """Delete refused entries, so that a flood does not stay (rule 6)."""
+
+    @abstractmethod
+    def stored(self) -> tuple[bytes | None, bytes | None, bytes | None]:
+        """(config, task, checkpoint) as they stand, for resume (rule 11)."""
+
+    @abstractmethod
+    def workers(self) -> dict[str, dict[str, str]]:
+        """What living workers say of themselves, by worker id."""
+
+    @abstractmethod
+    def errors(self) -> list[str]:
+        """The newest reports of workers."""
+
+    @abstractmethod
+    def other_workers(self, run: str) -> int | None:
+        """How many workers another run has, None when it is not running."""
+
+
+class WorkerChannel(ABC):
+    """A worker's side."""
+
+    run: str
+    worker: str
+
+    @abstractmethod
+    def config(self) -> bytes | None:
+        """The run's configuration, None when there is no such run."""
+
+    @abstractmethod
+    def task(self) -> bytes | None:
+        """The header of the open publication."""
+
+    @abstractmethod
+    def parameters(self, publication: str, size: int) -> bytes | None:
+        """The published bytes, None when the publication has closed."""
+
+    @abstractmethod
+    def arrive(self, about: Mapping[str, str], ttl: float) -> None:
+        """The first beat, before the first claim (rule 7)."""
+
+    @abstractmethod
+    def beat(self, about: Mapping[str, str], ttl: float) -> None:
+        """I am alive. Works when the server is out of memory, unless the key is gone."""
+
+    @abstractmethod
+    def orders(self) -> Orders:
+        """The leave flags, in one round trip."""
+
+    @abstractmethod
+    def claimed(self) -> list[Block]:
+        """What claims:<me> holds already (rule 5); entries that are no block are dropped."""
+
+    @abstractmethod
+    def claim(self, wait: float) -> Block | None:
+        """Move a block from todo to my claims, waiting up to ``wait`` seconds. Never sent twice (rule 5)."""
+
+    @abstractmethod
+    def answer(self, block: Block, payload: bytes) -> bool:
+        """Push an answer and drop the claim, at once (rule 6). False: the publication has closed."""
+
+    @abstractmethod
+    def drop(self, block: Block) -> None:
+        """Forget a claim whose publication has closed."""
+
+    @abstractmethod
+    def give_back(self, blocks: Sequence[Block]) -> None:
+        """Return unfinished blocks to the head of todo, at once (rule 13)."""
+
+    @abstractmethod
+    def report(self, text: str) -> None:
+        """Add to the run's errors; nothing is written for a run that is gone."""
+
+    @abstractmethod
+    def depart(self) -> None:
+        """Remove what says that I live."""

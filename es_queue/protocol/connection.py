@@ -1,0 +1,101 @@
+"""Redis clients, built in this one place with explicit timeouts and no silent re-sending.
+
+redis-py re-sends a command whose reply was lost and may wait a minute doing so; which of our commands may be
+sent twice stands beside each of them in ``redis_channel``, so the clients themselves never retry.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+from urllib.parse import urlsplit
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from es_queue.errors import RedisError
+
+SOCKET_SECONDS = 5.0
+CONNECT_SECONDS = 5.0
+OLDEST = (6, 2)
+
+# What is worth trying again: the server is away, restarting or still loading.
+OUTAGES = (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, redis.exceptions.BusyLoadingError)
+
+
+def explicit() -> dict[str, Any]:
+    """The arguments that every client of ours has. A fresh Retry each: clients must not share one."""
+    return {
+        "socket_timeout": SOCKET_SECONDS,
+        "socket_connect_timeout": CONNECT_SECONDS,
+        "retry": Retry(NoBackoff(), 0),
+        "retry_on_error": [],
+        "health_check_interval": 0,
+        "decode_responses": False,
+    }
+
+
+def client_from_url(url: str) -> redis.Redis:
+    """A client for redis://, rediss:// or unix:// URLs. Raises RedisError for anything else."""
+    try:
+        return redis.Redis.from_url(url, **explicit())
+    except (ValueError, TypeError) as error:
+        raise RedisError(f"the Redis URL cannot be used: {str(error).split(';')[0]}") from None
+
+
+def client_like(connection: redis.Redis) -> redis.Redis:
+    """A client of our own for the server of RQ's connection; TLS, user and database stay as they are."""
+    pool = connection.connection_pool
+    arguments = {**pool.connection_kwargs, **explicit()}
+    arguments.pop("client_name", None)
+    return redis.Redis(connection_pool=redis.ConnectionPool(connection_class=pool.connection_class, **arguments))
+
+
+def safe_name(url: str) -> str:
+    """The URL without its password, for people."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    return url.replace(f":{parts.password}@", ":***@", 1)
+
+
+def url_from_environment() -> str | None:
+    return os.environ.get("RQ_REDIS_URL") or os.environ.get("REDIS_URL") or None
+
+
+def refuse_unfit(client: redis.Redis, name: str) -> None:
+    """Raise RedisError in one sentence unless the server is fit for a run: version, eviction, cluster, role."""
+    try:
+        information: Any = client.info()
+    except redis.exceptions.AuthenticationError as error:
+        raise RedisError(f"Redis at {name} refused the user or password ({error}); check RQ_REDIS_URL or --redis-url") from None
+    except redis.exceptions.NoPermissionError as error:
+        raise RedisError(f"Redis at {name} lets this user do too little ({error}); INFO is needed to check the server") from None
+    except OUTAGES as error:
+        raise RedisError(f"Redis at {name} cannot be reached ({_short(error)}); start it or correct --redis-url") from None
+    except redis.exceptions.RedisError as error:
+        raise RedisError(f"Redis at {name} answered with an error: {_short(error)}") from None
+    for reason in _reasons(information):
+        raise RedisError(f"Redis at {name} {reason}")
+
+
+def _short(error: Exception) -> str:
+    return str(error).strip().split("\n")[0][:200] or type(error).__name__
+
+
+def _reasons(information: dict[str, Any]) -> list[str]:
+    """What makes a server unfit, from INFO alone: CONFIG is switched off on managed servers."""
+    found = []
+    shown = str(information.get("valkey_version") or information.get("redis_version", "0.0"))
+    version = tuple(int(part) for part in shown.split(".")[:2] if part.isdigit())
+    if version < OLDEST:
+        found.append(f"has version {shown}, but 6.2 or later is needed (or Valkey)")
+    policy = information.get("maxmemory_policy", "noeviction")
+    if int(information.get("maxmemory", 0)) > 0 and policy != "noeviction":
+        found.append(f"has maxmemory-policy {policy}, which would silently drop parameters and claims: set it to noeviction")
+    if int(information.get("cluster_enabled", 0)):
+        found.append("runs in cluster mode, which neither RQ nor multi-key scripts can use: give a single server")
+    if information.get("role") == "slave" and int(information.get("slave_read_only", 1)):
+        found.append("is a read-only replica: give the URL of its master")
+    return found

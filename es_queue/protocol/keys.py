@@ -1,0 +1,123 @@
+"""Every Redis key of es-queue: name, type, content, lifetime. The only place with a key string.
+
+| key                          | type   | content                                                        | lifetime |
+|------------------------------|--------|----------------------------------------------------------------|----------|
+| es:runs                      | zset   | run ids, scored by start time                                  | none     |
+| es:<run>:config              | string | the RunConfig as indented JSON                                 | run      |
+| es:<run>:iteration           | string | the open generation, decimal                                   | run      |
+| es:<run>:progress            | hash   | state, publication, generation, reward_mean … as plain text    | run      |
+| es:<run>:history             | stream | one entry a generation, the names of progress                  | run      |
+| es:<run>:parameters:<p>      | string | raw little-endian float32                                      | until <p> closes |
+| es:<run>:task                | string | msgpack header of the open publication                         | run      |
+| es:<run>:todo                | list   | blocks not yet claimed: "<p> <kind> <start> <stop>"            | run      |
+| es:<run>:claims:<worker>     | list   | blocks that the worker holds                                   | until it leaves |
+| es:<run>:results:<p>         | stream | one header entry, then answers                                 | until <p> closes |
+| es:<run>:workers             | set    | worker ids that ever claimed                                   | run      |
+| es:<run>:worker:<worker>     | hash   | host, pid, back end, numerics, block, steps per second         | beat     |
+| es:<run>:attempts            | hash   | "<kind> <slot> deaths|failures" -> count                       | until <p> closes |
+| es:<run>:refused             | hash   | reason -> count                                                | run      |
+| es:<run>:errors              | list   | reports of workers as JSON, newest last                        | run      |
+| es:<run>:epoch               | string | fencing token "<n>-<nonce>"                                    | run, no TTL while it lives |
+| es:<run>:master              | string | the lease: who is master                                       | lease    |
+| es:<run>:checkpoint          | string | what resume needs, an .npz                                     | run      |
+| es:<run>:commands            | list   | requests from other terminals                                  | run      |
+| es:<run>:seatno              | string | counter of opened seats                                        | run      |
+
+"run": refreshed to 30 days by every publish, set to 24 hours when the run finishes.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from es_queue.errors import UsageError
+
+RUNS = "es:runs"
+RUN_ID = re.compile(r"[a-z0-9-]{1,40}")
+SEAT_ID = re.compile(r"es-(?P<run>[a-z0-9-]{1,40})-(?P<nonce>[0-9a-f]{6})-(?P<number>[0-9]{1,12})")
+
+RUN_SECONDS = 30 * 24 * 3600
+FINISHED_SECONDS = 24 * 3600
+
+# Suffixes of the keys that live as long as the run; expiry is refreshed on all of them together.
+LASTING = ("config", "iteration", "progress", "history", "task", "todo", "workers", "attempts", "refused", "errors", "checkpoint", "commands", "seatno")
+
+
+def checked_run_id(run: str) -> str:
+    """``run`` itself when it is a run id. Raises UsageError."""
+    if not RUN_ID.fullmatch(run):
+        raise UsageError(f"run is {run!r}, but a run id has 1 to 40 of a-z, 0-9 and '-'")
+    return run
+
+
+@dataclass(frozen=True)
+class RunKeys:
+    """The keys of one run."""
+
+    run: str
+
+    def __post_init__(self) -> None:
+        checked_run_id(self.run)
+
+    @property
+    def prefix(self) -> str:
+        return f"es:{self.run}:"
+
+    def __getattr__(self, suffix: str) -> str:
+        """``keys.todo`` is ``es:<run>:todo``, for the keys that need no more than the run."""
+        if suffix in LASTING or suffix in ("epoch", "master"):
+            return f"es:{self.run}:{suffix}"
+        raise AttributeError(f"no key of a run is called {suffix!r}")
+
+    def lasting(self) -> list[str]:
+        return [f"es:{self.run}:{suffix}" for suffix in (*LASTING, "epoch")]
+
+    def parameters(self, publication: str) -> str:
+        return f"es:{self.run}:parameters:{publication}"
+
+    def results(self, publication: str) -> str:
+        return f"es:{self.run}:results:{publication}"
+
+    def claims(self, worker: str) -> str:
+        return f"es:{self.run}:claims:{worker}"
+
+    def worker(self, worker: str) -> str:
+        return f"es:{self.run}:worker:{worker}"
+
+
+def seat_id(run: str, nonce: str, number: int) -> str:
+    """The id of an RQ job that is a seat; it is the seat's only argument."""
+    return f"es-{run}-{nonce}-{number}"
+
+
+def parse_seat_id(text: str) -> tuple[str, str]:
+    """(run, nonce) of a seat's id. Raises UsageError for any other id."""
+    match = SEAT_ID.fullmatch(text)
+    if match is None:
+        raise UsageError("this job is no seat of an es-queue run")
+    return match["run"], match["nonce"]
+
+
+# RQ's own keys that a seat looks at; read only.
+RQ_SUSPENDED = "rq:suspended"
+
+
+def rq_worker(name: str) -> str:
+    return f"rq:worker:{name}"
+
+
+def rq_queue(name: str) -> str:
+    return f"rq:queue:{name}"
+
+
+def rq_failed(name: str) -> str:
+    return f"rq:failed:{name}"
+
+
+def rq_job(job: str) -> str:
+    return f"rq:job:{job}"
+
+
+def rq_results(job: str) -> str:
+    return f"rq:results:{job}"

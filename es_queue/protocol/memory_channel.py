@@ -1,0 +1,315 @@
+"""The channel inside one process: for tests, for notebooks, and as the plainest statement of what the scripts do."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from es_queue.errors import DecodeError, FencedError
+from es_queue.protocol.channel import Entry, MasterChannel, Orders, Owed, Publish, Reconciled, Stored, WorkerChannel
+from es_queue.protocol.messages import Block, token_number
+
+
+@dataclass
+class MemoryServer:
+    """What Redis would hold for one run; every access happens under ``changed``."""
+
+    changed: threading.Condition = field(default_factory=threading.Condition)
+    epoch: str | None = None
+    lease: tuple[str, float] = ("", 0.0)
+    config: bytes | None = None
+    task: bytes | None = None
+    checkpoint: bytes | None = None
+    progress: dict[str, str] = field(default_factory=dict)
+    history: list[dict[str, str]] = field(default_factory=list)
+    refused: dict[str, int] = field(default_factory=dict)
+    parameters: dict[str, bytes] = field(default_factory=dict)
+    results: dict[str, list[Entry]] = field(default_factory=dict)
+    todo: list[str] = field(default_factory=list)
+    claims: dict[str, list[str]] = field(default_factory=dict)
+    workers: set[str] = field(default_factory=set)
+    lives: dict[str, tuple[dict[str, str], float]] = field(default_factory=dict)
+    attempts: dict[str, int] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
+    entries: int = 0
+
+    def flush(self) -> None:
+        """Lose everything, as FLUSHALL does."""
+        fresh = MemoryServer()
+        for name, value in vars(fresh).items():
+            if name != "changed":
+                setattr(self, name, value)
+
+    def alive(self, worker: str) -> bool:
+        return worker in self.lives and self.lives[worker][1] > time.monotonic()
+
+    def fence(self, token: str) -> None:
+        if self.epoch not in (None, token) and token_number(token) <= token_number(self.epoch or ""):
+            raise FencedError("another master holds this run")
+        self.epoch = token
+
+
+class MemoryMasterChannel(MasterChannel):
+    """The master's side of a MemoryServer."""
+
+    def __init__(self, server: MemoryServer, run: str = "memory") -> None:
+        self.run, self.server = run, server
+
+    def epoch(self) -> str | None:
+        return self.server.epoch
+
+    def lease_holder(self) -> tuple[str | None, float]:
+        holder, until = self.server.lease
+        left = until - time.monotonic()
+        return (holder, left) if left > 0 else (None, 0.0)
+
+    def stage(self, publication: str, parameters: bytes) -> None:
+        with self.server.changed:
+            self.server.parameters[publication] = parameters
+
+    def publish(self, token: str, what: Publish) -> None:
+        server = self.server
+        with server.changed:
+            server.fence(token)
+            stored = server.progress.get("publication")
+            if stored == what.publication and self._whole(stored):
+                return
+            server.task, server.config = what.task, what.config.encode()
+            server.checkpoint = what.checkpoint or server.checkpoint
+            server.progress.update(what.progress, publication=what.publication, generation=what.publication.partition(".")[0])
+            if what.history:
+                server.history.append(dict(what.history))
+            if stored is not None and stored != what.publication:
+                server.results.pop(stored, None)
+                server.parameters.pop(stored, None)
+            server.attempts.clear()
+            server.todo[:] = [str(block) for block in what.blocks]
+            server.results[what.publication] = [self._entry(b"")]
+            server.changed.notify_all()
+
+    def _entry(self, payload: bytes) -> Entry:
+        self.server.entries += 1
+        return Entry(str(self.server.entries), payload)
+
+    def _whole(self, publication: str) -> bool:
+        server = self.server
+        return server.task is not None and publication in server.results and publication in server.parameters
+
+    def extend(self, token: str, publication: str, blocks: Iterable[Block]) -> bool:
+        with self.server.changed:
+            self.server.fence(token)
+            if self.server.progress.get("publication") != publication:
+                return False
+            self.server.todo += [str(block) for block in blocks]
+            self.server.changed.notify_all()
+            return True
+
+    def reconcile(self, token: str, owed: Owed) -> Reconciled | None:
+        server = self.server
+        with server.changed:
+            server.fence(token)
+            if server.progress.get("publication") != owed.publication:
+                return None
+            unanswered = {(kind, slot) for kind, start, stop in owed.ranges for slot in range(start, stop)}
+            server.todo[:] = [entry for entry in server.todo if slots_of(entry, owed.publication) & unanswered]
+            claims, dead = self._claims(owed, unanswered)
+            held = {slot for entry in server.todo for slot in slots_of(entry, owed.publication)}
+            held |= {slot for entries in claims.values() for entry in entries for slot in slots_of(entry, owed.publication)}
+            blocks = grouped(owed, unanswered - held)
+            server.todo[:0] = [str(block) for block in blocks]
+            server.progress["give_way"] = " ".join(owed.give_way)
+            server.changed.notify_all()
+            late = sum(int(server.lives[worker][0].get("late", "0")) for worker in claims if worker in server.lives)
+            count = sum(block.stop - block.start for block in blocks)
+            return Reconciled(count, len(server.todo), {name: _decoded(held) for name, held in claims.items()}, dead, late)
+
+    def _claims(
+        self, owed: Owed, unanswered: set[tuple[str, int]]
+    ) -> tuple[dict[str, list[str]], list[tuple[str, tuple[Block, ...]]]]:
+        server = self.server
+        claims: dict[str, list[str]] = {}
+        dead = []
+        for worker in sorted(server.workers):
+            if owed.grace or server.alive(worker):
+                claims[worker] = server.claims.get(worker, [])
+                continue
+            held = server.claims.pop(worker, [])
+            server.workers.discard(worker)
+            dead.append((worker, _decoded(held)))
+            for kind, slot in slots_of(held[0], owed.publication) & unanswered if held else ():
+                name = f"{kind} {slot} deaths"
+                server.attempts[name] = server.attempts.get(name, 0) + 1
+        return claims, dead
+
+    def renew(self, token: str, holder: str, lease: float, progress: Mapping[str, str], refused: Mapping[str, int]) -> Stored:
+        server = self.server
+        with server.changed:
+            server.fence(token)
+            server.lease = (holder, time.monotonic() + lease)
+            stored = server.progress.get("publication")
+            if stored is None:
+                return Stored(None, False)
+            server.progress.update(progress)
+            server.refused.update(refused)
+            return Stored(stored, self._whole(stored))
+
+    def finish(self, token: str, progress: Mapping[str, str], seconds: int, checkpoint: bytes | None) -> None:
+        server = self.server
+        with server.changed:
+            server.fence(token)
+            server.progress.update(progress)
+            stored = server.progress.pop("publication", "")
+            server.results.pop(stored, None)
+            server.parameters.pop(stored, None)
+            server.checkpoint = checkpoint or server.checkpoint
+            server.todo.clear()
+            server.claims.clear()
+            server.workers.clear()
+            server.lease = ("", 0.0)
+            server.changed.notify_all()
+
+    def collect(self, publication: str, cursor: str, count: int, wait: float) -> list[Entry]:
+        server = self.server
+
+        def fresh() -> list[Entry]:
+            return [entry for entry in server.results.get(publication, []) if int(entry.id) > int(cursor)][:count]
+
+        with server.changed:
+            server.changed.wait_for(lambda: bool(fresh()), wait)
+            return fresh()
+
+    def discard(self, publication: str, ids: Sequence[str]) -> None:
+        with self.server.changed:
+            stream = self.server.results.get(publication, [])
+            stream[:] = [entry for entry in stream if entry.id not in set(ids)]
+
+    def stored(self) -> tuple[bytes | None, bytes | None, bytes | None]:
+        return self.server.config, self.server.task, self.server.checkpoint
+
+    def workers(self) -> dict[str, dict[str, str]]:
+        with self.server.changed:
+            return {name: dict(about) for name, (about, _) in self.server.lives.items() if self.server.alive(name)}
+
+    def errors(self) -> list[str]:
+        return list(self.server.errors[-20:])
+
+    def other_workers(self, run: str) -> int | None:
+        return None
+
+
+class MemoryWorkerChannel(WorkerChannel):
+    """A worker's side of a MemoryServer."""
+
+    def __init__(self, server: MemoryServer, worker: str, run: str = "memory") -> None:
+        self.run, self.worker, self.server = run, worker, server
+
+    def config(self) -> bytes | None:
+        return self.server.config
+
+    def task(self) -> bytes | None:
+        return self.server.task
+
+    def parameters(self, publication: str, size: int) -> bytes | None:
+        found = self.server.parameters.get(publication)
+        return found if found is not None and len(found) == size else None
+
+    def arrive(self, about: Mapping[str, str], ttl: float) -> None:
+        with self.server.changed:
+            self.server.lives[self.worker] = (dict(about), time.monotonic() + ttl)
+            self.server.workers.add(self.worker)
+
+    def beat(self, about: Mapping[str, str], ttl: float) -> None:
+        self.arrive(about, ttl)
+
+    def orders(self) -> Orders:
+        progress = self.server.progress
+        return Orders(progress.get("state"), self.worker in progress.get("give_way", "").split(" "))
+
+    def claimed(self) -> list[Block]:
+        with self.server.changed:
+            return list(_decoded(self.server.claims.get(self.worker, [])))
+
+    def claim(self, wait: float) -> Block | None:
+        server = self.server
+        with server.changed:
+            if not server.changed.wait_for(lambda: bool(server.todo), wait):
+                return None
+            entry = server.todo.pop(0)
+            server.claims.setdefault(self.worker, []).append(entry)
+            return Block.decode(entry)
+
+    def answer(self, block: Block, payload: bytes) -> bool:
+        server = self.server
+        with server.changed:
+            stream = server.results.get(block.publication)
+            if stream is not None:
+                server.entries += 1
+                stream.append(Entry(str(server.entries), payload))
+            self._forget(block)
+            server.changed.notify_all()
+            return stream is not None
+
+    def _forget(self, block: Block) -> None:
+        held = self.server.claims.get(self.worker, [])
+        held[:] = [entry for entry in held if entry != str(block)]
+
+    def drop(self, block: Block) -> None:
+        with self.server.changed:
+            self._forget(block)
+
+    def give_back(self, blocks: Sequence[Block]) -> None:
+        with self.server.changed:
+            for block in reversed(blocks):
+                self._forget(block)
+                self.server.todo.insert(0, str(block))
+            self.server.changed.notify_all()
+
+    def report(self, text: str) -> None:
+        self.server.errors.append(text)
+
+    def depart(self) -> None:
+        with self.server.changed:
+            self.server.lives.pop(self.worker, None)
+
+
+def slots_of(entry: str, publication: str) -> set[tuple[str, int]]:
+    """(kind, slot) of a block's text, nothing for another publication or for what is no block."""
+    try:
+        block = Block.decode(entry)
+    except DecodeError:
+        return set()
+    if block.publication != publication:
+        return set()
+    return {(block.kind, slot) for slot in range(block.start, block.stop)}
+
+
+def _decoded(entries: Iterable[str]) -> tuple[Block, ...]:
+    found = []
+    for entry in entries:
+        try:
+            found.append(Block.decode(entry))
+        except DecodeError:
+            continue
+    return tuple(found)
+
+
+def grouped(owed: Owed, slots: set[tuple[str, int]]) -> list[Block]:
+    """Contiguous blocks of at most ``owed.block`` slots, in the order of the ranges; suspects stand alone."""
+    blocks: list[Block] = []
+    for kind, first, last in owed.ranges:
+        for slot in range(first, last):
+            if (kind, slot) not in slots:
+                continue
+            previous = blocks[-1] if blocks else None
+            if (
+                previous is not None
+                and (previous.kind, previous.stop) == (kind, slot)
+                and slot - previous.start < owed.block
+                and not {(kind, slot), (kind, previous.start)} & owed.suspect
+            ):
+                blocks[-1] = Block(owed.publication, kind, previous.start, slot + 1)
+            else:
+                blocks.append(Block(owed.publication, kind, slot, slot + 1))
+    return blocks

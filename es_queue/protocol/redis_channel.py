@@ -1,0 +1,341 @@
+"""The channel over Redis. Beside each command stands whether it may be sent twice (rule 14)."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib.resources import files
+from typing import Any, TypeVar
+
+import redis
+
+from es_queue.errors import DecodeError, FencedError, RedisError
+from es_queue.protocol import keys
+from es_queue.protocol.channel import (
+    RUNNING,
+    Entry,
+    MasterChannel,
+    Orders,
+    Owed,
+    Publish,
+    Reconciled,
+    Stored,
+    WorkerChannel,
+)
+from es_queue.protocol.connection import OUTAGES
+from es_queue.protocol.messages import Block
+
+PIECE = 2**20  # parameters are fetched so that a slow reader costs the server 1 MiB, not the whole vector
+STAGED_SECONDS = 600
+ERRORS_KEPT = 200
+OUTAGE_SECONDS = 120.0
+
+T = TypeVar("T")
+
+
+def pauses(longest: float = 1.0) -> Iterator[float]:
+    """Growing, jittered pauses between tries, in seconds."""
+    pause = 0.02
+    while True:
+        yield pause * (0.5 + random.random() / 2)
+        pause = min(longest, pause * 2)
+
+
+class Again:
+    """Sends a command again until the server has answered: only for what may be sent twice.
+
+    ``on_outage`` is called after each failure with the seconds that the outage has lasted.
+    """
+
+    def __init__(self, seconds: float = OUTAGE_SECONDS, on_outage: Callable[[float], None] = lambda _: None) -> None:
+        self.seconds = seconds
+        self.on_outage = on_outage
+
+    def __call__(self, call: Callable[[], T]) -> T:
+        began = time.monotonic()
+        for pause in pauses():
+            try:
+                return call()
+            except redis.exceptions.AuthenticationError as error:
+                raise RedisError(f"Redis refused the user or password: {error}") from None
+            except OUTAGES as error:
+                gone = time.monotonic() - began
+                if gone > self.seconds:
+                    raise RedisError(f"Redis has been away for {gone:.0f} s: {error}") from None
+                self.on_outage(gone)
+                time.sleep(pause)
+        raise AssertionError("pauses never end")
+
+
+def _flat(mapping: Mapping[str, Any]) -> list[Any]:
+    return [part for pair in mapping.items() for part in pair]
+
+
+def _counted(items: Sequence[Any]) -> list[Any]:
+    return [len(items), *items]
+
+
+def _text(data: bytes | None) -> str | None:
+    return None if data is None else data.decode("utf-8", "replace")
+
+
+def _texts(data: Mapping[bytes, bytes]) -> dict[str, str]:
+    return {name.decode("utf-8", "replace"): value.decode("utf-8", "replace") for name, value in data.items()}
+
+
+def _blocks(entries: Iterable[bytes]) -> tuple[Block, ...]:
+    found = []
+    for entry in entries:
+        try:
+            found.append(Block.decode(entry))
+        except DecodeError:
+            continue
+    return tuple(found)
+
+
+class RedisMasterChannel(MasterChannel):
+    """The master's side over one client. All five scripts may be sent twice."""
+
+    def __init__(self, client: redis.Redis, run: str, again: Again | None = None) -> None:
+        self.run = run
+        self.keys = keys.RunKeys(run)
+        self.again = again or Again()
+        self._client: Any = client
+        folder = files("es_queue.protocol") / "scripts"
+        fence = (folder / "fence.lua").read_text()
+        names = ("publish", "extend", "reconcile", "renew", "finish")
+        self._scripts = {name: self._client.register_script(fence + (folder / f"{name}.lua").read_text()) for name in names}
+
+    def _script(self, name: str, names: Sequence[str], arguments: Sequence[Any]) -> Any:
+        try:
+            return self.again(lambda: self._scripts[name](keys=names, args=arguments))
+        except redis.exceptions.ResponseError as error:
+            if str(error).startswith("FENCED"):
+                raise FencedError(f"another master holds run {self.run} now; this one has stopped") from None
+            raise RedisError(f"Redis refused to {name}: {error}") from None
+
+    def epoch(self) -> str | None:
+        return _text(self.again(lambda: self._client.get(self.keys.epoch)))  # twice: yes
+
+    def lease_holder(self) -> tuple[str | None, float]:
+        def read() -> tuple[str | None, float]:
+            holder, left = self._client.pipeline(transaction=True).get(self.keys.master).pttl(self.keys.master).execute()
+            return _text(holder), max(0, left) / 1000
+
+        return self.again(read)  # twice: yes
+
+    def stage(self, publication: str, parameters: bytes) -> None:
+        self.again(lambda: self._client.set(self.keys.parameters(publication), parameters, ex=STAGED_SECONDS))  # twice: yes
+
+    def publish(self, token: str, what: Publish) -> None:
+        own = self.keys
+        names = [own.epoch, own.progress, own.task, own.iteration, own.todo, own.config, own.history, own.checkpoint, own.attempts]
+        names += [own.results(what.publication), own.parameters(what.publication), keys.RUNS]
+        generation = what.publication.partition(".")[0]
+        arguments = [token, what.publication, generation, what.task, what.config, what.checkpoint or b"", own.prefix, self.run]
+        arguments += [time.time(), keys.RUN_SECONDS, *_counted(_flat(what.progress)), *_counted(_flat(what.history or {}))]
+        lasting = [name for name in own.lasting() if name != own.epoch]
+        arguments += [*_counted([str(block) for block in what.blocks]), *_counted(lasting)]
+        self._script("publish", names, arguments)
+
+    def extend(self, token: str, publication: str, blocks: Iterable[Block]) -> bool:
+        arguments = [token, publication, *_counted([str(block) for block in blocks])]
+        return bool(self._script("extend", [self.keys.epoch, self.keys.progress, self.keys.todo], arguments))
+
+    def reconcile(self, token: str, owed: Owed) -> Reconciled | None:
+        own = self.keys
+        ranges = [part for one in owed.ranges for part in one]
+        suspects = [part for one in sorted(owed.suspect) for part in one]
+        arguments = [token, owed.publication, own.prefix, owed.block, int(owed.grace)]
+        arguments += [*_counted(ranges), *_counted(suspects), *_counted(list(owed.give_way))]
+        found = self._script("reconcile", [own.epoch, own.progress, own.todo, own.workers, own.attempts], arguments)
+        if found is None:
+            return None
+        count, todo, claims, dead, late = found
+        held = {worker.decode(): _blocks(entries) for worker, entries in claims}
+        return Reconciled(count, todo, held, [(worker.decode(), _blocks(entries)) for worker, entries in dead], late)
+
+    def renew(self, token: str, holder: str, lease: float, progress: Mapping[str, str], refused: Mapping[str, int]) -> Stored:
+        own = self.keys
+        arguments = [token, holder, int(lease * 1000), own.prefix, *_counted(_flat(progress)), *_counted(_flat(refused))]
+        publication, whole = self._script("renew", [own.epoch, own.progress, own.task, own.master, own.refused], arguments)
+        return Stored(_text(publication), bool(whole))
+
+    def finish(self, token: str, progress: Mapping[str, str], seconds: int, checkpoint: bytes | None) -> None:
+        own = self.keys
+        names = [own.epoch, own.progress, own.todo, own.workers, own.master, own.checkpoint, own.attempts]
+        arguments = [token, own.prefix, seconds, checkpoint or b"", *_counted(_flat(progress)), *_counted(own.lasting())]
+        self._script("finish", names, arguments)
+        self.again(lambda: self._client.delete(own.master))  # twice: yes; finish is fenced, the lease fences nobody
+
+    def collect(self, publication: str, cursor: str, count: int, wait: float) -> list[Entry]:
+        def read() -> Any:
+            return self._client.xread({self.keys.results(publication): cursor}, count=count, block=max(1, int(wait * 1000)))
+
+        streams = self.again(read)  # twice: yes
+        if not streams:
+            return []
+        batches = streams.values() if isinstance(streams, dict) else [entries for _, entries in streams]
+        entries = [one for batch in batches for one in _nested(batch)]
+        return [Entry(entry.decode(), fields.get(b"answer", b"")) for entry, fields in entries]
+
+    def discard(self, publication: str, ids: Sequence[str]) -> None:
+        if ids:
+            self.again(lambda: self._client.xdel(self.keys.results(publication), *ids))  # twice: yes
+
+    def stored(self) -> tuple[bytes | None, bytes | None, bytes | None]:
+        names = [self.keys.config, self.keys.task, self.keys.checkpoint]
+        config, task, checkpoint = self.again(lambda: self._client.mget(names))  # twice: yes
+        return config, task, checkpoint
+
+    def workers(self) -> dict[str, dict[str, str]]:
+        def read() -> dict[str, dict[str, str]]:
+            names = sorted(name.decode() for name in self._client.smembers(self.keys.workers))
+            pipeline = self._client.pipeline(transaction=False)
+            for name in names:
+                pipeline.hgetall(self.keys.worker(name))
+            return {name: _texts(about) for name, about in zip(names, pipeline.execute(), strict=True) if about}
+
+        return self.again(read)  # twice: yes
+
+    def errors(self) -> list[str]:
+        found = self.again(lambda: self._client.lrange(self.keys.errors, -20, -1))  # twice: yes
+        return [text.decode("utf-8", "replace") for text in found]
+
+    def other_workers(self, run: str) -> int | None:
+        other = keys.RunKeys(run).progress
+        state, workers = self.again(lambda: self._client.hmget(other, "state", "workers"))  # twice: yes
+        if state != RUNNING.encode():
+            return None
+        return int(workers) if workers is not None and workers.isdigit() else 0
+
+
+def _nested(batch: Any) -> list[Any]:
+    """XREAD's entries of one stream; RESP3 wraps them in one more list."""
+    if batch and isinstance(batch[0], list) and batch[0] and isinstance(batch[0][0], (list, tuple)):
+        return [one for part in batch for one in part]
+    return list(batch)
+
+
+class RedisWorkerChannel(WorkerChannel):
+    """A worker's side over one client; the life thread has a channel of its own."""
+
+    def __init__(self, client: redis.Redis, run: str, worker: str, rq_name: str = "", again: Again | None = None) -> None:
+        self.run, self.worker = run, worker
+        self.keys = keys.RunKeys(run)
+        self.again = again or Again()
+        self._rq_name = rq_name
+        self._client: Any = client
+        self._mine = self.keys.claims(worker)
+        self._life = self.keys.worker(worker)
+
+    def config(self) -> bytes | None:
+        found: bytes | None = self.again(lambda: self._client.get(self.keys.config))  # twice: yes
+        return found
+
+    def task(self) -> bytes | None:
+        found: bytes | None = self.again(lambda: self._client.get(self.keys.task))  # twice: yes
+        return found
+
+    def parameters(self, publication: str, size: int) -> bytes | None:
+        name, pieces = self.keys.parameters(publication), []
+        for start in range(0, size, PIECE):
+            stop = min(size, start + PIECE) - 1
+            pieces.append(self.again(lambda start=start, stop=stop: self._client.getrange(name, start, stop)))  # twice: yes
+        found = b"".join(pieces)
+        return found if len(found) == size else None
+
+    def arrive(self, about: Mapping[str, str], ttl: float) -> None:
+        def write() -> None:
+            pipeline = self._client.pipeline(transaction=True)
+            pipeline.hset(self._life, mapping=dict(about)).pexpire(self._life, int(ttl * 1000))
+            pipeline.sadd(self.keys.workers, self.worker).execute()
+
+        self.again(write)  # twice: yes
+
+    def beat(self, about: Mapping[str, str], ttl: float) -> None:
+        if not self.again(lambda: self._client.pexpire(self._life, int(ttl * 1000))):  # twice: yes
+            self.arrive(about, ttl)
+            return
+
+        def write() -> None:
+            pipeline = self._client.pipeline(transaction=True)
+            pipeline.hset(self._life, mapping=dict(about)).pexpire(self._life, int(ttl * 1000)).execute()
+
+        try:
+            self.again(write)  # twice: yes
+        except redis.exceptions.ResponseError:
+            return  # out of memory: what people read may be old, the beat above counted
+
+    def orders(self) -> Orders:
+        def read() -> list[Any]:
+            pipeline = self._client.pipeline(transaction=False).hmget(self.keys.progress, "state", "give_way")
+            pipeline.hexists(keys.rq_worker(self._rq_name), "shutdown_requested_date").exists(keys.RQ_SUSPENDED)
+            found: list[Any] = pipeline.execute()
+            return found
+
+        (state, give_way), shutdown, suspended = self.again(read)  # twice: yes
+        asked = self.worker.encode() in (give_way or b"").split(b" ")
+        return Orders(_text(state), asked, bool(shutdown) and bool(self._rq_name), bool(suspended))
+
+    def claimed(self) -> list[Block]:
+        found = []
+        for entry in self.again(lambda: self._client.lrange(self._mine, 0, -1)):  # twice: yes
+            try:
+                found.append(Block.decode(entry))
+            except DecodeError:
+                self.again(lambda entry=entry: self._client.lrem(self._mine, 0, entry))  # twice: yes
+        return found
+
+    def claim(self, wait: float) -> Block | None:
+        try:
+            entry = self._client.blmove(self.keys.todo, self._mine, wait, "LEFT", "RIGHT")  # twice: NO
+        except OUTAGES:
+            entry = None  # the move may have happened: the claims list knows
+        if entry is None:
+            return next(iter(self.claimed()), None)
+        try:
+            return Block.decode(entry)
+        except DecodeError:
+            self.again(lambda: self._client.lrem(self._mine, 0, entry))  # twice: yes
+            return None
+
+    def answer(self, block: Block, payload: bytes) -> bool:
+        def push() -> Any:
+            pipeline = self._client.pipeline(transaction=True)
+            pipeline.xadd(self.keys.results(block.publication), {"answer": payload}, nomkstream=True)
+            return pipeline.lrem(self._mine, 0, str(block)).execute()[0]
+
+        return self.again(push) is not None  # twice: yes, the first answer of a slot counts
+
+    def drop(self, block: Block) -> None:
+        self.again(lambda: self._client.lrem(self._mine, 0, str(block)))  # twice: yes
+
+    def give_back(self, blocks: Sequence[Block]) -> None:
+        if not blocks:
+            return
+        pipeline = self._client.pipeline(transaction=True)
+        for block in reversed(blocks):
+            pipeline.lrem(self._mine, 0, str(block))
+            pipeline.lpush(self.keys.todo, str(block))
+        try:
+            pipeline.execute()  # twice: NO; reconcile returns the blocks when the reply was lost
+        except redis.exceptions.RedisError:
+            return
+
+    def report(self, text: str) -> None:
+        if not self.again(lambda: self._client.exists(self.keys.config)):  # twice: yes
+            return
+        pipeline = self._client.pipeline(transaction=True).rpush(self.keys.errors, text)
+        pipeline.ltrim(self.keys.errors, -ERRORS_KEPT, -1).expire(self.keys.errors, keys.RUN_SECONDS)
+        try:
+            pipeline.execute()  # twice: NO
+        except redis.exceptions.RedisError:
+            return
+
+    def depart(self) -> None:
+        try:
+            self._client.delete(self._life)  # twice: yes, and not worth waiting for: the beat lapses by itself
+        except redis.exceptions.RedisError:
+            return

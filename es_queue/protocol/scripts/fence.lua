@@ -1,0 +1,30 @@
+-- Prepended to each of the master's five scripts. KEYS[1] is the epoch, ARGV[1] the caller's token "<n>-<nonce>".
+-- Accepted: a higher n than stored, the very same string, or nothing stored. What is accepted is stored, first of
+-- all writes, so that a server out of memory refuses the whole script before it has changed anything.
+local function number_of(token)
+  return tonumber(string.match(token, '^(%d+)%-') or '0')
+end
+
+local epoch = redis.call('GET', KEYS[1])
+if epoch and epoch ~= ARGV[1] and number_of(ARGV[1]) <= number_of(epoch) then
+  return redis.error_reply('FENCED another master holds this run')
+end
+redis.call('SET', KEYS[1], ARGV[1])
+
+-- Arguments are read in order; a counted list is its length and then its items.
+local position = 1
+local function argument()
+  position = position + 1
+  return ARGV[position]
+end
+local function list()
+  local items = {}
+  for i = 1, tonumber(argument()) do items[i] = argument() end
+  return items
+end
+
+local function in_pieces(command, key, items)
+  for first = 1, #items, 1000 do
+    redis.call(command, key, unpack(items, first, math.min(first + 999, #items)))
+  end
+end

@@ -1,0 +1,34 @@
+-- Open a publication and close the one that is stored. Sent again it does nothing.
+-- KEYS: epoch progress task iteration todo config history checkpoint attempts results:<p> parameters:<p> runs
+-- ARGV: token publication generation task config checkpoint prefix run now seconds {progress} {history} {todo} {lasting}
+local publication, generation, task, config = argument(), argument(), argument(), argument()
+local checkpoint, prefix, run, now, seconds = argument(), argument(), argument(), argument(), argument()
+local progress, history, todo, lasting = list(), list(), list(), list()
+
+local stored = redis.call('HGET', KEYS[2], 'publication')
+if stored == publication and redis.call('EXISTS', KEYS[3], KEYS[10], KEYS[11]) == 3 then
+  return 0
+end
+if redis.call('EXISTS', KEYS[11]) == 0 then
+  return redis.error_reply('NOPARAMETERS the parameters of this publication are not there')
+end
+
+redis.call('SET', KEYS[3], task)
+redis.call('SET', KEYS[4], generation)
+redis.call('SET', KEYS[6], config)
+if checkpoint ~= '' then redis.call('SET', KEYS[8], checkpoint) end
+redis.call('HSET', KEYS[2], 'publication', publication, unpack(progress))
+if #history > 0 then redis.call('XADD', KEYS[7], 'MAXLEN', '~', 10000, '*', unpack(history)) end
+redis.call('ZADD', KEYS[12], 'NX', now, run)
+redis.call('PERSIST', KEYS[11])
+
+if stored and stored ~= publication then
+  redis.call('UNLINK', prefix .. 'results:' .. stored, prefix .. 'parameters:' .. stored)
+end
+redis.call('UNLINK', KEYS[9], KEYS[5], KEYS[10])
+in_pieces('RPUSH', KEYS[5], todo)
+redis.call('XADD', KEYS[10], '*', 'publication', publication)
+for _, key in ipairs(lasting) do redis.call('EXPIRE', key, seconds) end
+redis.call('EXPIRE', KEYS[10], seconds)
+redis.call('EXPIRE', KEYS[11], seconds)
+return 1

@@ -1,0 +1,88 @@
+-- Put to the head of todo every unanswered slot that is neither in todo nor in a claim of the living.
+-- KEYS: epoch progress todo workers attempts
+-- ARGV: token publication prefix block grace {kind start stop ...} {kind slot ...} {workers to give way}
+local publication, prefix = argument(), argument()
+local size, grace = tonumber(argument()), argument() == '1'
+local ranges, suspects, give_way = list(), list(), list()
+if redis.call('HGET', KEYS[2], 'publication') ~= publication then return false end
+
+local unanswered, owed, single = {}, {}, {}
+for i = 1, #ranges, 3 do
+  local kind = ranges[i]
+  unanswered[kind] = unanswered[kind] or {}
+  owed[kind] = owed[kind] or {}
+  for slot = tonumber(ranges[i + 1]), tonumber(ranges[i + 2]) - 1 do
+    unanswered[kind][slot] = true
+    owed[kind][slot] = true
+  end
+end
+for i = 1, #suspects, 2 do single[suspects[i] .. ' ' .. suspects[i + 1]] = true end
+
+local function parse(entry)
+  local of, kind, start, stop = string.match(entry, '^(%S+) (%a+) (%d+) (%d+)$')
+  if of ~= publication or not unanswered[kind] then return nil end
+  start, stop = tonumber(start), tonumber(stop)
+  if stop - start > 4096 then return nil end
+  return kind, start, stop
+end
+
+-- Crosses the block's slots off the owed ones; true when at least one of them is unanswered.
+local function cross_off(entry)
+  local kind, start, stop = parse(entry)
+  local wanted = false
+  for slot = start or 0, (stop or 0) - 1 do
+    owed[kind][slot] = nil
+    wanted = wanted or unanswered[kind][slot] == true
+  end
+  return wanted
+end
+
+for _, entry in ipairs(redis.call('LRANGE', KEYS[3], 0, -1)) do
+  if not cross_off(entry) then redis.call('LREM', KEYS[3], 1, entry) end
+end
+
+local claims, dead, late = {}, {}, 0
+for _, worker in ipairs(redis.call('SMEMBERS', KEYS[4])) do
+  local key, life = prefix .. 'claims:' .. worker, prefix .. 'worker:' .. worker
+  local held = redis.call('LRANGE', key, 0, -1)
+  if grace or redis.call('EXISTS', life) == 1 then
+    late = late + (tonumber(redis.call('HGET', life, 'late') or '0') or 0)
+    claims[#claims + 1] = { worker, held }
+    for _, entry in ipairs(held) do cross_off(entry) end
+  else
+    dead[#dead + 1] = { worker, held }
+    redis.call('UNLINK', key)
+    redis.call('SREM', KEYS[4], worker)
+    local kind, start, stop = parse(held[1] or '')
+    for slot = start or 0, (stop or 0) - 1 do
+      if unanswered[kind][slot] then redis.call('HINCRBY', KEYS[5], kind .. ' ' .. slot .. ' deaths', 1) end
+    end
+  end
+end
+
+local blocks, count = {}, 0
+for i = 1, #ranges, 3 do
+  local kind, slot, last = ranges[i], tonumber(ranges[i + 1]), tonumber(ranges[i + 2])
+  while slot < last do
+    if owed[kind][slot] then
+      local stop = slot + 1
+      while stop < last and stop - slot < size and owed[kind][stop]
+        and not single[kind .. ' ' .. slot] and not single[kind .. ' ' .. stop] do stop = stop + 1 end
+      blocks[#blocks + 1] = publication .. ' ' .. kind .. ' ' .. slot .. ' ' .. stop
+      count = count + stop - slot
+      slot = stop
+    else
+      slot = slot + 1
+    end
+  end
+end
+local head = {}
+for i = #blocks, 1, -1 do head[#head + 1] = blocks[i] end
+in_pieces('LPUSH', KEYS[3], head)
+
+if #give_way > 0 then
+  redis.call('HSET', KEYS[2], 'give_way', table.concat(give_way, ' '))
+else
+  redis.call('HDEL', KEYS[2], 'give_way')
+end
+return { count, redis.call('LLEN', KEYS[3]), claims, dead, late }

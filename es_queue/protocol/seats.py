@@ -1,0 +1,67 @@
+"""Seats: the RQ jobs by which workers join a run. RQ carries seats, our own keys carry the work.
+
+A seat's id ``es-<run>-<nonce>-<n>`` is its only argument. Ids are unique by the master session's nonce, so
+RQ's ``unique=True``, which needs scripting rights, is not used.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import redis
+from rq import Queue
+
+from es_queue.protocol import keys
+
+SEAT_FUNCTION = "workers.seat.take"
+FAILURE_SECONDS = 3600
+LOOK_AT = 500  # seats are looked for among this many waiting jobs
+
+
+def open_ids(client: redis.Redis, queue: str) -> list[str]:
+    """The waiting jobs of a queue that are seats, of whatever run, in order."""
+    reply: Any = client.lrange(keys.rq_queue(queue), 0, LOOK_AT - 1)
+    names = [name.decode("ascii", "replace") for name in reply]
+    return [name for name in names if keys.SEAT_ID.fullmatch(name)]
+
+
+def is_of(seat: str, run: str) -> bool:
+    match = keys.SEAT_ID.fullmatch(seat)
+    return match is not None and match["run"] == run
+
+
+def open_seats(client: redis.Redis, queue: str, run: str, nonce: str, want: int, timeout: int) -> int:
+    """Open seats until at least ``want`` of this run wait in the queue; returns how many were opened.
+
+    timeout: seconds after which RQ ends the job; longer than a lease with its longest episode.
+
+    ``client`` also serves RQ, so its replies must be bytes. Racing callers open one too many each at the most.
+    """
+    missing = want - sum(is_of(name, run) for name in open_ids(client, queue))
+    if missing <= 0:
+        return 0
+    target = Queue(queue, connection=client)
+    for _ in range(missing):
+        number: Any = client.incr(f"es:{run}:seatno")
+        target.enqueue_call(
+            SEAT_FUNCTION,
+            job_id=keys.seat_id(run, nonce, int(number)),
+            timeout=timeout,
+            result_ttl=0,
+            failure_ttl=FAILURE_SECONDS,
+            description=f"es-queue: seat {number} of run {run}",
+        )
+    return missing
+
+
+def close_seats(client: redis.Redis, queue: str, run: str) -> int:
+    """Take this run's waiting seats out of the queue; returns how many there were."""
+    closed = 0
+    for name in open_ids(client, queue):
+        if is_of(name, run):
+            pipeline = client.pipeline(transaction=True)
+            pipeline.lrem(keys.rq_queue(queue), 0, name)
+            pipeline.delete(keys.rq_job(name))
+            pipeline.execute()
+            closed += 1
+    return closed

@@ -1,0 +1,62 @@
+"""What a policy must know of an environment's spaces: plain data, numpy alone, storable as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class ActionSpec:
+    """An action space.
+
+    kind:   "box", "discrete", "multidiscrete" or "multibinary"
+    shape:  shape of the action that the environment takes ("discrete": empty)
+    low, high: bounds of a box, flattened in C order (empty otherwise; infinite bounds allowed)
+    sizes:  number of choices: one entry for "discrete", one a group for "multidiscrete",
+            one entry (number of bits) for "multibinary"
+    starts: the smallest value of each choice, same length as ``sizes`` (zeros for "multibinary")
+    """
+
+    kind: str
+    shape: tuple[int, ...] = ()
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+    sizes: tuple[int, ...] = ()
+    starts: tuple[int, ...] = ()
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers a policy puts out for one action."""
+        return len(self.low) if self.kind == "box" else sum(self.sizes)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> ActionSpec:
+        return cls(data["kind"], *(tuple(data[name]) for name in ("shape", "low", "high", "sizes", "starts")))
+
+
+@dataclass(frozen=True)
+class EnvironmentSpec:
+    """What the rest of the program knows of an environment.
+
+    observation_size: length of the flat float32 observation (a discrete observation is one-hot)
+    step_limit:       the environment's own limit in steps, None where it has none
+    reward_threshold: the registered return at which the task counts as solved
+    highest_reward:   the largest reward of one step where the environment declares it
+    backend:          "lean" or "stock", resolved
+    clean_reset:      whether one object may play many episodes without a trace of the former
+    discrete_start:   smallest value of a discrete observation space, None where observations are arrays
+    """
+
+    id: str
+    observation_size: int
+    action: ActionSpec
+    step_limit: int | None
+    reward_threshold: float | None
+    highest_reward: float | None
+    backend: str
+    clean_reset: bool
+    discrete_start: int | None = None

@@ -1,0 +1,41 @@
+"""One algorithm a file; ``make_strategy`` picks the configured one and refuses what cannot be."""
+
+from __future__ import annotations
+
+from es_queue.config import AUTO, RunConfig
+from es_queue.errors import UsageError
+from es_queue.strategies.ars import ARS
+from es_queue.strategies.base import Batch, NoiseRows, State, Strategy
+from es_queue.strategies.openai_es import OpenaiES
+from es_queue.strategies.pgpe import PGPE
+
+__all__ = ["STRATEGIES", "Batch", "NoiseRows", "State", "Strategy", "make_strategy"]
+
+STRATEGIES: dict[str, type[Strategy]] = {"ars": ARS, "openai_es": OpenaiES, "pgpe": PGPE}
+
+
+def make_strategy(config: RunConfig, size: int) -> Strategy:
+    """The configured strategy for policies of ``size`` parameters. Raises UsageError for what cannot be."""
+    if config.strategy not in STRATEGIES:
+        raise UsageError(f"no strategy is called {config.strategy!r}; there are {', '.join(STRATEGIES)}")
+    kind = STRATEGIES[config.strategy]
+    _refuse_population(config, kind)
+    _refuse_optimizer(config, kind)
+    if size < 1:
+        raise UsageError("the policy has no parameters to train")
+    return kind(config, size)
+
+
+def _refuse_population(config: RunConfig, kind: type[Strategy]) -> None:
+    slots, rest = divmod(config.population, kind.per_slot)
+    if rest:
+        raise UsageError(f"{config.strategy} tries pairs, so --population {config.population} cannot be odd")
+    if config.top > slots:
+        raise UsageError(f"--top {config.top} is more than the {slots} pairs of the population")
+
+
+def _refuse_optimizer(config: RunConfig, kind: type[Strategy]) -> None:
+    if config.optimizer in (AUTO, *kind.optimizers):
+        return
+    known = " or ".join(kind.optimizers) or "none, it has its own step"
+    raise UsageError(f"{config.strategy} cannot use --optimizer {config.optimizer}; it takes {known}")

@@ -1,0 +1,141 @@
+"""Strategy: both halves of an algorithm, how an individual is built and what is learnt from the results.
+
+Workers call ``individuals``, the master all else. Pure functions of arrays: no Redis, no clock, no random state.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_queue.config import AUTO, RunConfig
+from es_queue.strategies.shaping import BY_SIGN
+from es_queue.sums import NoiseRows, norm
+
+__all__ = ["Batch", "NoiseRows", "State", "Strategy"]
+
+#: Arrays only (0-d for counters), so that it goes into an .npz checkpoint as it is.
+State = dict[str, NDArray[Any]]
+Info = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A closed generation in slot order: what was tried and how it went."""
+
+    noise: NoiseRows
+    noise_indices: NDArray[np.int64]  # [S], one a slot
+    fitness: NDArray[np.float64]  # [S, per_slot]: plus, minus; NaN: failed everywhere
+
+
+class Strategy(ABC):
+    """One algorithm. State is passed in and out; the object itself holds settings alone and never changes."""
+
+    #: True when a slot is a pair θ ± σε.
+    mirrored: ClassVar[bool] = True
+    #: Individuals a slot.
+    per_slot: ClassVar[int] = 2
+    #: Optimizers that the strategy can use; the first is its own choice ("auto").
+    optimizers: ClassVar[tuple[str, ...]] = ()
+    #: True when fitness is shaped into utilities.
+    shapes: ClassVar[bool] = True
+    #: Deviation of the perturbations when the configuration says 0.
+    SIGMA: ClassVar[float]
+
+    #: True when workers must send Σ_t sign(r_t) as fitness.
+    fitness_by_sign: bool
+
+    def __init__(self, config: RunConfig, size: int) -> None:
+        """For policies of ``size`` parameters. Use ``make_strategy``, which refuses what cannot be."""
+        self.config = config
+        self.size = size
+        self.fitness_by_sign = self.shapes and config.shaping in BY_SIGN
+
+    def optimizer_name(self) -> str:
+        """The configured optimizer, or the strategy's own choice."""
+        return self.optimizers[0] if self.config.optimizer == AUTO else self.config.optimizer
+
+    # --- what is published, and what workers do with it
+
+    def start(self, parameters: NDArray[np.float32]) -> State:
+        """The state before the first generation, from float32 [size]. Raises ValueError for another length."""
+        if parameters.shape != (self.size,):
+            raise ValueError(f"parameters of shape {parameters.shape} for a policy of {self.size}")
+        return {"parameters": np.array(parameters, np.float32)}
+
+    def published(self, state: State) -> NDArray[np.float32]:
+        """What workers get, float32 [published_size]; the run's digest is of these bytes."""
+        return state["parameters"]
+
+    def published_size(self) -> int:
+        """Length of what is published, in floats."""
+        return self.size
+
+    def centre(self, published: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The unperturbed policy, float32 [size]."""
+        return published[: self.size]
+
+    def sigma(self, state: State) -> float:
+        """The deviation of the perturbations; goes to workers as a float32, and to people."""
+        return self.config.sigma or self.SIGMA
+
+    def individuals(
+        self, published: NDArray[np.float32], sigma: float, noise: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
+        """θ + σε and θ − σε for each row of ``noise`` [S, size], float32 [S, 2, size], in float32 arithmetic."""
+        return mirrored(self.centre(published), np.float32(sigma) * noise)
+
+    # --- what the master learns
+
+    def learn(self, state: State, batch: Batch) -> tuple[State, Info]:
+        """The state after a generation, and figures for people; changes neither argument.
+
+        Figures: norm (of the new parameters), gradient_norm, update_ratio (length of the step before decay over
+        ``norm``), sigma (the next generation's), no_step (1: nothing was learnt and the state stays as it was).
+        There is no step when every individual failed, when the strategy finds nothing to learn, and when the
+        new state or a figure would not be finite. Raises ValueError when the batch's shapes disagree.
+        """
+        wanted = (len(batch.noise_indices), self.per_slot)
+        if batch.fitness.shape != wanted:
+            raise ValueError(f"fitness of shape {batch.fitness.shape} where {wanted} is due")
+        if not np.isfinite(batch.fitness).any():
+            return self.stay(state)
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is seen, and dropped, below
+            after, info = self.improve(state, batch)
+        numbers: tuple[Any, ...] = (*after.values(), *info.values())
+        return (after, info) if all(bool(np.isfinite(one).all()) for one in numbers) else self.stay(state)
+
+    @abstractmethod
+    def improve(self, state: State, batch: Batch) -> tuple[State, Info]:
+        """``learn`` for a batch of right shape in which an individual succeeded."""
+
+    def stay(self, state: State) -> tuple[State, Info]:
+        """The answer of ``learn`` when there is no step."""
+        return dict(state), self.figures(state, 0.0, 0.0, no_step=True)
+
+    def figures(self, state: State, gradient_norm: float, step_norm: float, *, no_step: bool = False) -> Info:
+        """The figures of ``learn`` for the new ``state``."""
+        length = norm(state["parameters"])
+        return {
+            "norm": length,
+            "gradient_norm": gradient_norm,
+            "update_ratio": step_norm / length if length > 0 else 0.0,
+            "sigma": self.sigma(state),
+            "no_step": float(no_step),
+        }
+
+    def moved(self, parameters: NDArray[np.float32], step: NDArray[np.float32]) -> NDArray[np.float32]:
+        """(1 − weight_decay)(θ + step), float32 [size]; the decay passes through no optimizer."""
+        return np.float32(1 - self.config.weight_decay) * (parameters + step)
+
+
+def mirrored(centre: NDArray[np.float32], steps: NDArray[np.float32]) -> NDArray[np.float32]:
+    """``centre`` [size] + and − each row of ``steps`` [S, size], as float32 [S, 2, size]."""
+    pairs = np.empty((len(steps), 2, len(centre)), np.float32)
+    np.add(centre, steps, out=pairs[:, 0])
+    np.subtract(centre, steps, out=pairs[:, 1])
+    return pairs

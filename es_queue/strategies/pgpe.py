@@ -1,0 +1,103 @@
+"""Sehnke et al. 2010, Parameter-exploring policy gradients (PGPE), with ClipUp (Toklu, Liskowski, Srivastava 2020).
+
+https://arxiv.org/abs/2008.02387: symmetric sampling, a deviation for each parameter that is learnt too.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_queue.config import RunConfig
+from es_queue.strategies.base import Batch, Info, State, Strategy, mirrored
+from es_queue.strategies.optimizers import make_optimizer
+from es_queue.strategies.shaping import utilities
+from es_queue.sums import norm, weighted_rows
+
+
+class PGPE(Strategy):
+    """∇μ = (1/n) Σ ½(u⁺ − u⁻) σ⊙ε and ∇σ = (1/n) Σ ½(u⁺ + u⁻) σ⊙(ε² − 1) over n pairs."""
+
+    optimizers: ClassVar[tuple[str, ...]] = ("clipup", "adam", "sgd")
+    #: ClipUp's is the length of a step before momentum; Adam's about the step of each parameter; SGD's is
+    #: large because ∇μ has a factor σ where the gradient of the fitness has 1/σ.
+    LEARNING_RATES: ClassVar[dict[str, float]] = {"clipup": 0.06, "adam": 0.02, "sgd": 5.0}
+    #: ClipUp's longest step, in learning rates (the paper's guideline, section 3.2).
+    SPEED: ClassVar[float] = 2.0
+    #: Length ‖σ‖ of the first perturbations, in longest steps (the paper's guideline).
+    RADIUS: ClassVar[float] = 15.0
+
+    def __init__(self, config: RunConfig, size: int) -> None:
+        """For policies of ``size`` parameters."""
+        super().__init__(config, size)
+        name = self.optimizer_name()
+        learning_rate = config.learning_rate or self.LEARNING_RATES[name]
+        # Other optimizers' rates are no lengths: their first radius is that of ClipUp's default.
+        longest = self.SPEED * (learning_rate if name == "clipup" else self.LEARNING_RATES["clipup"])
+        self.max_speed = config.max_speed or longest
+        self.optimizer = make_optimizer(name, learning_rate, config.momentum, self.max_speed)
+
+    # --- what is published: the centre, then the deviations
+
+    def start(self, parameters: NDArray[np.float32]) -> State:
+        """``parameters``, ``sigma`` float32 [size] and the optimizer's moments."""
+        first = self.config.sigma or self.RADIUS * self.max_speed / math.sqrt(self.size)
+        sigma = np.full(self.size, first, np.float32)
+        return {**super().start(parameters), "sigma": sigma, **self.optimizer.start(self.size)}
+
+    def published(self, state: State) -> NDArray[np.float32]:
+        """The centre and the deviations, float32 [2 · size]."""
+        return np.concatenate([state["parameters"], state["sigma"]])
+
+    def published_size(self) -> int:
+        """Twice the policy's."""
+        return 2 * self.size
+
+    def sigma(self, state: State) -> float:
+        """The root mean square of the deviations, ‖σ‖/√size; workers use the published vector, not this."""
+        return norm(state["sigma"]) / math.sqrt(self.size)
+
+    def individuals(
+        self, published: NDArray[np.float32], sigma: float, noise: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
+        """μ ± σ⊙ε with the published σ, float32 [S, 2, size]; the scalar ``sigma`` is not used."""
+        return mirrored(self.centre(published), published[self.size :] * noise)
+
+    # --- what the master learns
+
+    def improve(self, state: State, batch: Batch) -> tuple[State, Info]:
+        """One step of the centre and one of the deviations."""
+        shaped = utilities(self.config.shaping, batch.fitness)
+        shaped = shaped - shaped.mean()  # ∇σ would take a common offset for a reason to grow or to shrink
+        gradient = self.centre_gradient(state["sigma"], batch, shaped)
+        step, moments = self.optimizer.step(state, gradient)
+        sigma = self.next_sigma(state["sigma"], batch, shaped)
+        after = {"parameters": self.moved(state["parameters"], step), "sigma": sigma, **moments}
+        return after, self.figures(after, norm(gradient), norm(step))
+
+    def centre_gradient(
+        self, sigma: NDArray[np.float32], batch: Batch, shaped: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """∇μ, float64 [size] (Sehnke et al., equation 15, times σ²)."""
+        weights = (shaped[:, 0] - shaped[:, 1]) / shaped.size
+        return sigma * weighted_rows(batch.noise, batch.noise_indices, weights, self.size)
+
+    def next_sigma(
+        self, sigma: NDArray[np.float32], batch: Batch, shaped: NDArray[np.float64]
+    ) -> NDArray[np.float32]:
+        """clip(σ + α_σ ∇σ, (1 − c) σ, (1 + c) σ), float32 [size]; σ itself when α_σ is 0."""
+        if self.config.sigma_learning_rate == 0:
+            return sigma
+        weights = (shaped[:, 0] + shaped[:, 1]) / shaped.size
+        slope = weighted_rows(batch.noise, batch.noise_indices, weights, self.size, squared_less_one)
+        change = self.config.sigma_learning_rate * slope
+        most = self.config.sigma_max_change
+        return (sigma * (1 + np.clip(change, -most, most))).astype(np.float32)
+
+
+def squared_less_one(noise: NDArray[np.float32]) -> NDArray[np.float32]:
+    """ε² − 1, element by element, float32 of the same shape."""
+    return np.square(noise) - np.float32(1)

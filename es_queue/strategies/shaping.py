@@ -1,0 +1,99 @@
+"""From fitness to utility: what a strategy learns from instead of the numbers that episodes return.
+
+One policy holds for all: failed individuals (not finite) take the worst place, or where values count the
+smallest finite one; equals share the mean of their utilities; when all are equal every utility is exactly 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_queue.sums import unit_scaled
+
+Floats = NDArray[np.float64]
+
+#: Shapings whose fitness is Σ_t sign(r_t), so that workers must send that.
+BY_SIGN = frozenset({"sign", "centered-sign-rank"})
+
+
+def utilities(shaping: str, fitness: Floats) -> Floats:
+    """Utilities of ``fitness`` by the named shaping, float64 of the same shape. Raises KeyError for no such shaping."""
+    flat = fitness.ravel()
+    if all_equal(with_failures_last(flat)):
+        return np.zeros_like(fitness)
+    return SHAPINGS[shaping](flat).reshape(fitness.shape)
+
+
+def all_equal(values: Floats) -> bool:
+    """True when no two of ``values`` differ, and for none at all."""
+    return bool(np.all(values == values[:1]))
+
+
+def with_failures_last(fitness: Floats) -> Floats:
+    """``fitness`` with −∞ for every value that is not finite: below all others, equal among themselves."""
+    return np.where(np.isfinite(fitness), fitness, -np.inf)
+
+
+def with_failures_lowest(fitness: Floats) -> Floats:
+    """``fitness`` with the smallest finite value for every one that is not finite; zeros when none is."""
+    finite = np.isfinite(fitness)
+    if not finite.any():
+        return np.zeros_like(fitness)
+    return np.where(finite, fitness, fitness[finite].min())
+
+
+def share_by_rank(fitness: Floats, table: Floats) -> Floats:
+    """``table[0]`` for the lowest of ``fitness`` [m] … ``table[m-1]`` for the highest; equals share their mean.
+
+    The mean is of utilities, not the utility of the mean rank: with log-rank the two differ.
+    """
+    values = with_failures_last(fitness)
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    first = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    counts = np.diff(np.r_[first, len(ordered)])
+    shared = np.empty_like(table)
+    shared[order] = np.repeat(np.add.reduceat(table, first) / counts, counts)
+    return shared
+
+
+def centered_rank(fitness: Floats) -> Floats:
+    """Ranks spread evenly over [−½, ½] (evolution-strategies-starter, ``compute_centered_ranks``), ties shared."""
+    return share_by_rank(fitness, np.arange(len(fitness)) / (len(fitness) - 1) - 0.5)
+
+
+def log_rank(fitness: Floats) -> Floats:
+    """max(0, ln(m/2 + 1) − ln k)/Σ − 1/m for the k-th best of m (Wierstra et al. 2014, NES, section 3.1)."""
+    size = len(fitness)
+    # math.log, not np.log: numpy's has other last bits with AVX-512.
+    logs = np.array([math.log(k) for k in range(1, size + 1)])
+    raw = np.maximum(0.0, math.log(size / 2 + 1) - logs)
+    return share_by_rank(fitness, (raw / raw.sum() - 1 / size)[::-1])
+
+
+def z_score(fitness: Floats) -> Floats:
+    """Fitness less its mean, in population standard deviations."""
+    values, _ = unit_scaled(with_failures_lowest(fitness))
+    if all_equal(values):
+        return np.zeros_like(values)
+    centred = values - values.mean()
+    return np.asarray(centred / np.sqrt(np.square(centred).mean()))
+
+
+def raw_fitness(fitness: Floats) -> Floats:
+    """Fitness as it is: the starter's ``sign`` mode, where it is the sum of the signs of the rewards."""
+    values = with_failures_lowest(fitness)
+    return np.zeros_like(values) if all_equal(values) else values
+
+
+SHAPINGS: dict[str, Callable[[Floats], Floats]] = {
+    "centered-rank": centered_rank,
+    "centered-sign-rank": centered_rank,
+    "log-rank": log_rank,
+    "sign": raw_fitness,
+    "z-score": z_score,
+}

@@ -1,0 +1,272 @@
+"""Checks of settings: one value at a time against its field, then all of them against each other."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from dataclasses import Field, fields
+from typing import TYPE_CHECKING, Any
+
+from es_queue.episode_rules import parse_floor, parse_patience, parse_stall, parse_step_limit, parse_target
+from es_queue.errors import UsageError
+
+if TYPE_CHECKING:
+    from es_queue.config import RunConfig
+
+#: The optimizers that each strategy can use besides ``auto``, which is the first of them.
+OPTIMIZERS = {"openai_es": ("adam", "sgd"), "pgpe": ("clipup", "adam", "sgd"), "ars": ()}
+#: Strategies that evaluate each perturbation with both signs.
+MIRRORED = ("openai_es", "pgpe", "ars")
+#: Text options that a TOML file may also give as a bare number.
+NUMBERS_AS_TEXT = ("step_limit", "reward_floor", "target_reward")
+#: Beyond it a float no longer holds every whole number, so it cannot stand for one.
+EXACT_FLOAT = 2**53
+
+
+def checked_value(field: Field[Any], value: Any, source: str) -> Any:
+    """``value`` in the type of the field, within the choices and bounds of the field's metadata.
+
+    Lists and comma separated text become tuples, whole floats become ints where an int is due (``1e6``),
+    a table or a list of ``key=value`` becomes ``env_arg``. Raises UsageError with one sentence that names
+    the field, the value, ``source`` (where it stands) and the fix.
+    """
+    kind = str(field.type)
+    if field.name == "env_arg":
+        return _env_arg(value, source)
+    if kind.startswith("tuple"):
+        return _items(field, value, source)
+    return _scalar(field, value, kind, source)
+
+
+def _scalar(field: Field[Any], value: Any, kind: str, source: str) -> Any:
+    return CHECKS[kind](field, value, source)
+
+
+def _bool(field: Field[Any], value: Any, source: str) -> bool:
+    if not isinstance(value, bool):
+        raise _refusal(field.name, value, source, "use true or false")
+    return value
+
+
+def _int(field: Field[Any], value: Any, source: str) -> int:
+    if isinstance(value, float) and value.is_integer() and abs(value) <= EXACT_FLOAT:
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or _outside(field, value):
+        raise _refusal(field.name, value, source, f"use a whole number{_range(field)}")
+    return value
+
+
+def _float(field: Field[Any], value: Any, source: str) -> float:
+    fix = f"use a finite number{_range(field)}"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _refusal(field.name, value, source, fix)
+    try:
+        number = float(value)
+    except OverflowError:
+        raise _refusal(field.name, value, source, fix) from None
+    if not math.isfinite(number) or _outside(field, number):
+        raise _refusal(field.name, value, source, fix)
+    return number
+
+
+def _text(field: Field[Any], value: Any, source: str) -> str:
+    if field.name in NUMBERS_AS_TEXT and isinstance(value, int | float) and not isinstance(value, bool):
+        value = repr(value)
+    choices = field.metadata.get("choices", ())
+    if choices and value not in choices:
+        raise _refusal(field.name, value, source, f"use {_either(choices)}")
+    # Settings are printed on terminals, so an escape sequence must not hide in one.
+    if not isinstance(value, str) or not value.isprintable():
+        raise _refusal(field.name, value, source, "use printable text")
+    return value
+
+
+Check = Callable[[Field[Any], Any, str], Any]
+CHECKS: dict[str, Check] = {"bool": _bool, "int": _int, "float": _float, "str": _text}
+
+
+def _items(field: Field[Any], value: Any, source: str) -> tuple[Any, ...]:
+    """A tuple from a list, a tuple or comma separated text; each item checked like a value of its own."""
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",")] if value.strip() else []
+        value = [number_or_text(part) for part in value] if field.name == "hidden" else value
+    if not isinstance(value, list | tuple):
+        raise _refusal(field.name, value, source, "use a list, or text with commas")
+    if field.name == "hidden" and not value:
+        raise _refusal(field.name, value, source, "use at least one width, or the policy linear for no hidden layer")
+    kind = "int" if field.name == "hidden" else "str"
+    items = tuple(_scalar(field, item, kind, source) for item in value)
+    for item in items if field.name == "wrapper" else ():
+        if not re.fullmatch(r"[\w.]+:[\w.]+", item):
+            raise _refusal(field.name, item, source, "use module:Class")
+    return items
+
+
+def _env_arg(value: Any, source: str) -> tuple[tuple[str, Any], ...]:
+    """Pairs from a table, from a list of ``key=value`` (values as JSON scalars, else text) or from pairs."""
+    given = list(value.items()) if isinstance(value, dict) else value
+    if isinstance(given, str):
+        given = [given]
+    if not isinstance(given, list | tuple):
+        raise _refusal("env_arg", value, source, "use a table, or a list of key=value")
+    pairs = tuple(_pair(one, source) for one in given)
+    names = [name for name, _ in pairs]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"env_arg has {name!r} twice in {source}: give each key once")
+    return pairs
+
+
+def _pair(given: Any, source: str) -> tuple[str, Any]:
+    if isinstance(given, str):
+        key, equals, text = given.partition("=")
+        given = (key, _json_scalar(text)) if equals else given
+    if not isinstance(given, list | tuple) or len(given) != 2:
+        raise _refusal("env_arg", given, source, "use key=value")
+    key, value = given
+    if not isinstance(key, str) or not key.isidentifier():
+        raise _refusal("env_arg", key, source, "use a Python argument name before the =")
+    if not _storable(value):
+        raise _refusal(f"env_arg {key}", value, source, "use text, a finite number, true, false or null")
+    return key, value
+
+
+def _storable(value: Any) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    # TOML's hexadecimal form has ints of any length; JSON's decimal one does not.
+    return value is None or isinstance(value, str) or (isinstance(value, int) and abs(value) < 2**64)
+
+
+def _json_scalar(text: str) -> Any:
+    """``3``, ``0.5``, ``true``, ``null`` and ``"3"`` as JSON reads them; anything else as the text itself."""
+    try:
+        value = json.loads(text, parse_constant=_not_json)
+    except (ValueError, RecursionError):
+        return text
+    return text if isinstance(value, list | dict) else value
+
+
+def _not_json(constant: str) -> Any:
+    raise ValueError(constant)  # NaN and Infinity are Python's additions to JSON: they stay text
+
+
+def number_or_text(text: str) -> int | float | str:
+    """Text from a command line as the number that it spells (``64``, ``1e6``), else as it is."""
+    for read in (int, float):
+        try:
+            return read(text)
+        except ValueError:
+            continue
+    return text
+
+
+def refuse_combinations(config: RunConfig) -> None:
+    """Raise UsageError, one sentence, where settings that are each allowed do not fit together."""
+    if not config.env:
+        raise UsageError("env is not given: name the environment to train with --env, for example --env BipedalWalker-v3")
+    _refuse_unreadable_forms(config)
+    _refuse_population(config)
+    _refuse_optimizer(config)
+    _refuse_foreign_options(config)
+    if config.eval_every == 0 and config.target_reward not in ("auto", "none"):
+        raise UsageError(
+            f"target_reward is {config.target_reward}, but eval_every is 0 and only evaluations are held against it: "
+            "set eval_every to 1 or more, or target_reward to none"
+        )
+
+
+def _refuse_unreadable_forms(config: RunConfig) -> None:
+    parse_step_limit(config.step_limit)
+    parse_floor(config.reward_floor)
+    parse_patience(config.patience)
+    parse_stall(config.stall)
+    parse_target(config.target_reward)
+
+
+def _refuse_population(config: RunConfig) -> None:
+    population, largest = config.population, config.population_max
+    if config.strategy in MIRRORED:
+        for name, value in (("population", population), ("population_max", largest)):
+            if value % 2:
+                raise UsageError(f"{name} is {value}, but {config.strategy} samples mirrored pairs: use an even number")
+    if largest and largest < population:
+        raise UsageError(f"population_max is {largest}, below the population of {population}: use {population} or more, or 0")
+    if largest and not config.min_steps:
+        raise UsageError(f"population_max is {largest}, but only min_steps lets the population grow: set min_steps as well")
+    if config.top > population // 2:
+        raise UsageError(f"top is {config.top}, but a population of {population} has {population // 2} pairs: use at most {population // 2}")
+
+
+def _refuse_foreign_options(config: RunConfig) -> None:
+    """An option that the chosen strategy or policy would ignore is a mistake of whoever set it."""
+    changed = {field.name for field in fields(config) if getattr(config, field.name) != field.default}
+    owners: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+        ("top", "strategy", ("ars",)),
+        ("shaping", "strategy", ("openai_es", "pgpe")),
+        ("l2", "strategy", ("openai_es",)),
+        ("momentum", "strategy", ("openai_es", "pgpe")),
+        ("max_speed", "strategy", ("pgpe",)),
+        ("sigma_learning_rate", "strategy", ("pgpe",)),
+        ("sigma_max_change", "strategy", ("pgpe",)),
+        ("hidden", "policy", ("mlp",)),
+        ("activation", "policy", ("mlp",)),
+    )
+    for name, chooser, users in owners:
+        chosen = getattr(config, chooser)
+        if name in changed and chosen not in users:
+            raise _foreign(config, name, chooser, chosen, users)
+    optimizer, offered = _optimizer(config), OPTIMIZERS[config.strategy]
+    for name, users in (("max_speed", ("clipup",)), ("momentum", ("clipup", "sgd"))):
+        if name in changed and optimizer not in users:
+            raise _foreign(config, name, "optimizer", optimizer, tuple(user for user in users if user in offered))
+
+
+def _foreign(config: RunConfig, name: str, chooser: str, chosen: str, users: tuple[str, ...]) -> UsageError:
+    value = getattr(config, name)
+    shown = ",".join(map(str, value)) if isinstance(value, tuple) else value
+    return UsageError(f"{name} is {shown}, but the {chooser} {chosen} has no use for it: leave it out, or use the {chooser} {_either(users)}")
+
+
+def _refuse_optimizer(config: RunConfig) -> None:
+    allowed = OPTIMIZERS[config.strategy]
+    if config.optimizer != "auto" and config.optimizer not in allowed:
+        fix = f"use {_either(('auto', *allowed))}" if allowed else "leave it at auto"
+        raise UsageError(f"optimizer is {config.optimizer}, but {config.strategy} does not take it: {fix}")
+
+
+def _optimizer(config: RunConfig) -> str:
+    """The optimizer that ``auto`` stands for; empty where the strategy has none."""
+    return config.optimizer if config.optimizer != "auto" else next(iter(OPTIMIZERS[config.strategy]), "")
+
+
+def _outside(field: Field[Any], number: float) -> bool:
+    low, high = field.metadata.get("low"), field.metadata.get("high")
+    return (low is not None and number < low) or (high is not None and number > high)
+
+
+def _range(field: Field[Any]) -> str:
+    low, high = field.metadata.get("low"), field.metadata.get("high")
+    low, high = (int(bound) if bound is not None and bound == int(bound) else bound for bound in (low, high))
+    if high is not None:
+        return f" from {low} to {high}"
+    return "" if low is None else f" of {low} or more"
+
+
+def _either(words: tuple[str, ...]) -> str:
+    return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+def _refusal(name: str, value: Any, source: str, fix: str) -> UsageError:
+    return UsageError(f"{name} is {_shown(value)} in {source}: {fix}")
+
+
+def _shown(value: Any) -> str:
+    """A value as people wrote it, short enough for a sentence."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # an int of thousands of digits, or nesting as deep
+        return f"too large a value of type {type(value).__name__} to show"
+    return text if len(text) <= 60 else text[:60] + "..."

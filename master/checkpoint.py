@@ -1,0 +1,135 @@
+"""Checkpoints: an .npz without pickle, its scalars as JSON inside, written to a temporary file and renamed.
+
+The same bytes go to disk and into Redis. ``numpy.load`` alone reads them: ``parameters``, ``obs_mean``, ``obs_std``
+and ``meta`` are the policy; the other arrays are what resume needs.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_queue.config import RunConfig
+from es_queue.errors import RunFolderError, UsageError
+from es_queue.normalization import FrozenStatistics
+from es_queue.spaces import EnvironmentSpec
+from master.state import Best, RunState
+
+MAX_CHECKPOINT = 2**31
+KEPT = 2
+BEST = "best.npz"
+DAMAGED = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, NotImplementedError)
+
+
+def encode(config: RunConfig, spec: EnvironmentSpec, run: str, state: RunState, centre: NDArray[np.float32]) -> bytes:
+    """The checkpoint of a state whose unperturbed policy is ``centre``."""
+    statistics = state.statistics(config.obs_clip)
+    arrays = {**policy_arrays(centre, statistics.mean, statistics.std), **state.to_arrays()}
+    return packed(arrays, {**policy_meta(config, spec, run), "generation": state.generation, "evaluation": None, "state": state.to_dict()})
+
+
+def encode_best(config: RunConfig, spec: EnvironmentSpec, run: str, best: Best, evaluation: dict[str, Any] | None) -> bytes:
+    """The chosen policy alone; ``evaluation`` is its final evaluation once that has been played."""
+    meta = {**policy_meta(config, spec, run), "generation": best.generation, "evaluation": evaluation}
+    return packed(policy_arrays(best.parameters, best.mean, best.std), meta)
+
+
+def policy_arrays(parameters: NDArray[np.float32], mean: NDArray[np.float32], std: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
+    return {"parameters": parameters, "obs_mean": mean, "obs_std": std}
+
+
+def policy_meta(config: RunConfig, spec: EnvironmentSpec, run: str) -> dict[str, Any]:
+    """What ``load_policy`` needs beside the arrays."""
+    discrete = None if spec.discrete_start is None else spec.observation_size
+    return {
+        "format": 1, "run": run, "config": config.to_dict(), "observation_size": spec.observation_size,
+        "action": spec.action.to_dict(), "discrete_observation": discrete, "observation_start": spec.discrete_start,
+    }  # fmt: skip
+
+
+def packed(arrays: dict[str, NDArray[Any]], meta: dict[str, Any]) -> bytes:
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, meta=np.array(json.dumps(meta)), **arrays)
+    return buffer.getvalue()
+
+
+def decode(data: bytes) -> tuple[RunConfig, RunState, str]:
+    """(config, state, run) of a checkpoint's bytes. Raises RunFolderError in one sentence."""
+    if len(data) > MAX_CHECKPOINT:
+        raise RunFolderError(f"a checkpoint of {len(data)} bytes is larger than {MAX_CHECKPOINT}")
+    try:
+        with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+        meta = json.loads(arrays.pop("meta").item())
+        return RunConfig.from_json(json.dumps(meta["config"])), RunState.read(arrays, meta["state"]), str(meta["run"])
+    except (*DAMAGED, TypeError, AttributeError, UsageError) as error:
+        raise RunFolderError(f"this is no checkpoint that can be resumed: {error}") from None
+
+
+class Checkpoints:
+    """The checkpoints folder of a run: the newest few by generation, and the best policy."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.folder = run_dir / "checkpoints"
+        self.last: Path | None = None
+
+    @property
+    def best(self) -> Path:
+        return self.folder / BEST
+
+    def save(self, generation: int, data: bytes) -> Path:
+        """Write a generation's checkpoint; older ones than the newest few go."""
+        path = self.folder / f"generation-{generation:08d}.npz"
+        write_atomically(path, data)
+        self.last = path
+        for old in sorted(self.folder.glob("generation-*.npz"))[:-KEPT]:
+            old.unlink(missing_ok=True)
+        return path
+
+    def save_best(self, data: bytes) -> Path:
+        write_atomically(self.best, data)
+        return self.best
+
+    def newest(self) -> bytes | None:
+        """The newest readable checkpoint's bytes, None where there is none."""
+        for path in sorted(self.folder.glob("generation-*.npz"), reverse=True):
+            try:
+                data = path.read_bytes()
+                decode(data)
+            except (OSError, RunFolderError):
+                continue
+            self.last = path
+            return data
+        return None
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Temporary file, fsync, rename, fsync of the folder. Raises RunFolderError."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with fresh.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+        sync_folder(path.parent)
+    except OSError as error:
+        fresh.unlink(missing_ok=True)
+        raise RunFolderError(f"{path.parent} cannot be written: {error.strerror}; free space there or give another --run-dir") from None
+
+
+def sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

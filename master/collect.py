@@ -1,0 +1,214 @@
+"""The ledger of one publication: accept or refuse each answer, with a reason that is counted, and know what is owed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from es_queue.config import RunConfig
+from es_queue.errors import DecodeError, EnvironmentFailure
+from es_queue.plan import CONFIRMATION, EVALUATION, FINAL, evaluation_seeds, plan_for
+from es_queue.protocol import messages
+from es_queue.protocol.channel import Owed
+from es_queue.protocol.messages import Answer, Block, SlotResult
+
+FAILURES = 3
+DEATHS = 10
+SUSPECT_DEATHS = 2
+STREAMS = {messages.EVAL: EVALUATION, messages.CONFIRM: CONFIRMATION, messages.FINAL: FINAL}
+
+Slot = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What an answer for one slot must say, or it is refused."""
+
+    noise_index: int
+    seed: int
+    individuals: int
+    moments: int
+
+
+class Expectations:
+    """What each slot of a publication must be answered with; a pure function of the config and the generation."""
+
+    def __init__(self, config: RunConfig, generation: int, size: int, individuals: int, observation_size: int, most: dict[str, int]) -> None:
+        """``most``: how many slots each kind may ever have in this publication."""
+        self.most = most
+        self._individuals, self._moment_bytes = individuals, 8 * observation_size
+        self._per_sampled = individuals * config.episodes
+        self._plan = plan_for(config, generation, size, individuals).slots(0, max(1, most.get(messages.TRAIN, 0)))
+        self._seeds = {
+            kind: evaluation_seeds(config, stream, generation, most[kind]) for kind, stream in STREAMS.items() if most.get(kind)
+        }
+
+    def of(self, kind: str, slot: int) -> Expected | None:
+        """None for a slot that this publication can never have."""
+        if slot >= self.most.get(kind, 0):
+            return None
+        if kind == messages.TRAIN:
+            sampled = self._per_sampled if self._plan.sampled[slot] else 0
+            return Expected(int(self._plan.noise_indices[slot]), int(self._plan.seeds[slot, 0, 0]), self._individuals, sampled)
+        if kind == messages.CENTRE:
+            return Expected(-1, int(self._plan.seeds[0, 0, 0]), 1, 0)
+        return Expected(-1, int(self._seeds[kind][slot]), 1, 0)
+
+    def accepts(self, kind: str, result: SlotResult) -> str:
+        """Empty, or why the result is refused."""
+        expected = self.of(kind, result.slot)
+        if expected is None:
+            return "unknown-slot"
+        if (result.noise_index, result.seed) != (expected.noise_index, expected.seed):
+            return "wrong-index"
+        if len(result.fitness) != expected.individuals or len(result.moments) != expected.moments:
+            return "wrong-shape"
+        if any(len(one.mean) != self._moment_bytes for one in result.moments):
+            return "wrong-shape"
+        return ""
+
+
+class Ledger:
+    """Truth (rule 1): which slots of the open publication have no accepted answer."""
+
+    def __init__(self, publication: str, expectations: Expectations, wanted: dict[str, int]) -> None:
+        """``wanted``: how many slots of each kind the publication closes on; ``want`` may raise it."""
+        self.publication = publication
+        self.expectations = expectations
+        self.wanted = dict(wanted)
+        self.results: dict[str, dict[int, SlotResult]] = {kind: {} for kind in messages.KINDS}
+        self.hopeless: set[Slot] = set()
+        self.refused: Counter[str] = Counter()
+        self.reissued = 0
+        self.recovered = 0
+        self.lost_steps = 0
+        self.contributors: set[str] = set()
+        self.needs_reconcile = False
+        self._failures: dict[Slot, list[str]] = {}
+        self._reasons: dict[Slot, str] = {}
+        self._deaths: Counter[Slot] = Counter()
+        self._seconds: dict[str, tuple[float, int]] = {}
+
+    # --- what comes in
+
+    def accept(self, payload: bytes, live: int = 1) -> bool:
+        """Take an entry of the results stream; False when nothing in it counted (the entry can go)."""
+        try:
+            answer = Answer.decode(payload)
+        except DecodeError:
+            self.refused["undecodable"] += 1
+            return False
+        if answer.publication != self.publication:
+            self.refused["wrong-publication"] += 1
+            return False
+        taken = [self._take(answer, result) for result in answer.results]
+        for slot, reason in answer.failures:
+            self._fail((answer.kind, slot), answer.worker, reason, live)
+        if any(taken):
+            self.contributors.add(answer.worker)
+            seconds, slots = self._seconds.get(answer.kind, (0.0, 0))
+            self._seconds[answer.kind] = (seconds + answer.seconds, slots + len(answer.results))
+        return any(taken) or bool(answer.failures)
+
+    def _take(self, answer: Answer, result: SlotResult) -> bool:
+        refusal = self.expectations.accepts(answer.kind, result)
+        former = self.results[answer.kind].get(result.slot)
+        if not refusal and former is not None:
+            refusal = "duplicate" if former == result else "conflict"
+            self.lost_steps += sum(result.steps)
+        if refusal:
+            self.refused[refusal] += 1
+            return False
+        self.results[answer.kind][result.slot] = result
+        self.hopeless.discard((answer.kind, result.slot))
+        return True
+
+    def _fail(self, slot: Slot, worker: str, reason: str, live: int) -> None:
+        """A reported failure (rule 12). The third, by two workers where there are two, decides."""
+        if self.expectations.of(*slot) is None or slot[1] in self.results[slot[0]]:
+            return
+        reports = self._failures.setdefault(slot, [])
+        reports.append(worker)
+        self._reasons[slot] = reason
+        self.needs_reconcile = True
+        if len(reports) < FAILURES or (live > 1 and len(set(reports)) < 2):
+            return
+        if slot[0] not in (messages.TRAIN, messages.CENTRE):
+            raise EnvironmentFailure(f"{slot[0]} episode {slot[1]} failed {len(reports)} times: {reason}")
+        self.hopeless.add(slot)
+        if len(self.hopeless) >= self.wanted.get(messages.TRAIN, 0) and not self.results[messages.TRAIN]:
+            raise EnvironmentFailure(f"every episode of a generation failed; the last said: {reason}")
+
+    def died(self, blocks: tuple[Block, ...]) -> None:
+        """A worker died while it held these; the first was being worked on."""
+        if not blocks or blocks[0].publication != self.publication:
+            return
+        self.recovered += 1
+        for slot in range(blocks[0].start, blocks[0].stop):
+            if slot not in self.results[blocks[0].kind]:
+                self._deaths[(blocks[0].kind, slot)] += 1
+                if self._deaths[(blocks[0].kind, slot)] >= DEATHS:
+                    raise EnvironmentFailure(
+                        f"{DEATHS} workers died while they played {blocks[0].kind} slot {slot}; "
+                        "es-status shows their reports, and the memory that an episode needs may be the cause"
+                    )
+
+    # --- what is owed
+
+    def want(self, kind: str, count: int) -> None:
+        """The publication closes on ``count`` slots of a kind."""
+        self.wanted[kind] = count
+
+    def unanswered(self) -> list[tuple[str, int, int]]:
+        """(kind, start, stop) of wanted slots without an answer."""
+        return [one for kind, count in self.wanted.items() for one in ranges(self._missing(kind, count), kind)]
+
+    def _missing(self, kind: str, count: int) -> Iterator[int]:
+        have = self.results[kind]
+        return (slot for slot in range(count) if slot not in have and (kind, slot) not in self.hopeless)
+
+    def complete(self) -> bool:
+        return not any(True for kind, count in self.wanted.items() for _ in self._missing(kind, count))
+
+    def owed(self, block: int, grace: bool, give_way: list[str]) -> Owed:
+        suspect = {slot for slot, count in self._deaths.items() if count >= SUSPECT_DEATHS} | set(self._failures)
+        return Owed(self.publication, self.unanswered(), block, frozenset(suspect), grace, give_way)
+
+    def has(self, kind: str, start: int, stop: int) -> bool:
+        """Whether every slot of a range is answered."""
+        return all(slot in self.results[kind] or (kind, slot) in self.hopeless for slot in range(start, stop))
+
+    def seconds_per_slot(self, kind: str) -> float | None:
+        """Mean wall seconds that a worker needed for a slot of this kind, None before the first answer."""
+        seconds, slots = self._seconds.get(kind, (0.0, 0))
+        return seconds / slots if slots else None
+
+    def answered(self) -> tuple[int, int]:
+        """(slots answered, slots wanted)."""
+        total = sum(self.wanted.values())
+        return total - sum(stop - start for _, start, stop in self.unanswered()), total
+
+    def ordered(self, kind: str) -> list[SlotResult | None]:
+        """Results of a kind in slot order; None for a slot that failed everywhere."""
+        return [self.results[kind].get(slot) for slot in range(self.wanted.get(kind, 0))]
+
+
+def ranges(slots: Iterator[int], kind: str) -> list[tuple[str, int, int]]:
+    """Ascending slots as (kind, start, stop)."""
+    found: list[tuple[str, int, int]] = []
+    for slot in slots:
+        if found and found[-1][2] == slot:
+            found[-1] = (kind, found[-1][1], slot + 1)
+        else:
+            found.append((kind, slot, slot + 1))
+    return found
+
+
+def blocks_of(publication: str, missing: list[tuple[str, int, int]], sizes: dict[str, int]) -> list[Block]:
+    """Cut ranges of slots into blocks of at most ``sizes[kind]`` slots."""
+    cut = []
+    for kind, start, stop in missing:
+        size = min(messages.MAX_BLOCK, max(1, sizes.get(kind, 1)))
+        cut += [Block(publication, kind, first, min(stop, first + size)) for first in range(start, stop, size)]
+    return cut

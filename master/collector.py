@@ -1,0 +1,227 @@
+"""Collecting answers, and all that must happen each second meanwhile: renew, reconcile, seats, supervision, display."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from es_queue.errors import EnvironmentFailure
+from es_queue.protocol import messages
+from es_queue.protocol.channel import Clocks, MasterChannel, Publish, Reconciled
+from es_queue.protocol.messages import Block
+from master.collect import Ledger, blocks_of
+from master.learn import Record
+
+BLOCK_SECONDS = 0.5
+READ_AT_ONCE = 1000
+REFUSING_SECONDS = 5.0
+
+
+class Interrupted(Exception):  # noqa: N818 - it is no error: a person asked to stop
+    """Somebody asked the master to stop; it happens between two looks at the results."""
+
+
+class Housekeeper(Protocol):
+    """What else must be looked after each second while the master waits."""
+
+    def tick(self, channel: MasterChannel, workers: Mapping[str, Mapping[str, str]], served: bool) -> list[str]: ...
+
+
+@dataclass
+class Held:
+    """A block that a worker holds: since when the master has seen it, and whether a copy was issued."""
+
+    since: float
+    copied: bool = False
+
+
+class Collector:
+    """Reads answers of the open publication into its ledger and keeps the publication alive.
+
+    contributors: workers whose answers counted; uniform: whether all of them computed the same fingerprint.
+    """
+
+    def __init__(
+        self, channel: MasterChannel, token: str, holder: str, clocks: Clocks, block: int, housekeeper: Housekeeper | None,
+        live: Callable[[Record], None], note: Callable[[str], None], interrupted: Callable[[], bool] = lambda: False,
+    ) -> None:  # fmt: skip
+        self._channel, self._token, self._holder, self._clocks, self._block = channel, token, holder, clocks, block
+        self._housekeeper, self._live, self._note, self._interrupted = housekeeper, live, note, interrupted
+        self._what = Publish("", b"", (), "", {})
+        self._parameters = b""
+        self._cursor = "0"
+        self._next = 0.0
+        self._grace = 0.0
+        self._held: dict[tuple[str, Block], Held] = {}
+        self._seconds: dict[str, float] = {}
+        self._workers: dict[str, dict[str, str]] = {}
+        self._late = self._late_before = 0
+        self._refusing: float | None = None
+        self._give_way: list[str] = []
+        self._served = False
+        self.contributors: set[str] = set()
+        self.uniform = True
+
+    # --- opening
+
+    def poll(self) -> float:
+        """Seconds between a worker's looks at the leave flags: the more workers, the longer."""
+        return max(self._clocks.leave_poll, len(self._workers) / 5000)
+
+    def open(self, ledger: Ledger, what: Publish, parameters: bytes, *, adopted: bool) -> None:
+        """Publish what the ledger wants, unless a former master has left it open."""
+        self._what, self._parameters = what, parameters
+        self._held.clear()
+        self.contributors = ledger.contributors
+        if adopted:
+            self._cursor, self._next = "0", 0.0
+        else:
+            self._publish(ledger)
+
+    def _publish(self, ledger: Ledger) -> None:
+        """Stage, then publish the unanswered slots; reading starts again at 0 (rules 3, 4, 9)."""
+        self._channel.stage(ledger.publication, self._parameters)
+        blocks = blocks_of(ledger.publication, ledger.unanswered(), self._sizes(ledger))
+        self._channel.publish(self._token, replace(self._what, blocks=blocks))
+        self._cursor = "0"
+
+    def extend(self, ledger: Ledger) -> None:
+        """Issue the slots that the ledger has come to want."""
+        blocks = blocks_of(ledger.publication, ledger.unanswered(), self._sizes(ledger))
+        if blocks:
+            self._channel.extend(self._token, ledger.publication, blocks)
+
+    def _sizes(self, ledger: Ledger) -> dict[str, int]:
+        """Slots a block by kind: about half a second of work, but something for every worker."""
+        if self._block:
+            return dict.fromkeys(messages.KINDS, self._block)
+        workers = max(1, len(self._workers))
+        sizes = {}
+        for kind, count in ledger.wanted.items():
+            seconds = self._seconds.get(kind, self._seconds.get(messages.TRAIN, BLOCK_SECONDS))
+            sizes[kind] = min(int(BLOCK_SECONDS / max(seconds, 1e-4)), -(-count // (2 * workers)))
+        return sizes
+
+    # --- reading
+
+    def collect(self, ledger: Ledger) -> None:
+        """Until the ledger is complete. Raises Interrupted, FencedError, RedisError, EnvironmentFailure."""
+        while not ledger.complete():
+            wait = min(self._clocks.collect_wait, max(0.001, self._next - time.monotonic()))
+            self.read(ledger, wait)
+            if self._interrupted():
+                raise Interrupted
+            if time.monotonic() >= self._next or ledger.needs_reconcile:
+                self.tick(ledger)
+        for kind in ledger.wanted:
+            seconds = ledger.seconds_per_slot(kind)
+            if seconds is not None:
+                self._seconds[kind] = seconds
+
+    def read(self, ledger: Ledger, wait: float) -> None:
+        """Drain what is there, in bulk; what did not count is deleted, so that a flood does not stay (rule 6)."""
+        entries = self._channel.collect(ledger.publication, self._cursor, READ_AT_ONCE, wait)
+        if not entries:
+            return
+        refused = [entry.id for entry in entries if entry.payload and not ledger.accept(entry.payload, len(self._workers))]
+        self._channel.discard(ledger.publication, refused)
+        self._cursor = entries[-1].id
+        self._served = self._served or bool(ledger.contributors)
+
+    # --- each second
+
+    def tick(self, ledger: Ledger) -> None:
+        """Renew, notice loss, reconcile, look after workers, show."""
+        began = time.monotonic()
+        self._next = began + min(self._clocks.renew, self._clocks.reconcile)
+        ledger.needs_reconcile = False
+        stored = self._channel.renew(self._token, self._holder, self._clocks.lease, self._shown(ledger), ledger.refused)
+        if stored.publication != ledger.publication or not stored.whole:
+            self._note("Redis has lost this generation: it is published again")
+            self._publish(ledger)
+            self._grace = time.monotonic() + self._clocks.beat_ttl
+        if time.monotonic() - began > self._clocks.beat_ttl:
+            self._grace = time.monotonic() + self._clocks.beat_ttl  # Redis was away, and with it every beat
+        self._look_after(ledger)
+        seen = self._channel.reconcile(self._token, ledger.owed(self._most(ledger), time.monotonic() < self._grace, self._give_way))
+        if seen is not None:
+            self._reconciled(ledger, seen)
+
+    def _most(self, ledger: Ledger) -> int:
+        return max(1, min(messages.MAX_BLOCK, self._sizes(ledger).get(messages.TRAIN, 1)))
+
+    def _reconciled(self, ledger: Ledger, seen: Reconciled) -> None:
+        if seen.owed:
+            self._cursor = "0"
+            ledger.reissued += seen.owed
+        for _, blocks in seen.dead:
+            ledger.died(blocks)
+        self._late = max(self._late, seen.late)
+        self._copy_overdue(ledger, seen)
+
+    def _copy_overdue(self, ledger: Ledger, seen: Reconciled) -> None:
+        """With nothing left to claim and a worker idle, a block that takes too long is issued once more, slot by slot."""
+        now = time.monotonic()
+        held = {(worker, block) for worker, blocks in seen.claims.items() for block in blocks if block.publication == ledger.publication}
+        self._held = {key: self._held.get(key, Held(now)) for key in held}
+        idle = any(not blocks for worker, blocks in seen.claims.items() if worker in self._workers)
+        if seen.todo or not idle:
+            return
+        for (_, block), since in self._held.items():
+            expected = self._seconds.get(block.kind, 0.0) * (block.stop - block.start)
+            if since.copied or now - since.since < max(self._clocks.overdue, 3 * expected):
+                continue
+            since.copied = True
+            missing = [one for one in ledger.unanswered() if one[0] == block.kind]
+            slots = [slot for _, start, stop in missing for slot in range(max(start, block.start), min(stop, block.stop))]
+            self._channel.extend(self._token, ledger.publication, [Block(ledger.publication, block.kind, slot, slot + 1) for slot in slots])
+            ledger.reissued += len(slots)
+
+    def _look_after(self, ledger: Ledger) -> None:
+        """Who is there, who refuses, who should give way; and the display."""
+        workers = self._channel.workers()
+        self._workers = {name: about for name, about in workers.items() if "refuses" not in about}
+        self._note_refusals({name: about for name, about in workers.items() if "refuses" in about})
+        prints = {about["numerics"] for about in self._workers.values() if "numerics" in about}
+        if len(prints) > 1 and self.uniform:
+            self.uniform = False
+            self._note(f"mixed fleet: {len(prints)} numeric fingerprints among the workers, so bits are not promised: {hosts_of(self._workers)}")
+        if self._housekeeper is not None:
+            self._give_way = self._housekeeper.tick(self._channel, self._workers, self._served)
+        done, total = ledger.answered()
+        self._live({"workers": len(self._workers), "answered": done, "slots": total})
+
+    def _note_refusals(self, refusing: dict[str, dict[str, str]]) -> None:
+        """Name them; when nobody else comes and the environment is to blame, the run cannot go on."""
+        reasons = {about["refuses"] for about in refusing.values()}
+        for reason in sorted(reasons):
+            count = sum(about["refuses"] == reason for about in refusing.values())
+            self._note(f"{count} worker{'s' if count > 1 else ''} cannot join: {reason}")
+        if self._workers or not reasons:
+            self._refusing = None
+            return
+        now = time.monotonic()
+        self._refusing = self._refusing or now
+        blamed = [reason for reason in sorted(reasons) if reason.startswith("EnvironmentFailure")]
+        if blamed and now - self._refusing > REFUSING_SECONDS:
+            raise EnvironmentFailure(blamed[0].partition(": ")[2])
+
+    def _shown(self, ledger: Ledger) -> dict[str, str]:
+        done, total = ledger.answered()
+        return {"workers": str(len(self._workers)), "answered": f"{done}/{total}", "updated": f"{time.time():.3f}"}
+
+    def late_since(self) -> int:
+        """Answers that came too late since the last call, as living workers count them."""
+        fresh = max(0, self._late - self._late_before)
+        self._late_before = self._late
+        return fresh
+
+
+def hosts_of(workers: Mapping[str, Mapping[str, str]]) -> str:
+    """Each fingerprint's beginning with its hosts."""
+    groups: dict[str, set[str]] = {}
+    for about in workers.values():
+        groups.setdefault(about.get("numerics", "")[:8], set()).add(about.get("host", "?")[:60])
+    return "; ".join(f"{print_}: {', '.join(sorted(hosts))}" for print_, hosts in sorted(groups.items()))

@@ -1,0 +1,198 @@
+"""A run's figures as people read them; nothing here prints, and nothing trusts what it is given."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from numbers import Real
+
+from es_queue.config import RunConfig, default_of
+from es_queue.recipes import expected_points, recipe_for
+
+Value = float | int | str | None
+Record = dict[str, Value]
+
+#: What one text from elsewhere may take of a screen.
+LONGEST_TEXT = 400
+BARS = "▁▂▃▄▅▆▇█"
+#: A recipe's expectations hold for its method alone.
+METHOD = ("strategy", "policy")
+
+
+def finite(value: object) -> float | None:
+    """The value as a finite float; None for anything else, text that reads as a number included as that number."""
+    if isinstance(value, bool) or not isinstance(value, (Real, str)):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def whole(value: object) -> str:
+    """1234567 as ``1,234,567``; a dash for what is no number."""
+    number = finite(value)
+    return "-" if number is None else f"{number:,.0f}"
+
+
+def compact(value: object) -> str:
+    """1234567 as ``1.23 M``; a dash for what is no number."""
+    number = finite(value)
+    if number is None:
+        return "-"
+    for size, sign in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if abs(number) >= size:
+            return f"{number / size:.2f} {sign}" if abs(number) < 1000 * size else f"{number:.3g}"
+    return f"{number:,.0f}"
+
+
+def score(value: object) -> str:
+    """A return: one decimal, fewer where it is large, more where it is small; a dash for what is no number."""
+    number = finite(value)
+    if number is None:
+        return "-"
+    if abs(number) >= 1e9:
+        return f"{number:.4g}"
+    if abs(number) >= 10_000:
+        return f"{number:,.0f}"
+    return f"{number:.1f}" if abs(number) >= 1 or number == 0 else f"{number:.2g}"
+
+
+def spread(mean: object, std: object) -> str:
+    """``123.4 ± 5.6``; the mean alone where there is no deviation."""
+    return score(mean) if finite(std) is None else f"{score(mean)} ± {score(std)}"
+
+
+def percent(fraction: object) -> str:
+    """0.352 as ``35 %``; what rounds to none or to all is told as less than that."""
+    number = finite(fraction)
+    if number is None:
+        return "-"
+    if 0 < number < 0.005:
+        return "under 1 %"
+    return "over 99 %" if 0.995 < number < 1 else f"{100 * number:.0f} %"
+
+
+def duration(seconds: object) -> str:
+    """``45 s``, ``12 min``, ``3 h 20 min`` or ``2 d 3 h``; a dash for what is no time."""
+    number = finite(seconds)
+    if number is None or number < 0:
+        return "-"
+    if number < 100:
+        return f"{number:.0f} s"
+    minutes = round(number / 60)
+    if minutes < 100:
+        return f"{minutes} min"
+    if minutes < 48 * 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    hours = round(minutes / 60)
+    return f"{hours // 24:,} d {hours % 24} h"
+
+
+def printable(text: object, longest: int = LONGEST_TEXT) -> str:
+    """One line of text that can do nothing to a terminal: what does not print is escaped, the rest cut."""
+    shown = str(text)[: longest + 1]
+    shown = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in shown)
+    return shown if len(shown) <= longest else shown[: longest - 1] + "…"
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """The values as blocks of rising height, the lowest to the highest; neighbours are averaged to fit the width."""
+    if not values or width < 1:
+        return ""
+    columns = min(width, len(values))
+    edges = [len(values) * column // columns for column in range(columns + 1)]
+    means = [math.fsum(values[low:high]) / (high - low) for low, high in pairwise(edges)]
+    low, high = min(means), max(means)
+    if not 0 < high - low < math.inf:
+        return BARS[3] * columns
+    return "".join(BARS[min(7, int(8 * (mean - low) / (high - low)))] for mean in means)
+
+
+def bar(done: float, total: float, width: int) -> str:
+    """How much of the total is done."""
+    filled = 0 if total <= 0 else max(0, min(width, int(width * done / total)))
+    return "█" * filled + "░" * (width - filled)
+
+
+def expectation(config: RunConfig, env_steps: object) -> str:
+    """What the environment's recipe gave near so many training steps; empty without one, or with another method."""
+    points = expected_points(config.env)
+    recipe = recipe_for(config.env)
+    own = all(getattr(config, name) == recipe.get(name, default_of(name)) for name in METHOD)
+    if not points or not own:
+        return ""
+    steps = finite(env_steps) or 0.0
+    nearest = min(points, key=lambda point: abs(point.steps - steps))
+    return f"evaluations near {compact(nearest.steps)} steps: {nearest.note}"
+
+
+def training_return(record: Mapping[str, Value]) -> str:
+    """Mean, spread and best return of a generation's episodes, marked where training cut episodes short."""
+    text = f"{spread(record.get('return_mean'), record.get('return_std'))}, max {score(record.get('return_max'))}"
+    cut = finite(record.get("cut_fraction")) or 0.0
+    return f"{text} ({percent(cut)} of episodes cut short)" if cut > 0 else text
+
+
+def evaluation(record: Mapping[str, Value]) -> str:
+    """An evaluation's mean, spread and the run's best, or nothing where there was none."""
+    if finite(record.get("eval_mean")) is None:
+        return ""
+    best = record.get("eval_best")
+    text = spread(record.get("eval_mean"), record.get("eval_std"))
+    return f"{text}, best {score(best)}" if finite(best) is not None else text
+
+
+def unperturbed(rank: object) -> str:
+    """The share of a generation's individuals that the policy without perturbation beats; empty where it did not play."""
+    return "" if finite(rank) is None else f"better than {percent(rank)} of the perturbed"
+
+
+def progress_of(done: object, limit: float) -> str:
+    """``1.23 M of 10.00 M`` where there is a limit."""
+    return f"{compact(done)} of {compact(limit)}" if limit else compact(done)
+
+
+def generation_line(record: Mapping[str, Value], config: RunConfig) -> str:
+    """One generation on one line, for a log."""
+    evaluated = evaluation(record)
+    confirmed = finite(record.get("confirm_mean"))
+    left = finite(record.get("eta"))
+    parts = [
+        f"generation {progress_of(record.get('generation'), config.generations)}",
+        f"steps {progress_of(record.get('env_steps'), config.max_steps)}",
+        f"return {training_return(record)}",
+        f"eval {evaluated}" if evaluated else "",
+        "" if confirmed is None else f"confirming {score(confirmed)}",
+        f"{whole(record.get('steps_per_second'))} steps/s",
+        f"{whole(record.get('workers'))} workers",
+        "" if left is None else f"{duration(left)} left",
+    ]
+    return " | ".join(part for part in parts if part)
+
+
+def summary_lines(record: Mapping[str, Value]) -> list[str]:
+    """The end of a run in a few lines."""
+    head = f"run {printable(record.get('run'))} {printable(record.get('state'))} after {duration(record.get('seconds'))}"
+    counts = f"{whole(record.get('generation'))} generations, {whole(record.get('episodes'))} episodes, {whole(record.get('env_steps'))} steps"
+    lines = [f"{head}: {counts}", *_final_evaluation(record)]
+    for label, name in (("digest", "digest"), ("last", "last_checkpoint"), ("best", "best_checkpoint")):
+        if record.get(name):
+            lines.append(f"  {label:<12}{printable(record[name], 4096)}")
+    if record.get("best_checkpoint"):
+        lines.append(f"  {'play it':<12}es-play {printable(record['best_checkpoint'], 4096)}")
+    if record.get("state") != "finished" and record.get("run"):
+        lines.append(f"  {'go on':<12}es-master --resume {printable(record['run'])}")
+    return lines
+
+
+def _final_evaluation(record: Mapping[str, Value]) -> list[str]:
+    if finite(record.get("eval_mean")) is None:
+        return ["  evaluation  none at the end; no figure here can be quoted"]
+    episodes = f"over {whole(record.get('eval_episodes'))} fresh episodes, min {score(record.get('eval_min'))}"
+    lines = [f"  {'evaluation':<12}{spread(record.get('eval_mean'), record.get('eval_std'))} {episodes}"]
+    if finite(record.get("confirm_mean")) is not None:
+        lines.append(f"  {'confirming':<12}{score(record.get('confirm_mean'))} when the target was passed")
+    return lines

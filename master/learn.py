@@ -1,0 +1,195 @@
+"""Closing a generation: the batch from its answers, the next state, and the figures that people see.
+
+Everything here is a pure function of the state and of the answers in slot order, never of who answered when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_queue.config import RunConfig
+from es_queue.episode_rules import parse_step_limit
+from es_queue.figures import Figures, figures_of
+from es_queue.normalization import Moments, RunningMoments
+from es_queue.protocol import messages
+from es_queue.protocol.messages import SlotResult
+from es_queue.spaces import EnvironmentSpec
+from es_queue.strategies.base import Batch, NoiseRows, Strategy
+from master.collect import Ledger
+from master.state import CLOSING, TRAINING, Best, RunState
+
+Record = dict[str, float | int | str | None]
+Slots = Sequence[SlotResult | None]
+
+
+@dataclass(frozen=True)
+class Closed:
+    """A closed generation: the counted training slots, the surplus ones, and its evaluations."""
+
+    counted: Slots
+    surplus: Slots
+    evaluation: Figures | None
+    confirmation: Figures | None
+    eval_steps: int
+    centre: SlotResult | None
+
+    @property
+    def results(self) -> list[SlotResult]:
+        return [one for one in self.counted if one is not None]
+
+
+def steps_of(slots: Slots) -> int:
+    return sum(sum(one.steps) for one in slots if one is not None)
+
+
+def returns_of(slots: Slots) -> list[float]:
+    return [one.returns[0] for one in slots if one is not None]
+
+
+def shortest_prefix(slots: Slots, least: int, min_steps: int) -> int:
+    """How many slots make the batch: the fewest, but ``least``, whose episodes have ``min_steps`` steps."""
+    steps = 0
+    for count, one in enumerate(slots, 1):
+        steps += 0 if one is None else sum(one.steps)
+        if count >= least and steps >= min_steps:
+            return count
+    return len(slots)
+
+
+def closed(ledger: Ledger, least: int, min_steps: int) -> Closed:
+    """What a complete ledger says, in slot order."""
+    slots = ledger.ordered(messages.TRAIN)
+    count = shortest_prefix(slots, least, min_steps) if slots else 0
+    evaluation, confirmation = ledger.ordered(messages.EVAL), ledger.ordered(messages.CONFIRM)
+    centre = ledger.ordered(messages.CENTRE)
+    return Closed(
+        slots[:count], slots[count:], figures_of(returns_of(evaluation)), figures_of(returns_of(confirmation)),
+        steps_of(evaluation) + steps_of(confirmation), centre[0] if centre else None,
+    )  # fmt: skip
+
+
+class Learner:
+    """Both ends of a generation for one run: what it must be answered with, and what its answers teach."""
+
+    def __init__(self, config: RunConfig, spec: EnvironmentSpec, strategy: Strategy, noise: NoiseRows, target: float | None) -> None:
+        self.config, self.spec, self.strategy, self.noise, self.target = config, spec, strategy, noise, target
+        self._limit = parse_step_limit(config.step_limit)
+
+    def learn(self, state: RunState, done: Closed) -> tuple[RunState, dict[str, float]]:
+        """The next generation's state, and the strategy's figures."""
+        batch = Batch(self.noise, self._indices(done.counted), self._fitness(done.counted))
+        after, figures = self.strategy.learn(state.strategy, batch)
+        limit = self._limit.next(state.step_limit, self._lengths(done.results, state.step_limit), self.spec.step_limit)
+        following = replace(
+            state, generation=state.generation + 1, strategy=after, moments=self._merged(state, done), step_limit=limit
+        )
+        return following, figures
+
+    def _indices(self, counted: Slots) -> NDArray[np.int64]:
+        """Slots that failed everywhere have no say in the gradient, so any index does for them."""
+        return np.array([0 if one is None else one.noise_index for one in counted], dtype=np.int64)
+
+    def _fitness(self, counted: Slots) -> NDArray[np.float64]:
+        nothing = (float("nan"),) * self.strategy.per_slot
+        return np.array([nothing if one is None else one.fitness for one in counted], dtype=np.float64)
+
+    def _lengths(self, results: list[SlotResult], limit: int) -> Iterator[int]:
+        """Episode lengths, with the sum and the number at the limit exact when an individual plays several."""
+        for one in results:
+            for steps, reached in zip(one.steps, one.at_limit, strict=True):
+                yield from split_lengths(steps, reached, self.config.episodes, limit)
+
+    def _merged(self, state: RunState, done: Closed) -> RunningMoments:
+        """Episode by episode in slot order: another grouping would give other bits."""
+        moments = state.moments
+        for one in done.results:
+            for episode in one.moments:
+                mean, m2 = np.frombuffer(episode.mean, "<f8"), np.frombuffer(episode.m2, "<f8")
+                moments = moments.merge(Moments(episode.count, mean, m2))
+        return moments
+
+    # --- evaluation
+
+    def due(self, state: RunState) -> bool:
+        """Whether this generation's parameters are evaluated."""
+        if state.stage == CLOSING:
+            return self.config.eval_every > 0
+        return state.stage == TRAINING and self.config.eval_every > 0 and state.generation % self.config.eval_every == 0
+
+    def passes(self, figures: Figures | None) -> bool:
+        return self.target is not None and figures is not None and figures.mean >= self.target
+
+    def judged(self, state: RunState, done: Closed) -> RunState:
+        """The state with its best replaced where this generation's evaluation is better, or confirmed."""
+        if done.evaluation is None:
+            return state
+        confirmed = self.passes(done.confirmation)
+        confirm_mean = done.confirmation.mean if done.confirmation else state.confirm_mean
+        state = replace(state, last_evaluation=done.evaluation.mean, confirm_mean=confirm_mean)
+        best = state.best
+        if best is not None and not confirmed and (best.confirmed or done.evaluation.mean <= best.eval_mean):
+            return state
+        return replace(state, best=self.chosen(state, done.evaluation.mean, confirmed))
+
+    def chosen(self, state: RunState, eval_mean: float, confirmed: bool = False) -> Best:
+        """This generation's unperturbed policy with the statistics under which it was evaluated."""
+        statistics = state.statistics(self.config.obs_clip)
+        centre = self.strategy.centre(self.strategy.published(state.strategy)).copy()
+        return Best(centre, statistics.mean, statistics.std, state.generation, eval_mean, confirmed)
+
+
+def split_lengths(steps: int, reached: int, episodes: int, limit: int) -> list[int]:
+    """``episodes`` lengths whose sum is ``steps``, ``reached`` of which are at the limit."""
+    if episodes == 1:
+        return [steps]
+    rest = episodes - reached
+    left = max(0, steps - reached * limit)
+    return [limit] * reached + [left // rest + (one < left % rest) for one in range(rest)]
+
+
+def training_record(done: Closed) -> Record:
+    """Returns and fitness of the counted individuals; a return is the environment's own, always."""
+    results = done.results
+    returns = [one for result in results for one in result.returns]
+    fitness = [one for result in results for one in result.fitness]
+    record: Record = {}
+    for name, figures in (("return", figures_of(returns)), ("fitness", figures_of(fitness))):
+        record[f"{name}_mean"] = figures.mean if figures else None
+        record[f"{name}_std"] = figures.std if figures else None
+        record[f"{name}_max"] = figures.greatest if figures else None
+    record["centre_rank"] = centre_rank(done.centre, fitness)
+    return record
+
+
+def episodes_record(done: Closed, episodes: int) -> Record:
+    """Counts of the counted episodes."""
+    individuals = sum(len(one.steps) for one in done.results)
+    played = individuals * episodes
+    cut = sum(sum(one.cut) for one in done.results)
+    steps = steps_of(done.counted)
+    return {
+        "population": individuals, "episodes_generation": played, "steps_generation": steps,
+        "length_mean": steps / played if played else None, "cut_fraction": cut / played if played else None,
+    }  # fmt: skip
+
+
+def evaluation_record(done: Closed, state: RunState) -> Record:
+    shown = done.evaluation
+    return {
+        "eval_mean": shown.mean if shown else None, "eval_std": shown.std if shown else None,
+        "eval_min": shown.least if shown else None, "eval_max": shown.greatest if shown else None,
+        "eval_best": state.best.eval_mean if state.best else None,
+        "confirm_mean": done.confirmation.mean if done.confirmation else None,
+    }  # fmt: skip
+
+
+def centre_rank(centre: SlotResult | None, fitness: list[float]) -> float | None:
+    """Fraction of the population that the unperturbed policy beats under training's rules, ties half."""
+    if centre is None or not fitness:
+        return None
+    own = centre.fitness[0]
+    return sum((one < own) + 0.5 * (one == own) for one in fitness) / len(fitness)

@@ -1,0 +1,57 @@
+"""Am I still the master? The token fences every write; the lease only tells another when to try."""
+
+from __future__ import annotations
+
+import os
+import platform
+import secrets
+import time
+from collections.abc import Callable
+
+from es_queue.errors import RunBusyError
+from es_queue.protocol.channel import Clocks, MasterChannel
+from es_queue.protocol.messages import token_number
+
+
+def holder_name() -> str:
+    """Who we are, for people and for the lease."""
+    return f"{platform.node()} pid {os.getpid()} {secrets.token_hex(3)}"
+
+
+def host_of(holder: str) -> str:
+    """The part of a lease's text that people need; the lease is other people's bytes."""
+    return "".join(letter for letter in holder[:100] if letter.isprintable()).rpartition(" ")[0]
+
+
+def take(channel: MasterChannel, holder: str, clocks: Clocks, *, wait: bool, note: Callable[[str], None] = lambda _: None) -> str:
+    """Become the run's master and return the fencing token: raise it first, read afterwards (rule 11).
+
+    ``wait``: a dead master's lease may still run, so give it one lease to lapse. Raises RunBusyError when
+    somebody is alive, FencedError when another came first.
+    """
+    refuse_live(channel, clocks, wait=wait, note=note)
+    stored = channel.epoch()
+    number = 1 + (token_number(stored) if stored else 0)
+    token = f"{number}-{secrets.token_hex(4)}"
+    channel.renew(token, holder, clocks.lease, {}, {})
+    return token
+
+
+def refuse_live(channel: MasterChannel, clocks: Clocks, *, wait: bool, note: Callable[[str], None]) -> None:
+    """Return once nobody holds the lease. Raises RunBusyError when it is renewed, or at once without ``wait``."""
+    holder, left = channel.lease_holder()
+    if holder is None:
+        return
+    live = f"run {channel.run} is live: {host_of(holder)} drives it; stop that es-master first, or start another run"
+    if not wait:
+        raise RunBusyError(live)
+    note(f"waiting up to {clocks.lease:.0f} s: {host_of(holder)} may still drive run {channel.run}")
+    deadline = time.monotonic() + clocks.lease + clocks.renew
+    while holder is not None and time.monotonic() < deadline:
+        time.sleep(min(0.1, clocks.renew))
+        before = left
+        holder, left = channel.lease_holder()
+        if left > before:
+            raise RunBusyError(live)
+    if holder is not None:
+        raise RunBusyError(live)

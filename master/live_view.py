@@ -1,0 +1,165 @@
+"""A run on a terminal: one small panel that is redrawn in place, with notes above it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import TextIO, cast
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from es_queue.config import RunConfig
+from es_queue.episode_rules import parse_target
+from master.console import SafeStream, started_lines
+from master.figures import (
+    Record,
+    Value,
+    bar,
+    compact,
+    duration,
+    evaluation,
+    expectation,
+    finite,
+    printable,
+    progress_of,
+    score,
+    sparkline,
+    summary_lines,
+    training_return,
+    unperturbed,
+    whole,
+)
+
+#: Redrawn at most so often; generations may come faster.
+DRAW_SECONDS = 0.2
+WIDEST = 100
+KEPT_EVALUATIONS = 4096
+GRAPH_WIDTH = 40
+BAR_WIDTH = 24
+
+
+class LiveView:
+    """Draws in the caller's thread alone, so that nothing goes wrong behind its back."""
+
+    def __init__(self, out: SafeStream, run: str, config: RunConfig, clock: Callable[[], float] = time.monotonic) -> None:
+        self._run, self._config, self._clock = run, config, clock
+        self._console = Console(file=cast(TextIO, out), force_terminal=True, highlight=False, markup=False, emoji=False)
+        self._live: Live | None = None
+        self._drawn = -DRAW_SECONDS
+        self._began = clock()
+        self._record: Record = {}
+        self._figures: Record = {}
+        self._evaluated: Record = {}
+        self._evaluations: deque[float] = deque(maxlen=KEPT_EVALUATIONS)
+
+    def started(self, about: Mapping[str, str]) -> None:
+        for line in started_lines(self._run, self._config, about):
+            self._print(line)
+
+    def generation(self, record: Record) -> None:
+        slots = self._figures.get("slots")
+        self._record, self._figures = record, {"answered": slots, "slots": slots}
+        mean = finite(record.get("eval_mean"))
+        if mean is not None:
+            self._evaluated = record
+            self._evaluations.append(mean)
+        self._draw()
+
+    def live(self, figures: Record) -> None:
+        self._figures = figures
+        self._draw()
+
+    def note(self, text: str) -> None:
+        self._print(text)
+
+    def summary(self, record: Record) -> None:
+        self.close()
+        for line in summary_lines(record):
+            self._print(line)
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.update(self._panel(), refresh=True)
+            self._live.stop()
+            self._live = None
+
+    def _print(self, line: str) -> None:
+        # Never broken by us: a command that the terminal wraps by itself can still be copied whole.
+        self._console.print(Text(line), soft_wrap=True)
+
+    def _draw(self) -> None:
+        now = self._clock()
+        if self._live is None:
+            self._live = Live(
+                self._panel(), console=self._console, auto_refresh=False, vertical_overflow="crop",
+                redirect_stdout=on_terminal(sys.stdout), redirect_stderr=on_terminal(sys.stderr),
+            )  # fmt: skip
+            self._live.start(refresh=True)
+            self._drawn = now
+        elif now - self._drawn >= DRAW_SECONDS:
+            self._live.update(self._panel(), refresh=True)
+            self._drawn = now
+
+    def _panel(self) -> RenderableType:
+        grid = Table.grid(padding=(0, 2))
+        grid.add_column(style="dim", no_wrap=True)
+        grid.add_column(overflow="fold")
+        for label, text in self._rows():
+            if text:
+                grid.add_row(Text(label), Text(text))
+        title = Text(f"{self._run} · {printable(self._config.env, 60)} · {self._config.strategy}, {self._config.policy}")
+        return Panel(grid, title=title, title_align="left", width=min(WIDEST, self._console.width), border_style="dim")
+
+    def _rows(self) -> list[tuple[str, str]]:
+        now: Mapping[str, Value] = {**self._record, **self._figures}
+        steps = now.get("env_steps")
+        speed = f"{progress_of(steps, self._config.max_steps)}, {whole(now.get('steps_per_second'))} a second"
+        return [
+            ("generation", self._generation(now)),
+            ("steps", speed if steps is not None else ""),
+            ("training", training_return(self._record) if self._record else ""),
+            ("evaluation", self._evaluation()),
+            ("", sparkline(list(self._evaluations), GRAPH_WIDTH) if len(self._evaluations) > 1 else ""),
+            ("unperturbed", unperturbed(self._record.get("centre_rank"))),
+            ("workers", self._workers(now)),
+            ("slots", self._slots(now)),
+            ("expect", expectation(self._config, steps)),
+        ]
+
+    def _generation(self, now: Mapping[str, Value]) -> str:
+        elapsed = duration(self._clock() - self._began)
+        left = "" if finite(now.get("eta")) is None else f", about {duration(now['eta'])} left"
+        number = progress_of(now.get("generation"), self._config.generations) if now.get("generation") is not None else "first"
+        return f"{number}, running for {elapsed}{left}"
+
+    def _evaluation(self) -> str:
+        target = parse_target(self._config.target_reward)
+        aim = "" if isinstance(target, str) else f"target {score(target)}"
+        if not self._evaluated:
+            due = f"every {self._config.eval_every} generations" if self._config.eval_every else "none before the end"
+            return ", ".join(filter(None, (due, aim)))
+        at = f"in generation {whole(self._evaluated.get('generation'))}"
+        return ", ".join(filter(None, (f"{evaluation(self._evaluated)}", at, aim)))
+
+    def _workers(self, now: Mapping[str, Value]) -> str:
+        waiting = printable(now["waiting"], 120) if now.get("waiting") else ""
+        if not finite(now.get("workers")):
+            return f"none, {waiting or 'waiting for one to join'}"
+        return ", ".join(filter(None, (whole(now["workers"]), waiting)))
+
+    def _slots(self, now: Mapping[str, Value]) -> str:
+        answered, slots = finite(now.get("answered")), finite(now.get("slots"))
+        if answered is None or not slots:
+            return ""
+        return f"{bar(answered, slots, BAR_WIDTH)} {compact(answered)} of {compact(slots)} answered"
+
+
+def on_terminal(stream: TextIO | None) -> bool:
+    """Whether what others print there would tear the panel; what goes into a file must stay in it."""
+    return stream is not None and stream.isatty()

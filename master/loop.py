@@ -1,0 +1,299 @@
+"""The generation loop: publish → collect → rank → update → publish."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from es_queue.config import RunConfig
+from es_queue.errors import EnvironmentFailure
+from es_queue.figures import Figures, figures_of
+from es_queue.numerics import bytes_digest
+from es_queue.protocol import messages
+from es_queue.protocol.channel import RUNNING, Clocks, MasterChannel, Publish
+from es_queue.protocol.messages import Task
+from master import checkpoint
+from master.budget import reason_to_stop
+from master.collect import Expectations, Ledger, blocks_of
+from master.collector import Collector, Interrupted
+from master.learn import Closed, Learner, Record, closed, episodes_record, evaluation_record, returns_of, steps_of, training_record
+from master.state import CLOSING, FINAL, TRAINING, Best, Floats, RunState
+
+__all__ = ["Interrupted", "Loop", "Outcome"]
+
+REDIS_CHECKPOINT_BYTES = 8 * 2**20
+REDIS_CHECKPOINT_EVERY = 10
+DISK_SECONDS = 5.0
+CONFIRM_EPISODES = 100
+
+
+class Sink(Protocol):
+    """Who hears of the run: the console, the files, Python's callback."""
+
+    def generation(self, record: Record) -> None: ...
+
+    def live(self, figures: Record) -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended. evaluation: the final one, the only figure to quote."""
+
+    state: RunState
+    best: Best
+    evaluation: Figures | None
+    digest: str
+
+
+class Loop:
+    """One master's work on one run. Everything that decides is in ``Learner`` and ``Ledger``; this gives it order."""
+
+    def __init__(
+        self, channel: MasterChannel, learner: Learner, token: str, noise_digest: str, collector: Collector, sink: Sink,
+        checkpoints: checkpoint.Checkpoints | None, clocks: Clocks, keep_going: Callable[[Record], bool] = lambda _: True,
+    ) -> None:  # fmt: skip
+        self._channel, self._learner, self._token, self._noise = channel, learner, token, noise_digest
+        self._collector, self._sink, self._checkpoints, self._clocks = collector, sink, checkpoints, clocks
+        self._keep_going = keep_going
+        self._config: RunConfig = learner.config
+        self._record: Record = {}
+        self._saved = 0.0
+        self._began = time.monotonic()
+
+    def run(self, state: RunState, adopted: str | None = None) -> Outcome:
+        """Train until a budget, the target or a person ends it, then play the chosen parameters' final episodes.
+
+        adopted: the publication that a former master left open for exactly this state (rule 11).
+        Raises Interrupted between two looks at the results; what is collected so far stays in Redis.
+        """
+        while state.stage != FINAL:
+            ledger = self._open(state, adopted)
+            adopted = None
+            self._collect(state, ledger)
+            state = self._close(state, ledger)
+        return self._finale(state)
+
+    # --- publish
+
+    def _open(self, state: RunState, adopted: str | None) -> Ledger:
+        """Publish the generation: parameters, and the blocks of its evaluation, its centre and its slots."""
+        began = time.monotonic()
+        vector = self._learner.strategy.published(state.strategy)
+        clip = self._config.obs_clip
+        statistics = state.statistics(clip)
+        wanted = self._wanted(state)
+        ledger = self._publish(state, vector, statistics.mean, statistics.std, wanted, adopted)
+        self._record = {
+            "generation": state.generation, "publication": ledger.publication, "digest": bytes_digest(vector.tobytes()),
+            "bytes_published": 4 * len(vector), "seconds_publish": time.monotonic() - began, "step_limit": state.step_limit,
+        }  # fmt: skip
+        return ledger
+
+    def _wanted(self, state: RunState) -> dict[str, int]:
+        """Slots of each kind that the generation closes on; evaluation first, so that it costs no tail."""
+        wanted = {messages.EVAL: self._config.eval_episodes} if self._learner.due(state) else {}
+        if state.stage == TRAINING:
+            wanted[messages.CENTRE] = 1
+            wanted[messages.TRAIN] = self._config.population // self._learner.strategy.per_slot
+        return wanted
+
+    def _publish(
+        self, state: RunState, vector: Floats, mean: Floats, std: Floats, wanted: dict[str, int], adopted: str | None = None
+    ) -> Ledger:
+        publication = adopted or f"{state.generation}.{self._token}"
+        data = vector.astype("<f4").tobytes()
+        task = Task(
+            publication, self._learner.strategy.sigma(state.strategy), state.step_limit, len(vector), bytes_digest(data),
+            mean.astype("<f4").tobytes(), std.astype("<f4").tobytes(), self._noise, self._collector.poll(),
+        )  # fmt: skip
+        ledger = Ledger(publication, self._expectations(state, wanted), wanted)
+        centre = self._learner.strategy.centre(self._learner.strategy.published(state.strategy))
+        saved = checkpoint.encode(self._config, self._learner.spec, self._channel.run, state, centre)
+        often = len(saved) <= REDIS_CHECKPOINT_BYTES or state.generation % REDIS_CHECKPOINT_EVERY == 0
+        what = Publish(publication, task.encode(), (), self._config.to_json(), self._progress(state), self._history(), saved if often else None)
+        self._collector.open(ledger, what, data, adopted=adopted is not None)
+        self._save(state, saved)
+        return ledger
+
+    def _expectations(self, state: RunState, wanted: dict[str, int]) -> Expectations:
+        strategy = self._learner.strategy
+        most = dict(wanted)
+        if messages.TRAIN in wanted:
+            most[messages.TRAIN] = self._most_slots()
+        if messages.EVAL in wanted and self._learner.target is not None:
+            most[messages.CONFIRM] = self._confirm_episodes()
+        size = strategy.size
+        return Expectations(self._config, state.generation, size, strategy.per_slot, self._learner.spec.observation_size, most)
+
+    def _most_slots(self) -> int:
+        individuals = self._config.population
+        if self._config.min_steps:
+            individuals = self._config.population_max or 8 * individuals
+        return individuals // self._learner.strategy.per_slot
+
+    def _confirm_episodes(self) -> int:
+        return self._config.final_episodes or CONFIRM_EPISODES
+
+    def _save(self, state: RunState, data: bytes) -> None:
+        """The disk's checkpoint follows an accepted publish; not more often than every few seconds."""
+        if self._checkpoints is None or (time.monotonic() - self._saved < DISK_SECONDS and state.stage == TRAINING):
+            return
+        self._checkpoints.save(state.generation, data)
+        self._saved = time.monotonic()
+
+    # --- collect
+
+    def _collect(self, state: RunState, ledger: Ledger) -> None:
+        """Until every wanted slot is answered and nothing more is asked for."""
+        began = time.monotonic()
+        self._collector.collect(ledger)
+        while self._more(ledger):
+            self._collector.extend(ledger)
+            self._collector.collect(ledger)
+        self._record["seconds_wait"] = time.monotonic() - began
+
+    def _more(self, ledger: Ledger) -> bool:
+        """More slots of the same publication, as a pure function of its answers."""
+        slots = ledger.ordered(messages.TRAIN)
+        steps = steps_of(slots)
+        if slots and steps < self._config.min_steps and len(slots) < self._most_slots():
+            mean = max(1.0, steps / len(slots))
+            missing = int(np.ceil((self._config.min_steps - steps) / mean))
+            ledger.want(messages.TRAIN, min(self._most_slots(), len(slots) + max(1, missing)))
+            return True
+        evaluation = figures_of(returns_of(ledger.ordered(messages.EVAL)))
+        if self._learner.passes(evaluation) and messages.CONFIRM not in ledger.wanted:
+            ledger.want(messages.CONFIRM, self._confirm_episodes())
+            return True
+        return False
+
+    # --- rank, update
+
+    def _close(self, state: RunState, ledger: Ledger) -> RunState:
+        """Learn from a complete ledger; decide what comes next."""
+        began = time.monotonic()
+        least = self._config.population // self._learner.strategy.per_slot
+        done = closed(ledger, least, self._config.min_steps)
+        judged = self._learner.judged(state, done)
+        confirmed = judged.best is not None and judged.best.confirmed
+        figures: dict[str, float] = {}
+        after = judged
+        if state.stage == TRAINING and not confirmed:
+            after, figures = self._learner.learn(judged, done)
+        after = replace(after, counters=self._counted(state, done, ledger), reproducible=state.reproducible and self._collector.uniform)
+        self._record |= {**training_record(done), **episodes_record(done, self._config.episodes), **evaluation_record(done, judged), **figures}
+        self._record |= {"seconds_update": time.monotonic() - began, **self._totals(after, done)}
+        self._save_best(state, judged)
+        self._sink.generation(self._record)
+        return self._staged(after, confirmed)
+
+    def _staged(self, state: RunState, confirmed: bool) -> RunState:
+        """Training goes on, or its last parameters are evaluated, or the final episodes are played."""
+        if confirmed:
+            return replace(state, stage=FINAL, reason="target")
+        if state.stage == CLOSING:
+            return replace(state, stage=FINAL)
+        going = self._keep_going(dict(self._record))
+        reason = reason_to_stop(self._config, state) if going else "stopped by the caller"
+        return replace(state, stage=CLOSING, reason=reason) if reason else state
+
+    def _counted(self, state: RunState, done: Closed, ledger: Ledger):  # type: ignore[no-untyped-def]
+        individuals = [one for result in done.results for one in result.fitness]
+        equal = bool(individuals) and min(individuals) == max(individuals)
+        cut = sum(sum(one.cut) for one in done.results)
+        episodes = len(individuals) * self._config.episodes
+        centre = sum(done.centre.steps) if done.centre else 0
+        counters = state.counted(
+            episodes=episodes, env_steps=steps_of(done.counted), eval_steps=done.eval_steps + centre,
+            surplus_steps=steps_of(done.surplus), lost_steps=ledger.lost_steps, seconds=self._elapsed(),
+            duplicate=ledger.refused["duplicate"] + ledger.refused["conflict"], refused=sum(ledger.refused.values()),
+            reissued=ledger.reissued, recovered=ledger.recovered, late=self._collector.late_since(),
+        )  # fmt: skip
+        return replace(
+            counters,
+            equal_generations=state.counters.equal_generations + 1 if equal else 0,
+            patience_generations=state.counters.patience_generations + 1 if episodes and cut == episodes else 0,
+        )
+
+    def _elapsed(self) -> float:
+        """Seconds since the last call: what this generation took of the run's life."""
+        now = time.monotonic()
+        took, self._began = now - self._began, now
+        return took
+
+    def _totals(self, state: RunState, done: Closed) -> Record:
+        counters = state.counters
+        names = ("episodes", "env_steps", "eval_steps", "surplus_steps", "lost_steps", "late", "duplicate", "reissued", "refused", "recovered", "seconds")
+        took = float(self._record["seconds_publish"] or 0) + float(self._record["seconds_wait"] or 0)
+        return {
+            **{name: getattr(counters, name) for name in names},
+            "steps_per_second": (steps_of(done.counted) + done.eval_steps) / took if took > 0 else None,
+            "workers": len(self._collector.contributors), "eta": eta(self._config, counters.seconds, counters.env_steps, state.generation),
+        }  # fmt: skip
+
+    def _save_best(self, before: RunState, judged: RunState) -> None:
+        if self._checkpoints is not None and judged.best is not None and judged.best is not before.best:
+            self._checkpoints.save_best(checkpoint.encode_best(self._config, self._learner.spec, self._channel.run, judged.best, None))
+
+    # --- the end
+
+    def _finale(self, state: RunState) -> Outcome:
+        """The chosen parameters play the final episodes; whatever comes out is the result."""
+        best = state.best or self._learner.chosen(state, float("nan"))
+        vector = self._learner.strategy.published(state.strategy)
+        digest = bytes_digest(vector.tobytes())
+        if not self._config.final_episodes:
+            return Outcome(state, best, None, digest)
+        chosen = np.zeros_like(vector)
+        chosen[: len(best.parameters)] = best.parameters
+        ledger = self._publish(state, chosen, best.mean, best.std, {messages.FINAL: self._config.final_episodes})
+        self._collector.collect(ledger)
+        figures = figures_of(returns_of(ledger.ordered(messages.FINAL)))
+        if self._checkpoints is not None:
+            evaluation = None if figures is None else evaluation_meta(figures)
+            self._checkpoints.save_best(checkpoint.encode_best(self._config, self._learner.spec, self._channel.run, best, evaluation))
+        return Outcome(state, best, figures, digest)
+
+    # --- what people read
+
+    def _progress(self, state: RunState) -> Mapping[str, str]:
+        shown = {name: value for name, value in self._record.items() if value is not None}
+        renamed = {"reward_mean": shown.get("return_mean", ""), "reward_max": shown.get("return_max", "")}
+        about = {"state": RUNNING, "stage": state.stage, "env": self._config.env, "strategy": self._config.strategy, "noise": self._noise}
+        last = {"eval_mean": state.last_evaluation} if state.last_evaluation is not None else {}
+        return texts({**shown, **renamed, **about, **last, "generation": state.generation, "updated": f"{time.time():.3f}"})
+
+    def _history(self) -> Mapping[str, str] | None:
+        """The last closed generation, once it is closed."""
+        return texts(self._record) if "seconds_update" in self._record else None
+
+
+def eta(config: RunConfig, seconds: float, env_steps: int, generation: int) -> float | None:
+    """Seconds until the nearest budget ends the run, None without one."""
+    shares = [done / budget for done, budget in ((env_steps, config.max_steps), (generation, config.generations), (seconds, config.max_seconds)) if budget]
+    share = max(shares, default=0.0)
+    return seconds * (1 - share) / share if 0 < share < 1 else None
+
+
+def evaluation_meta(figures: Figures) -> dict[str, float | int]:
+    return {"eval_mean": figures.mean, "eval_std": figures.std, "eval_min": figures.least, "eval_max": figures.greatest, "eval_episodes": figures.count}
+
+
+def texts(values: Mapping[str, object]) -> dict[str, str]:
+    """Plain text for people: floats with as many digits as they need, nothing for None."""
+    return {name: f"{value:.6g}" if isinstance(value, float) else str(value) for name, value in values.items() if value is not None}
+
+
+def refuse_hopeless(state: RunState, config: RunConfig) -> None:
+    """Patience where rewards are never positive ends every episode at step N for ever: say so, and stop."""
+    if config.patience != "none" and state.counters.patience_generations >= 20:
+        raise EnvironmentFailure(
+            f"patience {config.patience} ended every episode of 20 generations: where rewards are never positive it ends "
+            "all of them at the same step, so drop --patience or use --reward-shift"
+        )

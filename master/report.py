@@ -1,0 +1,144 @@
+"""Report: what people and programs see of a run while it trains, fanned out to a view and to metrics.jsonl."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TextIO
+
+from es_queue.config import RunConfig
+from master.console import JsonView, LogView, QuietView, SafeStream, View, json_line
+from master.figures import Record, finite, printable
+
+__all__ = ["Record", "Report"]
+
+METRICS = "metrics.jsonl"
+#: The same sentence is not said again sooner.
+REPEAT_SECONDS = 30.0
+#: So many generations with equal returns in a row are worth a hint.
+EQUAL_GENERATIONS = 10
+EQUAL_HINT = (
+    f"all returns were equal in {EQUAL_GENERATIONS} generations in a row, so there was nothing to learn from: "
+    "rewards may be too rare, --sigma too small to change an action, or episodes end before actions matter "
+    "(or every individual already reaches the highest return)"
+)
+#: Sentences remembered, so that a flood of different ones does not fill the memory.
+REMEMBERED = 1000
+
+
+class Report:
+    """Everything that a run says of itself. For one thread; no method raises because of what it is given, or because
+    nobody reads.
+
+    quiet:      warnings and the summary alone; json_lines: JSON objects alone, one a line
+    redis_name: the server as people may see it, without a password
+    stream:     where the view goes, None for standard output
+    """
+
+    def __init__(
+        self, run: str, run_dir: Path, config: RunConfig, *, quiet: bool, json_lines: bool, redis_name: str,
+        stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self._about = {"redis": redis_name, "folder": str(run_dir)}
+        self._clock = clock
+        self._metrics = MetricsFile(run_dir / METRICS)
+        out = SafeStream(sys.stdout if stream is None else stream)
+        self._view = chosen_view(out, run, config, quiet=quiet, json_lines=json_lines, clock=clock)
+        self._said: dict[str, float] = {}
+        self._equal = 0
+
+    def started(self, about: dict[str, str]) -> None:
+        """Say once where everything is, how another terminal can watch and how workers join."""
+        self._view.started({**self._about, **about})
+
+    def generation(self, record: Record) -> None:
+        """One generation is complete."""
+        if trouble := self._metrics.append(record):
+            self.note(trouble)
+        self._view.generation(record)
+        self._hint(record)
+
+    def live(self, figures: Record) -> None:
+        """What changes between generations, about once a second; for a live terminal alone.
+
+        figures: workers, answered, slots, steps_per_second, waiting (a few words, None while nothing waits),
+        and whatever of a generation's record is newer.
+        """
+        self._view.live(figures)
+
+    def note(self, text: str) -> None:
+        """A sentence for people, unless it was said within the last 30 seconds."""
+        text, now = printable(text, 1000), self._clock()
+        if now - self._said.get(text, -REPEAT_SECONDS) < REPEAT_SECONDS:
+            return
+        if len(self._said) >= REMEMBERED:
+            self._said.clear()
+        self._said[text] = now
+        self._view.note(text)
+
+    def summary(self, record: Record) -> None:
+        """The end of the run; the last thing said."""
+        self._view.summary(record)
+
+    def close(self) -> None:
+        """Put the terminal back in order and close the file; calling it again is harmless."""
+        self._view.close()
+        self._metrics.close()
+
+    def _hint(self, record: Record) -> None:
+        self._equal = self._equal + 1 if finite(record.get("return_std")) == 0 else 0
+        if self._equal == EQUAL_GENERATIONS:
+            self.note(EQUAL_HINT)
+
+
+def chosen_view(
+    out: SafeStream, run: str, config: RunConfig, *, quiet: bool, json_lines: bool, clock: Callable[[], float] = time.monotonic
+) -> View:
+    """The view that fits the flags and the stream."""
+    if json_lines:
+        return JsonView(out, run, quiet)
+    if quiet:
+        return QuietView(out)
+    if out.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown"):
+        from master.live_view import LiveView  # rich takes a moment to import, and logs need none of it
+
+        return LiveView(out, run, config, clock)
+    return LogView(out, run, config, clock)
+
+
+class MetricsFile:
+    """One JSON object a generation, appended and flushed; opened with the first."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._handle: int | None = None
+
+    def append(self, record: Record) -> str:
+        """Write one line; a sentence where that failed, empty when all is well."""
+        try:
+            line = json_line(record).encode() + b"\n"
+            if self._handle is None:
+                self._handle = self._open()
+            if os.write(self._handle, line) < len(line):
+                self.close()  # opened anew, the torn line is closed first
+        except OSError as error:
+            self.close()
+            return f"{self._path} cannot be written ({error.strerror}); training goes on without it"
+        return ""
+
+    def close(self) -> None:
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+    def _open(self) -> int:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        # A master that was killed may have left half a line.
+        size = os.fstat(handle).st_size
+        if size and os.pread(handle, 1, size - 1) != b"\n":
+            os.write(handle, b"\n")
+        return handle

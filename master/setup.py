@@ -1,0 +1,91 @@
+"""From a configuration to everything that a run needs before its first generation."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from es_queue.config import AUTO, NONE, RunConfig
+from es_queue.environments import EnvironmentRequest, describe
+from es_queue.episode_rules import parse_patience, parse_stall, parse_step_limit, parse_target
+from es_queue.errors import UsageError
+from es_queue.noise import NoiseTable, default_size
+from es_queue.normalization import RunningMoments
+from es_queue.plan import first_parameters_seed
+from es_queue.policies import Policy, make_policy
+from es_queue.policies.actions import ActionMap
+from es_queue.spaces import EnvironmentSpec
+from es_queue.strategies import make_strategy
+from es_queue.strategies.base import Strategy
+from master.learn import Learner
+from master.state import RunState
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A run's fixed parts. ``config`` is resolved: seed drawn, back end chosen, noise table sized."""
+
+    config: RunConfig
+    spec: EnvironmentSpec
+    policy: Policy
+    strategy: Strategy
+    table: NoiseTable
+    learner: Learner
+
+    def start(self) -> RunState:
+        """The state of generation 0."""
+        first = self.policy.initial(first_parameters_seed(self.config.seed), self.config.init)
+        limit = parse_step_limit(self.config.step_limit).first(self.spec.step_limit)
+        moments = RunningMoments.empty(self.spec.observation_size)
+        return RunState(0, self.strategy.start(np.asarray(first, np.float32)), moments, limit)
+
+
+def prepare(config: RunConfig, noise_folder: Path | None = None, table: NoiseTable | None = None) -> Setup:
+    """Describe the environment, build policy, strategy and noise table.
+
+    Raises EnvironmentFailure, UsageError or RunFolderError in one sentence.
+    """
+    spec = describe(EnvironmentRequest(config.env, config.env_arg, config.wrapper, config.backend))
+    policy = make_policy(config, spec.observation_size, spec.action)
+    refuse_unfit(config, spec)
+    config = resolved(config, spec, policy)
+    strategy = make_strategy(config, policy.size)
+    table = table or NoiseTable.open(config.noise_size, noise_folder)
+    learner = Learner(config, spec, strategy, table, target_of(config, spec))
+    return Setup(config, spec, policy, strategy, table, learner)
+
+
+def resolved(config: RunConfig, spec: EnvironmentSpec, policy: Policy) -> RunConfig:
+    """The config with what the master decides once, so that every worker and every resume uses the same."""
+    seed = config.seed if config.seed >= 0 else secrets.randbelow(2**31)
+    size = config.noise_size or default_size(policy.size)
+    if size < 2 * policy.size:
+        raise UsageError(f"noise_size is {size}, but a policy of {policy.size} parameters needs at least {2 * policy.size}")
+    return replace(config, seed=seed, backend=spec.backend, noise_size=size)
+
+
+def refuse_unfit(config: RunConfig, spec: EnvironmentSpec) -> None:
+    """Settings that this environment cannot have. Raises UsageError."""
+    ActionMap(spec.action, config.action_bound)
+    stall = parse_stall(config.stall)
+    if stall is not None and stall.index >= spec.observation_size:
+        raise UsageError(f"stall is {config.stall}, but {config.env} has observations 0 to {spec.observation_size - 1}")
+    never_positive = spec.highest_reward is not None and spec.highest_reward - config.reward_shift <= 0
+    if parse_patience(config.patience) is not None and never_positive:
+        raise UsageError(
+            f"patience is {config.patience}, but rewards of {config.env} are never positive, so every episode would end "
+            "there: drop --patience or use --reward-shift"
+        )
+    if config.action_noise > 0 and spec.action.kind != "box":
+        raise UsageError(f"action_noise is {config.action_noise:g}, but {config.env} has no continuous actions: leave it 0")
+
+
+def target_of(config: RunConfig, spec: EnvironmentSpec) -> float | None:
+    """The return that ends the run, None for none."""
+    target = parse_target(config.target_reward)
+    if target == AUTO:
+        return spec.reward_threshold
+    return None if target == NONE else float(target)

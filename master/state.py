@@ -1,0 +1,115 @@
+"""Everything that a run is between two generations: what a checkpoint holds and resume needs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_queue.errors import RunFolderError
+from es_queue.normalization import FrozenStatistics, RunningMoments
+from es_queue.strategies.base import State
+
+Arrays = dict[str, NDArray[Any]]
+Floats = NDArray[np.float32]
+
+TRAINING, CLOSING, FINAL = "training", "closing", "final"
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best evaluated parameters so far, with the statistics under which they were evaluated.
+
+    confirmed: they passed the target on fresh episodes; then nothing replaces them.
+    """
+
+    parameters: Floats
+    mean: Floats
+    std: Floats
+    generation: int
+    eval_mean: float
+    confirmed: bool = False
+
+
+@dataclass(frozen=True)
+class Counters:
+    """What a run has done in its whole life. env_steps is the figure that papers compare, and --max-steps counts."""
+
+    episodes: int = 0
+    env_steps: int = 0
+    eval_steps: int = 0
+    surplus_steps: int = 0
+    lost_steps: int = 0
+    seconds: float = 0.0
+    equal_generations: int = 0
+    patience_generations: int = 0
+    late: int = 0
+    duplicate: int = 0
+    reissued: int = 0
+    refused: int = 0
+    recovered: int = 0
+
+
+@dataclass(frozen=True)
+class RunState:
+    """The state at the start of ``generation``: publishing it and learning from its answers gives the next one.
+
+    stage: training; closing, when the run ends and its last parameters are still to be evaluated; final, when
+    the chosen parameters play their last episodes. reason: why the run ends.
+    """
+
+    generation: int
+    strategy: State
+    moments: RunningMoments
+    step_limit: int
+    stage: str = TRAINING
+    reason: str = ""
+    best: Best | None = None
+    confirm_mean: float | None = None
+    last_evaluation: float | None = None
+    reproducible: bool = True
+    counters: Counters = field(default_factory=Counters)
+
+    def statistics(self, clip: float) -> FrozenStatistics:
+        """What normalises this generation's observations."""
+        return self.moments.frozen(clip)
+
+    def counted(self, **more: float) -> Counters:
+        """The counters with these added."""
+        return replace(self.counters, **{name: getattr(self.counters, name) + value for name, value in more.items()})
+
+    def to_arrays(self) -> Arrays:
+        arrays: Arrays = {f"strategy.{name}": value for name, value in self.strategy.items()}
+        arrays.update(self.moments.to_arrays())
+        if self.best is not None:
+            arrays.update({f"best.{name}": getattr(self.best, name) for name in ("parameters", "mean", "std")})
+        return arrays
+
+    def to_dict(self) -> dict[str, Any]:
+        """The scalars, as plain data."""
+        best = None if self.best is None else {name: getattr(self.best, name) for name in ("generation", "eval_mean", "confirmed")}
+        names = ("generation", "step_limit", "stage", "reason", "confirm_mean", "last_evaluation", "reproducible")
+        return {**{name: getattr(self, name) for name in names}, "best": best, "counters": asdict(self.counters)}
+
+    @classmethod
+    def read(cls, arrays: Mapping[str, NDArray[Any]], values: Mapping[str, Any]) -> RunState:
+        """What ``to_arrays`` and ``to_dict`` gave. Raises RunFolderError in one sentence."""
+        try:
+            strategy = {name.removeprefix("strategy."): array for name, array in arrays.items() if name.startswith("strategy.")}
+            best = None
+            if values["best"] is not None:
+                best = Best(arrays["best.parameters"], arrays["best.mean"], arrays["best.std"], **values["best"])
+            rest = {name: values[name] for name in ("stage", "reason", "confirm_mean", "last_evaluation", "reproducible")}
+            counters = Counters(**values["counters"])
+            moments = RunningMoments.from_arrays(arrays)
+            return cls(int(values["generation"]), strategy, moments, int(values["step_limit"]), best=best, counters=counters, **rest)
+        except (KeyError, TypeError, ValueError) as error:
+            raise RunFolderError(f"the checkpoint does not hold a run's state: {type(error).__name__} {error}") from None
+
+
+def jsonable(value: Any) -> str:
+    return json.dumps(value, allow_nan=False)

@@ -1,0 +1,93 @@
+"""A whole ring in one process: a master's loop and worker threads over the in-memory channel."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from es_queue.config import RunConfig
+from es_queue.noise import NoiseTable
+from es_queue.protocol.channel import Clocks
+from es_queue.protocol.memory_channel import MemoryMasterChannel, MemoryServer, MemoryWorkerChannel
+from master.collector import Collector
+from master.lease import take
+from master.loop import Loop, Outcome
+from master.setup import Setup, prepare
+from master.state import RunState
+from workers.join import join
+from workers.life import Life
+from workers.rollout import Watch
+from workers.serve import Server, worker_id
+
+QUICK = Clocks(
+    lease=0.6, renew=0.1, beat_ttl=0.4, beat=0.1, leave_poll=0.05, claim_wait=0.05, collect_wait=0.1, reconcile=0.1, overdue=0.3, seat_lease=60.0
+)  # fmt: skip
+NOISE = 2**18
+
+
+@dataclass
+class Sink:
+    """Hears of a run and remembers it."""
+
+    records: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def generation(self, record: dict[str, Any]) -> None:
+        self.records.append(dict(record))
+
+    def live(self, figures: dict[str, Any]) -> None: ...
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def quick_config(**values: Any) -> RunConfig:
+    return RunConfig(**{"env": "CartPole-v1", "seed": 3, "noise_size": NOISE, **values})
+
+
+@contextmanager
+def workers(server: MemoryServer, config: RunConfig, table: NoiseTable, count: int = 1) -> Iterator[list[Watch]]:
+    """``count`` worker threads that serve until the block ends."""
+    watches, threads = [], []
+    for number in range(count):
+        watch = Watch()
+        name = worker_id(f"thread{number}")
+        channel = MemoryWorkerChannel(server, name)
+        joined = join(config, watch, table=table)
+        about = {"host": f"thread{number}", "numerics": joined.numerics}
+        life = Life(MemoryWorkerChannel(server, name), watch, lambda about=about: about, QUICK, wall_limit=60.0, expire=lambda: None)
+        channel.arrive(about, QUICK.beat_ttl)
+        life.start()
+        thread = threading.Thread(target=Server(channel, joined.evaluator, QUICK, joined.noise_digest).serve, daemon=True)
+        thread.start()
+        watches.append(watch)
+        threads.append((thread, life))
+    try:
+        yield watches
+    finally:
+        for watch in watches:
+            watch.leaving = "the test is over"
+        for thread, life in threads:
+            thread.join(10)
+            life.end()
+
+
+def make_loop(setup: Setup, server: MemoryServer, sink: Sink, checkpoints: Any = None, **more: Any) -> Loop:
+    channel = MemoryMasterChannel(server)
+    token = take(channel, "test", QUICK, wait=True)
+    interrupted = more.pop("interrupted", lambda: False)
+    collector = Collector(channel, token, "test", QUICK, setup.config.block, None, sink.live, sink.note, interrupted)
+    return Loop(channel, setup.learner, token, setup.table.digest, collector, sink, checkpoints, QUICK, **more)
+
+
+def run_ring(config: RunConfig, count: int = 1, state: RunState | None = None, **more: Any) -> tuple[Outcome, Sink]:
+    """Train over the in-memory channel with ``count`` worker threads."""
+    table = NoiseTable.in_memory(config.noise_size)
+    setup = prepare(config, table=table)
+    server, sink = MemoryServer(), Sink()
+    loop = make_loop(setup, server, sink, **more)
+    with workers(server, setup.config, table, count):
+        return loop.run(state or setup.start()), sink

@@ -1,0 +1,425 @@
+"""The noise table and the numeric environment: the same bytes everywhere, and no index outside the table."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections import namedtuple
+from pathlib import Path
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_info
+
+import es_queue
+from es_queue import noise, numerics
+from es_queue.errors import RunFolderError, UsageError
+from es_queue.noise import CHUNK, NoiseTable, chunk_normals, default_size, exclusive, logarithm
+
+ROOT = Path(es_queue.__file__).resolve().parent.parent
+SIZE = 100_000
+DIGEST_OF_SIZE = "cf25c63e6ce4e9b6ce9825c006e36ea7"
+DIGEST = "from es_queue.noise import NoiseTable; print(NoiseTable.in_memory(100_000).digest)"
+
+
+def python(code: str, **environment: str) -> subprocess.Popen[str]:
+    """Another Python process with the code, its streams as text."""
+    command = [sys.executable, "-c", code]
+    surroundings = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=surroundings)
+
+
+@pytest.fixture(scope="module")
+def table() -> NoiseTable:
+    return NoiseTable.in_memory(SIZE)
+
+
+# --- the numbers
+
+
+def test_the_bytes_of_a_seed_never_change_without_a_new_recipe(table: NoiseTable) -> None:
+    assert (noise.RECIPE, table.seed, table.digest) == (1, 123, DIGEST_OF_SIZE)
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="names x86 features")
+@pytest.mark.parametrize("also", ["", " X86_V3 AVX2 FMA3"])
+def test_older_processors_make_the_same_bytes(table: NoiseTable, also: str) -> None:
+    with python(DIGEST, NPY_DISABLE_CPU_FEATURES=numerics.features_beyond_avx2() + also) as other:
+        assert other.communicate()[0].strip() == table.digest
+
+
+def test_threads_change_no_bit(table: NoiseTable) -> None:
+    alone = np.concatenate([chunk_normals(table.seed, number) for number in range(-(-SIZE // CHUNK))])
+    assert np.array_equal(table.row(0, SIZE), alone[:SIZE])
+
+
+@pytest.mark.parametrize("size", [1, CHUNK - 1, CHUNK, CHUNK + 1])
+def test_a_smaller_table_is_a_prefix_of_a_larger_one(table: NoiseTable, size: int) -> None:
+    assert np.array_equal(NoiseTable.in_memory(size).row(0, size), table.row(0, size))
+
+
+def test_seeds_and_chunks_have_streams_of_their_own() -> None:
+    streams = [chunk_normals(seed, number) for seed in (0, 1) for number in (0, 1)]
+    assert np.abs(np.corrcoef(streams) - np.eye(4)).max() < 5 / math.sqrt(CHUNK)
+
+
+def test_the_numbers_are_standard_normals() -> None:
+    normals = np.sort(NoiseTable.in_memory(2**20).row(0, 2**20).astype(np.float64))
+    error = 1 / math.sqrt(len(normals))
+    assert abs(normals.mean()) < 4 * error
+    assert abs(normals.var() - 1) < 4 * math.sqrt(2) * error
+    assert abs((normals**3).mean()) < 4 * math.sqrt(15) * error
+    assert abs((normals**4).mean() - 3) < 4 * math.sqrt(96) * error
+    cumulative = np.array([0.5 * math.erfc(-one / math.sqrt(2)) for one in normals[::64]])
+    assert np.abs(cumulative - np.arange(len(normals))[::64] / len(normals)).max() < 1.63 * error  # Kolmogorov, 1 %
+
+
+def test_neighbours_are_independent() -> None:
+    normals = NoiseTable.in_memory(2**20).row(0, 2**20).astype(np.float64)
+    for lag in (1, 2, CHUNK // 2, CHUNK):
+        for power in (1, 2):
+            powers = normals**power - (power == 2)
+            assert abs((powers[lag:] * powers[:-lag]).mean()) < 5 * power / math.sqrt(len(normals))
+
+
+def test_our_logarithm_agrees_with_the_libraries() -> None:
+    values = np.concatenate([np.geomspace(2.0**-53, 1.0, 10_000), 1 - np.geomspace(2.0**-53, 0.5, 10_000)])
+    assert np.allclose(logarithm(values), np.log(values), rtol=1e-12, atol=0)
+    assert logarithm(np.ones(1))[0] == 0.0
+
+
+# --- rows
+
+
+def test_rows_are_the_slices_that_their_indices_name(table: NoiseTable) -> None:
+    indices = np.array([0, 7, 7, SIZE - 50], dtype=np.int64)
+    rows = table.rows(indices, 10, 50)
+    assert rows.dtype == np.float32
+    assert all(np.array_equal(row, table.row(index, 50)[10:]) for row, index in zip(rows, indices, strict=True))
+    assert table.rows(np.empty(0, dtype=np.int64), 0, 5).shape == (0, 5)
+
+
+def test_an_index_is_accepted_exactly_when_its_slice_lies_in_the_table() -> None:
+    table = NoiseTable.in_memory(6)
+    for index in range(-8, 9):
+        for stop in range(-1, 8):
+            if 0 <= stop <= 6 and 0 <= index <= 6 - stop:
+                assert table.row(index, stop).shape == (stop,)
+                assert table.rows(np.array([0, index]), stop // 2, stop).shape == (2, stop - stop // 2)
+            else:
+                with pytest.raises(ValueError, match="not"):
+                    table.row(index, stop)
+                with pytest.raises(ValueError, match="not"):
+                    table.rows(np.array([0, index]), min(stop, 0), stop)
+
+
+@pytest.mark.parametrize("index", [True, np.True_, 3.0, np.float32(3), "7", None, 2**63 - 1, 2**80, -1])
+def test_what_is_no_index_is_refused(table: NoiseTable, index: object) -> None:
+    with pytest.raises(ValueError, match="noise"):
+        table.row(index, 5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("values", [[True], [1.0], ["7"], [[1]], [2**64 - 1], [None]])
+def test_what_are_no_indices_is_refused(table: NoiseTable, values: list[object]) -> None:
+    with pytest.raises(ValueError, match="noise"):
+        table.rows(np.array(values), 0, 5)  # type: ignore[arg-type]
+
+
+def test_nobody_can_write_into_a_table(table: NoiseTable, tmp_path: Path) -> None:
+    for one in (table, NoiseTable.open(1000, tmp_path / "noise")):
+        with pytest.raises(ValueError, match="read-only"):
+            one.row(0, 5)[0] = 1.0
+
+
+# --- the file
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "noise"
+
+
+def test_the_file_holds_the_same_table_as_memory(table: NoiseTable, folder: Path) -> None:
+    stored = NoiseTable.open(SIZE, folder)
+    assert (stored.size, stored.seed, stored.digest) == (table.size, table.seed, table.digest)
+    assert np.array_equal(stored.row(0, SIZE), table.row(0, SIZE))
+    assert stored.verify()
+
+
+def test_the_second_to_open_maps_the_first_ones_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = NoiseTable.open(SIZE, folder)
+    monkeypatch.setattr(noise, "make_table", None)
+    second = NoiseTable.open(SIZE, folder)
+    assert (second.path, second.digest) == (first.path, first.digest)
+
+
+def test_tables_of_other_sizes_and_seeds_stand_beside_each_other(folder: Path) -> None:
+    tables = [NoiseTable.open(size, folder, seed) for size in (10, 20) for seed in (1, 2)]
+    assert len({one.path for one in tables}) == len({one.digest for one in tables}) == 4
+
+
+def test_folder_and_files_are_the_users_own(folder: Path) -> None:
+    path = NoiseTable.open(10, folder).path
+    assert path is not None
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, 4 * SIZE - 4)
+
+
+def lose_description(path: Path) -> None:
+    path.with_suffix(".json").unlink()
+
+
+def break_description(path: Path) -> None:
+    path.with_suffix(".json").write_bytes(b"\xff{")
+
+
+def list_for_description(path: Path) -> None:
+    path.with_suffix(".json").write_text("[1]")
+
+
+def describe_another(path: Path) -> None:
+    about = json.loads(path.with_suffix(".json").read_text())
+    path.with_suffix(".json").write_text(json.dumps({**about, "seed": 5}))
+
+
+@pytest.mark.parametrize("damage", [truncate, lose_description, break_description, list_for_description, describe_another])
+def test_a_damaged_table_is_made_again(table: NoiseTable, folder: Path, damage: object) -> None:
+    path = NoiseTable.open(SIZE, folder).path
+    assert callable(damage)
+    damage(path)
+    again = NoiseTable.open(SIZE, folder)
+    assert again.digest == table.digest
+    assert again.verify()
+
+
+def test_verify_sees_a_changed_byte(folder: Path) -> None:
+    path = NoiseTable.open(SIZE, folder).path
+    assert path is not None
+    with path.open("r+b") as file:
+        file.seek(SIZE)
+        file.write(b"?")
+    assert not NoiseTable.open(SIZE, folder).verify()
+
+
+def test_a_file_that_others_can_write_is_refused(folder: Path) -> None:
+    path = NoiseTable.open(10, folder).path
+    assert path is not None
+    path.chmod(0o620)
+    with pytest.raises(RunFolderError, match="can be written by other users"):
+        NoiseTable.open(10, folder)
+
+
+def test_a_folder_that_others_can_write_is_refused(folder: Path) -> None:
+    folder.mkdir()
+    folder.chmod(0o777)
+    with pytest.raises(RunFolderError, match="can be written by other users"):
+        NoiseTable.open(10, folder)
+
+
+def test_another_users_folder_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    NoiseTable.open(10, folder)
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    with pytest.raises(RunFolderError, match=r"belongs to another user .* ES_QUEUE_NOISE_DIR"):
+        NoiseTable.open(10, folder)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_another_users_file_is_refused(folder: Path) -> None:
+    path = NoiseTable.open(10, folder).path
+    assert path is not None
+    os.chown(path, 12345, -1)
+    with pytest.raises(RunFolderError, match="belongs to another user"):
+        NoiseTable.open(10, folder)
+
+
+def test_too_little_space_is_said_before_anything_is_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = namedtuple("usage", "free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(2**21))
+    with pytest.raises(RunFolderError, match=r"takes 4 MB and .* has 2 MB free"):
+        NoiseTable.open(10**6, folder)
+    assert list(folder.glob("*.f32*")) == []
+
+
+def test_a_disk_that_fills_up_leaves_no_half_table(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(RunFolderError, match="No space left on device; set ES_QUEUE_NOISE_DIR"):
+        NoiseTable.open(SIZE, folder)
+    assert [path.suffix for path in folder.iterdir()] == [".lock"]
+
+
+@pytest.mark.parametrize(("size", "seed"), [(0, 1), (2**32, 1), (10, -1), (10, 2**64)])
+def test_a_size_or_seed_that_cannot_be_is_bad_usage(size: int, seed: int) -> None:
+    with pytest.raises(UsageError, match="noise table"):
+        NoiseTable.open(size, seed=seed)
+
+
+# --- where the file stands
+
+
+def test_the_users_choice_of_folder_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ES_QUEUE_NOISE_DIR", str(tmp_path / "chosen"))
+    path = NoiseTable.open(10).path
+    assert path is not None
+    assert path.parent == tmp_path / "chosen"
+
+
+def test_without_a_choice_it_is_the_users_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ES_QUEUE_NOISE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert noise.default_folder() == tmp_path / "es-queue" / "noise"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert noise.default_folder() == tmp_path / ".cache" / "es-queue" / "noise"
+
+
+def test_a_cache_that_cannot_be_used_gives_way_to_a_private_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.delenv("ES_QUEUE_NOISE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folder = noise.default_folder()
+    assert folder.parent == tmp_path
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_chosen_folder_that_cannot_be_used_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("ES_QUEUE_NOISE_DIR", str(tmp_path / "file" / "noise"))
+    with pytest.raises(RunFolderError, match=r"cannot be kept in .*file"):
+        NoiseTable.open(10)
+
+
+# --- several processes
+
+OPEN_AND_COUNT = """
+import os, sys
+from pathlib import Path
+from es_queue import noise
+made, make = [], noise.make_table
+noise.make_table = lambda *arguments: made.append(1) or make(*arguments)
+print("ready", flush=True)
+table = noise.NoiseTable.open(100_000, Path(os.environ["FOLDER"]))
+print(len(made), table.digest, table.path.stat().st_ino, flush=True)
+"""
+HOLD = """
+import os, sys
+from pathlib import Path
+from es_queue.noise import exclusive
+with exclusive(Path(os.environ["LOCK"])):
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
+def ready(process: subprocess.Popen[str]) -> bool:
+    """Wait for the process's first line."""
+    assert process.stdout is not None
+    return process.stdout.readline() == "ready\n"
+
+
+def test_of_processes_that_open_at_once_one_makes_the_table(table: NoiseTable, folder: Path) -> None:
+    folder.mkdir(mode=0o700)
+    with exclusive(folder / f"normals-1-123-{SIZE}.lock"):
+        others = [python(OPEN_AND_COUNT, FOLDER=str(folder)) for _ in range(3)]
+        assert all(ready(one) for one in others)
+    answers = [one.communicate()[0].split() for one in others]
+    assert sorted(made for made, _, _ in answers) == ["0", "0", "1"]
+    assert {digest for _, digest, _ in answers} == {table.digest}
+    assert len({inode for _, _, inode in answers}) == 1
+
+
+def test_a_maker_that_was_killed_holds_nobody_up(table: NoiseTable, folder: Path) -> None:
+    folder.mkdir(mode=0o700)
+    (folder / f"normals-1-123-{SIZE}.f32.partial").write_bytes(b"half a table")
+    maker = python(HOLD, LOCK=str(folder / f"normals-1-123-{SIZE}.lock"))
+    assert ready(maker)
+    maker.kill()
+    maker.communicate()
+    assert NoiseTable.open(SIZE, folder).digest == table.digest
+
+
+def test_waiting_for_another_maker_has_a_deadline(folder: Path) -> None:
+    folder.mkdir()
+    with exclusive(folder / "lock"), pytest.raises(RunFolderError, match="another process has held"), exclusive(folder / "lock", seconds=0.05):
+        pass
+
+
+# --- the default size
+
+
+@pytest.mark.parametrize(
+    ("parameters", "size"),
+    [(0, 2**22), (1, 2**22), (2**16, 2**22), (2**16 + 1, 2**23), (4_000_000, 250_000_000), (200_000_000, 400_000_000)],
+)
+def test_the_default_size_grows_with_the_policy(parameters: int, size: int) -> None:
+    assert default_size(parameters) == size
+
+
+# --- the numeric environment
+
+AVX2 = "processor : 0\nflags\t\t: fpu avx avx2 fma\n"
+
+
+@pytest.mark.parametrize(("cpuinfo", "told"), [(AVX2, "Haswell"), (AVX2.replace("avx2", ""), None), ("", None)])
+def test_only_a_processor_with_avx2_is_told_haswell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cpuinfo: str, told: str | None) -> None:
+    (tmp_path / "cpuinfo").write_text(cpuinfo)
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    assert numerics.numeric_environment(tmp_path / "cpuinfo").get("OPENBLAS_CORETYPE") == told
+
+
+def test_other_machines_are_told_nothing_but_the_number_of_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cpuinfo").write_text(AVX2)
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    assert numerics.numeric_environment(tmp_path / "cpuinfo") == numerics.ONE_THREAD
+
+
+def test_what_the_user_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", {"OMP_NUM_THREADS": "7"})
+    monkeypatch.delitem(sys.modules, "numpy")
+    numerics.fix_numeric_environment()
+    assert os.environ == {**numerics.numeric_environment(), "OMP_NUM_THREADS": "7"}
+
+
+def test_once_numpy_is_loaded_its_kernels_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", {})
+    numerics.fix_numeric_environment()
+    assert os.environ == numerics.ONE_THREAD
+
+
+def test_numpy_understands_every_name_that_we_disable() -> None:
+    code = "from es_queue.numerics import fix_numeric_environment as fix; fix(); import warnings; warnings.simplefilter('error'); import numpy"
+    surroundings = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], env=surroundings, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_numerics_can_be_imported_without_numpy() -> None:
+    with python("import sys, es_queue.numerics; print('numpy' in sys.modules)") as other:
+        assert other.communicate()[0].strip() == "False"
+
+
+def test_blas_keeps_to_one_thread() -> None:
+    numerics.single_threaded_blas()
+    numerics.single_threaded_blas()
+    assert {one["num_threads"] for one in threadpool_info()} <= {1}
+
+
+def test_digests_are_of_the_bytes_in_c_order_and_little_endian() -> None:
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    wanted = numerics.bytes_digest(array.tobytes())
+    assert numerics.array_digest(array) == numerics.array_digest(np.asfortranarray(array)) == wanted
+    assert numerics.array_digest(array.astype(">f4")) == wanted
+    assert numerics.array_digest(array[:, :2]) == numerics.bytes_digest(array[:, :2].tobytes())
+    assert numerics.array_digest(np.empty(0)) == numerics.bytes_digest(b"")

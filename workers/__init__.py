@@ -1,0 +1,1 @@
+"""The process that runs episodes: an RQ job holds a seat, claims blocks, rolls out, pushes what came of it."""

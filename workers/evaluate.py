@@ -1,0 +1,172 @@
+"""One block: build each individual of its slots, roll out, and put what came of it into an answer."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_queue.config import RunConfig
+from es_queue.environments import World
+from es_queue.episode_rules import DEFAULT_LIMIT, EpisodeRules, evaluation_rules, training_rules
+from es_queue.noise import NoiseTable
+from es_queue.normalization import FrozenStatistics, Moments
+from es_queue.plan import CONFIRMATION, EVALUATION, FINAL, evaluation_seeds, plan_for
+from es_queue.policies import Policy
+from es_queue.policies.actions import ActionMap
+from es_queue.protocol import messages
+from es_queue.protocol.messages import Answer, Block, EpisodeMoments, SlotResult, Task
+from es_queue.spaces import EnvironmentSpec
+from es_queue.strategies.base import Strategy
+from workers.rollout import ActionNoise, Episode, Leaving, Watch, actor, play
+
+Floats = NDArray[np.float32]
+EVALUATION_STREAMS = {messages.EVAL: EVALUATION, messages.CONFIRM: CONFIRMATION, messages.FINAL: FINAL}
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An episode that raised: what to tell the master and, at more length, people."""
+
+    slot: int
+    seed: int
+    reason: str
+    trace: str
+
+
+def evaluation_limit(config: RunConfig, spec: EnvironmentSpec) -> int:
+    """Steps of an evaluation episode: the option, else the environment's own limit, else 10,000."""
+    return config.eval_step_limit or spec.step_limit or DEFAULT_LIMIT
+
+
+class Evaluator:
+    """Evaluates blocks of one run in this process. An episode depends on nothing but the plan, the parameters,
+    the frozen statistics, the episode rules and the back end."""
+
+    def __init__(
+        self, config: RunConfig, spec: EnvironmentSpec, world: World, policy: Policy, strategy: Strategy, table: NoiseTable, watch: Watch
+    ) -> None:
+        self.config, self.spec, self.table, self.watch = config, spec, table, watch
+        self._world, self._policy, self._strategy = world, policy, strategy
+        self._actions = ActionMap(spec.action, config.action_bound)
+        self._evaluation = evaluation_rules(evaluation_limit(config, spec))
+
+    def fits(self, task: Task) -> bool:
+        """Whether the task's vectors have the lengths that this run's policy has."""
+        return task.size == self._strategy.published_size() and len(task.obs_mean) == 4 * self.spec.observation_size
+
+    def evaluate(self, task: Task, published: Floats, block: Block, worker: str, report: Callable[[Failure], None]) -> Answer:
+        """The answer to a block of ``task``'s publication; ``published`` is float32[task.size].
+
+        Raises Leaving between steps. An episode that raises becomes a failure of its slot, told to ``report``.
+        """
+        began = time.monotonic()
+        roll = self._training if block.kind in (messages.TRAIN, messages.CENTRE) else self._evaluating
+        results, failures = [], []
+        with np.errstate(all="ignore"):
+            for slot, seed, attempt in roll(task, published, block):
+                try:
+                    results.append(attempt())
+                except Leaving:
+                    raise
+                except Exception as error:  # whatever a user's environment raises is that slot's failure
+                    reason = f"{type(error).__name__}: {error}"[: messages.MAX_REASON]
+                    failures.append((slot, reason))
+                    report(Failure(slot, seed, reason, traceback.format_exc(limit=-12)))
+                finally:
+                    self.watch.began = None
+        return Answer(task.publication, block.kind, worker, time.monotonic() - began, tuple(results), tuple(failures))
+
+    def _training(self, task: Task, published: Floats, block: Block) -> list[tuple[int, int, Callable[[], SlotResult]]]:
+        """Perturbed slots, or the centre on slot 0's seeds, under training's rules."""
+        centre = block.kind == messages.CENTRE
+        plan = plan_for(self.config, task.generation, self._policy.size, self._strategy.per_slot)
+        slots = plan.slots(0, 1) if centre else plan.slots(block.start, block.stop)
+        rules = training_rules(self.config, task.step_limit, self._strategy.fitness_by_sign)
+        statistics = self._statistics(task)
+        attempts = []
+        for row, slot in enumerate(range(block.start, block.stop)):
+            index = -1 if centre else int(slots.noise_indices[row])
+            seeds = slots.seeds[row, :1] if centre else slots.seeds[row]
+            observe = bool(slots.sampled[row]) and not centre
+            key = int(slots.noise_keys[row])
+
+            def attempt(
+                slot: int = slot, index: int = index, seeds: NDArray[np.int64] = seeds, observe: bool = observe, key: int = key
+            ) -> SlotResult:
+                individuals = self._individuals(published, task.sigma, index)
+                return self._slot(slot, index, seeds, individuals, rules, statistics, observe, key)
+
+            attempts.append((slot, int(seeds[0, 0]), attempt))
+        return attempts
+
+    def _evaluating(self, task: Task, published: Floats, block: Block) -> list[tuple[int, int, Callable[[], SlotResult]]]:
+        """The unperturbed policy, one episode a slot, under the environment's own rules."""
+        seeds = evaluation_seeds(self.config, EVALUATION_STREAMS[block.kind], task.generation, block.stop)
+        centre = self._strategy.centre(published)[None]
+        statistics = self._statistics(task)
+
+        def attempt(slot: int) -> SlotResult:
+            return self._slot(slot, -1, seeds[slot].reshape(1, 1), centre, self._evaluation, statistics, False, 0)
+
+        return [(slot, int(seeds[slot]), lambda slot=slot: attempt(slot)) for slot in range(block.start, block.stop)]
+
+    def _individuals(self, published: Floats, sigma: float, index: int) -> Floats:
+        """float32[individuals, size] of one slot."""
+        if index < 0:
+            return self._strategy.centre(published)[None]
+        noise = self.table.row(index, self._policy.size)
+        return self._strategy.individuals(published, sigma, noise[None])[0]
+
+    def _statistics(self, task: Task) -> FrozenStatistics | None:
+        if not self.config.obs_norm:
+            return None
+        mean, std = np.frombuffer(task.obs_mean, "<f4"), np.frombuffer(task.obs_std, "<f4")
+        return FrozenStatistics(mean.astype(np.float32), std.astype(np.float32), self.config.obs_clip)
+
+    def _slot(
+        self, slot: int, index: int, seeds: NDArray[np.int64], individuals: Floats, rules: EpisodeRules,
+        statistics: FrozenStatistics | None, observe: bool, key: int,
+    ) -> SlotResult:  # fmt: skip
+        """``seeds`` int64[individuals, episodes], ``individuals`` float32[individuals, size]."""
+        played = []
+        for parameters, own_seeds in zip(individuals, seeds, strict=True):
+            act = actor(self._policy, parameters, statistics)
+            played.append([self._episode(act, rules, int(seed), observe, key if index >= 0 else None) for seed in own_seeds])
+        return SlotResult(
+            slot, index, int(seeds[0, 0]),
+            fitness=tuple(mean([one.fitness for one in episodes]) for episodes in played),
+            returns=tuple(mean([one.total for one in episodes]) for episodes in played),
+            steps=tuple(sum(one.steps for one in episodes) for episodes in played),
+            at_limit=tuple(sum(one.at_limit for one in episodes) for episodes in played),
+            cut=tuple(sum(self._was_cut(one, rules) for one in episodes) for episodes in played),
+            moments=tuple(packed(one.moments) for episodes in played for one in episodes if one.moments),
+        )  # fmt: skip
+
+    def _was_cut(self, episode: Episode, rules: EpisodeRules) -> bool:
+        """Whether training ended it before the environment would have."""
+        shorter = self.spec.step_limit is None or rules.limit < self.spec.step_limit
+        return episode.cut or (episode.at_limit and shorter)
+
+    def _episode(
+        self, act: Callable[[Floats], Floats], rules: EpisodeRules, seed: int, observe: bool, key: int | None
+    ) -> Episode:
+        noise = None
+        if key is not None and self.config.action_noise > 0 and self.spec.action.kind == "box":
+            outputs = self.spec.action.outputs
+            noise = ActionNoise(self.table.row, self.table.size - outputs + 1, key, outputs, self.config.action_noise)
+        self.watch.began = time.monotonic()
+        return play(self._world, act, self._actions, rules, seed, self.watch, observe=observe, noise=noise)
+
+
+def mean(values: list[float]) -> float:
+    """Summed in order, in float64; one value stays itself to the bit."""
+    return sum(values) / len(values)
+
+
+def packed(moments: Moments) -> EpisodeMoments:
+    return EpisodeMoments(moments.count, moments.mean.astype("<f8").tobytes(), moments.m2.astype("<f8").tobytes())

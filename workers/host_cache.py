@@ -1,0 +1,68 @@
+"""Published parameters, fetched once per host and not once per worker when they are large."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from es_queue.numerics import bytes_digest
+from es_queue.private_folder import private_folder
+
+WORTH_SHARING = 2**18  # bytes; below, asking Redis is cheaper than a lock and a file
+
+
+class HostCache:
+    """One file a publication in a private folder of this user; each reader checks the digest itself.
+
+    Raises nothing of its own: where the folder cannot be used, every worker fetches for itself.
+    """
+
+    def __init__(self, run: str, folder: Path | None = None) -> None:
+        self._run = run
+        self._folder = folder or private_folder()
+
+    def get(self, publication: str, size: int, digest: str, fetch: Callable[[], bytes | None]) -> bytes | None:
+        """``size`` bytes whose BLAKE2b-128 is ``digest``, from the host's file or by ``fetch``; None when neither has them."""
+        if size < WORTH_SHARING or self._folder is None:
+            return checked(fetch(), size, digest)
+        path = self._folder / f"{self._run}-{publication}"
+        with exclusive(self._folder / f"{self._run}.lock"):
+            found = checked(read(path), size, digest)
+            if found is None:
+                found = checked(fetch(), size, digest)
+                if found is not None:
+                    self._store(path, found)
+        return found
+
+    def _store(self, path: Path, data: bytes) -> None:
+        """Replace the host's file of this run's former publications."""
+        fresh = path.with_name(path.name + ".new")
+        try:
+            for old in path.parent.glob(f"{self._run}-*"):
+                old.unlink(missing_ok=True)
+            fresh.write_bytes(data)
+            fresh.replace(path)
+        except OSError:
+            fresh.unlink(missing_ok=True)
+
+
+def checked(data: bytes | None, size: int, digest: str) -> bytes | None:
+    """``data`` when it is what was published, None otherwise."""
+    return data if data is not None and len(data) == size and bytes_digest(data) == digest else None
+
+
+def read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
+
+
+@contextmanager
+def exclusive(path: Path) -> Iterator[None]:
+    """Hold the lock file; another worker of this host is fetching meanwhile."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,112 @@
+"""Joining a run: everything that a worker must have, and must agree on, before its first claim."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from es_queue.config import RunConfig
+from es_queue.environments import EnvironmentRequest, World, describe, open_world
+from es_queue.episode_rules import evaluation_rules
+from es_queue.errors import DecodeError, EnvironmentFailure, EsQueueError
+from es_queue.noise import NoiseTable
+from es_queue.numerics import bytes_digest
+from es_queue.plan import first_parameters_seed
+from es_queue.policies import Policy, make_policy
+from es_queue.policies.actions import ActionMap
+from es_queue.protocol.messages import Task
+from es_queue.spaces import EnvironmentSpec
+from es_queue.strategies import make_strategy
+from workers.evaluate import Evaluator
+from workers.rollout import Watch, actor, play
+
+CHECK_STEPS = 50
+CHECK_SEEDS = (0, 1, 0)
+
+
+class Refusal(EsQueueError):
+    """This worker may not work for the run; the sentence says what differs."""
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A worker's half of a run, ready for its first block. numerics: digest of the fixed episode."""
+
+    evaluator: Evaluator
+    noise_digest: str
+    numerics: str
+
+
+def environment_request(config: RunConfig) -> EnvironmentRequest:
+    return EnvironmentRequest(config.env, config.env_arg, config.wrapper, config.backend)
+
+
+def join(config: RunConfig, watch: Watch, noise_folder: Path | None = None, table: NoiseTable | None = None) -> Joined:
+    """Build the evaluator of a resolved config. Raises Refusal or EnvironmentFailure in one sentence."""
+    request = environment_request(config)
+    spec = describe(request)
+    policy = make_policy(config, spec.observation_size, spec.action)
+    strategy = make_strategy(config, policy.size)
+    world = open_world(request)
+    numerics = fingerprint(config, spec, policy, world)
+    table = table or NoiseTable.open(config.noise_size, noise_folder)
+    evaluator = Evaluator(config, spec, world, policy, strategy, table, watch)
+    return Joined(evaluator, table.digest, numerics)
+
+
+def fingerprint(config: RunConfig, spec: EnvironmentSpec, policy: Policy, world: World) -> str:
+    """Digest of a fixed policy's fixed episode, played twice with another between.
+
+    Raises EnvironmentFailure where the two differ, unless the config allows it: a slot's result would then
+    depend on which worker ran it, and when.
+    """
+    parameters = policy.initial(first_parameters_seed(config.seed), "normal")
+    traces = [episode_trace(config, spec, policy, world, parameters, seed) for seed in CHECK_SEEDS]
+    if traces[0] != traces[2] and not config.allow_nondeterministic:
+        raise EnvironmentFailure(
+            f"{config.env} does not repeat itself: the same seed and actions gave another episode the second time; "
+            "seed all its randomness in reset, or use --allow-nondeterministic and lose reproducible results"
+        )
+    return bytes_digest(traces[0])
+
+
+def episode_trace(config: RunConfig, spec: EnvironmentSpec, policy: Policy, world: World, parameters: np.ndarray, seed: int) -> bytes:
+    """The bytes of an episode's observations, actions' outputs and rewards."""
+    seen: list[bytes] = []
+    act = actor(policy, parameters, None)
+
+    def watched(observation: np.ndarray) -> np.ndarray:
+        outputs = act(observation)
+        seen.append(observation.tobytes() + outputs.tobytes())
+        return outputs
+
+    with np.errstate(all="ignore"):
+        episode = play(world, watched, ActionMap(spec.action, config.action_bound), evaluation_rules(CHECK_STEPS), seed, Watch())
+    return b"".join(seen) + np.float64(episode.total).tobytes()
+
+
+def check_noise(raw: bytes | None, digest: str) -> None:
+    """Raise Refusal when the run's noise table is another than this host's."""
+    if raw is None:
+        return
+    try:
+        expected = Task.decode(raw).noise
+    except DecodeError:
+        return
+    if expected != digest:
+        raise Refusal(f"noise digest: this host's table is {digest}, the run's is {expected}")
+
+
+def pause_between_refusals(count: int) -> float:
+    """Seconds to wait before trying to join again: 1, 2, 4 … 60."""
+    return float(min(60, 2 ** min(count, 6)))
+
+
+def wait(watch: Watch, seconds: float, poll: float) -> None:
+    """Wait unless told to leave."""
+    until = time.monotonic() + seconds
+    while not watch.leaving and time.monotonic() < until:
+        time.sleep(min(poll, max(0.0, until - time.monotonic())))

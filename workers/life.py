@@ -1,0 +1,89 @@
+"""A worker's life beside its episodes: beats, leave flags, the wall limit, and a line for its terminal."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+from es_queue.errors import EsQueueError
+from es_queue.protocol.channel import PAUSED, RUNNING, Clocks, WorkerChannel
+from workers.rollout import Watch
+
+SPEAK_SECONDS = 10.0
+GONE_SECONDS = 10.0
+
+
+class Life(threading.Thread):
+    """A daemon thread with a channel of its own (rule 7): the episodes' thread may be in an episode for minutes.
+
+    about:      what the worker's hash says of it, read at each beat
+    parent:     process that must stay our parent, None where that means nothing; an orphan leaves
+    wall_limit: seconds that an episode may last; ``expire`` is called when one lasts longer
+    """
+
+    def __init__(
+        self, channel: WorkerChannel, watch: Watch, about: Callable[[], dict[str, str]], clocks: Clocks,
+        *, wall_limit: float, expire: Callable[[], None], parent: int | None = None, speak: Callable[[str], None] | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(name="es-queue-life", daemon=True)
+        self._channel, self._watch, self._about, self._clocks = channel, watch, about, clocks
+        self._wall_limit, self._expire, self._parent, self._speak = wall_limit, expire, parent, speak
+        self._ends = time.monotonic() + clocks.seat_lease
+        self._over = threading.Event()
+        self._seen = time.monotonic()
+        self.poll = clocks.leave_poll
+        self.state: str | None = None
+
+    def run(self) -> None:
+        beaten, spoken, steps = 0.0, time.monotonic(), 0
+        while not self._over.wait(self.poll):
+            now = time.monotonic()
+            self._check_wall(now)
+            try:
+                if now - beaten >= self._clocks.beat:
+                    beaten = now
+                    self._channel.beat(self._about(), self._clocks.beat_ttl)
+                self._watch.leaving = self._watch.leaving or self._reason(now)
+            except EsQueueError as error:
+                self._watch.leaving = self._watch.leaving or str(error)
+            if self._speak is not None and now - spoken >= SPEAK_SECONDS:
+                self._speak(f"{(self._watch.steps - steps) / (now - spoken):,.0f} steps/s")
+                spoken, steps = now, self._watch.steps
+
+    def end(self) -> None:
+        """Stop the thread; what it is doing it may finish."""
+        self._over.set()
+        self.join(timeout=self._clocks.beat_ttl)
+
+    def _reason(self, now: float) -> str:
+        """Why the worker must leave now; empty while it may stay."""
+        if self._parent is not None and os.getppid() != self._parent:
+            return "its RQ worker is gone"
+        orders = self._channel.orders()
+        self.state = orders.state
+        if orders.state is not None:
+            self._seen = now
+        gone = orders.state is None and now - self._seen > GONE_SECONDS
+        reasons = (
+            (orders.shutdown, "its RQ worker is stopping"),
+            (orders.suspended, "RQ is suspended"),
+            (orders.give_way, "another run needs workers"),
+            (gone, "the run is gone"),
+            (orders.state not in (None, RUNNING, PAUSED), f"the run is {orders.state}"),
+            (now > self._ends, "its lease is over"),
+        )
+        return next((reason for true, reason in reasons if true), "")
+
+    def _check_wall(self, now: float) -> None:
+        began = self._watch.began
+        if began is not None and now - began > self._wall_limit:
+            self._watch.leaving = self._watch.leaving or "an episode outlasted the wall limit"
+            self._expire()
+
+
+def end_this_process() -> None:
+    """What a hung episode leaves: nothing but to end its process; the report is written before."""
+    os.kill(os.getpid(), signal.SIGKILL)

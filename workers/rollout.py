@@ -1,0 +1,157 @@
+"""One episode: reset, act until it is over, and two numbers, the environment's return and the strategy's fitness."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_queue.environments import World
+from es_queue.episode_rules import EpisodeRules, Patience, Stall
+from es_queue.errors import EsQueueError
+from es_queue.normalization import FrozenStatistics, Moments
+from es_queue.policies import Policy
+from es_queue.policies.actions import ActionMap
+
+Floats = NDArray[np.float32]
+
+
+class Leaving(Exception):  # noqa: N818 - it is no error: the worker was asked to go
+    """The worker leaves between two environment steps."""
+
+
+class EpisodeFailed(EsQueueError):  # noqa: N818 - reads as what happened
+    """The episode gave no result: a return that is not finite."""
+
+
+@dataclass(frozen=True)
+class Episode:
+    """What one episode gave. ``at_limit``: it reached the step limit; ``cut``: training alone ended it."""
+
+    total: float
+    fitness: float
+    steps: int
+    at_limit: bool
+    cut: bool
+    moments: Moments | None
+
+
+class Watch:
+    """What the episode's loop looks at between steps, and what the life thread looks at from outside.
+
+    leaving: why the worker leaves, empty while it stays
+    began:   monotonic second at which the running episode began, None between episodes
+    steps:   environment steps since the worker took its seat
+    """
+
+    def __init__(self) -> None:
+        self.leaving = ""
+        self.began: float | None = None
+        self.steps = 0
+
+
+class ActionNoise:
+    """Gaussian action noise of one episode: consecutive slices of the noise table, from a place the slot's key names."""
+
+    def __init__(self, row: Callable[[int, int], Floats], places: int, key: int, outputs: int, scale: float) -> None:
+        self._row, self._places, self._outputs = row, places, outputs
+        self._at = key % places
+        self._scale = np.float32(scale)
+
+    def next(self) -> Floats:
+        noise = self._row(self._at, self._outputs)
+        self._at = (self._at + self._outputs) % self._places
+        return self._scale * noise
+
+
+class Fitness:
+    """The fitness of an episode as it grows, and when training's own rules end it (patience, stall)."""
+
+    def __init__(self, rules: EpisodeRules) -> None:
+        self._shift, self._floor, self._by_sign = rules.reward_shift, rules.reward_floor, rules.by_sign
+        self._patience: Patience | None = rules.patience
+        self._stall: Stall | None = rules.stall
+        self._plain = not self._shift and self._floor is None and not self._by_sign
+        self._best, self._since = 0.0, 0
+        self._stalled = 0
+        self.total = 0.0
+
+    def add(self, reward: float, observation: Floats) -> bool:
+        """Count a step; True when the episode ends here."""
+        if not self._plain:
+            reward = self._seen(reward)
+        self.total += reward
+        return (self._patience is not None and self._impatient()) or (self._stall is not None and self._stuck(observation))
+
+    def _seen(self, reward: float) -> float:
+        reward -= self._shift
+        if self._floor is not None and reward < self._floor:
+            reward = self._floor
+        return float((reward > 0) - (reward < 0)) if self._by_sign else reward
+
+    def _impatient(self) -> bool:
+        assert self._patience is not None
+        if self.total >= self._best + self._patience.gain and self.total > self._best:
+            self._best, self._since = self.total, 0
+            return False
+        self._since += 1
+        return self._since >= self._patience.steps
+
+    def _stuck(self, observation: Floats) -> bool:
+        assert self._stall is not None
+        self._stalled = self._stalled + 1 if abs(observation[self._stall.index]) < self._stall.below else 0
+        return self._stalled >= self._stall.steps
+
+
+def actor(policy: Policy, parameters: Floats, statistics: FrozenStatistics | None) -> Callable[[Floats], Floats]:
+    """float32[d] observation -> float32[outputs] of one individual; ``statistics`` None normalises nothing."""
+    act = policy.bind(parameters[None]).act_one
+    if statistics is None:
+        return act
+    normalize = statistics.normalize
+    return lambda observation: act(normalize(observation))
+
+
+def play(
+    world: World,
+    act: Callable[[Floats], Floats],
+    actions: ActionMap,
+    rules: EpisodeRules,
+    seed: int,
+    watch: Watch,
+    *,
+    observe: bool = False,
+    noise: ActionNoise | None = None,
+    look: Callable[[], Any] | None = None,
+) -> Episode:
+    """Play the episode of ``seed``. ``observe`` gathers the moments of all its observations; ``look`` follows each step.
+
+    Raises Leaving when the worker was asked to go, EpisodeFailed for a return that is not finite,
+    NonFiniteOutput for an action that is not, and whatever the environment raises.
+    """
+    fitness = Fitness(rules)
+    observation = world.reset(seed)
+    seen = [observation]
+    total, steps, over, ended = 0.0, 0, False, False
+    while not (over or ended or steps >= rules.limit):
+        if watch.leaving:
+            raise Leaving
+        action = actions.act_one(act(observation), noise.next() if noise else None)
+        observation, reward, over = world.step(action)
+        steps += 1
+        watch.steps += 1
+        total += reward
+        ended = fitness.add(reward, observation)
+        if observe:
+            seen.append(observation)
+        if look is not None:
+            look()
+    if not (math.isfinite(total) and math.isfinite(fitness.total)):
+        raise EpisodeFailed("the episode's return is not a finite number")
+    at_limit = not over and steps >= rules.limit
+    moments = Moments.of(np.asarray(seen)) if observe else None
+    return Episode(total, fitness.total, steps, at_limit, ended and not over, moments)

@@ -1,0 +1,218 @@
+"""The seat: the RQ job by which one ``rq worker`` serves one run for a while.
+
+Its first act is to open the next seat, before numpy is imported, so that the next worker need not wait.
+It always returns normally: whatever goes wrong is reported to the run, not to RQ.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import random
+import signal
+import sys
+import time
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from es_queue.errors import EsQueueError
+from es_queue.numerics import fix_numeric_environment
+from es_queue.private_folder import private_folder
+from es_queue.protocol.channel import RUNNING, Clocks
+from es_queue.protocol.keys import RunKeys, parse_seat_id
+
+if TYPE_CHECKING:
+    import redis
+
+    from es_queue.config import RunConfig
+    from es_queue.protocol.redis_channel import RedisWorkerChannel
+    from workers.life import Life
+    from workers.rollout import Watch
+
+
+def take() -> None:
+    """Serve the run that the job's id names until told to leave. RQ calls this."""
+    from rq import get_current_job
+
+    job = get_current_job()
+    if job is None:
+        raise EsQueueError("workers.seat.take runs as an RQ job: start it with rq worker")
+    run, nonce = parse_seat_id(job.id)
+    from es_queue.protocol.connection import client_like
+
+    client = client_like(job.connection)
+    seat = Seat(client, run, nonce, job, clocks_from_environment())
+    seat.open_next()
+    fix_numeric_environment()
+    seat.sit()
+
+
+def clocks_from_environment() -> Clocks:
+    """The protocol's clocks; ES_QUEUE_CLOCKS (JSON by field name) changes them, for tests and unusual networks."""
+    text = os.environ.get("ES_QUEUE_CLOCKS")
+    return Clocks(**{name: float(value) for name, value in json.loads(text).items()}) if text else Clocks()
+
+
+class Seat:
+    """One seat of one run on this worker."""
+
+    def __init__(self, client: redis.Redis, run: str, nonce: str, job: Any, clocks: Clocks) -> None:
+        self._client: Any = client
+        self.run, self.nonce, self.clocks = run, nonce, clocks
+        self.queue, self.rq_name, self.timeout = job.origin, job.worker_name or "", int(job.timeout)
+
+    def open_next(self) -> None:
+        """Open the next seat, while the run is running; the master's keeper repairs what fails here."""
+        from es_queue.protocol.connection import OUTAGES
+        from es_queue.protocol.seats import open_seats
+
+        try:
+            if self._client.hget(RunKeys(self.run).progress, "state") == RUNNING.encode():
+                open_seats(self._client, self.queue, self.run, self.nonce, 1, self.timeout)
+        except OUTAGES:
+            return
+
+    def sit(self) -> None:
+        """Join, serve, leave; a seat that crashed before on this worker waits longer each time."""
+        from es_queue.numerics import single_threaded_blas
+        from es_queue.protocol.redis_channel import RedisWorkerChannel
+        from workers.rollout import Watch
+        from workers.serve import worker_id
+
+        watch = Watch()
+        install_sigterm(watch)
+        reseed_global_generators()
+        single_threaded_blas()
+        guard = CrashGuard(self.rq_name)
+        channel = RedisWorkerChannel(self._client, self.run, worker_id(platform.node()), self.rq_name)
+        time.sleep(guard.enter())
+        try:
+            self._serve(channel, watch)
+        except EsQueueError as error:
+            self.say(f"left: {error}")
+        except Exception as error:
+            channel.report(json.dumps({"time": time.time(), "worker": channel.worker, "reason": repr(error)[:400], "trace": traceback.format_exc(limit=-12)}))
+            self.say(f"left: {type(error).__name__}: {error}")
+        else:
+            self.say(f"left: {watch.leaving}")
+            guard.leave()
+        finally:
+            channel.depart()
+
+    def _serve(self, channel: RedisWorkerChannel, watch: Watch) -> None:
+        from es_queue.config import RunConfig
+        from es_queue.errors import EnvironmentFailure
+        from workers.join import Refusal, check_noise, join, pause_between_refusals, wait
+        from workers.serve import Server
+
+        raw = channel.config()
+        if raw is None:
+            watch.leaving = "the run is gone"
+            return
+        config = RunConfig.from_json(raw)
+        about = {
+            "host": platform.node(), "pid": str(os.getpid()), "rq_name": self.rq_name, "backend": config.backend,
+            "python": platform.python_version(), "block": "", "steps_per_second": "0", "late": "0", "joined": f"{time.time():.0f}",
+        }  # fmt: skip
+        server: Server | None = None
+        life = self._life(channel, watch, config, lambda: {**about, **figures(server, watch)})
+        channel.arrive(about, self.clocks.beat_ttl)
+        life.start()
+        refusals = 0
+        try:
+            while not watch.leaving:
+                try:
+                    joined = join(config, watch)
+                    check_noise(channel.task(), joined.noise_digest)
+                except (Refusal, EnvironmentFailure) as error:
+                    about["refuses"] = f"{type(error).__name__}: {error}"[:400]
+                    self.say(f"cannot join: {error}")
+                    wait(watch, pause_between_refusals(refusals), self.clocks.leave_poll)
+                    refusals += 1
+                    continue
+                about.pop("refuses", None)
+                about["numerics"] = joined.numerics
+                server = Server(channel, joined.evaluator, self.clocks, joined.noise_digest)
+                self.say(f"joined as {channel.worker}: {config.env}, {config.strategy}, {config.backend} back end")
+                server.serve()
+        finally:
+            life.end()
+
+    def _life(self, channel: RedisWorkerChannel, watch: Watch, config: RunConfig, about: Any) -> Life:
+        """The life thread, with a channel and a connection of its own."""
+        from es_queue.protocol.connection import client_like
+        from es_queue.protocol.redis_channel import Again, RedisWorkerChannel
+        from workers.life import Life, end_this_process
+
+        own = RedisWorkerChannel(client_like(self._client), self.run, channel.worker, self.rq_name, Again(seconds=60))
+        horse = is_horse()
+
+        def expire() -> None:
+            channel_text = {"time": time.time(), "worker": channel.worker, "environment": config.env, "reason": f"an episode lasted longer than {config.wall_limit:g} s"}
+            own.report(json.dumps(channel_text))
+            if horse:
+                end_this_process()
+
+        parent = os.getppid() if horse else None
+        return Life(own, watch, about, self.clocks, wall_limit=config.wall_limit, expire=expire, parent=parent, speak=lambda text: self.say(f"{about().get('generation', '')} {text}"))
+
+    def say(self, text: str) -> None:
+        """One line on the worker's terminal."""
+        print(f"es-queue {self.run}: {text}", file=sys.stdout, flush=True)
+
+
+def figures(server: Any, watch: Watch) -> dict[str, str]:
+    """What changes in a worker's hash from beat to beat."""
+    if server is None:
+        return {}
+    shown = "" if server.generation is None else f"generation {server.generation}"
+    return {"block": server.block, "late": str(server.late), "blocks": str(server.blocks), "steps": str(watch.steps), "generation": shown}
+
+
+def is_horse() -> bool:
+    """Whether RQ forked this process for the job: then SIGTERM is the default, and the process is ours to end."""
+    return signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def install_sigterm(watch: Watch) -> None:
+    """In a forked horse SIGTERM means leave cleanly; in a worker that runs jobs itself the handler is RQ's."""
+    if is_horse():
+
+        def leave(*_: object) -> None:
+            watch.leaving = watch.leaving or "SIGTERM"
+
+        signal.signal(signal.SIGTERM, leave)
+
+
+def reseed_global_generators() -> None:
+    """Forks share numpy's global generator with their parent; nothing of ours draws from it, a user's code may."""
+    import numpy as np
+
+    random.seed(os.urandom(16))
+    np.random.seed(int.from_bytes(os.urandom(4), "little"))
+
+
+class CrashGuard:
+    """Counts, per RQ worker, seats that did not end cleanly; each makes the next one wait longer, up to a minute."""
+
+    def __init__(self, rq_name: str) -> None:
+        safe = "".join(letter if letter.isalnum() else "_" for letter in rq_name)[:80] or "worker"
+        folder = private_folder()
+        self._path = folder / f"{safe}.seat" if folder else None
+
+    def enter(self) -> float:
+        """Note that a seat begins; returns seconds to wait first."""
+        if self._path is None:
+            return 0.0
+        try:
+            count = int(self._path.read_text()) if self._path.exists() else 0
+            self._path.write_text(str(count + 1))
+        except (OSError, ValueError):
+            return 0.0
+        return float(min(60, 2 ** (count - 1))) if count > 0 else 0.0
+
+    def leave(self) -> None:
+        """The seat ended cleanly."""
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)

@@ -1,0 +1,114 @@
+"""A seated worker: claim → perturb → roll out → push, until it is told to leave."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from es_queue.errors import DecodeError
+from es_queue.protocol.channel import Clocks, WorkerChannel
+from es_queue.protocol.messages import Block, Task
+from workers.evaluate import Evaluator, Failure, Floats
+from workers.host_cache import HostCache
+from workers.rollout import Leaving
+
+
+@dataclass(frozen=True)
+class Published:
+    """An open publication as this worker holds it."""
+
+    task: Task
+    parameters: Floats
+
+
+class Server:
+    """Serves blocks of one run over a channel. ``late``, ``blocks`` and ``block`` are shown in the worker's hash."""
+
+    def __init__(self, channel: WorkerChannel, evaluator: Evaluator, clocks: Clocks, noise_digest: str) -> None:
+        self._channel, self._evaluator, self._clocks, self._noise = channel, evaluator, clocks, noise_digest
+        self._cache = HostCache(channel.run)
+        self._open: Published | None = None
+        self.poll = clocks.leave_poll
+        self.late = 0
+        self.blocks = 0
+        self.block = ""
+
+    @property
+    def generation(self) -> int | None:
+        return None if self._open is None else self._open.task.generation
+
+    def serve(self) -> None:
+        """Until the watch says leave; unfinished blocks go back to the head of todo (rule 13)."""
+        watch = self._evaluator.watch
+        try:
+            while not watch.leaving:
+                block = self._next_block()
+                if block is not None:
+                    self._work(block)
+        except Leaving:
+            pass
+        finally:
+            self._channel.give_back(self._channel.claimed())
+
+    def _next_block(self) -> Block | None:
+        """What I hold already comes first: the reply to an earlier claim may have been lost (rule 5)."""
+        held = self._channel.claimed()
+        return held[0] if held else self._channel.claim(self._clocks.claim_wait)
+
+    def _work(self, block: Block) -> None:
+        published = self._published(block)
+        if published is None:
+            self._channel.drop(block)
+            return
+        self.block = f"{block.kind} {block.start} {block.stop}"
+        answer = self._evaluator.evaluate(published.task, published.parameters, block, self._channel.worker, self.report)
+        self.block = ""
+        self.blocks += 1
+        if not self._channel.answer(block, answer.encode()):
+            self.late += 1
+
+    def _published(self, block: Block) -> Published | None:
+        """The block's publication, None when it has closed (rule 2)."""
+        if self._open is None or self._open.task.publication != block.publication:
+            self._open = self._fetch()
+        found = self._open
+        return found if found is not None and found.task.publication == block.publication else None
+
+    def _fetch(self) -> Published | None:
+        raw = self._channel.task()
+        if raw is None:
+            return None
+        try:
+            task = Task.decode(raw)
+        except DecodeError:
+            return None
+        if task.noise != self._noise or not self._evaluator.fits(task):
+            return None
+        size = 4 * task.size
+        data = self._cache.get(task.publication, size, task.digest, lambda: self._channel.parameters(task.publication, size))
+        if data is None:
+            return None
+        self.poll = task.poll
+        return Published(task, np.frombuffer(data, "<f4").astype(np.float32))
+
+    def report(self, failure: Failure) -> None:
+        """Tell people of an episode that raised."""
+        config = self._evaluator.config
+        self._channel.report(
+            json.dumps(
+                {
+                    "time": round(time.time(), 3), "worker": self._channel.worker, "environment": config.env, "seed": failure.seed,
+                    "slot": failure.slot, "generation": self.generation, "reason": failure.reason, "trace": failure.trace[-4000:],
+                }
+            )
+        )  # fmt: skip
+
+
+def worker_id(host: str) -> str:
+    """``<host>-<pid>-<6 hex>``, new for each seat, so that no two lives share a claims list."""
+    name = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "._-") else "_" for letter in host)[:100] or "host"
+    return f"{name}-{os.getpid()}-{os.urandom(3).hex()}"
