@@ -9,7 +9,8 @@ from typing import Protocol
 
 from es_queue.errors import EnvironmentFailure
 from es_queue.protocol import messages
-from es_queue.protocol.channel import Clocks, MasterChannel, Publish, Reconciled
+from es_queue.protocol.channel import MasterChannel, Publish, Reconciled
+from es_queue.protocol.clocks import Clocks
 from es_queue.protocol.messages import Block
 from master.collect import Ledger, blocks_of
 from master.learn import Record

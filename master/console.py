@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol, TextIO
 
 from es_queue.config import RunConfig
-from master.figures import Record, Value, expectation, finite, generation_line, printable, summary_lines
+from master.wording import Record, Value, expectation, finite, generation_line, printable, summary_lines
 
 #: A log has at most a line in so many seconds, evaluations and the ends apart.
 LINE_SECONDS = 1.0

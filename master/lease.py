@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable
 
 from es_queue.errors import RunBusyError
-from es_queue.protocol.channel import Clocks, MasterChannel
+from es_queue.protocol.channel import MasterChannel
+from es_queue.protocol.clocks import Clocks
 from es_queue.protocol.messages import token_number
 
 

@@ -17,7 +17,7 @@ from rich.text import Text
 from es_queue.config import RunConfig
 from es_queue.episode_rules import parse_target
 from master.console import SafeStream, started_lines
-from master.figures import (
+from master.wording import (
     Record,
     Value,
     bar,

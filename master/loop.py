@@ -14,14 +14,15 @@ from es_queue.errors import EnvironmentFailure
 from es_queue.figures import Figures, figures_of
 from es_queue.numerics import bytes_digest
 from es_queue.protocol import messages
-from es_queue.protocol.channel import RUNNING, Clocks, MasterChannel, Publish
+from es_queue.protocol.channel import RUNNING, MasterChannel, Publish
+from es_queue.protocol.clocks import Clocks
 from es_queue.protocol.messages import Task
 from master import checkpoint
 from master.budget import reason_to_stop
-from master.collect import Expectations, Ledger, blocks_of
+from master.collect import Expectations, Ledger
 from master.collector import Collector, Interrupted
 from master.learn import Closed, Learner, Record, closed, episodes_record, evaluation_record, returns_of, steps_of, training_record
-from master.state import CLOSING, FINAL, TRAINING, Best, Floats, RunState
+from master.state import CLOSING, FINAL, TRAINING, Best, Counters, Floats, RunState
 
 __all__ = ["Interrupted", "Loop", "Outcome"]
 
@@ -65,6 +66,7 @@ class Loop:
         self._record: Record = {}
         self._saved = 0.0
         self._began = time.monotonic()
+        self._current: tuple[RunState, bytes] | None = None
 
     def run(self, state: RunState, adopted: str | None = None) -> Outcome:
         """Train until a budget, the target or a person ends it, then play the chosen parameters' final episodes.
@@ -106,7 +108,8 @@ class Loop:
     def _publish(
         self, state: RunState, vector: Floats, mean: Floats, std: Floats, wanted: dict[str, int], adopted: str | None = None
     ) -> Ledger:
-        publication = adopted or f"{state.generation}.{self._token}"
+        # The final episodes are published after the closing generation, so under the next number.
+        publication = adopted or f"{state.generation + (state.stage == FINAL)}.{self._token}"
         data = vector.astype("<f4").tobytes()
         task = Task(
             publication, self._learner.strategy.sigma(state.strategy), state.step_limit, len(vector), bytes_digest(data),
@@ -142,10 +145,19 @@ class Loop:
 
     def _save(self, state: RunState, data: bytes) -> None:
         """The disk's checkpoint follows an accepted publish; not more often than every few seconds."""
+        self._current = (state, data)
         if self._checkpoints is None or (time.monotonic() - self._saved < DISK_SECONDS and state.stage == TRAINING):
             return
         self._checkpoints.save(state.generation, data)
         self._saved = time.monotonic()
+
+    def current_or_none(self) -> tuple[RunState, bytes] | None:
+        """The state of the open generation and its checkpoint; None before the first publish."""
+        return self._current
+
+    def current(self) -> tuple[RunState, bytes]:
+        assert self._current is not None, "nothing was published yet"
+        return self._current
 
     # --- collect
 
@@ -191,6 +203,7 @@ class Loop:
         self._record |= {"seconds_update": time.monotonic() - began, **self._totals(after, done)}
         self._save_best(state, judged)
         self._sink.generation(self._record)
+        refuse_hopeless(after, self._config)
         return self._staged(after, confirmed)
 
     def _staged(self, state: RunState, confirmed: bool) -> RunState:
@@ -203,7 +216,7 @@ class Loop:
         reason = reason_to_stop(self._config, state) if going else "stopped by the caller"
         return replace(state, stage=CLOSING, reason=reason) if reason else state
 
-    def _counted(self, state: RunState, done: Closed, ledger: Ledger):  # type: ignore[no-untyped-def]
+    def _counted(self, state: RunState, done: Closed, ledger: Ledger) -> Counters:
         individuals = [one for result in done.results for one in result.fitness]
         equal = bool(individuals) and min(individuals) == max(individuals)
         cut = sum(sum(one.cut) for one in done.results)

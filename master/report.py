@@ -11,7 +11,7 @@ from typing import TextIO
 
 from es_queue.config import RunConfig
 from master.console import JsonView, LogView, QuietView, SafeStream, View, json_line
-from master.figures import Record, finite, printable
+from master.wording import Record, finite, printable
 
 __all__ = ["Record", "Report"]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from es_queue.config import RunConfig
 from es_queue.noise import NoiseTable
-from es_queue.protocol.channel import Clocks
+from es_queue.protocol.clocks import Clocks
 from es_queue.protocol.memory_channel import MemoryMasterChannel, MemoryServer, MemoryWorkerChannel
 from master.collector import Collector
 from master.lease import take

@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable
 
 from es_queue.errors import EsQueueError
-from es_queue.protocol.channel import PAUSED, RUNNING, Clocks, WorkerChannel
+from es_queue.protocol.channel import PAUSED, RUNNING, WorkerChannel
+from es_queue.protocol.clocks import Clocks
 from workers.rollout import Watch
 
 SPEAK_SECONDS = 10.0

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 from es_queue.errors import EsQueueError
 from es_queue.numerics import fix_numeric_environment
 from es_queue.private_folder import private_folder
-from es_queue.protocol.channel import RUNNING, Clocks
+from es_queue.protocol.channel import RUNNING
+from es_queue.protocol.clocks import Clocks, clocks_from_environment
 from es_queue.protocol.keys import RunKeys, parse_seat_id
 
 if TYPE_CHECKING:
@@ -46,12 +47,6 @@ def take() -> None:
     seat.open_next()
     fix_numeric_environment()
     seat.sit()
-
-
-def clocks_from_environment() -> Clocks:
-    """The protocol's clocks; ES_QUEUE_CLOCKS (JSON by field name) changes them, for tests and unusual networks."""
-    text = os.environ.get("ES_QUEUE_CLOCKS")
-    return Clocks(**{name: float(value) for name, value in json.loads(text).items()}) if text else Clocks()
 
 
 class Seat:

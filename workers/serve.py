@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from es_queue.errors import DecodeError
-from es_queue.protocol.channel import Clocks, WorkerChannel
+from es_queue.protocol.channel import WorkerChannel
+from es_queue.protocol.clocks import Clocks
 from es_queue.protocol.messages import Block, Task
 from workers.evaluate import Evaluator, Failure, Floats
 from workers.host_cache import HostCache

@@ -16,23 +16,6 @@ RUNNING, PAUSED, STOPPING, STOPPED, FINISHED, FAILED = "running", "paused", "sto
 
 
 @dataclass(frozen=True)
-class Clocks:
-    """Every time constant of the protocol, in seconds. Blocking calls stay below the 5 s socket timeout."""
-
-    lease: float = 10.0
-    renew: float = 1.0
-    beat_ttl: float = 5.0
-    beat: float = 1.0
-    leave_poll: float = 0.2
-    claim_wait: float = 0.25
-    collect_wait: float = 1.0
-    reconcile: float = 1.0
-    overdue: float = 1.0
-    seat_lease: float = 600.0
-    seat_margin: float = 60.0
-
-
-@dataclass(frozen=True)
 class Publish:
     """Everything that becomes true at once when a publication opens."""
 

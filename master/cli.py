@@ -1,0 +1,98 @@
+"""es-master: parse, connect or start the private server, take the lease, train, exit code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
+
+from es_queue.errors import EXIT_DONE, EXIT_INTERRUPTED, EsQueueError
+from es_queue.numerics import fix_numeric_environment
+
+if TYPE_CHECKING:
+    from es_queue.config import RunConfig
+    from master.options import Launch
+    from master.report import Report
+    from master.session import Place, Session
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command; see ``es-master --help``. Returns the exit code."""
+    fix_numeric_environment()
+    if "" not in sys.path and "." not in sys.path:
+        sys.path.append(".")  # a user's own module:Id stands in the current folder, as for rq worker
+    from master.options import parse
+
+    try:
+        values, launch = parse(argv)
+        refuse_shadowed()
+        return run(values, launch)
+    except EsQueueError as error:
+        print(f"es-master: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+
+
+def refuse_shadowed() -> None:
+    """Another package called ``workers`` before ours would make every seat fail: say so now."""
+    import importlib.util
+    from pathlib import Path
+
+    from es_queue.errors import UsageError
+
+    found = importlib.util.find_spec("workers")
+    ours = Path(__file__).resolve().parent.parent / "workers"
+    where = None if found is None or not found.submodule_search_locations else Path(next(iter(found.submodule_search_locations))).resolve()
+    if where != ours:
+        raise UsageError(f"the package 'workers' that Python finds is {where}, not es-queue's: run from another folder, or take that one off PYTHONPATH")
+
+
+def run(values: dict[str, Any], launch: Launch) -> int:
+    """Train with a view for this terminal; Ctrl-C once stops between two looks at the results, twice at once."""
+    from es_queue.numerics import single_threaded_blas
+    from es_queue.protocol.clocks import clocks_from_environment
+    from master.options import resolve
+    from master.session import Session, resumable_changes
+
+    single_threaded_blas()
+    config = resolve(values) if launch.resume is None else None
+    reports: list[Report] = []
+
+    def view(place: Place, config: RunConfig, redis_name: str) -> Report:
+        from master.report import Report
+
+        reports.append(Report(place.run, place.run_dir, config, quiet=launch.quiet, json_lines=launch.json, redis_name=redis_name))
+        return reports[-1]
+
+    stop = StopSignals()
+    session = Session(launch, clocks_from_environment(), view, lambda: stop.asked)
+    stop.install(session)
+    try:
+        summary = session.drive(config, resumable_changes(values))
+    finally:
+        for report in reports:
+            report.close()
+    return EXIT_INTERRUPTED if summary["state"] == "stopped" else EXIT_DONE
+
+
+class StopSignals:
+    """SIGINT and SIGTERM: the first asks, the second ends everything at once."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def install(self, session: Session) -> None:
+        def handle(number: int, frame: object) -> None:
+            if self.asked:
+                session.kill()
+                os._exit(EXIT_INTERRUPTED)
+            self.asked = True
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, handle)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

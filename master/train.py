@@ -1,0 +1,58 @@
+"""Training from Python: the same as the command, returning the summary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from es_queue.config import RunConfig
+from es_queue.numerics import fix_numeric_environment, single_threaded_blas
+
+
+class Silent:
+    """A view for Python: the caller's function hears of each generation, warnings go to ``note``."""
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self.note = note
+
+    def started(self, about: dict[str, str]) -> None: ...
+
+    def generation(self, record: dict[str, Any]) -> None: ...
+
+    def live(self, figures: dict[str, Any]) -> None: ...
+
+    def summary(self, record: dict[str, Any]) -> None: ...
+
+
+def train(
+    config: RunConfig, on_generation: Callable[[dict[str, Any]], bool | None] | None = None, *,
+    redis_url: str | None = None, workers: int | None = None, queue: str = "default", run: str | None = None,
+    run_dir: str | Path | None = None, resume: str | None = None, noise_dir: str | Path | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Train and return the summary (the keys of the command's ``{"event": "summary"}``).
+
+    config: zeros and "auto" become defaults as on the command line; recipes are not applied, for every field of a
+        RunConfig has a value (``master.options.resolve({"env": …})`` makes one with the recipe)
+    on_generation: called with each generation's figures; returning False ends the run
+    redis_url: None starts a private server and local workers, whatever the environment says; the rest as the flags
+    Call it from the main thread, to which the child processes are bound. Raises EsQueueError in one sentence.
+    """
+    fix_numeric_environment()
+    single_threaded_blas()
+    import warnings
+
+    from es_queue.config import from_values
+    from es_queue.protocol.clocks import clocks_from_environment
+    from master.options import Launch
+    from master.session import Session
+
+    launch = Launch(redis_url, workers, queue, run, Path(run_dir) if run_dir else None, resume, Path(noise_dir) if noise_dir else None)
+    checked = from_values(config.to_dict(), "the configuration") if resume is None else None
+    view = Silent(lambda text: warnings.warn(text, stacklevel=2))
+    session = Session(launch, clocks_from_environment(), lambda *_: view, lambda: False)
+
+    def keep_going(record: dict[str, Any]) -> bool:
+        return on_generation is None or on_generation(record) is not False
+
+    return session.drive(checked, {}, keep_going)
