@@ -276,7 +276,7 @@ class Loop:
     # --- what people read
 
     def _progress(self, state: RunState) -> Mapping[str, str]:
-        shown = {name: value for name, value in self._record.items() if value is not None}
+        shown = {name: value for name, value in self._record.items() if value is not None and name != "publication"}
         renamed = {"reward_mean": shown.get("return_mean", ""), "reward_max": shown.get("return_max", "")}
         about = {"state": RUNNING, "stage": state.stage, "env": self._config.env, "strategy": self._config.strategy, "noise": self._noise}
         last = {"eval_mean": state.last_evaluation} if state.last_evaluation is not None else {}

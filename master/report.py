@@ -42,7 +42,7 @@ class Report:
         self, run: str, run_dir: Path, config: RunConfig, *, quiet: bool, json_lines: bool, redis_name: str,
         stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        self._about = {"redis": redis_name, "folder": str(run_dir)}
+        self._about = {"redis": redis_name, "folder": str(run_dir), "seed": str(config.seed)}
         self._clock = clock
         self._metrics = MetricsFile(run_dir / METRICS)
         out = SafeStream(sys.stdout if stream is None else stream)

@@ -183,8 +183,6 @@ def summary_lines(record: Mapping[str, Value]) -> list[str]:
             lines.append(f"  {label:<12}{printable(record[name], 4096)}")
     if record.get("best_checkpoint"):
         lines.append(f"  {'play it':<12}es-play {printable(record['best_checkpoint'], 4096)}")
-    if record.get("state") != "finished" and record.get("run"):
-        lines.append(f"  {'go on':<12}es-master --resume {printable(record['run'])}")
     return lines
 
 

@@ -73,11 +73,11 @@ class DrawnWalker(LeanWalker):
         ]
 
     def _show(self, observation: NDArray[np.float32]) -> None:
-        """Point the canvas at the walker's place; the lidar's ends follow from the ten readings."""
+        """Point the canvas at the walker; the lidar's ends follow from the last ten observations."""
         x, y = self.body.hull.position
         self._canvas.scroll = x - _VIEW_WIDTH / 5
         self._canvas.lidar = [
-            SimpleNamespace(p1=(x, y), p2=(x + right * float(reach), y - down * float(reach)))
+            SimpleNamespace(p1=(x, y), p2=(_along(x, x + right, reach), _along(y, y - down, reach)))
             for (right, down), reach in zip(LIDAR, observation[14:], strict=True)
         ]
         if self._canvas.render_mode == "human":
@@ -91,6 +91,11 @@ class DrawnWalker(LeanWalker):
         obstacles = [_drawn([f], _OBSTACLE) for f in ground[edges:]]
         legs = [_drawn(leg.fixtures, _LEGS[i // 2]) for i, leg in enumerate(body.legs)]
         return [*turf, *obstacles, *legs, _drawn(body.hull.fixtures, _HULL)]
+
+
+def _along(start: float, end: float, fraction: np.float32) -> float:
+    """Where a ray was ended, as Box2D computes it in float32; a pixel may hang on the last bit."""
+    return float((1 - fraction) * np.float32(start) + fraction * np.float32(end))
 
 
 def _drawn(fixtures: Any, colors: tuple[Any, Any]) -> SimpleNamespace:

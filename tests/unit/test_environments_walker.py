@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
-import Box2D
 import gymnasium
 import numpy as np
 import pytest
@@ -76,7 +77,7 @@ def test_lean_observations_are_gymnasiums_to_the_bit(hardcore: bool, v2: bool, k
             seen, gained, over = lean.step(action)
             assert np.array_equal(seen, observation)
             assert over == terminated
-            assert gained == pytest.approx(float(reward), abs=1e-5)
+            assert gained == pytest.approx(float(reward), abs=3e-5)
             steps += 1
             if over:
                 break
@@ -146,7 +147,7 @@ def test_each_id_opens_its_own_walker(environment: str, hardcore: bool, v2: bool
 
 
 def test_the_registered_version_2_repeats_itself_by_seed() -> None:
-    walker: Any = gymnasium.make("BipedalWalker-v2").unwrapped
+    walker: Any = gymnasium.make(gymnasium.registry["BipedalWalker-v2"]).unwrapped
     episodes = []
     for seed in (3, 4, 3):
         walker.reset(seed=seed)
@@ -159,10 +160,12 @@ def test_the_registered_version_2_repeats_itself_by_seed() -> None:
 def test_a_fall_costs_a_hundred_and_the_step_before_does_not() -> None:
     lean = LeanWalker(False)
     lean.reset(0)
-    rewards, over = [], False
-    while not over:
-        _, reward, over = lean.step(np.array([1, -1, -1, 1], np.float32))
+    rewards = []
+    for _ in range(500):
+        _, reward, over = lean.step(np.array([1, 1, 1, 1], np.float32))
         rewards.append(reward)
+        if over:
+            break
     assert rewards[-1] == -100.0
     assert max(abs(reward) for reward in rewards[:-1]) < 5
 
@@ -185,14 +188,28 @@ def test_actions_beyond_the_bounds_count_as_the_bounds() -> None:
     assert all(np.array_equal(a[0], b[0]) and a[1] == b[1] for a, b in zip(*ends, strict=True))
 
 
-def test_the_body_leaves_nothing_in_the_world_before() -> None:
-    lean = LeanWalker(True)
-    worlds = []
-    for seed in range(3):
-        lean.reset(seed)
-        worlds.append(lean.body.world)
-    assert len({id(world) for world in worlds}) == 3
-    assert all(isinstance(world, Box2D.b2World) for world in worlds)
+def test_an_interrupt_in_the_middle_of_a_step_neither_aborts_nor_spoils_the_next_episode() -> None:
+    program = """
+import signal, numpy as np
+from es_queue.environments.lean_walker import LeanWalker
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+signal.signal(signal.SIGALRM, interrupt)
+walker, action = LeanWalker(False), np.array([1, -1, -1, 1], np.float32)
+first = walker.reset(1)
+for attempt in range(150):
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.002 + attempt * 1e-5)
+        while True:
+            walker.step(action)
+    except KeyboardInterrupt:
+        assert np.array_equal(walker.reset(1), first)
+print("whole")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "whole\n", done.stderr
 
 
 @pytest.mark.parametrize("environment", ["BipedalWalker-v2", "BipedalWalkerHardcore-v3"])
@@ -217,11 +234,10 @@ def test_a_drawn_walker_gives_gymnasiums_pictures(hardcore: bool) -> None:
     drawn.reset(9)
     act = actions("heuristic", 9)
     seen = np.zeros(24, np.float32)
-    for step in range(40):
+    for _ in range(40):
         picture, theirs = drawn.render(), stock.render()
         assert picture is not None and picture.shape == (400, 600, 3)
-        # The lidar's end is computed from its reading, so that its line may be a pixel off.
-        assert (picture != theirs).any(axis=2).sum() < 60, step
+        assert np.array_equal(picture, theirs)
         action = act(seen)
         seen = drawn.step(action)[0]
         stock.step(action)
@@ -230,13 +246,9 @@ def test_a_drawn_walker_gives_gymnasiums_pictures(hardcore: bool) -> None:
 
 def test_the_stream_is_that_of_the_cxx_standard() -> None:
     stream = StandardStream(5489)
-    for _ in range(9999):
-        last = stream.word()
-    assert (last, stream.word()) != (stream.word(), last)
-    again = StandardStream(5489)
-    again.skip(9999)
-    # The C++ standard, [rand.predef]: the 10000th value of a default mt19937 (seed 5489).
-    assert again.word() == 4123659995
+    stream.skip(9999)
+    # [rand.predef]: the 10000th value of a default-constructed mt19937, whose seed is 5489.
+    assert stream.word() == 4123659995
 
 
 @pytest.mark.parametrize(("low", "high"), [(3, 4), (1, 2), (5, 9), (1, 3)])

@@ -88,7 +88,7 @@ def play(world: Any, seed: int, actions: list[Any]) -> list[tuple[bytes, float, 
 
 
 def some_actions(environment: str, count: int, seed: int) -> list[Any]:
-    space = gymnasium.make(environment).action_space
+    space = gymnasium.make(gymnasium.registry[environment]).action_space
     space.seed(seed)
     drawn = [space.sample() for _ in range(count)]
     return [int(a) if isinstance(space, spaces.Discrete) else a for a in drawn]
@@ -114,7 +114,10 @@ def test_a_stock_walker_does_not_depend_on_the_episodes_before() -> None:
 
 @pytest.mark.parametrize("environment", ["CartPole-v1", "Pendulum-v1", "LunarLanderContinuous-v3"])
 def test_a_stock_world_plays_what_gymnasium_plays(environment: str) -> None:
-    plain, world = gymnasium.make(environment), open_world(EnvironmentRequest(environment))
+    plain, world = (
+        gymnasium.make(gymnasium.registry[environment]),
+        open_world(EnvironmentRequest(environment)),
+    )
     assert np.array_equal(world.reset(3), np.asarray(plain.reset(seed=3)[0], np.float32))
     for action in some_actions(environment, 60, 1):
         observation, reward, terminated, _, _ = plain.step(action)
@@ -198,9 +201,7 @@ def test_observations_become_flat_float32(
         (spaces.MultiBinary([2, 3]), "multibinary", 6),
     ],
 )
-def test_an_idle_action_is_an_action_of_its_space(
-    space: spaces.Space[Any], kind: str, outputs: int
-) -> None:
+def test_an_idle_action_is_an_action_of_its_space(space: spaces.Space[Any], kind: str, outputs: int) -> None:
     spec = action_spec(space, "Own-v0")
     assert (spec.kind, spec.outputs) == (kind, outputs)
     assert space.contains(action_adapter(space)(idle_action(spec)))

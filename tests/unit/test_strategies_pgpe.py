@@ -56,6 +56,13 @@ def test_a_common_offset_of_utilities_does_not_change_sigma() -> None:
     np.testing.assert_allclose(one, other, rtol=1e-6)
 
 
+def test_sigma_does_not_change_where_every_perturbation_is_one_deviation_long() -> None:
+    strategy, ones = made(), ArrayNoise(np.ones(500, np.float32))
+    utilities_of_any_mean = np.arange(2.0 * PAIRS).reshape(PAIRS, 2)
+    after = strategy.next_sigma(SIGMA, Batch(ones, INDICES, BATCH.fitness), utilities_of_any_mean)
+    assert np.array_equal(after, SIGMA)
+
+
 def test_sigma_grows_along_what_helps_when_far_and_shrinks_along_what_hurts_both_ways() -> None:
     strategy = made()
     rows = NOISE.rows(INDICES, 0, SIZE)

@@ -17,7 +17,9 @@ redis.call('SET', KEYS[3], task)
 redis.call('SET', KEYS[4], generation)
 redis.call('SET', KEYS[6], config)
 if checkpoint ~= '' then redis.call('SET', KEYS[8], checkpoint) end
-redis.call('HSET', KEYS[2], 'publication', publication, unpack(progress))
+progress[#progress + 1] = 'publication'
+progress[#progress + 1] = publication
+redis.call('HSET', KEYS[2], unpack(progress))
 if #history > 0 then redis.call('XADD', KEYS[7], 'MAXLEN', '~', 10000, '*', unpack(history)) end
 redis.call('ZADD', KEYS[12], 'NX', now, run)
 redis.call('PERSIST', KEYS[11])
