@@ -44,7 +44,7 @@ class FencedError(RunBusyError):
     """Another master took this run over; nothing that we write counts any more."""
 
 
-class EnvironmentFailure(EsQueueError):
+class EnvironmentFailure(EsQueueError):  # noqa: N818 - EnvironmentError is Python's own name for OSError
     """The environment is unknown, cannot be made, raises, or does not repeat itself."""
 
     exit_code = 5

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from es_queue.config import RunConfig
 from es_queue.errors import RunFolderError, UsageError
-from es_queue.normalization import FrozenStatistics
 from es_queue.spaces import EnvironmentSpec
 from master.state import Best, RunState
 

@@ -21,7 +21,17 @@ from master import checkpoint
 from master.budget import reason_to_stop
 from master.collect import Expectations, Ledger
 from master.collector import Collector, Interrupted
-from master.learn import Closed, Learner, Record, closed, episodes_record, evaluation_record, returns_of, steps_of, training_record
+from master.learn import (
+    Closed,
+    Learner,
+    Record,
+    closed,
+    episodes_record,
+    evaluation_record,
+    returns_of,
+    steps_of,
+    training_record,
+)
 from master.state import CLOSING, FINAL, TRAINING, Best, Counters, Floats, RunState
 
 __all__ = ["Interrupted", "Loop", "Outcome"]
@@ -277,7 +287,7 @@ class Loop:
 
     def _progress(self, state: RunState) -> Mapping[str, str]:
         shown = {name: value for name, value in self._record.items() if value is not None and name != "publication"}
-        renamed = {"reward_mean": shown.get("return_mean", ""), "reward_max": shown.get("return_max", "")}
+        renamed = {f"reward_{name}": shown[f"return_{name}"] for name in ("mean", "max") if f"return_{name}" in shown}
         about = {"state": RUNNING, "stage": state.stage, "env": self._config.env, "strategy": self._config.strategy, "noise": self._noise}
         last = {"eval_mean": state.last_evaluation} if state.last_evaluation is not None else {}
         return texts({**shown, **renamed, **about, **last, "generation": state.generation, "updated": f"{time.time():.3f}"})

@@ -25,8 +25,8 @@ from master.checkpoint import Checkpoints, write_atomically
 from master.collector import Collector, Interrupted
 from master.embedded import EmbeddedServer
 from master.household import Household
-from master.lease import holder_name, refuse_live, take
 from master.learn import Record
+from master.lease import holder_name, refuse_live, take
 from master.local_workers import LocalWorkers, default_workers
 from master.loop import Loop, Outcome
 from master.options import RESUMABLE, Launch

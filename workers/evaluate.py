@@ -6,6 +6,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,7 @@ from es_queue.strategies.base import Strategy
 from workers.rollout import ActionNoise, Episode, Leaving, Watch, actor, play
 
 Floats = NDArray[np.float32]
+Attempt = tuple[int, int, Callable[[], SlotResult]]  # slot, its first environment seed, and what plays it
 EVALUATION_STREAMS = {messages.EVAL: EVALUATION, messages.CONFIRM: CONFIRMATION, messages.FINAL: FINAL}
 
 
@@ -81,46 +83,47 @@ class Evaluator:
                     self.watch.began = None
         return Answer(task.publication, block.kind, worker, time.monotonic() - began, tuple(results), tuple(failures))
 
-    def _training(self, task: Task, published: Floats, block: Block) -> list[tuple[int, int, Callable[[], SlotResult]]]:
+    def _training(self, task: Task, published: Floats, block: Block) -> list[Attempt]:
         """Perturbed slots, or the centre on slot 0's seeds, under training's rules."""
         centre = block.kind == messages.CENTRE
         plan = plan_for(self.config, task.generation, self._policy.size, self._strategy.per_slot)
         slots = plan.slots(0, 1) if centre else plan.slots(block.start, block.stop)
         rules = training_rules(self.config, task.step_limit, self._strategy.fitness_by_sign)
         statistics = self._statistics(task)
-        attempts = []
+        attempts: list[Attempt] = []
         for row, slot in enumerate(range(block.start, block.stop)):
             index = -1 if centre else int(slots.noise_indices[row])
             seeds = slots.seeds[row, :1] if centre else slots.seeds[row]
             observe = bool(slots.sampled[row]) and not centre
-            key = int(slots.noise_keys[row])
-
-            def attempt(
-                slot: int = slot, index: int = index, seeds: NDArray[np.int64] = seeds, observe: bool = observe, key: int = key
-            ) -> SlotResult:
-                individuals = self._individuals(published, task.sigma, index)
-                return self._slot(slot, index, seeds, individuals, rules, statistics, observe, key)
-
-            attempts.append((slot, int(seeds[0, 0]), attempt))
+            play_slot = partial(self._perturbed, task, published, slot, index, seeds, rules, statistics, observe, int(slots.noise_keys[row]))
+            attempts.append((slot, int(seeds[0, 0]), play_slot))
         return attempts
 
-    def _evaluating(self, task: Task, published: Floats, block: Block) -> list[tuple[int, int, Callable[[], SlotResult]]]:
+    def _perturbed(
+        self, task: Task, published: Floats, slot: int, index: int, seeds: NDArray[np.int64], rules: EpisodeRules,
+        statistics: FrozenStatistics | None, observe: bool, key: int,
+    ) -> SlotResult:  # fmt: skip
+        individuals = self._individuals(published, task.sigma, index)
+        return self._slot(slot, index, seeds, individuals, rules, statistics, observe, key)
+
+    def _evaluating(self, task: Task, published: Floats, block: Block) -> list[Attempt]:
         """The unperturbed policy, one episode a slot, under the environment's own rules."""
         seeds = evaluation_seeds(self.config, EVALUATION_STREAMS[block.kind], task.generation, block.stop)
         centre = self._strategy.centre(published)[None]
         statistics = self._statistics(task)
-
-        def attempt(slot: int) -> SlotResult:
-            return self._slot(slot, -1, seeds[slot].reshape(1, 1), centre, self._evaluation, statistics, False, 0)
-
-        return [(slot, int(seeds[slot]), lambda slot=slot: attempt(slot)) for slot in range(block.start, block.stop)]
+        attempts: list[Attempt] = []
+        for slot in range(block.start, block.stop):
+            own = seeds[slot].reshape(1, 1)
+            attempts.append((slot, int(seeds[slot]), partial(self._slot, slot, -1, own, centre, self._evaluation, statistics, False, 0)))
+        return attempts
 
     def _individuals(self, published: Floats, sigma: float, index: int) -> Floats:
         """float32[individuals, size] of one slot."""
         if index < 0:
             return self._strategy.centre(published)[None]
-        noise = self.table.row(index, self._policy.size)
-        return self._strategy.individuals(published, sigma, noise[None])[0]
+        noise: Floats = self.table.row(index, self._policy.size)
+        individuals: Floats = self._strategy.individuals(published, sigma, noise[None])[0]
+        return individuals
 
     def _statistics(self, task: Task) -> FrozenStatistics | None:
         if not self.config.obs_norm:

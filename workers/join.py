@@ -27,7 +27,7 @@ CHECK_STEPS = 50
 CHECK_SEEDS = (0, 1, 0)
 
 
-class Refusal(EsQueueError):
+class Refusal(EsQueueError):  # noqa: N818 - the worker refuses; nothing is broken
     """This worker may not work for the run; the sentence says what differs."""
 
 

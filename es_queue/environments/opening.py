@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import overload
 
 import gymnasium
@@ -33,6 +34,7 @@ def describe(request: EnvironmentRequest) -> EnvironmentSpec:
         world = stock = StockWorld(entry, request)
         size, action, highest = stock.observation_size, stock.action, stock.highest_reward
         spec = _spec(entry, "stock", size, action, highest, clean_reset=stock.clean_reset)
+        spec = replace(spec, discrete_start=stock.discrete_start)
     try:
         _try_out(world, spec)
     finally:

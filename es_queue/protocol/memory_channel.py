@@ -8,7 +8,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from es_queue.errors import DecodeError, FencedError
-from es_queue.protocol.channel import Entry, MasterChannel, Orders, Owed, Publish, Reconciled, Stored, WorkerChannel
+from es_queue.protocol.channel import (
+    Entry,
+    MasterChannel,
+    Orders,
+    Owed,
+    Publish,
+    Reconciled,
+    Stored,
+    WorkerChannel,
+)
 from es_queue.protocol.messages import Block, token_number
 
 

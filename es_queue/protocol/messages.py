@@ -167,15 +167,10 @@ class SlotResult:
         individuals = len(raw[3]) if isinstance(raw[3], list) else 0
         if not 1 <= individuals <= MAX_INDIVIDUALS:
             raise DecodeError("a slot's result has an impossible number of individuals")
-        return cls(
-            _whole(raw[0], 0, MAX_SLOT),
-            _whole(raw[1], -1, 2**32),
-            _whole(raw[2], 0, 2**31 - 1),
-            tuple(_real(one) for one in _list(raw[3], individuals)),
-            tuple(_real(one) for one in _list(raw[4], individuals)),
-            *(tuple(_whole(one, 0, 2**40) for one in _list(part, individuals)) for part in raw[5:8]),
-            moments=_moments(raw[8]),
-        )
+        fitness, returns = (tuple(_real(one) for one in _list(part, individuals)) for part in raw[3:5])
+        steps, at_limit, cut = (tuple(_whole(one, 0, 2**40) for one in _list(part, individuals)) for part in raw[5:8])
+        slot, index, seed = _whole(raw[0], 0, MAX_SLOT), _whole(raw[1], -1, 2**32), _whole(raw[2], 0, 2**31 - 1)
+        return cls(slot, index, seed, fitness, returns, steps, at_limit, cut, _moments(raw[8]))
 
 
 @dataclass(frozen=True)

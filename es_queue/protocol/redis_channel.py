@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from importlib.resources import files
 from typing import Any, TypeVar
 
@@ -133,7 +134,8 @@ class RedisMasterChannel(MasterChannel):
         names = [own.epoch, own.progress, own.task, own.iteration, own.todo, own.config, own.history, own.checkpoint, own.attempts]
         names += [own.results(what.publication), own.parameters(what.publication), keys.RUNS]
         generation = what.publication.partition(".")[0]
-        arguments = [token, what.publication, generation, what.task, what.config, what.checkpoint or b"", own.prefix, self.run]
+        arguments: list[Any] = [token, what.publication, generation, what.task, what.config]
+        arguments += [what.checkpoint or b"", own.prefix, self.run]
         arguments += [time.time(), keys.RUN_SECONDS, *_counted(_flat(what.progress)), *_counted(_flat(what.history or {}))]
         lasting = [name for name in own.lasting() if name != own.epoch]
         arguments += [*_counted([str(block) for block in what.blocks]), *_counted(lasting)]
@@ -241,8 +243,8 @@ class RedisWorkerChannel(WorkerChannel):
     def parameters(self, publication: str, size: int) -> bytes | None:
         name, pieces = self.keys.parameters(publication), []
         for start in range(0, size, PIECE):
-            stop = min(size, start + PIECE) - 1
-            pieces.append(self.again(lambda start=start, stop=stop: self._client.getrange(name, start, stop)))  # twice: yes
+            piece = partial(self._client.getrange, name, start, min(size, start + PIECE) - 1)
+            pieces.append(self.again(piece))  # twice: yes
         found = b"".join(pieces)
         return found if len(found) == size else None
 
@@ -285,7 +287,7 @@ class RedisWorkerChannel(WorkerChannel):
             try:
                 found.append(Block.decode(entry))
             except DecodeError:
-                self.again(lambda entry=entry: self._client.lrem(self._mine, 0, entry))  # twice: yes
+                self.again(partial(self._client.lrem, self._mine, 0, entry))  # twice: yes
         return found
 
     def claim(self, wait: float) -> Block | None:

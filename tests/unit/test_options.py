@@ -188,6 +188,7 @@ def test_a_file_takes_dashes_and_underscores_and_a_flag_wins_over_it(tmp_path: P
         ('redis_url = "redis://:hunter2@host"', "has 'redis_url', which only the command line takes: use --redis-url"),
         ("workers = 3", "has 'workers', which only the command line takes: use --workers"),
         ("population = true", "population is True in "),
+        ("step_limit = true", "step_limit is True in "),
         ("[search]\npopulation = 4", "has the unknown option 'search'"),
         ("seed = 1\nsigma = = 2", "run.toml, line 2: not TOML: Invalid value"),
         ('seed = 1\nenv = """x', "run.toml, line 2: not TOML: "),

@@ -84,10 +84,10 @@ def test_sigma_changes_by_no_more_than_its_bound(most: float) -> None:
     assert most == 0 or {True, False} == set((ratio > 1).tolist())
 
 
-def test_a_sigma_learning_rate_of_zero_keeps_sigma() -> None:
+def test_a_sigma_learning_rate_of_zero_keeps_sigma_and_sums_no_noise_for_it() -> None:
     strategy = made(sigma_learning_rate=0.0)
-    after, _ = strategy.learn(strategy.start(START), BATCH)
-    assert np.array_equal(after["sigma"], strategy.start(START)["sigma"])
+    state = strategy.start(START)
+    assert strategy.learn(state, BATCH)[0]["sigma"] is state["sigma"]
 
 
 def test_equal_fitness_leaves_centre_and_sigma_to_the_bit() -> None:

@@ -1,0 +1,198 @@
+"""What Redis says of runs, read without writing a byte, and without believing any of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from shlex import quote
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import redis
+
+from es_queue.errors import RedisError, UsageError
+from es_queue.protocol.channel import PAUSED, RUNNING, STOPPING
+from es_queue.protocol.connection import OUTAGES, client_from_url, safe_name
+from es_queue.protocol.keys import RUN_ID, RUNS, RunKeys
+from master.embedded import EmbeddedServer
+from master.wording import finite
+
+ORPHANED = "orphaned"
+NEEDS_A_MASTER = (RUNNING, PAUSED, STOPPING)
+
+#: More of anything than this is not shown; nothing that es-queue writes comes near.
+MOST_RUNS = 200
+MOST_WORKERS = 1000
+MOST_REASONS = 50
+LONGEST_VALUE = 1000
+LONGEST_NAME = 200
+
+PROGRESS = (
+    "state", "stage", "env", "strategy", "publication", "generation", "answered", "episodes", "env_steps", "steps_per_second",
+    "reward_mean", "reward_max", "return_mean", "return_std", "return_max", "cut_fraction", "eval_mean", "eval_best",
+    "confirm_mean", "workers", "eta", "digest", "updated", "why",
+)  # fmt: skip
+ABOUT_WORKER = (
+    "host", "pid", "rq_name", "backend", "numerics", "block", "steps", "steps_per_second", "late", "blocks", "refuses",
+    "generation", "joined",
+)  # fmt: skip
+
+Texts = dict[str, str]
+# What no later answer will mend: the whole look at the server fails.
+FATAL = (*OUTAGES, redis.exceptions.AuthenticationError, redis.exceptions.NoPermissionError)
+
+
+@dataclass(frozen=True)
+class SeenRun:
+    """A run as its keys tell it. leased: some master holds it; resume: the command that would go on with it."""
+
+    run: str
+    server: str
+    resume: str
+    started: float | None
+    leased: bool
+    progress: Texts
+
+    @property
+    def state(self) -> str:
+        """The stored state; ``orphaned`` where it wants a master and has none."""
+        stored = self.progress.get("state", "unknown")
+        return ORPHANED if stored in NEEDS_A_MASTER and not self.leased else stored
+
+
+@dataclass(frozen=True)
+class Inside:
+    """The rest of what is known of one run. workers: the living, by id; ever: how many ever claimed; errors: reports."""
+
+    workers: dict[str, Texts]
+    ever: int
+    errors: int
+    refused: dict[str, int] = field(default_factory=dict)
+
+
+class Server:
+    """One server, looked at by read-only commands. ``way`` are the flags by which es-master finds it again.
+
+    Every method raises RedisError in one sentence, which never holds the password.
+    """
+
+    def __init__(self, url: str, way: str) -> None:
+        self._client: Any = client_from_url(url)
+        self.name = safe_name(url).partition("?")[0]  # what follows may be a password, too
+        self._way = way
+
+    def runs(self) -> list[SeenRun]:
+        """The newest runs, newest first."""
+        (listed,) = self._ask([("zrevrange", RUNS, 0, MOST_RUNS - 1, True)])
+        found = [(text(member), finite(score)) for member, score in listed or ()]
+        return self._seen([(run, started) for run, started in found if RUN_ID.fullmatch(run)])
+
+    def find(self, run: str) -> SeenRun | None:
+        """One run, listed or not; None where the server knows nothing of it."""
+        (started,) = self._ask([("zscore", RUNS, run)])
+        (seen,) = self._seen([(run, finite(started))])
+        return seen if seen.progress or started is not None else None
+
+    def inside(self, run: str) -> Inside:
+        """Workers, refusals and the number of errors of a run."""
+        own = RunKeys(run)
+        ever, errors, reasons = self._ask([("scard", own.workers), ("llen", own.errors), ("hlen", own.refused)])
+        names = self._names(own.workers) if ever else []
+        hashes = self._hashes([own.worker(name) for name in names], ABOUT_WORKER)
+        living = {name: about for name, about in zip(names, hashes, strict=True) if about}
+        return Inside(living, ever or 0, errors or 0, self._refused(own.refused) if 0 < (reasons or 0) <= MOST_REASONS else {})
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _seen(self, runs: Sequence[tuple[str, float | None]]) -> list[SeenRun]:
+        leases = self._ask([("exists", RunKeys(run).master) for run, _ in runs])
+        hashes = self._hashes([RunKeys(run).progress for run, _ in runs], PROGRESS)
+        return [
+            SeenRun(run, self.name, f"es-master --resume {run}{self._way}", started, bool(lease), progress)
+            for (run, started), lease, progress in zip(runs, leases, hashes, strict=True)
+        ]
+
+    def _names(self, key: str) -> list[str]:
+        """Members of a set, in order; not more than fit a screen, none that could not be a worker's id."""
+        try:
+            members = [text(member) for member in islice(self._client.sscan_iter(key, count=500), MOST_WORKERS)]
+        except redis.exceptions.RedisError as error:
+            raise self._sentence(error) from None
+        return sorted(name for name in set(members) if len(name) <= LONGEST_NAME)
+
+    def _refused(self, key: str) -> dict[str, int]:
+        (reasons,) = self._ask([("hkeys", key)])
+        names = [text(one) for one in reasons or () if len(one) <= LONGEST_NAME]
+        (counts,) = self._hashes([key], names)
+        return {name: int(number) for name, count in counts.items() if (number := finite(count)) is not None}
+
+    def _hashes(self, names: Sequence[str], fields: Sequence[str]) -> list[Texts]:
+        """The fields of each hash that are there and of a sane length: a hostile value is never fetched."""
+        lengths = iter(self._ask([("hstrlen", name, one) for name in names for one in fields]))
+        wanted = [[one for one in fields if 0 < (next(lengths) or 0) <= LONGEST_VALUE] for _ in names]
+        values = iter(self._ask([("hmget", name, some) for name, some in zip(names, wanted, strict=True) if some]))
+        return [
+            {one: text(value) for one, value in zip(some, next(values) or (), strict=False) if value is not None} if some else {}
+            for some in wanted
+        ]
+
+    def _ask(self, questions: Iterable[tuple[Any, ...]]) -> list[Any]:
+        """The answers in order; None where a key is of another type than it should be."""
+        pipeline = self._client.pipeline(transaction=False)
+        for command, *arguments in questions:
+            getattr(pipeline, command)(*arguments)
+        try:
+            answers = pipeline.execute(raise_on_error=False)
+        except (redis.exceptions.RedisError, OSError) as error:
+            raise self._sentence(error) from None
+        for one in answers:
+            if isinstance(one, FATAL):
+                raise self._sentence(one)
+        return [None if isinstance(one, Exception) else one for one in answers]
+
+    def _sentence(self, error: Exception) -> RedisError:
+        reason = str(error).strip().split("\n")[0][:200] or type(error).__name__
+        if isinstance(error, redis.exceptions.NoPermissionError):
+            return RedisError(f"Redis at {self.name} lets this user read too little ({reason}); it needs +@read on es:*")
+        if isinstance(error, redis.exceptions.AuthenticationError):
+            return RedisError(f"Redis at {self.name} refused the user or password ({reason}); check RQ_REDIS_URL or --redis-url")
+        return RedisError(f"Redis at {self.name} cannot be read ({reason})")
+
+
+def text(data: object) -> str:
+    """Bytes as text, whatever they are."""
+    return data.decode("utf-8", "replace") if isinstance(data, bytes) else str(data)
+
+
+def named_server(url: str, given_by_flag: bool) -> Server:
+    """The server of a URL. es-master needs the flag again, unless the environment names it or it holds a secret."""
+    try:
+        shown = safe_name(url)
+    except ValueError:  # the server's own complaint about the URL is the better one
+        shown = url
+    secret = shown != url or "?" in url
+    return Server(url, f" --redis-url {quote(shown)}" if given_by_flag and not secret else "")
+
+
+def private_server(run_dir: Path) -> Server:
+    """The private server of a run's folder. Raises RedisError where none runs."""
+    if not run_dir.is_dir():
+        raise UsageError(f"run-dir {run_dir} is no folder")
+    url = EmbeddedServer(run_dir / "redis").url
+    if not Path(unquote(urlsplit(url).path)).is_socket():
+        raise RedisError(f"no private server runs in {run_dir}: its master has ended, or the run used a Redis that was named to it (give --redis-url)")
+    return Server(url, "" if run_dir.parent == Path("runs") else f" --run-dir {quote(str(run_dir))}")
+
+
+def private_servers(folder: Path) -> list[Server]:
+    """The private servers of the runs in a folder, as far as they run."""
+    found = []
+    for redis_dir in sorted(folder.glob("*/redis")):
+        try:
+            found.append(private_server(redis_dir.parent))
+        except (RedisError, UsageError):
+            continue
+    return found
