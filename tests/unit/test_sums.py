@@ -61,12 +61,6 @@ def test_noise_is_asked_for_by_no_more_than_a_chunk_at_a_time() -> None:
     assert sum(rows * columns for rows, columns in asked) == MANY * SPANNING
 
 
-def test_a_column_does_not_depend_on_the_columns_after_it() -> None:
-    noise, indices, weights = table(20_000), np.arange(MANY), np.linspace(-1, 1, MANY)
-    short = weighted_rows(noise, indices, weights, sums.COLUMNS)
-    assert np.array_equal(short, weighted_rows(noise, indices, weights, SPANNING)[: sums.COLUMNS])
-
-
 @pytest.mark.parametrize("weight", [1e-300, 1e300])
 def test_weights_of_any_size_neither_vanish_nor_overflow(weight: float) -> None:
     noise = ArrayNoise(np.array([1, 2, -3], np.float32))
