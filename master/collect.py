@@ -154,6 +154,10 @@ class Ledger:
                         "es-status shows their reports, and the memory that an episode needs may be the cause"
                     )
 
+    def remember_deaths(self, deaths: dict[Slot, int]) -> None:
+        """What a former master counted of this publication."""
+        self._deaths.update(deaths)
+
     # --- what is owed
 
     def want(self, kind: str, count: int) -> None:

@@ -53,6 +53,8 @@ class Collector:
         self._what = Publish("", b"", (), "", {})
         self._parameters = b""
         self._cursor = "0"
+        self._read: set[str] = set()
+        self._outages = channel.outages
         self._next = 0.0
         self._grace = 0.0
         self._held: dict[tuple[str, Block], Held] = {}
@@ -78,6 +80,8 @@ class Collector:
         self.contributors = ledger.contributors
         if adopted:
             self._cursor, self._next = "0", 0.0
+            self._read.clear()
+            ledger.remember_deaths(self._channel.deaths())
         else:
             self._publish(ledger)
 
@@ -87,6 +91,7 @@ class Collector:
         blocks = blocks_of(ledger.publication, ledger.unanswered(), self._sizes(ledger))
         self._channel.publish(self._token, replace(self._what, blocks=blocks))
         self._cursor = "0"
+        self._read.clear()
 
     def extend(self, ledger: Ledger) -> None:
         """Issue the slots that the ledger has come to want."""
@@ -126,7 +131,9 @@ class Collector:
         entries = self._channel.collect(ledger.publication, self._cursor, READ_AT_ONCE, wait)
         if not entries:
             return
-        refused = [entry.id for entry in entries if entry.payload and not ledger.accept(entry.payload, len(self._workers))]
+        fresh = [entry for entry in entries if entry.payload and entry.id not in self._read]
+        self._read.update(entry.id for entry in fresh)  # the cursor may go back; what was read does not count twice
+        refused = [entry.id for entry in fresh if not ledger.accept(entry.payload, len(self._workers))]
         self._channel.discard(ledger.publication, refused)
         self._cursor = entries[-1].id
         self._served = self._served or bool(ledger.contributors)
@@ -143,8 +150,10 @@ class Collector:
             self._note("Redis has lost this generation: it is published again")
             self._publish(ledger)
             self._grace = time.monotonic() + self._clocks.beat_ttl
-        if time.monotonic() - began > self._clocks.beat_ttl:
+        if self._channel.outages != self._outages:
+            self._outages = self._channel.outages
             self._grace = time.monotonic() + self._clocks.beat_ttl  # Redis was away, and with it every beat
+            self._cursor = "0"
         self._look_after(ledger)
         seen = self._channel.reconcile(self._token, ledger.owed(self._most(ledger), time.monotonic() < self._grace, self._give_way))
         if seen is not None:

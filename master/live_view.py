@@ -55,6 +55,7 @@ class LiveView:
         self._began = clock()
         self._record: Record = {}
         self._figures: Record = {}
+        self._trained: Record = {}
         self._evaluated: Record = {}
         self._evaluations: deque[float] = deque(maxlen=KEPT_EVALUATIONS)
 
@@ -65,6 +66,8 @@ class LiveView:
     def generation(self, record: Record) -> None:
         slots = self._figures.get("slots")
         self._record, self._figures = record, {"answered": slots, "slots": slots}
+        if finite(record.get("return_mean")) is not None:  # the last generation of a run is evaluated alone
+            self._trained = record
         mean = finite(record.get("eval_mean"))
         if mean is not None:
             self._evaluated = record
@@ -123,10 +126,10 @@ class LiveView:
         return [
             ("generation", self._generation(now)),
             ("steps", speed if steps is not None else ""),
-            ("training", training_return(self._record) if self._record else ""),
+            ("training", training_return(self._trained)),
             ("evaluation", self._evaluation()),
             ("", sparkline(list(self._evaluations), GRAPH_WIDTH) if len(self._evaluations) > 1 else ""),
-            ("unperturbed", unperturbed(self._record.get("centre_rank"))),
+            ("unperturbed", unperturbed(self._trained.get("centre_rank"))),
             ("workers", self._workers(now)),
             ("slots", self._slots(now)),
             ("expect", expectation(self._config, steps)),

@@ -89,7 +89,10 @@ class Report:
         self._metrics.close()
 
     def _hint(self, record: Record) -> None:
-        self._equal = self._equal + 1 if finite(record.get("return_std")) == 0 else 0
+        deviation = finite(record.get("return_std"))
+        if deviation is None:  # nothing was trained
+            return
+        self._equal = self._equal + 1 if deviation == 0 else 0
         if self._equal == EQUAL_GENERATIONS:
             self.note(EQUAL_HINT)
 

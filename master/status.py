@@ -33,8 +33,8 @@ then the private servers of the runs in ./runs.
 
 exit codes: 0 done, 2 bad usage, 3 Redis
 """
-RUN_COLUMNS = ("run", "state", "environment", "generation", "steps", "evaluation", "best", "workers", "updated")
-WORKER_COLUMNS = ("worker", "host", "pid", "generation", "block", "steps", "steps/s", "late", "numerics", "joined")
+RUN_COLUMNS = ("run", "state", "environment", "gen", "steps", "eval", "best", "workers", "updated")
+WORKER_COLUMNS = ("worker", "host", "pid", "gen", "block", "steps", "steps/s", "late", "numerics", "joined")
 #: A table in a pipe is for programs: wide enough that nothing is cut.
 PIPE_WIDTH = 400
 STYLES = {"running": "green", "finished": "green", ORPHANED: "red", "failed": "red"}
@@ -257,10 +257,11 @@ def show_table(columns: tuple[str, ...], rows: list[list[str]], out: SafeStream,
 
     terminal = out.isatty() and os.environ.get("TERM") != "dumb"
     console = Console(file=cast(TextIO, out), markup=False, highlight=False, force_terminal=terminal, width=None if terminal else PIPE_WIDTH)
+    named = max([len(columns[0]), *(len(row[0]) for row in rows)])
     kept = kept_columns(columns, rows, console.width, expendable)
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
     for position in kept:
-        table.add_column(columns[position], no_wrap=True, min_width=min(console.width, 24) if position == 0 else None)
+        table.add_column(columns[position], no_wrap=True, min_width=min(console.width, named) if position == 0 else None)
     for row in rows:
         table.add_row(*(Text(row[position], STYLES.get(row[position], "")) for position in kept))
     console.print(table)

@@ -130,7 +130,10 @@ def expectation(config: RunConfig, env_steps: object) -> str:
 
 
 def training_return(record: Mapping[str, Value]) -> str:
-    """Mean, spread and best return of a generation's episodes, marked where training cut episodes short."""
+    """Mean, spread and best return of a generation's episodes, marked where training cut episodes short; empty
+    where a generation was evaluated alone."""
+    if finite(record.get("return_mean")) is None:
+        return ""
     text = f"{spread(record.get('return_mean'), record.get('return_std'))}, max {score(record.get('return_max'))}"
     cut = finite(record.get("cut_fraction")) or 0.0
     return f"{text} ({percent(cut)} of episodes cut short)" if cut > 0 else text
@@ -157,13 +160,13 @@ def progress_of(done: object, limit: float) -> str:
 
 def generation_line(record: Mapping[str, Value], config: RunConfig) -> str:
     """One generation on one line, for a log."""
-    evaluated = evaluation(record)
+    trained, evaluated = training_return(record), evaluation(record)
     confirmed = finite(record.get("confirm_mean"))
     left = finite(record.get("eta"))
     parts = [
         f"generation {progress_of(record.get('generation'), config.generations)}",
         f"steps {progress_of(record.get('env_steps'), config.max_steps)}",
-        f"return {training_return(record)}",
+        f"return {trained}" if trained else "",
         f"eval {evaluated}" if evaluated else "",
         "" if confirmed is None else f"confirming {score(confirmed)}",
         f"{whole(record.get('steps_per_second'))} steps/s",

@@ -285,11 +285,11 @@ def comparable(checkpoint: Checkpoint, given: argparse.Namespace, figures: Figur
 
 def sentences(found: dict[str, Any]) -> list[str]:
     """The outcome for people."""
-    kind = "episodes of the final evaluation" if found["seed"] is None else f"episodes from seed {found['seed']} on"
+    kind = "of the final evaluation" if found["seed"] is None else f"from seed {found['seed']} on"
     generation = "" if found["generation"] is None else f", generation {found['generation']}"
     lines = [
         f"{shown(found['checkpoint'])}: {shown(found['env'])}, {found['policy']} policy of run {shown(found['run'])}{generation}",
-        f"{found['episodes']} {kind}: {found['eval_mean']:.2f} ± {found['eval_std']:.2f}, "
+        f"{found['episodes']} {'episode' if found['episodes'] == 1 else 'episodes'} {kind}: {found['eval_mean']:.2f} ± {found['eval_std']:.2f}, "
         f"min {found['eval_min']:.2f}, max {found['eval_max']:.2f}, mean length {found['length_mean']:.1f} steps",
     ]
     if found["equal"]:

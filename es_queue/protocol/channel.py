@@ -91,6 +91,11 @@ class MasterChannel(ABC):
 
     run: str
 
+    @property
+    def outages(self) -> int:
+        """How often the server did not answer so far; a change means that beats may have lapsed with it (rule 7)."""
+        return 0
+
     @abstractmethod
     def epoch(self) -> str | None:
         """The stored fencing token."""
@@ -138,6 +143,10 @@ class MasterChannel(ABC):
     @abstractmethod
     def workers(self) -> dict[str, dict[str, str]]:
         """What living workers say of themselves, by worker id."""
+
+    @abstractmethod
+    def deaths(self) -> dict[tuple[str, int], int]:
+        """Workers that died while they held (kind, slot) of the open publication; it outlives a master (rule 12)."""
 
     @abstractmethod
     def errors(self) -> list[str]:

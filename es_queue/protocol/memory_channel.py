@@ -201,6 +201,10 @@ class MemoryMasterChannel(MasterChannel):
         with self.server.changed:
             return {name: dict(about) for name, (about, _) in self.server.lives.items() if self.server.alive(name)}
 
+    def deaths(self) -> dict[tuple[str, int], int]:
+        parts = [(name.split(" "), count) for name, count in self.server.attempts.items()]
+        return {(words[0], int(words[1])): count for words, count in parts}
+
     def errors(self) -> list[str]:
         return list(self.server.errors[-20:])
 

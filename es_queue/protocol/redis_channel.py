@@ -46,12 +46,13 @@ def pauses(longest: float = 1.0) -> Iterator[float]:
 class Again:
     """Sends a command again until the server has answered: only for what may be sent twice.
 
-    ``on_outage`` is called after each failure with the seconds that the outage has lasted.
+    on_outage: called after each failure with the seconds that the outage has lasted; outages: failures so far
     """
 
     def __init__(self, seconds: float = OUTAGE_SECONDS, on_outage: Callable[[float], None] = lambda _: None) -> None:
         self.seconds = seconds
         self.on_outage = on_outage
+        self.outages = 0
 
     def __call__(self, call: Callable[[], T]) -> T:
         began = time.monotonic()
@@ -61,6 +62,7 @@ class Again:
             except redis.exceptions.AuthenticationError as error:
                 raise RedisError(f"Redis refused the user or password: {error}") from None
             except OUTAGES as error:
+                self.outages += 1
                 gone = time.monotonic() - began
                 if gone > self.seconds:
                     raise RedisError(f"Redis has been away for {gone:.0f} s: {error}") from None
@@ -115,6 +117,10 @@ class RedisMasterChannel(MasterChannel):
             if str(error).startswith("FENCED"):
                 raise FencedError(f"another master holds run {self.run} now; this one has stopped") from None
             raise RedisError(f"Redis refused to {name}: {error}") from None
+
+    @property
+    def outages(self) -> int:
+        return self.again.outages
 
     def epoch(self) -> str | None:
         return _text(self.again(lambda: self._client.get(self.keys.epoch)))  # twice: yes
@@ -200,6 +206,15 @@ class RedisMasterChannel(MasterChannel):
             return {name: _texts(about) for name, about in zip(names, pipeline.execute(), strict=True) if about}
 
         return self.again(read)  # twice: yes
+
+    def deaths(self) -> dict[tuple[str, int], int]:
+        found: dict[tuple[str, int], int] = {}
+        for name, count in self.again(lambda: self._client.hgetall(self.keys.attempts)).items():  # twice: yes
+            kind, _, rest = name.decode("ascii", "replace").partition(" ")
+            slot, _, what = rest.partition(" ")
+            if what == "deaths" and slot.isdigit() and count.isdigit():
+                found[(kind, int(slot))] = int(count)
+        return found
 
     def errors(self) -> list[str]:
         found = self.again(lambda: self._client.lrange(self.keys.errors, -20, -1))  # twice: yes

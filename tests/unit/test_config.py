@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from es_queue.config import RunConfig, from_values, option_fields
@@ -28,7 +28,7 @@ def finite(low: float, high: float) -> st.SearchStrategy[float]:
 
 
 @st.composite
-def settings(draw: st.DrawFn) -> dict[str, Any]:
+def fitting_values(draw: st.DrawFn) -> dict[str, Any]:
     """Values that fit together, of every type that a field has."""
     strategy = draw(st.sampled_from(["openai_es", "pgpe", "ars"]))
     population = 2 * draw(st.integers(1, 500_000))
@@ -57,7 +57,7 @@ def settings(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@given(settings())
+@given(fitting_values())
 def test_a_stored_configuration_comes_back_equal(values: dict[str, Any]) -> None:
     config = from_values(values, "the test")
     again = RunConfig.from_json(config.to_json())
@@ -82,7 +82,9 @@ def test_a_broken_or_hostile_configuration_is_refused(text: str | bytes) -> None
 PLAIN = st.recursive(SCALARS | st.floats(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=5)
 
 
-@given(name=st.sampled_from(list(option_fields())), value=PLAIN)
+@pytest.mark.parametrize("name", option_fields())
+@settings(max_examples=30)
+@given(value=PLAIN)
 def test_any_plain_value_gives_a_configuration_or_one_sentence(name: str, value: Any) -> None:
     try:
         config = from_values({"env": "X-v0", name: value}, "the test")
