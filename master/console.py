@@ -14,8 +14,8 @@ from master.wording import Record, Value, expectation, finite, generation_line, 
 
 #: A log has at most a line in so many seconds, evaluations and the ends apart.
 LINE_SECONDS = 1.0
-#: For terminals that cannot show the signs on the left.
-PLAIN_SIGNS = dict(zip("▁▂▃▄▅▆▇█░", "_.-:=+*#.", strict=True)) | {"±": "+/-", "…": "...", "·": "-"}
+#: For terminals that lack the signs on the left; each as wide as what it stands for, or redrawing would go wrong.
+PLAIN_SIGNS = dict(zip("▁▂▃▄▅▆▇█░", "_.-:=+*#.", strict=True)) | {"±": "~", "…": ".", "·": "-"}
 
 
 class View(Protocol):

@@ -365,12 +365,23 @@ def test_stop_ends_a_busy_worker_and_its_horse(client: redis.Redis, make_workers
     wait_until(lambda: session_of(pid) == [])
 
 
+def test_stop_lets_a_job_finish_before_the_deadline(client: redis.Redis, make_workers: Callable[..., LocalWorkers]) -> None:
+    workers = make_workers()
+    job = run_job(client, "time.sleep", 4)
+    wait_until(lambda: started(job))
+    workers.stop(deadline=30.0)
+    assert job.get_status(refresh=True) == "finished"
+
+
 @linux_only
 def test_stop_ends_the_horse_of_a_worker_that_is_gone_already(client: redis.Redis, make_workers: Callable[..., LocalWorkers]) -> None:
     workers = make_workers()
     pid = with_busy_horse(client)
+    (horse,) = set(session_of(pid)) - {pid}
+    os.kill(horse, signal.SIGSTOP)
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: workers.count_alive() == 0)
+    workers.supervise()
     workers.stop()
     wait_until(lambda: session_of(pid) == [])
 

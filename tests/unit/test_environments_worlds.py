@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
+import pygame
 import pytest
 from gymnasium import spaces
 
@@ -72,7 +74,7 @@ def ageing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """An environment that counts its episodes, gives one array again and again, and has a limit of 2."""
     (tmp_path / "ageing_module.py").write_text(OWN_MODULE)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(__import__("sys").modules, "ageing_module", raising=False)
+    monkeypatch.delitem(sys.modules, "ageing_module", raising=False)
     return "ageing_module:Ageing-v0"
 
 
@@ -239,3 +241,17 @@ def test_a_render_mode_that_is_not_offered_gives_a_sentence(ageing: str) -> None
         open_world(EnvironmentRequest(ageing), "human")
     with pytest.raises(UsageError, match="cannot draw 'ascii'; it offers human, rgb_array"):
         open_world(EnvironmentRequest("BipedalWalker-v3"), "ascii")
+
+
+@pytest.mark.parametrize("environment", ["BipedalWalker-v2", "CartPole-v1"])
+def test_a_window_follows_each_step_by_itself(environment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    world = open_world(EnvironmentRequest(environment), "human")
+    world.reset(1)
+    assert pygame.display.get_surface() is not None
+    before = pygame.display.get_surface().copy()
+    for action in some_actions(environment, 4, 1):
+        world.step(action)
+    assert world.render() is None
+    assert pygame.display.get_surface().get_buffer().raw != before.get_buffer().raw
+    world.close()
