@@ -38,7 +38,7 @@ def fix_numeric_environment() -> None:
 
 
 def numeric_environment(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
-    """The environment variables of this machine's numeric processes, by name (kernels: PROTOCOL 4.10)."""
+    """The environment variables of this machine's numeric processes, by name."""
     wanted = dict(ONE_THREAD)
     flags = cpu_flags(cpuinfo)
     if platform.machine().lower() in ("x86_64", "amd64"):

@@ -9,8 +9,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +17,14 @@ from numpy.typing import NDArray
 
 from es_queue.config import RunConfig
 from es_queue.errors import RunFolderError, UsageError
+from es_queue.policies.archive import UNREADABLE
 from es_queue.spaces import EnvironmentSpec
 from master.state import Best, RunState
 
 MAX_CHECKPOINT = 2**31
 KEPT = 2
 BEST = "best.npz"
-DAMAGED = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, NotImplementedError)
+DAMAGED = (*UNREADABLE, KeyError)
 
 
 def encode(config: RunConfig, spec: EnvironmentSpec, run: str, state: RunState, centre: NDArray[np.float32]) -> bytes:

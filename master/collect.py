@@ -137,7 +137,8 @@ class Ledger:
         if slot[0] not in (messages.TRAIN, messages.CENTRE):
             raise EnvironmentFailure(f"{slot[0]} episode {slot[1]} failed {len(reports)} times: {reason}")
         self.hopeless.add(slot)
-        if len(self.hopeless) >= self.wanted.get(messages.TRAIN, 0) and not self.results[messages.TRAIN]:
+        failed = sum(kind == messages.TRAIN for kind, _ in self.hopeless)
+        if slot[0] == messages.TRAIN and failed >= self.wanted.get(messages.TRAIN, 0) and not self.results[messages.TRAIN]:
             raise EnvironmentFailure(f"every episode of a generation failed; the last said: {reason}")
 
     def died(self, blocks: tuple[Block, ...]) -> None:

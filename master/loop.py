@@ -230,6 +230,7 @@ class Loop:
         individuals = [one for result in done.results for one in result.fitness]
         equal = bool(individuals) and min(individuals) == max(individuals)
         cut = sum(sum(one.cut) for one in done.results)
+        limited = sum(sum(one.at_limit) for one in done.results)
         episodes = len(individuals) * self._config.episodes
         centre = sum(done.centre.steps) if done.centre else 0
         counters = state.counted(
@@ -241,7 +242,7 @@ class Loop:
         return replace(
             counters,
             equal_generations=state.counters.equal_generations + 1 if equal else 0,
-            patience_generations=state.counters.patience_generations + 1 if episodes and cut == episodes else 0,
+            patience_generations=state.counters.patience_generations + 1 if episodes and cut == episodes and not limited else 0,
         )
 
     def _elapsed(self) -> float:

@@ -114,7 +114,7 @@ class Evaluator:
         attempts: list[Attempt] = []
         for slot in range(block.start, block.stop):
             own = seeds[slot].reshape(1, 1)
-            attempts.append((slot, int(seeds[slot]), partial(self._slot, slot, -1, own, centre, self._evaluation, statistics, False, 0)))
+            attempts.append((slot, int(seeds[slot]), partial(self._slot, slot, -1, own, centre, self._evaluation, statistics, False, None)))
         return attempts
 
     def _individuals(self, published: Floats, sigma: float, index: int) -> Floats:
@@ -133,13 +133,13 @@ class Evaluator:
 
     def _slot(
         self, slot: int, index: int, seeds: NDArray[np.int64], individuals: Floats, rules: EpisodeRules,
-        statistics: FrozenStatistics | None, observe: bool, key: int,
+        statistics: FrozenStatistics | None, observe: bool, key: int | None,
     ) -> SlotResult:  # fmt: skip
-        """``seeds`` int64[individuals, episodes], ``individuals`` float32[individuals, size]."""
+        """``seeds`` int64[individuals, episodes], ``individuals`` float32[individuals, size]; ``key`` of action noise, None for none."""
         played = []
         for parameters, own_seeds in zip(individuals, seeds, strict=True):
             act = actor(self._policy, parameters, statistics)
-            played.append([self._episode(act, rules, int(seed), observe, key if index >= 0 else None) for seed in own_seeds])
+            played.append([self._episode(act, rules, int(seed), observe, key) for seed in own_seeds])
         return SlotResult(
             slot, index, int(seeds[0, 0]),
             fitness=tuple(mean([one.fitness for one in episodes]) for episodes in played),

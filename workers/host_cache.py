@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import fcntl
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from es_queue.numerics import bytes_digest
 from es_queue.private_folder import private_folder
+from es_queue.protocol.messages import PUBLICATION
 
 WORTH_SHARING = 2**18  # bytes; below, asking Redis is cheaper than a lock and a file
 
@@ -28,7 +29,9 @@ class HostCache:
         if size < WORTH_SHARING or self._folder is None:
             return checked(fetch(), size, digest)
         path = self._folder / f"{self._run}-{publication}"
-        with exclusive(self._folder / f"{self._run}.lock"):
+        with ExitStack() as held:
+            with suppress(OSError):  # the folder was swept away, or its disk is full: fetch alone
+                held.enter_context(exclusive(self._folder / f"{self._run}.lock"))
             found = checked(read(path), size, digest)
             if found is None:
                 found = checked(fetch(), size, digest)
@@ -41,11 +44,13 @@ class HostCache:
         fresh = path.with_name(path.name + ".new")
         try:
             for old in path.parent.glob(f"{self._run}-*"):
-                old.unlink(missing_ok=True)
+                if PUBLICATION.fullmatch(old.name.removeprefix(f"{self._run}-")):
+                    old.unlink(missing_ok=True)
             fresh.write_bytes(data)
             fresh.replace(path)
         except OSError:
-            fresh.unlink(missing_ok=True)
+            with suppress(OSError):
+                fresh.unlink(missing_ok=True)
 
 
 def checked(data: bytes | None, size: int, digest: str) -> bytes | None:

@@ -74,7 +74,7 @@ def fingerprint(config: RunConfig, spec: EnvironmentSpec, policy: Policy, world:
 
 
 def episode_trace(config: RunConfig, spec: EnvironmentSpec, policy: Policy, world: World, parameters: np.ndarray, seed: int) -> bytes:
-    """The bytes of an episode's observations, actions' outputs and rewards."""
+    """The bytes of an episode's observations, actions' outputs and rewards, or of how it failed."""
     seen: list[bytes] = []
     act = actor(policy, parameters, None)
 
@@ -84,7 +84,10 @@ def episode_trace(config: RunConfig, spec: EnvironmentSpec, policy: Policy, worl
         return outputs
 
     with np.errstate(all="ignore"):
-        episode = play(world, watched, ActionMap(spec.action, config.action_bound), evaluation_rules(CHECK_STEPS), seed, Watch())
+        try:
+            episode = play(world, watched, ActionMap(spec.action, config.action_bound), evaluation_rules(CHECK_STEPS), seed, Watch())
+        except Exception as error:  # joining goes on: as a slot's failure it is counted, and the master hears of it
+            return b"".join(seen) + type(error).__name__.encode()
     return b"".join(seen) + np.float64(episode.total).tobytes()
 
 

@@ -35,15 +35,15 @@ class Life(threading.Thread):
         self._ends = time.monotonic() + clocks.seat_lease
         self._over = threading.Event()
         self._seen = time.monotonic()
-        self.poll = clocks.leave_poll
+        self._expired: float | None = None
         self.state: str | None = None
 
     def run(self) -> None:
         beaten, spoken, steps = 0.0, time.monotonic(), 0
-        while not self._over.wait(self.poll):
+        while not self._over.wait(self._poll()):
             now = time.monotonic()
-            self._check_wall(now)
             try:
+                self._check_wall(now)
                 if now - beaten >= self._clocks.beat:
                     beaten = now
                     self._channel.beat(self._about(), self._clocks.beat_ttl)
@@ -58,6 +58,10 @@ class Life(threading.Thread):
         """Stop the thread; what it is doing it may finish."""
         self._over.set()
         self.join(timeout=self._clocks.beat_ttl)
+
+    def _poll(self) -> float:
+        """Seconds until the next look: what the master asks for, but never so long that a beat would lapse."""
+        return min(self._watch.poll or self._clocks.leave_poll, self._clocks.beat_ttl / 2)
 
     def _reason(self, now: float) -> str:
         """Why the worker must leave now; empty while it may stay."""
@@ -79,8 +83,10 @@ class Life(threading.Thread):
         return next((reason for true, reason in reasons if true), "")
 
     def _check_wall(self, now: float) -> None:
+        """Once an episode: where the process is not ours to end, the episode may go on for long."""
         began = self._watch.began
-        if began is not None and now - began > self._wall_limit:
+        if began is not None and began != self._expired and now - began > self._wall_limit:
+            self._expired = began
             self._watch.leaving = self._watch.leaving or "an episode outlasted the wall limit"
             self._expire()
 

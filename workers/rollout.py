@@ -46,12 +46,14 @@ class Watch:
     leaving: why the worker leaves, empty while it stays
     began:   monotonic second at which the running episode began, None between episodes
     steps:   environment steps since the worker took its seat
+    poll:    seconds between the life thread's looks, as the open task asks; None before the first task
     """
 
     def __init__(self) -> None:
         self.leaving = ""
         self.began: float | None = None
         self.steps = 0
+        self.poll: float | None = None
 
 
 class ActionNoise:

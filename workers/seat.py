@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 import traceback
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from es_queue.errors import EsQueueError
@@ -145,7 +146,8 @@ class Seat:
 
         def expire() -> None:
             channel_text = {"time": time.time(), "worker": channel.worker, "environment": config.env, "reason": f"an episode lasted longer than {config.wall_limit:g} s"}
-            own.report(json.dumps(channel_text))
+            with suppress(EsQueueError):  # Redis may be away for long; the episode must end all the same
+                own.report(json.dumps(channel_text))
             if horse:
                 end_this_process()
 

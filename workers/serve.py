@@ -33,7 +33,6 @@ class Server:
         self._channel, self._evaluator, self._clocks, self._noise = channel, evaluator, clocks, noise_digest
         self._cache = HostCache(channel.run)
         self._open: Published | None = None
-        self.poll = clocks.leave_poll
         self.late = 0
         self.blocks = 0
         self.block = ""
@@ -93,7 +92,7 @@ class Server:
         data = self._cache.get(task.publication, size, task.digest, lambda: self._channel.parameters(task.publication, size))
         if data is None:
             return None
-        self.poll = task.poll
+        self._evaluator.watch.poll = task.poll
         return Published(task, np.frombuffer(data, "<f4").astype(np.float32))
 
     def report(self, failure: Failure) -> None:

@@ -130,7 +130,7 @@ class MemoryMasterChannel(MasterChannel):
             server.todo[:0] = [str(block) for block in blocks]
             server.progress["give_way"] = " ".join(owed.give_way)
             server.changed.notify_all()
-            late = sum(int(server.lives[worker][0].get("late", "0")) for worker in claims if worker in server.lives)
+            late = sum(_number(server.lives[worker][0].get("late", "0")) for worker in claims if worker in server.lives)
             count = sum(block.stop - block.start for block in blocks)
             return Reconciled(count, len(server.todo), {name: _decoded(held) for name, held in claims.items()}, dead, late)
 
@@ -242,7 +242,10 @@ class MemoryWorkerChannel(WorkerChannel):
 
     def claimed(self) -> list[Block]:
         with self.server.changed:
-            return list(_decoded(self.server.claims.get(self.worker, [])))
+            held = self.server.claims.get(self.worker, [])
+            blocks = _decoded(held)
+            held[:] = [str(block) for block in blocks]
+            return list(blocks)
 
     def claim(self, wait: float) -> Block | None:
         server = self.server
@@ -250,8 +253,10 @@ class MemoryWorkerChannel(WorkerChannel):
             if not server.changed.wait_for(lambda: bool(server.todo), wait):
                 return None
             entry = server.todo.pop(0)
-            server.claims.setdefault(self.worker, []).append(entry)
-            return Block.decode(entry)
+            block = next(iter(_decoded([entry])), None)
+            if block is not None:
+                server.claims.setdefault(self.worker, []).append(entry)
+            return block
 
     def answer(self, block: Block, payload: bytes) -> bool:
         server = self.server
@@ -280,7 +285,9 @@ class MemoryWorkerChannel(WorkerChannel):
             self.server.changed.notify_all()
 
     def report(self, text: str) -> None:
-        self.server.errors.append(text)
+        with self.server.changed:
+            if self.server.config is not None:
+                self.server.errors.append(text)
 
     def depart(self) -> None:
         with self.server.changed:
@@ -296,6 +303,10 @@ def slots_of(entry: str, publication: str) -> set[tuple[str, int]]:
     if block.publication != publication:
         return set()
     return {(block.kind, slot) for slot in range(block.start, block.stop)}
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isdecimal() and text.isascii() else 0
 
 
 def _decoded(entries: Iterable[str]) -> tuple[Block, ...]:

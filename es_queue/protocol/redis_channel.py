@@ -267,7 +267,8 @@ class RedisWorkerChannel(WorkerChannel):
         def write() -> None:
             pipeline = self._client.pipeline(transaction=True)
             pipeline.hset(self._life, mapping=dict(about)).pexpire(self._life, int(ttl * 1000))
-            pipeline.sadd(self.keys.workers, self.worker).execute()
+            # A worker that slept through the run's end must not leave a set that stays for ever.
+            pipeline.sadd(self.keys.workers, self.worker).expire(self.keys.workers, keys.RUN_SECONDS).execute()
 
         self.again(write)  # twice: yes
 
@@ -307,7 +308,8 @@ class RedisWorkerChannel(WorkerChannel):
 
     def claim(self, wait: float) -> Block | None:
         try:
-            entry = self._client.blmove(self.keys.todo, self._mine, wait, "LEFT", "RIGHT")  # twice: NO
+            # Twice: NO. A wait of 0 would be for ever.
+            entry = self._client.blmove(self.keys.todo, self._mine, max(wait, 0.001), "LEFT", "RIGHT")
         except OUTAGES:
             entry = None  # the move may have happened: the claims list knows
         if entry is None:
@@ -336,6 +338,7 @@ class RedisWorkerChannel(WorkerChannel):
         for block in reversed(blocks):
             pipeline.lrem(self._mine, 0, str(block))
             pipeline.lpush(self.keys.todo, str(block))
+        pipeline.expire(self.keys.todo, keys.RUN_SECONDS)  # the run may have finished a moment ago
         try:
             pipeline.execute()  # twice: NO; reconcile returns the blocks when the reply was lost
         except redis.exceptions.RedisError:

@@ -334,10 +334,10 @@ def test_a_killed_worker_is_replaced_after_its_back_off(client: redis.Redis, mak
     assert result_of(run_job(client, "os.getppid")) != pid
 
 
-def with_busy_horse(client: redis.Redis) -> int:
-    """Gives the pid of the one worker once its horse sleeps."""
+def with_busy_horse(client: redis.Redis, function: str = "time.sleep", argument: object = 90) -> int:
+    """Gives the pid of the one worker once its horse works on a long job."""
     pid = result_of(run_job(client, "os.getppid"))
-    job = run_job(client, "time.sleep", 90)
+    job = run_job(client, function, argument)
     wait_until(lambda: started(job))
     assert isinstance(pid, int)
     wait_until(lambda: len(session_of(pid)) == 2)
@@ -374,11 +374,14 @@ def test_stop_lets_a_job_finish_before_the_deadline(client: redis.Redis, make_wo
 
 
 @linux_only
-def test_stop_ends_the_horse_of_a_worker_that_is_gone_already(client: redis.Redis, make_workers: Callable[..., LocalWorkers]) -> None:
+def test_stop_ends_a_deaf_horse_whose_worker_is_gone_already(
+    client: redis.Redis, make_workers: Callable[..., LocalWorkers], tmp_path: Path
+) -> None:
     workers = make_workers()
-    pid = with_busy_horse(client)
-    (horse,) = set(session_of(pid)) - {pid}
-    os.kill(horse, signal.SIGSTOP)
+    deaf = tmp_path / "deaf"
+    code = f"import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); open({str(deaf)!r}, 'w').close(); time.sleep(90)"
+    pid = with_busy_horse(client, "builtins.exec", code)
+    wait_until(deaf.exists)
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: workers.count_alive() == 0)
     workers.supervise()

@@ -19,7 +19,7 @@ fitnesses = st.lists(st.sampled_from([-2.0, -1.0, -0.0, 0.0, 0.5, 3.0, math.nan]
 
 
 def table_of(shaping: str, size: int) -> list[float]:
-    """Utilities from the worst place to the best, straight from the formulas of DESIGN (8, 12)."""
+    """Utilities from the worst place to the best, straight from the formulas."""
     if shaping != "log-rank":
         return [place / (size - 1) - 0.5 for place in range(size)]
     raw = [max(0.0, math.log(size / 2 + 1) - math.log(k)) for k in range(1, size + 1)]

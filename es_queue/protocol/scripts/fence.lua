@@ -1,6 +1,7 @@
 -- Prepended to each of the master's five scripts. KEYS[1] is the epoch, ARGV[1] the caller's token "<n>-<nonce>".
--- Accepted: a higher n than stored, the very same string, or nothing stored. What is accepted is stored, first of
--- all writes, so that a server out of memory refuses the whole script before it has changed anything.
+-- Accepted: a higher n than stored, the very same string, or nothing stored. A new one is stored first of all
+-- writes, so that a server out of memory refuses the whole script before it has changed anything; the stored one
+-- is left alone, so that a master at work can renew its lease although memory is short.
 local function number_of(token)
   return tonumber(string.match(token, '^(%d+)%-') or '0')
 end
@@ -9,7 +10,7 @@ local epoch = redis.call('GET', KEYS[1])
 if epoch and epoch ~= ARGV[1] and number_of(ARGV[1]) <= number_of(epoch) then
   return redis.error_reply('FENCED another master holds this run')
 end
-redis.call('SET', KEYS[1], ARGV[1])
+if epoch ~= ARGV[1] then redis.call('SET', KEYS[1], ARGV[1]) end
 
 -- Arguments are read in order; a counted list is its length and then its items.
 local position = 1

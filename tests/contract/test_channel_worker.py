@@ -1,0 +1,183 @@
+"""A worker's verbs: arrive, beat, orders, claim, answer, drop, give back, report."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+import pytest
+
+from es_queue.protocol.channel import RUNNING, Orders
+from tests.contract.places import ABOUT, P0, P1, TOKEN, TTL, Place, block, owed, texts, wait_until
+
+
+def test_a_claim_moves_the_head_of_todo_to_the_end_of_my_claims(place: Place) -> None:
+    place.publish(P0, block(0, 4), block(4, 8), block(8, 9))
+    worker = place.arrived()
+    assert worker.claim(0.01) == block(0, 4)
+    assert worker.claim(0.01) == block(4, 8)
+    assert place.todo() == texts(block(8, 9))
+    assert place.claims() == texts(block(0, 4), block(4, 8))
+    assert worker.claimed() == [block(0, 4), block(4, 8)]
+    assert place.worker(2).claimed() == []
+
+
+def test_a_claim_waits_for_a_block_and_gives_up(place: Place) -> None:
+    master = place.publish(P0)
+    worker = place.arrived()
+    assert worker.claim(0.01) is None
+    found: list[object] = []
+    thread = threading.Thread(target=lambda: found.append(worker.claim(4.0)))
+    thread.start()
+    master.extend(TOKEN, P0, [block(0, 4)])
+    thread.join(15)
+    assert found == [block(0, 4)]
+
+
+def test_a_claim_that_may_not_wait_returns_at_once(place: Place) -> None:
+    place.publish(P0)
+    found: list[object] = []
+    thread = threading.Thread(target=lambda: found.append(place.arrived().claim(0.0)), daemon=True)
+    thread.start()
+    thread.join(3)
+    assert found == [None]
+
+
+def test_many_workers_never_share_a_block(place: Place) -> None:
+    blocks = [block(slot, slot + 1) for slot in range(60)]
+    place.publish(P0, *blocks)
+    taken: list[str] = []
+
+    def work(number: int) -> None:
+        worker = place.arrived(number)
+        while (found := worker.claim(0.01)) is not None:
+            taken.append(str(found))
+            worker.answer(found, str(found).encode())
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert Counter(taken) == Counter(texts(*blocks))
+    assert Counter(place.answers()) == Counter(text.encode() for text in texts(*blocks))
+
+
+@pytest.mark.parametrize("garbage", ["", "nonsense", f"{P0} train 4 4", f"{P0} train 0 5000", f"{P0} other 0 1", "é" * 10])
+def test_what_is_no_block_is_dropped_from_claims_and_by_a_claim(place: Place, garbage: str) -> None:
+    place.publish(P0)
+    worker = place.arrived()
+    place.add_claim(garbage)
+    place.add_claim(str(block(0, 4)))
+    assert worker.claimed() == [block(0, 4)]
+    place.add_todo(garbage)
+    assert worker.claim(0.01) is None
+    assert place.todo() == []
+    assert place.claims() == texts(block(0, 4)), "garbage that stayed would be found again for ever"
+
+
+def test_an_answer_goes_into_the_stream_and_drops_the_claim(place: Place) -> None:
+    place.publish(P0, block(0, 4), block(4, 8))
+    worker = place.arrived()
+    first, second = worker.claim(0.01), worker.claim(0.01)
+    assert first is not None and worker.answer(first, b"answer")
+    assert place.answers() == [b"answer"]
+    assert worker.claimed() == [second]
+
+
+def test_an_answer_counts_although_the_claim_was_taken_away(place: Place) -> None:
+    master = place.publish(P0, block(0, 4))
+    worker = place.arrived()
+    taken = worker.claim(0.01)
+    place.lapse()
+    master.reconcile(TOKEN, owed(("train", 0, 4)))
+    assert worker.claimed() == []
+    assert taken is not None and worker.answer(taken, b"answer")
+    assert place.answers() == [b"answer"]
+
+
+def test_a_late_answer_is_told_so_and_does_not_bring_the_stream_back(place: Place) -> None:
+    place.publish(P0, block(0, 4))
+    worker = place.arrived()
+    taken = worker.claim(0.01)
+    place.publish(P1, block(0, 4, P1))
+    assert taken is not None and not worker.answer(taken, b"late")
+    assert place.streams() == {P1}
+    assert worker.claimed() == [], "the claim goes all the same"
+    assert place.answers(P1) == []
+
+
+def test_dropping_a_block_takes_it_from_my_claims_alone(place: Place) -> None:
+    place.publish(P0, block(0, 4), block(4, 8))
+    worker, other = place.arrived(1), place.arrived(2)
+    worker.claim(0.01)
+    other.claim(0.01)
+    worker.drop(block(0, 4))
+    worker.drop(block(4, 8))
+    assert (worker.claimed(), other.claimed(), place.todo()) == ([], [block(4, 8)], [])
+
+
+def test_given_back_blocks_stand_at_the_head_of_todo_in_their_order(place: Place) -> None:
+    place.publish(P0, block(0, 2), block(2, 4), block(4, 6))
+    worker = place.arrived()
+    held = [worker.claim(0.01), worker.claim(0.01)]
+    worker.give_back(worker.claimed())
+    assert held == [block(0, 2), block(2, 4)]
+    assert place.todo() == texts(block(0, 2), block(2, 4), block(4, 6))
+    assert worker.claimed() == []
+    worker.give_back([])
+    assert len(place.todo()) == 3
+
+
+def test_a_task_config_and_parameters_are_read_as_they_were_published(place: Place) -> None:
+    worker = place.worker()
+    assert (worker.config(), worker.task(), worker.parameters(P0, 8)) == (None, None, None)
+    large = bytes(range(256)) * 10_000  # more than two pieces
+    place.publish(P0, parameters=large, task=b"header", config="{}")
+    assert (worker.config(), worker.task()) == (b"{}", b"header")
+    assert worker.parameters(P0, len(large)) == large
+    assert worker.parameters(P0, len(large) + 1) is None, "another length is not what was published"
+    place.publish(P1)
+    assert worker.parameters(P0, len(large)) is None, "its publication has closed"
+
+
+def test_a_worker_lives_while_it_beats(place: Place) -> None:
+    master = place.publish(P0)
+    worker = place.worker()
+    worker.arrive(ABOUT, 0.02)
+    wait_until(lambda: not master.workers())
+    worker.beat({**ABOUT, "block": "train 0 4"}, TTL)
+    assert master.workers() == {worker.worker: {**ABOUT, "block": "train 0 4"}}
+    worker.beat({**ABOUT, "block": ""}, 0.02)
+    wait_until(lambda: not master.workers())
+
+
+def test_a_beat_after_a_false_suspicion_enrols_the_worker_again(place: Place) -> None:
+    master = place.publish(P0, block(0, 4))
+    worker = place.arrived()
+    worker.claim(0.01)
+    place.lapse()
+    found = master.reconcile(TOKEN, owed(("train", 0, 4)))
+    assert found is not None and [name for name, _ in found.dead] == [worker.worker]
+    worker.beat(ABOUT, TTL)
+    worker.claim(0.01)
+    found = master.reconcile(TOKEN, owed(("train", 0, 4)))
+    assert found is not None and found.claims == {worker.worker: (block(0, 4),)} and found.owed == 0
+
+
+def test_orders_tell_the_state_and_who_is_to_give_way(place: Place) -> None:
+    worker, other = place.arrived(1), place.arrived(2)
+    assert worker.orders() == Orders(None)
+    master = place.publish(P0)
+    assert worker.orders() == Orders(RUNNING)
+    master.reconcile(TOKEN, owed(give_way=[worker.worker]))
+    assert (worker.orders().give_way, other.orders().give_way) == (True, False)
+    master.reconcile(TOKEN, owed())
+    assert not worker.orders().give_way
+    master.renew(TOKEN, "me", 9.0, {"state": "paused"}, {})
+    assert worker.orders().state == "paused"
+
+
+def test_nothing_is_reported_to_a_run_that_is_gone(place: Place) -> None:
+    place.worker().report("trouble")
+    assert place.master().errors() == []

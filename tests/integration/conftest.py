@@ -1,0 +1,48 @@
+"""Fixtures for the tests with real processes, none of which outlives its test."""
+
+from __future__ import annotations
+
+from es_queue.numerics import fix_numeric_environment
+
+fix_numeric_environment()  # before numpy is loaded: this process must compute the bits that the others do
+
+import shutil  # noqa: E402
+import tempfile  # noqa: E402
+from collections.abc import Callable, Iterator  # noqa: E402
+from pathlib import Path  # noqa: E402
+from typing import Any  # noqa: E402
+
+import pytest  # noqa: E402
+
+from es_queue.noise import FOLDER_VARIABLE  # noqa: E402
+from tests.integration.processes import Master, Processes  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def short_folder() -> Iterator[Path]:
+    """For noise and sockets: a path that leaves room for a socket's name."""
+    folder = Path(tempfile.mkdtemp(prefix="esq-"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def processes(tmp_path: Path, short_folder: Path) -> Iterator[Processes]:
+    """Starts processes; all of them and their children are ended with the test."""
+    own = Processes(tmp_path, {FOLDER_VARIABLE: str(short_folder / "noise"), "TMPDIR": str(short_folder)})
+    yield own
+    own.end()
+
+
+@pytest.fixture
+def start_master(valkey_url: str, tmp_path: Path, short_folder: Path) -> Iterator[Callable[..., Master]]:
+    """Starts masters in this process."""
+    started: list[Master] = []
+
+    def start(run: str, values: dict[str, Any], **more: Any) -> Master:
+        started.append(Master(valkey_url, tmp_path / run, run, values, noise=short_folder / "noise", **more))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.stop()

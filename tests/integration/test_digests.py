@@ -1,0 +1,131 @@
+"""One configuration and seed end with the same bits, whoever computed them and whatever happened meanwhile."""
+
+from __future__ import annotations
+
+import os
+import signal
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import redis
+
+import es_queue.plan
+import master.collect
+import workers.evaluate
+from es_queue.config import RunConfig
+from es_queue.normalization import Moments, RunningMoments
+from master.learn import Closed, Learner
+from master.loop import Outcome
+from master.options import resolve
+from master.state import RunState
+from tests.integration.processes import NERVOUS, WALKER, Master, Processes, Seen, flags, quiet_digest, wait_for
+from tests.ring import run_ring
+
+
+def contributors(one: Master) -> int:
+    """The most workers whose answers counted in one generation."""
+    return max(record["workers"] for record in one.heard.records)
+
+
+def test_one_real_worker_gives_the_bits_of_the_ring_in_memory(valkey_url: str, start_master: Callable[..., Master], processes: Processes) -> None:
+    run = start_master("alone", WALKER)
+    processes.worker(valkey_url)
+    assert run.summary()["digest"] == quiet_digest(WALKER)
+    assert len(run.heard.records) == WALKER["generations"] + 1
+    assert all(record["workers"] == 1 for record in run.heard.records)
+    assert max(record["population"] for record in run.heard.records) > WALKER["population"]
+    assert len({record["step_limit"] for record in run.heard.records}) > 2
+
+
+def test_two_workers_and_blocks_of_another_size_give_the_same_bits(
+    valkey_url: str, redis_client: redis.Redis, start_master: Callable[..., Master], processes: Processes
+) -> None:
+    both = [processes.worker(valkey_url), processes.worker(valkey_url)]
+    run = start_master("pair", {**WALKER, "block": 3})
+    for one in both:
+        Seen(redis_client, "pair").joined(one)
+    assert run.summary()["digest"] == quiet_digest(WALKER)
+    assert contributors(run) == 2
+
+
+def test_workers_killed_while_they_hold_blocks_change_no_bit(
+    valkey_url: str, redis_client: redis.Redis, start_master: Callable[..., Master], processes: Processes
+) -> None:
+    seen = Seen(redis_client, "deaths")
+    trio = [processes.worker(valkey_url, clocks=NERVOUS) for _ in range(3)]
+    run = start_master("deaths", {**WALKER, "block": 1}, clocks=NERVOUS)
+    for victim in trio[:2]:
+        horse = seen.freeze_holding(seen.joined(victim))
+        victim.signal(signal.SIGKILL)
+        os.kill(horse, signal.SIGKILL)
+    assert run.summary()["digest"] == quiet_digest(WALKER)
+    assert run.total("recovered") == 2
+    assert contributors(run) >= 1
+
+
+def test_a_master_killed_in_a_generation_and_resumed_changes_no_bit(valkey_url: str, redis_client: redis.Redis, processes: Processes) -> None:
+    seen = Seen(redis_client, "phoenix")
+    worker = processes.worker(valkey_url)
+    first = processes.master(*flags(WALKER), "--run", "phoenix", "--json", url=valkey_url)
+    seat = seen.joined(worker)
+    wait_for(seen.reached(2), "generation 2")
+    horse = seen.freeze_holding(seat)
+    generation = seen.generation()
+    first.signal(signal.SIGKILL)
+    first.wait()
+    os.kill(horse, signal.SIGCONT)
+    second = processes.master("--resume", "phoenix", "--json", url=valkey_url)
+    assert second.wait() == 0, second.said()
+    assert second.events("summary")[0]["digest"] == quiet_digest(WALKER)
+    rest = second.events("generation")
+    assert rest[0]["generation"] == generation
+    assert rest[0]["publication"] == first.events("generation")[-1]["publication"].replace(f"{generation - 1}.", f"{generation}.")
+    assert all(record["workers"] == 1 for record in rest)
+
+
+# --- the digest would notice
+
+
+def bits(outcome: Outcome) -> tuple[str, bytes, bytes]:
+    """The parameters, and the statistics in float64."""
+    moments = outcome.state.moments
+    return outcome.digest, moments.mean.tobytes(), moments.m2.tobytes()
+
+
+def test_statistics_merged_block_by_block_would_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = resolve(WALKER)
+    blocks = [replace(config, block=size) for size in (1, 3)]
+    assert bits(run_ring(blocks[0])[0]) == bits(run_ring(blocks[1], count=2)[0])
+    monkeypatch.setattr(Learner, "_merged", merged_by_block)
+    assert bits(run_ring(blocks[0])[0]) != bits(run_ring(blocks[1])[0])
+
+
+def merged_by_block(self: Learner, state: RunState, done: Closed) -> RunningMoments:
+    """What must not be done: each block's episodes merged before they meet the others."""
+    moments, size = state.moments, self.config.block
+    for start in range(0, len(done.results), size):
+        block = RunningMoments.empty(len(moments.mean))
+        for one in done.results[start : start + size]:
+            for episode in one.moments:
+                block = block.merge(Moments(episode.count, np.frombuffer(episode.mean, "<f8"), np.frombuffer(episode.m2, "<f8")))
+        moments = moments.merge(Moments(block.count, block.mean, block.m2))
+    return moments
+
+
+def test_seeds_drawn_from_the_runs_id_would_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = resolve({**WALKER, "generations": 2})
+
+    def ring_of(run: str) -> str:
+        def plan(config: RunConfig, *rest: Any) -> es_queue.plan.Plan:
+            return es_queue.plan.plan_for(replace(config, seed=config.seed + zlib.crc32(run.encode())), *rest)
+
+        for module in (master.collect, workers.evaluate):
+            monkeypatch.setattr(module, "plan_for", plan)
+        return run_ring(config)[0].digest
+
+    assert ring_of("first") == ring_of("first")
+    assert ring_of("first") != ring_of("second")

@@ -1,0 +1,123 @@
+"""es-status against a server: what it reads, as whom, and that it writes nothing."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+import redis
+
+from es_queue.protocol.connection import client_from_url
+from es_queue.protocol.keys import RUNS, RunKeys
+from master.observe import LONGEST_VALUE, MOST_REASONS, MOST_RUNS
+from master.status import main
+
+OWN = RunKeys("walker-1")
+WORKER = "host-12-abcdef"
+
+
+@pytest.fixture
+def filled(redis_client: redis.Redis) -> Any:
+    """A run with a living worker and a dead one, as masters and workers write them."""
+    client: Any = redis_client
+    client.zadd(RUNS, {"walker-1": time.time() - 100, "older": 5.0, "no run id!": 6.0})
+    client.hset(OWN.progress, mapping={"state": "running", "env": "CartPole-v1", "generation": 7, "env_steps": 1000, "updated": time.time()})
+    client.set(OWN.master, "holder", px=60_000)
+    client.sadd(OWN.workers, WORKER, "gone-13-abcdef")
+    client.hset(OWN.worker(WORKER), mapping={"host": "host", "pid": 12, "steps": 500, "generation": "generation 7"})
+    client.hset(OWN.refused, mapping={"stale": 3})
+    client.rpush(OWN.errors, "{}", "{}")
+    return client
+
+
+def told(capsys: pytest.CaptureFixture[str], url: str, *argv: str) -> Any:
+    assert main([*argv, "--json", "--redis-url", url]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_runs_are_read_newest_first_and_only_under_run_ids(filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = told(capsys, valkey_url)["runs"]
+    assert [run["run"] for run in runs] == ["walker-1", "older"]
+    assert runs[0]["generation"] == 7 and runs[0]["state"] == "running" and runs[1]["state"] == "unknown"
+
+
+def test_a_lost_lease_makes_an_orphan(filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    filled.delete(OWN.master)
+    assert told(capsys, valkey_url)["runs"][0]["state"] == "orphaned"
+    assert main(["--redis-url", valkey_url]) == 0
+    assert f"es-master --resume walker-1 --redis-url {valkey_url}" in capsys.readouterr().out
+
+
+def test_a_run_is_read_with_its_living_workers(filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run = told(capsys, valkey_url, "walker-1")
+    assert [worker["worker"] for worker in run["living"]] == [WORKER] and run["living"][0]["steps"] == 500
+    assert (run["ever"], run["errors"], run["refused"]) == (2, 2, {"stale": 3})
+
+
+def test_an_unknown_run_is_bad_usage(filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["nothing", "--redis-url", valkey_url]) == 2
+    assert "walker-1" in capsys.readouterr().err
+
+
+def test_a_user_who_may_only_read_these_keys_sees_everything_and_nothing_is_written(
+    filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    filled.execute_command("ACL", "SETUSER", "looker", "reset", "on", ">word", "%R~es:*", "+@read", "+@connection")
+    before = {key: filled.dump(key) for key in filled.keys("*")}
+    url = valkey_url.replace("unix://", "unix://looker:word@")
+    assert len(told(capsys, url)["runs"]) == 2 and told(capsys, url, "walker-1")["errors"] == 2
+    assert {key: filled.dump(key) for key in filled.keys("*")} == before
+    assert main(["--redis-url", url]) == 0
+    assert "word" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("rights", [("%R~other:*", "+@read", "+@connection"), ("~*", "-@all", "+@connection")])
+def test_a_user_who_may_read_too_little_is_told_so(rights: tuple[str, ...], filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    filled.execute_command("ACL", "SETUSER", "blind", "reset", "on", ">word", *rights)
+    for argv in ([], ["walker-1"]):
+        assert main([*argv, "--redis-url", valkey_url.replace("unix://", "unix://blind:word@")]) == 3
+        sentence = capsys.readouterr().err
+        assert "too little" in sentence and "word@" not in sentence and sentence.count("\n") == 1
+
+
+def test_a_wrong_password_is_told_without_repeating_it(filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--redis-url", valkey_url.replace("unix://", "unix://nobody:word@")]) == 3
+    sentence = capsys.readouterr().err
+    assert "refused the user or password" in sentence and "word@" not in sentence
+
+
+def test_keys_of_another_type_are_as_good_as_missing(filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for key in (OWN.workers, OWN.errors, OWN.refused, OWN.worker(WORKER), OWN.progress):
+        filled.delete(key)
+        filled.set(key, "text")
+    run = told(capsys, valkey_url, "walker-1")
+    assert (run["living"], run["ever"], run["errors"], run["refused"], run["state"]) == ([], 0, 0, {}, "unknown")
+    filled.delete(RUNS)
+    filled.set(RUNS, "text")
+    assert told(capsys, valkey_url) == {"runs": []}
+
+
+def test_what_is_too_long_or_too_many_is_not_fetched(filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    filled.hset(OWN.progress, "env", "x" * (LONGEST_VALUE + 1))
+    filled.hset(OWN.worker(WORKER), "refuses", "x" * 10_000_000)
+    filled.hset(OWN.refused, mapping={f"reason-{k}": 1 for k in range(MOST_REASONS)})
+    filled.zadd(RUNS, {f"run-{k}": k for k in range(2 * MOST_RUNS)})
+    before = filled.info("stats")["total_net_output_bytes"]
+    run = told(capsys, valkey_url, "walker-1")
+    assert "env" not in run and "refuses" not in run["living"][0] and run["refused"] == {}
+    assert len(told(capsys, valkey_url)["runs"]) <= MOST_RUNS
+    assert filled.info("stats")["total_net_output_bytes"] - before < 1_000_000
+
+
+def test_bytes_that_are_no_text_are_shown_as_such(filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    filled.hset(OWN.progress, "env", b"\xff\xfe\x00")
+    assert told(capsys, valkey_url, "walker-1")["env"] == "\ufffd\ufffd\\x00"
+
+
+def test_an_empty_server_has_no_runs(valkey_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with client_from_url(valkey_url) as client:
+        assert client.dbsize() == 0
+    assert main(["--redis-url", valkey_url]) == 0
+    assert capsys.readouterr().out == "no runs\n"
