@@ -224,7 +224,7 @@ class Drive:
         keep_going: Callable[[Record], bool], resumed: bool = False,
     ) -> None:  # fmt: skip
         self._session, self._place, self._setup, self._channel, self._view = session, place, setup, channel, view
-        self._token, self._resumed = token, resumed
+        self._token, self._holder, self._resumed = token, holder, resumed
         self._checkpoints = Checkpoints(place.run_dir)
         config, clocks, launch = setup.config, session.clocks, session.launch
         timeout = int(clocks.seat_lease + config.wall_limit + clocks.seat_margin)
@@ -236,14 +236,17 @@ class Drive:
         self._loop = Loop(channel, setup.learner, token, setup.table.digest, self._collector, view, self._checkpoints, clocks, keep_going)
 
     def adoptable(self, state: RunState) -> str | None:
-        """The open publication, when it is of exactly this state's parameters."""
+        """The open publication, when it is whole and of exactly this state's parameters."""
         stored = self._channel.stored()[1]
+        found = self._channel.renew(self._token, self._holder, self._session.clocks.lease, {}, {})
         try:
             task = Task.decode(stored) if stored is not None else None
         except DecodeError:
             return None
         vector = self._setup.strategy.published(state.strategy)
         if task is None or state.stage == FINAL or task.generation != state.generation:
+            return None
+        if found.publication != task.publication or not found.whole:
             return None
         return task.publication if task.digest == bytes_digest(vector.astype("<f4").tobytes()) else None
 

@@ -170,7 +170,7 @@ def show_runs(runs: list[SeenRun], out: SafeStream, *, as_json: bool) -> None:
     if not runs:
         out.line("no runs")
         return
-    show_table(RUN_COLUMNS, [run_row(seen) for seen in runs], out, expendable=("best", "environment", "updated"))
+    show_table(RUN_COLUMNS, [run_row(seen) for seen in runs], out, expendable=("best", "environment", "updated", "workers", "steps"))
     for seen in runs:
         if seen.state == ORPHANED:
             out.line(f"{seen.run} has no master; go on with it: {seen.resume}")

@@ -189,7 +189,8 @@ class Answer:
 
     def encode(self) -> bytes:
         results = [one.pack() for one in self.results]
-        failures = [[slot, reason[:MAX_REASON]] for slot, reason in self.failures]
+        # An exception's text may hold half characters (surrogates), which cannot be packed.
+        failures = [[slot, reason[:MAX_REASON].encode("utf-8", "replace").decode()] for slot, reason in self.failures]
         return bytes(msgpack.packb([self.publication, self.kind, self.worker, self.seconds, results, failures]))
 
     @classmethod

@@ -36,8 +36,8 @@ NERVOUS = replace(CLOCKS, beat_ttl=1.0)
 
 #: Everything that could make numbers depend on the cluster: statistics, growing batches, adaptive limits, evaluations.
 WALKER: dict[str, Any] = {
-    "env": "BipedalWalker-v2", "seed": 11, "population": 8, "min_steps": 400, "step_limit": "adaptive:30,0.5,1.5,120", "obs_sample": 1.0,
-    "eval_every": 3, "eval_episodes": 2, "eval_step_limit": 60, "final_episodes": 2, "generations": 10, "target_reward": "none",
+    "env": "BipedalWalker-v2", "seed": 11, "population": 8, "min_steps": 300, "step_limit": "adaptive:30,0.5,1.5,120", "obs_sample": 1.0,
+    "eval_every": 3, "eval_episodes": 2, "eval_step_limit": 60, "final_episodes": 2, "generations": 8, "target_reward": "none",
     "noise_size": 2**18,
 }  # fmt: skip
 CARTPOLE: dict[str, Any] = {

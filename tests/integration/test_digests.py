@@ -22,7 +22,16 @@ from master.learn import Closed, Learner
 from master.loop import Outcome
 from master.options import resolve
 from master.state import RunState
-from tests.integration.processes import NERVOUS, WALKER, Master, Processes, Seen, flags, quiet_digest, wait_for
+from tests.integration.processes import (
+    NERVOUS,
+    WALKER,
+    Master,
+    Processes,
+    Seen,
+    flags,
+    quiet_digest,
+    wait_for,
+)
 from tests.ring import run_ring
 
 
@@ -63,7 +72,7 @@ def test_workers_killed_while_they_hold_blocks_change_no_bit(
         victim.signal(signal.SIGKILL)
         os.kill(horse, signal.SIGKILL)
     assert run.summary()["digest"] == quiet_digest(WALKER)
-    assert run.total("recovered") == 2
+    assert run.total("recovered") >= 2
     assert contributors(run) >= 1
 
 
@@ -97,7 +106,7 @@ def bits(outcome: Outcome) -> tuple[str, bytes, bytes]:
 
 
 def test_statistics_merged_block_by_block_would_show(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = resolve(WALKER)
+    config = resolve({**WALKER, "generations": 3})
     blocks = [replace(config, block=size) for size in (1, 3)]
     assert bits(run_ring(blocks[0])[0]) == bits(run_ring(blocks[1], count=2)[0])
     monkeypatch.setattr(Learner, "_merged", merged_by_block)

@@ -79,7 +79,8 @@ def test_an_orphan_is_shown_with_the_command_that_goes_on_with_it() -> None:
 def test_a_table_in_a_pipe_is_whole_and_without_codes() -> None:
     text = shown(show_runs, [seen("a" * 40), seen("b")])
     assert "a" * 40 in text and "\x1b" not in text
-    assert text.splitlines()[1].split() == ["a" * 40, "running", "BipedalWalker-v3", "12", "1.23", "M", "-80.2", "-70.0", "2", *text.splitlines()[1].split()[-3:]]
+    row = text.splitlines()[1].split()
+    assert row[:9] == ["a" * 40, "running", "BipedalWalker-v3", "12", "1.23", "M", "-80.2", "-70.0", "2"] and row[-1] == "ago"
 
 
 def test_a_run_is_shown_with_its_workers_its_refusals_and_its_errors() -> None:
