@@ -13,7 +13,8 @@ __all__ = ["train"]
 def __getattr__(name: str) -> Any:
     """Import on first use, so that ``import master`` stays free of numpy."""
     if name == "train":
-        from master.train import train
+        # Not from a module "train": once imported, that module would stand here in the function's place.
+        from master.training import train
 
         return train
     raise AttributeError(f"module 'master' has no attribute {name!r}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from es_queue.errors import EXIT_DONE, EXIT_INTERRUPTED, EsQueueError
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
 def main(argv: list[str] | None = None) -> int:
     """The command; see ``es-master --help``. Returns the exit code."""
     fix_numeric_environment()
-    if "" not in sys.path and "." not in sys.path:
-        sys.path.append(".")  # a user's own module:Id stands in the current folder, as for rq worker
+    extend_path()
     from master.options import parse
 
     try:
@@ -35,10 +35,17 @@ def main(argv: list[str] | None = None) -> int:
         return EXIT_INTERRUPTED
 
 
+def extend_path() -> None:
+    """A user's own module:Id stands in the current folder, as for rq worker. Our packages' folder comes before it: they
+    would be found after it where they are installed as a link (pip install -e)."""
+    home = str(Path(__file__).resolve().parent.parent)
+    if "" not in sys.path and "." not in sys.path:
+        sys.path += [folder for folder in (home, ".") if folder not in sys.path]
+
+
 def refuse_shadowed() -> None:
     """Another package called ``workers`` before ours would make every seat fail: say so now."""
     import importlib.util
-    from pathlib import Path
 
     from es_queue.errors import UsageError
 

@@ -69,7 +69,7 @@ class SafeStream(io.TextIOBase):
             self._silence()
 
     def _silence(self) -> None:
-        """Go quiet for good; what the stream still holds would fail once more when Python ends, so it goes nowhere."""
+        """Go quiet for good; what anyone else still prints there would fail when Python ends, so it goes nowhere."""
         stream, self._stream = self._stream, None
         try:
             nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -38,6 +38,7 @@ from master.wording import (
 
 #: Redrawn at most so often; generations may come faster.
 DRAW_SECONDS = 0.2
+#: A narrower terminal narrows the panel.
 WIDEST = 100
 KEPT_EVALUATIONS = 4096
 GRAPH_WIDTH = 40
@@ -117,7 +118,7 @@ class LiveView:
             if text:
                 grid.add_row(Text(label), Text(text))
         title = Text(f"{self._run} · {printable(self._config.env, 60)} · {self._config.strategy}, {self._config.policy}")
-        return Panel(grid, title=title, title_align="left", width=min(WIDEST, self._console.width), border_style="dim")
+        return Panel(grid, title=title, title_align="left", width=WIDEST, border_style="dim")
 
     def _rows(self) -> list[tuple[str, str]]:
         now: Mapping[str, Value] = {**self._record, **self._figures}

@@ -238,7 +238,7 @@ def worker_row(about: dict[str, str]) -> list[str]:
     return [
         printable(told("rq_name") or "-", 40), printable(told("host", "-"), 40), printable(told("pid", "-"), 10),
         "refuses" if told("refuses") else printable((told("generation") or "joining").removeprefix("generation "), 12),
-        printable(told("block", "").partition(" ")[2], 24), compact(told("steps")), whole(speed), whole(told("late")),
+        printable(told("block", ""), 24), compact(told("steps")), whole(speed), whole(told("late")),
         printable(told("numerics", "")[:8]), ago(told("joined")),
     ]  # fmt: skip
 

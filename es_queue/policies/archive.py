@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ VECTORS = ("parameters", "obs_mean", "obs_std")
 #: What numpy and zipfile raise for a damaged or a foreign file.
 UNREADABLE = (
     OSError, ValueError, EOFError, OverflowError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error,
+    SyntaxError, tokenize.TokenError, TypeError,  # numpy reads an array's header as Python's own literals
 )  # fmt: skip
 
 

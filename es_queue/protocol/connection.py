@@ -75,6 +75,8 @@ def refuse_unfit(client: redis.Redis, name: str) -> None:
     except OUTAGES as error:
         raise RedisError(f"Redis at {name} cannot be reached ({_short(error)}); start it or correct --redis-url") from None
     except redis.exceptions.RedisError as error:
+        if "HELLO" in str(error):  # a connection's first word, unknown before Redis 6
+            raise RedisError(f"Redis at {name} is older than version 6.0, but 6.2 or later is needed (or Valkey)") from None
         raise RedisError(f"Redis at {name} answered with an error: {_short(error)}") from None
     for reason in _reasons(information):
         raise RedisError(f"Redis at {name} {reason}")

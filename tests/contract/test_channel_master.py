@@ -9,7 +9,21 @@ import pytest
 
 from es_queue.errors import FencedError
 from es_queue.protocol.channel import RUNNING, MasterChannel, Publish, Stored
-from tests.contract.places import ABOUT, HIGHER, LOWER, P0, P1, SAME_NUMBER, TOKEN, TTL, Place, block, owed, texts, wait_until
+from tests.contract.places import (
+    ABOUT,
+    HIGHER,
+    LOWER,
+    P0,
+    P1,
+    SAME_NUMBER,
+    TOKEN,
+    TTL,
+    Place,
+    block,
+    owed,
+    texts,
+    wait_until,
+)
 
 WRITES: dict[str, Callable[[MasterChannel, str], object]] = {
     "publish": lambda master, token: master.publish(token, Publish(P1, b"t", [block(0, 1, P1)], "{}", {"state": RUNNING})),
@@ -268,7 +282,7 @@ def test_the_master_sees_living_workers_and_their_reports(place: Place) -> None:
     assert (master.workers(), master.errors()) == ({}, [])
     place.arrived(1)
     place.arrived(2)
-    assert master.workers() == {worker: ABOUT for worker in (place.worker(1).worker, place.worker(2).worker)}
+    assert master.workers() == dict.fromkeys((place.worker(1).worker, place.worker(2).worker), ABOUT)
     place.lapse(1)
     assert list(master.workers()) == [place.worker(2).worker]
     place.worker(2).depart()

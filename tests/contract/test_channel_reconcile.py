@@ -53,6 +53,7 @@ def test_a_death_is_noted_for_the_unanswered_slots_of_the_block_in_work(place: P
     place.lapse()
     reconcile(place, ("train", 1, 4))
     assert place.attempts() == {"train 1 deaths": 1}
+    assert place.master().deaths() == {("train", 1): 1}, "another master can go on counting"
     place.arrived(2)
     place.lapse(2)
     reconcile(place, ("train", 1, 4))

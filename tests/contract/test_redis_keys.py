@@ -9,7 +9,20 @@ from es_queue.errors import RedisError
 from es_queue.protocol import keys
 from es_queue.protocol.channel import RUNNING, Orders, Publish, Stored
 from es_queue.protocol.redis_channel import ERRORS_KEPT
-from tests.contract.places import ABOUT, P0, P1, RUN, TOKEN, TTL, RedisPlace, block, name_of, owed, texts, worker_name
+from tests.contract.places import (
+    ABOUT,
+    P0,
+    P1,
+    RUN,
+    TOKEN,
+    TTL,
+    RedisPlace,
+    block,
+    name_of,
+    owed,
+    texts,
+    worker_name,
+)
 
 
 def lasting_keys(place: RedisPlace) -> list[str]:

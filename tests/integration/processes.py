@@ -62,16 +62,17 @@ def flags(values: dict[str, Any]) -> list[str]:
     return [word for name, value in values.items() for word in (f"--{name.replace('_', '-')}", str(value))]
 
 
-def quiet_digest(values: dict[str, Any]) -> str:
-    """The digest of the undisturbed run, over the in-memory channel."""
+def quiet_digest(values: dict[str, Any], generation: int = -1) -> str:
+    """The digest with which the undisturbed run ends, or that of one of its generations; over the in-memory channel."""
     missing = [name for name in numeric_environment() if name not in os.environ]
     assert not missing, f"numpy was loaded before {', '.join(missing)} were set: fix_numeric_environment must come first in tests/conftest.py"
-    return _ring_digest(resolve(values))
+    return _ring_digests(resolve(values))[generation]
 
 
 @cache
-def _ring_digest(config: RunConfig) -> str:
-    return run_ring(config)[0].digest
+def _ring_digests(config: RunConfig) -> list[str]:
+    outcome, sink = run_ring(config)
+    return [*(record["digest"] for record in sink.records), outcome.digest]
 
 
 # --- processes
@@ -129,9 +130,13 @@ class Processes:
         self._started.append(Started(process, out, err))
         return self._started[-1]
 
+    @property
+    def rq(self) -> Path:
+        return BIN / "rq"
+
     def worker(self, url: str, *more: object, clocks: Clocks = CLOCKS, **environment: str) -> Started:
         """A plain ``rq worker``."""
-        return self.start(BIN / "rq", "worker", "--url", url, *more, **{VARIABLE: clocks_text(clocks), **environment})
+        return self.start(self.rq, "worker", "--url", url, *more, **{VARIABLE: clocks_text(clocks), **environment})
 
     def master(self, *words: object, url: str = "", clocks: Clocks = CLOCKS, cwd: Path | None = None, **environment: str) -> Started:
         """``es-master``; without a URL it has a private server."""

@@ -144,6 +144,10 @@ def test_each_id_opens_its_own_walker(environment: str, hardcore: bool, v2: bool
     world, lean = open_world(EnvironmentRequest(environment)), LeanWalker(hardcore, v2)
     for seed in range(3):
         assert np.array_equal(world.reset(seed), lean.reset(seed))
+        act = actions("random", seed)
+        for _ in range(60):
+            action = act(None)
+            assert np.array_equal(world.step(action)[0], lean.step(action)[0])
 
 
 def test_the_registered_version_2_repeats_itself_by_seed() -> None:

@@ -247,7 +247,7 @@ def test_a_process_whose_reader_left_ends_in_peace() -> None:
     code = (
         "from pathlib import Path; from master.report import Report; from es_queue.config import RunConfig\n"
         "it = Report('r', Path({0!r}), RunConfig(env='X-v0'), quiet=False, json_lines=False, redis_name='here')\n"
-        "[it.note(str(k)) for k in range(20000)]; it.close()"
+        "[it.note(str(k)) for k in range(20)]; it.close(); print('words of a user')"
     )
     reader, writer = os.pipe()
     os.close(reader)

@@ -1,0 +1,76 @@
+"""The first faults that befall a run: a worker dies, Redis forgets everything, the private server dies. No bit changes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import redis
+
+from tests.integration.processes import (
+    NERVOUS,
+    WALKER,
+    Master,
+    Processes,
+    Seen,
+    flags,
+    quiet_digest,
+    state_of,
+    wait_for,
+)
+
+
+def test_the_block_of_a_worker_that_was_killed_is_played_by_another(
+    valkey_url: str, redis_client: redis.Redis, start_master: Callable[..., Master], processes: Processes
+) -> None:
+    seen = Seen(redis_client, "death")
+    victim = processes.worker(valkey_url, clocks=NERVOUS)
+    run = start_master("death", WALKER, clocks=NERVOUS)
+    seat = seen.joined(victim)
+    horse = seen.freeze_holding(seat)
+    held = seen.claims(seat)
+    victim.signal(signal.SIGKILL)
+    os.kill(horse, signal.SIGKILL)
+    wait_for(lambda: not seen.claims(seat), "the dead worker's claims are taken from it", 10)
+    assert held[0].split()[:3] in [one.split()[:3] for one in seen.todo()]
+    processes.worker(valkey_url)
+    assert run.summary()["digest"] == quiet_digest(WALKER)
+    assert run.total("recovered") == 1
+    assert run.total("reissued") >= 1
+
+
+def test_a_run_outlives_the_loss_of_everything_in_redis(
+    valkey_url: str, redis_client: redis.Redis, start_master: Callable[..., Master], processes: Processes
+) -> None:
+    seen = Seen(redis_client, "amnesia")
+    run = start_master("amnesia", WALKER)
+    seat = seen.joined(processes.worker(valkey_url))
+    wait_for(seen.reached(2), "generation 2")
+    horse = seen.freeze_holding(seat)
+    redis_client.flushall()
+    os.kill(horse, signal.SIGCONT)
+    assert run.summary()["digest"] == quiet_digest(WALKER)
+    assert "Redis has lost this generation: it is published again" in run.heard.notes
+    assert [record["generation"] for record in run.heard.records] == list(range(WALKER["generations"] + 1))
+
+
+def test_a_run_outlives_the_death_of_its_private_server(processes: Processes) -> None:
+    run = processes.master(*flags(WALKER), "--run", "orphan", "--workers", 1, "--json")
+    url = wait_for(lambda: run.events("started"), "the run starts")[0]["redis"]
+    with redis.Redis.from_url(url) as client:
+        seen = Seen(client, "orphan")
+        seat = wait_for(lambda: next(iter(seen.workers()), ""), "its worker joins")
+        wait_for(seen.reached(2), "generation 2")
+        server = int(client.info("server")["process_id"])
+        horse = seen.freeze_holding(seat)
+    os.kill(server, signal.SIGKILL)
+    wait_for(lambda: state_of(server) in ("", "Z"), "the server is dead")
+    os.kill(horse, signal.SIGCONT)
+    assert run.wait() == 0, run.said()
+    assert "the private server had ended and was started again" in [one["text"] for one in run.events("note")]
+    assert run.events()[-1]["digest"] == quiet_digest(WALKER)
+    assert run.events("generation")[-1]["workers"] == 1
+    assert processes.living() == {}
+    assert not Path(f"/proc/{server}/exe").exists()

@@ -1,0 +1,201 @@
+"""What cannot be is refused in one sentence, with the exit code of its kind, and without a traceback."""
+
+from __future__ import annotations
+
+import socketserver
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import redis
+
+from tests.integration.processes import CARTPOLE, Master, Processes, Started, flags, wait_for
+
+RAISING = """
+import gymnasium
+
+class Raising(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        raise RuntimeError("no door to open")
+
+gymnasium.register("Raising-v0", lambda **_: Raising())
+"""
+FORGETFUL = """
+import gymnasium, numpy, random
+
+class Forgetful(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def look(self):
+        return numpy.array([random.random(), 0], numpy.float32)
+
+    def reset(self, *, seed=None, options=None):
+        return self.look(), {}
+
+    def step(self, action):
+        return self.look(), 1.0, False, False, {}
+
+gymnasium.register("Forgetful-v0", lambda **_: Forgetful(), max_episode_steps=20)
+"""
+
+
+def sentence_of(process: Started, code: int) -> str:
+    """The one sentence of a refusal, checked for form; what follows the command's name."""
+    assert process.wait() == code, process.said()
+    text = process.err.read_text()
+    assert text.startswith("es-master: "), text
+    assert text.count("\n") == 1
+    assert text.endswith("\n")
+    assert "Traceback" not in text
+    return text.removeprefix("es-master: ").rstrip("\n")
+
+
+def test_an_environment_that_nobody_knows(processes: Processes) -> None:
+    process = processes.master("--env", "BipedalWalker-v9000")
+    assert "there is no environment 'BipedalWalker-v9000'" in sentence_of(process, 5)
+
+
+def test_an_environment_that_raises_in_reset(processes: Processes) -> None:
+    (processes.folder / "raising.py").write_text(RAISING)
+    process = processes.master("--env", "raising:Raising-v0")
+    assert sentence_of(process, 5) == "raising:Raising-v0 fails when played: RuntimeError: no door to open"
+
+
+@pytest.mark.slow
+def test_an_environment_that_does_not_repeat_itself(processes: Processes) -> None:
+    (processes.folder / "forgetful.py").write_text(FORGETFUL)
+    process = processes.master(*flags({**CARTPOLE, "env": "forgetful:Forgetful-v0"}), "--workers", 1)
+    assert sentence_of(process, 5) == (
+        "forgetful:Forgetful-v0 does not repeat itself: the same seed and actions gave another episode the second time; "
+        "seed all its randomness in reset, or use --allow-nondeterministic and lose reproducible results"
+    )
+
+
+def test_a_setting_in_a_file_that_no_option_has(processes: Processes) -> None:
+    (processes.folder / "settings.toml").write_text('env = "CartPole-v1"\npoplation = 8\n')
+    process = processes.master("--config", "settings.toml")
+    assert sentence_of(process, 2) == "settings.toml has the unknown option 'poplation'; did you mean population or population_max?"
+
+
+def test_a_folder_that_cannot_be_made(processes: Processes) -> None:
+    (processes.folder / "file").write_text("in the way")
+    process = processes.master(*flags(CARTPOLE), "--run-dir", "file/below")
+    assert sentence_of(process, 6) == "run-dir file/below cannot be made (Not a directory); give a folder that you may write to"
+
+
+def test_a_run_to_resume_that_never_was(processes: Processes, valkey_url: str) -> None:
+    process = processes.master("--resume", "nothing")
+    assert "there is no run nothing to resume" in sentence_of(process, 6)
+    process = processes.master("--resume", "nothing", url=valkey_url)
+    assert "there is no run nothing to resume: neither runs/nothing nor Redis holds a checkpoint of it" in sentence_of(process, 6)
+    assert not (processes.folder / "runs/nothing").exists()
+
+
+def test_a_second_master_on_a_live_run(
+    processes: Processes, valkey_url: str, redis_client: redis.Redis, start_master: Callable[..., Master]
+) -> None:
+    start_master("live", CARTPOLE)
+    wait_for(lambda: redis_client.exists("es:live:checkpoint"), "the first master publishes")
+    for words in (("--resume", "live"), (*flags(CARTPOLE), "--run", "live")):
+        said = sentence_of(processes.master(*words, url=valkey_url), 4)
+        assert said.startswith("run live is live: ")
+        assert said.endswith("drives it; stop that es-master first, or start another run")
+
+
+# --- servers
+
+
+def test_a_server_that_is_not_there(processes: Processes) -> None:
+    process = processes.master(*flags(CARTPOLE), url="redis://127.0.0.1:1/0")
+    said = sentence_of(process, 3)
+    assert said.startswith("Redis at redis://127.0.0.1:1/0 cannot be reached (")
+    assert said.endswith("); start it or correct --redis-url")
+
+
+@contextmanager
+def configured(client: redis.Redis, **settings: str) -> Iterator[None]:
+    """Settings of the shared server, put back whatever happens."""
+    names = {name: name.replace("_", "-") for name in settings}
+    before = {names[name]: client.config_get(names[name])[names[name]] for name in settings}
+    for name, value in settings.items():
+        client.config_set(names[name], value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            client.config_set(name, value)
+
+
+def test_a_password_that_is_wrong_or_missing(processes: Processes, valkey_url: str, redis_client: redis.Redis) -> None:
+    wrong = valkey_url.replace("unix://", "unix://:open-sesame@")
+    redis_client.ping()
+    with configured(redis_client, requirepass="swordfish"):
+        for url in (wrong, valkey_url):
+            said = sentence_of(processes.master(*flags(CARTPOLE), url=url), 3)
+            assert "refused the user or password (" in said
+            assert said.endswith("); check RQ_REDIS_URL or --redis-url")
+            assert "open-sesame" not in said
+
+
+def test_a_server_that_would_evict_keys(processes: Processes, valkey_url: str, redis_client: redis.Redis) -> None:
+    with configured(redis_client, maxmemory="200mb", maxmemory_policy="allkeys-lru"):
+        said = sentence_of(processes.master(*flags(CARTPOLE), url=valkey_url), 3)
+    assert said == (
+        f"Redis at {valkey_url} has maxmemory-policy allkeys-lru, which would silently drop parameters and claims: set it to noeviction"
+    )
+
+
+class OldRedis(socketserver.StreamRequestHandler):
+    """As much of an old server as a client meets before it knows the version."""
+
+    knows_hello = True
+
+    def handle(self) -> None:
+        while line := self.rfile.readline():
+            words = [self.word() for _ in range(int(line[1:]))]
+            if words[0].upper() == b"INFO":
+                text = b"# Server\r\nredis_version:6.0.16\r\n"
+                self.wfile.write(b"$%d\r\n%s\r\n" % (len(text), text))
+            elif words[0].upper() == b"HELLO" and self.knows_hello:
+                self.wfile.write(b"%1\r\n$5\r\nproto\r\n:3\r\n")
+            else:
+                self.wfile.write(b"-ERR unknown command `%s`, with args beginning with: \r\n" % words[0])
+
+    def word(self) -> bytes:
+        size = int(self.rfile.readline()[1:])
+        return self.rfile.read(size + 2)[:-2]
+
+
+class RedisFive(OldRedis):
+    knows_hello = False
+
+
+@contextmanager
+def listening(handler: type[OldRedis]) -> Iterator[str]:
+    """The URL of a server that answers so."""
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield f"redis://127.0.0.1:{server.server_address[1]}/0"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(("handler", "version"), [(OldRedis, "has version 6.0.16"), (RedisFive, "is older than version 6.0")])
+def test_a_server_that_is_too_old(processes: Processes, handler: type[OldRedis], version: str) -> None:
+    with listening(handler) as url:
+        said = sentence_of(processes.master(*flags(CARTPOLE), url=url), 3)
+    assert said == f"Redis at {url} {version}, but 6.2 or later is needed (or Valkey)"
+
+
+def test_no_refusal_leaves_a_folder_behind(processes: Processes) -> None:
+    process = processes.master(*flags(CARTPOLE), "--run", "early", "--population", 7)
+    sentence_of(process, 2)
+    assert [one.name for one in Path(processes.folder).iterdir() if not one.name.startswith("process-")] == []

@@ -1,0 +1,94 @@
+"""Random schedules of masters, workers and faults end with the quiet run's parameters; without the rules some do not."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from es_queue.protocol.memory_channel import MemoryServer
+from tests.model.actors import new_master, new_worker
+from tests.model.world import KINDS_OF_FAULT, WORKER_FAULTS, Rules, World
+
+WHOLE, COLLECTOR = Rules(), Rules(collector=True)
+NO_OWN_CLAIMS = Rules(own_claims=False, failures=False, faults=WORKER_FAULTS)
+NO_RECONCILE = Rules(reconcile=False, failures=False)
+both_masters = pytest.mark.parametrize("rules", [WHOLE, COLLECTOR], ids=["bare rules", "collector"])
+
+
+def outcome(seed: int, rules: Rules, **more: int) -> str:
+    return World(seed, rules, **more).run(new_worker, new_master)
+
+
+def not_right(seeds: range, rules: Rules, seen: Counter[str]) -> list[tuple[int, str, list[str]]]:
+    """(seed, outcome, what was wrong) of the schedules that did not end right; what happened is added to ``seen``."""
+    found = []
+    for seed in seeds:
+        world = World(seed, rules)
+        ended = world.run(new_worker, new_master)
+        seen.update(world.seen)
+        if ended != "right":
+            found.append((seed, ended, world.wrong))
+    return found
+
+
+def hung(seeds: range, rules: Rules) -> list[int]:
+    return [seed for seed in seeds if outcome(seed, rules) == "hung"]
+
+
+@both_masters
+def test_every_schedule_ends_right_and_every_fault_was_among_them(rules: Rules) -> None:
+    seen: Counter[str] = Counter()
+    assert not_right(range(200), rules, seen) == []
+    for what in (*KINDS_OF_FAULT, "claim lost", "reply lost", "episode failed", "publish", "reconcile", "fenced"):
+        assert seen[what] >= 20, f"{what} happened {seen[what]} times: these schedules show little"
+
+
+@pytest.mark.slow
+@both_masters
+def test_many_more_schedules_end_right(rules: Rules) -> None:
+    assert not_right(range(1000, 4000), rules, Counter()) == []
+
+
+@both_masters
+def test_a_schedule_repeats_itself(rules: Rules) -> None:
+    def told(seed: int) -> tuple[str, int, Counter[str]]:
+        world = World(seed, rules)
+        return world.run(new_worker, new_master), world.steps, world.seen
+
+    assert [told(seed) for seed in range(5)] == [told(seed) for seed in range(5)]
+
+
+def test_without_the_look_at_ones_own_claims_some_schedules_hang() -> None:
+    assert hung(range(60), NO_OWN_CLAIMS) == HANG_WITHOUT_OWN_CLAIMS
+
+
+def test_without_reconcile_some_schedules_hang() -> None:
+    assert hung(range(60), NO_RECONCILE) == HANG_WITHOUT_RECONCILE
+
+
+@pytest.mark.parametrize("rules", [NO_OWN_CLAIMS, NO_RECONCILE], ids=["own claims", "reconcile"])
+def test_what_hangs_hangs_for_good_and_ends_right_under_all_rules(rules: Rules) -> None:
+    seeds = (HANG_WITHOUT_RECONCILE if rules is NO_RECONCILE else HANG_WITHOUT_OWN_CLAIMS)[:3]
+    assert [outcome(seed, rules, bound=20_000) for seed in seeds] == ["hung"] * 3
+    assert [outcome(seed, Rules(failures=False, faults=rules.faults)) for seed in seeds] == ["right"] * 3
+
+
+def test_without_the_publications_name_foreign_values_would_be_offered() -> None:
+    assert not_right(range(20), Rules(publication=False), Counter())
+
+
+@both_masters
+def test_without_the_fence_a_replaced_master_would_be_heard(rules: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MemoryServer, "fence", lambda server, token: setattr(server, "epoch", token))
+    found = not_right(range(20), rules, Counter())
+    assert any("replaced master" in text for _, _, wrong in found for text in wrong)
+
+
+@pytest.mark.xfail(strict=True, reason="a report of a failure that was sent twice counts as two failures")
+def test_failures_that_were_sent_twice_do_not_give_a_slot_up() -> None:
+    assert not_right(range(140, 150), Rules(resent_failures=True), Counter()) == []
+
+
+HANG_WITHOUT_OWN_CLAIMS = [0, 5, 12, 25, 26, 27, 29, 32, 37, 44, 56, 58]
+HANG_WITHOUT_RECONCILE = [5, 13, 14, 30, 31, 42, 53, 55, 58]

@@ -1,0 +1,125 @@
+"""Parameters from the host's file: fetched once, checked always, and never needed."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from es_queue.numerics import bytes_digest
+from es_queue.private_folder import is_private
+from workers import host_cache
+from workers.host_cache import HostCache
+
+DATA = os.urandom(2**18)
+DIGEST, SIZE = bytes_digest(DATA), len(DATA)
+FIRST, SECOND = "0.1-00000000", "1.1-00000000"
+
+
+class Source:
+    """Redis, as far as this is concerned."""
+
+    def __init__(self, data: bytes | None = DATA) -> None:
+        self.data, self.asked = data, 0
+
+    def __call__(self) -> bytes | None:
+        self.asked += 1
+        return self.data
+
+
+def test_the_second_worker_of_a_host_does_not_ask(tmp_path: Path) -> None:
+    source = Source()
+    for _ in range(3):
+        assert HostCache("run", tmp_path).get(FIRST, SIZE, DIGEST, source) == DATA
+    assert source.asked == 1
+
+
+def test_workers_that_come_at_once_ask_once(tmp_path: Path) -> None:
+    source, found, ready = Source(), [], threading.Barrier(4)
+
+    def slow() -> bytes | None:
+        time.sleep(0.05)
+        return source()
+
+    def get() -> None:
+        ready.wait(5)
+        found.append(HostCache("run", tmp_path).get(FIRST, SIZE, DIGEST, slow))
+
+    threads = [threading.Thread(target=get) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert found == [DATA] * 4 and source.asked == 1
+
+
+def test_small_parameters_never_touch_the_disk(tmp_path: Path) -> None:
+    source = Source(DATA[:100])
+    for _ in range(2):
+        assert HostCache("run", tmp_path).get(FIRST, 100, bytes_digest(DATA[:100]), source) == DATA[:100]
+    assert source.asked == 2 and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("damage", [DATA[:-1], b"", os.urandom(SIZE), DATA + b"x"], ids=["cut", "empty", "other", "longer"])
+def test_a_damaged_file_is_fetched_again(tmp_path: Path, damage: bytes) -> None:
+    source, cache = Source(), HostCache("run", tmp_path)
+    cache.get(FIRST, SIZE, DIGEST, source)
+    (tmp_path / f"run-{FIRST}").write_bytes(damage)
+    assert cache.get(FIRST, SIZE, DIGEST, source) == DATA
+    assert source.asked == 2 and (tmp_path / f"run-{FIRST}").read_bytes() == DATA
+
+
+@pytest.mark.parametrize("data", [None, b"", DATA[:-1], os.urandom(SIZE)], ids=["gone", "empty", "cut", "other"])
+@pytest.mark.parametrize("size", [SIZE, 64])
+def test_what_is_not_what_was_published_is_nothing(tmp_path: Path, data: bytes | None, size: int) -> None:
+    assert HostCache("run", tmp_path).get(FIRST, size, DIGEST, Source(data)) is None
+    assert not (tmp_path / f"run-{FIRST}").exists()
+
+
+def test_a_runs_former_publications_go_and_another_runs_stay(tmp_path: Path) -> None:
+    cache = HostCache("run", tmp_path)
+    cache.get(FIRST, SIZE, DIGEST, Source())
+    HostCache("run-2", tmp_path).get(FIRST, SIZE, DIGEST, Source())
+    (tmp_path / "run-worker.seat").touch()
+    cache.get(SECOND, SIZE, DIGEST, Source())
+    assert {path.name for path in tmp_path.iterdir()} == {f"run-{SECOND}", f"run-2-{FIRST}", "run.lock", "run-2.lock", "run-worker.seat"}
+
+
+def test_a_folder_that_was_swept_away_only_costs_the_sharing(tmp_path: Path) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    cache, source = HostCache("run", folder), Source()
+    folder.rmdir()
+    assert [cache.get(FIRST, SIZE, DIGEST, source) for _ in range(2)] == [DATA, DATA]
+    assert source.asked == 2
+
+
+def test_without_a_private_folder_everyone_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_cache, "private_folder", lambda: None)
+    source = Source()
+    assert [HostCache("run").get(FIRST, SIZE, DIGEST, source) for _ in range(2)] == [DATA, DATA]
+    assert source.asked == 2
+
+
+def test_a_full_disk_only_costs_the_sharing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    assert HostCache("run", tmp_path).get(FIRST, SIZE, DIGEST, Source()) == DATA
+    assert [path.name for path in tmp_path.iterdir()] == ["run.lock"]
+
+
+def test_only_a_folder_of_ours_that_is_closed_to_others_is_private(tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    assert is_private(made) and made.stat().st_mode & 0o777 == 0o700
+    made.chmod(0o750)
+    assert not is_private(made)
+    link, file = tmp_path / "link", tmp_path / "file"
+    made.chmod(0o700)
+    link.symlink_to(made)
+    file.touch(0o600)
+    assert not is_private(link) and not is_private(file)

@@ -1,0 +1,82 @@
+"""Joining a run: what a worker must agree on before its first claim."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from es_queue.config import RunConfig
+from es_queue.errors import EnvironmentFailure
+from es_queue.noise import NoiseTable
+from tests.ring import quick_config
+from tests.tiny import MOODY, QUAD
+from tests.unit.test_evaluate import TABLE, task_of
+from workers.join import Joined, Refusal, check_noise, join, pause_between_refusals, wait
+from workers.rollout import Watch
+
+
+def joined(config: RunConfig) -> Joined:
+    return join(config, Watch(), table=TABLE)
+
+
+def moody(fault: str, **values: Any) -> RunConfig:
+    return quick_config(env=MOODY, env_arg=(("fault", fault),), **values)
+
+
+def test_a_worker_that_joins_is_ready_and_says_what_it_computes() -> None:
+    one, other = joined(quick_config()), joined(quick_config())
+    assert one.numerics == other.numerics and len(one.numerics) == 32
+    assert one.noise_digest == TABLE.digest
+    assert joined(quick_config(seed=4)).numerics != one.numerics
+    assert joined(quick_config(env=QUAD)).numerics != one.numerics
+
+
+def test_an_environment_that_does_not_repeat_itself_is_refused() -> None:
+    with pytest.raises(EnvironmentFailure, match="does not repeat itself.*--allow-nondeterministic"):
+        joined(moody("never"))
+
+
+def test_an_environment_that_does_not_repeat_itself_may_be_allowed() -> None:
+    assert joined(moody("never", allow_nondeterministic=True)).numerics
+
+
+def test_an_environment_that_raises_is_joined_for_its_failures_are_counted_by_slot() -> None:
+    """Refused here, nobody would ever tell the master that the run cannot go on."""
+    assert joined(moody("all")).numerics == joined(moody("all")).numerics != joined(moody("")).numerics
+
+
+def test_an_unknown_environment_is_refused() -> None:
+    with pytest.raises(EnvironmentFailure, match="NoSuch"):
+        joined(quick_config(env="NoSuch-v0"))
+
+
+def test_another_noise_table_is_refused_by_both_digests() -> None:
+    task, _ = task_of(2, 2)
+    check_noise(task.encode(), TABLE.digest)
+    other = NoiseTable.in_memory(2**14, seed=5).digest
+    with pytest.raises(Refusal, match=f"{other}.*{TABLE.digest}"):
+        check_noise(task.encode(), other)
+    with pytest.raises(Refusal):
+        check_noise(replace(task, noise="0" * 32).encode(), TABLE.digest)
+
+
+@pytest.mark.parametrize("raw", [None, b"", b"garbage"])
+def test_a_task_that_says_nothing_refuses_nobody(raw: bytes | None) -> None:
+    check_noise(raw, TABLE.digest)
+
+
+def test_who_is_refused_asks_ever_less_often() -> None:
+    assert [pause_between_refusals(count) for count in (0, 1, 5, 6, 7, 10**6)] == [1, 2, 32, 60, 60, 60]
+
+
+def test_waiting_ends_when_the_worker_is_told_to_leave() -> None:
+    watch = Watch()
+    watch.leaving = "asked"
+    began = time.monotonic()
+    wait(watch, 60, 0.01)
+    assert time.monotonic() - began < 5
+    wait(Watch(), 0.02, 60)
+    assert time.monotonic() - began < 5

@@ -1,0 +1,212 @@
+"""The thread beside the episodes: beats, reasons to leave, and the end of an episode that hangs."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from es_queue.errors import RedisError
+from es_queue.protocol.channel import Orders
+from es_queue.protocol.memory_channel import MemoryServer, MemoryWorkerChannel
+from tests.ring import QUICK
+from tests.tiny import eventually
+from workers import life as life_module
+from workers.life import Life
+from workers.rollout import Watch
+
+CLOCKS = replace(QUICK, leave_poll=0.01, beat=0.02)
+RUNNING = Orders("running")
+
+
+class Told(MemoryWorkerChannel):
+    """A channel that is told its orders, and counts beats and looks."""
+
+    def __init__(self, orders: Orders = RUNNING) -> None:
+        super().__init__(MemoryServer(), "host-1-abcdef")
+        self.told, self.looks = orders, 0
+        self.beats: list[tuple[dict[str, str], float]] = []
+
+    def beat(self, about: Mapping[str, str], ttl: float) -> None:
+        self.beats.append((dict(about), ttl))
+
+    def orders(self) -> Orders:
+        self.looks += 1
+        return self.told
+
+
+@contextmanager
+def living(channel: Told, watch: Watch, **changes: Any) -> Iterator[list[float]]:
+    """A Life at work; yields the moments at which it called ``expire``."""
+    expired: list[float] = []
+    clocks = changes.pop("clocks", CLOCKS)
+    about = changes.pop("about", lambda: {"host": "here"})
+    life = Life(channel, watch, about, clocks, **{"wall_limit": 60.0, "expire": lambda: expired.append(time.monotonic()), **changes})
+    life.start()
+    try:
+        yield expired
+    finally:
+        life.end()
+        assert not life.is_alive()
+
+
+def test_it_beats_with_what_the_worker_says_at_that_moment() -> None:
+    channel, said = Told(), iter(range(1000))
+    with living(channel, Watch(), about=lambda: {"block": str(next(said))}):
+        assert eventually(lambda: len(channel.beats) > 3)
+    assert channel.beats[:3] == [({"block": str(number)}, CLOCKS.beat_ttl) for number in range(3)]
+
+
+def test_it_beats_no_more_once_it_has_ended() -> None:
+    channel = Told()
+    with living(channel, Watch()):
+        assert eventually(lambda: channel.beats)
+    before = (len(channel.beats), channel.looks)
+    time.sleep(5 * CLOCKS.leave_poll)
+    assert (len(channel.beats), channel.looks) == before
+
+
+@pytest.mark.parametrize("orders", [RUNNING, Orders("paused"), Orders(None)], ids=["running", "paused", "unknown"])
+def test_a_worker_stays_while_its_run_is_running_paused_or_out_of_sight(orders: Orders) -> None:
+    channel, watch = Told(orders), Watch()
+    with living(channel, watch):
+        assert eventually(lambda: channel.looks > 5)
+    assert watch.leaving == ""
+
+
+@pytest.mark.parametrize(
+    ("orders", "reason"),
+    [
+        (Orders("running", shutdown=True), "its RQ worker is stopping"),
+        (Orders("running", suspended=True), "RQ is suspended"),
+        (Orders("running", give_way=True), "another run needs workers"),
+        *((Orders(state), f"the run is {state}") for state in ("stopping", "stopped", "finished", "failed")),
+    ],
+)
+def test_a_worker_leaves_for_a_reason(orders: Orders, reason: str) -> None:
+    channel, watch = Told(), Watch()
+    with living(channel, watch):
+        assert eventually(lambda: channel.looks > 1) and watch.leaving == ""
+        channel.told = orders
+        assert eventually(lambda: watch.leaving)
+    assert watch.leaving == reason
+
+
+def test_the_first_reason_stays() -> None:
+    channel, watch = Told(Orders("running", suspended=True)), Watch()
+    watch.leaving = "SIGTERM"
+    with living(channel, watch):
+        assert eventually(lambda: len(channel.beats) > 2)
+    assert watch.leaving == "SIGTERM"
+
+
+def test_a_run_that_stays_away_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(life_module, "GONE_SECONDS", 0.05)
+    channel, watch = Told(Orders(None)), Watch()
+    with living(channel, watch):
+        assert eventually(lambda: watch.leaving == "the run is gone")
+
+
+def test_a_seat_is_for_a_while() -> None:
+    channel, watch = Told(), Watch()
+    with living(channel, watch, clocks=replace(CLOCKS, seat_lease=0.05)):
+        assert eventually(lambda: watch.leaving == "its lease is over")
+
+
+def test_an_orphan_leaves_and_a_child_stays() -> None:
+    channel, watch, orphan = Told(), Watch(), Watch()
+    with living(channel, watch, parent=os.getppid()), living(Told(), orphan, parent=os.getpid()):
+        assert eventually(lambda: orphan.leaving == "its RQ worker is gone")
+        assert eventually(lambda: channel.looks > 3)
+    assert watch.leaving == ""
+
+
+def test_a_server_that_does_not_answer_is_a_reason_to_leave_and_the_thread_goes_on() -> None:
+    class Broken(Told):
+        def orders(self) -> Orders:
+            self.looks += 1
+            raise RedisError("Redis did not answer for 60 s")
+
+    channel, watch = Broken(), Watch()
+    with living(channel, watch):
+        assert eventually(lambda: len(channel.beats) > 3)
+    assert watch.leaving == "Redis did not answer for 60 s"
+
+
+# --- the wall limit
+
+
+def test_an_episode_that_outlasts_its_limit_is_ended_once() -> None:
+    channel, watch = Told(), Watch()
+    watch.began = time.monotonic() - 100
+    with living(channel, watch) as expired:
+        assert eventually(lambda: expired)
+        seen = len(channel.beats)
+        assert eventually(lambda: len(channel.beats) > seen + 5)
+    assert len(expired) == 1 and watch.leaving == "an episode outlasted the wall limit"
+
+
+def test_the_next_episode_has_the_whole_limit_again() -> None:
+    channel, watch = Told(), Watch()
+    watch.began = time.monotonic() - 100
+    with living(channel, watch) as expired:
+        assert eventually(lambda: expired)
+        watch.began = time.monotonic()
+        seen = len(channel.beats)
+        assert eventually(lambda: len(channel.beats) > seen + 3) and len(expired) == 1
+        watch.began = time.monotonic() - 100
+        assert eventually(lambda: len(expired) == 2)
+
+
+def test_between_episodes_and_within_the_limit_nothing_expires() -> None:
+    channel, watch = Told(), Watch()
+    with living(channel, watch) as expired:
+        assert eventually(lambda: len(channel.beats) > 3)
+        watch.began = time.monotonic() - 30
+        seen = len(channel.beats)
+        assert eventually(lambda: len(channel.beats) > seen + 3)
+    assert expired == [] and watch.leaving == ""
+
+
+def test_a_report_that_cannot_be_sent_does_not_end_the_thread() -> None:
+    def expire() -> None:
+        raise RedisError("no answer")
+
+    channel, watch = Told(), Watch()
+    watch.began = time.monotonic() - 100
+    with living(channel, watch, expire=expire):
+        assert eventually(lambda: len(channel.beats) > 3)
+
+
+# --- how often it looks
+
+
+def test_it_looks_as_often_as_the_open_task_asks() -> None:
+    channel, watch = Told(), Watch()
+    watch.poll = 0.01
+    with living(channel, watch, clocks=replace(CLOCKS, leave_poll=0.2, beat_ttl=5)):
+        assert eventually(lambda: channel.looks > 20, 5)
+
+
+def test_however_seldom_it_is_asked_to_look_no_beat_lapses() -> None:
+    channel, watch = Told(), Watch()
+    watch.poll = 60.0
+    began = time.monotonic()
+    with living(channel, watch, clocks=replace(CLOCKS, beat_ttl=0.2)):
+        assert eventually(lambda: len(channel.beats) >= 3)
+    assert time.monotonic() - began < 10
+
+
+def test_it_says_how_fast_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(life_module, "SPEAK_SECONDS", 0.03)
+    said: list[str] = []
+    channel, watch = Told(), Watch()
+    watch.steps = 10
+    with living(channel, watch, speak=said.append):
+        assert eventually(lambda: len(said) > 1)
+    assert said[0].endswith(" steps/s") and said[0] != said[1] == "0 steps/s"

@@ -1,0 +1,173 @@
+"""A seated worker: what it works, what it drops, and what it gives back when it leaves."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from es_queue.numerics import bytes_digest
+from es_queue.protocol.channel import Publish
+from es_queue.protocol.memory_channel import MemoryMasterChannel, MemoryServer, MemoryWorkerChannel
+from es_queue.protocol.messages import WORKER_ID, Answer, Block, Task
+from tests.ring import QUICK
+from tests.tiny import Script
+from tests.unit.test_evaluate import TABLE, evaluator, task_of
+from workers.serve import Server, worker_id
+
+TOKEN, ME = "1-00000000", "host-1-abcdef"
+
+
+class Patient(MemoryWorkerChannel):
+    """Leaves as soon as nothing waits."""
+
+    watch: Any = None
+
+    def claim(self, wait: float) -> Block | None:
+        block = super().claim(0.0)
+        if block is None:
+            self.watch.leaving = "nothing to do"
+        return block
+
+
+class Ring:
+    """One publication on a memory server, and one worker for it."""
+
+    def __init__(self, world: Script, *blocks: str, **changes: Any) -> None:
+        self.server = MemoryServer()
+        self.who = evaluator(world)
+        task, published = task_of(2, 2)
+        self.task: Task = replace(task, **changes)
+        self.blocks = [Block.decode(f"{task.publication} {block}") for block in blocks]
+        master = MemoryMasterChannel(self.server)
+        master.renew(TOKEN, "master", 10, {}, {})
+        master.stage(task.publication, published.tobytes())
+        master.publish(TOKEN, Publish(task.publication, self.task.encode(), self.blocks, "{}", {"state": "running"}))
+        self.channel = Patient(self.server, ME)
+        self.channel.watch = self.who.watch
+        self.worker = Server(self.channel, self.who, QUICK, TABLE.digest)
+
+    def answers(self) -> list[Answer]:
+        return [Answer.decode(entry.payload) for entry in self.server.results[self.task.publication] if entry.payload]
+
+    def idle(self) -> bool:
+        return not self.server.todo and not self.server.claims.get(ME)
+
+
+def test_it_works_every_block_and_sends_one_answer_each() -> None:
+    ring = Ring(Script(), "eval 0 2", "centre 0 1", "train 0 3")
+    ring.worker.serve()
+    assert [(one.kind, [result.slot for result in one.results]) for one in ring.answers()] == [
+        ("eval", [0, 1]), ("centre", [0]), ("train", [0, 1, 2]),
+    ]  # fmt: skip
+    assert ring.idle() and (ring.worker.blocks, ring.worker.late, ring.worker.generation) == (3, 0, 4)
+    assert ring.who.watch.poll == ring.task.poll
+
+
+def test_what_it_holds_already_comes_before_what_waits() -> None:
+    ring = Ring(Script(), "train 0 1", "train 1 2")
+    ring.server.claims[ME] = [f"{ring.task.publication} train 5 6"]
+    ring.worker.serve()
+    assert [one.results[0].slot for one in ring.answers()] == [5, 0, 1]
+    assert ring.idle()
+
+
+@pytest.mark.parametrize("publication", ["3.1-00000000", "4.2-00000000", "4.1-00000001", "5.1-00000000"])
+def test_a_block_of_another_publication_is_dropped(publication: str) -> None:
+    ring = Ring(Script(), "train 0 1")
+    ring.server.todo.insert(0, f"{publication} train 7 8")
+    ring.worker.serve()
+    assert [one.results[0].slot for one in ring.answers()] == [0]
+    assert ring.idle() and list(ring.server.results) == [ring.task.publication]
+
+
+def test_it_takes_up_the_next_publication() -> None:
+    ring = Ring(Script(), "train 0 1")
+    ring.worker.serve()
+    task, published = task_of(2, 2, generation=5, parameters=[1, 2])
+    master = MemoryMasterChannel(ring.server)
+    master.stage(task.publication, published.tobytes())
+    master.publish(TOKEN, Publish(task.publication, task.encode(), [Block(task.publication, "train", 0, 1)], "{}", {}))
+    ring.who.watch.leaving = ""
+    ring.task = task
+    ring.worker.serve()
+    assert ring.answers()[0].publication == task.publication and ring.worker.generation == 5
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"noise": "0" * 32},
+        {"size": 3},
+        {"obs_mean": bytes(4), "obs_std": np.ones(1, "<f4").tobytes()},
+        {"digest": bytes_digest(b"other parameters")},
+    ],
+    ids=["noise", "size", "observation", "parameters"],
+)
+def test_a_task_that_is_not_ours_to_work_is_left_alone(changes: dict[str, Any]) -> None:
+    world = Script()
+    ring = Ring(world, "train 0 1", **changes)
+    ring.worker.serve()
+    assert ring.answers() == [] and world.seeds == [] and ring.idle()
+
+
+@pytest.mark.parametrize("task", [None, b"", b"no task at all"])
+def test_a_task_that_is_gone_or_garbage_is_left_alone(task: bytes | None) -> None:
+    ring = Ring(Script(), "train 0 1")
+    ring.server.task = task
+    ring.worker.serve()
+    assert ring.answers() == [] and ring.idle()
+
+
+def test_leaving_gives_back_the_block_in_hand_at_the_head() -> None:
+    world = Script()
+    ring = Ring(world, "train 0 2", "train 2 4", "train 4 6")
+
+    def leave(seed: int, step: int) -> None:
+        if len(world.seeds) == 6 and step == 2:  # in the second block
+            ring.who.watch.leaving = "asked"
+
+    world.hook = leave
+    ring.worker.serve()
+    assert [one.results[0].slot for one in ring.answers()] == [0]
+    assert ring.server.todo == [str(block) for block in ring.blocks[1:]]
+    assert ring.server.claims[ME] == []
+    assert len(world.seen) == 5 * 5 + 2
+
+
+def test_an_error_on_the_way_gives_the_block_back_too() -> None:
+    ring = Ring(Script(), "train 0 2")
+    ring.channel.answer = lambda *_: (_ for _ in ()).throw(RuntimeError("the wire broke"))  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="the wire broke"):
+        ring.worker.serve()
+    assert ring.server.todo == [str(ring.blocks[0])] and ring.server.claims[ME] == []
+
+
+def test_an_answer_after_the_publication_has_closed_is_counted_late() -> None:
+    world = Script()
+    ring = Ring(world, "train 0 1")
+    world.hook = lambda seed, step: ring.server.results.clear()
+    ring.worker.serve()
+    assert (ring.worker.late, ring.server.results) == (1, {})
+    assert ring.idle()
+
+
+def test_a_failing_episode_is_told_to_people_and_to_the_master() -> None:
+    def burn(seed: int, step: int) -> None:
+        raise RuntimeError("the motor burnt")
+
+    ring = Ring(Script(hook=burn), "train 3 4")
+    ring.worker.serve()
+    assert ring.answers()[0].failures == ((3, "RuntimeError: the motor burnt"),)
+    told = json.loads(ring.server.errors[0])
+    assert (told["slot"], told["generation"], told["worker"], told["environment"]) == (3, 4, ME, "Script")
+    assert told["reason"] in told["trace"] and told["seed"] >= 0
+
+
+@pytest.mark.parametrize("host", ["plain", "", "with space", "höst", "a" * 300, "-", "es:run:todo"])
+def test_a_worker_id_is_one_whatever_the_host_is_called(host: str) -> None:
+    assert WORKER_ID.fullmatch(worker_id(host))
+    assert worker_id(host) != worker_id(host)

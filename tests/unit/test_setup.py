@@ -1,0 +1,92 @@
+"""From a configuration to a run: what the master decides once, and what it refuses before anything starts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from es_queue.errors import EnvironmentFailure, UsageError
+from es_queue.noise import NoiseTable, default_size
+from master.setup import prepare, target_of
+from tests.ring import quick_config
+from tests.tiny import QUAD
+from tests.unit.test_evaluate import TABLE
+
+
+def refused(**values: Any) -> str:
+    with pytest.raises(UsageError) as caught:
+        prepare(quick_config(**values), table=TABLE)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_what_is_open_in_a_config_is_decided_once() -> None:
+    config = prepare(quick_config(seed=-1, noise_size=0), table=TABLE).config
+    assert config.seed >= 0 and config.backend == "stock" and config.noise_size == default_size(4 * 2)
+    assert prepare(config, table=TABLE).config == config
+    assert prepare(quick_config(env="BipedalWalker-v3"), table=TABLE).config.backend == "lean"
+
+
+def test_a_drawn_seed_is_another_each_time() -> None:
+    assert len({prepare(quick_config(seed=-1), table=TABLE).config.seed for _ in range(3)}) == 3
+
+
+def test_the_first_state_depends_on_the_seed_alone() -> None:
+    config = quick_config(policy="mlp", hidden=(8,))
+    one, other = prepare(config, table=TABLE).start(), prepare(config, table=TABLE).start()
+    assert one.strategy["parameters"].tobytes() == other.strategy["parameters"].tobytes()
+    assert np.abs(one.strategy["parameters"]).max() > 0
+    changed = prepare(replace(config, seed=4), table=TABLE).start()
+    assert changed.strategy["parameters"].tobytes() != one.strategy["parameters"].tobytes()
+    assert (one.generation, one.stage, one.best, one.moments.count) == (0, "training", None, 0)
+
+
+@pytest.mark.parametrize(("text", "limit"), [("env", 500), ("100", 100), ("adaptive:200,0.5,2", 200), ("mean:2", 500), ("9999", 500)])
+def test_the_first_step_limit_is_the_rules(text: str, limit: int) -> None:
+    assert prepare(quick_config(step_limit=text), table=TABLE).start().step_limit == limit
+
+
+def test_the_noise_table_is_opened_where_the_user_says(tmp_path: Any) -> None:
+    setup = prepare(quick_config(noise_size=2**15), tmp_path / "noise")
+    assert setup.table.path is not None and setup.table.path.parent == tmp_path / "noise"
+    assert setup.table.digest == NoiseTable.in_memory(2**15).digest
+
+
+def test_a_noise_table_below_two_policies_is_refused() -> None:
+    assert "noise_size is 15" in refused(noise_size=15)
+    assert prepare(quick_config(noise_size=16), table=TABLE).config.noise_size == 16
+
+
+def test_patience_is_refused_where_rewards_are_never_positive() -> None:
+    assert "never positive" in refused(env="Pendulum-v1", patience="50,0")
+    assert "never positive" in refused(env="Pendulum-v1", patience="50,0", reward_shift=1.0)
+    assert prepare(quick_config(env="Pendulum-v1", patience="50,0", reward_shift=-1.0), table=TABLE)
+    assert prepare(quick_config(patience="50,0"), table=TABLE)
+
+
+def test_stall_is_refused_beyond_the_observation() -> None:
+    assert "observations 0 to 3" in refused(stall="4:0.1:10")
+    assert prepare(quick_config(stall="3:0.1:10"), table=TABLE)
+
+
+def test_action_noise_is_refused_where_actions_are_choices() -> None:
+    assert "no continuous actions" in refused(action_noise=0.1)
+    assert prepare(quick_config(env=QUAD, action_noise=0.1), table=TABLE)
+
+
+def test_an_unknown_environment_is_an_environments_failure() -> None:
+    with pytest.raises(EnvironmentFailure, match="CartPole-v1"):
+        prepare(quick_config(env="CartPol-v1"), table=TABLE)
+
+
+@pytest.mark.parametrize(("text", "target"), [("auto", 475.0), ("none", None), ("-3.5", -3.5)])
+def test_the_target_is_the_environments_unless_it_is_said(text: str, target: float | None) -> None:
+    setup = prepare(quick_config(target_reward=text), table=TABLE)
+    assert target_of(setup.config, setup.spec) == target == setup.learner.target
+
+
+def test_an_environment_without_a_threshold_has_no_target() -> None:
+    assert prepare(quick_config(env="Pendulum-v1"), table=TABLE).learner.target is None
