@@ -80,7 +80,7 @@ class Server:
 
     def __init__(self, url: str, way: str) -> None:
         self._client: Any = client_from_url(url)
-        self.name = safe_name(url).partition("?")[0]  # what follows may be a password, too
+        self.name = safe_name(url)
         self._way = way
 
     def runs(self) -> list[SeenRun]:

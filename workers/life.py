@@ -17,6 +17,22 @@ SPEAK_SECONDS = 10.0
 GONE_SECONDS = 10.0
 
 
+class Pace:
+    """Environment steps a second, over the last second or more."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self._at, self._steps = time.monotonic(), watch.steps
+        self._rate = 0.0
+
+    def rate(self) -> float:
+        now = time.monotonic()
+        if now - self._at >= 1.0:
+            self._rate = (self._watch.steps - self._steps) / (now - self._at)
+            self._at, self._steps = now, self._watch.steps
+        return self._rate
+
+
 class Life(threading.Thread):
     """A daemon thread with a channel of its own (rule 7): the episodes' thread may be in an episode for minutes.
 

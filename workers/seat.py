@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from es_queue.config import RunConfig
     from es_queue.protocol.redis_channel import RedisWorkerChannel
-    from workers.life import Life
+    from workers.life import Life, Pace
     from workers.rollout import Watch
 
 
@@ -100,6 +100,7 @@ class Seat:
         from es_queue.config import RunConfig
         from es_queue.errors import EnvironmentFailure
         from workers.join import Refusal, check_noise, join, pause_between_refusals, wait
+        from workers.life import Pace
         from workers.serve import Server
 
         raw = channel.config()
@@ -112,7 +113,8 @@ class Seat:
             "python": platform.python_version(), "block": "", "steps_per_second": "0", "late": "0", "joined": f"{time.time():.0f}",
         }  # fmt: skip
         server: Server | None = None
-        life = self._life(channel, watch, config, lambda: {**about, **figures(server, watch)})
+        pace = Pace(watch)
+        life = self._life(channel, watch, config, lambda: {**about, **figures(server, watch, pace)})
         channel.arrive(about, self.clocks.beat_ttl)
         life.start()
         refusals = 0
@@ -159,12 +161,12 @@ class Seat:
         print(f"es-queue {self.run}: {text}", file=sys.stdout, flush=True)
 
 
-def figures(server: Any, watch: Watch) -> dict[str, str]:
+def figures(server: Any, watch: Watch, pace: Pace) -> dict[str, str]:
     """What changes in a worker's hash from beat to beat."""
     if server is None:
         return {}
     shown = "" if server.generation is None else f"generation {server.generation}"
-    return {"block": server.block, "late": str(server.late), "blocks": str(server.blocks), "steps": str(watch.steps), "generation": shown}
+    return {"block": server.block, "late": str(server.late), "blocks": str(server.blocks), "steps": str(watch.steps), "steps_per_second": f"{pace.rate():.0f}", "generation": shown}
 
 
 def is_horse() -> bool:

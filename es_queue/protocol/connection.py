@@ -53,11 +53,12 @@ def client_like(connection: redis.Redis) -> redis.Redis:
 
 
 def safe_name(url: str) -> str:
-    """The URL without its password, for people."""
+    """The URL without its password, for people; what follows a "?" may hold one too, and goes."""
     parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    return url.replace(f":{parts.password}@", ":***@", 1)
+    user, separator, host = parts.netloc.rpartition("@")
+    name, colon, _ = user.partition(":")
+    hidden = f"{name}{':***' if colon else ''}{separator}{host}"
+    return f"{parts.scheme}://{hidden}{parts.path}"
 
 
 def url_from_environment() -> str | None:

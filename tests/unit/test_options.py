@@ -240,8 +240,8 @@ def test_naming_the_recipes_own_method_keeps_it_whole() -> None:
 
 
 def test_a_clash_with_the_recipe_says_where_the_other_half_comes_from() -> None:
-    with pytest.raises(UsageError, match=r"^shaping is sign, but .* \(the recipe for LunarLanderContinuous-v3 sets strategy,"):
-        resolve({"env": "LunarLanderContinuous-v3", "shaping": "sign"})
+    with pytest.raises(UsageError, match=r"^target_reward is 240, but .* \(the recipe for LunarLanderContinuous-v3 sets strategy,"):
+        resolve({"env": "LunarLanderContinuous-v3", "eval_every": 0})
     with pytest.raises(UsageError, match=r"use an even number$"):
         resolve({"env": WALKER, "population": 7})
 
