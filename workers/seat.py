@@ -56,6 +56,7 @@ class Seat:
     def __init__(self, client: redis.Redis, run: str, nonce: str, job: Any, clocks: Clocks) -> None:
         self._client: Any = client
         self.run, self.nonce, self.clocks = run, nonce, clocks
+        self._horse = is_horse()  # asked now: sit() installs a handler, and then every process would look like RQ's own
         self.queue, self.rq_name, self.timeout = job.origin, job.worker_name or "", int(job.timeout)
 
     def open_next(self) -> None:
@@ -144,16 +145,15 @@ class Seat:
         from workers.life import Life, end_this_process
 
         own = RedisWorkerChannel(client_like(self._client), self.run, channel.worker, self.rq_name, Again(seconds=60))
-        horse = is_horse()
 
         def expire() -> None:
             channel_text = {"time": time.time(), "worker": channel.worker, "environment": config.env, "reason": f"an episode lasted longer than {config.wall_limit:g} s"}
             with suppress(EsQueueError):  # Redis may be away for long; the episode must end all the same
                 own.report(json.dumps(channel_text))
-            if horse:
+            if self._horse:
                 end_this_process()
 
-        parent = os.getppid() if horse else None
+        parent = os.getppid() if self._horse else None
         return Life(own, watch, about, self.clocks, wall_limit=config.wall_limit, expire=expire, parent=parent, speak=lambda text: self.say(f"{about().get('generation', '')} {text}"))
 
     def say(self, text: str) -> None:

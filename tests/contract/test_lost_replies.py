@@ -136,6 +136,15 @@ def test_reads_are_asked_again_until_they_are_answered(line: Line) -> None:
     assert line.worker.parameters(P0, 8) == b"12345678"
 
 
+def test_the_master_counts_every_time_that_the_server_did_not_answer(line: Line) -> None:
+    assert line.master.outages == 0
+    line.proxy.swallow(2)
+    line.master.epoch()
+    assert line.master.outages == 2 == len(line.outages)
+    line.master.epoch()
+    assert line.master.outages == 2
+
+
 def test_a_beat_whose_reply_was_lost_is_sent_again(line: Line) -> None:
     line.proxy.swallow()
     line.worker.beat(ABOUT, TTL)

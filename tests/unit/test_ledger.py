@@ -190,6 +190,14 @@ def test_after_two_deaths_the_slots_of_the_block_in_work_are_suspects_and_ten_en
     assert book.recovered == DEATHS
 
 
+def test_deaths_that_a_former_master_counted_count_on() -> None:
+    book = ledger()
+    book.remember_deaths({(TRAIN, 2): DEATHS - 1, (TRAIN, 5): 1})
+    assert book.owed(4, False, []).suspect == {("train", 2)}
+    with pytest.raises(EnvironmentFailure, match="train slot 2"):
+        book.died((Block(PUBLICATION, TRAIN, 2, 3),))
+
+
 def test_the_death_of_an_idle_worker_or_over_another_publication_is_nobodys_fault() -> None:
     book = ledger()
     for _ in range(DEATHS + 1):

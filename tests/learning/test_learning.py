@@ -1,0 +1,94 @@
+"""Does it learn? Whole runs to a result that chance does not give, and the same runs without the update that fail."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from es_queue.config import RunConfig
+from es_queue.strategies.base import Batch, Info, State
+from es_queue.strategies.pgpe import PGPE
+from master.loop import Outcome
+from tests.ring import Sink, quick_config, run_ring
+from tests.tiny import QUAD
+
+SOLVED = 475.0
+DRAWN = random.SystemRandom().randrange(2, 2**31)
+
+
+def trained(**values: Any) -> tuple[Outcome, Sink]:
+    return run_ring(quick_config(**values), 2)
+
+
+def first_evaluation(sink: Sink) -> float:
+    return float(next(record["eval_mean"] for record in sink.records if record["eval_mean"] is not None))
+
+
+@pytest.mark.parametrize("seed", [0, 1, pytest.param(DRAWN, id="drawn")])
+def test_cartpole_is_solved_with_the_defaults_whatever_the_seed(seed: int) -> None:
+    print(f"seed {seed}")
+    outcome, sink = trained(seed=seed, max_steps=1_000_000)
+    assert first_evaluation(sink) < 100, f"seed {seed} starts solved"
+    assert outcome.evaluation is not None and outcome.evaluation.count == 100
+    assert outcome.evaluation.mean >= SOLVED, f"seed {seed} ends at {outcome.evaluation}"
+
+
+@pytest.mark.parametrize("strategy", ["openai_es", "ars"])
+def test_cartpole_is_solved_by_every_strategy(strategy: str) -> None:
+    outcome, sink = trained(seed=0, strategy=strategy, max_steps=500_000, eval_every=5, eval_episodes=10)
+    assert first_evaluation(sink) < 100
+    assert outcome.evaluation is not None and outcome.evaluation.mean >= SOLVED
+
+
+def test_cartpole_is_not_solved_when_nothing_is_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same search without its update, over more steps than a learning run takes."""
+
+    def unlearnt(self: PGPE, state: State, batch: Batch) -> tuple[State, Info]:
+        return self.stay(state)
+
+    monkeypatch.setattr(PGPE, "learn", unlearnt)
+    outcome, sink = trained(seed=0, max_steps=150_000)
+    assert outcome.state.counters.env_steps >= 150_000 and outcome.state.reason == "max_steps"
+    assert {record["digest"] for record in sink.records} == {outcome.digest}
+    assert outcome.evaluation is not None and outcome.evaluation.mean < 100
+
+
+@pytest.mark.parametrize(
+    ("strategy", "values"),
+    [("ars", {"learning_rate": 0.1, "sigma": 0.2}), ("openai_es", {"learning_rate": 0.1, "sigma": 0.2}), ("pgpe", {"learning_rate": 0.15})],
+)
+def test_a_quadratic_bowl_is_descended_to_its_bottom(strategy: str, values: dict[str, Any]) -> None:
+    outcome, sink = trained(
+        env=QUAD, strategy=strategy, population=16, obs_norm=False, generations=40, target_reward="none", eval_every=20, eval_episodes=5,
+        final_episodes=20, **values,
+    )  # fmt: skip
+    assert first_evaluation(sink) == -6.25
+    assert outcome.evaluation is not None and outcome.evaluation.mean > -0.1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_the_recipe_lands_the_lunar_lander_within_two_million_steps(tmp_path: Path) -> None:
+    command = [
+        sys.executable, "-m", "master.cli", "--env", "LunarLanderContinuous-v3", "--seed", "0", "--max-steps", "2e6", "--workers", "2",
+        "--run-dir", str(tmp_path / "run"), "--json",
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=7000, check=False)
+    assert done.returncode == 0, done.stderr
+    records = [json.loads(line) for line in done.stdout.splitlines()]
+    summary = records[-1]
+    assert summary["event"] == "summary" and summary["eval_episodes"] == 100
+    assert summary["env_steps"] < 2.1e6 and summary["eval_mean"] > 200
+
+
+def test_the_recipe_of_the_lunar_lander_is_what_the_slow_test_runs() -> None:
+    from master.options import resolve
+
+    config: RunConfig = resolve({"env": "LunarLanderContinuous-v3"})
+    assert (config.strategy, config.policy) == ("ars", "linear") and config.learning_rate > 0
