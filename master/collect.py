@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from es_queue.config import RunConfig
 from es_queue.errors import DecodeError, EnvironmentFailure
+from es_queue.numerics import bytes_digest
 from es_queue.plan import CONFIRMATION, EVALUATION, FINAL, evaluation_seeds, plan_for
 from es_queue.protocol import messages
 from es_queue.protocol.channel import Owed
@@ -86,7 +87,7 @@ class Ledger:
         self.contributors: set[str] = set()
         self.needs_reconcile = False
         self._failures: dict[Slot, list[str]] = {}
-        self._reasons: dict[Slot, str] = {}
+        self._reports: set[str] = set()
         self._deaths: Counter[Slot] = Counter()
         self._seconds: dict[str, tuple[float, int]] = {}
 
@@ -103,13 +104,20 @@ class Ledger:
             self.refused["wrong-publication"] += 1
             return False
         taken = [self._take(answer, result) for result in answer.results]
-        for slot, reason in answer.failures:
-            self._fail((answer.kind, slot), answer.worker, reason, live)
+        told = self._told(payload) if answer.failures else True
+        noted = [self._fail((answer.kind, slot), answer.worker, reason, live) for slot, reason in answer.failures if not told]
         if any(taken):
             self.contributors.add(answer.worker)
             seconds, slots = self._seconds.get(answer.kind, (0.0, 0))
             self._seconds[answer.kind] = (seconds + answer.seconds, slots + len(answer.results))
-        return any(taken) or bool(answer.failures)
+        return any(taken) or any(noted)
+
+    def _told(self, payload: bytes) -> bool:
+        """Whether this very report came before: an answer may be sent twice, and the stream be read twice."""
+        mark = bytes_digest(payload)
+        told = mark in self._reports
+        self._reports.add(mark)
+        return told
 
     def _take(self, answer: Answer, result: SlotResult) -> bool:
         refusal = self.expectations.accepts(answer.kind, result)
@@ -124,22 +132,25 @@ class Ledger:
         self.hopeless.discard((answer.kind, result.slot))
         return True
 
-    def _fail(self, slot: Slot, worker: str, reason: str, live: int) -> None:
-        """A reported failure (rule 12). The third, by two workers where there are two, decides."""
-        if self.expectations.of(*slot) is None or slot[1] in self.results[slot[0]]:
-            return
+    def _fail(self, slot: Slot, worker: str, reason: str, live: int) -> bool:
+        """A reported failure (rule 12); False when it is of no account. The third, by two workers where there are two, decides."""
+        if self.expectations.of(*slot) is None:
+            self.refused["unknown-slot"] += 1
+            return False
+        if slot[1] in self.results[slot[0]]:
+            return False
         reports = self._failures.setdefault(slot, [])
         reports.append(worker)
-        self._reasons[slot] = reason
         self.needs_reconcile = True
         if len(reports) < FAILURES or (live > 1 and len(set(reports)) < 2):
-            return
+            return True
         if slot[0] not in (messages.TRAIN, messages.CENTRE):
             raise EnvironmentFailure(f"{slot[0]} episode {slot[1]} failed {len(reports)} times: {reason}")
         self.hopeless.add(slot)
         failed = sum(kind == messages.TRAIN for kind, _ in self.hopeless)
         if slot[0] == messages.TRAIN and failed >= self.wanted.get(messages.TRAIN, 0) and not self.results[messages.TRAIN]:
             raise EnvironmentFailure(f"every episode of a generation failed; the last said: {reason}")
+        return True
 
     def died(self, blocks: tuple[Block, ...]) -> None:
         """A worker died while it held these; the first was being worked on."""

@@ -192,6 +192,12 @@ def test_on_a_full_server_the_lease_and_the_beat_go_on(full: RedisPlace) -> None
     assert master.lease_holder()[1] > 5 and full.client.pttl(full.keys.worker(worker_name(1))) > 5000
 
 
+def test_on_a_full_server_a_lapsed_lease_cannot_be_had_but_renew_still_tells_what_is_stored(full: RedisPlace) -> None:
+    full.client.delete(full.keys.master)
+    assert full.master().renew(TOKEN, "me", 9.0, {"answered": "1"}, {"late": 1}) == Stored(P0, True)
+    assert full.master().lease_holder() == (None, 0.0)
+
+
 def test_a_full_server_refuses_publish_before_anything_has_changed(full: RedisPlace) -> None:
     master = full.master()
     with pytest.raises(RedisError, match="publish"):

@@ -52,7 +52,8 @@ def done(short_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 def test_without_a_redis_it_trains_on_a_private_server_and_leaves_no_process(done: Done) -> None:
     assert done.summary["digest"] == quiet_digest(WALKER)
     assert done.processes.living() == {}
-    assert done.process.events("generation")[-1]["workers"] == 1
+    lines = (done.processes.folder / "runs/done/metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["workers"] for line in lines] == [1] * (WALKER["generations"] + 1)
 
 
 def test_with_json_every_line_is_an_object_and_the_last_is_the_summary(done: Done) -> None:

@@ -183,9 +183,11 @@ def listening(handler: type[OldRedis]) -> Iterator[str]:
         server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()
-        yield f"redis://127.0.0.1:{server.server_address[1]}/0"
-        server.shutdown()
-        thread.join()
+        try:
+            yield f"redis://127.0.0.1:{server.server_address[1]}/0"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 @pytest.mark.parametrize(("handler", "version"), [(OldRedis, "has version 6.0.16"), (RedisFive, "is older than version 6.0")])

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from es_queue.config import RunConfig
 from es_queue.strategies.base import Batch, Info, State
 from es_queue.strategies.pgpe import PGPE
 from master.loop import Outcome
@@ -41,7 +40,7 @@ def test_cartpole_is_solved_with_the_defaults_whatever_the_seed(seed: int) -> No
 
 @pytest.mark.parametrize("strategy", ["openai_es", "ars"])
 def test_cartpole_is_solved_by_every_strategy(strategy: str) -> None:
-    outcome, sink = trained(seed=0, strategy=strategy, max_steps=500_000, eval_every=5, eval_episodes=10)
+    outcome, sink = trained(seed=0, strategy=strategy, max_steps=500_000, eval_every=5, eval_episodes=10, final_episodes=20)
     assert first_evaluation(sink) < 100
     assert outcome.evaluation is not None and outcome.evaluation.mean >= SOLVED
 
@@ -53,15 +52,15 @@ def test_cartpole_is_not_solved_when_nothing_is_learnt(monkeypatch: pytest.Monke
         return self.stay(state)
 
     monkeypatch.setattr(PGPE, "learn", unlearnt)
-    outcome, sink = trained(seed=0, max_steps=150_000)
-    assert outcome.state.counters.env_steps >= 150_000 and outcome.state.reason == "max_steps"
+    outcome, sink = trained(seed=0, max_steps=100_000)
+    assert outcome.state.counters.env_steps >= 100_000 and outcome.state.reason == "max_steps"
     assert {record["digest"] for record in sink.records} == {outcome.digest}
     assert outcome.evaluation is not None and outcome.evaluation.mean < 100
 
 
 @pytest.mark.parametrize(
     ("strategy", "values"),
-    [("ars", {"learning_rate": 0.1, "sigma": 0.2}), ("openai_es", {"learning_rate": 0.1, "sigma": 0.2}), ("pgpe", {"learning_rate": 0.15})],
+    [("ars", {"learning_rate": 0.1, "sigma": 0.2}), ("openai_es", {"learning_rate": 0.1, "sigma": 0.2}), ("pgpe", {"learning_rate": 0.05})],
 )
 def test_a_quadratic_bowl_is_descended_to_its_bottom(strategy: str, values: dict[str, Any]) -> None:
     outcome, sink = trained(
@@ -85,10 +84,3 @@ def test_the_recipe_lands_the_lunar_lander_within_two_million_steps(tmp_path: Pa
     summary = records[-1]
     assert summary["event"] == "summary" and summary["eval_episodes"] == 100
     assert summary["env_steps"] < 2.1e6 and summary["eval_mean"] > 200
-
-
-def test_the_recipe_of_the_lunar_lander_is_what_the_slow_test_runs() -> None:
-    from master.options import resolve
-
-    config: RunConfig = resolve({"env": "LunarLanderContinuous-v3"})
-    assert (config.strategy, config.policy) == ("ars", "linear") and config.learning_rate > 0

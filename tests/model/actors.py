@@ -6,7 +6,6 @@ from collections.abc import Generator, Iterator
 from dataclasses import replace
 from functools import partial
 
-from es_queue.errors import DecodeError
 from es_queue.protocol.channel import RUNNING, MasterChannel, Publish
 from es_queue.protocol.clocks import Clocks
 from es_queue.protocol.memory_channel import MemoryWorkerChannel
@@ -57,23 +56,13 @@ def worker(world: World, name: str) -> Iterator[None]:
         yield
         payload = evaluate(world, name, *held, block)
         yield
-        if world.rules.resent_failures or not reports_failures(payload):
-            yield from world.sent(partial(channel.answer, block, payload))
-        else:
-            channel.answer(block, payload)
+        yield from world.sent(partial(channel.answer, block, payload))
         yield
 
 
 def fits(world: World, held: tuple[Task, bytes] | None, block: Block) -> bool:
     """Whether these parameters are what the block is about."""
     return held is not None and (held[0].publication == block.publication or not world.rules.publication)
-
-
-def reports_failures(payload: bytes) -> bool:
-    try:
-        return bool(Answer.decode(payload).failures)
-    except DecodeError:
-        return False
 
 
 def claim(world: World, channel: MemoryWorkerChannel) -> Generator[None, None, Block | None]:

@@ -20,6 +20,7 @@ from es_queue.config import RunConfig
 from es_queue.errors import EnvironmentFailure, FencedError
 from es_queue.numerics import bytes_digest
 from es_queue.protocol import memory_channel
+from es_queue.protocol.channel import Entry
 from es_queue.protocol.memory_channel import MemoryMasterChannel, MemoryServer
 from es_queue.protocol.messages import CENTRE, EVAL, TRAIN, SlotResult, Task
 from master import collector
@@ -41,8 +42,7 @@ WORKER_FAULTS = ("kill worker", "pause worker", "suspect")
 class Rules:
     """publication: rule 2, a worker works only with the parameters that its block names; own_claims: rule 5, look at
     one's own claims first and never send a claim twice; reconcile: rule 8; failures: episodes raise now and then;
-    collector: masters are the real Collector, which also copies overdue blocks, instead of the bare rules;
-    resent_failures: an answer that reports a failure may be sent twice like any other.
+    collector: masters are the real Collector, which also copies overdue blocks, instead of the bare rules.
     """
 
     publication: bool = True
@@ -50,7 +50,6 @@ class Rules:
     reconcile: bool = True
     failures: bool = True
     collector: bool = False
-    resent_failures: bool = False
     faults: tuple[str, ...] = KINDS_OF_FAULT
 
 
@@ -141,6 +140,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.dice = random.Random(self.seed)
+        self.server.entries = 10_000
         self.faults = 0
         self.counter = 0
         self.disk: tuple[int, bytes, str] | None = None
@@ -229,9 +229,17 @@ class World:
             self.server.flush()
             self.tokens.clear()
         elif kind == "rollback" and self.snapshots:
-            for name, value in copy.deepcopy(self.dice.choice(self.snapshots)).items():
-                setattr(self.server, name, value)
-            self.tokens.clear()
+            self.roll_back(self.dice.choice(self.snapshots))
+
+    def roll_back(self, snapshot: dict[str, Any]) -> None:
+        """An earlier state is back, on a server whose clock is far behind: ids of entries begin below all cursors."""
+        for name, value in copy.deepcopy(snapshot).items():
+            setattr(self.server, name, value)
+        self.tokens.clear()
+        self.server.entries = 0
+        for stream in self.server.results.values():
+            stream[:] = [Entry(str(number), entry.payload) for number, entry in enumerate(stream, start=self.server.entries + 1)]
+            self.server.entries += len(stream)
 
     def snapshot(self) -> None:
         kept = {name: value for name, value in vars(self.server).items() if name != "changed"}

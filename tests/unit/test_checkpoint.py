@@ -23,9 +23,8 @@ from es_queue.policies.actions import ActionMap
 from master import checkpoint
 from master.checkpoint import KEPT, Checkpoints, write_atomically
 from master.setup import Setup, prepare
+from tests.parts import TABLE, setup_of, trained
 from tests.ring import quick_config
-from tests.unit.test_evaluate import TABLE
-from tests.unit.test_state import setup_of, trained
 from workers.join import environment_request
 from workers.rollout import Watch, actor, play
 

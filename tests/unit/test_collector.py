@@ -229,7 +229,7 @@ def test_blocks_are_about_half_a_second_but_something_for_every_worker() -> None
     while (block := worker.claim(0.0)) is not None:
         bench.answer(worker, block, seconds=0.1)
     bench.collector.collect(bench.ledger)
-    sizes = lambda: bench.collector._sizes(bench.ledger)[messages.TRAIN]  # noqa: E731, SLF001
+    sizes = lambda: bench.collector._sizes(bench.ledger)[messages.TRAIN]  # noqa: E731
     assert sizes() == 5
     for name in "bc":
         bench.worker(name)
@@ -270,7 +270,7 @@ def test_a_run_whose_environment_everybody_refuses_ends(monkeypatch: pytest.Monk
     bench.tick()
     now[0] += module.REFUSING_SECONDS + 1
     if ends:
-        with pytest.raises(EnvironmentFailure, match="^it does not repeat itself$"):
+        with pytest.raises(EnvironmentFailure, match=r"^it does not repeat itself$"):
             bench.tick()
     else:
         bench.tick()

@@ -7,40 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from es_queue.config import RunConfig
 from es_queue.noise import NoiseTable
-from es_queue.numerics import bytes_digest
 from es_queue.plan import SEED_RANGES, TRAINING, plan_for
-from es_queue.policies import make_policy
-from es_queue.protocol.messages import Answer, Block, SlotResult, Task
-from es_queue.spaces import EnvironmentSpec
-from es_queue.strategies import make_strategy
+from es_queue.protocol.messages import Answer, Block, SlotResult
+from tests.parts import TABLE, config_of, evaluator, task_of
 from tests.ring import quick_config
 from tests.tiny import MOODY, Script, spec_of
 from workers.evaluate import Evaluator, Failure
 from workers.join import join
 from workers.rollout import Leaving, Watch
 
-TABLE = NoiseTable.in_memory(2**14)
 WORKER = "host-1-abcdef"
-PUBLICATION = "{}.1-00000000"
-
-
-def config_of(**values: Any) -> RunConfig:
-    return RunConfig(**{"env": "Script", "seed": 3, "noise_size": TABLE.size, "strategy": "ars", "backend": "stock", **values})
-
-
-def evaluator(world: Script, spec: EnvironmentSpec | None = None, **values: Any) -> Evaluator:
-    config, spec = config_of(**values), spec or spec_of()
-    policy = make_policy(config, spec.observation_size, spec.action)
-    return Evaluator(config, spec, world, policy, make_strategy(config, policy.size), TABLE, Watch())
-
-
-def task_of(size: int, observations: int, generation: int = 4, sigma: float = 0.1, limit: int = 50, parameters: Any = None) -> tuple[Task, np.ndarray]:
-    published = np.zeros(size, np.float32) if parameters is None else np.asarray(parameters, np.float32)
-    mean, std = np.full(observations, 0.5, "<f4").tobytes(), np.full(observations, 2, "<f4").tobytes()
-    name = PUBLICATION.format(generation)
-    return Task(name, sigma, limit, len(published), bytes_digest(published.tobytes()), mean, std, TABLE.digest, 0.1), published
 
 
 def answer(who: Evaluator, kind: str, start: int, stop: int, generation: int = 4, said: list[Failure] | None = None, **more: Any) -> Answer:

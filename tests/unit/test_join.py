@@ -11,9 +11,9 @@ import pytest
 from es_queue.config import RunConfig
 from es_queue.errors import EnvironmentFailure
 from es_queue.noise import NoiseTable
+from tests.parts import TABLE, task_of
 from tests.ring import quick_config
 from tests.tiny import MOODY, QUAD
-from tests.unit.test_evaluate import TABLE, task_of
 from workers.join import Joined, Refusal, check_noise, join, pause_between_refusals, wait
 from workers.rollout import Watch
 
@@ -35,7 +35,7 @@ def test_a_worker_that_joins_is_ready_and_says_what_it_computes() -> None:
 
 
 def test_an_environment_that_does_not_repeat_itself_is_refused() -> None:
-    with pytest.raises(EnvironmentFailure, match="does not repeat itself.*--allow-nondeterministic"):
+    with pytest.raises(EnvironmentFailure, match=r"does not repeat itself.*--allow-nondeterministic"):
         joined(moody("never"))
 
 

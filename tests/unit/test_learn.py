@@ -30,9 +30,9 @@ from master.learn import (
 )
 from master.setup import Setup, prepare
 from master.state import CLOSING, RunState
+from tests.parts import TABLE
 from tests.ring import quick_config
 from tests.tiny import QUAD
-from tests.unit.test_evaluate import TABLE
 
 
 def result(slot: int, fitness: tuple[float, ...] = (1.0, 2.0), steps: tuple[int, ...] = (5, 5), **more: Any) -> SlotResult:

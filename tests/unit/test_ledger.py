@@ -244,10 +244,6 @@ def test_a_hopeless_centre_and_half_a_hopeless_generation_are_not_a_hopeless_gen
     assert book.hopeless == {("centre", 0), ("train", 0)} and not book.complete()
 
 
-# Not as it should be yet.
-
-
-@pytest.mark.xfail(strict=True, reason="a re-sent or re-read report is counted as a further failure")
 def test_a_failure_that_was_sent_twice_is_one_failure() -> None:
     book = ledger()
     for _ in range(FAILURES):
@@ -255,7 +251,6 @@ def test_a_failure_that_was_sent_twice_is_one_failure() -> None:
     assert not book.hopeless
 
 
-@pytest.mark.xfail(strict=True, reason="reports on slots that cannot be are kept in the stream and counted nowhere")
 def test_failures_of_slots_that_cannot_be_are_refused() -> None:
     book = ledger()
     assert not book.accept(failed(12))

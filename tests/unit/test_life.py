@@ -17,7 +17,7 @@ from es_queue.protocol.memory_channel import MemoryServer, MemoryWorkerChannel
 from tests.ring import QUICK
 from tests.tiny import eventually
 from workers import life as life_module
-from workers.life import Life
+from workers.life import Life, Pace
 from workers.rollout import Watch
 
 CLOCKS = replace(QUICK, leave_poll=0.01, beat=0.02)
@@ -210,3 +210,14 @@ def test_it_says_how_fast_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     with living(channel, watch, speak=said.append):
         assert eventually(lambda: len(said) > 1)
     assert said[0].endswith(" steps/s") and said[0] != said[1] == "0 steps/s"
+
+
+def test_a_pace_is_of_the_last_second_or_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, watch = [100.0], Watch()
+    monkeypatch.setattr(life_module.time, "monotonic", lambda: now[0])
+    watch.steps = 50
+    pace = Pace(watch)
+    for seconds, steps, rate in ((0.5, 100, 0.0), (1.5, 100, 100.0), (0.5, 700, 100.0), (1.5, 100, 400.0)):
+        now[0] += seconds
+        watch.steps += steps
+        assert pace.rate() == rate

@@ -18,8 +18,8 @@ from es_queue.noise import NoiseTable
 from es_queue.protocol.memory_channel import MemoryMasterChannel, MemoryServer, MemoryWorkerChannel
 from es_queue.protocol.messages import Block
 from master import checkpoint
-from master.lease import take
 from master.learn import Learner
+from master.lease import take
 from master.loop import Interrupted, Loop, Outcome
 from master.setup import Setup, prepare
 from master.state import CLOSING, FINAL, RunState
@@ -305,7 +305,7 @@ def test_slots_that_fail_everywhere_are_the_same_for_everybody_and_the_run_goes_
 
 def test_a_run_whose_every_episode_fails_stops_with_the_reason() -> None:
     config = tiny(env=MOODY, env_arg=(("fault", "all"),), eval_every=0)
-    with pytest.raises(EnvironmentFailure, match="every episode of a generation failed.*fell over"):
+    with pytest.raises(EnvironmentFailure, match=r"every episode of a generation failed.*fell over"):
         Run(config).play(2)
 
 
@@ -331,7 +331,7 @@ def test_episodes_that_all_reach_a_step_limit_are_no_fault_of_patience() -> None
 def test_a_fleet_that_does_not_agree_is_written_down_for_good() -> None:
     run = Run(tiny(generations=2))
     loop = run.loop()
-    loop._collector.uniform = False  # noqa: SLF001
+    loop._collector.uniform = False
     with workers(run.server, run.setup.config, TABLE, 1):
         assert not loop.run(run.setup.start()).state.reproducible
     assert not Run(run.config).play(state=checkpoint.decode(run.saved.all[-1][1])[1]).state.reproducible

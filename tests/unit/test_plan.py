@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from es_queue.config import RunConfig
@@ -146,6 +146,7 @@ def test_the_plan_of_a_config_ends_where_a_slice_still_fits_into_the_table() -> 
 
 
 @settings(max_examples=200, deadline=None)
+@example(0x55555555_FFFFFFFF, 3)  # the low half carries
 @given(st.integers(0, 2**64 - 1), st.integers(1, 2**32))
 def test_multiply_shift_is_the_exact_product(word: int, size: int) -> None:
     assert multiply_shift(np.array([word], dtype=np.uint64), size).tolist() == [word * size >> 64]

@@ -27,7 +27,7 @@ JOB = SimpleNamespace(origin="default", worker_name="rq worker/1", timeout=960, 
 class Progress:
     """A Redis client that knows the run's state alone."""
 
-    def __init__(self, state: bytes | None | Exception) -> None:
+    def __init__(self, state: bytes | Exception | None) -> None:
         self.state = state
 
     def hget(self, key: str, name: str) -> bytes | None:
@@ -180,8 +180,11 @@ def test_a_guard_that_cannot_be_read_or_written_costs_no_time(monkeypatch: pytes
 def test_what_a_worker_says_of_itself_changes_with_its_work() -> None:
     watch = Watch()
     watch.steps = 17
-    assert seat.figures(None, watch) == {}
+    pace = SimpleNamespace(rate=lambda: 12.6)
+    assert seat.figures(None, watch, pace) == {}
     server = SimpleNamespace(generation=None, block="train 0 4", late=1, blocks=5)
-    assert seat.figures(server, watch) == {"block": "train 0 4", "late": "1", "blocks": "5", "steps": "17", "generation": ""}
+    assert seat.figures(server, watch, pace) == {
+        "block": "train 0 4", "late": "1", "blocks": "5", "steps": "17", "steps_per_second": "13", "generation": "",
+    }  # fmt: skip
     server.generation = 0
-    assert seat.figures(server, watch)["generation"] == "generation 0"
+    assert seat.figures(server, watch, pace)["generation"] == "generation 0"

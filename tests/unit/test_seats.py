@@ -209,7 +209,7 @@ def test_the_run_stops_when_nobody_who_comes_can_serve(client: Client) -> None:
     mine = keeper(client)
     fail_often(client, mine, HOPELESS_AFTER - 1, served=False)
     client.fail(HOPELESS_AFTER)
-    with pytest.raises(RedisError, match="20 seats.*install es-queue"):
+    with pytest.raises(RedisError, match=r"20 seats.*install es-queue"):
         mine.tick(ALONE, {}, False)
 
 

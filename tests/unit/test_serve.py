@@ -13,9 +13,9 @@ from es_queue.numerics import bytes_digest
 from es_queue.protocol.channel import Publish
 from es_queue.protocol.memory_channel import MemoryMasterChannel, MemoryServer, MemoryWorkerChannel
 from es_queue.protocol.messages import WORKER_ID, Answer, Block, Task
+from tests.parts import TABLE, evaluator, task_of
 from tests.ring import QUICK
 from tests.tiny import Script
-from tests.unit.test_evaluate import TABLE, evaluator, task_of
 from workers.serve import Server, worker_id
 
 TOKEN, ME = "1-00000000", "host-1-abcdef"

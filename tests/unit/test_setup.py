@@ -11,9 +11,9 @@ import pytest
 from es_queue.errors import EnvironmentFailure, UsageError
 from es_queue.noise import NoiseTable, default_size
 from master.setup import prepare, target_of
+from tests.parts import TABLE
 from tests.ring import quick_config
 from tests.tiny import QUAD
-from tests.unit.test_evaluate import TABLE
 
 
 def refused(**values: Any) -> str:

@@ -3,40 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from es_queue.errors import RunFolderError
-from es_queue.normalization import RunningMoments
 from es_queue.strategies.base import Batch
 from master import checkpoint
-from master.setup import Setup, prepare
-from master.state import FINAL, Best, Counters, RunState
-from tests.ring import quick_config
-from tests.tiny import QUAD
-from tests.unit.test_evaluate import TABLE
-
-
-def setup_of(strategy: str, **values: Any) -> Setup:
-    return prepare(quick_config(env=QUAD, strategy=strategy, population=8, noise_size=TABLE.size, **values), table=TABLE)
-
-
-def trained(setup: Setup, generations: int = 3) -> RunState:
-    """A state that has moved: optimiser moments, statistics, counters and a best policy in it."""
-    state, rng = setup.start(), np.random.default_rng(2)
-    for _ in range(generations):
-        batch = Batch(TABLE, rng.integers(0, 1000, 4), rng.normal(size=(4, 2)))
-        state = replace(state, generation=state.generation + 1, strategy=setup.strategy.learn(state.strategy, batch)[0])
-    best = Best(rng.normal(size=setup.policy.size).astype(np.float32), np.float32([1, 2, 3]), np.float32([4, 5, 6]), 2, 1 / 3, True)
-    counters = Counters(**{one.name: number / 3 if one.name == "seconds" else number for number, one in enumerate(fields(Counters), 2**40)})
-    moments = RunningMoments(17, rng.normal(size=3), rng.normal(size=3) ** 2)
-    return replace(
-        state, moments=moments, best=best, counters=counters, stage=FINAL, reason="target", step_limit=4,
-        confirm_mean=0.1 + 0.2, last_evaluation=-1e-300, reproducible=False,
-    )  # fmt: skip
+from master.state import RunState
+from tests.parts import TABLE, setup_of, trained
 
 
 def same(one: RunState, other: RunState) -> bool:
