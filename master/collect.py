@@ -167,8 +167,9 @@ class Ledger:
                     )
 
     def remember_deaths(self, deaths: dict[Slot, int]) -> None:
-        """What a former master counted of this publication."""
-        self._deaths.update(deaths)
+        """What Redis has counted of this publication: under a former master, or in a reply that was lost."""
+        for slot, count in deaths.items():
+            self._deaths[slot] = max(self._deaths[slot], count)
 
     # --- what is owed
 

@@ -154,6 +154,7 @@ class Collector:
             self._outages = self._channel.outages
             self._grace = time.monotonic() + self._clocks.beat_ttl  # Redis was away, and with it every beat
             self._cursor = "0"
+            ledger.remember_deaths(self._channel.deaths())
         self._look_after(ledger)
         seen = self._channel.reconcile(self._token, ledger.owed(self._most(ledger), time.monotonic() < self._grace, self._give_way))
         if seen is not None:

@@ -24,15 +24,19 @@ def host_of(holder: str) -> str:
     return "".join(letter for letter in holder[:100] if letter.isprintable()).rpartition(" ")[0]
 
 
-def take(channel: MasterChannel, holder: str, clocks: Clocks, *, wait: bool, note: Callable[[str], None] = lambda _: None) -> str:
+def take(
+    channel: MasterChannel, holder: str, clocks: Clocks, *, wait: bool, floor: int = 0, note: Callable[[str], None] = lambda _: None
+) -> str:
     """Become the run's master and return the fencing token: raise it first, read afterwards (rule 11).
+
+    ``floor``: the number in our own checkpoint, for a Redis that has lost its epoch while a master slept.
 
     ``wait``: a dead master's lease may still run, so give it one lease to lapse. Raises RunBusyError when
     somebody is alive, FencedError when another came first.
     """
     refuse_live(channel, clocks, wait=wait, note=note)
     stored = channel.epoch()
-    number = 1 + (token_number(stored) if stored else 0)
+    number = 1 + max(floor, token_number(stored) if stored else 0)
     token = f"{number}-{secrets.token_hex(4)}"
     channel.renew(token, holder, clocks.lease, {}, {})
     return token

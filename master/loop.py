@@ -127,6 +127,7 @@ class Loop:
         )  # fmt: skip
         ledger = Ledger(publication, self._expectations(state, wanted), wanted)
         centre = self._learner.strategy.centre(self._learner.strategy.published(state.strategy))
+        state = replace(state, epoch=messages.token_number(self._token))
         saved = checkpoint.encode(self._config, self._learner.spec, self._channel.run, state, centre)
         often = len(saved) <= REDIS_CHECKPOINT_BYTES or state.generation % REDIS_CHECKPOINT_EVERY == 0
         what = Publish(publication, task.encode(), (), self._config.to_json(), self._progress(state), self._history(), saved if often else None)

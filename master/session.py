@@ -155,7 +155,8 @@ class Session:
         place.prepare()
         holder = holder_name()
         said: list[str] = []
-        token = take(channel, holder, self.clocks, wait=True, note=said.append)
+        floor = 0 if disk is None else checkpoint.decode(disk)[1].epoch
+        token = take(channel, holder, self.clocks, wait=True, floor=floor, note=said.append)
         config, state = newest(disk, channel.stored()[2])
         setup = prepare(replace(config, **changes), self.launch.noise_dir)
         write_atomically(place.config_file, setup.config.to_json().encode())

@@ -58,6 +58,7 @@ class Counters:
 class RunState:
     """The state at the start of ``generation``: publishing it and learning from its answers gives the next one.
 
+    epoch: number of the newest fencing token that published it; a successor's is higher, whatever Redis has lost
     stage: training; closing, when the run ends and its last parameters are still to be evaluated; final, when
     the chosen parameters play their last episodes. reason: why the run ends.
     """
@@ -72,6 +73,7 @@ class RunState:
     confirm_mean: float | None = None
     last_evaluation: float | None = None
     reproducible: bool = True
+    epoch: int = 0
     counters: Counters = field(default_factory=Counters)
 
     def statistics(self, clip: float) -> FrozenStatistics:
@@ -92,7 +94,7 @@ class RunState:
     def to_dict(self) -> dict[str, Any]:
         """The scalars, as plain data."""
         best = None if self.best is None else {name: getattr(self.best, name) for name in ("generation", "eval_mean", "confirmed")}
-        names = ("generation", "step_limit", "stage", "reason", "confirm_mean", "last_evaluation", "reproducible")
+        names = ("generation", "step_limit", "stage", "reason", "confirm_mean", "last_evaluation", "reproducible", "epoch")
         return {**{name: getattr(self, name) for name in names}, "best": best, "counters": asdict(self.counters)}
 
     @classmethod
@@ -103,7 +105,7 @@ class RunState:
             best = None
             if values["best"] is not None:
                 best = Best(arrays["best.parameters"], arrays["best.mean"], arrays["best.std"], **values["best"])
-            rest = {name: values[name] for name in ("stage", "reason", "confirm_mean", "last_evaluation", "reproducible")}
+            rest = {name: values[name] for name in ("stage", "reason", "confirm_mean", "last_evaluation", "reproducible", "epoch")}
             counters = Counters(**values["counters"])
             moments = RunningMoments.from_arrays(arrays)
             return cls(int(values["generation"]), strategy, moments, int(values["step_limit"]), best=best, counters=counters, **rest)

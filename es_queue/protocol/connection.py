@@ -20,8 +20,13 @@ SOCKET_SECONDS = 5.0
 CONNECT_SECONDS = 5.0
 OLDEST = (6, 2)
 
-# What is worth trying again: the server is away, restarting or still loading.
-OUTAGES = (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, redis.exceptions.BusyLoadingError)
+# What is worth trying again: the server is away, restarting, still loading, or full for now.
+OUTAGES = (
+    redis.exceptions.ConnectionError,
+    redis.exceptions.TimeoutError,
+    redis.exceptions.BusyLoadingError,
+    redis.exceptions.OutOfMemoryError,
+)
 
 
 def explicit() -> dict[str, Any]:

@@ -14,7 +14,7 @@
 | es:<run>:results:<p>         | stream | one header entry, then answers                                 | until <p> closes |
 | es:<run>:workers             | set    | worker ids that ever claimed                                   | run      |
 | es:<run>:worker:<worker>     | hash   | host, pid, back end, numerics, block, steps per second         | beat     |
-| es:<run>:attempts            | hash   | "<kind> <slot> deaths|failures" -> count                       | until <p> closes |
+| es:<run>:attempts            | hash   | "<kind> <slot> deaths" -> workers that died while they held it | until <p> closes |
 | es:<run>:refused             | hash   | reason -> count                                                | run      |
 | es:<run>:errors              | list   | reports of workers as JSON, newest last                        | run      |
 | es:<run>:epoch               | string | fencing token "<n>-<nonce>"                                    | run, no TTL while it lives |

@@ -65,7 +65,7 @@ class Again:
                 self.outages += 1
                 gone = time.monotonic() - began
                 if gone > self.seconds:
-                    raise RedisError(f"Redis has been away for {gone:.0f} s: {error}") from None
+                    raise RedisError(f"Redis has been away or full for {gone:.0f} s: {error}") from None
                 self.on_outage(gone)
                 time.sleep(pause)
         raise AssertionError("pauses never end")
@@ -282,9 +282,9 @@ class RedisWorkerChannel(WorkerChannel):
             pipeline.hset(self._life, mapping=dict(about)).pexpire(self._life, int(ttl * 1000)).execute()
 
         try:
-            self.again(write)  # twice: yes
-        except redis.exceptions.ResponseError:
-            return  # out of memory: what people read may be old, the beat above counted
+            write()  # twice: yes, but not worth it
+        except redis.exceptions.RedisError:
+            return  # out of memory, say: what people read may be old, the beat above counted
 
     def orders(self) -> Orders:
         def read() -> list[Any]:
@@ -311,6 +311,7 @@ class RedisWorkerChannel(WorkerChannel):
             # Twice: NO. A wait of 0 would be for ever.
             entry = self._client.blmove(self.keys.todo, self._mine, max(wait, 0.001), "LEFT", "RIGHT")
         except OUTAGES:
+            time.sleep(wait)
             entry = None  # the move may have happened: the claims list knows
         if entry is None:
             return next(iter(self.claimed()), None)

@@ -95,6 +95,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_no_process_and_resume_ends_with_the_undi
     assert processes.living() == {}
     summary, note = process.events()[-2:]
     assert (summary["event"], summary["state"]) == ("summary", "stopped")
+    assert summary["last_checkpoint"].endswith(f"generation-{summary['generation']:08d}.npz")
     assert (processes.folder / summary["last_checkpoint"]).is_file()
     assert note["event"] == "note"
     assert note["text"].endswith("go on with: es-master --resume stopped")
