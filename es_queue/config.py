@@ -6,13 +6,9 @@ It holds no connection, no path and no secret.
 
 from __future__ import annotations
 
-import difflib
 import json
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields
 from typing import Any
-
-from es_queue.errors import UsageError
-from es_queue.validation import checked_value, refuse_combinations
 
 AUTO = "auto"
 NONE = "none"
@@ -98,46 +94,17 @@ class RunConfig:
     allow_nondeterministic: bool = option(False, "machinery", "go on with an environment that does not repeat itself")
 
     def to_json(self) -> str:
-        """The configuration as indented JSON, fit for people and for :meth:`from_json`."""
+        """The configuration as indented JSON, fit for people and for ``settings.config_from_json``."""
         return json.dumps(self.to_dict(), indent=2)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data: tuples become lists, ``env_arg`` becomes a table."""
         return {**asdict(self), "hidden": list(self.hidden), "wrapper": list(self.wrapper), "env_arg": dict(self.env_arg)}
 
-    @classmethod
-    def from_json(cls, text: str | bytes) -> RunConfig:
-        """Read what :meth:`to_json` wrote. Raises UsageError for anything else."""
-        try:
-            data = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise UsageError(f"the configuration is not JSON: {error}") from None
-        if not isinstance(data, dict):
-            raise UsageError("the configuration is not a JSON object")
-        return from_values(data, "the stored configuration")
-
 
 def option_fields() -> dict[str, Field[Any]]:
     """All options by name, in the order in which ``--help`` shows them."""
     return {one.name: one for one in fields(RunConfig)}
-
-
-def from_values(values: dict[str, Any], source: str) -> RunConfig:
-    """A checked RunConfig from plain values; ``source`` names where they stand, for the error's sentence."""
-    known = option_fields()
-    for name in values:
-        if name not in known:
-            raise UsageError(unknown_option(name, source))
-    config = RunConfig(**{name: checked_value(known[name], value, source) for name, value in values.items()})
-    refuse_combinations(config)
-    return config
-
-
-def unknown_option(name: str, source: str) -> str:
-    """One sentence for a name that no option has, with the nearest names."""
-    near = difflib.get_close_matches(name.replace("-", "_"), option_fields(), n=3)
-    hint = f"; did you mean {' or '.join(near)}?" if near else "; es-master --help lists all options"
-    return f"{source} has the unknown option {name!r}{hint}"
 
 
 def default_of(name: str) -> Any:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from es_queue.config import RunConfig
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.policies.archive import UNREADABLE
+from es_queue.settings import config_from_json
 from es_queue.spaces import EnvironmentSpec
 from master.state import Best, RunState
 
@@ -67,7 +68,7 @@ def decode(data: bytes) -> tuple[RunConfig, RunState, str]:
         with np.load(io.BytesIO(data), allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
         meta = json.loads(arrays.pop("meta").item())
-        return RunConfig.from_json(json.dumps(meta["config"])), RunState.read(arrays, meta["state"]), str(meta["run"])
+        return config_from_json(json.dumps(meta["config"])), RunState.read(arrays, meta["state"]), str(meta["run"])
     except (*DAMAGED, TypeError, AttributeError, UsageError) as error:
         raise RunFolderError(f"this is no checkpoint that can be resumed: {error}") from None
 

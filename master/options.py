@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import es_queue
-from es_queue.config import RunConfig, default_of, from_values, option_fields, unknown_option
+from es_queue.config import RunConfig, default_of, option_fields
 from es_queue.errors import UsageError
 from es_queue.recipes import recipe_for
+from es_queue.settings import from_values, unknown_option
 from es_queue.validation import checked_value, number_or_text
 
 #: What --resume may change: how long a run goes on and how its end is measured, never what was trained so far.

@@ -42,8 +42,8 @@ def train(
     single_threaded_blas()
     import warnings
 
-    from es_queue.config import from_values
     from es_queue.protocol.clocks import clocks_from_environment
+    from es_queue.settings import from_values
     from master.options import Launch
     from master.session import Session
 

@@ -24,6 +24,7 @@ from es_queue.errors import (
     UsageError,
 )
 from es_queue.numerics import fix_numeric_environment
+from es_queue.settings import config_from_json
 
 if TYPE_CHECKING:
     from es_queue.config import RunConfig
@@ -139,14 +140,13 @@ def checkpoint_path(path: Path) -> Path:
 
 def read(path: Path) -> Checkpoint:
     """The checkpoint at ``path``, checked. Raises RunFolderError in one sentence."""
-    from es_queue.config import RunConfig
     from es_queue.policies.archive import read_checkpoint
     from es_queue.policies.saved import SavedPolicy
 
     try:
         arrays, meta = read_checkpoint(path)
         policy = SavedPolicy.from_arrays(arrays, meta)
-        config = RunConfig.from_json(json.dumps(meta["config"]))
+        config = config_from_json(json.dumps(meta["config"]))
     except RunFolderError as error:
         raise RunFolderError(f"{path}: {error}") from None
     except UsageError as error:

@@ -23,6 +23,7 @@ from es_queue.private_folder import private_folder
 from es_queue.protocol.channel import RUNNING
 from es_queue.protocol.clocks import Clocks, clocks_from_environment
 from es_queue.protocol.keys import RunKeys, parse_seat_id
+from es_queue.settings import config_from_json
 
 if TYPE_CHECKING:
     import redis
@@ -98,7 +99,6 @@ class Seat:
             channel.depart()
 
     def _serve(self, channel: RedisWorkerChannel, watch: Watch) -> None:
-        from es_queue.config import RunConfig
         from es_queue.errors import EnvironmentFailure
         from workers.join import Refusal, check_noise, join, pause_between_refusals, wait
         from workers.life import Pace
@@ -108,7 +108,7 @@ class Seat:
         if raw is None:
             watch.leaving = "the run is gone"
             return
-        config = RunConfig.from_json(raw)
+        config = config_from_json(raw)
         about = {
             "host": platform.node(), "pid": str(os.getpid()), "rq_name": self.rq_name, "backend": config.backend,
             "python": platform.python_version(), "block": "", "steps_per_second": "0", "late": "0", "joined": f"{time.time():.0f}",

@@ -20,6 +20,7 @@ from es_queue.noise import FOLDER_VARIABLE, NoiseTable
 from es_queue.numerics import bytes_digest
 from es_queue.plan import plan_for
 from es_queue.protocol.messages import Block, Task
+from es_queue.settings import config_from_json
 from master.setup import prepare
 from tests.integration.processes import (
     CARTPOLE,
@@ -76,7 +77,7 @@ def run(valkey_server: str, short_folder: Path, tmp_path_factory: pytest.TempPat
             worker = processes.worker(valkey_server)
             seat = Seen(client, "card").joined(worker)
             wait_for(Seen(client, "card").reached(3), "generation 3")
-            yield Run(client, worker, seat, noise, RunConfig.from_json(client.get("es:card:config")))
+            yield Run(client, worker, seat, noise, config_from_json(client.get("es:card:config")))
         finally:
             processes.end()
 
@@ -180,7 +181,7 @@ def test_the_master_takes_answers_in_whatever_order_they_come(
     values = {**CARTPOLE, "block": 1}
     master = start_master("hand", values)
     wait_for(lambda: redis_client.exists("es:hand:task"), "the first publication")
-    config = RunConfig.from_json(redis_client.get("es:hand:config"))
+    config = config_from_json(redis_client.get("es:hand:config"))
     evaluator = join(config, Watch(), short_folder / "noise").evaluator
     redis_client.hset("es:hand:worker:hand-1-abcdef", mapping={"host": "hand", "numerics": "0" * 32})
     redis_client.sadd("es:hand:workers", "hand-1-abcdef")

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from es_queue.config import RunConfig, from_values, option_fields
+from es_queue.config import RunConfig, option_fields
 from es_queue.errors import UsageError
+from es_queue.settings import config_from_json, from_values
 from es_queue.validation import OPTIMIZERS
 
 NAMES = st.text(st.characters(categories=("L",)), min_size=1, max_size=8).filter(str.isidentifier)
@@ -60,7 +61,7 @@ def fitting_values(draw: st.DrawFn) -> dict[str, Any]:
 @given(fitting_values())
 def test_a_stored_configuration_comes_back_equal(values: dict[str, Any]) -> None:
     config = from_values(values, "the test")
-    again = RunConfig.from_json(config.to_json())
+    again = config_from_json(config.to_json())
     assert again == config
     # Equality alone would let 1 stand for 1.0 or True; the text would not.
     assert again.to_json() == config.to_json()
@@ -70,13 +71,13 @@ def test_a_stored_configuration_comes_back_equal(values: dict[str, Any]) -> None
 @given(st.text() | st.binary())
 def test_text_that_is_no_configuration_is_refused_and_nothing_else_raised(text: str | bytes) -> None:
     with pytest.raises(UsageError):
-        RunConfig.from_json(text)
+        config_from_json(text)
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "[]", "3", "null", b"\xff\xfe", '{"env": "X", "sigma": NaN}', '{"seed": ' + "9" * 5000 + "}"])
 def test_a_broken_or_hostile_configuration_is_refused(text: str | bytes) -> None:
     with pytest.raises(UsageError):
-        RunConfig.from_json(text)
+        config_from_json(text)
 
 
 PLAIN = st.recursive(SCALARS | st.floats(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=5)
@@ -91,7 +92,7 @@ def test_any_plain_value_gives_a_configuration_or_one_sentence(name: str, value:
     except UsageError as error:
         assert "\n" not in str(error) and len(str(error)) < 500
     else:
-        assert RunConfig.from_json(config.to_json()) == config
+        assert config_from_json(config.to_json()) == config
 
 
 BAD_VALUES: list[Any] = [

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import es_queue.recipes
-from es_queue.config import from_values
 from es_queue.recipes import Expectation, expected_points, recipe_for
+from es_queue.settings import from_values
 
 FILES = sorted(Path(es_queue.recipes.__file__).parent.glob("*.toml"))
 RECIPES: dict[str, dict[str, Any]] = {path.name: tomllib.loads(path.read_text("utf-8")) for path in FILES}
