@@ -84,16 +84,18 @@ class Quad(gymnasium.Env[Any, Any]):
 
 
 class Moody(Quad):
-    """Quad with a fault: "some" seeds raise in the second step, "all" do, "never" repeats itself no episode."""
+    """Quad with a fault: "some" seeds raise in the second step, "all" do, "never" repeats itself no episode,
+    "carry" lets the seed of the episode before show."""
 
     calls = 0
+    before = 0
 
     def __init__(self, fault: str = "") -> None:
         self.fault, self.seed = fault, 0
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         first = super().reset(seed=seed)
-        self.seed = seed or 0
+        self.seed, self.carried, Moody.before = seed or 0, Moody.before, seed or 0
         return first
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -103,6 +105,8 @@ class Moody(Quad):
         if self.fault == "never":
             Moody.calls += 1
             reward += Moody.calls
+        if self.fault == "carry":
+            reward += self.carried
         return observation, reward, *rest  # type: ignore[return-value]
 
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from es_queue.numerics import fix_numeric_environment
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
-fix_numeric_environment()  # before numpy is loaded: this process must compute the bits that the others do
+import pytest
 
-import shutil  # noqa: E402
-import tempfile  # noqa: E402
-from collections.abc import Callable, Iterator  # noqa: E402
-from pathlib import Path  # noqa: E402
-from typing import Any  # noqa: E402
-
-import pytest  # noqa: E402
-
-from es_queue.noise import FOLDER_VARIABLE  # noqa: E402
-from tests.integration.processes import Master, Processes  # noqa: E402
+from es_queue.noise import FOLDER_VARIABLE
+from tests.integration.processes import Master, Processes
 
 
 @pytest.fixture(scope="session")

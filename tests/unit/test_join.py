@@ -34,9 +34,11 @@ def test_a_worker_that_joins_is_ready_and_says_what_it_computes() -> None:
     assert joined(quick_config(env=QUAD)).numerics != one.numerics
 
 
-def test_an_environment_that_does_not_repeat_itself_is_refused() -> None:
+@pytest.mark.parametrize("fault", ["never", "carry"])
+def test_an_environment_that_does_not_repeat_itself_is_refused(fault: str) -> None:
+    """Be it of its own accord, or because the episode before shows."""
     with pytest.raises(EnvironmentFailure, match=r"does not repeat itself.*--allow-nondeterministic"):
-        joined(moody("never"))
+        joined(moody(fault))
 
 
 def test_an_environment_that_does_not_repeat_itself_may_be_allowed() -> None:

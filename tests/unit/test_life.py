@@ -189,7 +189,7 @@ def test_a_report_that_cannot_be_sent_does_not_end_the_thread() -> None:
 def test_it_looks_as_often_as_the_open_task_asks() -> None:
     channel, watch = Told(), Watch()
     watch.poll = 0.01
-    with living(channel, watch, clocks=replace(CLOCKS, leave_poll=0.2, beat_ttl=5)):
+    with living(channel, watch, clocks=replace(CLOCKS, leave_poll=2.0, beat_ttl=5.0)):
         assert eventually(lambda: channel.looks > 20, 5)
 
 

@@ -157,9 +157,11 @@ def test_without_evaluations_the_last_parameters_are_the_result() -> None:
 
 
 def test_the_final_episodes_are_played_by_the_best_and_repeat_to_the_last_digit() -> None:
-    run = Run(tiny(generations=3, learning_rate=50.0))  # so wild that the start stays the best
+    wild = Run(tiny(generations=3, learning_rate=50.0)).play()  # so wild that the start stays the best
+    assert wild.best.generation == 0 and wild.evaluation is not None and wild.evaluation.mean == -6.25
+    run = Run(tiny(**{**QUICKLY, "target_reward": "none", "generations": 9}))
     ended = run.play()
-    assert (ended.best.generation, ended.evaluation.mean > -8) == (0, True)
+    assert ended.best.generation > 0 and ended.evaluation is not None and ended.evaluation.mean > -3
     again = Run(run.config).play(2, ended.state)
     assert again.evaluation == ended.evaluation
 
@@ -328,11 +330,14 @@ def test_episodes_that_all_reach_a_step_limit_are_no_fault_of_patience() -> None
     assert {record["cut_fraction"] for record in run.sink.records[:-1]} == {1.0}
 
 
-def test_a_fleet_that_does_not_agree_is_written_down_for_good() -> None:
-    run = Run(tiny(generations=2))
+def test_a_fleet_that_does_not_agree_is_written_down_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "DISK_SECONDS", 0.0)
+    run = Run(tiny(generations=3))
     loop = run.loop()
     loop._collector.uniform = False
     with workers(run.server, run.setup.config, TABLE, 1):
         assert not loop.run(run.setup.start()).state.reproducible
-    assert not Run(run.config).play(state=checkpoint.decode(run.saved.all[-1][1])[1]).state.reproducible
+    state = checkpoint.decode(run.saved.all[1][1])[1]
+    assert (state.generation, state.stage) == (1, "training")
+    assert not Run(run.config).play(state=state).state.reproducible
     assert Run(run.config).play().state.reproducible
