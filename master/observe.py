@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 import redis
 
+from es_queue.commands import shown_command
 from es_queue.errors import RedisError, UsageError
 from es_queue.protocol.channel import PAUSED, RUNNING, STOPPING
 from es_queue.protocol.connection import OUTAGES, client_from_url, safe_name
@@ -111,7 +112,7 @@ class Server:
         leases = self._ask([("exists", RunKeys(run).master) for run, _ in runs])
         hashes = self._hashes([RunKeys(run).progress for run, _ in runs], PROGRESS)
         return [
-            SeenRun(run, self.name, f"es-master --resume {run}{self._way}", started, bool(lease), progress)
+            SeenRun(run, self.name, f"{shown_command('es-master')} --resume {run}{self._way}", started, bool(lease), progress)
             for (run, started), lease, progress in zip(runs, leases, hashes, strict=True)
         ]
 

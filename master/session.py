@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from es_queue.commands import shown_command
 from es_queue.config import RunConfig
 from es_queue.errors import DecodeError, EsQueueError, FencedError, RunFolderError, UsageError
 from es_queue.numerics import bytes_digest
@@ -269,8 +270,8 @@ class Drive:
         session, queue = self._session, self._session.launch.queue
         private = session.private_server is not None
         where = f"--run-dir {self._place.run_dir}" if private else f"--redis-url {safe_name(session.url)}"
-        join = f"rq worker --url {safe_name(session.url)}{'' if queue == 'default' else ' ' + queue}"
-        about = {"watch": f"es-status {self._place.run} {where}", "join": join, "seed": str(self._setup.config.seed)}
+        join = f"{shown_command('rq') if private else 'rq'} worker --url {safe_name(session.url)}{'' if queue == 'default' else ' ' + queue}"
+        about = {"watch": f"{shown_command('es-status')} {self._place.run} {where}", "join": join, "seed": str(self._setup.config.seed)}
         if self._resumed:
             about["resumed"] = f"generation {state.generation}, {state.counters.env_steps:,} steps done"
         return about
@@ -286,7 +287,8 @@ class Drive:
         self._view.summary(summary)
         url = "" if self._session.private_server is not None else f" --redis-url {safe_name(self._session.url)}"
         folder = f" --run-dir {self._place.run_dir}" if self._session.launch.run_dir is not None else ""
-        self._view.note(f"stopped at generation {state.generation}, checkpoint {path}; go on with: es-master --resume {self._place.run}{folder}{url}")
+        again = f"{shown_command('es-master')} --resume {self._place.run}{folder}{url}"
+        self._view.note(f"stopped at generation {state.generation}, checkpoint {path}; go on with: {again}")
         return summary
 
     def _give_up(self, error: EsQueueError) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from numbers import Real
 
+from es_queue.commands import shown_command
 from es_queue.config import RunConfig, default_of
 from es_queue.recipes import expected_points, recipe_for
 
@@ -185,7 +186,7 @@ def summary_lines(record: Mapping[str, Value]) -> list[str]:
         if record.get(name):
             lines.append(f"  {label:<12}{printable(record[name], 4096)}")
     if record.get("best_checkpoint"):
-        lines.append(f"  {'play it':<12}es-play {printable(record['best_checkpoint'], 4096)}")
+        lines.append(f"  {'play it':<12}{shown_command('es-play')} {printable(record['best_checkpoint'], 4096)}")
     return lines
 
 

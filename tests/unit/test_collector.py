@@ -93,7 +93,9 @@ def test_collecting_ends_with_every_slot_and_knows_who_helped() -> None:
 def test_an_adopted_publication_is_read_and_not_published_again() -> None:
     first = Bench().open()
     first.work(first.worker("a"))
-    second = Bench(server=first.server).open(adopted=True)
+    second = Bench(server=first.server)
+    second.channel.publish = lambda *_: pytest.fail("it was published again")  # type: ignore[method-assign]
+    second.open(adopted=True)
     second.collector.collect(second.ledger)
     assert second.ledger.complete() and second.ledger.contributors == {"a-1-abcdef"}
 
@@ -203,8 +205,12 @@ def test_an_overdue_block_is_issued_once_more_slot_by_slot(monkeypatch: pytest.M
     bench.server.lives = {name: (about, now[0] + 60) for name, (about, _) in bench.server.lives.items()}
     bench.tick()
     assert bench.todo() == ["train 0 1", "train 1 2"] and bench.ledger.reissued == 2
+    quick = MemoryWorkerChannel(bench.server, "quick-1-abcdef")
+    assert quick.claim(0) and quick.claim(0)
+    bench.server.lives["third-1-abcdef"] = ({}, now[0] + 60)  # idle, but the copy was made
+    bench.server.workers.add("third-1-abcdef")
     bench.tick()
-    assert bench.todo() == ["train 0 1", "train 1 2"]
+    assert bench.todo() == [] and bench.ledger.reissued == 2
 
 
 def test_nothing_is_issued_twice_while_nobody_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:

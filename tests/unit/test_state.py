@@ -19,7 +19,8 @@ from tests.parts import TABLE, setup_of, trained
 def same(one: RunState, other: RunState) -> bool:
     mine, theirs = one.to_arrays(), other.to_arrays()
     equal = all(mine[name].tobytes() == theirs[name].tobytes() and mine[name].dtype == theirs[name].dtype for name in mine)
-    return set(mine) == set(theirs) and equal and one.to_dict() == other.to_dict()
+    moments = one.moments.mean.tobytes() == other.moments.mean.tobytes() and one.moments.m2.tobytes() == other.moments.m2.tobytes()
+    return set(mine) == set(theirs) and equal and moments and one.to_dict() == other.to_dict()
 
 
 @pytest.mark.parametrize(
