@@ -14,7 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.config import RunConfig
+from es_queue.protocol.messages import CENTRE, CONFIRM, EVAL, TRAIN
+from es_queue.protocol.messages import FINAL as FINAL_KIND
 
+CONFIRM_EPISODES = 100
+GROWTH = 8  # how much larger a population may become by --min-steps, unless --population-max says
 WORDS = 4  # Philox4x64 puts out four words a counter value
 SLOTS, TRAINING, EVALUATION, CONFIRMATION, FINAL, CHOICE, RETRY = range(7)
 
@@ -125,6 +129,15 @@ def plan_for(config: RunConfig, generation: int, size: int, individuals: int) ->
     """The plan of a generation for a policy of ``size`` floats; the config's noise_size is resolved, so the table's."""
     sample = config.obs_sample if config.obs_norm else 0.0
     return Plan(config.seed, generation, config.noise_size - size + 1, individuals, config.episodes, config.env_seeds, sample)
+
+
+def most_slots(config: RunConfig, individuals: int) -> dict[str, int]:
+    """How many slots of each kind a publication can ever have; ``individuals`` a training slot."""
+    population = config.population
+    if config.min_steps:
+        population = config.population_max or GROWTH * population
+    fresh = config.final_episodes or CONFIRM_EPISODES
+    return {TRAIN: population // individuals, CENTRE: 1, EVAL: config.eval_episodes, CONFIRM: fresh, FINAL_KIND: fresh}
 
 
 def evaluation_seeds(config: RunConfig, stream: int, generation: int, count: int) -> NDArray[np.int64]:

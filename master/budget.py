@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from es_queue.config import RunConfig
 from master.state import CLOSING, FINAL, TRAINING, RunState
 
 BUDGETS = ("generations", "max_steps", "max_seconds")
+TARGET = "target"
 
 
 def reason_to_stop(config: RunConfig, state: RunState) -> str:
@@ -15,10 +18,17 @@ def reason_to_stop(config: RunConfig, state: RunState) -> str:
     return next((name for name in BUDGETS if getattr(config, name) and spent[name] >= getattr(config, name)), "")
 
 
-def reopened(config: RunConfig, state: RunState) -> RunState:
-    """A resumed state: one that ended trains on when its budgets or its target allow it now."""
-    from dataclasses import replace
+def reopened(config: RunConfig, state: RunState, target: float | None) -> RunState:
+    """A resumed state: one that ended trains on when its budgets or its target allow it now.
 
-    if state.stage not in (CLOSING, FINAL) or reason_to_stop(config, state) or state.reason == "target":
+    A run that its target ended trains on when there is no target any more, or a higher one than was confirmed.
+    """
+    if state.stage not in (CLOSING, FINAL) or reason_to_stop(config, state):
         return state
-    return replace(state, stage=TRAINING, reason="")
+    on = replace(state, stage=TRAINING, reason="")
+    if state.reason != TARGET:
+        return on
+    met = target is not None and state.confirm_mean is not None and state.confirm_mean >= target
+    if met or state.best is None:
+        return state
+    return replace(on, best=replace(state.best, confirmed=False))

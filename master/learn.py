@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.config import RunConfig
-from es_queue.episode_rules import parse_step_limit
+from es_queue.episode_rules import parse_patience, parse_step_limit
 from es_queue.figures import Figures, figures_of
 from es_queue.normalization import Moments, RunningMoments
 from es_queue.protocol import messages
@@ -163,6 +163,16 @@ def training_record(done: Closed) -> Record:
         record[f"{name}_max"] = figures.greatest if figures else None
     record["centre_rank"] = centre_rank(done.centre, fitness)
     return record
+
+
+def all_at_patience(done: Closed, config: RunConfig) -> bool:
+    """Whether patience ended every episode at the first step at which it can: no reward was ever positive."""
+    patience = parse_patience(config.patience)
+    if patience is None or not done.results:
+        return False
+    return all(steps == patience.steps * config.episodes for one in done.results for steps in one.steps) and all(
+        cut == config.episodes for one in done.results for cut in one.cut
+    )
 
 
 def episodes_record(done: Closed, episodes: int) -> Record:

@@ -13,6 +13,7 @@ from es_queue.config import RunConfig
 from es_queue.errors import EnvironmentFailure
 from es_queue.figures import Figures, figures_of
 from es_queue.numerics import bytes_digest
+from es_queue.plan import most_slots
 from es_queue.protocol import messages
 from es_queue.protocol.channel import RUNNING, MasterChannel, Publish
 from es_queue.protocol.clocks import Clocks
@@ -25,6 +26,7 @@ from master.learn import (
     Closed,
     Learner,
     Record,
+    all_at_patience,
     closed,
     episodes_record,
     evaluation_record,
@@ -39,7 +41,6 @@ __all__ = ["Interrupted", "Loop", "Outcome"]
 REDIS_CHECKPOINT_BYTES = 8 * 2**20
 REDIS_CHECKPOINT_EVERY = 10
 DISK_SECONDS = 5.0
-CONFIRM_EPISODES = 100
 
 
 class Sink(Protocol):
@@ -72,6 +73,7 @@ class Loop:
         self._channel, self._learner, self._token, self._noise = channel, learner, token, noise_digest
         self._collector, self._sink, self._checkpoints, self._clocks = collector, sink, checkpoints, clocks
         self._keep_going = keep_going
+        self._most = most_slots(learner.config, learner.strategy.per_slot)
         self._config: RunConfig = learner.config
         self._record: Record = {}
         self._saved = 0.0
@@ -137,22 +139,10 @@ class Loop:
 
     def _expectations(self, state: RunState, wanted: dict[str, int]) -> Expectations:
         strategy = self._learner.strategy
-        most = dict(wanted)
-        if messages.TRAIN in wanted:
-            most[messages.TRAIN] = self._most_slots()
-        if messages.EVAL in wanted and self._learner.target is not None:
-            most[messages.CONFIRM] = self._confirm_episodes()
+        kinds = {*wanted} | ({messages.CONFIRM} if messages.EVAL in wanted and self._learner.target is not None else set())
+        most = {kind: count for kind, count in self._most.items() if kind in kinds}
         size = strategy.size
         return Expectations(self._config, state.generation, size, strategy.per_slot, self._learner.spec.observation_size, most)
-
-    def _most_slots(self) -> int:
-        individuals = self._config.population
-        if self._config.min_steps:
-            individuals = self._config.population_max or 8 * individuals
-        return individuals // self._learner.strategy.per_slot
-
-    def _confirm_episodes(self) -> int:
-        return self._config.final_episodes or CONFIRM_EPISODES
 
     def _save(self, state: RunState, data: bytes) -> None:
         """The disk's checkpoint follows an accepted publish; not more often than every few seconds."""
@@ -185,14 +175,14 @@ class Loop:
         """More slots of the same publication, as a pure function of its answers."""
         slots = ledger.ordered(messages.TRAIN)
         steps = steps_of(slots)
-        if slots and steps < self._config.min_steps and len(slots) < self._most_slots():
+        if slots and steps < self._config.min_steps and len(slots) < self._most[messages.TRAIN]:
             mean = max(1.0, steps / len(slots))
             missing = int(np.ceil((self._config.min_steps - steps) / mean))
-            ledger.want(messages.TRAIN, min(self._most_slots(), len(slots) + max(1, missing)))
+            ledger.want(messages.TRAIN, min(self._most[messages.TRAIN], len(slots) + max(1, missing)))
             return True
         evaluation = figures_of(returns_of(ledger.ordered(messages.EVAL)))
         if self._learner.passes(evaluation) and messages.CONFIRM not in ledger.wanted:
-            ledger.want(messages.CONFIRM, self._confirm_episodes())
+            ledger.want(messages.CONFIRM, self._most[messages.CONFIRM])
             return True
         return False
 
@@ -230,8 +220,6 @@ class Loop:
     def _counted(self, state: RunState, done: Closed, ledger: Ledger) -> Counters:
         individuals = [one for result in done.results for one in result.fitness]
         equal = bool(individuals) and min(individuals) == max(individuals)
-        cut = sum(sum(one.cut) for one in done.results)
-        limited = sum(sum(one.at_limit) for one in done.results)
         episodes = len(individuals) * self._config.episodes
         centre = sum(done.centre.steps) if done.centre else 0
         counters = state.counted(
@@ -243,7 +231,7 @@ class Loop:
         return replace(
             counters,
             equal_generations=state.counters.equal_generations + 1 if equal else 0,
-            patience_generations=state.counters.patience_generations + 1 if episodes and cut == episodes and not limited else 0,
+            patience_generations=state.counters.patience_generations + 1 if all_at_patience(done, self._config) else 0,
         )
 
     def _elapsed(self) -> float:

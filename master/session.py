@@ -164,7 +164,7 @@ class Session:
         view = self._make_view(place, setup.config, self._redis_name)
         for text in said:
             view.note(text)
-        state = reopened(setup.config, state)
+        state = reopened(setup.config, state, setup.learner.target)
         drive = Drive(self, place, setup, channel, view, holder, token, keep_going, resumed=True)
         return drive.run(state, drive.adoptable(state))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -111,7 +110,3 @@ class RunState:
             return cls(int(values["generation"]), strategy, moments, int(values["step_limit"]), best=best, counters=counters, **rest)
         except (KeyError, TypeError, ValueError) as error:
             raise RunFolderError(f"the checkpoint does not hold a run's state: {type(error).__name__} {error}") from None
-
-
-def jsonable(value: Any) -> str:
-    return json.dumps(value, allow_nan=False)

@@ -16,7 +16,7 @@ from es_queue.environments import World
 from es_queue.episode_rules import DEFAULT_LIMIT, EpisodeRules, evaluation_rules, training_rules
 from es_queue.noise import NoiseTable
 from es_queue.normalization import FrozenStatistics, Moments
-from es_queue.plan import CONFIRMATION, EVALUATION, FINAL, evaluation_seeds, plan_for
+from es_queue.plan import CONFIRMATION, EVALUATION, FINAL, evaluation_seeds, most_slots, plan_for
 from es_queue.policies import Policy
 from es_queue.policies.actions import ActionMap
 from es_queue.protocol import messages
@@ -56,10 +56,15 @@ class Evaluator:
         self._world, self._policy, self._strategy = world, policy, strategy
         self._actions = ActionMap(spec.action, config.action_bound)
         self._evaluation = evaluation_rules(evaluation_limit(config, spec))
+        self._most = most_slots(config, strategy.per_slot)
 
     def fits(self, task: Task) -> bool:
         """Whether the task's vectors have the lengths that this run's policy has."""
         return task.size == self._strategy.published_size() and len(task.obs_mean) == 4 * self.spec.observation_size
+
+    def has(self, block: Block) -> bool:
+        """Whether the run can have these slots; a block's text may say anything."""
+        return block.stop <= self._most[block.kind]
 
     def evaluate(self, task: Task, published: Floats, block: Block, worker: str, report: Callable[[Failure], None]) -> Answer:
         """The answer to a block of ``task``'s publication; ``published`` is float32[task.size].

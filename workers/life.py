@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable
 
-from es_queue.errors import EsQueueError
 from es_queue.protocol.channel import PAUSED, RUNNING, WorkerChannel
 from es_queue.protocol.clocks import Clocks
 from workers.rollout import Watch
@@ -60,12 +59,12 @@ class Life(threading.Thread):
             now = time.monotonic()
             try:
                 self._check_wall(now)
-                if now - beaten >= self._clocks.beat:
+                if now - beaten >= self._beat():
                     beaten = now
                     self._channel.beat(self._about(), self._clocks.beat_ttl)
                 self._watch.leaving = self._watch.leaving or self._reason(now)
-            except EsQueueError as error:
-                self._watch.leaving = self._watch.leaving or str(error)
+            except Exception as error:  # a thread that dies silently would leave a worker that nobody can tell to go
+                self._watch.leaving = self._watch.leaving or f"{type(error).__name__}: {error}"
             if self._speak is not None and now - spoken >= SPEAK_SECONDS:
                 self._speak(f"{(self._watch.steps - steps) / (now - spoken):,.0f} steps/s")
                 spoken, steps = now, self._watch.steps
@@ -78,6 +77,10 @@ class Life(threading.Thread):
     def _poll(self) -> float:
         """Seconds until the next look: what the master asks for, but never so long that a beat would lapse."""
         return min(self._watch.poll or self._clocks.leave_poll, self._clocks.beat_ttl / 2)
+
+    def _beat(self) -> float:
+        """Seconds between beats: rarer on a large fleet, as the looks are, but never so rare that one would lapse."""
+        return min(max(self._clocks.beat, 2.5 * (self._watch.poll or 0.0)), self._clocks.beat_ttl / 2)
 
     def _reason(self, now: float) -> str:
         """Why the worker must leave now; empty while it may stay."""

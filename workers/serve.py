@@ -61,7 +61,7 @@ class Server:
 
     def _work(self, block: Block) -> None:
         published = self._published(block)
-        if published is None:
+        if published is None or not self._evaluator.has(block):
             self._channel.drop(block)
             return
         self.block = f"{block.kind} {block.start} {block.stop}"

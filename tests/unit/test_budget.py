@@ -10,7 +10,7 @@ import pytest
 
 from es_queue.normalization import RunningMoments
 from master.budget import reason_to_stop, reopened
-from master.state import CLOSING, FINAL, TRAINING, Counters, RunState
+from master.state import CLOSING, FINAL, TRAINING, Best, Counters, RunState
 from tests.ring import quick_config
 
 STATE = RunState(10, {"parameters": np.zeros(2, np.float32)}, RunningMoments.empty(2), 100, counters=Counters(env_steps=5000, seconds=60.0))
@@ -36,19 +36,30 @@ def test_a_budget_that_is_used_up_ends_the_run(budget: dict[str, Any], reason: s
 @pytest.mark.parametrize("reason", ["generations", "stopped by the caller"])
 def test_a_run_that_ended_trains_on_when_its_budget_allows_it_now(stage: str, reason: str) -> None:
     ended = replace(STATE, stage=stage, reason=reason)
-    on = reopened(quick_config(generations=11), ended)
+    on = reopened(quick_config(generations=11), ended, None)
     assert on == replace(STATE, stage=TRAINING, reason="") and on.generation == 10
 
 
 def test_a_run_whose_budget_is_still_used_up_stays_ended() -> None:
     ended = replace(STATE, stage=FINAL, reason="generations")
-    assert reopened(quick_config(generations=10), ended) is ended
+    assert reopened(quick_config(generations=10), ended, None) is ended
 
 
-def test_a_run_that_reached_its_target_stays_ended() -> None:
-    ended = replace(STATE, stage=FINAL, reason="target")
-    assert reopened(quick_config(generations=99), ended) is ended
+CONFIRMED = Best(np.zeros(2, np.float32), np.zeros(2, np.float32), np.ones(2, np.float32), 10, 480.0, confirmed=True)
+
+
+@pytest.mark.parametrize("target", [400.0, 476.0])
+def test_a_run_that_reached_its_target_stays_ended(target: float) -> None:
+    ended = replace(STATE, stage=FINAL, reason="target", best=CONFIRMED, confirm_mean=476.0)
+    assert reopened(quick_config(generations=99), ended, target) is ended
+
+
+@pytest.mark.parametrize("target", [477.0, None])
+def test_a_run_that_reached_its_target_trains_on_for_a_higher_one_or_for_none(target: float | None) -> None:
+    ended = replace(STATE, stage=FINAL, reason="target", best=CONFIRMED, confirm_mean=476.0)
+    on = reopened(quick_config(generations=99), ended, target)
+    assert (on.stage, on.reason) == (TRAINING, "") and on.best is not None and not on.best.confirmed
 
 
 def test_a_run_that_is_training_is_left_as_it_is() -> None:
-    assert reopened(quick_config(generations=5), STATE) is STATE
+    assert reopened(quick_config(generations=5), STATE, None) is STATE

@@ -135,7 +135,7 @@ def test_a_server_that_does_not_answer_is_a_reason_to_leave_and_the_thread_goes_
     channel, watch = Broken(), Watch()
     with living(channel, watch):
         assert eventually(lambda: len(channel.beats) > 3)
-    assert watch.leaving == "Redis did not answer for 60 s"
+    assert watch.leaving == "RedisError: Redis did not answer for 60 s"
 
 
 # --- the wall limit
