@@ -136,8 +136,8 @@ def most_slots(config: RunConfig, individuals: int) -> dict[str, int]:
     population = config.population
     if config.min_steps:
         population = config.population_max or GROWTH * population
-    fresh = config.final_episodes or CONFIRM_EPISODES
-    return {TRAIN: population // individuals, CENTRE: 1, EVAL: config.eval_episodes, CONFIRM: fresh, FINAL_KIND: fresh}
+    evaluations = {EVAL: config.eval_episodes, CONFIRM: CONFIRM_EPISODES, FINAL_KIND: config.final_episodes}
+    return {TRAIN: population // individuals, CENTRE: 1, **evaluations}
 
 
 def evaluation_seeds(config: RunConfig, stream: int, generation: int, count: int) -> NDArray[np.int64]:

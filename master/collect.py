@@ -84,6 +84,7 @@ class Ledger:
         self.reissued = 0
         self.recovered = 0
         self.lost_steps = 0
+        self.last_reason = ""
         self.contributors: set[str] = set()
         self.needs_reconcile = False
         self._failures: dict[Slot, list[str]] = {}
@@ -144,9 +145,12 @@ class Ledger:
         self.needs_reconcile = True
         if len(reports) < FAILURES or (live > 1 and len(set(reports)) < 2):
             return True
+        if reason.startswith(messages.HOST_FAILURE):
+            raise EnvironmentFailure(f"{slot[0]} slot {slot[1]} failed {len(reports)} times for want of something on the hosts: {reason.removeprefix(messages.HOST_FAILURE)}")
         if slot[0] not in (messages.TRAIN, messages.CENTRE):
             raise EnvironmentFailure(f"{slot[0]} episode {slot[1]} failed {len(reports)} times: {reason}")
         self.hopeless.add(slot)
+        self.last_reason = reason
         failed = sum(kind == messages.TRAIN for kind, _ in self.hopeless)
         if slot[0] == messages.TRAIN and failed >= self.wanted.get(messages.TRAIN, 0) and not self.results[messages.TRAIN]:
             raise EnvironmentFailure(f"every episode of a generation failed; the last said: {reason}")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 from es_queue.errors import EnvironmentFailure
@@ -30,18 +31,11 @@ class Housekeeper(Protocol):
     def tick(self, channel: MasterChannel, workers: Mapping[str, Mapping[str, str]], served: bool) -> list[str]: ...
 
 
-@dataclass
-class Held:
-    """A block that a worker holds: since when the master has seen it, and whether a copy was issued."""
-
-    since: float
-    copied: bool = False
-
-
 class Collector:
     """Reads answers of the open publication into its ledger and keeps the publication alive.
 
-    contributors: workers whose answers counted; uniform: whether all of them computed the same fingerprint.
+    contributors: workers whose answers counted; numerics: the fingerprint of the run's first worker, empty before
+    there is one; uniform: whether every worker since had the same.
     """
 
     def __init__(
@@ -57,15 +51,19 @@ class Collector:
         self._outages = channel.outages
         self._next = 0.0
         self._grace = 0.0
-        self._held: dict[tuple[str, Block], Held] = {}
+        self._held: dict[tuple[str, Block], float] = {}
+        self._copied: set[tuple[str, int]] = set()
+        self._refused: Counter[str] = Counter()
         self._seconds: dict[str, float] = {}
         self._workers: dict[str, dict[str, str]] = {}
         self._late = self._late_before = 0
         self._refusing: float | None = None
         self._give_way: list[str] = []
         self._served = False
+        self._ledger: Ledger | None = None
         self.contributors: set[str] = set()
         self.uniform = True
+        self.numerics = ""
 
     # --- opening
 
@@ -77,6 +75,9 @@ class Collector:
         """Publish what the ledger wants, unless a former master has left it open."""
         self._what, self._parameters = what, parameters
         self._held.clear()
+        self._copied.clear()
+        self._refused += self._ledger.refused if self._ledger is not None else Counter()
+        self._ledger = ledger
         self.contributors = ledger.contributors
         if adopted:
             self._cursor, self._next = "0", 0.0
@@ -145,7 +146,7 @@ class Collector:
         began = time.monotonic()
         self._next = began + min(self._clocks.renew, self._clocks.reconcile)
         ledger.needs_reconcile = False
-        stored = self._channel.renew(self._token, self._holder, self._clocks.lease, self._shown(ledger), ledger.refused)
+        stored = self._channel.renew(self._token, self._holder, self._clocks.lease, self._shown(ledger), self._refused + ledger.refused)
         if stored.publication != ledger.publication or not stored.whole:
             self._note("Redis has lost this generation: it is published again")
             self._publish(ledger)
@@ -176,19 +177,23 @@ class Collector:
         """With nothing left to claim and a worker idle, a block that takes too long is issued once more, slot by slot."""
         now = time.monotonic()
         held = {(worker, block) for worker, blocks in seen.claims.items() for block in blocks if block.publication == ledger.publication}
-        self._held = {key: self._held.get(key, Held(now)) for key in held}
+        self._held = {key: self._held.get(key, now) for key in held}
         idle = any(not blocks for worker, blocks in seen.claims.items() if worker in self._workers)
         if seen.todo or not idle:
             return
         for (_, block), since in self._held.items():
             expected = self._seconds.get(block.kind, 0.0) * (block.stop - block.start)
-            if since.copied or now - since.since < max(self._clocks.overdue, 3 * expected):
-                continue
-            since.copied = True
-            missing = [one for one in ledger.unanswered() if one[0] == block.kind]
-            slots = [slot for _, start, stop in missing for slot in range(max(start, block.start), min(stop, block.stop))]
-            self._channel.extend(self._token, ledger.publication, [Block(ledger.publication, block.kind, slot, slot + 1) for slot in slots])
-            ledger.reissued += len(slots)
+            if now - since >= max(self._clocks.overdue, 3 * expected):
+                self._copy(ledger, block)
+
+    def _copy(self, ledger: Ledger, block: Block) -> None:
+        """Issue the block's unanswered slots once more, but none of them twice: a copy is not copied."""
+        missing = [slot for slot in range(block.start, block.stop) if not ledger.has(block.kind, slot, slot + 1)]
+        fresh = [slot for slot in missing if (block.kind, slot) not in self._copied]
+        self._copied.update((block.kind, slot) for slot in fresh)
+        if fresh:
+            self._channel.extend(self._token, ledger.publication, [Block(ledger.publication, block.kind, slot, slot + 1) for slot in fresh])
+            ledger.reissued += len(fresh)
 
     def _look_after(self, ledger: Ledger) -> None:
         """Who is there, who refuses, who should give way; and the display."""
@@ -196,9 +201,10 @@ class Collector:
         self._workers = {name: about for name, about in workers.items() if "refuses" not in about}
         self._note_refusals({name: about for name, about in workers.items() if "refuses" in about})
         prints = {about["numerics"] for about in self._workers.values() if "numerics" in about}
-        if len(prints) > 1 and self.uniform:
+        self.numerics = self.numerics or min(prints, default="")
+        if prints - {self.numerics} and self.uniform:
             self.uniform = False
-            self._note(f"mixed fleet: {len(prints)} numeric fingerprints among the workers, so bits are not promised: {hosts_of(self._workers)}")
+            self._note(f"mixed fleet: the run began with fingerprint {self.numerics[:8]}, so bits are not promised: {hosts_of(self._workers)}")
         if self._housekeeper is not None:
             self._give_way = self._housekeeper.tick(self._channel, self._workers, self._served)
         done, total = ledger.answered()

@@ -86,6 +86,7 @@ class Loop:
         adopted: the publication that a former master left open for exactly this state (rule 11).
         Raises Interrupted between two looks at the results; what is collected so far stays in Redis.
         """
+        self._collector.numerics = state.numerics
         while state.stage != FINAL:
             ledger = self._open(state, adopted)
             adopted = None
@@ -199,9 +200,12 @@ class Loop:
         after = judged
         if state.stage == TRAINING and not confirmed:
             after, figures = self._learner.learn(judged, done)
-        after = replace(after, counters=self._counted(state, done, ledger), reproducible=state.reproducible and self._collector.uniform)
+        uniform = state.reproducible and self._collector.uniform
+        after = replace(after, counters=self._counted(state, done, ledger), reproducible=uniform, numerics=self._collector.numerics)
         self._record |= {**training_record(done), **episodes_record(done, self._config.episodes), **evaluation_record(done, judged), **figures}
-        self._record |= {"seconds_update": time.monotonic() - began, **self._totals(after, done)}
+        self._record |= {"seconds_update": time.monotonic() - began, "failed": len(ledger.hopeless), **self._totals(after, done)}
+        if ledger.hopeless:
+            self._sink.note(f"{len(ledger.hopeless)} slots of generation {state.generation} failed everywhere and count as the worst: {ledger.last_reason}")
         self._save_best(state, judged)
         self._sink.generation(self._record)
         refuse_hopeless(after, self._config)
@@ -218,9 +222,7 @@ class Loop:
         return replace(state, stage=CLOSING, reason=reason) if reason else state
 
     def _counted(self, state: RunState, done: Closed, ledger: Ledger) -> Counters:
-        individuals = [one for result in done.results for one in result.fitness]
-        equal = bool(individuals) and min(individuals) == max(individuals)
-        episodes = len(individuals) * self._config.episodes
+        episodes = sum(len(result.fitness) for result in done.results) * self._config.episodes
         centre = sum(done.centre.steps) if done.centre else 0
         counters = state.counted(
             episodes=episodes, env_steps=steps_of(done.counted), eval_steps=done.eval_steps + centre,
@@ -228,11 +230,8 @@ class Loop:
             duplicate=ledger.refused["duplicate"] + ledger.refused["conflict"], refused=sum(ledger.refused.values()),
             reissued=ledger.reissued, recovered=ledger.recovered, late=self._collector.late_since(),
         )  # fmt: skip
-        return replace(
-            counters,
-            equal_generations=state.counters.equal_generations + 1 if equal else 0,
-            patience_generations=state.counters.patience_generations + 1 if all_at_patience(done, self._config) else 0,
-        )
+        patience = state.counters.patience_generations + 1 if all_at_patience(done, self._config) else 0
+        return replace(counters, patience_generations=patience)
 
     def _elapsed(self) -> float:
         """Seconds since the last call: what this generation took of the run's life."""
@@ -261,8 +260,6 @@ class Loop:
         best = state.best or self._learner.chosen(state, float("nan"))
         vector = self._learner.strategy.published(state.strategy)
         digest = bytes_digest(vector.tobytes())
-        if not self._config.final_episodes:
-            return Outcome(state, best, None, digest)
         chosen = np.zeros_like(vector)
         chosen[: len(best.parameters)] = best.parameters
         ledger = self._publish(state, chosen, best.mean, best.std, {messages.FINAL: self._config.final_episodes})
@@ -280,7 +277,8 @@ class Loop:
         renamed = {f"reward_{name}": shown[f"return_{name}"] for name in ("mean", "max") if f"return_{name}" in shown}
         about = {"state": RUNNING, "stage": state.stage, "env": self._config.env, "strategy": self._config.strategy, "noise": self._noise}
         last = {"eval_mean": state.last_evaluation} if state.last_evaluation is not None else {}
-        return texts({**shown, **renamed, **about, **last, "generation": state.generation, "updated": f"{time.time():.3f}"})
+        digest = bytes_digest(self._learner.strategy.published(state.strategy).astype("<f4").tobytes())
+        return texts({**shown, **renamed, **about, **last, "digest": digest, "generation": state.generation, "updated": f"{time.time():.3f}"})
 
     def _history(self) -> Mapping[str, str] | None:
         """The last closed generation, once it is closed."""

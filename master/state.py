@@ -44,7 +44,6 @@ class Counters:
     surplus_steps: int = 0
     lost_steps: int = 0
     seconds: float = 0.0
-    equal_generations: int = 0
     patience_generations: int = 0
     late: int = 0
     duplicate: int = 0
@@ -58,6 +57,7 @@ class RunState:
     """The state at the start of ``generation``: publishing it and learning from its answers gives the next one.
 
     epoch: number of the newest fencing token that published it; a successor's is higher, whatever Redis has lost
+    numerics: fingerprint of the run's first worker; reproducible: whether every worker since had the same
     stage: training; closing, when the run ends and its last parameters are still to be evaluated; final, when
     the chosen parameters play their last episodes. reason: why the run ends.
     """
@@ -73,6 +73,7 @@ class RunState:
     last_evaluation: float | None = None
     reproducible: bool = True
     epoch: int = 0
+    numerics: str = ""
     counters: Counters = field(default_factory=Counters)
 
     def statistics(self, clip: float) -> FrozenStatistics:
@@ -93,7 +94,7 @@ class RunState:
     def to_dict(self) -> dict[str, Any]:
         """The scalars, as plain data."""
         best = None if self.best is None else {name: getattr(self.best, name) for name in ("generation", "eval_mean", "confirmed")}
-        names = ("generation", "step_limit", "stage", "reason", "confirm_mean", "last_evaluation", "reproducible", "epoch")
+        names = ("generation", "step_limit", "stage", "reason", "confirm_mean", "last_evaluation", "reproducible", "epoch", "numerics")
         return {**{name: getattr(self, name) for name in names}, "best": best, "counters": asdict(self.counters)}
 
     @classmethod
@@ -104,7 +105,7 @@ class RunState:
             best = None
             if values["best"] is not None:
                 best = Best(arrays["best.parameters"], arrays["best.mean"], arrays["best.std"], **values["best"])
-            rest = {name: values[name] for name in ("stage", "reason", "confirm_mean", "last_evaluation", "reproducible", "epoch")}
+            rest = {name: values[name] for name in ("stage", "reason", "confirm_mean", "last_evaluation", "reproducible", "epoch", "numerics")}
             counters = Counters(**values["counters"])
             moments = RunningMoments.from_arrays(arrays)
             return cls(int(values["generation"]), strategy, moments, int(values["step_limit"]), best=best, counters=counters, **rest)

@@ -10,6 +10,7 @@ from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
+from rq.timeouts import BaseTimeoutException
 
 from es_queue.config import RunConfig
 from es_queue.environments import World
@@ -26,6 +27,7 @@ from es_queue.strategies.base import Strategy
 from workers.rollout import ActionNoise, Episode, Leaving, Watch, actor, play
 
 Floats = NDArray[np.float32]
+MOST_EVALUATIONS = 100_000
 Attempt = tuple[int, int, Callable[[], SlotResult]]  # slot, its first environment seed, and what plays it
 EVALUATION_STREAMS = {messages.EVAL: EVALUATION, messages.CONFIRM: CONFIRMATION, messages.FINAL: FINAL}
 
@@ -38,6 +40,11 @@ class Failure:
     seed: int
     reason: str
     trace: str
+
+
+def blame(error: Exception) -> str:
+    """Marks what this host lacked (disk, memory, files): such a failure is no pure function of the slot."""
+    return messages.HOST_FAILURE if isinstance(error, OSError | MemoryError) else ""
 
 
 def evaluation_limit(config: RunConfig, spec: EnvironmentSpec) -> int:
@@ -56,15 +63,18 @@ class Evaluator:
         self._world, self._policy, self._strategy = world, policy, strategy
         self._actions = ActionMap(spec.action, config.action_bound)
         self._evaluation = evaluation_rules(evaluation_limit(config, spec))
-        self._most = most_slots(config, strategy.per_slot)
+        self._most = {kind: most_slots(config, strategy.per_slot)[kind] for kind in (messages.TRAIN, messages.CENTRE)}
 
     def fits(self, task: Task) -> bool:
         """Whether the task's vectors have the lengths that this run's policy has."""
         return task.size == self._strategy.published_size() and len(task.obs_mean) == 4 * self.spec.observation_size
 
     def has(self, block: Block) -> bool:
-        """Whether the run can have these slots; a block's text may say anything."""
-        return block.stop <= self._most[block.kind]
+        """Whether the run can have these slots; a block's text may say anything.
+
+        How many episodes are evaluated may change while we sit here (a resumed run): only their most is known.
+        """
+        return block.stop <= self._most.get(block.kind, MOST_EVALUATIONS)
 
     def evaluate(self, task: Task, published: Floats, block: Block, worker: str, report: Callable[[Failure], None]) -> Answer:
         """The answer to a block of ``task``'s publication; ``published`` is float32[task.size].
@@ -78,10 +88,10 @@ class Evaluator:
             for slot, seed, attempt in roll(task, published, block):
                 try:
                     results.append(attempt())
-                except Leaving:
+                except (Leaving, BaseTimeoutException):  # RQ's own timeout is no failure of the episode
                     raise
                 except Exception as error:  # whatever a user's environment raises is that slot's failure
-                    reason = f"{type(error).__name__}: {error}"[: messages.MAX_REASON]
+                    reason = f"{blame(error)}{type(error).__name__}: {error}"[: messages.MAX_REASON]
                     failures.append((slot, reason))
                     report(Failure(slot, seed, reason, traceback.format_exc(limit=-12)))
                 finally:

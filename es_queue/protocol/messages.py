@@ -23,6 +23,7 @@ MAX_INDIVIDUALS = 2
 MAX_EPISODES = 2 * 1000
 MAX_OBSERVATION = 2**18
 MAX_REASON = 400
+HOST_FAILURE = "host: "  # begins the reason of a failure that another host may not have
 
 TRAIN, CENTRE, EVAL, CONFIRM, FINAL = "train", "centre", "eval", "confirm", "final"
 KINDS = (TRAIN, CENTRE, EVAL, CONFIRM, FINAL)

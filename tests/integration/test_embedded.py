@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -61,8 +62,8 @@ def pid_of(server: EmbeddedServer) -> int:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[EmbeddedServer]:
-    one = EmbeddedServer(tmp_path / "a folder#1")
+def server(short_folder: Path) -> Iterator[EmbeddedServer]:
+    one = EmbeddedServer(Path(tempfile.mkdtemp(dir=short_folder)) / "a folder#1")  # its socket's name must fit
     yield one
     one.stop()
 

@@ -211,6 +211,10 @@ def test_an_overdue_block_is_issued_once_more_slot_by_slot(monkeypatch: pytest.M
     bench.server.workers.add("third-1-abcdef")
     bench.tick()
     assert bench.todo() == [] and bench.ledger.reissued == 2
+    now[0] += 10 * QUICK.overdue  # now the copies are overdue as well, and a copy is not copied
+    bench.server.lives = {name: (about, now[0] + 60) for name, (about, _) in bench.server.lives.items()}
+    bench.tick()
+    assert bench.todo() == [] and bench.ledger.reissued == 2
 
 
 def test_nothing_is_issued_twice_while_nobody_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,7 +257,15 @@ def test_numeric_fingerprints_that_differ_are_noted_once_with_their_hosts() -> N
     bench.tick()
     bench.tick()
     assert not bench.collector.uniform
-    assert bench.notes == ["mixed fleet: 2 numeric fingerprints among the workers, so bits are not promised: 11111111: a, b; 22222222: c"]
+    assert bench.notes == ["mixed fleet: the run began with fingerprint 11111111, so bits are not promised: 11111111: a, b; 22222222: c"]
+
+
+def test_a_fingerprint_that_differs_from_the_runs_first_is_noted_though_its_worker_has_left() -> None:
+    bench = Bench().open()
+    bench.collector.numerics = "1" * 32
+    bench.worker("b", numerics="2" * 32)
+    bench.tick()
+    assert not bench.collector.uniform and bench.collector.numerics == "1" * 32
 
 
 def test_who_refuses_is_named_and_not_counted() -> None:

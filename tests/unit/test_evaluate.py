@@ -13,7 +13,7 @@ from es_queue.protocol.messages import Answer, Block, SlotResult
 from tests.parts import TABLE, config_of, evaluator, task_of
 from tests.ring import quick_config
 from tests.tiny import MOODY, Script, spec_of
-from workers.evaluate import Evaluator, Failure
+from workers.evaluate import Evaluator, Failure, blame
 from workers.join import join
 from workers.rollout import Leaving, Watch
 
@@ -233,3 +233,22 @@ def test_a_task_of_other_sizes_does_not_fit() -> None:
     who = evaluator(Script())
     assert who.fits(task_of(2, 2)[0])
     assert not who.fits(task_of(3, 2)[0]) and not who.fits(task_of(2, 3)[0])
+
+
+def test_a_block_beyond_what_the_run_can_have_is_no_block_of_it() -> None:
+    who = evaluator(Script())
+    population = who.config.population
+    assert who.has(Block("4.1-00000000", "train", 0, population // 2)) and who.has(Block("4.1-00000000", "centre", 0, 1))
+    assert not who.has(Block("4.1-00000000", "train", population // 2, population // 2 + 1))
+    assert not who.has(Block("4.1-00000000", "centre", 0, 2))
+
+
+def test_more_final_episodes_than_the_worker_joined_for_are_played() -> None:
+    """A resumed run may ask for more than its config said when the worker took its seat."""
+    who = evaluator(Script(), final_episodes=5)
+    assert who.has(Block("4.1-00000000", "final", 30, 40)) and not who.has(Block("4.1-00000000", "final", 0, 2**20))
+
+
+def test_what_the_host_lacks_is_told_apart_from_what_the_slot_does() -> None:
+    assert blame(FileNotFoundError("no model")) == blame(MemoryError()) == "host: "
+    assert blame(ValueError("fell over")) == ""

@@ -255,3 +255,12 @@ def test_failures_of_slots_that_cannot_be_are_refused() -> None:
     book = ledger()
     assert not book.accept(failed(12))
     assert book.refused == {"unknown-slot": 1}
+
+
+def test_what_a_host_lacked_stops_the_run_and_scores_nothing() -> None:
+    book = ledger()
+    for attempt in range(FAILURES - 1):
+        book.accept(answer(failures=((2, f"host: OSError: No space left on device {attempt}"),)))
+    with pytest.raises(EnvironmentFailure, match="train slot 2 failed 3 times for want of something on the hosts: OSError: No space left"):
+        book.accept(answer(failures=((2, "host: OSError: No space left on device"),)))
+    assert not book.hopeless

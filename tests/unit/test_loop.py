@@ -15,6 +15,7 @@ from es_queue.config import RunConfig
 from es_queue.errors import EnvironmentFailure, FencedError
 from es_queue.figures import Figures
 from es_queue.noise import NoiseTable
+from es_queue.plan import CONFIRM_EPISODES
 from es_queue.protocol.memory_channel import MemoryMasterChannel, MemoryServer, MemoryWorkerChannel
 from es_queue.protocol.messages import Block
 from master import checkpoint
@@ -182,7 +183,7 @@ def test_a_target_that_fresh_episodes_do_not_confirm_is_tried_again(monkeypatch:
     real, tried = Learner.passes, []
 
     def passes(self: Learner, figures: Figures | None) -> bool:
-        if figures is not None and figures.count == 6:
+        if figures is not None and figures.count == CONFIRM_EPISODES:
             tried.append(figures)
             return len(set(map(id, tried))) > 1 and real(self, figures)
         return real(self, figures)
@@ -290,6 +291,13 @@ def test_a_redis_that_comes_back_empty_costs_nothing_but_time(monkeypatch: pytes
     assert flushed and any("published again" in note for note in run.sink.notes)
 
 
+def test_progress_shows_the_digest_of_the_parameters_that_are_published() -> None:
+    run = Run(tiny(generations=3, eval_every=0, final_episodes=0))
+    ended = run.play()
+    assert run.server.progress["digest"] == ended.digest == run.sink.records[-1]["digest"]
+    assert [entry["generation"] for entry in run.server.history] == ["0", "1", "2", "3"]
+
+
 # --- failures
 
 
@@ -303,6 +311,8 @@ def test_slots_that_fail_everywhere_are_the_same_for_everybody_and_the_run_goes_
         other = Run(replace(config, block=block))
         assert same(other.play(count), expected) and other.figures() == quiet.figures()
     assert quiet.server.errors and "fell over" in quiet.server.errors[0]
+    assert sum(record["failed"] for record in quiet.sink.records) > 0
+    assert any("failed everywhere and count as the worst" in note and "fell over" in note for note in quiet.sink.notes)
 
 
 def test_a_run_whose_every_episode_fails_stops_with_the_reason() -> None:

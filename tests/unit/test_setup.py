@@ -56,8 +56,13 @@ def test_the_noise_table_is_opened_where_the_user_says(tmp_path: Any) -> None:
 
 
 def test_a_noise_table_below_two_policies_is_refused() -> None:
-    assert "noise_size is 15" in refused(noise_size=15)
-    assert prepare(quick_config(noise_size=16), table=TABLE).config.noise_size == 16
+    assert "noise_size is 15" in refused(noise_size=15, population=2)
+    assert prepare(quick_config(noise_size=16, population=2), table=TABLE).config.noise_size == 16
+
+
+def test_a_noise_table_without_a_place_for_every_slot_is_refused() -> None:
+    assert "64 slots need as many different places for 8 parameters: use 72 or more" in refused(noise_size=70, population=64)
+    assert prepare(quick_config(noise_size=72, population=64), table=TABLE).config.noise_size == 72
 
 
 def test_patience_is_refused_where_rewards_are_never_positive() -> None:
