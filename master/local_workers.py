@@ -15,6 +15,7 @@ from pathlib import Path
 
 import es_queue
 from es_queue.errors import RunFolderError
+from es_queue.noise import FOLDER_VARIABLE
 from es_queue.numerics import numeric_environment
 from master.embedded import bound_to_parent
 
@@ -60,12 +61,14 @@ class LocalWorkers:
     The connection reaches them by RQ_REDIS_URL, never by their command line, which every user of the host can
     read. Start them from the main thread: then the kernel sends them SIGTERM when this process dies (Linux).
     They run in sessions of their own: the terminal's Ctrl-C does not reach them. All methods are for one thread.
+    ``noise_folder``: where they keep the noise table, None for their default.
     """
 
-    def __init__(self, count: int, queue: str, redis_url: str, log_folder: Path) -> None:
+    def __init__(self, count: int, queue: str, redis_url: str, log_folder: Path, noise_folder: Path | None = None) -> None:
         self._queue = queue
         self._redis_url = redis_url
         self._log_folder = log_folder
+        self._noise_folder = noise_folder
         self._places = [Place(number) for number in range(1, count + 1)]
         host = socket.gethostname().split(".")[0]
         self._family = f"es-{host}-{os.getpid()}"
@@ -159,7 +162,8 @@ class LocalWorkers:
         return command if self._queue == "default" else [*command, self._queue]
 
     def _environment(self) -> dict[str, str]:
-        return {**numeric_environment(), **os.environ, "RQ_REDIS_URL": self._redis_url}
+        noise = {} if self._noise_folder is None else {FOLDER_VARIABLE: str(self._noise_folder.absolute())}
+        return {**numeric_environment(), **os.environ, **noise, "RQ_REDIS_URL": self._redis_url}
 
 
 def session_members(session: int) -> set[Identity]:

@@ -8,6 +8,7 @@ import re
 import time
 import zlib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,14 +17,14 @@ import redis
 from es_queue.errors import RedisError
 from es_queue.protocol import keys
 from es_queue.protocol.channel import MasterChannel
-from es_queue.protocol.connection import OUTAGES
-from es_queue.protocol.seats import close_seats, is_of, open_ids, open_seats
+from es_queue.protocol.seats import FAILURE_SECONDS, close_seats, is_of, open_ids, open_seats
 
 MOST_OPEN = 16
 PAIRS_AFTER = 3
 HOPELESS_AFTER = 20
 SETTLE_SECONDS = 3.0
 LOOK_AT_FAILED = 100
+CLOCK_SKEW = 60.0
 MAX_TRACE = 2**16
 
 
@@ -46,6 +47,7 @@ class Keeper:
         self._served = False
         self._known: set[str] = set()
         self._settled = 0.0
+        self._trouble: set[str] = set()
 
     def tick(self, channel: MasterChannel, workers: Mapping[str, Mapping[str, str]], served: bool) -> list[str]:
         """Open what is missing; returns the workers that should give way to another run.
@@ -63,13 +65,21 @@ class Keeper:
             self._known = set(workers)
             least = 2 if len(self._failed) >= PAIRS_AFTER else 1
             open_seats(self._client, self._queue, self._run, self._nonce, min(MOST_OPEN, max(least, arrived)), self._timeout)
-        except OUTAGES:
-            return []
+        except redis.exceptions.RedisError as error:
+            self._note_trouble(error)
         return []
 
+    def _note_trouble(self, error: Exception) -> None:
+        """Once for each kind: what goes wrong here goes wrong each second."""
+        kind = type(error).__name__
+        if kind not in self._trouble:
+            self._trouble.add(kind)
+            self._note(f"seats cannot be opened: {clean(str(error)[:200].encode())}")
+
     def close(self) -> None:
-        """Take back the open seats."""
-        close_seats(self._client, self._queue, self._run)
+        """Take back the open seats, where Redis lets us: the run is ending anyway."""
+        with suppress(redis.exceptions.RedisError):
+            close_seats(self._client, self._queue, self._run)
 
     # --- sharing workers between runs
 
@@ -92,7 +102,9 @@ class Keeper:
 
     def _name_foreign(self) -> None:
         """Say which workers took a seat and failed before a line of ours ran; stop when nobody else comes."""
-        for name in self._client.zrevrange(keys.rq_failed(self._queue), 0, LOOK_AT_FAILED - 1):
+        now = time.time()  # RQ scores a failed job by its expiry; most jobs stay for a year, seats for an hour
+        latest = now + FAILURE_SECONDS + CLOCK_SKEW
+        for name in self._client.zrevrangebyscore(keys.rq_failed(self._queue), latest, now, start=0, num=LOOK_AT_FAILED):
             seat = name.decode("ascii", "replace")
             match = keys.SEAT_ID.fullmatch(seat)
             if match is None or (match["run"], match["nonce"]) != (self._run, self._nonce) or seat in self._failed:

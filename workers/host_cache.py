@@ -39,13 +39,24 @@ class HostCache:
                     self._store(path, found)
         return found
 
+    def forget(self) -> None:
+        """Remove what the run left on this host: it has ended."""
+        if self._folder is None:
+            return
+        with suppress(OSError):
+            self._remove_publications(self._folder)
+            (self._folder / f"{self._run}.lock").unlink(missing_ok=True)
+
+    def _remove_publications(self, folder: Path) -> None:
+        for old in folder.glob(f"{self._run}-*"):
+            if PUBLICATION.fullmatch(old.name.removeprefix(f"{self._run}-")):
+                old.unlink(missing_ok=True)
+
     def _store(self, path: Path, data: bytes) -> None:
         """Replace the host's file of this run's former publications."""
         fresh = path.with_name(path.name + ".new")
         try:
-            for old in path.parent.glob(f"{self._run}-*"):
-                if PUBLICATION.fullmatch(old.name.removeprefix(f"{self._run}-")):
-                    old.unlink(missing_ok=True)
+            self._remove_publications(path.parent)
             fresh.write_bytes(data)
             fresh.replace(path)
         except OSError:

@@ -14,6 +14,7 @@ from workers.rollout import Watch
 
 SPEAK_SECONDS = 10.0
 GONE_SECONDS = 10.0
+MASTERLESS_SECONDS = 60.0  # a master that comes back by --resume within this time, or three leases, finds its workers
 
 
 class Pace:
@@ -38,20 +39,25 @@ class Life(threading.Thread):
     about:      what the worker's hash says of it, read at each beat
     parent:     process that must stay our parent, None where that means nothing; an orphan leaves
     wall_limit: seconds that an episode may last; ``expire`` is called when one lasts longer
+    elsewhere:  whether another run's seat waits; asked when the run has no master
+    run_ended:  whether the run was seen to have ended, or to be gone
     """
 
     def __init__(
         self, channel: WorkerChannel, watch: Watch, about: Callable[[], dict[str, str]], clocks: Clocks,
         *, wall_limit: float, expire: Callable[[], None], parent: int | None = None, speak: Callable[[str], None] | None = None,
+        elsewhere: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip
         super().__init__(name="es-queue-life", daemon=True)
         self._channel, self._watch, self._about, self._clocks = channel, watch, about, clocks
-        self._wall_limit, self._expire, self._parent, self._speak = wall_limit, expire, parent, speak
+        self._wall_limit, self._expire, self._parent, self._speak, self._elsewhere = wall_limit, expire, parent, speak, elsewhere
         self._ends = time.monotonic() + clocks.seat_lease
         self._over = threading.Event()
         self._seen = time.monotonic()
         self._expired: float | None = None
-        self.state: str | None = None
+        self._unled: float | None = None
+        self._asked = 0.0
+        self.run_ended = False
 
     def run(self) -> None:
         beaten, spoken, steps = 0.0, time.monotonic(), 0
@@ -87,19 +93,34 @@ class Life(threading.Thread):
         if self._parent is not None and os.getppid() != self._parent:
             return "its RQ worker is gone"
         orders = self._channel.orders()
-        self.state = orders.state
         if orders.state is not None:
             self._seen = now
         gone = orders.state is None and now - self._seen > GONE_SECONDS
+        ended = orders.state not in (None, RUNNING, PAUSED)
+        self.run_ended = gone or ended
         reasons = (
             (orders.shutdown, "its RQ worker is stopping"),
             (orders.suspended, "RQ is suspended"),
             (orders.give_way, "another run needs workers"),
             (gone, "the run is gone"),
-            (orders.state not in (None, RUNNING, PAUSED), f"the run is {orders.state}"),
+            (ended, f"the run is {orders.state}"),
+            (self._masterless(now, orders.led), "the run has no master"),
             (now > self._ends, "its lease is over"),
         )
         return next((reason for true, reason in reasons if true), "")
+
+    def _masterless(self, now: float, led: bool) -> bool:
+        """Whether the run has had no lease for two leases while another run's seat waits, or for long in any case."""
+        if led or time.monotonic() - now > self._clocks.beat_ttl:  # while Redis was away nobody could renew a lease
+            self._unled = None
+            return False
+        self._unled = now if self._unled is None else self._unled
+        if now - self._unled > max(MASTERLESS_SECONDS, 3 * self._clocks.lease):
+            return True
+        if now - self._unled <= 2 * self._clocks.lease or now - self._asked < self._clocks.beat:
+            return False
+        self._asked = now
+        return self._elsewhere()
 
     def _check_wall(self, now: float) -> None:
         """Once an episode: where the process is not ours to end, the episode may go on for long."""

@@ -20,18 +20,22 @@ from typing import TYPE_CHECKING, Any
 from es_queue.errors import EsQueueError
 from es_queue.numerics import fix_numeric_environment
 from es_queue.private_folder import private_folder
-from es_queue.protocol.channel import RUNNING
+from es_queue.protocol.channel import PAUSED, RUNNING
 from es_queue.protocol.clocks import Clocks, clocks_from_environment
-from es_queue.protocol.keys import RunKeys, parse_seat_id
+from es_queue.protocol.keys import parse_seat_id
 from es_queue.settings import config_from_json
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import redis
 
     from es_queue.config import RunConfig
     from es_queue.protocol.redis_channel import RedisWorkerChannel
     from workers.life import Life, Pace
     from workers.rollout import Watch
+
+FORGET_SECONDS = 24 * 3600.0
 
 
 def take() -> None:
@@ -46,7 +50,10 @@ def take() -> None:
 
     client = client_like(job.connection)
     seat = Seat(client, run, nonce, job, clocks_from_environment())
-    seat.open_next()
+    reason = seat.open_next()
+    if reason:
+        seat.say(f"left: {reason}")
+        return
     fix_numeric_environment()
     seat.sit()
 
@@ -60,16 +67,24 @@ class Seat:
         self._horse = is_horse()  # asked now: sit() installs a handler, and then every process would look like RQ's own
         self.queue, self.rq_name, self.timeout = job.origin, job.worker_name or "", int(job.timeout)
 
-    def open_next(self) -> None:
-        """Open the next seat, while the run is running; the master's keeper repairs what fails here."""
-        from es_queue.protocol.connection import OUTAGES
-        from es_queue.protocol.seats import open_seats
+    def open_next(self) -> str:
+        """Open the next seat, while the run is running; the master's keeper repairs what fails here.
+
+        Returns why this seat should not be sat on, mostly nothing: seats outlive a master that was killed, and
+        would keep workers from the runs that live. A master takes its lease before it opens seats.
+        """
+        from es_queue.protocol.connection import ANY_ERROR
+        from es_queue.protocol.seats import open_seats, standing
 
         try:
-            if self._client.hget(RunKeys(self.run).progress, "state") == RUNNING.encode():
+            state, led = standing(self._client, self.run)
+            if not led:
+                return "the run has no master" if state in (None, RUNNING, PAUSED) else f"the run is {state}"
+            if state == RUNNING:
                 open_seats(self._client, self.queue, self.run, self.nonce, 1, self.timeout)
-        except OUTAGES:
-            return
+        except ANY_ERROR:
+            return ""
+        return ""
 
     def sit(self) -> None:
         """Join, serve, leave; a seat that crashed before on this worker waits longer each time."""
@@ -99,7 +114,8 @@ class Seat:
             channel.depart()
 
     def _serve(self, channel: RedisWorkerChannel, watch: Watch) -> None:
-        from es_queue.errors import EnvironmentFailure
+        from es_queue.errors import EnvironmentFailure, RunFolderError
+        from workers.host_cache import HostCache
         from workers.join import Refusal, check_noise, join, pause_between_refusals, wait
         from workers.life import Pace
         from workers.serve import Server
@@ -124,7 +140,7 @@ class Seat:
                 try:
                     joined = join(config, watch)
                     check_noise(channel.task(), joined.noise_digest)
-                except (Refusal, EnvironmentFailure) as error:
+                except (Refusal, EnvironmentFailure, RunFolderError) as error:
                     about["refuses"] = f"{type(error).__name__}: {error}"[:400]
                     self.say(f"cannot join: {error}")
                     wait(watch, pause_between_refusals(refusals), self.clocks.leave_poll)
@@ -137,14 +153,18 @@ class Seat:
                 server.serve()
         finally:
             life.end()
+            if life.run_ended:
+                HostCache(self.run).forget()
 
     def _life(self, channel: RedisWorkerChannel, watch: Watch, config: RunConfig, about: Any) -> Life:
         """The life thread, with a channel and a connection of its own."""
         from es_queue.protocol.connection import client_like
         from es_queue.protocol.redis_channel import Again, RedisWorkerChannel
+        from es_queue.protocol.seats import another_waits
         from workers.life import Life, end_this_process
 
-        own = RedisWorkerChannel(client_like(self._client), self.run, channel.worker, self.rq_name, Again(seconds=60))
+        client = client_like(self._client)
+        own = RedisWorkerChannel(client, self.run, channel.worker, self.rq_name, Again(seconds=60))
 
         def expire() -> None:
             channel_text = {"time": time.time(), "worker": channel.worker, "environment": config.env, "reason": f"an episode lasted longer than {config.wall_limit:g} s"}
@@ -154,7 +174,10 @@ class Seat:
                 end_this_process()
 
         parent = os.getppid() if self._horse else None
-        return Life(own, watch, about, self.clocks, wall_limit=config.wall_limit, expire=expire, parent=parent, speak=lambda text: self.say(f"{about().get('generation', '')} {text}"))
+        return Life(
+            own, watch, about, self.clocks, wall_limit=config.wall_limit, expire=expire, parent=parent,
+            speak=lambda text: self.say(f"{about().get('generation', '')} {text}"), elsewhere=lambda: another_waits(client, self.queue, self.run),
+        )  # fmt: skip
 
     def say(self, text: str) -> None:
         """One line on the worker's terminal."""
@@ -204,6 +227,7 @@ class CrashGuard:
         """Note that a seat begins; returns seconds to wait first."""
         if self._path is None:
             return 0.0
+        forget_old(self._path.parent)
         try:
             count = int(self._path.read_text()) if self._path.exists() else 0
             self._path.write_text(str(count + 1))
@@ -215,3 +239,11 @@ class CrashGuard:
         """The seat ended cleanly."""
         if self._path is not None:
             self._path.unlink(missing_ok=True)
+
+
+def forget_old(folder: Path) -> None:
+    """Drop the counts of workers that were killed long ago; nobody else would."""
+    with suppress(OSError):
+        for path in folder.glob("*.seat"):
+            if time.time() - path.stat().st_mtime > FORGET_SECONDS:
+                path.unlink(missing_ok=True)

@@ -70,12 +70,16 @@ class Stored:
 
 @dataclass(frozen=True)
 class Orders:
-    """What a worker reads at each look: the run's state, whether it is asked to leave, RQ's own flags."""
+    """What a worker reads at each look: the run's state, whether it is asked to leave, RQ's own flags.
+
+    led: whether a master holds the run's lease
+    """
 
     state: str | None
     give_way: bool = False
     shutdown: bool = False
     suspended: bool = False
+    led: bool = True
 
 
 @dataclass(frozen=True)
@@ -154,7 +158,7 @@ class MasterChannel(ABC):
 
     @abstractmethod
     def other_workers(self, run: str) -> int | None:
-        """How many workers another run has, None when it is not running."""
+        """How many workers another run has, None when it is not running or has no master."""
 
 
 class WorkerChannel(ABC):

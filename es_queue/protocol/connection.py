@@ -7,6 +7,7 @@ sent twice stands beside each of them in ``redis_channel``, so the clients thems
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,13 +21,30 @@ SOCKET_SECONDS = 5.0
 CONNECT_SECONDS = 5.0
 OLDEST = (6, 2)
 
-# What is worth trying again: the server is away, restarting, still loading, or full for now.
+# What is worth trying again: the server is away, restarting, still loading, full, or a replica for now.
 OUTAGES = (
     redis.exceptions.ConnectionError,
     redis.exceptions.TimeoutError,
     redis.exceptions.BusyLoadingError,
     redis.exceptions.OutOfMemoryError,
+    redis.exceptions.ReadOnlyError,
+    redis.exceptions.MasterDownError,
 )
+# The same as replies; their word stands first, after a pipeline's "caused error:", or after a dash in a script's error.
+PASSING = re.compile(r"(?:^|: |-)(?:READONLY|MISCONF|UNBLOCKED|MASTERDOWN|LOADING|OOM)\b")
+
+# All that a command may end in: outages, and a server that refuses (READONLY, NOPERM, MISCONF …).
+ANY_ERROR = redis.exceptions.RedisError
+
+
+def is_outage(error: Exception) -> bool:
+    """Whether a command may succeed a little later, with nobody changing anything about us."""
+    return isinstance(error, OUTAGES) or (isinstance(error, redis.exceptions.ResponseError) and PASSING.search(str(error)) is not None)
+
+
+def refusal(error: Exception, what: str = "a command") -> RedisError:
+    """The one sentence for a command that Redis will not carry out now or later."""
+    return RedisError(f"Redis refused {what}: {short(error)}; look at its rights, its settings and the run's keys")
 
 
 def explicit() -> dict[str, Any]:
@@ -79,16 +97,17 @@ def refuse_unfit(client: redis.Redis, name: str) -> None:
     except redis.exceptions.NoPermissionError as error:
         raise RedisError(f"Redis at {name} lets this user do too little ({error}); INFO is needed to check the server") from None
     except OUTAGES as error:
-        raise RedisError(f"Redis at {name} cannot be reached ({_short(error)}); start it or correct --redis-url") from None
+        raise RedisError(f"Redis at {name} cannot be reached ({short(error)}); start it or correct --redis-url") from None
     except redis.exceptions.RedisError as error:
         if "HELLO" in str(error):  # a connection's first word, unknown before Redis 6
             raise RedisError(f"Redis at {name} is older than version 6.0, but 6.2 or later is needed (or Valkey)") from None
-        raise RedisError(f"Redis at {name} answered with an error: {_short(error)}") from None
+        raise RedisError(f"Redis at {name} answered with an error: {short(error)}") from None
     for reason in _reasons(information):
         raise RedisError(f"Redis at {name} {reason}")
 
 
-def _short(error: Exception) -> str:
+def short(error: Exception) -> str:
+    """The first line of what a server or a socket said."""
     return str(error).strip().split("\n")[0][:200] or type(error).__name__
 
 

@@ -2,7 +2,7 @@
 
 | key                          | type   | content                                                        | lifetime |
 |------------------------------|--------|----------------------------------------------------------------|----------|
-| es:runs                      | zset   | run ids, scored by start time                                  | none     |
+| es:runs                      | zset   | run ids, scored by start time                                  | none; each master drops ids without a config |
 | es:<run>:config              | string | the RunConfig as indented JSON                                 | run      |
 | es:<run>:iteration           | string | the open generation, decimal                                   | run      |
 | es:<run>:progress            | hash   | state, publication, generation, reward_mean … as plain text    | run      |
@@ -17,7 +17,7 @@
 | es:<run>:attempts            | hash   | "<kind> <slot> deaths" -> workers that died while they held it | until <p> closes |
 | es:<run>:refused             | hash   | reason -> count                                                | run      |
 | es:<run>:errors              | list   | reports of workers as JSON, newest last                        | run      |
-| es:<run>:epoch               | string | fencing token "<n>-<nonce>"                                    | run, no TTL while it lives |
+| es:<run>:epoch               | string | fencing token "<n>-<nonce>"                                    | run      |
 | es:<run>:master              | string | the lease: who is master                                       | lease    |
 | es:<run>:checkpoint          | string | what resume needs, an .npz                                     | run      |
 | es:<run>:commands            | list   | requests from other terminals                                  | run      |
@@ -42,6 +42,11 @@ FINISHED_SECONDS = 24 * 3600
 
 # Suffixes of the keys that live as long as the run; expiry is refreshed on all of them together.
 LASTING = ("config", "iteration", "progress", "history", "task", "todo", "workers", "attempts", "refused", "errors", "checkpoint", "commands", "seatno")
+
+
+def config_of(run: bytes) -> bytes:
+    """The name of the configuration's key of whatever stands in the list of runs."""
+    return b"es:%s:config" % run
 
 
 def checked_run_id(run: str) -> str:

@@ -238,7 +238,8 @@ class MemoryWorkerChannel(WorkerChannel):
 
     def orders(self) -> Orders:
         progress = self.server.progress
-        return Orders(progress.get("state"), self.worker in progress.get("give_way", "").split(" "))
+        led = self.server.lease[1] > time.monotonic()
+        return Orders(progress.get("state"), self.worker in progress.get("give_way", "").split(" "), led=led)
 
     def claimed(self) -> list[Block]:
         with self.server.changed:

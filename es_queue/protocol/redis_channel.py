@@ -24,12 +24,13 @@ from es_queue.protocol.channel import (
     Stored,
     WorkerChannel,
 )
-from es_queue.protocol.connection import OUTAGES
+from es_queue.protocol.connection import is_outage, refusal
 from es_queue.protocol.messages import Block
 
 PIECE = 2**20  # parameters are fetched so that a slow reader costs the server 1 MiB, not the whole vector
 STAGED_SECONDS = 600
 ERRORS_KEPT = 200
+RUNS_LOOKED_AT = 500
 OUTAGE_SECONDS = 120.0
 
 T = TypeVar("T")
@@ -46,7 +47,8 @@ def pauses(longest: float = 1.0) -> Iterator[float]:
 class Again:
     """Sends a command again until the server has answered: only for what may be sent twice.
 
-    on_outage: called after each failure with the seconds that the outage has lasted; outages: failures so far
+    on_outage: called after each failure with the seconds that the outage has lasted; what it raises ends the trying.
+    outages: failures so far. Raises RedisError in one sentence when the server stays away or refuses the command.
     """
 
     def __init__(self, seconds: float = OUTAGE_SECONDS, on_outage: Callable[[float], None] = lambda _: None) -> None:
@@ -61,7 +63,9 @@ class Again:
                 return call()
             except redis.exceptions.AuthenticationError as error:
                 raise RedisError(f"Redis refused the user or password: {error}") from None
-            except OUTAGES as error:
+            except redis.exceptions.RedisError as error:
+                if not is_outage(error):
+                    raise refusal(error) from None
                 self.outages += 1
                 gone = time.monotonic() - began
                 if gone > self.seconds:
@@ -111,12 +115,17 @@ class RedisMasterChannel(MasterChannel):
         self._scripts = {name: self._client.register_script(fence + (folder / f"{name}.lua").read_text()) for name in names}
 
     def _script(self, name: str, names: Sequence[str], arguments: Sequence[Any]) -> Any:
-        try:
-            return self.again(lambda: self._scripts[name](keys=names, args=arguments))
-        except redis.exceptions.ResponseError as error:
-            if str(error).startswith("FENCED"):
-                raise FencedError(f"another master holds run {self.run} now; this one has stopped") from None
-            raise RedisError(f"Redis refused to {name}: {error}") from None
+        def call() -> Any:
+            try:
+                return self._scripts[name](keys=names, args=arguments)
+            except redis.exceptions.ResponseError as error:
+                if str(error).startswith("FENCED"):
+                    raise FencedError(f"another master holds run {self.run} now; this one has stopped") from None
+                if is_outage(error):
+                    raise
+                raise refusal(error, f"to {name}") from None
+
+        return self.again(call)
 
     @property
     def outages(self) -> int:
@@ -143,8 +152,7 @@ class RedisMasterChannel(MasterChannel):
         arguments: list[Any] = [token, what.publication, generation, what.task, what.config]
         arguments += [what.checkpoint or b"", own.prefix, self.run]
         arguments += [time.time(), keys.RUN_SECONDS, *_counted(_flat(what.progress)), *_counted(_flat(what.history or {}))]
-        lasting = [name for name in own.lasting() if name != own.epoch]
-        arguments += [*_counted([str(block) for block in what.blocks]), *_counted(lasting)]
+        arguments += [*_counted([str(block) for block in what.blocks]), *_counted(own.lasting())]
         self._script("publish", names, arguments)
 
     def extend(self, token: str, publication: str, blocks: Iterable[Block]) -> bool:
@@ -161,8 +169,8 @@ class RedisMasterChannel(MasterChannel):
         if found is None:
             return None
         count, todo, claims, dead, late = found
-        held = {worker.decode(): _blocks(entries) for worker, entries in claims}
-        return Reconciled(count, todo, held, [(worker.decode(), _blocks(entries)) for worker, entries in dead], late)
+        held = {str(_text(worker)): _blocks(entries) for worker, entries in claims}
+        return Reconciled(count, todo, held, [(str(_text(worker)), _blocks(entries)) for worker, entries in dead], late)
 
     def renew(self, token: str, holder: str, lease: float, progress: Mapping[str, str], refused: Mapping[str, int]) -> Stored:
         own = self.keys
@@ -199,7 +207,7 @@ class RedisMasterChannel(MasterChannel):
 
     def workers(self) -> dict[str, dict[str, str]]:
         def read() -> dict[str, dict[str, str]]:
-            names = sorted(name.decode() for name in self._client.smembers(self.keys.workers))
+            names = sorted({name.decode("utf-8", "replace") for name in self._client.smembers(self.keys.workers)})
             pipeline = self._client.pipeline(transaction=False)
             for name in names:
                 pipeline.hgetall(self.keys.worker(name))
@@ -220,10 +228,29 @@ class RedisMasterChannel(MasterChannel):
         found = self.again(lambda: self._client.lrange(self.keys.errors, -20, -1))  # twice: yes
         return [text.decode("utf-8", "replace") for text in found]
 
+    def forget_gone_runs(self) -> None:
+        """Take runs whose keys have expired out of the list of runs, the oldest few hundred at most."""
+
+        def prune() -> None:
+            names = self._client.zrange(keys.RUNS, 0, RUNS_LOOKED_AT - 1)
+            there = self._client.pipeline(transaction=False)
+            for name in names:
+                there.exists(keys.config_of(name))
+            gone = [name for name, exists in zip(names, there.execute(), strict=True) if not exists]
+            if gone:
+                self._client.zrem(keys.RUNS, *gone)
+
+        self.again(prune)  # twice: yes; a run that comes back meanwhile is listed again by its next publish
+
     def other_workers(self, run: str) -> int | None:
-        other = keys.RunKeys(run).progress
-        state, workers = self.again(lambda: self._client.hmget(other, "state", "workers"))  # twice: yes
-        if state != RUNNING.encode():
+        other = keys.RunKeys(run)
+
+        def read() -> list[Any]:
+            found: list[Any] = self._client.pipeline(transaction=False).hmget(other.progress, "state", "workers").exists(other.master).execute()
+            return found
+
+        (state, workers), led = self.again(read)  # twice: yes
+        if state != RUNNING.encode() or not led:
             return None
         return int(workers) if workers is not None and workers.isdigit() else 0
 
@@ -290,12 +317,13 @@ class RedisWorkerChannel(WorkerChannel):
         def read() -> list[Any]:
             pipeline = self._client.pipeline(transaction=False).hmget(self.keys.progress, "state", "give_way")
             pipeline.hexists(keys.rq_worker(self._rq_name), "shutdown_requested_date").exists(keys.RQ_SUSPENDED)
+            pipeline.exists(self.keys.master)
             found: list[Any] = pipeline.execute()
             return found
 
-        (state, give_way), shutdown, suspended = self.again(read)  # twice: yes
+        (state, give_way), shutdown, suspended, led = self.again(read)  # twice: yes
         asked = self.worker.encode() in (give_way or b"").split(b" ")
-        return Orders(_text(state), asked, bool(shutdown) and bool(self._rq_name), bool(suspended))
+        return Orders(_text(state), asked, bool(shutdown) and bool(self._rq_name), bool(suspended), bool(led))
 
     def claimed(self) -> list[Block]:
         found = []
@@ -310,7 +338,9 @@ class RedisWorkerChannel(WorkerChannel):
         try:
             # Twice: NO. A wait of 0 would be for ever.
             entry = self._client.blmove(self.keys.todo, self._mine, max(wait, 0.001), "LEFT", "RIGHT")
-        except OUTAGES:
+        except redis.exceptions.RedisError as error:
+            if not is_outage(error):
+                raise refusal(error) from None
             time.sleep(wait)
             entry = None  # the move may have happened: the claims list knows
         if entry is None:

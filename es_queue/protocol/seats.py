@@ -15,12 +15,15 @@ from es_queue.protocol import keys
 
 SEAT_FUNCTION = "workers.seat.take"
 FAILURE_SECONDS = 3600
-LOOK_AT = 500  # seats are looked for among this many waiting jobs
+LOOK_AT = 500  # seats are looked for among this many waiting jobs at each end of the queue
 
 
 def open_ids(client: redis.Redis, queue: str) -> list[str]:
-    """The waiting jobs of a queue that are seats, of whatever run, in order."""
+    """The waiting jobs of a queue that are seats, of whatever run, in order; behind many other jobs they stand at the tail."""
     reply: Any = client.lrange(keys.rq_queue(queue), 0, LOOK_AT - 1)
+    if len(reply) == LOOK_AT:
+        tail: Any = client.lrange(keys.rq_queue(queue), -LOOK_AT, -1)
+        reply = dict.fromkeys([*reply, *tail])
     names = [name.decode("ascii", "replace") for name in reply]
     return [name for name in names if keys.SEAT_ID.fullmatch(name)]
 
@@ -28,6 +31,23 @@ def open_ids(client: redis.Redis, queue: str) -> list[str]:
 def is_of(seat: str, run: str) -> bool:
     match = keys.SEAT_ID.fullmatch(seat)
     return match is not None and match["run"] == run
+
+
+def standing(client: redis.Redis, run: str) -> tuple[str | None, bool]:
+    """(the run's state, whether a master holds its lease). The state of a run whose master died says running for ever."""
+    own = keys.RunKeys(run)
+    pipeline: Any = client.pipeline(transaction=False)
+    state, led = pipeline.hget(own.progress, "state").exists(own.master).execute()
+    return (None if state is None else state.decode("utf-8", "replace")), bool(led)
+
+
+def another_waits(client: redis.Redis, queue: str, run: str) -> bool:
+    """Whether a seat of another run that has a master waits in the queue; False, too, when Redis does not say."""
+    try:
+        others = {keys.parse_seat_id(name)[0] for name in open_ids(client, queue)} - {run}
+        return any(standing(client, other)[1] for other in others)
+    except redis.exceptions.RedisError:
+        return False
 
 
 def open_seats(client: redis.Redis, queue: str, run: str, nonce: str, want: int, timeout: int) -> int:

@@ -167,15 +167,24 @@ def test_a_beat_after_a_false_suspicion_enrols_the_worker_again(place: Place) ->
 
 def test_orders_tell_the_state_and_who_is_to_give_way(place: Place) -> None:
     worker, other = place.arrived(1), place.arrived(2)
-    assert worker.orders() == Orders(None)
+    assert worker.orders() == Orders(None, led=False)
     master = place.publish(P0)
-    assert worker.orders() == Orders(RUNNING)
+    assert worker.orders() == Orders(RUNNING, led=False)
     master.reconcile(TOKEN, owed(give_way=[worker.worker]))
     assert (worker.orders().give_way, other.orders().give_way) == (True, False)
     master.reconcile(TOKEN, owed())
     assert not worker.orders().give_way
     master.renew(TOKEN, "me", 9.0, {"state": "paused"}, {})
     assert worker.orders().state == "paused"
+
+
+def test_orders_tell_whether_a_master_holds_the_lease(place: Place) -> None:
+    master, worker = place.publish(P0), place.arrived()
+    assert not worker.orders().led
+    master.renew(TOKEN, "me", 9.0, {}, {})
+    assert worker.orders().led
+    master.renew(TOKEN, "me", 0.02, {}, {})
+    wait_until(lambda: not worker.orders().led)
 
 
 def test_nothing_is_reported_to_a_run_that_is_gone(place: Place) -> None:

@@ -67,12 +67,12 @@ def test_the_start_of_a_run_is_written_once(redis_place: RedisPlace) -> None:
     assert redis_place.client.zscore(keys.RUNS, RUN) == began
 
 
-def test_publish_lets_every_key_but_the_epoch_expire_in_a_month(redis_place: RedisPlace) -> None:
+def test_publish_lets_every_key_expire_in_a_month(redis_place: RedisPlace) -> None:
     used_run(redis_place)
     redis_place.publish(P1, block(0, 1, P1), checkpoint=b"d", history={"generation": "1"})
     claims = f"es:{RUN}:claims:{worker_name(1)}"
-    assert lasting_keys(redis_place) == [claims, f"es:{RUN}:epoch"], "claims go when their worker leaves or the run ends"
-    for name in ("config", "task", "todo", "progress", "workers", f"results:{P1}", f"parameters:{P1}"):
+    assert lasting_keys(redis_place) == [claims], "claims go when their worker leaves or the run ends"
+    for name in ("epoch", "config", "task", "todo", "progress", "workers", f"results:{P1}", f"parameters:{P1}"):
         assert redis_place.client.ttl(f"es:{RUN}:{name}") > 29 * 24 * 3600
 
 
@@ -134,7 +134,7 @@ def test_publish_without_staged_parameters_is_refused_and_changes_nothing(redis_
 
 
 def test_orders_carry_the_flags_of_rq(redis_place: RedisPlace) -> None:
-    redis_place.publish(P0)
+    redis_place.publish(P0).renew(TOKEN, "me", 60.0, {}, {})
     worker = redis_place.worker(1, rq_name="rq-one")
     assert worker.orders() == Orders(RUNNING)
     redis_place.client.hset("rq:worker:rq-two", "shutdown_requested_date", "now")
@@ -146,8 +146,16 @@ def test_orders_carry_the_flags_of_rq(redis_place: RedisPlace) -> None:
     assert worker.orders() == Orders(RUNNING, shutdown=True, suspended=True)
 
 
+def test_a_run_without_a_master_has_no_claim_to_workers_whatever_its_state(redis_place: RedisPlace) -> None:
+    master = redis_place.publish(P0)
+    assert master.other_workers(RUN) is None
+    master.renew(TOKEN, "me", 60.0, {}, {})
+    assert master.other_workers(RUN) == 0
+
+
 def test_only_a_running_run_is_another_run_that_has_workers(redis_place: RedisPlace) -> None:
     master = redis_place.publish(P0)
+    master.renew(TOKEN, "me", 60.0, {}, {})
     progress = redis_place.keys.progress
     assert master.other_workers(RUN) == 0
     redis_place.client.hset(progress, "workers", "7")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import time
 import zlib
 from collections.abc import Mapping
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ import redis
 
 import master.seats as module
 from es_queue.errors import RedisError
-from es_queue.protocol.seats import is_of, open_ids
+from es_queue.protocol.seats import FAILURE_SECONDS, another_waits, is_of, open_ids
 from master.seats import HOPELESS_AFTER, MOST_OPEN, PAIRS_AFTER, SETTLE_SECONDS, Keeper, import_failure
 
 RUN, NONCE = "mine", "abcdef"
@@ -34,6 +35,9 @@ class Client:
     def __init__(self) -> None:
         self.queue: list[str] = []
         self.failed: list[str] = []
+        self.scores: dict[str, float] = {}
+        self.led: set[str] = set()
+        self.trouble: Exception | None = None
         self.hashes: dict[str, dict[str, bytes]] = {}
         self.traces: dict[str, bytes] = {}
         self.numbers = 0
@@ -42,12 +46,15 @@ class Client:
     def lrange(self, key: str, start: int, stop: int) -> list[bytes]:
         if self.away:
             raise redis.exceptions.ConnectionError("away")
+        if self.trouble is not None:
+            raise self.trouble
         assert key == "rq:queue:default"
-        return [name.encode() for name in self.queue[start : stop + 1]]
+        return [name.encode() for name in self.queue[start : stop + 1 or None]]
 
-    def zrevrange(self, key: str, start: int, stop: int) -> list[bytes]:
+    def zrevrangebyscore(self, key: str, most: float, least: float, start: int, num: int) -> list[bytes]:
         assert key == "rq:failed:default"
-        return [name.encode() for name in self.failed[start : stop + 1]]
+        found = [name for name in self.failed if least <= self.scores.get(name, time.time() + FAILURE_SECONDS) <= most]
+        return [name.encode() for name in found[start : start + num]]
 
     def hget(self, key: str, name: str) -> bytes | None:
         return self.hashes.get(key, {}).get(name)
@@ -61,6 +68,8 @@ class Client:
         return self.numbers
 
     def pipeline(self, transaction: bool) -> Any:
+        if not transaction:
+            return Look(self)
         return SimpleNamespace(lrem=lambda key, count, name: self.queue.remove(name), delete=lambda key: None, execute=lambda: None)
 
     def fail(self, number: int, worker: str = "w1", text: str = "", host: str = "box", **other: str) -> None:
@@ -73,6 +82,25 @@ class Client:
 
     def mine(self) -> int:
         return sum(is_of(name, RUN) for name in self.queue)
+
+
+class Look:
+    """A pipeline that reads a run's state and whether its lease is there."""
+
+    def __init__(self, client: Client) -> None:
+        self._client, self._led = client, False
+
+    def hget(self, key: str, name: str) -> Look:
+        return self
+
+    def exists(self, key: str) -> Look:
+        self._led = key.split(":")[1] in self._client.led
+        return self
+
+    def execute(self) -> list[Any]:
+        if self._client.away:
+            raise redis.exceptions.ConnectionError("away")
+        return [b"running", int(self._led)]
 
 
 @pytest.fixture
@@ -144,6 +172,22 @@ def test_other_jobs_of_the_queue_are_nobodys_seats(client: Client) -> None:
     assert client.queue[:3] == ["somebody-elses-job", "es-mine-abcdef-", seat(4, "mine-2")] and client.mine() == 1
 
 
+def test_a_seat_behind_many_other_jobs_is_seen_and_taken_back(client: Client) -> None:
+    client.queue = [f"job-{number}" for number in range(600)]
+    mine = keeper(client)
+    for _ in range(3):
+        mine.tick(ALONE, {}, False)
+    assert client.mine() == 1
+    mine.close()
+    assert client.mine() == 0 and len(client.queue) == 600
+
+
+@pytest.mark.parametrize("count", [0, 1, 498, 499, 500, 501, 999, 1000, 1500])
+def test_seats_are_told_once_and_in_their_order_however_long_the_queue(client: Client, count: int) -> None:
+    client.queue = [seat(1), *(f"job-{number}" for number in range(count)), seat(2)]
+    assert open_ids(client, "default") == [seat(1), seat(2)]  # type: ignore[arg-type]
+
+
 def test_closing_takes_back_the_own_seats_alone(client: Client) -> None:
     client.queue = ["a-job", seat(1), seat(1, "other"), seat(2, RUN, "123456")]
     keeper(client).close()
@@ -159,6 +203,28 @@ def test_a_redis_that_is_away_is_looked_at_again_later(client: Client) -> None:
     assert client.mine() == 1
 
 
+REFUSALS = [redis.exceptions.ReadOnlyError("READONLY"), redis.exceptions.NoPermissionError("NOPERM"), redis.exceptions.ResponseError("MISCONF")]
+
+
+@pytest.mark.parametrize("refusal", REFUSALS, ids=str)
+def test_a_redis_that_refuses_is_named_once_and_ends_nothing(client: Client, refusal: Exception) -> None:
+    said: list[str] = []
+    mine = keeper(client, said)
+    client.trouble = refusal
+    for _ in range(3):
+        assert mine.tick(ALONE, {}, False) == []
+    assert said == [f"seats cannot be opened: {refusal}"]
+    client.trouble = None
+    mine.tick(ALONE, {}, False)
+    assert client.mine() == 1
+
+
+@pytest.mark.parametrize("trouble", [*REFUSALS, redis.exceptions.ConnectionError("away")], ids=str)
+def test_seats_that_cannot_be_taken_back_do_not_stop_a_run_from_ending(client: Client, trouble: Exception) -> None:
+    client.trouble = trouble
+    keeper(client).close()
+
+
 # --- who cannot serve
 
 
@@ -170,6 +236,16 @@ def test_a_worker_that_cannot_import_us_is_named_once_with_its_host(client: Clie
         mine.tick(ALONE, {}, False)
     assert len(said) == 1
     assert "worker rq-7 on box-3" in said[0] and "No module named 'workers'" in said[0] and "--queue" in said[0]
+
+
+def test_a_hundred_other_failed_jobs_hide_nobody(client: Client) -> None:
+    said: list[str] = []
+    client.fail(1, "rq-7", "ModuleNotFoundError: No module named 'workers'")
+    others = [f"job-{number}" for number in range(150)]
+    client.failed[:0] = others
+    client.scores = dict.fromkeys(others, time.time() + 365 * 24 * 3600)
+    keeper(client, said).tick(ALONE, {}, False)
+    assert len(said) == 1 and "worker rq-7" in said[0]
 
 
 def test_a_crashed_horse_is_told_apart(client: Client) -> None:
@@ -247,6 +323,20 @@ def test_a_run_without_a_waiting_seat_gets_nobody(client: Client) -> None:
     assert keeper(client).tick(other_runs(other=0), crowd(9), True) == []
 
 
+def test_a_worker_without_a_master_is_wanted_by_other_runs_that_have_one(client: Client) -> None:
+    def wanted() -> bool:
+        return another_waits(client, "default", RUN)  # type: ignore[arg-type]
+
+    client.queue, client.led = ["a-job", seat(1)], {RUN, "live"}
+    assert not wanted()
+    client.queue.append(seat(1, "dead"))
+    assert not wanted()
+    client.queue.append(seat(1, "live"))
+    assert wanted()
+    client.away = True
+    assert not wanted()
+
+
 def test_the_poorest_run_decides_how_many_leave(client: Client) -> None:
     client.queue = [seat(1, "rich"), seat(1, "poor"), seat(2, "gone")]
     assert len(keeper(client).tick(other_runs(rich=6, poor=2, gone=None), crowd(10), True)) == 4
@@ -254,7 +344,7 @@ def test_the_poorest_run_decides_how_many_leave(client: Client) -> None:
 
 def test_the_counts_are_given_time_to_settle(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0], time=time.time))
     client.queue = [seat(9, "other")]
     mine = keeper(client)
     assert len(mine.tick(other_runs(other=0), crowd(6), True)) == 3

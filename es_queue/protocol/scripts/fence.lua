@@ -10,7 +10,8 @@ local epoch = redis.call('GET', KEYS[1])
 if epoch and epoch ~= ARGV[1] and number_of(ARGV[1]) <= number_of(epoch) then
   return redis.error_reply('FENCED another master holds this run')
 end
-if epoch ~= ARGV[1] then redis.call('SET', KEYS[1], ARGV[1]) end
+-- It stays for 30 days, as all of a run does, and each publish begins them again: a master that was killed leaves nothing for ever.
+if epoch ~= ARGV[1] then redis.call('SET', KEYS[1], ARGV[1], 'EX', 2592000) end
 
 -- Arguments are read in order; a counted list is its length and then its items.
 local position = 1
