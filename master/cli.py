@@ -1,30 +1,35 @@
-"""es-master: parse, connect or start the private server, take the lease, train, exit code."""
+"""es-master: parse, connect or start the private server, take the lease, train, exit code.
+
+Nearly all is imported inside of functions, so that ``main`` can look after Ctrl-C before modules load.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
-from pathlib import Path
+import threading
 from typing import TYPE_CHECKING, Any
-
-from es_queue.errors import EXIT_DONE, EXIT_INTERRUPTED, EsQueueError
-from es_queue.numerics import fix_numeric_environment
 
 if TYPE_CHECKING:
     from es_queue.config import RunConfig
     from master.options import Launch
+    from master.place import Place
     from master.report import Report
-    from master.session import Place, Session
+    from master.session import Session
 
 
 def main(argv: list[str] | None = None) -> int:
     """The command; see ``es-master --help``. Returns the exit code."""
-    fix_numeric_environment()
-    extend_path()
-    from master.options import parse
+    end_at_once_on_ctrl_c()
+    from es_queue.errors import EXIT_INTERRUPTED, EsQueueError
+    from es_queue.numerics import fix_numeric_environment
 
     try:
+        fix_numeric_environment()
+        extend_path()
+        from master.options import parse
+
         values, launch = parse(argv)
         refuse_shadowed()
         return run(values, launch)
@@ -35,9 +40,17 @@ def main(argv: list[str] | None = None) -> int:
         return EXIT_INTERRUPTED
 
 
+def end_at_once_on_ctrl_c() -> None:
+    """While modules load there is nothing to clean up, and some of them would turn a KeyboardInterrupt into an ImportError."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, lambda number, frame: os._exit(130))  # as errors.EXIT_INTERRUPTED, not loaded yet
+
+
 def extend_path() -> None:
     """A user's own module:Id stands in the current folder, as for rq worker. Our packages' folder comes before it: they
     would be found after it where they are installed as a link (pip install -e)."""
+    from pathlib import Path
+
     home = str(Path(__file__).resolve().parent.parent)
     if "" not in sys.path and "." not in sys.path:
         sys.path += [folder for folder in (home, ".") if folder not in sys.path]
@@ -46,6 +59,7 @@ def extend_path() -> None:
 def refuse_shadowed() -> None:
     """Another package called ``workers`` before ours would make every seat fail: say so now."""
     import importlib.util
+    from pathlib import Path
 
     from es_queue.errors import UsageError
 
@@ -57,7 +71,11 @@ def refuse_shadowed() -> None:
 
 
 def run(values: dict[str, Any], launch: Launch) -> int:
-    """Train with a view for this terminal; Ctrl-C once stops between two looks at the results, twice at once."""
+    """Train with a view for this terminal; Ctrl-C once stops between two looks at the results, twice at once.
+
+    Before the run has begun it ends the command, which leaves nothing behind.
+    """
+    from es_queue.errors import EXIT_DONE, EXIT_INTERRUPTED
     from es_queue.numerics import single_threaded_blas
     from es_queue.protocol.clocks import clocks_from_environment
     from master.options import resolve
@@ -78,6 +96,10 @@ def run(values: dict[str, Any], launch: Launch) -> int:
     stop.install(session)
     try:
         summary = session.drive(config, resumable_changes(values))
+    except Exception:
+        if stop.asked and not session.looping:  # a library made something else of the KeyboardInterrupt
+            raise KeyboardInterrupt from None
+        raise
     finally:
         for report in reports:
             report.close()
@@ -85,17 +107,21 @@ def run(values: dict[str, Any], launch: Launch) -> int:
 
 
 class StopSignals:
-    """SIGINT and SIGTERM: the first asks, the second ends everything at once."""
+    """SIGINT and SIGTERM: the first asks once the run has begun, and is a KeyboardInterrupt before; the second ends everything at once."""
 
     def __init__(self) -> None:
         self.asked = False
 
     def install(self, session: Session) -> None:
+        from es_queue.errors import EXIT_INTERRUPTED
+
         def handle(number: int, frame: object) -> None:
             if self.asked:
                 session.kill()
                 os._exit(EXIT_INTERRUPTED)
             self.asked = True
+            if not session.looping:
+                raise KeyboardInterrupt
 
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, handle)

@@ -319,6 +319,14 @@ def _refuse_changes(values: dict[str, Any]) -> None:
         )
 
 
+def checked_changes(values: dict[str, Any]) -> dict[str, Any]:
+    """What a resumed run may change, from Python. Raises UsageError."""
+    fixed = [name for name in values if name not in RESUMABLE]
+    if fixed:
+        raise UsageError(f"changes holds {', '.join(map(str, fixed))}, but a resumed run can change only {', '.join(RESUMABLE)}")
+    return {name: checked_value(option_fields()[name], value, "changes") for name, value in values.items()}
+
+
 def _fits(values: dict[str, Any]) -> bool:
     try:
         from_values(values, "the settings")

@@ -113,7 +113,7 @@ class Keeper:
             foreign = self._foreign(seat)
             if foreign.reason:
                 self._note(
-                    f"worker {foreign.name} on {foreign.host} took a seat but cannot import es-queue ({foreign.reason}): "
+                    f"worker {foreign.name} on {foreign.host} took a seat but cannot import es-queue: "
                     "install it there, stop that worker, or use --queue"
                 )
             else:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 from es_queue.config import RunConfig
@@ -13,7 +14,7 @@ from es_queue.errors import RunFolderError, UsageError
 from es_queue.protocol import keys
 from es_queue.protocol.channel import FAILED, STOPPED
 from es_queue.protocol.clocks import Clocks
-from es_queue.protocol.connection import ANY_ERROR, client_from_url, is_outage, refusal, refuse_unfit, safe_name
+from es_queue.protocol.connection import ANY_ERROR, client_from_url, refusal, refuse_unfit, safe_name
 from es_queue.protocol.redis_channel import Again, RedisMasterChannel
 from master import checkpoint
 from master.budget import reopened
@@ -30,21 +31,35 @@ from master.state import FINAL, RunState
 
 
 class Session:
-    """Composes a run's parts; ``drive`` does the work and always cleans up what it started."""
+    """Composes a run's parts; ``drive`` does the work and always cleans up what it started.
+
+    looping: the run has begun, so ``interrupted`` is looked at and the run ends in order
+    """
 
     def __init__(self, launch: Launch, clocks: Clocks, make_view: Callable[[Place, RunConfig, str], View], interrupted: Callable[[], bool]) -> None:
         self.launch, self.clocks = launch, clocks
         self._make_view, self._interrupted = make_view, interrupted
+        self.looping = False
+        self._fresh: Path | None = None
         self._server: EmbeddedServer | None = None
         self._workers: LocalWorkers | None = None
 
     def drive(self, config: RunConfig | None, changes: dict[str, Any] | None = None, keep_going: Callable[[Record], bool] = lambda _: True) -> dict[str, Any]:
-        """Train a new run of ``config``, or go on with ``launch.resume`` under ``changes``; returns the summary."""
+        """Train a new run of ``config``, or go on with ``launch.resume`` under ``changes``; returns the summary.
+
+        A KeyboardInterrupt leaves a run that can be resumed, or nothing when nothing was published yet.
+        """
         try:
             if self.launch.resume is not None:
                 return self._resume(changes or {}, keep_going)
             assert config is not None
             return self._begin(config, keep_going)
+        except KeyboardInterrupt:
+            self.stop()
+            self._remove_unused()
+            raise
+        except ANY_ERROR as error:
+            raise refusal(error) from None
         finally:
             self.stop()
 
@@ -65,42 +80,76 @@ class Session:
     def _begin(self, config: RunConfig, keep_going: Callable[[Record], bool]) -> dict[str, Any]:
         setup = prepare(config, self.launch.noise_dir)
         place = new_place(config, self.launch)
+        self._fresh = None if place.run_dir.exists() else place.run_dir
         place.prepare()
         channel = self._connect(place)
         if channel.stored()[0] is not None:
             refuse_live(channel, self.clocks, wait=False, note=lambda _: None)
             raise UsageError(f"run {place.run} exists in this Redis already; go on with it by --resume {place.run}, or give another --run")
-        write_atomically(place.config_file, setup.config.to_json().encode())
+        channel.forget_gone_runs()
         view = self._make_view(place, setup.config, self._redis_name)
         holder = holder_name()
         token = take(channel, holder, self.clocks, wait=False)
-        return Drive(self, place, setup, channel, view, holder, token, keep_going).run(setup.start(), None)
+        with self._released(channel, token, 0):
+            write_atomically(place.config_file, setup.config.to_json().encode())
+            drive = Drive(self, place, setup, channel, view, holder, token, keep_going)
+        return drive.run(setup.start(), None)
 
     def _resume(self, changes: dict[str, Any], keep_going: Callable[[Record], bool]) -> dict[str, Any]:
-        """Raise the token first, then read: the newer of Redis and disk (rule 11)."""
+        """Prepare what takes long, raise the token, and only then read: the newer of Redis and disk (rule 11)."""
         place = old_place(self.launch)
         if self.launch.redis_url is None and not place.run_dir.is_dir():
             raise RunFolderError(
                 f"there is no run {place.run} to resume: {place.run_dir} does not exist; give --run-dir, or --redis-url for a run on a shared Redis"
             )
         disk = Checkpoints(place.run_dir).newest()
+        if disk is not None:
+            newest(place, disk, None)  # a folder of another run is refused before anything is started in it
         channel = self._connect(place)
-        if disk is None and channel.stored()[2] is None:
+        stored = channel.stored()[2]
+        if disk is None and stored is None:
             raise RunFolderError(f"there is no run {place.run} to resume: neither {place.run_dir} nor Redis holds a checkpoint of it")
         place.prepare()
-        holder = holder_name()
+        channel.forget_gone_runs()
         said: list[str] = []
-        floor = 0 if disk is None else checkpoint.decode(disk)[1].epoch
-        token = take(channel, holder, self.clocks, wait=True, floor=floor, note=said.append)
-        config, state = newest(disk, channel.stored()[2])
+        refuse_live(channel, self.clocks, wait=True, note=said.append)
+        config, state = newest(place, disk, stored)
         setup = prepare(replace(config, **changes), self.launch.noise_dir)
-        write_atomically(place.config_file, setup.config.to_json().encode())
-        view = self._make_view(place, setup.config, self._redis_name)
-        for text in said:
-            view.note(text)
-        state = reopened(setup.config, state, setup.learner.target)
-        drive = Drive(self, place, setup, channel, view, holder, token, keep_going, resumed=True)
-        return drive.run(state, drive.adoptable(state))
+        holder = holder_name()
+        token = take(channel, holder, self.clocks, wait=True, floor=state.epoch, note=said.append)
+        with self._released(channel, token, keys.RUN_SECONDS):
+            found, state = newest(place, Checkpoints(place.run_dir).newest(), channel.stored()[2])
+            if found != config:  # another master went on with it meanwhile, under other budgets
+                setup = prepare(replace(found, **changes), self.launch.noise_dir)
+            write_atomically(place.config_file, setup.config.to_json().encode())
+            view = self._make_view(place, setup.config, self._redis_name)
+            for text in said:
+                view.note(text)
+            state = reopened(setup.config, state, setup.learner.target)
+            drive = Drive(self, place, setup, channel, view, holder, token, keep_going, resumed=True)
+            adopted = drive.adoptable(state)
+        return drive.run(state, adopted)
+
+    @contextmanager
+    def _released(self, channel: RedisMasterChannel, token: str, seconds: int) -> Iterator[None]:
+        """Give the lease back when what stands between it and the first generation fails."""
+        try:
+            yield
+        except BaseException as error:
+            channel.again.seconds = LEAVE_SECONDS
+            stopped = isinstance(error, KeyboardInterrupt)
+            why = {} if stopped else {"why": str(error)[:300]}
+            with suppress(Exception):
+                channel.finish(token, {"state": STOPPED if stopped else FAILED, "workers": "0", **why}, seconds, None)
+            raise
+
+    def _remove_unused(self) -> None:
+        """Remove the folder that was made for a run of which nothing came."""
+        if self._fresh is not None and not (self._fresh / "checkpoints").exists():
+            shutil.rmtree(self._fresh, ignore_errors=True)
+            if self.launch.run_dir is None:
+                with suppress(OSError):  # it holds other runs
+                    self._fresh.parent.rmdir()
 
     def _connect(self, place: Place) -> RedisMasterChannel:
         """The channel over the server that was named, or over a private one in the run's folder."""
@@ -135,20 +184,32 @@ class Session:
         return self._interrupted
 
 
-def newest(disk: bytes | None, stored: bytes | None) -> tuple[RunConfig, RunState]:
-    """The newer of two checkpoints; Redis holds every generation, the disk one every few seconds."""
+def newest(place: Place, disk: bytes | None, stored: bytes | None) -> tuple[RunConfig, RunState]:
+    """The newer of two checkpoints of one run; Redis holds every generation, the disk one every few seconds.
+
+    Raises RunFolderError when one is of another run than ``place.run``, or when they are of two runs of that name.
+    """
     found = []
     trouble: RunFolderError | None = None
-    for data in (stored, disk):
+    for data, where in ((stored, "Redis"), (disk, str(place.run_dir))):
         if data is None:
             continue
         try:
-            config, state, _ = checkpoint.decode(data)
-            found.append((config, state))
+            config, state, run = checkpoint.decode(data)
         except RunFolderError as error:
             trouble = error
+            continue
+        if run != place.run:
+            raise RunFolderError(f"{where} holds run {run[:40]!r}, not {place.run}: go on with it by --resume {run[:40]}, or give the --run-dir of {place.run}")
+        found.append((config, state))
     if not found:
         raise trouble or RunFolderError("there is no checkpoint to resume")
+    differing = [one.name for one in fields(RunConfig) if one.name not in RESUMABLE and len({str(getattr(config, one.name)) for config, _ in found}) > 1]
+    if differing:
+        raise RunFolderError(
+            f"{place.run_dir} and Redis hold two different runs called {place.run} ({', '.join(differing[:5])} differ): "
+            "give another --run-dir to go on with the one in Redis, or the --redis-url where this folder's run was"
+        )
     return max(found, key=lambda one: (one[1].generation, one[1].stage == FINAL))
 
 

@@ -26,33 +26,40 @@ class Silent:
 
 
 def train(
-    config: RunConfig, on_generation: Callable[[dict[str, Any]], bool | None] | None = None, *,
+    config: RunConfig | None = None, on_generation: Callable[[dict[str, Any]], bool | None] | None = None, *,
     redis_url: str | None = None, workers: int | None = None, queue: str = "default", run: str | None = None,
     run_dir: str | Path | None = None, resume: str | None = None, noise_dir: str | Path | None = None,
+    changes: dict[str, Any] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Train and return the summary (the keys of the command's ``{"event": "summary"}``).
 
     config: zeros and "auto" become defaults as on the command line; recipes are not applied, for every field of a
         RunConfig has a value (``master.options.resolve({"env": …})`` makes one with the recipe)
     on_generation: called with each generation's figures; returning False ends the run
+    resume: id of an existing run to go on with under its own configuration; ``config`` is not looked at and may be None
+    changes: what --resume may change too, such as {"generations": 500} (``master.options.RESUMABLE``)
     redis_url: None starts a private server and local workers, whatever the environment says; the rest as the flags
+    A KeyboardInterrupt leaves a stopped run that can be resumed, and is raised again.
     Call it from the main thread, to which the child processes are bound. Raises EsQueueError in one sentence.
     """
     fix_numeric_environment()
     single_threaded_blas()
     import warnings
 
+    from es_queue.errors import UsageError
     from es_queue.protocol.clocks import clocks_from_environment
     from es_queue.settings import from_values
-    from master.options import Launch
+    from master.options import Launch, checked_changes
     from master.session import Session
 
+    if resume is None and (config is None or changes):
+        raise UsageError("train() needs a config for a new run; changes= goes with resume=")
     launch = Launch(redis_url, workers, queue, run, Path(run_dir) if run_dir else None, resume, Path(noise_dir) if noise_dir else None)
-    checked = from_values(config.to_dict(), "the configuration") if resume is None else None
+    checked = from_values(config.to_dict(), "the configuration") if config is not None and resume is None else None
     view = Silent(lambda text: warnings.warn(text, stacklevel=2))
     session = Session(launch, clocks_from_environment(), lambda *_: view, lambda: False)
 
     def keep_going(record: dict[str, Any]) -> bool:
         return on_generation is None or on_generation(record) is not False
 
-    return session.drive(checked, {}, keep_going)
+    return session.drive(checked, checked_changes(changes or {}), keep_going)

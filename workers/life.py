@@ -68,7 +68,9 @@ class Life(threading.Thread):
                 if now - beaten >= self._beat():
                     beaten = now
                     self._channel.beat(self._about(), self._clocks.beat_ttl)
-                self._watch.leaving = self._watch.leaving or self._reason(now)
+                reason = "" if self._watch.leaving else self._reason(now)
+                if reason:  # never write "" here: SIGTERM may have come while Redis was asked
+                    self._watch.leaving = self._watch.leaving or reason
             except Exception as error:  # a thread that dies silently would leave a worker that nobody can tell to go
                 self._watch.leaving = self._watch.leaving or f"{type(error).__name__}: {error}"
             if self._speak is not None and now - spoken >= SPEAK_SECONDS:

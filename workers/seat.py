@@ -181,7 +181,8 @@ class Seat:
 
     def say(self, text: str) -> None:
         """One line on the worker's terminal."""
-        print(f"es-queue {self.run}: {text}", file=sys.stdout, flush=True)
+        with suppress(OSError, ValueError):  # nobody may be there to read it any more
+            print(f"es-queue {self.run}: {text}", file=sys.stdout, flush=True)
 
 
 def figures(server: Any, watch: Watch, pace: Pace) -> dict[str, str]:

@@ -20,9 +20,11 @@ from rq.job import Job
 
 import es_queue
 from es_queue.errors import RedisError, RunFolderError
+from es_queue.noise import FOLDER_VARIABLE
 from master import embedded
 from master.embedded import EmbeddedServer
 from master.local_workers import LocalWorkers, default_workers
+from tests.integration.processes import CARTPOLE, Processes, flags
 
 ROOT = Path(es_queue.__file__).resolve().parent.parent
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc and uses prctl")
@@ -262,8 +264,8 @@ def test_a_folder_that_cannot_be_made_is_a_redis_error(tmp_path: Path) -> None:
 def make_workers(server: EmbeddedServer, client: redis.Redis, tmp_path: Path) -> Iterator[Callable[..., LocalWorkers]]:
     made: list[LocalWorkers] = []
 
-    def make(count: int = 1, queue: str = "default") -> LocalWorkers:
-        one = LocalWorkers(count, queue, server.url, tmp_path / "logs")
+    def make(count: int = 1, queue: str = "default", noise: Path | None = None) -> LocalWorkers:
+        one = LocalWorkers(count, queue, server.url, tmp_path / "logs", noise)
         made.append(one)
         one.start()
         return one
@@ -291,6 +293,23 @@ def test_local_workers_do_the_jobs_of_their_queue(client: redis.Redis, make_work
     workers = make_workers(2, queue)
     assert result_of(run_job(client, "math.hypot", 3, 4, queue=queue)) == 5.0
     assert workers.count_alive() == 2
+
+
+def test_local_workers_keep_the_noise_table_where_they_are_told_to(
+    client: redis.Redis, make_workers: Callable[..., LocalWorkers], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(FOLDER_VARIABLE, "/somewhere/else")
+    make_workers(noise=tmp_path / "noise")
+    assert result_of(run_job(client, "os.getenv", FOLDER_VARIABLE)) == str(tmp_path / "noise")
+
+
+def test_a_runs_noise_folder_is_that_of_its_local_workers_too(processes: Processes, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    run = processes.master(
+        *flags({**CARTPOLE, "generations": 1}), "--run", "noisy", "--workers", 1, "--noise-dir", tmp_path / "noise", **{FOLDER_VARIABLE: str(elsewhere)}
+    )
+    assert run.wait() == 0, run.said()
+    assert list((tmp_path / "noise").glob("*.f32")) and not elsewhere.exists()
 
 
 @linux_only

@@ -88,11 +88,21 @@ def test_a_runs_former_publications_go_and_another_runs_stay(tmp_path: Path) -> 
     assert {path.name for path in tmp_path.iterdir()} == {f"run-{SECOND}", f"run-2-{FIRST}", "run.lock", "run-2.lock", "run-worker.seat"}
 
 
+def test_what_a_run_left_on_the_host_can_be_forgotten_and_other_runs_stay(tmp_path: Path) -> None:
+    for run in ("run", "run-2"):
+        HostCache(run, tmp_path).get(FIRST, SIZE, DIGEST, Source())
+    (tmp_path / "run-worker.seat").touch()
+    for _ in range(2):
+        HostCache("run", tmp_path).forget()
+        assert {path.name for path in tmp_path.iterdir()} == {f"run-2-{FIRST}", "run-2.lock", "run-worker.seat"}
+
+
 def test_a_folder_that_was_swept_away_only_costs_the_sharing(tmp_path: Path) -> None:
     folder = tmp_path / "gone"
     folder.mkdir()
     cache, source = HostCache("run", folder), Source()
     folder.rmdir()
+    cache.forget()
     assert [cache.get(FIRST, SIZE, DIGEST, source) for _ in range(2)] == [DATA, DATA]
     assert source.asked == 2
 
@@ -100,6 +110,7 @@ def test_a_folder_that_was_swept_away_only_costs_the_sharing(tmp_path: Path) -> 
 def test_without_a_private_folder_everyone_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_cache, "private_folder", lambda: None)
     source = Source()
+    HostCache("run").forget()
     assert [HostCache("run").get(FIRST, SIZE, DIGEST, source) for _ in range(2)] == [DATA, DATA]
     assert source.asked == 2
 

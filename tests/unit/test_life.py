@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import redis
 
 from es_queue.errors import RedisError
 from es_queue.protocol.channel import Orders
@@ -136,6 +137,104 @@ def test_a_server_that_does_not_answer_is_a_reason_to_leave_and_the_thread_goes_
     with living(channel, watch):
         assert eventually(lambda: len(channel.beats) > 3)
     assert watch.leaving == "RedisError: Redis did not answer for 60 s"
+
+
+@pytest.mark.parametrize("verb", ["beat", "orders"])
+@pytest.mark.parametrize(
+    "error",
+    [redis.exceptions.ReadOnlyError("READONLY"), redis.exceptions.NoPermissionError("NOPERM"), redis.exceptions.ResponseError("MISCONF"), RuntimeError("x")],
+    ids=lambda error: str(error),
+)
+def test_the_thread_outlives_any_error_of_its_channel(monkeypatch: pytest.MonkeyPatch, verb: str, error: Exception) -> None:
+    channel, watch, tried = Told(), Watch(), []
+
+    def fail(*_: object) -> Orders:
+        tried.append(verb)
+        raise error
+
+    with living(channel, watch):
+        with monkeypatch.context() as patched:
+            patched.setattr(channel, verb, fail)
+            assert eventually(lambda: tried and watch.leaving)
+        assert watch.leaving == f"{type(error).__name__}: {error}"
+        beats = len(channel.beats)
+        assert eventually(lambda: len(channel.beats) > beats + 1)
+        channel.told, watch.leaving = Orders("finished"), ""
+        assert eventually(lambda: watch.leaving == "the run is finished")
+
+
+# --- a run without a master
+
+
+class Masterless:
+    """A life that is asked for its reasons at chosen moments."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, waits: bool = False) -> None:
+        self.now, self.waits, self.asked = 1000.0, waits, 0
+        monkeypatch.setattr(life_module.time, "monotonic", lambda: self.now)
+        self.channel = Told(Orders("running", led=False))
+        clocks = replace(CLOCKS, lease=10.0, beat=1.0, beat_ttl=5.0, seat_lease=1000.0)
+        self.life = Life(self.channel, Watch(), dict, clocks, wall_limit=60.0, expire=lambda: None, elsewhere=self.elsewhere)
+
+    def elsewhere(self) -> bool:
+        self.asked += 1
+        return self.waits
+
+    def left_after(self, seconds: int) -> int | None:
+        """Look each second; after how many it must leave."""
+        for second in range(seconds + 1):
+            reason = self.life._reason(self.now)
+            self.now += 1.0
+            if reason:
+                assert reason == "the run has no master"
+                return second
+        return None
+
+
+def test_a_run_without_a_master_keeps_its_workers_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Masterless(monkeypatch)
+    assert run.left_after(600) == 61
+
+
+def test_a_run_without_a_master_loses_its_workers_sooner_when_another_run_wants_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Masterless(monkeypatch, waits=True)
+    assert run.left_after(600) == 21 and run.asked == 1
+
+
+def test_a_master_that_came_back_has_all_the_time_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Masterless(monkeypatch, waits=True)
+    assert run.left_after(15) is None
+    run.channel.told = Orders("running")
+    assert run.left_after(100) is None
+    run.channel.told = Orders("running", led=False)
+    assert run.left_after(600) == 21
+
+
+def test_a_lease_that_lapsed_while_redis_was_away_says_nothing_of_the_master(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Masterless(monkeypatch, waits=True)
+    assert run.left_after(15) is None
+    assert run.life._reason(run.now - 30.0) == ""  # the answer came thirty seconds after the question
+    assert run.left_after(20) is None
+
+
+def test_it_asks_no_more_than_once_a_beat_who_else_wants_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Masterless(monkeypatch)
+    assert run.left_after(20) is None
+    for _ in range(10):
+        run.now += 0.1
+        run.life._reason(run.now)
+    assert run.asked == 1
+
+
+def test_an_ended_run_is_told_from_one_that_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Masterless(monkeypatch)
+    for orders, ended in ((Orders("running"), False), (Orders("paused", led=False), False), (Orders(None), False), (Orders("stopped"), True)):
+        run.channel.told = orders
+        run.life._reason(run.now)
+        assert run.life.run_ended == ended
+    run.channel.told = Orders(None)
+    run.life._reason(run.now + 2 * life_module.GONE_SECONDS)
+    assert run.life.run_ended
 
 
 # --- the wall limit

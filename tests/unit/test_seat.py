@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import redis
 
 import es_queue.protocol.redis_channel as redis_channel
 import es_queue.protocol.seats as seats
-from es_queue.errors import EsQueueError, RedisError, UsageError
+from es_queue.errors import EsQueueError, RedisError, RunFolderError, UsageError
+from es_queue.protocol.channel import Orders
 from es_queue.protocol.connection import OUTAGES
 from es_queue.protocol.memory_channel import MemoryServer, MemoryWorkerChannel
-from tests.ring import QUICK
-from workers import seat
+from tests.ring import QUICK, quick_config
+from workers import host_cache, join, seat
+from workers.life import Life
 from workers.rollout import Watch
 from workers.seat import CrashGuard, Seat
 
@@ -25,16 +31,26 @@ JOB = SimpleNamespace(origin="default", worker_name="rq worker/1", timeout=960, 
 
 
 class Progress:
-    """A Redis client that knows the run's state alone."""
+    """A Redis client that knows the run's state, and whether its lease is there, alone."""
 
-    def __init__(self, state: bytes | Exception | None) -> None:
-        self.state = state
+    def __init__(self, state: bytes | Exception | None, led: bool = True) -> None:
+        self.state, self.led = state, led
 
-    def hget(self, key: str, name: str) -> bytes | None:
+    def pipeline(self, transaction: bool) -> Progress:
+        return self
+
+    def hget(self, key: str, name: str) -> Progress:
         assert (key, name) == ("es:run:progress", "state")
+        return self
+
+    def exists(self, key: str) -> Progress:
+        assert key == "es:run:master"
+        return self
+
+    def execute(self) -> list[Any]:
         if isinstance(self.state, Exception):
             raise self.state
-        return self.state
+        return [self.state, int(self.led)]
 
 
 def seat_on(client: Any) -> Seat:
@@ -49,20 +65,46 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
 
 def test_the_next_seat_is_opened_while_the_run_is_running(opened: list[tuple[Any, ...]]) -> None:
-    seat_on(Progress(b"running")).open_next()
+    assert seat_on(Progress(b"running")).open_next() == ""
     assert opened == [("default", "run", "abcdef", 1, 960)]
 
 
 @pytest.mark.parametrize("state", [None, b"paused", b"stopping", b"stopped", b"finished", b"failed"])
 def test_no_seat_is_opened_for_a_run_that_is_not_running(opened: list[tuple[Any, ...]], state: bytes | None) -> None:
-    seat_on(Progress(state)).open_next()
+    assert seat_on(Progress(state)).open_next() == ""
     assert opened == []
 
 
-@pytest.mark.parametrize("outage", OUTAGES)
-def test_a_redis_that_is_away_does_not_end_the_seat(opened: list[tuple[Any, ...]], outage: type[Exception]) -> None:
-    seat_on(Progress(outage("away"))).open_next()
+REFUSALS = [redis.exceptions.ResponseError, redis.exceptions.ReadOnlyError, redis.exceptions.NoPermissionError]
+
+
+@pytest.mark.parametrize("error", [*OUTAGES, *REFUSALS])
+def test_a_redis_that_is_away_or_refuses_does_not_end_the_seat(opened: list[tuple[Any, ...]], error: type[Exception]) -> None:
+    assert seat_on(Progress(error("away"))).open_next() == ""
     assert opened == []
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_a_seat_that_may_not_be_opened_does_not_end_this_one(monkeypatch: pytest.MonkeyPatch, refusal: type[Exception]) -> None:
+    def refuse(*_: object) -> None:
+        raise refusal("READONLY")
+
+    monkeypatch.setattr(seats, "open_seats", refuse)
+    assert seat_on(Progress(b"running")).open_next() == ""
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [(b"running", "the run has no master"), (b"paused", "the run has no master"), (None, "the run has no master"), (b"finished", "the run is finished")],
+)
+def test_a_seat_of_a_run_without_a_master_ends_at_once_and_opens_no_other(
+    monkeypatch: pytest.MonkeyPatch, opened: list[tuple[Any, ...]], capsys: pytest.CaptureFixture[str], state: bytes | None, reason: str
+) -> None:
+    monkeypatch.setattr("rq.get_current_job", lambda: SimpleNamespace(**vars(JOB), connection=None))
+    monkeypatch.setattr("es_queue.protocol.connection.client_like", lambda _: Progress(state, led=False))
+    monkeypatch.setattr(Seat, "sit", lambda self: pytest.fail("it sat down"))
+    seat.take()
+    assert opened == [] and capsys.readouterr().out == f"es-queue run: left: {reason}\n"
 
 
 def test_a_seat_is_an_rq_job(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,6 +188,92 @@ def test_an_error_that_one_sentence_explains_needs_no_report(sitting: Any, capsy
     assert capsys.readouterr().out.endswith("left: Redis did not answer\n")
 
 
+@pytest.mark.parametrize("fault", ["answers with an error", "does not answer"])
+def test_sigterm_makes_a_worker_leave_whatever_ails_its_life_thread(sitting: Any, capsys: pytest.CaptureFixture[str], fault: str) -> None:
+    looked, release = threading.Event(), threading.Event()
+
+    class Ailing(MemoryWorkerChannel):
+        def orders(self) -> Orders:
+            looked.set()
+            release.wait(20)
+            if fault == "does not answer":
+                return Orders("running")
+            raise redis.exceptions.ReadOnlyError("READONLY You can't write against a read only replica.")
+
+    def serve(channel: MemoryWorkerChannel, watch: Watch) -> None:
+        life = Life(Ailing(channel.server, channel.worker), watch, dict, QUICK, wall_limit=60.0, expire=lambda: None)
+        life.start()
+        try:
+            assert looked.wait(20) and not watch.leaving
+            signal.raise_signal(signal.SIGTERM)
+            assert watch.leaving == "SIGTERM"
+        finally:
+            release.set()
+            life.end()
+
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    sitting(serve)
+    assert capsys.readouterr().out.endswith("left: SIGTERM\n")
+
+
+# --- serving
+
+
+class Ending:
+    """In place of the life thread: says what the worker's hash would show, and how the run ended."""
+
+    def __init__(self, about: Callable[[], dict[str, str]], ended: bool) -> None:
+        self.about, self.run_ended = about, ended
+
+    def start(self) -> None: ...
+
+    def end(self) -> None: ...
+
+
+@pytest.fixture
+def serving(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., dict[str, str]]:
+    """Serves while ``joining`` stands in place of join; returns what the worker's hash showed at the end."""
+    monkeypatch.setattr(host_cache, "private_folder", lambda: tmp_path)
+
+    def serve(joining: Callable[[], None], ended: bool = False) -> dict[str, str]:
+        lives: list[Ending] = []
+
+        def life(self: Seat, channel: Any, watch: Watch, config: Any, about: Any) -> Ending:
+            lives.append(Ending(about, ended))
+            return lives[0]
+
+        watch = Watch()
+
+        def joined(config: Any, given: Watch) -> None:
+            watch.leaving = "the test is over"
+            joining()
+
+        monkeypatch.setattr(Seat, "_life", life)
+        monkeypatch.setattr(join, "join", joined)
+        channel = MemoryWorkerChannel(MemoryServer(config=quick_config().to_json().encode()), "host-1-abcdef")
+        seat_on(Progress(b"running"))._serve(channel, watch)  # type: ignore[arg-type]
+        return lives[0].about()
+
+    return serve
+
+
+def test_a_worker_whose_noise_table_cannot_be_made_refuses_and_says_why(serving: Callable[..., dict[str, str]]) -> None:
+    def full() -> None:
+        raise RunFolderError("the noise table takes 1000 MB and /tmp has 3 MB free")
+
+    assert serving(full)["refuses"] == "RunFolderError: the noise table takes 1000 MB and /tmp has 3 MB free"
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_the_hosts_file_of_a_run_goes_when_the_run_has_ended(serving: Callable[..., dict[str, str]], tmp_path: Path, ended: bool) -> None:
+    def refuse() -> None:
+        raise join.Refusal("another table")
+
+    (tmp_path / "run-7.1-00000000").touch()
+    serving(refuse, ended=ended)
+    assert list(tmp_path.iterdir()) == ([] if ended else [tmp_path / "run-7.1-00000000"])
+
+
 # --- after crashes
 
 
@@ -157,6 +285,15 @@ def test_each_seat_that_did_not_end_cleanly_makes_the_next_wait_longer(monkeypat
     guard.leave()
     guard.leave()
     assert guard.enter() == 0
+
+
+def test_counts_of_workers_that_were_killed_long_ago_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(seat, "private_folder", lambda: tmp_path)
+    for name, hours in (("old.seat", 25), ("fresh.seat", 23), ("run-0.1-00000000", 25), ("me.seat", 25)):
+        (tmp_path / name).write_text("5")
+        os.utime(tmp_path / name, (time.time() - hours * 3600,) * 2)
+    assert CrashGuard("me").enter() == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"fresh.seat", "run-0.1-00000000", "me.seat"}
 
 
 @pytest.mark.parametrize("name", ["", "../../etc/passwd", "a/b", "x" * 500])

@@ -1,0 +1,186 @@
+"""The run itself, with the lease in hand: train to the end, and leave everything as it should be left."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Protocol
+
+from es_queue.commands import shown_command
+from es_queue.errors import DecodeError, FencedError
+from es_queue.numerics import bytes_digest
+from es_queue.protocol import keys
+from es_queue.protocol.channel import FAILED, FINISHED, STOPPED
+from es_queue.protocol.connection import safe_name
+from es_queue.protocol.messages import Task
+from es_queue.protocol.redis_channel import RedisMasterChannel
+from master.checkpoint import Checkpoints, write_atomically
+from master.collector import Collector, Interrupted
+from master.household import Household
+from master.learn import Record
+from master.loop import Loop, Outcome
+from master.place import Place
+from master.seats import Keeper
+from master.setup import Setup
+from master.state import FINAL, RunState
+
+if TYPE_CHECKING:
+    from master.session import Session
+
+#: A master that goes waits no longer for a Redis that is away: its lease lapses by itself.
+LEAVE_SECONDS = 5.0
+
+
+class View(Protocol):
+    """What a session says: ``Report`` for the command line, less for Python."""
+
+    def started(self, about: dict[str, str]) -> None: ...
+
+    def generation(self, record: Record) -> None: ...
+
+    def live(self, figures: Record) -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+    def summary(self, record: Record) -> None: ...
+
+
+class Drive:
+    """The run itself, with the lease in hand."""
+
+    def __init__(
+        self, session: Session, place: Place, setup: Setup, channel: RedisMasterChannel, view: View, holder: str, token: str,
+        keep_going: Callable[[Record], bool], resumed: bool = False,
+    ) -> None:  # fmt: skip
+        self._session, self._place, self._setup, self._channel, self._view = session, place, setup, channel, view
+        self._token, self._holder, self._resumed = token, holder, resumed
+        self._checkpoints = Checkpoints(place.run_dir)
+        config, clocks, launch = setup.config, session.clocks, session.launch
+        timeout = int(clocks.seat_lease + config.wall_limit + clocks.seat_margin)
+        self._keeper = Keeper(session.client, launch.queue, place.run, secrets.token_hex(3), timeout, view.note)
+        workers = session.start_workers(place)
+        household = Household(session.private_server, workers, self._keeper, view.note)
+        self._household, self._ended = household, False
+        channel.again.on_outage = self._outage
+        self._collector = Collector(channel, token, holder, clocks, config.block, household, view.live, view.note, session.interrupted)
+        self._loop = Loop(channel, setup.learner, token, setup.table.digest, self._collector, view, self._checkpoints, clocks, keep_going)
+
+    def adoptable(self, state: RunState) -> str | None:
+        """The open publication, when it is whole and of exactly this state's parameters."""
+        stored = self._channel.stored()[1]
+        found = self._channel.renew(self._token, self._holder, self._session.clocks.lease, {}, {})
+        try:
+            task = Task.decode(stored) if stored is not None else None
+        except DecodeError:
+            return None
+        vector = self._setup.strategy.published(state.strategy)
+        if task is None or state.stage == FINAL or task.generation != state.generation:
+            return None
+        if found.publication != task.publication or not found.whole:
+            return None
+        return task.publication if task.digest == bytes_digest(vector.astype("<f4").tobytes()) else None
+
+    def run(self, state: RunState, adopted: str | None) -> dict[str, Any]:
+        """Train to the end, or leave a run that can be resumed, whatever ends it; the error itself is what is raised.
+
+        Interrupted before the first publish it raises KeyboardInterrupt: there is nothing to go on with.
+        """
+        self._session.looping = True
+        try:
+            self._view.started(self._about(state))
+            return self._finished(self._loop.run(state, adopted))
+        except Interrupted:
+            if self._loop.current_or_none() is not None:
+                return self._stopped()
+            self._leave(STOPPED)
+            raise KeyboardInterrupt from None
+        except FencedError:
+            raise
+        except KeyboardInterrupt:
+            self._leave(STOPPED)
+            raise
+        except BaseException as error:
+            self._leave(FAILED, why=(str(error) or type(error).__name__)[:300])
+            raise
+
+    def _outage(self, seconds: float) -> None:
+        """Redis did not answer; a person need not wait until it does."""
+        if self._session.looping and self._session.interrupted():
+            raise Interrupted
+        self._household.outage(seconds)
+
+    def _about(self, state: RunState) -> dict[str, str]:
+        session, queue = self._session, self._session.launch.queue
+        private = session.private_server is not None
+        where = f"--run-dir {self._place.run_dir}" if private else f"--redis-url {safe_name(session.url)}"
+        join = f"{shown_command('rq') if private else 'rq'} worker --url {safe_name(session.url)}{'' if queue == 'default' else ' ' + queue}"
+        about = {"watch": f"{shown_command('es-status')} {self._place.run} {where}", "join": join, "seed": str(self._setup.config.seed)}
+        if self._resumed:
+            about["resumed"] = f"generation {state.generation}, {state.counters.env_steps:,} steps done"
+        return about
+
+    # --- ends
+
+    def _stopped(self) -> dict[str, Any]:
+        """Ctrl-C: nothing is lost, and the way back is said."""
+        state, data = self._loop.current()
+        try:
+            path = self._checkpoints.save(state.generation, data)
+        finally:
+            self._leave(STOPPED)
+        summary = self._summary(STOPPED, state, None)
+        self._view.summary(summary)
+        url = "" if self._session.private_server is not None else f" --redis-url {safe_name(self._session.url)}"
+        folder = f" --run-dir {self._place.run_dir}" if self._session.launch.run_dir is not None else ""
+        again = f"{shown_command('es-master')} --resume {self._place.run}{folder}{url}"
+        self._view.note(f"stopped at generation {state.generation}, checkpoint {path}; go on with: {again}")
+        return summary
+
+    def _leave(self, name: str, why: str | None = None) -> None:
+        """Keep what can be resumed, and let workers go; nothing that fails here hides why we leave."""
+        if self._ended:
+            return
+        again = self._channel.again
+        again.seconds, again.on_outage = LEAVE_SECONDS, lambda _: None
+        current = self._loop.current_or_none()
+        if current is not None:
+            with suppress(Exception):
+                self._checkpoints.save(current[0].generation, current[1])
+        unused = current is None and name == STOPPED and not self._resumed
+        with suppress(Exception):
+            self._end(name, 0 if unused else keys.RUN_SECONDS, None if current is None else current[1], why=why)
+
+    def _finished(self, outcome: Outcome) -> dict[str, Any]:
+        current = self._loop.current_or_none()
+        if current is not None:  # a finished run that plays nothing more has published nothing
+            self._checkpoints.save(current[0].generation, current[1])
+        summary = self._summary(FINISHED, outcome.state, outcome)
+        write_atomically(self._place.run_dir / "summary.json", json.dumps(summary, indent=2).encode())
+        self._end(FINISHED, keys.FINISHED_SECONDS, None, eval_mean=summary["eval_mean"])
+        self._view.summary(summary)
+        return summary
+
+    def _end(self, state: str, seconds: int, data: bytes | None, **more: Any) -> None:
+        shown = {name: str(value) for name, value in more.items() if value is not None}
+        with suppress(Exception):
+            self._keeper.close()
+        self._channel.finish(self._token, {"state": state, "updated": f"{time.time():.3f}", "workers": "0", "answered": "", **shown}, seconds, data)
+        self._ended = True
+
+    def _summary(self, name: str, state: RunState, outcome: Outcome | None) -> dict[str, Any]:
+        figures = outcome.evaluation if outcome else None
+        vector = self._setup.strategy.published(state.strategy)
+        best = self._checkpoints.best
+        return {
+            "state": name, "reason": state.reason, "run": self._place.run, "run_dir": str(self._place.run_dir),
+            "digest": bytes_digest(vector.astype("<f4").tobytes()), "generation": state.generation,
+            "env_steps": state.counters.env_steps, "episodes": state.counters.episodes, "seconds": round(state.counters.seconds, 3),
+            "eval_mean": figures.mean if figures else None, "eval_std": figures.std if figures else None,
+            "eval_min": figures.least if figures else None, "eval_episodes": figures.count if figures else None,
+            "confirm_mean": state.confirm_mean, "reproducible": state.reproducible, "seed": self._setup.config.seed,
+            "best_checkpoint": str(best) if best.exists() else None,
+            "last_checkpoint": str(self._checkpoints.last) if self._checkpoints.last else None,
+        }  # fmt: skip

@@ -1,0 +1,58 @@
+"""Where a run lives: its id, and its folder on this host."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from es_queue.config import RunConfig
+from es_queue.errors import RunFolderError, UsageError
+from es_queue.protocol import keys
+from master.options import Launch
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run lives: its id, and its folder on this host."""
+
+    run: str
+    run_dir: Path
+
+    @property
+    def config_file(self) -> Path:
+        return self.run_dir / "config.json"
+
+    def prepare(self) -> None:
+        """Make the folder. Raises RunFolderError when it cannot be written."""
+        try:
+            self.run_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunFolderError(f"run-dir {self.run_dir} cannot be made ({error.strerror}); give a folder that you may write to") from None
+        probe = self.run_dir / f".probe-{secrets.token_hex(4)}"
+        try:
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise RunFolderError(f"run-dir {self.run_dir} cannot be written ({error.strerror}); give a folder that you may write to") from None
+
+
+def new_place(config: RunConfig, launch: Launch) -> Place:
+    """The id and folder of a new run. Raises UsageError for a folder that holds a run already."""
+    run = launch.run or derived_run_id(config.env)
+    place = Place(keys.checked_run_id(run), launch.run_dir or Path("runs") / run)
+    if place.config_file.exists():
+        raise UsageError(f"run-dir {place.run_dir} holds a run already; go on with it by --resume {run}, or give another --run")
+    return place
+
+
+def derived_run_id(env: str) -> str:
+    """``bipedalwalker-v2-1120-143259-4f``: which, when, and two letters against chance."""
+    name = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in env.lower()).strip("-")
+    return f"{name[:22].strip('-')}-{time.strftime('%m%d-%H%M%S')}-{secrets.token_hex(1)}"
+
+
+def old_place(launch: Launch) -> Place:
+    run = launch.resume or ""
+    return Place(run, launch.run_dir or Path("runs") / run)

@@ -1,0 +1,274 @@
+"""However a run ends, it leaves what can be resumed, no seat and no lease, and the user sees what ended it."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+import master.drive as drive_module
+import master.session as session_module
+from es_queue.errors import FencedError, RedisError, RunBusyError, RunFolderError
+from es_queue.protocol.clocks import VARIABLE
+from es_queue.protocol.redis_channel import Again
+from master import train
+from master.checkpoint import Checkpoints
+from master.embedded import EmbeddedServer
+from master.options import Launch, resolve
+from master.session import Session
+from tests.integration.processes import (
+    CARTPOLE,
+    CLOCKS,
+    Heard,
+    Master,
+    Processes,
+    Seen,
+    clocks_text,
+    wait_for,
+)
+
+KEYS = ("master", "todo", "workers")
+
+
+class Runs:
+    """Sessions on the shared server, in this thread."""
+
+    def __init__(self, url: str, client: redis.Redis, folder: Path, noise: Path) -> None:
+        self.url, self.client, self.folder, self.noise = url, client, folder, noise
+        self.heard = Heard()
+
+    def session(self, run: str, resume: bool = False) -> Session:
+        launch = Launch(self.url, 0, run=None if resume else run, resume=run if resume else None, run_dir=self.folder / run, noise_dir=self.noise)
+        return Session(launch, CLOCKS, lambda *_: self.heard, lambda: False)
+
+    def begin(self, run: str, keep_going: Callable[..., bool] = lambda _: True, **values: Any) -> dict[str, Any]:
+        return self.session(run).drive(resolve({**CARTPOLE, **values}), None, keep_going)
+
+    def resume(self, run: str, **changes: Any) -> dict[str, Any]:
+        return self.session(run, resume=True).drive(None, changes)
+
+    def state(self, run: str) -> str:
+        return Seen(self.client, run).progress().get("state", "")
+
+    def assert_left(self, run: str, state: str) -> None:
+        """The run is over for everybody, and can be resumed."""
+        seen = Seen(self.client, run)
+        assert seen.progress()["state"] == state
+        assert [name for name in KEYS if self.client.exists(getattr(seen.keys, name))] == []
+        assert [one for one in self.client.lrange("rq:queue:default", 0, -1) if one.startswith(f"es-{run}-".encode())] == []
+        assert self.client.exists(seen.keys.checkpoint)
+
+    def nothing_of(self, run: str) -> bool:
+        return not list(self.client.scan_iter(f"es:{run}:*")) and not (self.folder / run).exists()
+
+
+@pytest.fixture
+def runs(valkey_url: str, redis_client: redis.Redis, tmp_path: Path, short_folder: Path) -> Runs:
+    return Runs(valkey_url, redis_client, tmp_path / "runs", short_folder / "noise")
+
+
+@pytest.fixture
+def worker(processes: Processes, valkey_url: str) -> None:
+    processes.worker(valkey_url)
+
+
+def raising(error: BaseException) -> Callable[..., bool]:
+    def keep_going(_: object) -> bool:
+        raise error
+
+    return keep_going
+
+
+# --- errors that are none of ours
+
+
+@pytest.mark.usefixtures("worker")
+def test_an_error_of_the_callers_own_leaves_a_failed_run_and_is_seen(runs: Runs) -> None:
+    with pytest.raises(ValueError, match="from the callback"):
+        runs.begin("own", raising(ValueError("from the callback")))
+    runs.assert_left("own", "failed")
+    assert Seen(runs.client, "own").progress()["why"] == "from the callback"
+    assert Checkpoints(runs.folder / "own").newest() is not None
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_full_disk_does_not_keep_the_run_from_ending_in_redis(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> Path:
+        raise RunFolderError("no space")
+
+    def keep_going(_: object) -> bool:
+        monkeypatch.setattr(Checkpoints, "save", full)
+        raise ValueError("the first trouble")
+
+    with pytest.raises(ValueError, match="the first trouble"):
+        runs.begin("disk", keep_going)
+    runs.assert_left("disk", "failed")
+
+
+@pytest.mark.usefixtures("worker")
+def test_ctrl_c_in_python_leaves_a_stopped_run_that_goes_on_under_a_new_budget(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, clocks_text(CLOCKS))
+    about: dict[str, Any] = {"redis_url": runs.url, "workers": 0, "run_dir": runs.folder / "python", "noise_dir": runs.noise}
+    with pytest.raises(KeyboardInterrupt):
+        train(resolve(CARTPOLE), raising(KeyboardInterrupt()), run="python", **about)
+    runs.assert_left("python", "stopped")
+    assert Checkpoints(runs.folder / "python").newest() is not None
+    summary = train(resume="python", changes={"generations": 1, "final_episodes": 1}, **about)
+    assert (summary["state"], summary["generation"], summary["eval_episodes"]) == ("finished", 1, 1)
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_finished_run_that_plays_no_more_episodes_lets_go_of_its_lease(runs: Runs) -> None:
+    assert runs.begin("done", final_episodes=1, generations=1)["state"] == "finished"
+    summary = runs.resume("done", final_episodes=0)
+    assert (summary["state"], summary["generation"]) == ("finished", 1)
+    runs.assert_left("done", "finished")
+
+
+# --- Redis goes away
+
+
+@pytest.fixture
+def own_server(short_folder: Path) -> Iterator[EmbeddedServer]:
+    server = EmbeddedServer(Path(tempfile.mkdtemp(dir=short_folder)))
+    server.start()
+    yield server
+    server.stop()
+
+
+def started(server: EmbeddedServer, folder: Path, noise: Path) -> Master:
+    run = Master(server.url, folder, "away", CARTPOLE, noise=noise)
+    wait_for(lambda: (folder / "checkpoints").is_dir() and Checkpoints(folder).newest(), "the run is published")
+    return run
+
+
+def test_a_redis_that_stays_away_is_one_sentence(
+    own_server: EmbeddedServer, tmp_path: Path, short_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_module, "Again", lambda: Again(0.3))
+    monkeypatch.setattr(drive_module, "LEAVE_SECONDS", 0.3)
+    run = started(own_server, tmp_path, short_folder / "noise")
+    own_server.stop()
+    error = run.failure(30)
+    assert isinstance(error, RedisError) and str(error).startswith("Redis has been away or full for")
+
+
+def test_a_master_that_waits_for_redis_can_be_stopped(
+    own_server: EmbeddedServer, tmp_path: Path, short_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drive_module, "LEAVE_SECONDS", 0.3)
+    run = started(own_server, tmp_path, short_folder / "noise")
+    own_server.stop()
+    wait_for(lambda: "Redis does not answer; trying again" in run.heard.notes, "the outage is noticed")
+    run.stop()
+    summary = run.summary(1)
+    assert summary["state"] == "stopped" and Path(summary["last_checkpoint"]).is_file()
+
+
+# --- before the first generation
+
+
+@pytest.mark.parametrize("error", [RunBusyError("another came first"), FencedError("another came first")])
+def test_a_master_that_comes_second_writes_nothing(runs: Runs, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def lost(*_: object, **__: object) -> str:
+        raise error
+
+    monkeypatch.setattr(session_module, "take", lost)
+    with pytest.raises(RunBusyError):
+        runs.begin("second")
+    assert not (runs.folder / "second/config.json").exists()
+
+
+def test_ctrl_c_with_the_lease_in_hand_leaves_nothing_of_a_new_run(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        assert runs.client.exists("es:early:master")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(session_module, "Drive", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        runs.begin("early")
+    assert runs.nothing_of("early")
+
+
+@pytest.mark.usefixtures("worker")
+def test_the_lease_is_not_held_while_noise_is_made_and_failure_gives_it_back(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        runs.begin("slow", raising(KeyboardInterrupt()))
+    prepare, held = session_module.prepare, []
+
+    def prepared(*given: Any) -> Any:
+        held.append(runs.client.exists("es:slow:master"))
+        return prepare(*given)
+
+    def failing(*_: object, **__: object) -> None:
+        raise RunFolderError("no log can be written")
+
+    monkeypatch.setattr(session_module, "prepare", prepared)
+    monkeypatch.setattr(session_module, "Drive", failing)
+    with pytest.raises(RunFolderError):
+        runs.resume("slow")
+    assert held == [0]
+    runs.assert_left("slow", "failed")
+
+
+BLOCKING = """
+import pathlib, time
+pathlib.Path("there").touch()
+time.sleep(600)
+"""
+HOLD_MODULES = """
+import pathlib, sys, time
+
+class Hold:
+    def find_spec(self, name, path=None, target=None):
+        if name == "master.options":
+            pathlib.Path("there").touch()
+            time.sleep(600)
+
+sys.meta_path.insert(0, Hold())
+"""
+
+
+@pytest.mark.parametrize(("name", "text"), [("blocking", BLOCKING), ("sitecustomize", HOLD_MODULES)])
+def test_ctrl_c_before_the_run_has_begun_ends_the_command_and_leaves_nothing(processes: Processes, name: str, text: str) -> None:
+    (processes.folder / f"{name}.py").write_text(text)
+    more = {"PYTHONPATH": str(processes.folder)} if name == "sitecustomize" else {}
+    process = processes.master("--env", "blocking:Env-v0", **more)
+    wait_for((processes.folder / "there").exists, "the command is where it takes long")
+    process.signal(signal.SIGINT)
+    assert process.wait(10) == 130
+    assert process.said() == ""
+    assert processes.living() == {} and not (processes.folder / "runs").exists()
+
+
+def test_ctrl_c_while_the_private_server_starts_leaves_nothing(processes: Processes) -> None:
+    binary = processes.folder / "valkey-server"
+    binary.write_text("#!/bin/sh\ntouch there\nexec sleep 600\n")
+    binary.chmod(0o755)
+    script = processes.folder / "main.py"
+    script.write_text(f"import master.embedded as e\ne.server_binary = lambda: {str(binary)!r}\nfrom master.cli import main\nraise SystemExit(main())\n")
+    process = processes.start(sys.executable, script, "--env", "CartPole-v1", "--noise-size", 2**18, "--run", "cold")
+    wait_for(lambda: list((processes.folder / "runs/cold/redis").glob("there")), "the server starts")
+    process.signal(signal.SIGINT)
+    assert process.wait(30) == 130
+    assert process.said() == ""
+    assert processes.living() == {} and not (processes.folder / "runs").exists()
+
+
+@pytest.mark.usefixtures("worker")
+def test_ctrl_c_while_a_dead_masters_lease_is_waited_for_ends_the_wait(processes: Processes, runs: Runs, valkey_url: str) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        runs.begin("dead", raising(KeyboardInterrupt()))
+    runs.client.set("es:dead:master", "somebody pid 1 abcdef", px=60_000)
+    process = processes.master("--resume", "dead", "--run-dir", runs.folder / "dead", url=valkey_url)
+    before = runs.client.info("commandstats").get("cmdstat_pttl", {}).get("calls", 0)
+    wait_for(lambda: runs.client.info("commandstats").get("cmdstat_pttl", {}).get("calls", 0) > before + 1, "it waits")
+    process.signal(signal.SIGINT)
+    assert process.wait(10) == 130
+    assert process.said() == ""
