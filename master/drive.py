@@ -7,28 +7,29 @@ import secrets
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from es_queue.commands import shown_command
 from es_queue.errors import DecodeError, FencedError
 from es_queue.numerics import bytes_digest
 from es_queue.protocol import keys
 from es_queue.protocol.channel import FAILED, FINISHED, STOPPED
+from es_queue.protocol.clocks import Clocks
 from es_queue.protocol.connection import safe_name
 from es_queue.protocol.messages import Task
 from es_queue.protocol.redis_channel import RedisMasterChannel
 from master.checkpoint import Checkpoints, write_atomically
 from master.collector import Collector, Interrupted
+from master.embedded import EmbeddedServer
 from master.household import Household
 from master.learn import Record
+from master.local_workers import LocalWorkers
 from master.loop import Loop, Outcome
+from master.options import Launch
 from master.place import Place
 from master.seats import Keeper
 from master.setup import Setup
 from master.state import FINAL, RunState
-
-if TYPE_CHECKING:
-    from master.session import Session
 
 #: A master that goes waits no longer for a Redis that is away: its lease lapses by itself.
 LEAVE_SECONDS = 5.0
@@ -48,11 +49,36 @@ class View(Protocol):
     def summary(self, record: Record) -> None: ...
 
 
+class Host(Protocol):
+    """What a run needs of the process that it runs in; ``Session`` is one.
+
+    looping: set when the run has begun, so that an interrupt ends it in order
+    """
+
+    launch: Launch
+    clocks: Clocks
+    looping: bool
+
+    @property
+    def client(self) -> Any: ...
+
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def private_server(self) -> EmbeddedServer | None: ...
+
+    @property
+    def interrupted(self) -> Callable[[], bool]: ...
+
+    def start_workers(self, place: Place) -> LocalWorkers | None: ...
+
+
 class Drive:
     """The run itself, with the lease in hand."""
 
     def __init__(
-        self, session: Session, place: Place, setup: Setup, channel: RedisMasterChannel, view: View, holder: str, token: str,
+        self, session: Host, place: Place, setup: Setup, channel: RedisMasterChannel, view: View, holder: str, token: str,
         keep_going: Callable[[Record], bool], resumed: bool = False,
     ) -> None:  # fmt: skip
         self._session, self._place, self._setup, self._channel, self._view = session, place, setup, channel, view
