@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 
@@ -18,10 +18,18 @@ class Figures:
     count: int
 
 
+def sum_in_order(values: Iterable[float]) -> float:
+    """Left to right in float64, rounding at each step: since Python 3.12 the built-in ``sum`` rounds otherwise."""
+    total = 0.0
+    for value in values:
+        total += value
+    return total
+
+
 def figures_of(returns: Sequence[float]) -> Figures | None:
     """Summed in the order given, in float64; None for no returns."""
     if not returns:
         return None
-    mean = sum(returns) / len(returns)
-    spread = math.sqrt(sum((one - mean) ** 2 for one in returns) / len(returns))
+    mean = sum_in_order(returns) / len(returns)
+    spread = math.sqrt(sum_in_order((one - mean) ** 2 for one in returns) / len(returns))
     return Figures(mean, spread, min(returns), max(returns), len(returns))

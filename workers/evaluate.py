@@ -15,6 +15,7 @@ from rq.timeouts import BaseTimeoutException
 from es_queue.config import RunConfig
 from es_queue.environments import World
 from es_queue.episode_rules import DEFAULT_LIMIT, EpisodeRules, evaluation_rules, training_rules
+from es_queue.figures import sum_in_order
 from es_queue.noise import NoiseTable
 from es_queue.normalization import FrozenStatistics, Moments
 from es_queue.plan import CONFIRMATION, EVALUATION, FINAL, evaluation_seeds, most_slots, plan_for
@@ -183,7 +184,7 @@ class Evaluator:
 
 def mean(values: list[float]) -> float:
     """Summed in order, in float64; one value stays itself to the bit."""
-    return sum(values) / len(values)
+    return sum_in_order(values) / len(values)
 
 
 def packed(moments: Moments) -> EpisodeMoments:

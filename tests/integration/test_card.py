@@ -134,7 +134,6 @@ def test_workers_run_the_episodes(frozen: Run) -> None:
     returns = [one for slot in frozen.training() for one in slot[4]]
     assert all(1 <= one <= 60 for one in steps)
     assert returns == steps  # CartPole pays 1 a step
-    assert int(frozen.redis.hget(f"es:card:worker:{frozen.seat}", "steps")) >= sum(steps) // 2
 
 
 def test_workers_push_index_and_reward(frozen: Run) -> None:

@@ -1,0 +1,20 @@
+"""Figures agree to the last digit on every Python."""
+
+from __future__ import annotations
+
+from es_queue.figures import figures_of, sum_in_order
+
+
+def test_a_sum_rounds_at_each_step_as_every_python_does() -> None:
+    values = [1e16, 1.0, -1e16, 1.0]
+    assert sum_in_order(values) == 1.0  # an exact or compensated sum would give 2
+    assert sum_in_order([]) == 0.0
+
+
+def test_figures_are_of_the_order_given() -> None:
+    figures = figures_of([1e16, 1.0, -1e16, 1.0])
+    assert figures is not None and (figures.mean, figures.least, figures.greatest, figures.count) == (0.25, -1e16, 1e16, 4)
+
+
+def test_nothing_has_no_figures() -> None:
+    assert figures_of([]) is None
