@@ -107,7 +107,7 @@ def run(values: dict[str, Any], launch: Launch) -> int:
 
 
 class StopSignals:
-    """SIGINT and SIGTERM: the first asks once the run has begun, and is a KeyboardInterrupt before; the second ends everything at once."""
+    """SIGINT, SIGTERM and a closed terminal: the first asks once the run has begun, and is a KeyboardInterrupt before; the second ends everything at once."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -123,7 +123,7 @@ class StopSignals:
             if not session.looping:
                 raise KeyboardInterrupt
 
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, handle)
 
 

@@ -19,6 +19,7 @@ from master.learn import Record
 BLOCK_SECONDS = 0.5
 READ_AT_ONCE = 1000
 REFUSING_SECONDS = 5.0
+LONELY_SECONDS = 5.0
 
 
 class Interrupted(Exception):  # noqa: N818 - it is no error: a person asked to stop
@@ -58,6 +59,8 @@ class Collector:
         self._workers: dict[str, dict[str, str]] = {}
         self._late = self._late_before = 0
         self._refusing: float | None = None
+        self._lonely: float | None = None
+        self._told_lonely = False
         self._give_way: list[str] = []
         self._served = False
         self._ledger: Ledger | None = None
@@ -199,6 +202,7 @@ class Collector:
         """Who is there, who refuses, who should give way; and the display."""
         workers = self._channel.workers()
         self._workers = {name: about for name, about in workers.items() if "refuses" not in about}
+        self._note_nobody(workers)
         self._note_refusals({name: about for name, about in workers.items() if "refuses" in about})
         prints = {about["numerics"] for about in self._workers.values() if "numerics" in about}
         self.numerics = self.numerics or min(prints, default="")
@@ -214,16 +218,25 @@ class Collector:
         """Name them; when nobody else comes and the environment is to blame, the run cannot go on."""
         reasons = {about["refuses"] for about in refusing.values()}
         for reason in sorted(reasons):
-            count = sum(about["refuses"] == reason for about in refusing.values())
-            self._note(f"{count} worker{'s' if count > 1 else ''} cannot join: {reason}")
+            hosts = [about.get("host", "?")[:60] for about in refusing.values() if about["refuses"] == reason]
+            self._note(f"{len(hosts)} worker{'s' if len(hosts) > 1 else ''} on {', '.join(sorted(set(hosts)))} cannot join: {reason}")
         if self._workers or not reasons:
             self._refusing = None
             return
         now = time.monotonic()
         self._refusing = self._refusing or now
-        blamed = [reason for reason in sorted(reasons) if reason.startswith("EnvironmentFailure")]
+        blamed = sorted((about["refuses"], about.get("host", "?")[:60]) for about in refusing.values() if about["refuses"].startswith("EnvironmentFailure"))
         if blamed and now - self._refusing > REFUSING_SECONDS:
-            raise EnvironmentFailure(blamed[0].partition(": ")[2])
+            raise EnvironmentFailure(f"no worker can join; the one on {blamed[0][1]} says: {blamed[0][0].partition(': ')[2]}")
+
+    def _note_nobody(self, workers: Mapping[str, Mapping[str, str]]) -> None:
+        """Say once that nobody works, after a while without a worker."""
+        now = time.monotonic()
+        self._lonely = None if workers else self._lonely or now
+        if self._lonely is not None and not self._told_lonely and now - self._lonely > LONELY_SECONDS:
+            self._told_lonely = True
+            self._note("no worker is here: the run waits for one to join (rq worker, on the same Redis and queue)")
+        self._told_lonely = self._told_lonely and not workers
 
     def _shown(self, ledger: Ledger) -> dict[str, str]:
         done, total = ledger.answered()

@@ -141,12 +141,17 @@ class Drive:
     def _about(self, state: RunState) -> dict[str, str]:
         session, queue = self._session, self._session.launch.queue
         private = session.private_server is not None
-        where = f"--run-dir {self._place.run_dir}" if private else f"--redis-url {safe_name(session.url)}"
-        join = f"{shown_command('rq') if private else 'rq'} worker --url {safe_name(session.url)}{'' if queue == 'default' else ' ' + queue}"
-        about = {"watch": f"{shown_command('es-status')} {self._place.run} {where}", "join": join, "seed": str(self._setup.config.seed)}
+        where = f" --run-dir {self._place.run_dir}" if private else self._redis_flag("--redis-url")
+        join = f"{shown_command('rq') if private else 'rq'} worker{self._redis_flag('--url')}{'' if queue == 'default' else ' ' + queue}"
+        about = {"watch": f"{shown_command('es-status')} {self._place.run}{where}", "join": join, "seed": str(self._setup.config.seed)}
         if self._resumed:
             about["resumed"] = f"generation {state.generation}, {state.counters.env_steps:,} steps done"
         return about
+
+    def _redis_flag(self, flag: str) -> str:
+        """How a command is told the server; a URL with a secret belongs into RQ_REDIS_URL, so it has no flag."""
+        url = self._session.url
+        return f" {flag} {url}" if safe_name(url) == url else " (RQ_REDIS_URL must hold this server's URL there)"
 
     # --- ends
 
@@ -159,7 +164,7 @@ class Drive:
             self._leave(STOPPED)
         summary = self._summary(STOPPED, state, None)
         self._view.summary(summary)
-        url = "" if self._session.private_server is not None else f" --redis-url {safe_name(self._session.url)}"
+        url = "" if self._session.private_server is not None else self._redis_flag("--redis-url")
         folder = f" --run-dir {self._place.run_dir}" if self._session.launch.run_dir is not None else ""
         again = f"{shown_command('es-master')} --resume {self._place.run}{folder}{url}"
         self._view.note(f"stopped at generation {state.generation}, checkpoint {path}; go on with: {again}")

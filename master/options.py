@@ -201,7 +201,7 @@ def _add_launch_options(group: argparse._ArgumentGroup) -> None:
     add("--resume", metavar="RUN", help=f"go on with a run; only {', '.join('--' + _dashed(name) for name in RESUMABLE)} may change")
     add("--config", metavar="FILE", help="TOML file of settings by the names of these options, from task to machinery; a flag wins over it")
     add("--noise-dir", metavar="PATH", help="folder of the noise table that all processes of this host share [default: ES_QUEUE_NOISE_DIR, then the user's cache]")
-    add("--quiet", action="store_true", help="print warnings and errors alone")
+    add("--quiet", action="store_true", help="print warnings, errors and the summary alone")
     add("--json", action="store_true", help="print progress as JSON, a line a generation")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from es_queue.config import RunConfig
-from es_queue.errors import RunFolderError, UsageError
+from es_queue.errors import RunBusyError, RunFolderError, UsageError
 from es_queue.protocol import keys
 from es_queue.protocol.channel import FAILED, STOPPED
 from es_queue.protocol.clocks import Clocks
@@ -54,12 +54,14 @@ class Session:
                 return self._resume(changes or {}, keep_going)
             assert config is not None
             return self._begin(config, keep_going)
-        except KeyboardInterrupt:
-            self.stop()
-            self._remove_unused()
-            raise
         except ANY_ERROR as error:
+            self._abandon()
             raise refusal(error) from None
+        except RunBusyError:
+            raise  # the folder may be the other master's
+        except BaseException:
+            self._abandon()
+            raise
         finally:
             self.stop()
 
@@ -142,6 +144,11 @@ class Session:
             with suppress(Exception):
                 channel.finish(token, {"state": STOPPED if stopped else FAILED, "workers": "0", **why}, seconds, None)
             raise
+
+    def _abandon(self) -> None:
+        """Leave nothing of a run that came to nothing."""
+        self.stop()
+        self._remove_unused()
 
     def _remove_unused(self) -> None:
         """Remove the folder that was made for a run of which nothing came."""

@@ -171,7 +171,7 @@ def generation_line(record: Mapping[str, Value], config: RunConfig) -> str:
         f"eval {evaluated}" if evaluated else "",
         "" if confirmed is None else f"confirming {score(confirmed)}",
         f"{whole(record.get('steps_per_second'))} steps/s",
-        f"{whole(record.get('workers'))} workers",
+        f"{whole(record.get('workers'))} {'worker' if record.get('workers') == 1 else 'workers'}",
         "" if left is None else f"{duration(left)} left",
     ]
     return " | ".join(part for part in parts if part)

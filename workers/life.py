@@ -10,11 +10,27 @@ from collections.abc import Callable
 
 from es_queue.protocol.channel import PAUSED, RUNNING, WorkerChannel
 from es_queue.protocol.clocks import Clocks
-from workers.rollout import Watch
+from workers.rollout import Leaving, Watch
 
 SPEAK_SECONDS = 10.0
+ORPHANED = "its RQ worker is gone"
 GONE_SECONDS = 10.0
 MASTERLESS_SECONDS = 60.0  # a master that comes back by --resume within this time, or three leases, finds its workers
+
+
+def leave_in_outage(watch: Watch, parent: int | None) -> Callable[[float], None]:
+    """For a channel's ``on_outage``: whoever must leave does not wait until Redis is back.
+
+    parent: process that must stay our parent, None where that means nothing. Raises Leaving.
+    """
+
+    def look(seconds: float) -> None:
+        if parent is not None and os.getppid() != parent:
+            watch.leaving = watch.leaving or ORPHANED
+        if watch.leaving:
+            raise Leaving
+
+    return look
 
 
 class Pace:
@@ -71,6 +87,8 @@ class Life(threading.Thread):
                 reason = "" if self._watch.leaving else self._reason(now)
                 if reason:  # never write "" here: SIGTERM may have come while Redis was asked
                     self._watch.leaving = self._watch.leaving or reason
+            except Leaving:
+                continue
             except Exception as error:  # a thread that dies silently would leave a worker that nobody can tell to go
                 self._watch.leaving = self._watch.leaving or f"{type(error).__name__}: {error}"
             if self._speak is not None and now - spoken >= SPEAK_SECONDS:
@@ -93,7 +111,7 @@ class Life(threading.Thread):
     def _reason(self, now: float) -> str:
         """Why the worker must leave now; empty while it may stay."""
         if self._parent is not None and os.getppid() != self._parent:
-            return "its RQ worker is gone"
+            return ORPHANED
         orders = self._channel.orders()
         if orders.state is not None:
             self._seen = now

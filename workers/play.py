@@ -299,6 +299,8 @@ def sentences(found: dict[str, Any]) -> list[str]:
             f"not equal to the recorded evaluation: {found['eval_mean']!r} against {found['recorded']!r} "
             "(another CPU type, or another release of numpy or of the environment, gives other bits)"
         )
+    elif found["seed"] is None:
+        lines.append("the checkpoint records no final evaluation of these episodes to compare with")
     return lines
 
 

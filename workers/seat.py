@@ -89,8 +89,9 @@ class Seat:
     def sit(self) -> None:
         """Join, serve, leave; a seat that crashed before on this worker waits longer each time."""
         from es_queue.numerics import single_threaded_blas
-        from es_queue.protocol.redis_channel import RedisWorkerChannel
-        from workers.rollout import Watch
+        from es_queue.protocol.redis_channel import Again, RedisWorkerChannel
+        from workers.life import leave_in_outage
+        from workers.rollout import Leaving, Watch
         from workers.serve import worker_id
 
         watch = Watch()
@@ -98,14 +99,21 @@ class Seat:
         reseed_global_generators()
         single_threaded_blas()
         guard = CrashGuard(self.rq_name)
-        channel = RedisWorkerChannel(self._client, self.run, worker_id(platform.node()), self.rq_name)
+        self._parent = os.getppid() if self._horse else None
+        patience = Again(on_outage=leave_in_outage(watch, self._parent))
+        channel = RedisWorkerChannel(self._client, self.run, worker_id(platform.node()), self.rq_name, patience)
         time.sleep(guard.enter())
         try:
             self._serve(channel, watch)
+        except Leaving:
+            self.say(f"left: {watch.leaving}")
+            guard.leave()
         except EsQueueError as error:
             self.say(f"left: {error}")
         except Exception as error:
-            channel.report(json.dumps({"time": time.time(), "worker": channel.worker, "reason": repr(error)[:400], "trace": traceback.format_exc(limit=-12)}))
+            patience.seconds = 0.0
+            with suppress(Exception):
+                channel.report(json.dumps({"time": time.time(), "worker": channel.worker, "reason": repr(error)[:400], "trace": traceback.format_exc(limit=-12)}))
             self.say(f"left: {type(error).__name__}: {error}")
         else:
             self.say(f"left: {watch.leaving}")
@@ -161,21 +169,21 @@ class Seat:
         from es_queue.protocol.connection import client_like
         from es_queue.protocol.redis_channel import Again, RedisWorkerChannel
         from es_queue.protocol.seats import another_waits
-        from workers.life import Life, end_this_process
+        from workers.life import Life, end_this_process, leave_in_outage
+        from workers.rollout import Leaving
 
         client = client_like(self._client)
-        own = RedisWorkerChannel(client, self.run, channel.worker, self.rq_name, Again(seconds=60))
+        own = RedisWorkerChannel(client, self.run, channel.worker, self.rq_name, Again(60, leave_in_outage(watch, self._parent)))
 
         def expire() -> None:
             channel_text = {"time": time.time(), "worker": channel.worker, "environment": config.env, "reason": f"an episode lasted longer than {config.wall_limit:g} s"}
-            with suppress(EsQueueError):  # Redis may be away for long; the episode must end all the same
+            with suppress(EsQueueError, Leaving):  # Redis may be away for long; the episode must end all the same
                 own.report(json.dumps(channel_text))
             if self._horse:
                 end_this_process()
 
-        parent = os.getppid() if self._horse else None
         return Life(
-            own, watch, about, self.clocks, wall_limit=config.wall_limit, expire=expire, parent=parent,
+            own, watch, about, self.clocks, wall_limit=config.wall_limit, expire=expire, parent=self._parent,
             speak=lambda text: self.say(f"{about().get('generation', '')} {text}"), elsewhere=lambda: another_waits(client, self.queue, self.run),
         )  # fmt: skip
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,7 +53,8 @@ class Server:
         except Leaving:
             pass
         finally:
-            self._channel.give_back(self._channel.claimed())
+            with suppress(Leaving):  # Redis is away: reconcile returns what we hold when our beat has lapsed
+                self._channel.give_back(self._channel.claimed())
 
     def _next_block(self) -> Block | None:
         """What I hold already comes first: the reply to an earlier claim may have been lost (rule 5)."""

@@ -112,7 +112,7 @@ def _import_atari(name: str) -> None:
 
 def _unknown(name: str) -> str:
     close = difflib.get_close_matches(name, list(gymnasium.registry), n=3)
-    hint = f"did you mean {' or '.join(close)}?" if close else "give your own as module:Id-v0"
+    hint = f"did you mean {' or '.join(close)}?" if close else "give your own as module:Id-v0, where the module registers it"
     return f"there is no environment {name!r}: {hint}"
 
 

@@ -36,7 +36,8 @@ def read_checkpoint(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]
     except FileNotFoundError:
         raise RunFolderError("there is no such checkpoint") from None
     except UNREADABLE as error:
-        raise RunFolderError(f"this is not a readable .npz checkpoint: {error}") from None
+        said = "it is of another kind" if "pickle" in str(error) else error  # numpy's advice there is to trust the file
+        raise RunFolderError(f"this is not a readable .npz checkpoint: {said}") from None
     return arrays, meta
 
 

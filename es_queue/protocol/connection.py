@@ -93,6 +93,8 @@ def refuse_unfit(client: redis.Redis, name: str) -> None:
     try:
         information: Any = client.info()
     except redis.exceptions.AuthenticationError as error:
+        if "HELLO" in str(error) or "NOAUTH" in str(error):
+            raise RedisError(f"Redis at {name} wants a password: put it into the URL, in RQ_REDIS_URL") from None
         raise RedisError(f"Redis at {name} refused the user or password ({error}); check RQ_REDIS_URL or --redis-url") from None
     except redis.exceptions.NoPermissionError as error:
         raise RedisError(f"Redis at {name} lets this user do too little ({error}); INFO is needed to check the server") from None

@@ -109,3 +109,19 @@ def test_an_episode_that_hangs_is_reported_and_its_process_replaced(valkey_url: 
     reports = [json.loads(one) for one in redis_client.lrange(seen.keys.errors, 0, -1)]
     assert [(one["worker"], one["reason"]) for one in reports] == [(seat, "an episode lasted longer than 1 s")]
     assert run.events()[-1]["digest"] == quiet_digest(CARTPOLE)
+
+
+def test_nothing_lives_on_when_a_master_with_a_private_server_is_killed(processes: Processes) -> None:
+    run = processes.master(*flags({**WALKER, "generations": 500}), "--run", "gone", "--workers", 2, "--json")
+    wait_for(lambda: len(run.events("generation")) >= 2, "generation 2")
+    run.signal(signal.SIGKILL)
+    wait_for(lambda: not processes.living(), "every process of the run is gone", 30)
+
+
+def test_a_closed_terminal_stops_a_run_that_can_be_resumed(processes: Processes) -> None:
+    run = processes.master(*flags({**WALKER, "generations": 500}), "--run", "hung-up", "--workers", 1, "--json")
+    wait_for(lambda: len(run.events("generation")) >= 2, "generation 2")
+    run.signal(signal.SIGHUP)
+    assert run.wait() == 130, run.said()
+    assert run.events("summary")[-1]["state"] == "stopped"
+    assert processes.living() == {}

@@ -268,12 +268,28 @@ def test_a_fingerprint_that_differs_from_the_runs_first_is_noted_though_its_work
     assert not bench.collector.uniform and bench.collector.numerics == "1" * 32
 
 
+def test_a_run_without_a_worker_says_so_once_until_one_has_come_and_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench().open()
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    for _ in range(4):
+        bench.tick()
+        now[0] += module.LONELY_SECONDS / 2 + 0.1
+    assert len(bench.notes) == 1 and "no worker is here" in bench.notes[0]
+    bench.server.lives = {"a-1-abcdef": ({"host": "a"}, now[0] + 1)}
+    bench.tick()
+    for _ in range(4):
+        now[0] += module.LONELY_SECONDS / 2 + 0.1
+        bench.tick()
+    assert len(bench.notes) == 2
+
+
 def test_who_refuses_is_named_and_not_counted() -> None:
     bench = Bench().open()
     bench.worker("a", refuses="Refusal: another table")
     bench.worker("b")
     bench.tick()
-    assert bench.notes == ["1 worker cannot join: Refusal: another table"]
+    assert bench.notes == ["1 worker on a cannot join: Refusal: another table"]
     assert bench.shown[-1] == {"workers": 1, "answered": 0, "slots": 7}
     bench.tick()
     assert (bench.server.progress["workers"], bench.server.progress["answered"]) == ("1", "0/7")
@@ -288,7 +304,7 @@ def test_a_run_whose_environment_everybody_refuses_ends(monkeypatch: pytest.Monk
     bench.tick()
     now[0] += module.REFUSING_SECONDS + 1
     if ends:
-        with pytest.raises(EnvironmentFailure, match=r"^it does not repeat itself$"):
+        with pytest.raises(EnvironmentFailure, match=r"^no worker can join; the one on a says: it does not repeat itself$"):
             bench.tick()
     else:
         bench.tick()

@@ -18,8 +18,8 @@ from es_queue.protocol.memory_channel import MemoryServer, MemoryWorkerChannel
 from tests.ring import QUICK
 from tests.tiny import eventually
 from workers import life as life_module
-from workers.life import Life, Pace
-from workers.rollout import Watch
+from workers.life import Life, Pace, leave_in_outage
+from workers.rollout import Leaving, Watch
 
 CLOCKS = replace(QUICK, leave_poll=0.01, beat=0.02)
 RUNNING = Orders("running")
@@ -125,6 +125,23 @@ def test_an_orphan_leaves_and_a_child_stays() -> None:
         assert eventually(lambda: orphan.leaving == "its RQ worker is gone")
         assert eventually(lambda: channel.looks > 3)
     assert watch.leaving == ""
+
+
+def test_nobody_who_must_leave_waits_for_redis_to_come_back() -> None:
+    watch = Watch()
+    look = leave_in_outage(watch, None)
+    look(1.0)
+    watch.leaving = "SIGTERM"
+    with pytest.raises(Leaving):
+        look(2.0)
+
+
+def test_an_orphan_does_not_wait_for_redis_either() -> None:
+    watch = Watch()
+    leave_in_outage(watch, os.getppid())(1.0)
+    with pytest.raises(Leaving):
+        leave_in_outage(watch, os.getppid() + 1)(1.0)
+    assert watch.leaving == "its RQ worker is gone"
 
 
 def test_a_server_that_does_not_answer_is_a_reason_to_leave_and_the_thread_goes_on() -> None:

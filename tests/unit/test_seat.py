@@ -122,7 +122,7 @@ def test_a_seat_is_an_rq_job(monkeypatch: pytest.MonkeyPatch) -> None:
 def sitting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[Callable[..., None]], MemoryServer]]:
     """Sits with ``serve`` in place of the real work; returns the run's server."""
     server = MemoryServer(config=b"{}")
-    monkeypatch.setattr(redis_channel, "RedisWorkerChannel", lambda client, run, worker, name: MemoryWorkerChannel(server, worker, run))
+    monkeypatch.setattr(redis_channel, "RedisWorkerChannel", lambda client, run, worker, name, again: MemoryWorkerChannel(server, worker, run))
     monkeypatch.setattr(seat, "private_folder", lambda: tmp_path)
     monkeypatch.setattr(seat, "reseed_global_generators", lambda: None)
     before = signal.getsignal(signal.SIGTERM)
