@@ -17,6 +17,7 @@ import es_queue
 from es_queue.errors import RunFolderError
 from es_queue.noise import FOLDER_VARIABLE
 from es_queue.numerics import numeric_environment
+from es_queue.protocol.clocks import MASTER_PID
 from master.embedded import bound_to_parent
 
 #: Waits before a worker that keeps ending is started again; one that lived longer than the last begins anew.
@@ -163,7 +164,7 @@ class LocalWorkers:
 
     def _environment(self) -> dict[str, str]:
         noise = {} if self._noise_folder is None else {FOLDER_VARIABLE: str(self._noise_folder.absolute())}
-        return {**numeric_environment(), **os.environ, **noise, "RQ_REDIS_URL": self._redis_url}
+        return {**numeric_environment(), **os.environ, **noise, "RQ_REDIS_URL": self._redis_url, MASTER_PID: str(os.getpid())}
 
 
 def session_members(session: int) -> set[Identity]:

@@ -18,15 +18,28 @@ GONE_SECONDS = 10.0
 MASTERLESS_SECONDS = 60.0  # a master that comes back by --resume within this time, or three leases, finds its workers
 
 
-def leave_in_outage(watch: Watch, parent: int | None) -> Callable[[float], None]:
-    """For a channel's ``on_outage``: whoever must leave does not wait until Redis is back.
+def orphaned(parent: int | None, master: int | None) -> str:
+    """Why this process has nobody left to work for; empty while it has.
 
-    parent: process that must stay our parent, None where that means nothing. Raises Leaving.
+    parent: process that must stay our parent; master: one that must live; None where that means nothing
     """
+    if parent is not None and os.getppid() != parent:
+        return ORPHANED
+    if master is not None:
+        try:
+            os.kill(master, 0)
+        except ProcessLookupError:
+            return "the es-master that started this worker is gone"
+        except PermissionError:
+            return ""
+    return ""
+
+
+def leave_in_outage(watch: Watch, parent: int | None, master: int | None = None) -> Callable[[float], None]:
+    """For a channel's ``on_outage``: whoever must leave does not wait until Redis is back. It raises Leaving."""
 
     def look(seconds: float) -> None:
-        if parent is not None and os.getppid() != parent:
-            watch.leaving = watch.leaving or ORPHANED
+        watch.leaving = watch.leaving or orphaned(parent, master)
         if watch.leaving:
             raise Leaving
 
@@ -53,7 +66,7 @@ class Life(threading.Thread):
     """A daemon thread with a channel of its own (rule 7): the episodes' thread may be in an episode for minutes.
 
     about:      what the worker's hash says of it, read at each beat
-    parent:     process that must stay our parent, None where that means nothing; an orphan leaves
+    parent, master: see ``orphaned``; an orphan leaves
     wall_limit: seconds that an episode may last; ``expire`` is called when one lasts longer
     elsewhere:  whether another run's seat waits; asked when the run has no master
     run_ended:  whether the run was seen to have ended, or to be gone
@@ -61,11 +74,13 @@ class Life(threading.Thread):
 
     def __init__(
         self, channel: WorkerChannel, watch: Watch, about: Callable[[], dict[str, str]], clocks: Clocks,
-        *, wall_limit: float, expire: Callable[[], None], parent: int | None = None, speak: Callable[[str], None] | None = None,
+        *, wall_limit: float, expire: Callable[[], None], parent: int | None = None, master: int | None = None,
+        speak: Callable[[str], None] | None = None,
         elsewhere: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip
         super().__init__(name="es-queue-life", daemon=True)
         self._channel, self._watch, self._about, self._clocks = channel, watch, about, clocks
+        self._master = master
         self._wall_limit, self._expire, self._parent, self._speak, self._elsewhere = wall_limit, expire, parent, speak, elsewhere
         self._ends = time.monotonic() + clocks.seat_lease
         self._over = threading.Event()
@@ -110,8 +125,8 @@ class Life(threading.Thread):
 
     def _reason(self, now: float) -> str:
         """Why the worker must leave now; empty while it may stay."""
-        if self._parent is not None and os.getppid() != self._parent:
-            return ORPHANED
+        if alone := orphaned(self._parent, self._master):
+            return alone
         orders = self._channel.orders()
         if orders.state is not None:
             self._seen = now

@@ -21,7 +21,7 @@ from es_queue.errors import EsQueueError
 from es_queue.numerics import fix_numeric_environment
 from es_queue.private_folder import private_folder
 from es_queue.protocol.channel import PAUSED, RUNNING
-from es_queue.protocol.clocks import Clocks, clocks_from_environment
+from es_queue.protocol.clocks import MASTER_PID, Clocks, clocks_from_environment
 from es_queue.protocol.keys import parse_seat_id
 from es_queue.settings import config_from_json
 
@@ -100,7 +100,7 @@ class Seat:
         single_threaded_blas()
         guard = CrashGuard(self.rq_name)
         self._parent = os.getppid() if self._horse else None
-        patience = Again(on_outage=leave_in_outage(watch, self._parent))
+        patience = Again(on_outage=leave_in_outage(watch, self._parent, master_of_local_worker()))
         channel = RedisWorkerChannel(self._client, self.run, worker_id(platform.node()), self.rq_name, patience)
         time.sleep(guard.enter())
         try:
@@ -173,7 +173,7 @@ class Seat:
         from workers.rollout import Leaving
 
         client = client_like(self._client)
-        own = RedisWorkerChannel(client, self.run, channel.worker, self.rq_name, Again(60, leave_in_outage(watch, self._parent)))
+        own = RedisWorkerChannel(client, self.run, channel.worker, self.rq_name, Again(60, leave_in_outage(watch, self._parent, master_of_local_worker())))
 
         def expire() -> None:
             channel_text = {"time": time.time(), "worker": channel.worker, "environment": config.env, "reason": f"an episode lasted longer than {config.wall_limit:g} s"}
@@ -183,7 +183,7 @@ class Seat:
                 end_this_process()
 
         return Life(
-            own, watch, about, self.clocks, wall_limit=config.wall_limit, expire=expire, parent=self._parent,
+            own, watch, about, self.clocks, wall_limit=config.wall_limit, expire=expire, parent=self._parent, master=master_of_local_worker(),
             speak=lambda text: self.say(f"{about().get('generation', '')} {text}"), elsewhere=lambda: another_waits(client, self.queue, self.run),
         )  # fmt: skip
 
@@ -199,6 +199,12 @@ def figures(server: Any, watch: Watch, pace: Pace) -> dict[str, str]:
         return {}
     shown = "" if server.generation is None else f"generation {server.generation}"
     return {"block": server.block, "late": str(server.late), "blocks": str(server.blocks), "steps": str(watch.steps), "steps_per_second": f"{pace.rate():.0f}", "generation": shown}
+
+
+def master_of_local_worker() -> int | None:
+    """The es-master that started this worker beside itself: when it is killed, nobody else would tell the worker to go."""
+    pid = os.environ.get(MASTER_PID, "")
+    return int(pid) if pid.isdigit() else None
 
 
 def is_horse() -> bool:

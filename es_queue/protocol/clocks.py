@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from es_queue.errors import UsageError
 
 VARIABLE = "ES_QUEUE_CLOCKS"
+MASTER_PID = "ES_QUEUE_MASTER_PID"  # set for the workers that a master starts beside itself
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +20,7 @@ from es_queue.protocol.memory_channel import MemoryServer, MemoryWorkerChannel
 from tests.ring import QUICK
 from tests.tiny import eventually
 from workers import life as life_module
-from workers.life import Life, Pace, leave_in_outage
+from workers.life import Life, Pace, leave_in_outage, orphaned
 from workers.rollout import Leaving, Watch
 
 CLOCKS = replace(QUICK, leave_poll=0.01, beat=0.02)
@@ -142,6 +144,16 @@ def test_an_orphan_does_not_wait_for_redis_either() -> None:
     with pytest.raises(Leaving):
         leave_in_outage(watch, os.getppid() + 1)(1.0)
     assert watch.leaving == "its RQ worker is gone"
+
+
+def test_a_local_worker_leaves_when_the_master_that_started_it_is_gone() -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    assert orphaned(None, os.getpid()) == "" and orphaned(os.getppid(), None) == ""
+    assert orphaned(None, ended.pid) == "the es-master that started this worker is gone"
+    channel, watch = Told(), Watch()
+    with living(channel, watch, master=ended.pid):
+        assert eventually(lambda: "es-master" in watch.leaving)
 
 
 def test_a_server_that_does_not_answer_is_a_reason_to_leave_and_the_thread_goes_on() -> None:
