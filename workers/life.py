@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from es_queue.protocol.channel import PAUSED, RUNNING, WorkerChannel
 from es_queue.protocol.clocks import Clocks
@@ -25,14 +26,23 @@ def orphaned(parent: int | None, master: int | None) -> str:
     """
     if parent is not None and os.getppid() != parent:
         return ORPHANED
-    if master is not None:
-        try:
-            os.kill(master, 0)
-        except ProcessLookupError:
-            return "the es-master that started this worker is gone"
-        except PermissionError:
-            return ""
+    if master is not None and not lives(master):
+        return "the es-master that started this worker is gone"
     return ""
+
+
+def lives(pid: int) -> bool:
+    """Whether a process runs; one that is dead and that nobody has waited for does not (seen where there is a /proc)."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (OSError, IndexError):
+        return not Path("/proc/self/stat").exists()
 
 
 def leave_in_outage(watch: Watch, parent: int | None, master: int | None = None) -> Callable[[float], None]:

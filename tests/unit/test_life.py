@@ -146,6 +146,14 @@ def test_an_orphan_does_not_wait_for_redis_either() -> None:
     assert watch.leaving == "its RQ worker is gone"
 
 
+def test_a_master_that_is_dead_but_not_waited_for_is_gone() -> None:
+    zombie = subprocess.Popen([sys.executable, "-c", ""])
+    try:
+        assert eventually(lambda: orphaned(None, zombie.pid) != "")
+    finally:
+        zombie.wait()
+
+
 def test_a_local_worker_leaves_when_the_master_that_started_it_is_gone() -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
