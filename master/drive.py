@@ -11,11 +11,10 @@ from typing import Any, Protocol
 
 from es_queue.commands import shown_command
 from es_queue.errors import DecodeError, FencedError
-from es_queue.numerics import bytes_digest
 from es_queue.protocol import keys
 from es_queue.protocol.channel import FAILED, FINISHED, STOPPED
 from es_queue.protocol.clocks import Clocks
-from es_queue.protocol.connection import safe_name
+from es_queue.protocol.connection import holds_secret
 from es_queue.protocol.messages import Task
 from es_queue.protocol.redis_channel import RedisMasterChannel
 from master.checkpoint import Checkpoints, write_atomically
@@ -24,7 +23,7 @@ from master.embedded import EmbeddedServer
 from master.household import Household
 from master.learn import Record
 from master.local_workers import LocalWorkers
-from master.loop import Loop, Outcome
+from master.loop import Loop, Outcome, Sink, digest_of
 from master.options import Launch
 from master.place import Place
 from master.seats import Keeper
@@ -35,16 +34,10 @@ from master.state import FINAL, RunState
 LEAVE_SECONDS = 5.0
 
 
-class View(Protocol):
-    """What a session says: ``Report`` for the command line, less for Python."""
+class View(Sink, Protocol):
+    """What a session says besides: ``Report`` for the command line, less for Python."""
 
     def started(self, about: dict[str, str]) -> None: ...
-
-    def generation(self, record: Record) -> None: ...
-
-    def live(self, figures: Record) -> None: ...
-
-    def note(self, text: str) -> None: ...
 
     def summary(self, record: Record) -> None: ...
 
@@ -92,7 +85,7 @@ class Drive:
         self._household, self._ended = household, False
         channel.again.on_outage = self._outage
         self._collector = Collector(channel, token, holder, clocks, config.block, household, view.live, view.note, session.interrupted)
-        self._loop = Loop(channel, setup.learner, token, setup.table.digest, self._collector, view, self._checkpoints, clocks, keep_going)
+        self._loop = Loop(channel, setup.learner, token, setup.table.digest, self._collector, view, self._checkpoints, keep_going)
 
     def adoptable(self, state: RunState) -> str | None:
         """The open publication, when it is whole and of exactly this state's parameters."""
@@ -107,7 +100,7 @@ class Drive:
             return None
         if found.publication != task.publication or not found.whole:
             return None
-        return task.publication if task.digest == bytes_digest(vector.astype("<f4").tobytes()) else None
+        return task.publication if task.digest == digest_of(vector) else None
 
     def run(self, state: RunState, adopted: str | None) -> dict[str, Any]:
         """Train to the end, or leave a run that can be resumed, whatever ends it; the error itself is what is raised.
@@ -151,7 +144,7 @@ class Drive:
     def _redis_flag(self, flag: str) -> str:
         """How a command is told the server; a URL with a secret belongs into RQ_REDIS_URL, so it has no flag."""
         url = self._session.url
-        return f" {flag} {url}" if safe_name(url) == url else " (RQ_REDIS_URL must hold this server's URL there)"
+        return f" {flag} {url}" if not holds_secret(url) else " (RQ_REDIS_URL must hold this server's URL there)"
 
     # --- ends
 
@@ -207,7 +200,7 @@ class Drive:
         best = self._checkpoints.best
         return {
             "state": name, "reason": state.reason, "run": self._place.run, "run_dir": str(self._place.run_dir),
-            "digest": bytes_digest(vector.astype("<f4").tobytes()), "generation": state.generation,
+            "digest": digest_of(vector), "generation": state.generation,
             "env_steps": state.counters.env_steps, "episodes": state.counters.episodes, "seconds": round(state.counters.seconds, 3),
             "eval_mean": figures.mean if figures else None, "eval_std": figures.std if figures else None,
             "eval_min": figures.least if figures else None, "eval_episodes": figures.count if figures else None,

@@ -16,7 +16,6 @@ from es_queue.numerics import bytes_digest
 from es_queue.plan import most_slots
 from es_queue.protocol import messages
 from es_queue.protocol.channel import RUNNING, MasterChannel, Publish
-from es_queue.protocol.clocks import Clocks
 from es_queue.protocol.messages import Task
 from master import checkpoint
 from master.budget import reason_to_stop
@@ -68,10 +67,10 @@ class Loop:
 
     def __init__(
         self, channel: MasterChannel, learner: Learner, token: str, noise_digest: str, collector: Collector, sink: Sink,
-        checkpoints: checkpoint.Checkpoints | None, clocks: Clocks, keep_going: Callable[[Record], bool] = lambda _: True,
+        checkpoints: checkpoint.Checkpoints | None, keep_going: Callable[[Record], bool] = lambda _: True,
     ) -> None:  # fmt: skip
         self._channel, self._learner, self._token, self._noise = channel, learner, token, noise_digest
-        self._collector, self._sink, self._checkpoints, self._clocks = collector, sink, checkpoints, clocks
+        self._collector, self._sink, self._checkpoints = collector, sink, checkpoints
         self._keep_going = keep_going
         self._most = most_slots(learner.config, learner.strategy.per_slot)
         self._config: RunConfig = learner.config
@@ -90,7 +89,7 @@ class Loop:
         while state.stage != FINAL:
             ledger = self._open(state, adopted)
             adopted = None
-            self._collect(state, ledger)
+            self._collect(ledger)
             state = self._close(state, ledger)
         return self._finale(state)
 
@@ -100,12 +99,12 @@ class Loop:
         """Publish the generation: parameters, and the blocks of its evaluation, its centre and its slots."""
         began = time.monotonic()
         vector = self._learner.strategy.published(state.strategy)
-        clip = self._config.obs_clip
-        statistics = state.statistics(clip)
+        statistics = state.statistics(self._config.obs_clip)
         wanted = self._wanted(state)
-        ledger = self._publish(state, vector, statistics.mean, statistics.std, wanted, adopted)
+        digest = digest_of(vector)
+        ledger = self._publish(state, vector, digest, statistics.mean, statistics.std, wanted, adopted)
         self._record = {
-            "generation": state.generation, "publication": ledger.publication, "digest": bytes_digest(vector.tobytes()),
+            "generation": state.generation, "publication": ledger.publication, "digest": digest,
             "bytes_published": 4 * len(vector), "seconds_publish": time.monotonic() - began, "step_limit": state.step_limit,
         }  # fmt: skip
         return ledger
@@ -119,21 +118,23 @@ class Loop:
         return wanted
 
     def _publish(
-        self, state: RunState, vector: Floats, mean: Floats, std: Floats, wanted: dict[str, int], adopted: str | None = None
-    ) -> Ledger:
+        self, state: RunState, own: Floats, digest: str, mean: Floats, std: Floats, wanted: dict[str, int], adopted: str | None = None,
+        chosen: Floats | None = None,
+    ) -> Ledger:  # fmt: skip
+        """``own``: what the state's strategy publishes, with its digest; ``chosen`` goes out in its place."""
         # The final episodes are published after the closing generation, so under the next number.
         publication = adopted or f"{state.generation + (state.stage == FINAL)}.{self._token}"
-        data = vector.astype("<f4").tobytes()
+        data = (own if chosen is None else chosen).astype("<f4").tobytes()
         task = Task(
-            publication, self._learner.strategy.sigma(state.strategy), state.step_limit, len(vector), bytes_digest(data),
+            publication, self._learner.strategy.sigma(state.strategy), state.step_limit, len(own), digest if chosen is None else bytes_digest(data),
             mean.astype("<f4").tobytes(), std.astype("<f4").tobytes(), self._noise, self._collector.poll(),
         )  # fmt: skip
         ledger = Ledger(publication, self._expectations(state, wanted), wanted)
-        centre = self._learner.strategy.centre(self._learner.strategy.published(state.strategy))
+        centre = self._learner.strategy.centre(own)
         state = replace(state, epoch=messages.token_number(self._token))
         saved = checkpoint.encode(self._config, self._learner.spec, self._channel.run, state, centre)
         often = len(saved) <= REDIS_CHECKPOINT_BYTES or state.generation % REDIS_CHECKPOINT_EVERY == 0
-        what = Publish(publication, task.encode(), (), self._config.to_json(), self._progress(state), self._history(), saved if often else None)
+        what = Publish(publication, task.encode(), (), self._config.to_json(), self._progress(state, digest), self._history(), saved if often else None)
         self._collector.open(ledger, what, data, adopted=adopted is not None)
         self._save(state, saved)
         return ledger
@@ -163,7 +164,7 @@ class Loop:
 
     # --- collect
 
-    def _collect(self, state: RunState, ledger: Ledger) -> None:
+    def _collect(self, ledger: Ledger) -> None:
         """Until every wanted slot is answered and nothing more is asked for."""
         began = time.monotonic()
         self._collector.collect(ledger)
@@ -259,10 +260,10 @@ class Loop:
         """The chosen parameters play the final episodes; whatever comes out is the result."""
         best = state.best or self._learner.chosen(state, float("nan"))
         vector = self._learner.strategy.published(state.strategy)
-        digest = bytes_digest(vector.tobytes())
+        digest = digest_of(vector)
         chosen = np.zeros_like(vector)
         chosen[: len(best.parameters)] = best.parameters
-        ledger = self._publish(state, chosen, best.mean, best.std, {messages.FINAL: self._config.final_episodes})
+        ledger = self._publish(state, vector, digest, best.mean, best.std, {messages.FINAL: self._config.final_episodes}, chosen=chosen)
         self._collector.collect(ledger)
         figures = figures_of(returns_of(ledger.ordered(messages.FINAL)))
         if self._checkpoints is not None:
@@ -272,17 +273,21 @@ class Loop:
 
     # --- what people read
 
-    def _progress(self, state: RunState) -> Mapping[str, str]:
+    def _progress(self, state: RunState, digest: str) -> Mapping[str, str]:
         shown = {name: value for name, value in self._record.items() if value is not None and name != "publication"}
         renamed = {f"reward_{name}": shown[f"return_{name}"] for name in ("mean", "max") if f"return_{name}" in shown}
         about = {"state": RUNNING, "stage": state.stage, "env": self._config.env, "strategy": self._config.strategy, "noise": self._noise}
         last = {"eval_mean": state.last_evaluation} if state.last_evaluation is not None else {}
-        digest = bytes_digest(self._learner.strategy.published(state.strategy).astype("<f4").tobytes())
         return texts({**shown, **renamed, **about, **last, "digest": digest, "generation": state.generation, "updated": f"{time.time():.3f}"})
 
     def _history(self) -> Mapping[str, str] | None:
         """The last closed generation, once it is closed."""
         return texts(self._record) if "seconds_update" in self._record else None
+
+
+def digest_of(vector: Floats) -> str:
+    """BLAKE2b-128 of the bytes that are published: little-endian float32."""
+    return bytes_digest(vector.astype("<f4").tobytes())
 
 
 def eta(config: RunConfig, seconds: float, env_steps: int, generation: int) -> float | None:

@@ -80,7 +80,7 @@ def make_loop(setup: Setup, server: MemoryServer, sink: Sink, checkpoints: Any =
     token = take(channel, "test", QUICK, wait=True)
     interrupted = more.pop("interrupted", lambda: False)
     collector = Collector(channel, token, "test", QUICK, setup.config.block, None, sink.live, sink.note, interrupted)
-    return Loop(channel, setup.learner, token, setup.table.digest, collector, sink, checkpoints, QUICK, **more)
+    return Loop(channel, setup.learner, token, setup.table.digest, collector, sink, checkpoints, **more)
 
 
 def run_ring(config: RunConfig, count: int = 1, state: RunState | None = None, **more: Any) -> tuple[Outcome, Sink]:

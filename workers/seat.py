@@ -100,7 +100,8 @@ class Seat:
         single_threaded_blas()
         guard = CrashGuard(self.rq_name)
         self._parent = os.getppid() if self._horse else None
-        patience = Again(on_outage=leave_in_outage(watch, self._parent, master_of_local_worker()))
+        self._master = master_of_local_worker()
+        patience = Again(on_outage=leave_in_outage(watch, self._parent, self._master))
         channel = RedisWorkerChannel(self._client, self.run, worker_id(platform.node()), self.rq_name, patience)
         time.sleep(guard.enter())
         try:
@@ -173,7 +174,7 @@ class Seat:
         from workers.rollout import Leaving
 
         client = client_like(self._client)
-        own = RedisWorkerChannel(client, self.run, channel.worker, self.rq_name, Again(60, leave_in_outage(watch, self._parent, master_of_local_worker())))
+        own = RedisWorkerChannel(client, self.run, channel.worker, self.rq_name, Again(60, leave_in_outage(watch, self._parent, self._master)))
 
         def expire() -> None:
             channel_text = {"time": time.time(), "worker": channel.worker, "environment": config.env, "reason": f"an episode lasted longer than {config.wall_limit:g} s"}
@@ -183,7 +184,7 @@ class Seat:
                 end_this_process()
 
         return Life(
-            own, watch, about, self.clocks, wall_limit=config.wall_limit, expire=expire, parent=self._parent, master=master_of_local_worker(),
+            own, watch, about, self.clocks, wall_limit=config.wall_limit, expire=expire, parent=self._parent, master=self._master,
             speak=lambda text: self.say(f"{about().get('generation', '')} {text}"), elsewhere=lambda: another_waits(client, self.queue, self.run),
         )  # fmt: skip
 

@@ -84,6 +84,11 @@ def safe_name(url: str) -> str:
     return f"{parts.scheme}://{hidden}{parts.path}"
 
 
+def holds_secret(url: str) -> bool:
+    """Whether something of the URL is not for people: then it belongs into the environment, not on a command line."""
+    return safe_name(url) != url
+
+
 def url_from_environment() -> str | None:
     return os.environ.get("RQ_REDIS_URL") or os.environ.get("REDIS_URL") or None
 
