@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from es_queue.episode_rules import parse_floor, parse_patience, parse_stall, parse_step_limit, parse_target
 from es_queue.errors import UsageError
+from es_queue.schedules import parse_schedule
 
 if TYPE_CHECKING:
     from es_queue.config import RunConfig
@@ -21,6 +22,8 @@ OPTIMIZERS = {"openai_es": ("adam", "sgd"), "pgpe": ("clipup", "adam", "sgd"), "
 MIRRORED = ("openai_es", "pgpe", "ars")
 #: Text options that a TOML file may also give as a bare number.
 NUMBERS_AS_TEXT = ("step_limit", "reward_floor", "target_reward")
+#: Fewer episodes say too little to throw training away for.
+ROLLBACK_EPISODES = 50
 #: Beyond it a float no longer holds every whole number, so it cannot stand for one.
 EXACT_FLOAT = 2**53
 
@@ -171,6 +174,11 @@ def refuse_combinations(config: RunConfig) -> None:
     _refuse_population(config)
     _refuse_optimizer(config)
     _refuse_foreign_options(config)
+    if config.rollback and (config.eval_every == 0 or config.eval_episodes < ROLLBACK_EPISODES):
+        raise UsageError(
+            f"rollback needs evaluations of at least {ROLLBACK_EPISODES} episodes, but eval_every is {config.eval_every} and "
+            f"eval_episodes is {config.eval_episodes}: set --eval-episodes {ROLLBACK_EPISODES} or more, or leave rollback out"
+        )
     if config.eval_every == 0 and config.target_reward not in ("auto", "none"):
         raise UsageError(
             f"target_reward is {config.target_reward}, but eval_every is 0 and only evaluations are held against it: "
@@ -184,6 +192,15 @@ def _refuse_unreadable_forms(config: RunConfig) -> None:
     parse_patience(config.patience)
     parse_stall(config.stall)
     parse_target(config.target_reward)
+    _refuse_schedules(config)
+
+
+def _refuse_schedules(config: RunConfig) -> None:
+    schedules = {name: parse_schedule(name, getattr(config, name)) for name in ("learning_rate_schedule", "sigma_schedule", "decay_schedule")}
+    if schedules["sigma_schedule"].lowest <= 0:
+        raise UsageError(f"sigma_schedule is {config.sigma_schedule}, but without any perturbation nothing is learnt: use factors above 0")
+    if config.decay_schedule != "constant" and not (config.l2 or config.weight_decay):
+        raise UsageError(f"decay_schedule is {config.decay_schedule}, but l2 and weight_decay are 0: set one of them, or leave the schedule out")
 
 
 def _refuse_population(config: RunConfig) -> None:

@@ -2,62 +2,29 @@
 
 from __future__ import annotations
 
-import argparse
-import difflib
 import os
 import re
-import sys
-import textwrap
 import tomllib
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-import es_queue
 from es_queue.config import RunConfig, default_of, option_fields
 from es_queue.errors import UsageError
 from es_queue.recipes import recipe_for
 from es_queue.settings import from_values, unknown_option
 from es_queue.validation import checked_value, number_or_text
+from master.asks import Ask, asked, checked_run
+from master.flags import COMMAND_LINE, LAUNCH_NAMES, RESUMABLE, dashed, joined, make_parser, refuse_unknown
 
-#: What --resume may change: how long a run goes on and how its end is measured, never what was trained so far.
-RESUMABLE = ("generations", "max_steps", "max_seconds", "target_reward", "final_episodes")
+__all__ = ["RESUMABLE", "Launch", "checked_changes", "parse", "read_settings", "recipe_values", "resolve"]
+
 #: A recipe's search settings are one tuned set: they are left out whole when one of these is chosen otherwise.
 TUNED_TOGETHER = ("strategy", "policy", "optimizer")
 #: More local processes than any one host serves well; it catches a slip of the keyboard.
 MOST_WORKERS = 4096
 
-COMMAND_LINE = "the command line"
 SCHEMES = ("redis://", "rediss://", "unix://")
-RUN_ID = re.compile(r"[a-z0-9-]{1,40}", re.ASCII)
-
-DESCRIPTION = """\
-Train a policy with Evolution Strategies on RQ workers.
-
-  es-master --env BipedalWalker-v3
-      on a private server, with local workers
-  es-master --env BipedalWalker-v3 --redis-url redis://host:6379
-      with "rq worker --url redis://host:6379" on any host, at any time
-"""
-EPILOG = """\
-A setting comes from its flag, else from the --config file, else from the
-built-in recipe for the environment, else from the default shown here.
-
-exit codes: 0 done, 2 bad usage, 3 Redis, 4 run busy or taken over,
-            5 environment, 6 run folder, 130 interrupted
-"""
-METAVARS = {
-    "env": "ID",
-    "env_arg": "KEY=VALUE",
-    "wrapper": "MODULE:CLASS",
-    "hidden": "N,N",
-    "step_limit": "LIMIT",
-    "reward_floor": "X",
-    "patience": "N,D",
-    "stall": "I:X:N",
-    "target_reward": "X",
-}
-
 
 @dataclass(frozen=True)
 class Launch:
@@ -66,6 +33,10 @@ class Launch:
     redis_url: None starts a private server; kept out of repr, for it may hold a password
     workers:   local worker processes, None for the command's own choice
     run:       id of a new run, None to derive one; ``resume`` is the id of an existing one
+    seeds:     one run for each of them instead of one run
+    warm_start: checkpoint or run folder whose policy a new run begins with
+    listen:    address of the private server for other hosts, "" for the command's own choice, None for none
+    ask:       what is wanted of a run that another process drives; then nothing is trained here
     """
 
     redis_url: str | None = field(default=None, repr=False)
@@ -77,6 +48,10 @@ class Launch:
     noise_dir: Path | None = None
     quiet: bool = False
     json: bool = False
+    seeds: tuple[int, ...] = ()
+    warm_start: Path | None = None
+    listen: str | None = None
+    ask: Ask | None = None
 
 
 def parse(argv: list[str] | None) -> tuple[dict[str, Any], Launch]:
@@ -85,17 +60,31 @@ def parse(argv: list[str] | None) -> tuple[dict[str, Any], Launch]:
     ``argv`` is the command line without the program's name, None for this process's own. Raises UsageError
     for all that cannot be; --help and --version print and end the process.
     """
-    given, unknown = _parser().parse_known_args(_joined(argv))
-    _refuse_unknown(unknown)
+    given, unknown = make_parser().parse_known_args(joined(argv))
+    refuse_unknown(unknown)
     named = vars(given)
     path = named.pop("config", None)
-    launch = _launch({one.name: named.pop(one.name) for one in fields(Launch) if one.name in named})
+    ask = asked(named)
+    launch = replace(_launch({one.name: named.pop(one.name) for one in fields(Launch) if one.name in named}), ask=ask)
     values = {} if path is None else read_settings(Path(path))
     for name, value in named.items():
         values[name] = _checked_flag(option_fields()[name], value)
     if launch.resume is not None:
         _refuse_changes(values)
+    _refuse_beside(launch, values)
     return values, launch
+
+
+def _refuse_beside(launch: Launch, values: dict[str, Any]) -> None:
+    """What cannot stand beside --stop and the like, beside --seeds, and --listen beside a server that is named."""
+    if launch.ask is not None:
+        trained = [name for name in ("run", "resume", "workers", "seeds", "warm_start", "listen") if getattr(launch, name) not in (None, ())]
+        if trained or values:
+            raise UsageError(f"--{launch.ask.verb} asks something of a run and trains nothing, so leave --{dashed([*trained, *values][0])} out")
+    if launch.seeds and "seed" in values:
+        raise UsageError("--seed and --seeds are both given: --seeds names all seeds, so leave --seed out")
+    if launch.listen is not None and launch.redis_url is not None:
+        raise UsageError("--listen opens the private server, but a Redis is named (by --redis-url, RQ_REDIS_URL or REDIS_URL), so none is started: leave one out")
 
 
 def resolve(values: dict[str, Any]) -> RunConfig:
@@ -127,7 +116,7 @@ def read_settings(path: Path) -> dict[str, Any]:
         name = key.replace("-", "_")
         if name in values:
             raise UsageError(f"{path} has {name} twice, with a dash and with an underscore: keep one")
-        if name in {"config", "version", *(one.name for one in fields(Launch))}:
+        if name in LAUNCH_NAMES:
             raise UsageError(f"{path} has {key!r}, which only the command line takes: use --{name.replace('_', '-')}")
         if name not in option_fields():
             raise UsageError(unknown_option(key, str(path)))
@@ -151,125 +140,6 @@ def _toml(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path}, line {line}: not TOML: {reason}") from None
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}; es-master --help explains all options")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="es-master",
-        usage="es-master --env ID [options]",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        allow_abbrev=False,
-        argument_default=argparse.SUPPRESS,
-        formatter_class=lambda prog: _Formatter(prog, max_help_position=30),
-        add_help=False,
-    )
-    _add_launch_options(parser.add_argument_group("launch"))
-    groups: dict[str, argparse._ArgumentGroup] = {}
-    for one in option_fields().values():
-        title = one.metadata["group"]
-        if title not in groups:
-            groups[title] = parser.add_argument_group(title)
-        _add_option(groups[title], one)
-    return parser
-
-
-class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """Description and epilog as written; help texts wrapped to the terminal, between 60 and 120 columns."""
-
-    def __init__(self, prog: str, max_help_position: int = 30) -> None:
-        super().__init__(prog, max_help_position=max_help_position)
-        self._width = max(60, min(self._width, 120))
-
-    def _split_lines(self, text: str, width: int) -> list[str]:
-        # argparse would break a flag such as --max-steps at its dashes.
-        return textwrap.wrap(text, width, break_on_hyphens=False)
-
-
-def _add_launch_options(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
-    add("-h", "--help", action="help", help="show this text and end")
-    add("--version", action="version", version=f"es-queue {es_queue.__version__}", help="show the version and end")
-    add("--redis-url", metavar="URL", help="Redis or Valkey to work over; other users of this host see it in the process list, so put a password in RQ_REDIS_URL [default: RQ_REDIS_URL, then REDIS_URL, then a private server]")
-    add("--workers", metavar="N", help="local workers to start [processes; default: one a core with a private server, none with --redis-url]")
-    add("--queue", metavar="NAME", help="RQ queue on which the workers' seats are offered [default: default]")
-    add("--run", metavar="ID", help="id of the new run: a-z, 0-9 and dashes, at most 40 [default: made from environment and time]")
-    add("--run-dir", metavar="PATH", help="folder for the run's checkpoints and logs [default: named after the run]")
-    add("--resume", metavar="RUN", help=f"go on with a run; only {', '.join('--' + _dashed(name) for name in RESUMABLE)} may change")
-    add("--config", metavar="FILE", help="TOML file of settings by the names of these options, from task to machinery; a flag wins over it")
-    add("--noise-dir", metavar="PATH", help="folder of the noise table that all processes of this host share [default: ES_QUEUE_NOISE_DIR, then the user's cache]")
-    add("--quiet", action="store_true", help="print warnings, errors and the summary alone")
-    add("--json", action="store_true", help="print progress as JSON, a line a generation")
-
-
-def _add_option(group: argparse._ArgumentGroup, one: Field[Any]) -> None:
-    flag = f"--{_dashed(one.name)}"
-    # A percent sign is argparse's own in a help text.
-    text = _explained(one).replace("%", "%%")
-    if one.type == "bool":
-        group.add_argument(flag, action=argparse.BooleanOptionalAction, help=text)
-        return
-    repeatable = one.name in ("env_arg", "wrapper")
-    metavar = METAVARS.get(one.name) or {"int": "N", "float": "X"}.get(str(one.type), "NAME")
-    group.add_argument(flag, metavar=metavar, action="append" if repeatable else "store", help=text)
-
-
-def _explained(one: Field[Any]) -> str:
-    """Effect, allowed values, unit and default of an option."""
-    choices = one.metadata["choices"]
-    listed = f"one of {', '.join(choices)}" if choices else ""
-    default = "required" if one.name == "env" else f"default: {_default_shown(one.default)}"
-    return f"{one.metadata['text']} [{'; '.join(filter(None, (listed, one.metadata['unit'], default)))}]"
-
-
-def _default_shown(default: Any) -> str:
-    if isinstance(default, bool):
-        return "on" if default else "off"
-    if isinstance(default, tuple):
-        return ",".join(map(str, default)) or "none"
-    return f"{default:g}" if isinstance(default, float) else str(default)
-
-
-def _dashed(name: str) -> str:
-    return name.replace("_", "-")
-
-
-def _flags() -> list[str]:
-    names = [*option_fields(), *(one.name for one in fields(Launch)), "config", "help", "version"]
-    switches = [name for name, one in option_fields().items() if one.type == "bool"]
-    return [f"--{_dashed(name)}" for name in names] + [f"--no-{_dashed(name)}" for name in switches]
-
-
-def _joined(argv: list[str] | None) -> list[str] | None:
-    """``--reward-floor -1e3`` as one word: argparse takes a negative number with an exponent for a flag."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    joined: list[str] = []
-    for word in words:
-        negative = word.startswith("-") and not isinstance(number_or_text(word), str)
-        if negative and joined and joined[-1] in _flags():
-            joined[-1] += f"={word}"
-        else:
-            joined.append(word)
-    return joined
-
-
-def _refuse_unknown(unknown: list[str]) -> None:
-    """Raise UsageError for the first word that is no option. Values are not repeated: one may be a password."""
-    for word in unknown:
-        if word.startswith("-") and word != "--":
-            flag = word.partition("=")[0]
-            near = difflib.get_close_matches(flag, _flags(), n=3)
-            hint = f"did you mean {' or '.join(near)}?" if near else "es-master --help lists all options"
-            raise UsageError(f"{COMMAND_LINE} has the unknown flag {flag!r}; {hint}")
-    words = [word for word in unknown if word != "--"]
-    if words:
-        shown = "a word" if "://" in words[0] else repr(words[0])
-        raise UsageError(f"{COMMAND_LINE} has {shown} without a flag before it; es-master --help lists all options")
-
-
 def _checked_flag(one: Field[Any], value: Any) -> Any:
     numeric = one.type in ("int", "float") and isinstance(value, str)
     return checked_value(one, number_or_text(value) if numeric else value, COMMAND_LINE)
@@ -277,18 +147,23 @@ def _checked_flag(one: Field[Any], value: Any) -> Any:
 
 def _launch(given: dict[str, Any]) -> Launch:
     for name, value in given.items():
-        if value == "":
-            raise UsageError(f"{name} is empty in {COMMAND_LINE}: leave --{_dashed(name)} out or give it a value")
+        if value == "" and name != "listen":
+            raise UsageError(f"{name} is empty in {COMMAND_LINE}: leave --{dashed(name)} out or give it a value")
     for name in ("run", "resume"):
-        if name in given and not RUN_ID.fullmatch(given[name]):
-            raise UsageError(f"{name} is {given[name]!r} in {COMMAND_LINE}: use 1 to 40 of a-z, 0-9 and dashes")
-    if "run" in given and "resume" in given:
-        raise UsageError(f"{COMMAND_LINE} has --run and --resume: --resume names the run already, so leave --run out")
+        if name in given:
+            checked_run(name, given[name])
     if "workers" in given:
         given["workers"] = _workers(given["workers"])
-    for name in ("run_dir", "noise_dir"):
+    if "seeds" in given:
+        from master.seeds import parse_seeds
+
+        given["seeds"] = parse_seeds(given["seeds"])
+    for name in ("run_dir", "noise_dir", "warm_start"):
         if name in given:
             given[name] = Path(given[name])
+    for name in ("run", "seeds", "warm_start"):
+        if name in given and "resume" in given:
+            raise UsageError(f"{COMMAND_LINE} has --{dashed(name)} and --resume, which goes on with a run as it is: leave --{dashed(name)} out")
     return Launch(**{**given, "redis_url": _redis_url(given.get("redis_url"))})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from es_queue.config import AUTO, RunConfig
 from es_queue.errors import UsageError
+from es_queue.schedules import pace_of
 from es_queue.strategies.ars import ARS
 from es_queue.strategies.base import Batch, NoiseRows, State, Strategy
 from es_queue.strategies.openai_es import OpenaiES
@@ -14,8 +15,11 @@ __all__ = ["STRATEGIES", "Batch", "NoiseRows", "State", "Strategy", "make_strate
 STRATEGIES: dict[str, type[Strategy]] = {"ars": ARS, "openai_es": OpenaiES, "pgpe": PGPE}
 
 
-def make_strategy(config: RunConfig, size: int) -> Strategy:
-    """The configured strategy for policies of ``size`` parameters. Raises UsageError for what cannot be."""
+def make_strategy(config: RunConfig, size: int, generation: int = 0) -> Strategy:
+    """The configured strategy for policies of ``size`` parameters, with its rates as scheduled for a generation.
+
+    Raises UsageError for what cannot be.
+    """
     if config.strategy not in STRATEGIES:
         raise UsageError(f"no strategy is called {config.strategy!r}; there are {', '.join(STRATEGIES)}")
     kind = STRATEGIES[config.strategy]
@@ -23,7 +27,7 @@ def make_strategy(config: RunConfig, size: int) -> Strategy:
     _refuse_optimizer(config, kind)
     if size < 1:
         raise UsageError("the policy has no parameters to train")
-    return kind(config, size)
+    return kind(config, size, pace_of(config, generation))
 
 
 def _refuse_population(config: RunConfig, kind: type[Strategy]) -> None:

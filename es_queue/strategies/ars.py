@@ -34,7 +34,8 @@ class ARS(Strategy):
             return self.stay(state)
         weights = (fitness[:, 0] - fitness[:, 1]) / (len(kept) * float(fitness.std()))
         gradient = weighted_rows(batch.noise, batch.noise_indices[kept], weights, self.size)
-        step = ((self.config.learning_rate or self.LEARNING_RATE) * gradient).astype(np.float32)
+        rate = (self.config.learning_rate or self.LEARNING_RATE) * self.pace.learning_rate
+        step = (rate * gradient).astype(np.float32)
         after: State = {"parameters": self.moved(state["parameters"], step)}
         return after, self.figures(after, norm(gradient), norm(step))
 

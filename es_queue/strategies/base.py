@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.config import AUTO, RunConfig
+from es_queue.schedules import Pace
 from es_queue.strategies.shaping import BY_SIGN
 from es_queue.sums import NoiseRows, norm
 
@@ -49,10 +50,11 @@ class Strategy(ABC):
     #: True when workers must send Σ_t sign(r_t) as fitness.
     fitness_by_sign: bool
 
-    def __init__(self, config: RunConfig, size: int) -> None:
-        """For policies of ``size`` parameters. Use ``make_strategy``, which refuses what cannot be."""
+    def __init__(self, config: RunConfig, size: int, pace: Pace = Pace()) -> None:  # noqa: B008 - it is frozen
+        """For policies of ``size`` parameters, with rates at ``pace``. Use ``make_strategy``, which refuses what cannot be."""
         self.config = config
         self.size = size
+        self.pace = pace
         self.fitness_by_sign = self.shapes and config.shaping in BY_SIGN
 
     def optimizer_name(self) -> str:
@@ -81,13 +83,17 @@ class Strategy(ABC):
 
     def sigma(self, state: State) -> float:
         """The deviation of the perturbations; goes to workers as a float32, and to people."""
-        return self.config.sigma or self.SIGMA
+        return (self.config.sigma or self.SIGMA) * self.pace.sigma
 
     def individuals(
         self, published: NDArray[np.float32], sigma: float, noise: NDArray[np.float32]
     ) -> NDArray[np.float32]:
         """θ + σε and θ − σε for each row of ``noise`` [S, size], float32 [S, 2, size], in float32 arithmetic."""
         return mirrored(self.centre(published), np.float32(sigma) * noise)
+
+    def taken_over(self, state: State, before: Strategy) -> State:
+        """``state``, which ``before`` made, as this strategy of other settings or of a later generation begins with it."""
+        return state
 
     # --- what the master learns
 
@@ -130,7 +136,7 @@ class Strategy(ABC):
 
     def moved(self, parameters: NDArray[np.float32], step: NDArray[np.float32]) -> NDArray[np.float32]:
         """(1 − weight_decay)(θ + step), float32 [size]; the decay passes through no optimizer."""
-        return np.float32(1 - self.config.weight_decay) * (parameters + step)
+        return np.float32(1 - self.config.weight_decay * self.pace.decay) * (parameters + step)
 
 
 def mirrored(centre: NDArray[np.float32], steps: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.config import RunConfig
+from es_queue.schedules import Pace
 from es_queue.strategies.base import Batch, Info, State, Strategy
 from es_queue.strategies.optimizers import make_optimizer
 from es_queue.strategies.shaping import utilities
@@ -29,13 +30,12 @@ class OpenaiES(Strategy):
     #: Adam's is about the step of each parameter. SGD's is large because g is (without 1/σ, of ranks) small.
     LEARNING_RATES: ClassVar[dict[str, float]] = {"adam": 0.03, "sgd": 0.5}
 
-    def __init__(self, config: RunConfig, size: int) -> None:
+    def __init__(self, config: RunConfig, size: int, pace: Pace = Pace()) -> None:  # noqa: B008 - it is frozen
         """For policies of ``size`` parameters."""
-        super().__init__(config, size)
+        super().__init__(config, size, pace)
         name = self.optimizer_name()
-        self.optimizer = make_optimizer(
-            name, config.learning_rate or self.LEARNING_RATES[name], config.momentum
-        )
+        rate = (config.learning_rate or self.LEARNING_RATES[name]) * pace.learning_rate
+        self.optimizer = make_optimizer(name, rate, config.momentum)
 
     def start(self, parameters: NDArray[np.float32]) -> State:
         """``parameters`` and the optimizer's moments."""
@@ -53,4 +53,4 @@ class OpenaiES(Strategy):
         shaped = utilities(self.config.shaping, batch.fitness)
         weights = (shaped[:, 0] - shaped[:, 1]) / shaped.size
         climb = weighted_rows(batch.noise, batch.noise_indices, weights, self.size)
-        return climb - self.config.l2 * parameters.astype(np.float64)
+        return climb - self.config.l2 * self.pace.decay * parameters.astype(np.float64)

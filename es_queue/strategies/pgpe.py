@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.config import RunConfig
+from es_queue.schedules import Pace
 from es_queue.strategies.base import Batch, Info, State, Strategy, mirrored
 from es_queue.strategies.optimizers import make_optimizer
 from es_queue.strategies.shaping import utilities
@@ -30,22 +31,23 @@ class PGPE(Strategy):
     #: Length ‖σ‖ of the first perturbations, in longest steps (the paper's guideline).
     RADIUS: ClassVar[float] = 15.0
 
-    def __init__(self, config: RunConfig, size: int) -> None:
-        """For policies of ``size`` parameters."""
-        super().__init__(config, size)
+    def __init__(self, config: RunConfig, size: int, pace: Pace = Pace()) -> None:  # noqa: B008 - it is frozen
+        """For policies of ``size`` parameters. A schedule of the learning rate slows ClipUp's longest step with it."""
+        super().__init__(config, size, pace)
         name = self.optimizer_name()
         learning_rate = config.learning_rate or self.LEARNING_RATES[name]
         # Other optimizers' rates are no lengths: their first radius is that of ClipUp's default.
         longest = self.SPEED * (learning_rate if name == "clipup" else self.LEARNING_RATES["clipup"])
         self.max_speed = config.max_speed or longest
-        self.optimizer = make_optimizer(name, learning_rate, config.momentum, self.max_speed)
+        speed = self.max_speed * pace.learning_rate
+        self.optimizer = make_optimizer(name, learning_rate * pace.learning_rate, config.momentum, speed)
 
     # --- what is published: the centre, then the deviations
 
     def start(self, parameters: NDArray[np.float32]) -> State:
         """``parameters``, ``sigma`` float32 [size] and the optimizer's moments."""
         first = self.config.sigma or self.RADIUS * self.max_speed / math.sqrt(self.size)
-        sigma = np.full(self.size, first, np.float32)
+        sigma = np.full(self.size, first * self.pace.sigma, np.float32)
         return {**super().start(parameters), "sigma": sigma, **self.optimizer.start(self.size)}
 
     def published(self, state: State) -> NDArray[np.float32]:
@@ -65,6 +67,14 @@ class PGPE(Strategy):
     ) -> NDArray[np.float32]:
         """μ ± σ⊙ε with the published σ, float32 [S, 2, size]; the scalar ``sigma`` is not used."""
         return mirrored(self.centre(published), published[self.size :] * noise)
+
+    def taken_over(self, state: State, before: Strategy) -> State:
+        """The learnt σ scaled: to the root mean square that ``--set sigma`` names, else by what the schedule changed."""
+        factor = self.pace.sigma / before.pace.sigma if before.pace.sigma > 0 else 1.0
+        if self.config.sigma and self.config.sigma != before.config.sigma:
+            now = self.sigma(state)
+            factor = self.config.sigma * self.pace.sigma / now if now > 0 else 1.0
+        return state if factor == 1.0 else {**state, "sigma": (state["sigma"] * factor).astype(np.float32)}
 
     # --- what the master learns
 

@@ -10,6 +10,7 @@ import pytest
 
 from es_queue.config import RunConfig, option_fields
 from es_queue.errors import UsageError
+from master.flags import LAUNCH_NAMES
 from master.options import RESUMABLE, Launch, parse, recipe_values, resolve
 
 WALKER = "BipedalWalker-v3"
@@ -158,8 +159,8 @@ def test_help_names_every_option_and_keeps_to_the_terminal(columns: str, monkeyp
     text = capsys.readouterr().out
     assert ended.value.code == 0
     assert max(map(len, text.splitlines())) <= max(80, min(int(columns), 120))
-    for one in [*fields(RunConfig), *fields(Launch)]:
-        assert f"  --{one.name.replace('_', '-')}" in text
+    for name in [*option_fields(), *LAUNCH_NAMES]:
+        assert f"--{name.replace('_', '-')}" in text
     assert "put a password in RQ_REDIS_URL" in " ".join(text.split())
 
 
