@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from es_queue.config import RunConfig
+from es_queue.config import AUTO, NONE, RunConfig
+from es_queue.episode_rules import parse_target
+from es_queue.spaces import EnvironmentSpec
 from master.state import CLOSING, FINAL, TRAINING, RunState
 
 BUDGETS = ("generations", "max_steps", "max_seconds")
@@ -16,6 +18,14 @@ def reason_to_stop(config: RunConfig, state: RunState) -> str:
     counters = state.counters
     spent = {"generations": state.generation, "max_steps": counters.env_steps, "max_seconds": counters.seconds}
     return next((name for name in BUDGETS if getattr(config, name) and spent[name] >= getattr(config, name)), "")
+
+
+def target_of(config: RunConfig, spec: EnvironmentSpec) -> float | None:
+    """The return that ends the run, None for none."""
+    target = parse_target(config.target_reward)
+    if target == AUTO:
+        return spec.reward_threshold
+    return None if target == NONE else float(target)
 
 
 def reopened(config: RunConfig, state: RunState, target: float | None) -> RunState:

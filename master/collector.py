@@ -12,9 +12,10 @@ from es_queue.errors import EnvironmentFailure
 from es_queue.protocol import messages
 from es_queue.protocol.channel import MasterChannel, Publish, Reconciled
 from es_queue.protocol.clocks import Clocks
-from es_queue.protocol.messages import Block
+from es_queue.protocol.messages import Block, publication_generation
 from master.collect import Ledger, blocks_of
 from master.learn import Record
+from master.requests import Requests
 
 BLOCK_SECONDS = 0.5
 READ_AT_ONCE = 1000
@@ -29,7 +30,7 @@ class Interrupted(Exception):  # noqa: N818 - it is no error: a person asked to 
 class Housekeeper(Protocol):
     """What else must be looked after each second while the master waits."""
 
-    def tick(self, channel: MasterChannel, workers: Mapping[str, Mapping[str, str]], served: bool) -> list[str]: ...
+    def tick(self, channel: MasterChannel, workers: Mapping[str, Mapping[str, str]], served: bool, paused: bool) -> list[str]: ...
 
 
 class Collector:
@@ -42,7 +43,12 @@ class Collector:
     def __init__(
         self, channel: MasterChannel, token: str, holder: str, clocks: Clocks, block: int, housekeeper: Housekeeper | None,
         live: Callable[[Record], None], note: Callable[[str], None], interrupted: Callable[[], bool] = lambda: False,
+        requests: Requests | None = None,
     ) -> None:  # fmt: skip
+        self.requests = requests or Requests(channel, note)
+        self._paused_at: float | None = None
+        self._paused_for = 0.0
+        self._answered_at = time.time()
         self._channel, self._token, self._holder, self._clocks, self._block = channel, token, holder, clocks, block
         self._housekeeper, self._live, self._note, self._interrupted = housekeeper, live, note, interrupted
         self._what = Publish("", b"", (), "", {})
@@ -117,11 +123,11 @@ class Collector:
     # --- reading
 
     def collect(self, ledger: Ledger) -> None:
-        """Until the ledger is complete. Raises Interrupted, FencedError, RedisError, EnvironmentFailure."""
-        while not ledger.complete():
+        """Until the ledger is complete and the run not paused. Raises Interrupted, FencedError, RedisError, EnvironmentFailure."""
+        while self.requests.paused or not ledger.complete():
             wait = min(self._clocks.collect_wait, max(0.001, self._next - time.monotonic()))
             self.read(ledger, wait)
-            if self._interrupted():
+            if self._interrupted() or self.requests.stop:
                 raise Interrupted
             if time.monotonic() >= self._next or ledger.needs_reconcile:
                 self.tick(ledger)
@@ -141,14 +147,17 @@ class Collector:
         self._channel.discard(ledger.publication, refused)
         self._cursor = entries[-1].id
         self._served = self._served or bool(ledger.contributors)
+        if len(refused) < len(fresh):
+            self._answered_at = time.time()
 
     # --- each second
 
     def tick(self, ledger: Ledger) -> None:
-        """Renew, notice loss, reconcile, look after workers, show."""
+        """Take up requests, renew, notice loss, reconcile, look after workers, show."""
         began = time.monotonic()
         self._next = began + min(self._clocks.renew, self._clocks.reconcile)
         ledger.needs_reconcile = False
+        self._take_up(publication_generation(ledger.publication))
         stored = self._channel.renew(self._token, self._holder, self._clocks.lease, self._shown(ledger), self._refused + ledger.refused)
         if stored.publication != ledger.publication or not stored.whole:
             self._note("Redis has lost this generation: it is published again")
@@ -160,9 +169,24 @@ class Collector:
             self._cursor = "0"
             ledger.remember_deaths(self._channel.deaths())
         self._look_after(ledger)
-        seen = self._channel.reconcile(self._token, ledger.owed(self._most(ledger), time.monotonic() < self._grace, self._give_way))
+        owed = ledger.owed(self._most(ledger), time.monotonic() < self._grace, self._give_way)
+        # What is owed to nobody leaves todo: the workers of a paused run finish what they hold and wait.
+        seen = self._channel.reconcile(self._token, replace(owed, ranges=()) if self.requests.paused else owed)
         if seen is not None:
             self._reconciled(ledger, seen)
+
+    def _take_up(self, generation: int) -> None:
+        """What people ask; the time that a pause takes is no time of the run."""
+        self.requests.look(generation)
+        now = time.monotonic()
+        if self._paused_at is not None:
+            self._paused_for += now - self._paused_at
+        self._paused_at = now if self.requests.paused else None
+
+    def paused_since(self) -> float:
+        """Seconds of pause since the last call."""
+        paused, self._paused_for = self._paused_for, 0.0
+        return paused
 
     def _most(self, ledger: Ledger) -> int:
         return max(1, min(messages.MAX_BLOCK, self._sizes(ledger).get(messages.TRAIN, 1)))
@@ -210,9 +234,10 @@ class Collector:
             self.uniform = False
             self._note(f"mixed fleet: the run began with fingerprint {self.numerics[:8]}, so bits are not promised: {hosts_of(self._workers)}")
         if self._housekeeper is not None:
-            self._give_way = self._housekeeper.tick(self._channel, self._workers, self._served)
+            self._give_way = self._housekeeper.tick(self._channel, self._workers, self._served, bool(self.requests.paused))
         done, total = ledger.answered()
-        self._live({"workers": len(self._workers), "answered": done, "slots": total})
+        waiting = {"waiting": f"paused by {self.requests.paused}"} if self.requests.paused else {}
+        self._live({"workers": len(self._workers), "answered": done, "slots": total, **waiting})
 
     def _note_refusals(self, refusing: dict[str, dict[str, str]]) -> None:
         """Name them; when nobody else comes and the environment is to blame, the run cannot go on."""
@@ -240,7 +265,8 @@ class Collector:
 
     def _shown(self, ledger: Ledger) -> dict[str, str]:
         done, total = ledger.answered()
-        return {"workers": str(len(self._workers)), "answered": f"{done}/{total}", "updated": f"{time.time():.3f}"}
+        moments = {"updated": f"{time.time():.3f}", "answered_at": f"{self._answered_at:.3f}"}
+        return {"workers": str(len(self._workers)), "answered": f"{done}/{total}", **moments, **self.requests.progress()}
 
     def late_since(self) -> int:
         """Answers that came too late since the last call, as living workers count them."""

@@ -19,6 +19,7 @@ from es_queue.protocol.messages import Task
 from es_queue.protocol.redis_channel import RedisMasterChannel
 from master.checkpoint import Checkpoints, write_atomically
 from master.collector import Collector, Interrupted
+from master.course import Course
 from master.embedded import EmbeddedServer
 from master.household import Household
 from master.learn import Record
@@ -26,6 +27,7 @@ from master.local_workers import LocalWorkers
 from master.loop import Loop, Outcome, Sink, digest_of
 from master.options import Launch
 from master.place import Place
+from master.requests import Requests
 from master.seats import Keeper
 from master.setup import Setup
 from master.state import FINAL, RunState
@@ -84,7 +86,10 @@ class Drive:
         household = Household(session.private_server, workers, self._keeper, view.note)
         self._household, self._ended = household, False
         channel.again.on_outage = self._outage
-        self._collector = Collector(channel, token, holder, clocks, config.block, household, view.live, view.note, session.interrupted)
+        self._requests = Requests(channel, view.note, Course(setup.learner).refusal)
+        self._collector = Collector(
+            channel, token, holder, clocks, config.block, household, view.live, view.note, session.interrupted, self._requests
+        )
         self._loop = Loop(channel, setup.learner, token, setup.table.digest, self._collector, view, self._checkpoints, keep_going)
 
     def adoptable(self, state: RunState) -> str | None:
@@ -102,14 +107,16 @@ class Drive:
             return None
         return task.publication if task.digest == digest_of(vector) else None
 
-    def run(self, state: RunState, adopted: str | None) -> dict[str, Any]:
+    def run(self, state: RunState, adopted: str | None, was: str | None = None) -> dict[str, Any]:
         """Train to the end, or leave a run that can be resumed, whatever ends it; the error itself is what is raised.
 
+        was: the run's state as its last master left it; a paused run stays so.
         Interrupted before the first publish it raises KeyboardInterrupt: there is nothing to go on with.
         """
         self._session.looping = True
         try:
             self._view.started(self._about(state))
+            self._requests.begin(state.changes, was)
             return self._finished(self._loop.run(state, adopted))
         except Interrupted:
             if self._loop.current_or_none() is not None:

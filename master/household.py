@@ -18,10 +18,10 @@ class Household:
     def __init__(self, server: EmbeddedServer | None, workers: LocalWorkers | None, keeper: Keeper, note: Callable[[str], None]) -> None:
         self._server, self._workers, self._keeper, self._note = server, workers, keeper, note
 
-    def tick(self, channel: MasterChannel, workers: Mapping[str, Mapping[str, str]], served: bool) -> list[str]:
+    def tick(self, channel: MasterChannel, workers: Mapping[str, Mapping[str, str]], served: bool, paused: bool) -> list[str]:
         """Restart what has ended, keep seats open; returns workers that should give way to another run."""
         self._restart_workers()
-        return self._keeper.tick(channel, workers, served)
+        return self._keeper.tick(channel, workers, served, paused)
 
     def outage(self, seconds: float) -> None:
         """Redis did not answer: start our own server again, or say that we wait for somebody else's."""

@@ -15,12 +15,13 @@ from es_queue.figures import Figures, figures_of
 from es_queue.numerics import bytes_digest
 from es_queue.plan import most_slots
 from es_queue.protocol import messages
-from es_queue.protocol.channel import RUNNING, MasterChannel, Publish
+from es_queue.protocol.channel import MasterChannel, Publish
 from es_queue.protocol.messages import Task
 from master import checkpoint
 from master.budget import reason_to_stop
 from master.collect import Expectations, Ledger
 from master.collector import Collector, Interrupted
+from master.course import Course, told
 from master.learn import (
     Closed,
     Learner,
@@ -33,6 +34,7 @@ from master.learn import (
     steps_of,
     training_record,
 )
+from master.rollback import fallen, kept_anchor, rolled_back
 from master.state import CLOSING, FINAL, TRAINING, Best, Counters, Floats, RunState
 
 __all__ = ["Interrupted", "Loop", "Outcome"]
@@ -72,9 +74,11 @@ class Loop:
         self._channel, self._learner, self._token, self._noise = channel, learner, token, noise_digest
         self._collector, self._sink, self._checkpoints = collector, sink, checkpoints
         self._keep_going = keep_going
+        self._course = Course(learner)
         self._most = most_slots(learner.config, learner.strategy.per_slot)
         self._config: RunConfig = learner.config
         self._record: Record = {}
+        self._paused = 0.0
         self._saved = 0.0
         self._began = time.monotonic()
         self._current: tuple[RunState, bytes] | None = None
@@ -98,6 +102,8 @@ class Loop:
     def _open(self, state: RunState, adopted: str | None) -> Ledger:
         """Publish the generation: parameters, and the blocks of its evaluation, its centre and its slots."""
         began = time.monotonic()
+        self._learner = self._course.learner_at(state)
+        self._config = self._learner.config
         vector = self._learner.strategy.published(state.strategy)
         statistics = state.statistics(self._config.obs_clip)
         wanted = self._wanted(state)
@@ -106,6 +112,7 @@ class Loop:
         self._record = {
             "generation": state.generation, "publication": ledger.publication, "digest": digest,
             "bytes_published": 4 * len(vector), "seconds_publish": time.monotonic() - began, "step_limit": state.step_limit,
+            "changed": told(one for one in state.changes if one.generation == state.generation) or None,
         }  # fmt: skip
         return ledger
 
@@ -132,10 +139,11 @@ class Loop:
         ledger = Ledger(publication, self._expectations(state, wanted), wanted)
         centre = self._learner.strategy.centre(own)
         state = replace(state, epoch=messages.token_number(self._token))
-        saved = checkpoint.encode(self._config, self._learner.spec, self._channel.run, state, centre)
+        saved = checkpoint.encode(self._course.config, self._learner.spec, self._channel.run, state, centre)
         often = len(saved) <= REDIS_CHECKPOINT_BYTES or state.generation % REDIS_CHECKPOINT_EVERY == 0
         what = Publish(publication, task.encode(), (), self._config.to_json(), self._progress(state, digest), self._history(), saved if often else None)
         self._collector.open(ledger, what, data, adopted=adopted is not None)
+        self._collector.requests.published()
         self._save(state, saved)
         return ledger
 
@@ -171,7 +179,8 @@ class Loop:
         while self._more(ledger):
             self._collector.extend(ledger)
             self._collector.collect(ledger)
-        self._record["seconds_wait"] = time.monotonic() - began
+        self._paused = self._collector.paused_since()
+        self._record["seconds_wait"] = time.monotonic() - began - self._paused
 
     def _more(self, ledger: Ledger) -> bool:
         """More slots of the same publication, as a pure function of its answers."""
@@ -196,11 +205,13 @@ class Loop:
         least = self._config.population // self._learner.strategy.per_slot
         done = closed(ledger, least, self._config.min_steps)
         judged = self._learner.judged(state, done)
+        if self._config.rollback:
+            judged = kept_anchor(state, judged, done.evaluation)
         confirmed = judged.best is not None and judged.best.confirmed
         figures: dict[str, float] = {}
         after = judged
         if state.stage == TRAINING and not confirmed:
-            after, figures = self._learner.learn(judged, done)
+            after, figures = self._next(state, judged, done)
         uniform = state.reproducible and self._collector.uniform
         after = replace(after, counters=self._counted(state, done, ledger), reproducible=uniform, numerics=self._collector.numerics)
         self._record |= {**training_record(done), **episodes_record(done, self._config.episodes), **evaluation_record(done, judged), **figures}
@@ -212,6 +223,17 @@ class Loop:
         refuse_hopeless(after, self._config)
         return self._staged(after, confirmed)
 
+    def _next(self, state: RunState, judged: RunState, done: Closed) -> tuple[RunState, dict[str, float]]:
+        """The next generation's search: what was learnt or what is gone back to, under the settings of that generation."""
+        if self._config.rollback and fallen(judged, done.evaluation):
+            back, figures = rolled_back(judged), {"rolled_back": float(judged.anchor.generation if judged.anchor else 0)}
+            before = self._course.strategy_at(back.changes, int(figures["rolled_back"]))
+            self._sink.note(f"generation {state.generation} evaluated below the best of generation {figures['rolled_back']:.0f}: the search goes back to that")
+        else:
+            back, figures = self._learner.learn(judged, done)
+            before = self._learner.strategy
+        return self._course.turned(back, self._collector.requests.take_changes(), before), figures
+
     def _staged(self, state: RunState, confirmed: bool) -> RunState:
         """Training goes on, or its last parameters are evaluated, or the final episodes are played."""
         if confirmed:
@@ -219,7 +241,7 @@ class Loop:
         if state.stage == CLOSING:
             return replace(state, stage=FINAL)
         going = self._keep_going(dict(self._record))
-        reason = reason_to_stop(self._config, state) if going else "stopped by the caller"
+        reason = reason_to_stop(self._course.config_at(state.changes, state.generation), state) if going else "stopped by the caller"
         return replace(state, stage=CLOSING, reason=reason) if reason else state
 
     def _counted(self, state: RunState, done: Closed, ledger: Ledger) -> Counters:
@@ -237,8 +259,9 @@ class Loop:
     def _elapsed(self) -> float:
         """Seconds since the last call: what this generation took of the run's life."""
         now = time.monotonic()
-        took, self._began = now - self._began, now
-        return took
+        took, self._began = now - self._began - self._paused, now
+        self._paused = 0.0
+        return max(0.0, took)
 
     def _totals(self, state: RunState, done: Closed) -> Record:
         counters = state.counters
@@ -276,7 +299,9 @@ class Loop:
     def _progress(self, state: RunState, digest: str) -> Mapping[str, str]:
         shown = {name: value for name, value in self._record.items() if value is not None and name != "publication"}
         renamed = {f"reward_{name}": shown[f"return_{name}"] for name in ("mean", "max") if f"return_{name}" in shown}
-        about = {"state": RUNNING, "stage": state.stage, "env": self._config.env, "strategy": self._config.strategy, "noise": self._noise}
+        changes = told(one for one in state.changes if one.generation <= state.generation)
+        shown.pop("changed", None)
+        about = {"changed": changes.rpartition("; ")[2], "origin": state.origin, **self._collector.requests.progress(), "stage": state.stage, "env": self._config.env, "strategy": self._config.strategy, "noise": self._noise}
         last = {"eval_mean": state.last_evaluation} if state.last_evaluation is not None else {}
         return texts({**shown, **renamed, **about, **last, "digest": digest, "generation": state.generation, "updated": f"{time.time():.3f}"})
 

@@ -49,14 +49,17 @@ class Keeper:
         self._settled = 0.0
         self._trouble: set[str] = set()
 
-    def tick(self, channel: MasterChannel, workers: Mapping[str, Mapping[str, str]], served: bool) -> list[str]:
+    def tick(self, channel: MasterChannel, workers: Mapping[str, Mapping[str, str]], served: bool, paused: bool = False) -> list[str]:
         """Open what is missing; returns the workers that should give way to another run.
 
-        ``served``: whether any answer has ever counted. Raises RedisError when no worker that comes can serve.
+        ``served``: whether any answer has ever counted; ``paused``: a paused run keeps no worker from another. Raises RedisError when no worker that comes can serve.
         """
         self._served = self._served or served
         try:
             self._name_foreign()
+            if paused:
+                close_seats(self._client, self._queue, self._run)
+                return sorted(workers) if self._others_waiting(channel) else []
             poorer = self._poorer_runs(channel, len(workers))
             if poorer:
                 close_seats(self._client, self._queue, self._run)
@@ -85,9 +88,13 @@ class Keeper:
 
     def _poorer_runs(self, channel: MasterChannel, mine: int) -> dict[str, int]:
         """Other runs with a waiting seat and at least two workers fewer than this one."""
+        return {run: count for run, count in self._others_waiting(channel).items() if mine - count >= 2}
+
+    def _others_waiting(self, channel: MasterChannel) -> dict[str, int]:
+        """Other runs that train and have a waiting seat, with the number of their workers."""
         waiting = {keys.parse_seat_id(name)[0] for name in open_ids(self._client, self._queue) if not is_of(name, self._run)}
         counts = {run: channel.other_workers(run) for run in waiting}
-        return {run: count for run, count in counts.items() if count is not None and mine - count >= 2}
+        return {run: count for run, count in counts.items() if count is not None}
 
     def _leavers(self, workers: Mapping[str, Mapping[str, str]], poorer: dict[str, int]) -> list[str]:
         """Half the difference to the poorest run leaves, then the counts are given time to settle."""

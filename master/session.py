@@ -16,9 +16,11 @@ from es_queue.protocol.channel import FAILED, STOPPED
 from es_queue.protocol.clocks import Clocks
 from es_queue.protocol.connection import ANY_ERROR, client_from_url, refusal, refuse_unfit, safe_name
 from es_queue.protocol.redis_channel import Again, RedisMasterChannel
+from es_queue.protocol.seats import standing
 from master import checkpoint
 from master.budget import reopened
 from master.checkpoint import Checkpoints, write_atomically
+from master.course import Course, without
 from master.drive import LEAVE_SECONDS, Drive, View
 from master.embedded import EmbeddedServer
 from master.learn import Record
@@ -127,10 +129,13 @@ class Session:
             view = self._make_view(place, setup.config, self._redis_name)
             for text in said:
                 view.note(text)
-            state = reopened(setup.config, state, setup.learner.target)
+            state = replace(state, changes=without(state.changes, changes))
+            now = Course(setup.learner).learner_at(state)
+            state = reopened(now.config, state, now.target)
             drive = Drive(self, place, setup, channel, view, holder, token, keep_going, resumed=True)
             adopted = drive.adoptable(state)
-        return drive.run(state, adopted)
+            was = standing(self.client, place.run)[0]
+        return drive.run(state, adopted, was)
 
     @contextmanager
     def _released(self, channel: RedisMasterChannel, token: str, seconds: int) -> Iterator[None]:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from es_queue.config import AUTO, NONE, RunConfig
+from es_queue.config import RunConfig
 from es_queue.environments import EnvironmentRequest, describe
-from es_queue.episode_rules import parse_patience, parse_stall, parse_step_limit, parse_target
+from es_queue.episode_rules import parse_patience, parse_stall, parse_step_limit
 from es_queue.errors import UsageError
 from es_queue.noise import NoiseTable, default_size
 from es_queue.normalization import RunningMoments
@@ -21,6 +21,7 @@ from es_queue.protocol.messages import TRAIN
 from es_queue.spaces import EnvironmentSpec
 from es_queue.strategies import make_strategy
 from es_queue.strategies.base import Strategy
+from master.budget import target_of
 from master.learn import Learner
 from master.state import RunState
 
@@ -86,11 +87,3 @@ def refuse_unfit(config: RunConfig, spec: EnvironmentSpec) -> None:
         )
     if config.action_noise > 0 and spec.action.kind != "box":
         raise UsageError(f"action_noise is {config.action_noise:g}, but {config.env} has no continuous actions: leave it 0")
-
-
-def target_of(config: RunConfig, spec: EnvironmentSpec) -> float | None:
-    """The return that ends the run, None for none."""
-    target = parse_target(config.target_reward)
-    if target == AUTO:
-        return spec.reward_threshold
-    return None if target == NONE else float(target)

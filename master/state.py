@@ -35,6 +35,47 @@ class Best:
 
 
 @dataclass(frozen=True)
+class Anchor:
+    """Where a rollback returns to: the whole search as it was when the best parameters were evaluated.
+
+    std, count: spread and number of the returns of that evaluation, whose mean is the best's
+    """
+
+    generation: int
+    strategy: State
+    moments: RunningMoments
+    step_limit: int
+    std: float
+    count: int
+
+    def to_arrays(self) -> Arrays:
+        return {f"anchor.{name}": value for name, value in (*self.strategy.items(), *self.moments.to_arrays().items())}
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("generation", "step_limit", "std", "count")}
+
+    @classmethod
+    def read(cls, arrays: Mapping[str, NDArray[Any]], values: Mapping[str, Any]) -> Anchor:
+        own = {name.removeprefix("anchor."): array for name, array in arrays.items() if name.startswith("anchor.")}
+        strategy = {name: array for name, array in own.items() if not name.startswith("moments_")}
+        return cls(strategy=strategy, moments=RunningMoments.from_arrays(own), **values)
+
+
+@dataclass(frozen=True)
+class Change:
+    """Settings that a person changed while the run was under way, from ``generation`` on.
+
+    by, time: who asked and when, by their own clock in seconds; id: the request, which counts once
+    """
+
+    generation: int
+    settings: dict[str, Any]
+    by: str = ""
+    time: float = 0.0
+    id: str = ""
+
+
+@dataclass(frozen=True)
 class Counters:
     """What a run has done in its whole life. env_steps is the figure that papers compare, and --max-steps counts."""
 
@@ -60,6 +101,8 @@ class RunState:
     numerics: fingerprint of the run's first worker; reproducible: whether every worker since had the same
     stage: training; closing, when the run ends and its last parameters are still to be evaluated; final, when
     the chosen parameters play their last episodes. reason: why the run ends.
+    changes: settings changed while it ran, some of them for generations to come; anchor: kept with --rollback alone
+    origin: what a warm start began with, in words; empty without one
     """
 
     generation: int
@@ -75,6 +118,9 @@ class RunState:
     epoch: int = 0
     numerics: str = ""
     counters: Counters = field(default_factory=Counters)
+    changes: tuple[Change, ...] = ()
+    anchor: Anchor | None = None
+    origin: str = ""
 
     def statistics(self, clip: float) -> FrozenStatistics:
         """What normalises this generation's observations."""
@@ -89,13 +135,15 @@ class RunState:
         arrays.update(self.moments.to_arrays())
         if self.best is not None:
             arrays.update({f"best.{name}": getattr(self.best, name) for name in ("parameters", "mean", "std")})
-        return arrays
+        return arrays if self.anchor is None else arrays | self.anchor.to_arrays()
 
     def to_dict(self) -> dict[str, Any]:
         """The scalars, as plain data."""
         best = None if self.best is None else {name: getattr(self.best, name) for name in ("generation", "eval_mean", "confirmed")}
-        names = ("generation", "step_limit", "stage", "reason", "confirm_mean", "last_evaluation", "reproducible", "epoch", "numerics")
-        return {**{name: getattr(self, name) for name in names}, "best": best, "counters": asdict(self.counters)}
+        names = ("generation", "step_limit", "stage", "reason", "confirm_mean", "last_evaluation", "reproducible", "epoch", "numerics", "origin")
+        changes = [asdict(one) for one in self.changes]
+        anchor = None if self.anchor is None else self.anchor.to_dict()
+        return {**{name: getattr(self, name) for name in names}, "best": best, "counters": asdict(self.counters), "changes": changes, "anchor": anchor}
 
     @classmethod
     def read(cls, arrays: Mapping[str, NDArray[Any]], values: Mapping[str, Any]) -> RunState:
@@ -108,6 +156,9 @@ class RunState:
             rest = {name: values[name] for name in ("stage", "reason", "confirm_mean", "last_evaluation", "reproducible", "epoch", "numerics")}
             counters = Counters(**values["counters"])
             moments = RunningMoments.from_arrays(arrays)
+            rest["changes"] = tuple(Change(**one) for one in values.get("changes", ()))  # what a run of version 0.1.0 had none of
+            rest["anchor"] = None if values.get("anchor") is None else Anchor.read(arrays, values["anchor"])
+            rest["origin"] = values.get("origin", "")
             return cls(int(values["generation"]), strategy, moments, int(values["step_limit"]), best=best, counters=counters, **rest)
         except (KeyError, TypeError, ValueError) as error:
             raise RunFolderError(f"the checkpoint does not hold a run's state: {type(error).__name__} {error}") from None

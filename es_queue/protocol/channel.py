@@ -157,6 +157,14 @@ class MasterChannel(ABC):
         """The newest reports of workers."""
 
     @abstractmethod
+    def requests(self) -> list[bytes]:
+        """What other terminals ask, oldest first, unchecked; a bounded number."""
+
+    @abstractmethod
+    def forget_requests(self, requests: Sequence[bytes]) -> None:
+        """Remove requests that were answered."""
+
+    @abstractmethod
     def other_workers(self, run: str) -> int | None:
         """How many workers another run has, None when it is not running or has no master."""
 

@@ -20,7 +20,7 @@
 | es:<run>:epoch               | string | fencing token "<n>-<nonce>"                                    | run      |
 | es:<run>:master              | string | the lease: who is master                                       | lease    |
 | es:<run>:checkpoint          | string | what resume needs, an .npz                                     | run      |
-| es:<run>:commands            | list   | requests from other terminals                                  | run      |
+| es:<run>:commands            | list   | requests from other terminals, as JSON                         | run      |
 | es:<run>:seatno              | string | counter of opened seats                                        | run      |
 
 "run": refreshed to 30 days by every publish, set to 24 hours when the run finishes.
@@ -106,10 +106,24 @@ def parse_seat_id(text: str) -> tuple[str, str]:
 
 # RQ's own keys that a seat looks at; read only.
 RQ_SUSPENDED = "rq:suspended"
+RQ_WORKERS = "rq:workers"
+RQ_QUEUES = "rq:queues"
 
 
 def rq_worker(name: str) -> str:
     return f"rq:worker:{name}"
+
+
+def rq_workers(queue: str) -> str:
+    return f"rq:workers:{queue}"
+
+
+def rq_pubsub(worker: str) -> str:
+    return f"rq:pubsub:{worker}"
+
+
+def rq_wip(queue: str) -> str:
+    return f"rq:wip:{queue}"
 
 
 def rq_queue(name: str) -> str:

@@ -42,6 +42,7 @@ class MemoryServer:
     lives: dict[str, tuple[dict[str, str], float]] = field(default_factory=dict)
     attempts: dict[str, int] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
+    commands: list[bytes] = field(default_factory=list)
     entries: int = 0
 
     def flush(self) -> None:
@@ -207,6 +208,14 @@ class MemoryMasterChannel(MasterChannel):
 
     def errors(self) -> list[str]:
         return list(self.server.errors[-20:])
+
+    def requests(self) -> list[bytes]:
+        with self.server.changed:
+            return list(self.server.commands[:100])
+
+    def forget_requests(self, requests: Sequence[bytes]) -> None:
+        with self.server.changed:
+            self.server.commands[:] = [one for one in self.server.commands if one not in requests]
 
     def other_workers(self, run: str) -> int | None:
         return None

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from importlib.resources import files
-from typing import Any, TypeVar
+from typing import Any
 
 import redis
 
-from es_queue.errors import DecodeError, FencedError, RedisError
+from es_queue.errors import DecodeError, FencedError
 from es_queue.protocol import keys
+from es_queue.protocol.again import Again
 from es_queue.protocol.channel import (
     RUNNING,
     Entry,
@@ -27,53 +27,13 @@ from es_queue.protocol.channel import (
 from es_queue.protocol.connection import is_outage, refusal
 from es_queue.protocol.messages import Block
 
+__all__ = ["Again", "RedisMasterChannel", "RedisWorkerChannel"]
+
 PIECE = 2**20  # parameters are fetched so that a slow reader costs the server 1 MiB, not the whole vector
 STAGED_SECONDS = 600
 ERRORS_KEPT = 200
 RUNS_LOOKED_AT = 500
-OUTAGE_SECONDS = 120.0
-
-T = TypeVar("T")
-
-
-def pauses(longest: float = 1.0) -> Iterator[float]:
-    """Growing, jittered pauses between tries, in seconds."""
-    pause = 0.02
-    while True:
-        yield pause * (0.5 + random.random() / 2)
-        pause = min(longest, pause * 2)
-
-
-class Again:
-    """Sends a command again until the server has answered: only for what may be sent twice.
-
-    on_outage: called after each failure with the seconds that the outage has lasted; what it raises ends the trying.
-    outages: failures so far. Raises RedisError in one sentence when the server stays away or refuses the command.
-    """
-
-    def __init__(self, seconds: float = OUTAGE_SECONDS, on_outage: Callable[[float], None] = lambda _: None) -> None:
-        self.seconds = seconds
-        self.on_outage = on_outage
-        self.outages = 0
-
-    def __call__(self, call: Callable[[], T]) -> T:
-        began = time.monotonic()
-        for pause in pauses():
-            try:
-                return call()
-            except redis.exceptions.AuthenticationError as error:
-                raise RedisError(f"Redis refused the user or password: {error}") from None
-            except redis.exceptions.RedisError as error:
-                if not is_outage(error):
-                    raise refusal(error) from None
-                self.outages += 1
-                gone = time.monotonic() - began
-                if gone > self.seconds:
-                    raise RedisError(f"Redis has been away or full for {gone:.0f} s: {error}") from None
-                self.on_outage(gone)
-                time.sleep(pause)
-        raise AssertionError("pauses never end")
-
+REQUESTS_READ = 100
 
 def _flat(mapping: Mapping[str, Any]) -> list[Any]:
     return [part for pair in mapping.items() for part in pair]
@@ -241,6 +201,14 @@ class RedisMasterChannel(MasterChannel):
                 self._client.zrem(keys.RUNS, *gone)
 
         self.again(prune)  # twice: yes; a run that comes back meanwhile is listed again by its next publish
+
+    def requests(self) -> list[bytes]:
+        found: list[bytes] = self.again(lambda: self._client.lrange(self.keys.commands, 0, REQUESTS_READ - 1))  # twice: yes
+        return found
+
+    def forget_requests(self, requests: Sequence[bytes]) -> None:
+        for one in requests:
+            self.again(partial(self._client.lrem, self.keys.commands, 0, one))  # twice: yes
 
     def other_workers(self, run: str) -> int | None:
         other = keys.RunKeys(run)

@@ -325,7 +325,7 @@ def test_the_housekeeper_hears_of_the_workers_and_says_who_should_leave() -> Non
     heard: list[tuple[list[str], bool]] = []
 
     class Housekeeper:
-        def tick(self, channel: Any, workers: Any, served: bool) -> list[str]:
+        def tick(self, channel: Any, workers: Any, served: bool, paused: bool) -> list[str]:
             heard.append((sorted(workers), served))
             return ["b-1-abcdef"] if len(heard) == 2 else []
 

@@ -1,0 +1,106 @@
+"""Desk: where another terminal asks something of a run, and looks for the reply. Nothing here needs to be its master."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import redis
+
+from es_queue.errors import RedisError
+from es_queue.protocol import keys
+from es_queue.protocol.again import Again
+from es_queue.protocol.requests import Request
+from es_queue.protocol.seats import close_seats
+
+MOST_WAITING = 100
+MOST_QUEUES = 1000
+MAX_REPLIES = 2**16
+DELETED_AT_ONCE = 500
+#: What is left of a purged run for a while: a master that sleeps must not bring the run back when it wakes.
+EPOCH_SECONDS = 600
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What Redis says of a run. state: None where it knows nothing of it; holder: who holds the lease, None for nobody."""
+
+    state: str | None
+    holder: str | None
+
+
+class Desk:
+    """One run, seen from a terminal that does not drive it. Every method raises RedisError in one sentence."""
+
+    def __init__(self, client: redis.Redis, run: str, seconds: float = 10.0) -> None:
+        """seconds: how long a server that does not answer is tried again."""
+        self._client: Any = client
+        self.run, self.keys = run, keys.RunKeys(run)
+        self._again = Again(seconds)
+
+    def standing(self) -> Standing:
+        def read() -> list[Any]:
+            found: list[Any] = self._client.pipeline(transaction=False).hget(self.keys.progress, "state").get(self.keys.master).execute()
+            return found
+
+        state, holder = (None if one is None else one[:200].decode("utf-8", "replace") for one in self._again(read))  # twice: yes
+        return Standing(state, holder)
+
+    def config(self) -> bytes | None:
+        """The run's settings as JSON, unchecked."""
+        found: bytes | None = self._again(lambda: self._client.getrange(self.keys.config, 0, 2**20))  # twice: yes
+        return found or None
+
+    def ask(self, request: Request) -> None:
+        """Put a request where the master finds it within a second. Raises RedisError, too, where a hundred wait already."""
+        if self._again(lambda: self._client.llen(self.keys.commands)) >= MOST_WAITING:  # twice: yes
+            raise RedisError(f"{MOST_WAITING} requests wait for the master of {self.run} already: it does not look at them")
+
+        def push() -> None:
+            pipeline = self._client.pipeline(transaction=True).lrem(self.keys.commands, 0, request.encode())
+            pipeline.rpush(self.keys.commands, request.encode()).expire(self.keys.commands, keys.RUN_SECONDS).execute()
+
+        self._again(push)  # twice: yes, the same bytes are there once
+
+    def withdraw(self, request: Request) -> None:
+        """Take a request back that nobody has taken up."""
+        self._again(lambda: self._client.lrem(self.keys.commands, 0, request.encode()))  # twice: yes
+
+    def reply(self, request: Request) -> str | None:
+        """What the master said to a request; None while it has said nothing."""
+        if not 0 < self._again(lambda: self._client.hstrlen(self.keys.progress, "replies")) <= MAX_REPLIES:  # twice: yes
+            return None
+        found = self._again(lambda: self._client.hget(self.keys.progress, "replies"))  # twice: yes
+        try:
+            replies = json.loads(found)
+            text = replies.get(request.id)
+        except (TypeError, ValueError, AttributeError, RecursionError):
+            return None
+        return text if isinstance(text, str) else None
+
+    def purge(self) -> int:
+        """Remove every key of the run but its epoch, which goes by itself soon, and its seats; how many keys there were."""
+        self._again(self._close_seats)
+        gone = 0
+        for batch in self._batches():
+            gone += self._again(partial(self._client.unlink, *batch))  # twice: yes
+        self._again(lambda: self._client.pipeline(transaction=True).zrem(keys.RUNS, self.run).expire(self.keys.epoch, EPOCH_SECONDS).execute())
+        return gone
+
+    def count(self) -> int:
+        """How many keys the run has."""
+        return sum(len(batch) for batch in self._batches())
+
+    def _batches(self) -> list[list[bytes]]:
+        def scan() -> list[bytes]:
+            return [name for name in self._client.scan_iter(f"{self.keys.prefix}*", count=500) if name != self.keys.epoch.encode()]
+
+        names = self._again(scan)  # twice: yes
+        return [names[first : first + DELETED_AT_ONCE] for first in range(0, len(names), DELETED_AT_ONCE)]
+
+    def _close_seats(self) -> None:
+        queues = [name.decode("utf-8", "replace") for name in self._client.sscan_iter(keys.RQ_QUEUES, count=500)]
+        for queue in queues[:MOST_QUEUES]:
+            close_seats(self._client, queue.removeprefix(keys.rq_queue("")), self.run)
