@@ -6,7 +6,7 @@ import io
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TextIO
 
 from es_queue.config import RunConfig
@@ -23,6 +23,7 @@ class View(Protocol):
 
     def started(self, about: Mapping[str, str]) -> None: ...
     def generation(self, record: Record) -> None: ...
+    def recall(self, records: Sequence[Record]) -> None: ...
     def live(self, figures: Record) -> None: ...
     def note(self, text: str) -> None: ...
     def summary(self, record: Record) -> None: ...
@@ -130,6 +131,10 @@ class LogView:
         self._last = now
         self._show(record)
 
+    def recall(self, records: Sequence[Record]) -> None:
+        for record in records[-1:]:
+            self.generation(record)
+
     def live(self, figures: Record) -> None:
         """A log has no place for what will have changed in a second."""
 
@@ -169,6 +174,9 @@ class QuietView:
     def generation(self, record: Record) -> None:
         """Nothing: it is no warning."""
 
+    def recall(self, records: Sequence[Record]) -> None:
+        """Nothing: it is no warning."""
+
     def live(self, figures: Record) -> None:
         """Nothing: it is no warning."""
 
@@ -196,6 +204,9 @@ class JsonView:
     def generation(self, record: Record) -> None:
         if not self._quiet:
             self._emit("generation", record)
+
+    def recall(self, records: Sequence[Record]) -> None:
+        """A program can read the past from Redis or the metrics file."""
 
     def live(self, figures: Record) -> None:
         """What a program wants between generations it can read from Redis."""

@@ -40,7 +40,7 @@ class Course:
 
     def config_at(self, changes: Sequence[Change], generation: int) -> RunConfig:
         """The settings of a generation, before schedules."""
-        return changed(self._first.config, (one for one in changes if one.generation <= generation))
+        return settings_at(self._first.config, changes, generation)
 
     def learner_at(self, state: RunState) -> Learner:
         """What learns in the state's generation."""
@@ -72,6 +72,16 @@ class Course:
             return first
         strategy = make_strategy(config, first.strategy.size, generation)
         return Learner(config, first.spec, strategy, first.noise, target_of(config, first.spec))
+
+
+def settings_at(config: RunConfig, changes: Sequence[Change], generation: int) -> RunConfig:
+    """The settings of a generation, before schedules."""
+    return changed(config, (one for one in changes if one.generation <= generation))
+
+
+def strategy_of(config: RunConfig, changes: Sequence[Change], generation: int, size: int) -> Strategy:
+    """The strategy of a generation, at its pace, for policies of ``size`` parameters."""
+    return make_strategy(settings_at(config, changes, generation), size, generation)
 
 
 def changed(config: RunConfig, changes: Iterable[Change]) -> RunConfig:

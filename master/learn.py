@@ -81,7 +81,7 @@ class Learner:
 
     def learn(self, state: RunState, done: Closed) -> tuple[RunState, dict[str, float]]:
         """The next generation's state, and the strategy's figures."""
-        batch = Batch(self.noise, self._indices(done.counted), self._fitness(done.counted))
+        batch = Batch(self.noise, self._indices(done.counted), self.fitness(done.counted))
         after, figures = self.strategy.learn(state.strategy, batch)
         limit = self._limit.next(state.step_limit, self._lengths(done.results, state.step_limit), self.spec.step_limit)
         following = replace(
@@ -93,7 +93,8 @@ class Learner:
         """Slots that failed everywhere have no say in the gradient, so any index does for them."""
         return np.array([0 if one is None else one.noise_index for one in counted], dtype=np.int64)
 
-    def _fitness(self, counted: Slots) -> NDArray[np.float64]:
+    def fitness(self, counted: Slots) -> NDArray[np.float64]:
+        """float64 [S, per_slot] in slot order; NaN where a slot failed everywhere."""
         nothing = (float("nan"),) * self.strategy.per_slot
         return np.array([nothing if one is None else one.fitness for one in counted], dtype=np.float64)
 

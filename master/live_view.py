@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TextIO, cast
 
 from rich.console import Console, RenderableType
@@ -66,13 +66,23 @@ class LiveView:
 
     def generation(self, record: Record) -> None:
         slots = self._figures.get("slots")
-        self._record, self._figures = record, {"answered": slots, "slots": slots}
+        self._figures = {"answered": slots, "slots": slots}
+        self._remember(record)
+        self._draw()
+
+    def _remember(self, record: Record) -> None:
+        self._record = record
         if finite(record.get("return_mean")) is not None:  # the last generation of a run is evaluated alone
             self._trained = record
         mean = finite(record.get("eval_mean"))
         if mean is not None:
             self._evaluated = record
             self._evaluations.append(mean)
+
+    def recall(self, records: Sequence[Record]) -> None:
+        """Generations of before this display began."""
+        for record in records:
+            self._remember(record)
         self._draw()
 
     def live(self, figures: Record) -> None:

@@ -34,6 +34,7 @@ from master.learn import (
     steps_of,
     training_record,
 )
+from master.replay_log import ReplayLog, Step
 from master.rollback import fallen, kept_anchor, rolled_back
 from master.state import CLOSING, FINAL, TRAINING, Best, Counters, Floats, RunState
 
@@ -69,8 +70,9 @@ class Loop:
 
     def __init__(
         self, channel: MasterChannel, learner: Learner, token: str, noise_digest: str, collector: Collector, sink: Sink,
-        checkpoints: checkpoint.Checkpoints | None, keep_going: Callable[[Record], bool] = lambda _: True,
+        checkpoints: checkpoint.Checkpoints | None, keep_going: Callable[[Record], bool] = lambda _: True, log: ReplayLog | None = None,
     ) -> None:  # fmt: skip
+        self._log = log
         self._channel, self._learner, self._token, self._noise = channel, learner, token, noise_digest
         self._collector, self._sink, self._checkpoints = collector, sink, checkpoints
         self._keep_going = keep_going
@@ -90,6 +92,9 @@ class Loop:
         Raises Interrupted between two looks at the results; what is collected so far stays in Redis.
         """
         self._collector.numerics = state.numerics
+        if self._log is not None:
+            self._learner = self._course.learner_at(state)
+            self._log.begin(state, self._encoded(state))
         while state.stage != FINAL:
             ledger = self._open(state, adopted)
             adopted = None
@@ -137,9 +142,7 @@ class Loop:
             mean.astype("<f4").tobytes(), std.astype("<f4").tobytes(), self._noise, self._collector.poll(),
         )  # fmt: skip
         ledger = Ledger(publication, self._expectations(state, wanted), wanted)
-        centre = self._learner.strategy.centre(own)
-        state = replace(state, epoch=messages.token_number(self._token))
-        saved = checkpoint.encode(self._course.config, self._learner.spec, self._channel.run, state, centre)
+        saved = self._encoded(state)
         often = len(saved) <= REDIS_CHECKPOINT_BYTES or state.generation % REDIS_CHECKPOINT_EVERY == 0
         what = Publish(publication, task.encode(), (), self._config.to_json(), self._progress(state, digest), self._history(), saved if often else None)
         self._collector.open(ledger, what, data, adopted=adopted is not None)
@@ -212,6 +215,7 @@ class Loop:
         after = judged
         if state.stage == TRAINING and not confirmed:
             after, figures = self._next(state, judged, done)
+            figures["sigma"] = self._learner.strategy.sigma(state.strategy)  # what this generation was perturbed by
         uniform = state.reproducible and self._collector.uniform
         after = replace(after, counters=self._counted(state, done, ledger), reproducible=uniform, numerics=self._collector.numerics)
         self._record |= {**training_record(done), **episodes_record(done, self._config.episodes), **evaluation_record(done, judged), **figures}
@@ -226,13 +230,36 @@ class Loop:
     def _next(self, state: RunState, judged: RunState, done: Closed) -> tuple[RunState, dict[str, float]]:
         """The next generation's search: what was learnt or what is gone back to, under the settings of that generation."""
         if self._config.rollback and fallen(judged, done.evaluation):
-            back, figures = rolled_back(judged), {"rolled_back": float(judged.anchor.generation if judged.anchor else 0)}
-            before = self._course.strategy_at(back.changes, int(figures["rolled_back"]))
-            self._sink.note(f"generation {state.generation} evaluated below the best of generation {figures['rolled_back']:.0f}: the search goes back to that")
+            to = judged.anchor.generation if judged.anchor else 0
+            after, figures = rolled_back(judged), {"rolled_back": float(to)}
+            before = self._course.strategy_at(after.changes, to)
+            self._sink.note(f"generation {state.generation} evaluated below the best, of generation {to}: the search goes back to that")
         else:
-            back, figures = self._learner.learn(judged, done)
+            to = None
+            after, figures = self._learner.learn(judged, done)
             before = self._learner.strategy
-        return self._course.turned(back, self._collector.requests.take_changes(), before), figures
+        after = self._course.turned(after, self._collector.requests.take_changes(), before)
+        self._write_log(state, after, done, to)
+        return after, figures
+
+    def _write_log(self, state: RunState, after: RunState, done: Closed, back: int | None) -> None:
+        """What a replay needs of this generation; and a new file, once in a long while."""
+        if self._log is None:
+            return
+        changes, anchored = after.changes[len(state.changes) :], after.anchor is not state.anchor
+        fitness = self._learner.fitness(done.counted)
+        self._log.append(Step(state.generation, str(self._record["digest"]), fitness, after.moments, after.step_limit, back, anchored, changes))
+        if self._log.full:
+            self._log.renew(after, self._encoded(after))
+        if self._log.trouble:
+            self._sink.note(self._log.trouble)
+            self._log = None
+
+    def _encoded(self, state: RunState) -> bytes:
+        """The state's checkpoint."""
+        strategy = self._learner.strategy
+        state = replace(state, epoch=messages.token_number(self._token))
+        return checkpoint.encode(self._course.config, self._learner.spec, self._channel.run, state, strategy.centre(strategy.published(state.strategy)))
 
     def _staged(self, state: RunState, confirmed: bool) -> RunState:
         """Training goes on, or its last parameters are evaluated, or the final episodes are played."""

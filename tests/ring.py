@@ -13,8 +13,10 @@ from es_queue.noise import NoiseTable
 from es_queue.protocol.clocks import Clocks
 from es_queue.protocol.memory_channel import MemoryMasterChannel, MemoryServer, MemoryWorkerChannel
 from master.collector import Collector
+from master.course import Course
 from master.lease import take
 from master.loop import Loop, Outcome
+from master.requests import Requests
 from master.setup import Setup, prepare
 from master.state import RunState
 from workers.join import join
@@ -79,7 +81,8 @@ def make_loop(setup: Setup, server: MemoryServer, sink: Sink, checkpoints: Any =
     channel = MemoryMasterChannel(server)
     token = take(channel, "test", QUICK, wait=True)
     interrupted = more.pop("interrupted", lambda: False)
-    collector = Collector(channel, token, "test", QUICK, setup.config.block, None, sink.live, sink.note, interrupted)
+    requests = Requests(channel, sink.note, Course(setup.learner).refusal)
+    collector = Collector(channel, token, "test", QUICK, setup.config.block, None, sink.live, sink.note, interrupted, requests)
     return Loop(channel, setup.learner, token, setup.table.digest, collector, sink, checkpoints, **more)
 
 
@@ -87,7 +90,7 @@ def run_ring(config: RunConfig, count: int = 1, state: RunState | None = None, *
     """Train over the in-memory channel with ``count`` worker threads."""
     table = NoiseTable.in_memory(config.noise_size)
     setup = prepare(config, table=table)
-    server, sink = MemoryServer(), Sink()
+    server, sink = more.pop("server", None) or MemoryServer(), more.pop("sink", None) or Sink()
     loop = make_loop(setup, server, sink, **more)
     with workers(server, setup.config, table, count):
         return loop.run(state or setup.start()), sink

@@ -1,0 +1,121 @@
+"""``--replay RUN``: compute a run's parameters again from its log, without environments, and compare digests.
+
+Generation by generation: the logged fitness of the plan's perturbations through the strategy's own update, under the
+settings and the pace of that generation. A byte that differs anywhere in the log breaks its chain of digests.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from es_queue.config import RunConfig
+from es_queue.errors import EXIT_DONE, RunFolderError
+from es_queue.noise import NoiseTable
+from es_queue.plan import plan_for
+from es_queue.strategies.base import Batch, NoiseRows, Strategy
+from master import checkpoint
+from master.checkpoint import Checkpoints
+from master.course import strategy_of
+from master.loop import digest_of
+from master.replay_log import FOLDER, Step, files, frames
+from master.state import Anchor, RunState
+
+
+def replay(run: str, run_dir: Path, noise_dir: Path | None, say: Callable[[str], None] = print) -> int:
+    """Replay the whole log and compare its end with the newest checkpoint; returns 0.
+
+    Raises RunFolderError, which names the file and the generation, where anything differs or is missing.
+    """
+    found = files(run_dir / FOLDER)
+    if not found:
+        raise RunFolderError(f"{run_dir / FOLDER} holds no replay log of {run}: give --run-dir of the run")
+    began = time.monotonic()
+    first = int(found[0].stem)
+    table: NoiseTable | None = None
+    state: RunState | None = None
+    for path in found:
+        config, start, named = checkpoint.decode(next(iter(frames(path, strict=True))).payload)
+        if named != run:
+            raise RunFolderError(f"{path} is of run {named[:40]!r}, not {run}: give the --run-dir of {run}")
+        table = table or NoiseTable.open(config.noise_size, noise_dir)
+        if state is not None:
+            compare(path, state, digest(config, start), start.generation, config)
+        state = replayed(path, config, start, table)
+    assert state is not None, "there was a file"
+    reached = against_checkpoint(run_dir, state)
+    say(
+        f"generations {first} to {state.generation} of run {run} computed again in {time.monotonic() - began:.1f} s: "
+        f"every digest agrees, the last is {digest(config, state)}{reached}"
+    )
+    return EXIT_DONE
+
+
+def replayed(path: Path, config: RunConfig, state: RunState, noise: NoiseRows) -> RunState:
+    """The state after a file's last generation. Raises RunFolderError at the first that differs."""
+    for frame in list(frames(path, strict=True))[1:]:
+        step = Step.read(frame.payload)
+        compare(path, state, step.digest, step.generation, config)
+        state = following(config, state, step, noise)
+    return state
+
+
+def following(config: RunConfig, state: RunState, step: Step, noise: NoiseRows) -> RunState:
+    """The next generation's state, from what the log says of this one."""
+    strategy = strategy_of(config, state.changes, state.generation, size_of(state))
+    if step.anchored:
+        state = replace(state, anchor=Anchor(state.generation, state.strategy, state.moments, state.step_limit, 0.0, 0))
+    if step.back is not None:
+        if state.anchor is None or state.anchor.generation != step.back:
+            raise RunFolderError(f"generation {step.generation} of the replay log goes back to generation {step.back}, which it has not kept")
+        strategy = strategy_of(config, (*state.changes, *step.changes), step.back, size_of(state))
+        after = state.anchor.strategy
+    else:
+        after, _ = strategy.learn(state.strategy, batch_of(config, strategy, step, noise))
+    changes = (*state.changes, *step.changes)
+    fresh = strategy_of(config, changes, state.generation + 1, size_of(state))
+    return replace(
+        state, generation=state.generation + 1, strategy=fresh.taken_over(after, strategy), moments=step.moments, step_limit=step.step_limit, changes=changes
+    )  # fmt: skip
+
+
+def batch_of(config: RunConfig, strategy: Strategy, step: Step, noise: NoiseRows) -> Batch:
+    """What the strategy learnt from: the plan's noise indices, the logged fitness."""
+    slots = plan_for(config, step.generation, strategy.size, strategy.per_slot).slots(0, len(step.fitness))
+    failed = np.isnan(step.fitness).all(axis=1)
+    return Batch(noise, np.where(failed, 0, slots.noise_indices), step.fitness)
+
+
+def size_of(state: RunState) -> int:
+    return len(state.strategy["parameters"])
+
+
+def digest(config: RunConfig, state: RunState) -> str:
+    """The digest of what the state publishes."""
+    return digest_of(strategy_of(config, state.changes, state.generation, size_of(state)).published(state.strategy))
+
+
+def compare(path: Path, state: RunState, logged: str, generation: int, config: RunConfig) -> None:
+    """Raise RunFolderError unless the state is that generation's and publishes what was logged."""
+    if state.generation != generation:
+        raise RunFolderError(f"{path} goes on with generation {generation} where {state.generation} is due: the log has a gap")
+    own = digest(config, state)
+    if own != logged:
+        raise RunFolderError(f"{path}: the parameters of generation {generation} computed again have the digest {own}, but the run published {logged}")
+
+
+def against_checkpoint(run_dir: Path, state: RunState) -> str:
+    """Compare with the newest checkpoint of the folder: words about it. Raises RunFolderError where it differs."""
+    data = Checkpoints(run_dir).newest()
+    if data is None:
+        return ""
+    config, saved, _ = checkpoint.decode(data)
+    if saved.generation > state.generation:
+        raise RunFolderError(f"the replay log ends with generation {state.generation}, but the newest checkpoint is of generation {saved.generation}")
+    if saved.generation == state.generation and digest(config, saved) != digest(config, state):
+        raise RunFolderError(f"the parameters of generation {state.generation} computed again differ from the newest checkpoint's")
+    return ", as the newest checkpoint's" if saved.generation == state.generation else ""

@@ -1,0 +1,202 @@
+"""The replay log: what each generation learnt from, in the run's folder, so that its parameters can be computed again.
+
+``replay/<generation>.log`` is a chain of frames: length (uint32, little-endian), BLAKE2b-128 of the digest before and of
+the payload, payload (msgpack). A file begins with the checkpoint of its first generation; then comes a frame for each
+generation that was closed: the digest of what was published, the fitness of its slots, the observation statistics and
+the step limit after it, and what people changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgpack
+import numpy as np
+from numpy.typing import NDArray
+
+from es_queue.errors import RunFolderError
+from es_queue.normalization import RunningMoments
+from master.state import Change, RunState
+
+FOLDER = "replay"
+DIGEST_BYTES = 16
+HEAD = 4 + DIGEST_BYTES
+MAX_FRAME = 2**31 - 1
+#: A file is closed at this size and the next one begun; the oldest go when all together are larger than the whole.
+FILE_BYTES = 64 * 2**20
+WHOLE_BYTES = 512 * 2**20
+
+
+@dataclass(frozen=True)
+class Step:
+    """One closed generation: how its state became the next one.
+
+    fitness: float64 [S, per_slot], NaN where a slot failed everywhere; back: the generation that a rollback returned to;
+    anchored: whether its search was kept to return to; changes: what people changed, for generations to come
+    """
+
+    generation: int
+    digest: str
+    fitness: NDArray[np.float64]
+    moments: RunningMoments
+    step_limit: int
+    back: int | None
+    anchored: bool
+    changes: tuple[Change, ...]
+
+    def payload(self) -> bytes:
+        fields: dict[str, Any] = {name: getattr(self, name) for name in ("generation", "digest", "step_limit", "back", "anchored")}
+        fields |= {"fitness": self.fitness.astype("<f8").tobytes(), "individuals": self.fitness.shape[1], "count": self.moments.count}
+        fields |= {name: getattr(self.moments, name).astype("<f8").tobytes() for name in ("mean", "m2")}
+        packed: bytes = msgpack.packb({**fields, "changes": [asdict(one) for one in self.changes]})
+        return packed
+
+    @classmethod
+    def read(cls, payload: bytes) -> Step:
+        """Raises RunFolderError for what is no step."""
+        try:
+            fields = msgpack.unpackb(payload, strict_map_key=True)
+            fitness = np.frombuffer(fields.pop("fitness"), "<f8").reshape(-1, fields.pop("individuals"))
+            mean, m2 = (np.frombuffer(fields.pop(name), "<f8") for name in ("mean", "m2"))
+            changes = tuple(Change(**one) for one in fields.pop("changes"))
+            return cls(fitness=fitness, moments=RunningMoments(fields.pop("count"), mean, m2), changes=changes, **fields)
+        except (ValueError, TypeError, KeyError, AttributeError, msgpack.exceptions.UnpackException) as error:
+            raise RunFolderError(f"a generation of the replay log cannot be read: {type(error).__name__}") from None
+
+
+class ReplayLog:
+    """Writes the log of one run. Trouble with the disk is said once and ends the log, not the run."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.folder = run_dir / FOLDER
+        self._file: BinaryIO | None = None
+        self._digest = b""
+        self._size = 0
+        self.trouble = ""
+
+    def begin(self, state: RunState, checkpoint: bytes) -> None:
+        """Go on after the generation before ``state``, or begin a file with its checkpoint where the log does not lead to it."""
+        try:
+            if not self._go_on(state.generation):
+                self._new_file(state.generation, checkpoint)
+        except OSError as error:
+            self._fail(error)
+
+    def append(self, step: Step) -> None:
+        self._write(step.payload())
+
+    @property
+    def full(self) -> bool:
+        """Whether the next generation should begin a new file."""
+        return self._file is not None and self._size > FILE_BYTES
+
+    def renew(self, state: RunState, checkpoint: bytes) -> None:
+        """Begin a new file with the state of the generation that is about to be published."""
+        if self._file is None:
+            return
+        try:
+            self._new_file(state.generation, checkpoint)
+            self._forget_old()
+        except OSError as error:
+            self._fail(error)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    # --- files
+
+    def _go_on(self, generation: int) -> bool:
+        """Open the file that leads to ``generation``, cut after the generation before it; later ones are another past."""
+        for path in reversed(files(self.folder)):
+            first = int(path.stem)
+            if first > generation:
+                path.unlink()
+                continue
+            last, end, digest = -2, 0, b""
+            for frame in frames(path):
+                number = Step.read(frame.payload).generation if frame.start else first - 1
+                if number >= generation:
+                    break
+                last, end, digest = number, frame.stop, frame.digest
+            if last != generation - 1:
+                return False
+            self._file = path.open("r+b", buffering=0)
+            self._file.truncate(end)
+            self._file.seek(end)
+            self._digest, self._size = digest, end
+            return True
+        return False
+
+    def _new_file(self, generation: int, checkpoint: bytes) -> None:
+        self.close()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._file = (self.folder / f"{generation:08d}.log").open("wb", buffering=0)
+        self._digest, self._size = b"", 0
+        self._write(checkpoint)
+
+    def _write(self, payload: bytes) -> None:
+        if self._file is None:
+            return
+        digest = chained(self._digest, payload)
+        try:
+            written = self._file.write(len(payload).to_bytes(4, "little") + digest + payload)
+        except OSError as error:
+            self._fail(error)
+            return
+        if written != HEAD + len(payload):
+            self._fail(OSError(0, "the disk is full"))
+            return
+        self._digest = digest
+        self._size += written
+
+    def _forget_old(self) -> None:
+        kept = 0
+        for path in reversed(files(self.folder)):
+            kept += path.stat().st_size
+            if kept > WHOLE_BYTES:
+                path.unlink()
+
+    def _fail(self, error: OSError) -> None:
+        self.close()
+        self.trouble = f"the replay log in {self.folder} cannot be written ({error.strerror}); training goes on without it"
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One frame of a file: where it starts and stops, in bytes, its digest and its payload."""
+
+    start: int
+    stop: int
+    digest: bytes
+    payload: bytes
+
+
+def frames(path: Path, *, strict: bool = False) -> Iterator[Frame]:
+    """The frames of a file, up to the first that is damaged or torn; ``strict`` raises RunFolderError there."""
+    digest, place = b"", 0
+    with path.open("rb") as file:
+        while head := file.read(HEAD):
+            length = int.from_bytes(head[:4], "little")
+            payload = file.read(length) if len(head) == HEAD and length <= MAX_FRAME else b""
+            fresh = chained(digest, payload)
+            if len(head) < HEAD or len(payload) < length or head[4:] != fresh:
+                if strict:
+                    raise RunFolderError(f"{path} is damaged or torn from byte {place} on")
+                return
+            yield Frame(place, place + HEAD + length, fresh, payload)
+            digest, place = fresh, place + HEAD + length
+
+
+def files(folder: Path) -> list[Path]:
+    """The files of a log, oldest first."""
+    return sorted(path for path in folder.glob("*.log") if path.stem.isdigit())
+
+
+def chained(before: bytes, payload: bytes) -> bytes:
+    return hashlib.blake2b(before + payload, digest_size=DIGEST_BYTES).digest()
