@@ -23,7 +23,7 @@ from es_queue.strategies import make_strategy
 from es_queue.strategies.base import Strategy
 from master.budget import target_of
 from master.learn import Learner
-from master.state import RunState
+from master.state import Floats, RunState
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,16 @@ class Setup:
     table: NoiseTable
     learner: Learner
 
-    def start(self) -> RunState:
-        """The state of generation 0."""
-        first = self.policy.initial(first_parameters_seed(self.config.seed), self.config.init)
+    def first_parameters(self) -> Floats:
+        """float32 [size]: what the seed and --init give."""
+        return np.asarray(self.policy.initial(first_parameters_seed(self.config.seed), self.config.init), np.float32)
+
+    def start(self, parameters: Floats | None = None, moments: RunningMoments | None = None, origin: str = "") -> RunState:
+        """The state of generation 0; with what a warm start brings, of which ``origin`` tells."""
         limit = parse_step_limit(self.config.step_limit).first(self.spec.step_limit)
-        moments = RunningMoments.empty(self.spec.observation_size)
-        return RunState(0, self.strategy.start(np.asarray(first, np.float32)), moments, limit)
+        first = self.first_parameters() if parameters is None else parameters
+        seen = RunningMoments.empty(self.spec.observation_size) if moments is None else moments
+        return RunState(0, self.strategy.start(first), seen, limit, origin=origin)
 
 
 def prepare(config: RunConfig, noise_folder: Path | None = None, table: NoiseTable | None = None) -> Setup:

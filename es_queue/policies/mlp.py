@@ -49,13 +49,13 @@ class MlpPolicy(Policy):
 
     def bind(self, parameters: Floats) -> BoundPolicy:
         """See :meth:`Policy.bind`."""
-        layers = self._layers(self.checked(parameters))
+        layers = self.layers(self.checked(parameters))
         activate = ACTIVATIONS[self.activation]
         count = len(parameters)
         single = forward_one(layers, activate) if count == 1 else single_only(count)
         return BoundPolicy(count, single, forward_many(layers, activate))
 
-    def _layers(self, parameters: Floats) -> list[Layer]:
+    def layers(self, parameters: Floats) -> list[Layer]:
         """Views of each layer's weights and biases in float32[B, size]."""
         layers, start = [], 0
         for rows, columns in self.shapes:
