@@ -13,6 +13,7 @@ from es_queue.plan import CONFIRMATION, EVALUATION, FINAL, evaluation_seeds, pla
 from es_queue.protocol import messages
 from es_queue.protocol.channel import Owed
 from es_queue.protocol.messages import Answer, Block, SlotResult
+from master.recoveries import WORKER_DIED, Recoveries
 
 FAILURES = 3
 DEATHS = 10
@@ -87,6 +88,7 @@ class Ledger:
         self.last_reason = ""
         self.contributors: set[str] = set()
         self.needs_reconcile = False
+        self.recoveries = Recoveries()
         self._failures: dict[Slot, list[str]] = {}
         self._reports: set[str] = set()
         self._deaths: Counter[Slot] = Counter()
@@ -131,6 +133,7 @@ class Ledger:
             return False
         self.results[answer.kind][result.slot] = result
         self.hopeless.discard((answer.kind, result.slot))
+        self.recoveries.answered((answer.kind, result.slot))
         return True
 
     def _fail(self, slot: Slot, worker: str, reason: str, live: int) -> bool:
@@ -161,6 +164,7 @@ class Ledger:
         if not blocks or blocks[0].publication != self.publication:
             return
         self.recovered += 1
+        self.recoveries.begin(WORKER_DIED, (slot for block in blocks for slot in self.missing_of(block)))
         for slot in range(blocks[0].start, blocks[0].stop):
             if slot not in self.results[blocks[0].kind]:
                 self._deaths[(blocks[0].kind, slot)] += 1
@@ -169,6 +173,10 @@ class Ledger:
                         f"{DEATHS} workers died while they played {blocks[0].kind} slot {slot}; "
                         "es-status shows their reports, and the memory that an episode needs may be the cause"
                     )
+
+    def missing_of(self, block: Block) -> list[Slot]:
+        """The slots of a block without an answer."""
+        return [(block.kind, slot) for slot in range(block.start, block.stop) if not self.has(block.kind, slot, slot + 1)]
 
     def remember_deaths(self, deaths: dict[Slot, int]) -> None:
         """What Redis has counted of this publication: under a former master, or in a reply that was lost."""

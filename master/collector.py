@@ -15,6 +15,7 @@ from es_queue.protocol.clocks import Clocks
 from es_queue.protocol.messages import Block, publication_generation
 from master.collect import Ledger, blocks_of
 from master.learn import Record
+from master.recoveries import OVERDUE, REDIS_AWAY, REDIS_LOST, Recoveries
 from master.requests import Requests
 
 BLOCK_SECONDS = 0.5
@@ -37,7 +38,7 @@ class Collector:
     """Reads answers of the open publication into its ledger and keeps the publication alive.
 
     contributors: workers whose answers counted; numerics: the fingerprint of the run's first worker, empty before
-    there is one; uniform: whether every worker since had the same.
+    there is one; uniform: whether every worker since had the same; about: what else progress says of the run.
     """
 
     def __init__(
@@ -46,6 +47,8 @@ class Collector:
         requests: Requests | None = None,
     ) -> None:  # fmt: skip
         self.requests = requests or Requests(channel, note)
+        self.recoveries = Recoveries()
+        self.about: dict[str, str] = {}
         self._paused_at: float | None = None
         self._paused_for = 0.0
         self._answered_at = time.time()
@@ -87,6 +90,7 @@ class Collector:
         self._copied.clear()
         self._refused += self._ledger.refused if self._ledger is not None else Counter()
         self._ledger = ledger
+        ledger.recoveries = self.recoveries
         self.contributors = ledger.contributors
         if adopted:
             self._cursor, self._next = "0", 0.0
@@ -162,7 +166,10 @@ class Collector:
         if stored.publication != ledger.publication or not stored.whole:
             self._note("Redis has lost this generation: it is published again")
             self._publish(ledger)
+            self.recoveries.note(REDIS_LOST, time.monotonic() - began)
             self._grace = time.monotonic() + self._clocks.beat_ttl
+        for seconds in self._channel.ended_outages():
+            self.recoveries.note(REDIS_AWAY, seconds)
         if self._channel.outages != self._outages:
             self._outages = self._channel.outages
             self._grace = time.monotonic() + self._clocks.beat_ttl  # Redis was away, and with it every beat
@@ -215,12 +222,12 @@ class Collector:
 
     def _copy(self, ledger: Ledger, block: Block) -> None:
         """Issue the block's unanswered slots once more, but none of them twice: a copy is not copied."""
-        missing = [slot for slot in range(block.start, block.stop) if not ledger.has(block.kind, slot, slot + 1)]
-        fresh = [slot for slot in missing if (block.kind, slot) not in self._copied]
+        fresh = [slot for _, slot in ledger.missing_of(block) if (block.kind, slot) not in self._copied]
         self._copied.update((block.kind, slot) for slot in fresh)
         if fresh:
             self._channel.extend(self._token, ledger.publication, [Block(ledger.publication, block.kind, slot, slot + 1) for slot in fresh])
             ledger.reissued += len(fresh)
+            self.recoveries.begin(OVERDUE, ((block.kind, slot) for slot in fresh))
 
     def _look_after(self, ledger: Ledger) -> None:
         """Who is there, who refuses, who should give way; and the display."""
@@ -266,7 +273,8 @@ class Collector:
     def _shown(self, ledger: Ledger) -> dict[str, str]:
         done, total = ledger.answered()
         moments = {"updated": f"{time.time():.3f}", "answered_at": f"{self._answered_at:.3f}"}
-        return {"workers": str(len(self._workers)), "answered": f"{done}/{total}", **moments, **self.requests.progress()}
+        recoveries = {"recoveries": self.recoveries.text()}
+        return {"workers": str(len(self._workers)), "answered": f"{done}/{total}", **moments, **self.requests.progress(), **recoveries, **self.about}
 
     def late_since(self) -> int:
         """Answers that came too late since the last call, as living workers count them."""

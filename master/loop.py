@@ -92,6 +92,7 @@ class Loop:
         Raises Interrupted between two looks at the results; what is collected so far stays in Redis.
         """
         self._collector.numerics = state.numerics
+        self._collector.recoveries.remember(state.recoveries)
         if self._log is not None:
             self._learner = self._course.learner_at(state)
             self._log.begin(state, self._encoded(state))
@@ -218,6 +219,8 @@ class Loop:
             figures["sigma"] = self._learner.strategy.sigma(state.strategy)  # what this generation was perturbed by
         uniform = state.reproducible and self._collector.uniform
         after = replace(after, counters=self._counted(state, done, ledger), reproducible=uniform, numerics=self._collector.numerics)
+        self._collector.recoveries.closed()
+        after = replace(after, recoveries=self._collector.recoveries.totals())
         self._record |= {**training_record(done), **episodes_record(done, self._config.episodes), **evaluation_record(done, judged), **figures}
         self._record |= {"seconds_update": time.monotonic() - began, "failed": len(ledger.hopeless), **self._totals(after, done)}
         if ledger.hopeless:

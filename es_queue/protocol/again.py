@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
@@ -13,6 +14,7 @@ from es_queue.errors import RedisError
 from es_queue.protocol.connection import is_outage, refusal
 
 OUTAGE_SECONDS = 120.0
+OUTAGES_KEPT = 1000
 
 T = TypeVar("T")
 
@@ -36,18 +38,29 @@ class Again:
         self.seconds = seconds
         self.on_outage = on_outage
         self.outages = 0
+        self._ended: deque[float] = deque(maxlen=OUTAGES_KEPT)
+
+    def ended(self) -> list[float]:
+        """The seconds that each outage lasted that ended since the last call."""
+        seconds = list(self._ended)
+        self._ended.clear()
+        return seconds
 
     def __call__(self, call: Callable[[], T]) -> T:
-        began = time.monotonic()
+        began, failed = time.monotonic(), False
         for pause in pauses():
             try:
-                return call()
+                result = call()
+                if failed:
+                    self._ended.append(time.monotonic() - began)
+                return result
             except redis.exceptions.AuthenticationError as error:
                 raise RedisError(f"Redis refused the user or password: {error}") from None
             except redis.exceptions.RedisError as error:
                 if not is_outage(error):
                     raise refusal(error) from None
                 self.outages += 1
+                failed = True
                 gone = time.monotonic() - began
                 if gone > self.seconds:
                     raise RedisError(f"Redis has been away or full for {gone:.0f} s: {error}") from None

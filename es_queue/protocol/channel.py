@@ -100,6 +100,10 @@ class MasterChannel(ABC):
         """How often the server did not answer so far; a change means that beats may have lapsed with it (rule 7)."""
         return 0
 
+    def ended_outages(self) -> list[float]:
+        """Seconds of each outage that ended since the last call."""
+        return []
+
     @abstractmethod
     def epoch(self) -> str | None:
         """The stored fencing token."""

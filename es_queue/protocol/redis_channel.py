@@ -91,6 +91,9 @@ class RedisMasterChannel(MasterChannel):
     def outages(self) -> int:
         return self.again.outages
 
+    def ended_outages(self) -> list[float]:
+        return self.again.ended()
+
     def epoch(self) -> str | None:
         return _text(self.again(lambda: self._client.get(self.keys.epoch)))  # twice: yes
 
