@@ -55,7 +55,7 @@ class _Parser(argparse.ArgumentParser):
 
 #: The flags that are no settings, by the names of their values.
 LAUNCH_NAMES = (
-    "help", "version", "redis_url", "workers", "queue", "run", "run_dir", "resume", "seeds", "warm_start", "listen", "config", "noise_dir", "quiet", "json",
+    "help", "version", "redis_url", "workers", "queue", "run", "run_dir", "resume", "standby", "seeds", "warm_start", "listen", "config", "noise_dir", "quiet", "json",
     "stop", "pause", "continue", "attach", "set", "at", "purge", "yes", "replay",
 )  # fmt: skip
 
@@ -105,6 +105,7 @@ def _add_launch_options(group: argparse._ArgumentGroup) -> None:
     add("--run", metavar="ID", help="id of the new run: a-z, 0-9 and dashes, at most 40 [default: made from environment and time]")
     add("--run-dir", metavar="PATH", help="folder for the run's checkpoints and logs [default: named after the run]")
     add("--resume", metavar="RUN", help=f"go on with a run; only {', '.join('--' + dashed(name) for name in RESUMABLE)} may change")
+    add("--standby", metavar="RUN", help="wait beside a run that another host drives, and go on with it when its master is gone")
     add("--seeds", metavar="LIST", help="one run for each seed, over the same workers, such as 1-5 or 1,4,7; ends with mean, interquartile mean and their 95 %% interval")
     add("--warm-start", metavar="PATH", help="begin with the policy of a checkpoint or run folder, also one of a smaller network or of fewer observations")
     add("--listen", metavar="HOST:PORT", nargs="?", const="", help="let other hosts reach the private server, by a password that it makes [default: this user on this host alone; without a value: all addresses, a free port]")

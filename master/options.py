@@ -33,6 +33,7 @@ class Launch:
     redis_url: None starts a private server; kept out of repr, for it may hold a password
     workers:   local worker processes, None for the command's own choice
     run:       id of a new run, None to derive one; ``resume`` is the id of an existing one
+    standby:   resume it only when its master is gone
     seeds:     one run for each of them instead of one run
     warm_start: checkpoint or run folder whose policy a new run begins with
     listen:    address of the private server for other hosts, "" for the command's own choice, None for none
@@ -45,6 +46,7 @@ class Launch:
     run: str | None = None
     run_dir: Path | None = None
     resume: str | None = None
+    standby: bool = False
     noise_dir: Path | None = None
     quiet: bool = False
     json: bool = False
@@ -81,6 +83,8 @@ def _refuse_beside(launch: Launch, values: dict[str, Any]) -> None:
         trained = [name for name in ("run", "resume", "workers", "seeds", "warm_start", "listen") if getattr(launch, name) not in (None, ())]
         if trained or values:
             raise UsageError(f"--{launch.ask.verb} asks something of a run and trains nothing, so leave --{dashed([*trained, *values][0])} out")
+    if launch.standby and launch.redis_url is None:
+        raise UsageError("--standby waits beside a run on a shared Redis, for a private server ends with its master's host: give --redis-url")
     if launch.seeds and "seed" in values:
         raise UsageError("--seed and --seeds are both given: --seeds names all seeds, so leave --seed out")
     if launch.listen is not None and launch.redis_url is not None:
@@ -149,9 +153,13 @@ def _launch(given: dict[str, Any]) -> Launch:
     for name, value in given.items():
         if value == "" and name != "listen":
             raise UsageError(f"{name} is empty in {COMMAND_LINE}: leave --{dashed(name)} out or give it a value")
-    for name in ("run", "resume"):
+    for name in ("run", "resume", "standby"):
         if name in given:
             checked_run(name, given[name])
+    if "standby" in given:
+        if "resume" in given:
+            raise UsageError(f"{COMMAND_LINE} has --standby and --resume: --standby resumes the run when its turn comes, so leave --resume out")
+        given |= {"resume": given["standby"], "standby": True}
     if "workers" in given:
         given["workers"] = _workers(given["workers"])
     if "seeds" in given:

@@ -54,7 +54,8 @@ def train(
 
     if resume is None and (config is None or changes):
         raise UsageError("train() needs a config for a new run; changes= goes with resume=")
-    launch = Launch(redis_url, workers, queue, run, Path(run_dir) if run_dir else None, resume, Path(noise_dir) if noise_dir else None)
+    folder, noise = (None if one is None else Path(one) for one in (run_dir, noise_dir))
+    launch = Launch(redis_url, workers, queue, run, folder, resume, noise_dir=noise)
     checked = from_values(config.to_dict(), "the configuration") if config is not None and resume is None else None
     view = Silent(lambda text: warnings.warn(text, stacklevel=2))
     session = Session(launch, clocks_from_environment(), lambda *_: view, lambda: False)

@@ -21,7 +21,7 @@ from es_queue.errors import EsQueueError
 from es_queue.numerics import fix_numeric_environment
 from es_queue.private_folder import private_folder
 from es_queue.protocol.channel import PAUSED, RUNNING
-from es_queue.protocol.clocks import MASTER_PID, Clocks, clocks_from_environment
+from es_queue.protocol.clocks import GUARDIAN_PID, Clocks, clocks_from_environment
 from es_queue.protocol.keys import parse_seat_id
 from es_queue.settings import config_from_json
 
@@ -100,8 +100,8 @@ class Seat:
         single_threaded_blas()
         guard = CrashGuard(self.rq_name)
         self._parent = os.getppid() if self._horse else None
-        self._master = master_of_local_worker()
-        patience = Again(on_outage=leave_in_outage(watch, self._parent, self._master))
+        self._guardian = guardian_of_local_worker()
+        patience = Again(on_outage=leave_in_outage(watch, self._parent, self._guardian))
         channel = RedisWorkerChannel(self._client, self.run, worker_id(platform.node()), self.rq_name, patience)
         time.sleep(guard.enter())
         try:
@@ -124,6 +124,7 @@ class Seat:
 
     def _serve(self, channel: RedisWorkerChannel, watch: Watch) -> None:
         from es_queue.errors import EnvironmentFailure, RunFolderError
+        from workers.facts import facts
         from workers.host_cache import HostCache
         from workers.join import Refusal, check_noise, join, pause_between_refusals, wait
         from workers.life import Pace
@@ -137,6 +138,7 @@ class Seat:
         about = {
             "host": platform.node(), "pid": str(os.getpid()), "rq_name": self.rq_name, "backend": config.backend,
             "python": platform.python_version(), "block": "", "steps_per_second": "0", "late": "0", "joined": f"{time.time():.0f}",
+            **facts(self.clocks),
         }  # fmt: skip
         server: Server | None = None
         pace = Pace(watch)
@@ -148,6 +150,7 @@ class Seat:
             while not watch.leaving:
                 try:
                     joined = join(config, watch)
+                    about["noise"] = joined.noise_digest
                     check_noise(channel.task(), joined.noise_digest)
                 except (Refusal, EnvironmentFailure, RunFolderError) as error:
                     about["refuses"] = f"{type(error).__name__}: {error}"[:400]
@@ -174,7 +177,7 @@ class Seat:
         from workers.rollout import Leaving
 
         client = client_like(self._client)
-        own = RedisWorkerChannel(client, self.run, channel.worker, self.rq_name, Again(60, leave_in_outage(watch, self._parent, self._master)))
+        own = RedisWorkerChannel(client, self.run, channel.worker, self.rq_name, Again(60, leave_in_outage(watch, self._parent, self._guardian)))
 
         def expire() -> None:
             channel_text = {"time": time.time(), "worker": channel.worker, "environment": config.env, "reason": f"an episode lasted longer than {config.wall_limit:g} s"}
@@ -184,7 +187,7 @@ class Seat:
                 end_this_process()
 
         return Life(
-            own, watch, about, self.clocks, wall_limit=config.wall_limit, expire=expire, parent=self._parent, master=self._master,
+            own, watch, about, self.clocks, wall_limit=config.wall_limit, expire=expire, parent=self._parent, guardian=self._guardian,
             speak=lambda text: self.say(f"{about().get('generation', '')} {text}"), elsewhere=lambda: another_waits(client, self.queue, self.run),
         )  # fmt: skip
 
@@ -202,9 +205,9 @@ def figures(server: Any, watch: Watch, pace: Pace) -> dict[str, str]:
     return {"block": server.block, "late": str(server.late), "blocks": str(server.blocks), "steps": str(watch.steps), "steps_per_second": f"{pace.rate():.0f}", "generation": shown}
 
 
-def master_of_local_worker() -> int | None:
-    """The es-master that started this worker beside itself: when it is killed, nobody else would tell the worker to go."""
-    pid = os.environ.get(MASTER_PID, "")
+def guardian_of_local_worker() -> int | None:
+    """The guardian that started this worker beside an es-master: when it is killed, nobody else would tell the worker to go."""
+    pid = os.environ.get(GUARDIAN_PID, "")
     return int(pid) if pid.isdigit() else None
 
 

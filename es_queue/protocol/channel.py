@@ -113,6 +113,10 @@ class MasterChannel(ABC):
         """(who holds the lease, seconds that it has left)."""
 
     @abstractmethod
+    def state(self) -> str | None:
+        """The run's state as its master last wrote it; None where nothing is known of the run."""
+
+    @abstractmethod
     def stage(self, publication: str, parameters: bytes) -> None:
         """Put parameters up under their own name, with a TTL until publish makes them last (rule 3)."""
 

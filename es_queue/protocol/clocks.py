@@ -9,12 +9,16 @@ from dataclasses import dataclass, fields
 from es_queue.errors import UsageError
 
 VARIABLE = "ES_QUEUE_CLOCKS"
-MASTER_PID = "ES_QUEUE_MASTER_PID"  # set for the workers that a master starts beside itself
+GUARDIAN_PID = "ES_QUEUE_GUARDIAN_PID"  # set for the workers that a master has started beside itself
 
 
 @dataclass(frozen=True)
 class Clocks:
-    """Every time constant of the protocol, in seconds. Blocking calls stay below the 5 s socket timeout."""
+    """Every time constant of the protocol, in seconds. Blocking calls stay below the 5 s socket timeout.
+
+    grace: after a dead master's lease has lapsed, until what it left behind ends: its private server, its local
+           workers, and the seats of its run everywhere
+    """
 
     lease: float = 10.0
     renew: float = 1.0
@@ -27,6 +31,7 @@ class Clocks:
     overdue: float = 1.0
     seat_lease: float = 600.0
     seat_margin: float = 60.0
+    grace: float = 60.0
 
 
 def clocks_from_environment() -> Clocks:

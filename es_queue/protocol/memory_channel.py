@@ -75,6 +75,9 @@ class MemoryMasterChannel(MasterChannel):
         left = until - time.monotonic()
         return (holder, left) if left > 0 else (None, 0.0)
 
+    def state(self) -> str | None:
+        return self.server.progress.get("state")
+
     def stage(self, publication: str, parameters: bytes) -> None:
         with self.server.changed:
             self.server.parameters[publication] = parameters

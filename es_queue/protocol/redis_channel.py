@@ -104,6 +104,9 @@ class RedisMasterChannel(MasterChannel):
 
         return self.again(read)  # twice: yes
 
+    def state(self) -> str | None:
+        return _text(self.again(lambda: self._client.hget(self.keys.progress, "state")))  # twice: yes
+
     def stage(self, publication: str, parameters: bytes) -> None:
         self.again(lambda: self._client.set(self.keys.parameters(publication), parameters, ex=STAGED_SECONDS))  # twice: yes
 

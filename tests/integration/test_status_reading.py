@@ -56,6 +56,41 @@ def test_a_run_is_read_with_its_living_workers(filled: Any, valkey_url: str, cap
     assert (run["ever"], run["errors"], run["refused"]) == (2, 2, {"stale": 3})
 
 
+def test_a_run_ends_it_with_a_code_for_how_it_fares(filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def code(**progress: Any) -> int:
+        for name, value in progress.items():
+            filled.hset(OWN.progress, name, value)
+        found = main(["walker-1", "--redis-url", valkey_url])
+        capsys.readouterr()
+        return found
+
+    assert code(updated=1000.0, answered_at=995.0) == 0
+    assert code(updated=1000.0, answered_at=900.0) == 11
+    filled.xadd(OWN.history, {"generation": 1, "seconds_wait": 20.0})
+    assert code() == 0, "ten usual generations are not over yet"
+    assert code(state="paused") == 0
+    filled.delete(OWN.master)
+    assert (code(), code(state="failed"), code(state="stopped"), code(state="finished")) == (12, 13, 10, 10)
+
+
+def test_a_worker_was_last_seen_when_it_last_beat(filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert told(capsys, valkey_url, "walker-1")["living"][0]["seen"] is None
+    filled.hset(OWN.worker(WORKER), "beat_ttl", "5")
+    filled.pexpire(OWN.worker(WORKER), 3000)
+    assert 2.0 <= told(capsys, valkey_url, "walker-1")["living"][0]["seen"] < 5.0
+
+
+def test_the_master_and_waiting_requests_are_read(filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    filled.set(OWN.master, "box pid 7 abcdef")
+    filled.rpush(OWN.commands, "{}", "{}", "{}")
+    run = told(capsys, valkey_url, "walker-1")
+    assert run["master"] == "box pid 7" and run["requests"] == 3
+    filled.set(OWN.master, b"x\x1b " * 10**6)
+    before = filled.info("stats")["total_net_output_bytes"]
+    master = told(capsys, valkey_url, "walker-1")["master"]
+    assert len(master) <= 100 and "\x1b" not in master and filled.info("stats")["total_net_output_bytes"] - before < 100_000
+
+
 def test_an_unknown_run_is_bad_usage(filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["nothing", "--redis-url", valkey_url]) == 2
     assert "walker-1" in capsys.readouterr().err

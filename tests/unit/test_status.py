@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import re
 import socket
 from collections.abc import Iterator
@@ -12,11 +11,14 @@ from typing import Any
 
 import pytest
 
-from es_queue.errors import RedisError
-from master import status
+from es_queue.errors import RedisError, UsageError
 from master.console import SafeStream
-from master.observe import ORPHANED, Inside, SeenRun, Server, named_server, private_server, private_servers
-from master.status import all_runs, kept_columns, main, number, show_run, show_runs
+from master.observe import ORPHANED, Inside, SeenRun, Server, named_server, private_server
+from master.status import main
+from master.status_history import History
+from master.status_page import Page, Table, kept_columns, plain_lines, show
+from master.status_runs import number, run_page, runs_page
+from master.status_sources import Sources, sources_of
 
 PROGRESS = {
     "state": "running", "env": "BipedalWalker-v3", "strategy": "pgpe", "generation": "12", "answered": "64/130", "env_steps": "1234567",
@@ -37,13 +39,17 @@ def _nothing_in_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 
 def seen(run: str = "walker-1", *, leased: bool = True, **progress: str) -> SeenRun:
-    return SeenRun(run, "redis://host", f"es-master --resume {run}", 900.0, leased, {**PROGRESS, **progress})
+    return SeenRun(run, "redis://host", f"es-master --resume {run}", 900.0, leased, {**PROGRESS, **progress}, f"es-master --purge {run}")
 
 
-def shown(call: Any, *arguments: Any, as_json: bool = False) -> str:
-    out = io.StringIO()
-    call(*arguments, SafeStream(out), as_json=as_json)
-    return out.getvalue()
+def page_of(seen: SeenRun, inside: Inside | None = None, *evaluations: tuple[int, float]) -> Page:
+    history = History()
+    history.add({"generation": generation, "eval_mean": mean} for generation, mean in evaluations)
+    return run_page(seen, inside or Inside({}, 0, 0), history)
+
+
+def said(page: Page) -> str:
+    return "\n".join(plain_lines(page))
 
 
 def refused(capsys: pytest.CaptureFixture[str], code: int, *argv: str) -> str:
@@ -67,52 +73,121 @@ def test_a_run_that_ended_is_no_orphan(state: str) -> None:
     assert seen(leased=False, state=state).state == state
 
 
-def test_an_orphan_is_shown_with_the_command_that_goes_on_with_it() -> None:
+def test_an_orphan_is_shown_with_the_commands_that_go_on_with_it_and_remove_it() -> None:
     orphan = seen(leased=False)
-    assert orphan.resume in shown(show_runs, [orphan]) and orphan.resume in shown(show_run, orphan, Inside({}, 0, 0))
-    assert orphan.resume not in shown(show_runs, [seen()]) + shown(show_run, seen(), Inside({}, 0, 0))
+    for command in (orphan.resume, orphan.purge):
+        assert command in said(runs_page([orphan])) and command in said(page_of(orphan))
+        assert command not in said(runs_page([seen()])) + said(page_of(seen()))
 
 
 # --- tables and JSON
 
 
 def test_a_table_in_a_pipe_is_whole_and_without_codes() -> None:
-    text = shown(show_runs, [seen("a" * 40), seen("b")])
-    assert "a" * 40 in text and "\x1b" not in text
-    row = text.splitlines()[1].split()
+    out = io.StringIO()
+    show(runs_page([seen("a" * 40), seen("b")]), SafeStream(out), as_json=False)
+    assert "a" * 40 in out.getvalue() and "\x1b" not in out.getvalue()
+    row = out.getvalue().splitlines()[1].split()
     assert row[:9] == ["a" * 40, "running", "BipedalWalker-v3", "12", "1.23", "M", "-80.2", "-70.0", "2"] and row[-1] == "ago"
 
 
+WORKERS = {
+    "h-1-abcdef": {"host": "h", "pid": "1", "backend": "lean", "generation": "generation 12", "block": "train 0 4", "steps_per_second": "1000", "late": "3", "beat_ttl": "5"},
+    "g-2-abcdef": {"host": "g", "refuses": "noise digest: \x1b[2J differs"},
+}  # fmt: skip
+
+
 def test_a_run_is_shown_with_its_workers_its_refusals_and_its_errors() -> None:
-    workers = {
-        "h-1-abcdef": {"host": "h", "pid": "1", "rq_name": "rq-1", "generation": "generation 12", "block": "train 0 4", "steps": "1000", "late": "3", "numerics": "0123456789"},
-        "g-2-abcdef": {"host": "g", "refuses": "noise digest: \x1b[2J differs"},
-    }  # fmt: skip
-    text = shown(show_run, seen(), Inside(workers, 3, 2, {"stale": 4, "digest": 0}))
+    text = said(page_of(seen(), Inside(WORKERS, 3, 2, {"stale": 4, "digest": 0}, left={"h-1-abcdef": 3.5})))
     assert "2 living of 3" in text and "stale 4" in text and "digest 0" not in text and "2 reports" in text and "35 % of episodes cut short" in text
-    assert re.search(r"rq-1 +h +1 +12 +train 0 4 +1,000 .* 3 +01234567 ", text)
-    assert "g cannot join: noise digest: \\x1b[2J differs" in text
+    assert re.search(r"\nh +1 +lean +1,000 +12 +train 0 4 +3 .* 2 s ago(\n|$)", text)
+    assert "1 worker on g cannot join: noise digest: \\x1b[2J differs" in text
+
+
+def test_refusals_are_a_line_for_each_reason() -> None:
+    workers = {f"w-{place}-abcdef": {"host": f"h{place % 9}", "refuses": "noise" if place else "env"} for place in range(20)}
+    text = said(page_of(seen(), Inside(workers, 20, 0)))
+    assert "1 worker on h0 cannot join: env\n" in text and "19 workers on h0, h1, h2, h3, h4 and 4 more hosts cannot join: noise" in text
+
+
+def test_when_a_worker_was_last_seen_follows_from_its_beat() -> None:
+    inside = Inside(WORKERS, 2, 0, left={"h-1-abcdef": 3.5, "g-2-abcdef": 1.0})
+    assert inside.silence("h-1-abcdef") == 1.5 and inside.silence("g-2-abcdef") is None
+    assert [worker["seen"] for worker in page_of(seen(), inside).data["living"]] == [1.5, None]
+
+
+def test_fingerprints_are_shown_where_the_fleet_is_mixed_alone() -> None:
+    one = {"a-1-abcdef": {"host": "a", "numerics": "01234567ff"}, "b-1-abcdef": {"host": "b", "numerics": "01234567ff"}}
+    assert "01234567" not in said(page_of(seen(), Inside(one, 2, 0)))
+    text = said(page_of(seen(), Inside({**one, "c-1-abcdef": {"host": "c", "numerics": "89abcdef"}}, 3, 0)))
+    assert "a mixed fleet" in text and "01234567" in text and "89abcdef" in text
+
+
+def test_recoveries_are_shown_by_reason_and_nothing_where_there_was_none() -> None:
+    text = said(page_of(seen(recovered="2", reissued="3", late="1", duplicate="0", lost_steps="nan")))
+    assert "recovered 2, re-issued 3, late 1\n" in text
+    assert "recoveries" not in said(page_of(seen()))
+
+
+def test_what_other_terminals_asked_and_changed_is_shown() -> None:
+    text = said(page_of(seen(state="paused", paused_by="ann on h", changed="learning_rate 0.01 by ann"), Inside({}, 0, 0, requests=2)))
+    assert "paused by ann on h" in text and "learning_rate 0.01 by ann" in text and "2 that the master has not answered" in text
+
+
+def test_the_master_is_named_while_it_holds_the_lease() -> None:
+    holder = SeenRun("r", "redis://h", "", 0.0, True, {**PROGRESS}, holder="box\x1b pid 7")
+    assert "box\\x1b pid 7" in said(page_of(holder)) and page_of(holder).data["master"] == "box\\x1b pid 7"
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"max_steps": 2_000_000}, "███████░░░░░  765,433 of 2.00 M steps left, about 67 min"),
+        ({"max_steps": 2_000_000, "generations": 13}, "███████████░  1 of 13 generations, 765,433 of 2.00 M steps left"),
+        ({"max_seconds": 7200.0}, "░░░░░░░░░░░░  2 h 0 min of 2 h 0 min left"),
+        ({"target_reward": "none"}, "until it is stopped"),
+        ({"target_reward": "auto"}, "until it reaches its target"),
+        ({"max_steps": "many", "generations": -3}, "until it reaches its target"),
+    ],
+)
+def test_what_is_left_of_the_budgets_is_shown_and_the_bar_is_of_the_nearest(config: dict[str, Any], words: str) -> None:
+    assert words in said(page_of(seen(), Inside({}, 0, 0, config=config)))
+
+
+def test_an_unknown_budget_is_not_guessed() -> None:
+    assert "budget" not in said(page_of(seen()))
+
+
+def test_evaluations_are_drawn_as_a_curve_from_two_on() -> None:
+    assert "▁█  -3.0 to 5.0 in 2 evaluations" in said(page_of(seen(), None, (0, -3.0), (10, 5.0)))
+    assert "curve" not in said(page_of(seen(), None, (0, -3.0)))
 
 
 def test_json_has_numbers_for_numbers_and_null_for_what_is_none() -> None:
-    (run,) = json.loads(shown(show_runs, [seen(eval_mean="nan", workers="many")], as_json=True))["runs"]
+    (run,) = runs_page([seen(eval_mean="nan", workers="many")]).data["runs"]
     assert (run["generation"], run["steps_per_second"], run["eval_mean"], run["workers"]) == (12, 43210.2, None, None)
     assert isinstance(run["generation"], int) and run["state"] == "running" and run["leased"] is True
 
 
-def test_json_of_a_run_has_its_workers() -> None:
-    found = json.loads(shown(show_run, seen(leased=False), Inside({"h-1-abcdef": {"pid": "1", "host": "h"}}, 1, 0, {"stale": 4}), as_json=True))
-    assert found["living"] == [{"worker": "h-1-abcdef", "pid": 1, "host": "h"}] and found["refused"] == {"stale": 4}
-    assert found["state"] == ORPHANED and found["stored_state"] == "running"
+def test_json_of_a_run_has_its_workers_its_budget_and_its_curve() -> None:
+    inside = Inside({"h-1-abcdef": {"pid": "1", "host": "h"}}, 1, 0, {"stale": 4}, config={"generations": 20})
+    found = page_of(seen(leased=False), inside, (0, 1.5)).data
+    assert found["living"] == [{"worker": "h-1-abcdef", "pid": 1, "host": "h", "seen": None}] and found["refused"] == {"stale": 4}
+    assert found["state"] == ORPHANED == found["health"] and found["stored_state"] == "running"
+    assert found["budget"] == {"generations": {"limit": 20.0, "spent": 12.0, "left": 8.0}} and found["evaluations"] == [{"generation": 0, "eval_mean": 1.5}]
 
 
 @pytest.mark.parametrize("progress", [HOSTILE, {}])
 @pytest.mark.parametrize("as_json", [False, True])
 def test_odd_values_neither_crash_nor_reach_the_terminal(progress: dict[str, str], as_json: bool) -> None:
-    odd = SeenRun("odd", "redis://host", "resume", None, False, progress)
-    inside = Inside({"w\x1b": dict.fromkeys(("host", "pid", "rq_name", "block", "steps", "joined", "refuses"), "\x1b[2J\n")}, 10**9, 0, {"\x1b": 1})
-    text = shown(show_runs, [odd], as_json=as_json) + shown(show_run, odd, inside, as_json=as_json)
-    assert not re.search(r"[^\S\n ]|[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", text)
+    odd = SeenRun("odd", "redis://host", "resume", None, True, progress, holder="\x1b")
+    names = ("host", "pid", "backend", "block", "steps", "joined", "refuses", "beat_ttl", "numerics", "generation")
+    config = {"max_steps": float("nan"), "generations": [], "target_reward": {}, "max_seconds": 1e999}
+    inside = Inside({"w\x1b": dict.fromkeys(names, "\x1b[2J\n")}, 10**9, 0, {"\x1b": 1}, left={"w\x1b": 1.0}, config=config)
+    out = io.StringIO()
+    for page in (runs_page([odd]), page_of(odd, inside)):
+        show(page, SafeStream(out), as_json=as_json)
+    assert not re.search(r"[^\S\n ]|[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", out.getvalue())
 
 
 def test_a_digit_of_another_script_is_no_whole_number() -> None:
@@ -120,10 +195,15 @@ def test_a_digit_of_another_script_is_no_whole_number() -> None:
 
 
 def test_what_does_not_fit_a_narrow_terminal_goes_in_the_given_order() -> None:
-    columns, rows = ("run", "env", "best"), [["r" * 10, "e" * 10, "b" * 10]]
-    assert kept_columns(columns, rows, 34, ("best", "env")) == [0, 1, 2]
-    assert kept_columns(columns, rows, 33, ("best", "env")) == [0, 1]
-    assert kept_columns(columns, rows, 5, ("best", "env")) == [0]
+    table = Table(("run", "env", "best", "n"), (("r" * 10, "e" * 10, "b" * 10, "1"),), ("best", "env"))
+    assert kept_columns(table, 37) == [0, 1, 2, 3]
+    assert kept_columns(table, 36) == [0, 1, 3]
+    assert kept_columns(table, 5) == [0, 3]
+
+
+def test_the_last_column_gives_way_before_another_one_goes() -> None:
+    table = Table(("key", "type", "content"), (("k" * 10, "string", "c" * 80),), ("type",))
+    assert kept_columns(table, 32) == [0, 1, 2] and kept_columns(table, 31) == [0, 2]
 
 
 class Terminal(io.StringIO):
@@ -136,7 +216,7 @@ def test_a_table_on_a_terminal_keeps_whole_run_ids(columns: int, monkeypatch: py
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("TERM", "xterm")
     out = Terminal()
-    show_runs([seen("bipedalwalker-v3-0812-3fa2")], SafeStream(out), as_json=False)
+    show(runs_page([seen("bipedalwalker-v3-0812-3fa2")]), SafeStream(out), as_json=False)
     lines = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue()).splitlines()
     assert all(len(line) <= columns for line in lines) and "bipedalwalker-v3-0812-3fa2  r" in lines[1]
 
@@ -190,7 +270,9 @@ def test_private_servers_are_those_with_a_socket(tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(tmp_path / "runs" / "alive" / "redis")
     with socket.socket(socket.AF_UNIX) as server:
         server.bind("redis.sock")
-        assert [found.name for found in private_servers(tmp_path / "runs")] == [f"unix://{tmp_path}/runs/alive/redis/redis.sock"]
+        sources = sources_of([tmp_path / "runs" / "alive", tmp_path / "runs" / "dead", tmp_path / "nothing"], named=False)
+        assert [found.name for found in sources.servers] == [f"unix://{tmp_path}/runs/alive/redis/redis.sock"]
+        assert sources.folders == [tmp_path / "runs" / "dead"]
         assert private_server(tmp_path / "runs" / "alive").name.endswith("alive/redis/redis.sock")
 
 
@@ -211,7 +293,7 @@ class Fixed(Server):
     """A server with given runs, or with trouble."""
 
     def __init__(self, runs: list[SeenRun] | None) -> None:
-        self.name, self._runs = "fixed", runs
+        self.name, self.folder, self._runs = "fixed", None, runs
 
     def runs(self) -> list[SeenRun]:
         if self._runs is None:
@@ -223,12 +305,12 @@ class Fixed(Server):
 
 
 def test_one_of_several_servers_that_is_away_hides_no_other() -> None:
-    assert [one.run for one in all_runs([Fixed(None), Fixed([seen("a")])])] == ["a"]
+    assert [one.run for one in Sources([Fixed(None), Fixed([seen("a")])], []).runs()] == ["a"]
     with pytest.raises(RedisError):
-        all_runs([Fixed(None), Fixed(None)])
+        Sources([Fixed(None), Fixed(None)], []).runs()
 
 
 def test_an_unknown_run_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(status.UsageError, match="there are a"):
-        status.found_run([Fixed([seen("a")])], "b")
-    assert status.found_run([Fixed(None), Fixed([seen("a")])], "a")[1].run == "a"
+    with pytest.raises(UsageError, match="there are a"):
+        Sources([Fixed([seen("a")])], []).find("b")
+    assert Sources([Fixed(None), Fixed([seen("a")])], []).find("a").seen.run == "a"

@@ -1,0 +1,111 @@
+"""Tries environments out in processes of their own: one that crashes or hangs cannot take the doctor with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from es_queue.host import home
+
+DEADLINE_SECONDS = 60.0
+LONGEST_ANSWER = 2**14
+#: The path ends as that of ``rq worker`` does: our packages' folder, then the current one, for a user's own modules.
+PROGRAM = """\
+import json, os, sys
+sys.path += [folder for folder in (sys.argv[2], ".") if folder not in sys.path]
+from es_queue.numerics import fix_numeric_environment
+fix_numeric_environment()
+from es_queue.errors import EsQueueError
+asked = json.loads(sys.argv[3])
+try:
+    from es_queue.environments import EnvironmentRequest, describe
+    request = EnvironmentRequest(asked["id"], tuple(map(tuple, asked["arguments"])), tuple(asked["wrappers"]), asked["backend"])
+    spec = describe(request)
+    told = {"observations": spec.observation_size, "action": spec.action.kind, "backend": spec.backend}
+except EsQueueError as error:
+    told = {"error": str(error)[:1000]}
+except Exception as error:
+    told = {"error": f"{type(error).__name__}: {error}"[:1000]}
+os.write(int(sys.argv[1]), json.dumps(told).encode())
+"""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """An environment as ``EnvironmentRequest`` names it; importing that one needs Gymnasium, which may be what is broken."""
+
+    id: str
+    arguments: tuple[tuple[str, Any], ...] = ()
+    wrappers: tuple[str, ...] = ()
+    backend: str = "auto"
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What came of an environment: what it is like, or an error. Both are texts of someone else's."""
+
+    id: str
+    like: str = ""
+    error: str = ""
+
+
+def try_out(requests: Sequence[Wanted], seconds: float = DEADLINE_SECONDS) -> list[Tried]:
+    """Make each environment and play a step of it, all at once, with a deadline for each."""
+    deadline = time.monotonic() + seconds
+    trials = [Trial(request) for request in requests]
+    try:
+        return [trial.result(deadline, seconds) for trial in trials]
+    finally:
+        for trial in trials:
+            trial.end()
+
+
+class Trial:
+    """One environment in its process."""
+
+    def __init__(self, request: Wanted) -> None:
+        self._request = request
+        self._answer, theirs = os.pipe()
+        # -P: the current folder comes last, and not first as it would with -c.
+        command = [sys.executable, "-P", "-c", PROGRAM, str(theirs), str(home()), json.dumps(asdict(request))]
+        nowhere = subprocess.DEVNULL
+        try:
+            self._process = subprocess.Popen(command, stdin=nowhere, stdout=nowhere, stderr=nowhere, pass_fds=[theirs], start_new_session=True)
+        finally:
+            os.close(theirs)
+
+    def result(self, deadline: float, seconds: float) -> Tried:
+        try:
+            code = self._process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            return Tried(self._request.id, error=f"it hangs: making it and one step took longer than {seconds:g} s")
+        os.set_blocking(self._answer, False)  # a process that it has left behind may hold the other end
+        try:
+            told = json.loads(os.read(self._answer, LONGEST_ANSWER))
+        except (OSError, ValueError):
+            told = {"error": f"its process was ended by {signal_name(-code)}" if code < 0 else f"its process ended with code {code} and said nothing"}
+        if "error" in told:
+            return Tried(self._request.id, error=str(told["error"]))
+        return Tried(self._request.id, f"{told['observations']} observations, {told['action']} actions, {told['backend']} back end")
+
+    def end(self) -> None:
+        """End what is left of it, its children too."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        os.close(self._answer)
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
