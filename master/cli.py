@@ -31,8 +31,13 @@ def main(argv: list[str] | None = None) -> int:
         from master.options import parse
 
         values, launch = parse(argv)
+        if launch.ask is not None:
+            from master.control import control
+
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            return control(launch.ask, launch)
         refuse_shadowed()
-        return run(values, launch)
+        return study_or_run(values, launch)
     except EsQueueError as error:
         print(f"es-master: {error}", file=sys.stderr)
         return error.exit_code
@@ -70,6 +75,21 @@ def refuse_shadowed() -> None:
         raise UsageError(f"the package 'workers' that Python finds is {where}, not es-queue's: run from another folder, or take that one off PYTHONPATH")
 
 
+def study_or_run(values: dict[str, Any], launch: Launch) -> int:
+    """One run, or one for each of several seeds."""
+    from pathlib import Path
+
+    from master.seeds import study, study_resume
+
+    if launch.seeds:
+        return study(values, launch)
+    if launch.resume is not None and ((launch.run_dir or Path("runs") / launch.resume) / "seeds.json").exists():
+        from master.session import resumable_changes
+
+        return study_resume(launch, resumable_changes(values))
+    return run(values, launch)
+
+
 def run(values: dict[str, Any], launch: Launch) -> int:
     """Train with a view for this terminal; Ctrl-C once stops between two looks at the results, twice at once.
 
@@ -92,7 +112,7 @@ def run(values: dict[str, Any], launch: Launch) -> int:
         return reports[-1]
 
     stop = StopSignals()
-    session = Session(launch, clocks_from_environment(), view, lambda: stop.asked)
+    session = Session(launch, clocks_from_environment(), view, lambda: stop.asked, lambda text: print(text, file=sys.stderr, flush=True))
     stop.install(session)
     try:
         summary = session.drive(config, resumable_changes(values))

@@ -188,6 +188,7 @@ class Collector:
         now = time.monotonic()
         if self._paused_at is not None:
             self._paused_for += now - self._paused_at
+            self._answered_at = time.time()  # a pause is no stall
         self._paused_at = now if self.requests.paused else None
 
     def paused_since(self) -> float:

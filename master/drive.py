@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from es_queue.commands import shown_command
 from es_queue.errors import DecodeError, FencedError
 from es_queue.protocol import keys
-from es_queue.protocol.channel import FAILED, FINISHED, STOPPED
+from es_queue.protocol.channel import FAILED, FINISHED, PAUSED, RUNNING, STOPPED
 from es_queue.protocol.clocks import Clocks
 from es_queue.protocol.connection import holds_secret
 from es_queue.protocol.messages import Task
@@ -21,12 +21,15 @@ from master.checkpoint import Checkpoints, write_atomically
 from master.collector import Collector, Interrupted
 from master.course import Course
 from master.embedded import EmbeddedServer
+from master.guardian_client import GuardianClient
 from master.household import Household
 from master.learn import Record
-from master.local_workers import LocalWorkers
+from master.listen import directions
 from master.loop import Loop, Outcome, Sink, digest_of
 from master.options import Launch
 from master.place import Place
+from master.recoveries import TAKEN_OVER
+from master.replay_log import ReplayLog
 from master.requests import Requests
 from master.seats import Keeper
 from master.setup import Setup
@@ -66,7 +69,7 @@ class Host(Protocol):
     @property
     def interrupted(self) -> Callable[[], bool]: ...
 
-    def start_workers(self, place: Place) -> LocalWorkers | None: ...
+    def guard(self, place: Place) -> GuardianClient | None: ...
 
 
 class Drive:
@@ -78,19 +81,21 @@ class Drive:
     ) -> None:  # fmt: skip
         self._session, self._place, self._setup, self._channel, self._view = session, place, setup, channel, view
         self._token, self._holder, self._resumed = token, holder, resumed
+        self._began = time.monotonic()
         self._checkpoints = Checkpoints(place.run_dir)
         config, clocks, launch = setup.config, session.clocks, session.launch
         timeout = int(clocks.seat_lease + config.wall_limit + clocks.seat_margin)
         self._keeper = Keeper(session.client, launch.queue, place.run, secrets.token_hex(3), timeout, view.note)
-        workers = session.start_workers(place)
-        household = Household(session.private_server, workers, self._keeper, view.note)
+        household = Household(session.guard(place), self._keeper, view.note)
         self._household, self._ended = household, False
         channel.again.on_outage = self._outage
         self._requests = Requests(channel, view.note, Course(setup.learner).refusal)
         self._collector = Collector(
             channel, token, holder, clocks, config.block, household, view.live, view.note, session.interrupted, self._requests
         )
-        self._loop = Loop(channel, setup.learner, token, setup.table.digest, self._collector, view, self._checkpoints, keep_going)
+        self._collector.about = {"queue": launch.queue}
+        self._log = ReplayLog(place.run_dir)
+        self._loop = Loop(channel, setup.learner, token, setup.table.digest, self._collector, view, self._checkpoints, keep_going, self._log)
 
     def adoptable(self, state: RunState) -> str | None:
         """The open publication, when it is whole and of exactly this state's parameters."""
@@ -117,6 +122,8 @@ class Drive:
         try:
             self._view.started(self._about(state))
             self._requests.begin(state.changes, was)
+            if was in (RUNNING, PAUSED):  # its master was killed
+                self._collector.recoveries.note(TAKEN_OVER, time.monotonic() - self._began)
             return self._finished(self._loop.run(state, adopted))
         except Interrupted:
             if self._loop.current_or_none() is not None:
@@ -131,6 +138,8 @@ class Drive:
         except BaseException as error:
             self._leave(FAILED, why=(str(error) or type(error).__name__)[:300])
             raise
+        finally:
+            self._log.close()
 
     def _outage(self, seconds: float) -> None:
         """Redis did not answer; a person need not wait until it does."""
@@ -144,6 +153,10 @@ class Drive:
         where = f" --run-dir {self._place.run_dir}" if private else self._redis_flag("--redis-url")
         join = f"{shown_command('rq') if private else 'rq'} worker{self._redis_flag('--url')}{'' if queue == 'default' else ' ' + queue}"
         about = {"watch": f"{shown_command('es-status')} {self._place.run}{where}", "join": join, "seed": str(self._setup.config.seed)}
+        if session.private_server is not None:
+            about |= directions(session.private_server.folder, session.private_server.socket_path, queue)
+        if state.origin:
+            about["begun with"] = state.origin
         if self._resumed:
             about["resumed"] = f"generation {state.generation}, {state.counters.env_steps:,} steps done"
         return about
@@ -190,7 +203,8 @@ class Drive:
             self._checkpoints.save(current[0].generation, current[1])
         summary = self._summary(FINISHED, outcome.state, outcome)
         write_atomically(self._place.run_dir / "summary.json", json.dumps(summary, indent=2).encode())
-        self._end(FINISHED, keys.FINISHED_SECONDS, None, eval_mean=summary["eval_mean"])
+        final = {name: summary[name] for name in ("eval_mean", "eval_std", "eval_min", "eval_episodes")}
+        self._end(FINISHED, keys.FINISHED_SECONDS, None, **final)
         self._view.summary(summary)
         return summary
 

@@ -1,33 +1,32 @@
-"""EmbeddedServer: a private Valkey or Redis on a Unix socket, for a run that was given no Redis.
+"""EmbeddedServer: a private Valkey or Redis on a Unix socket, for a run that was given no Redis; with --listen on TCP too.
 
 Two files of the server's folder are locked, because pids lie and sockets outlive their servers:
-``server.lock`` is held by the server process itself for as long as it lives, ``owner.lock`` by the one master
+``server.lock`` is held by the server process itself for as long as it lives, ``owner.lock`` by the one process
 that may start and stop it. The kernel lets go of both when a process ends, however it ends.
 """
 
 from __future__ import annotations
 
-import fcntl
 import importlib
 import os
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
-import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
-
-from es_queue.errors import RedisError
+from es_queue.errors import EsQueueError, RedisError
 from es_queue.numerics import bytes_digest
+from master.listen import ALL, Address, bindable, open_door, password_in, shut_door, write_private
+from master.locks import is_locked, pid_in, try_lock, write_pid
 
 #: Linux allows 107 bytes and macOS 103 for the path of a Unix socket.
 LONGEST_SOCKET_PATH = 100
@@ -76,48 +75,56 @@ class EmbeddedServer:
 
     Start it from the main thread, so that it ends with this process (SIGTERM by the kernel, on Linux). It runs
     in a session of its own: the terminal's Ctrl-C does not reach it. All methods are for one thread.
+    listen:   an address on which other hosts reach it by a password, None for the socket alone
+    given_up: asked while a server starts; once it is true ``start`` raises RedisError
     """
 
-    def __init__(self, folder: Path, binary: str | None = None) -> None:
+    def __init__(
+        self, folder: Path, binary: str | None = None, listen: Address | None = None, given_up: Callable[[], bool] = lambda: False
+    ) -> None:
         self.folder = folder.absolute()
-        self._binary = binary
+        self._binary, self._listen, self._given_up = binary, listen, given_up
         self._process: subprocess.Popen[bytes] | None = None
         self._owner_lock: int | None = None
 
     @property
     def url(self) -> str:
-        """``unix:///…``, percent-encoded as redis-py's from_url and ``rq worker`` read it."""
-        return f"unix://{quote(str(self._socket))}"
+        """``unix:///…``, percent-encoded as redis-py's from_url and ``rq worker`` read it.
+
+        It holds the password once the server has ever listened. Raises RedisError for a password that cannot be read.
+        """
+        password = password_in(self.folder)
+        return f"unix://{'' if password is None else f':{password}@'}{quote(str(self.socket_path))}"
 
     @property
     def owned(self) -> bool:
-        """Whether this object may start and stop the server; False beside another living master's server."""
+        """Whether this object may start and stop the server; False beside another living owner's server."""
         return self._owner_lock is not None
 
     def start(self) -> None:
-        """Have a server that answers: another living master's, or one of our own.
+        """Have a server that answers: another living owner's, or one of our own.
 
-        What a dead master left behind is ended first (its data is kept), for nothing would end it with us.
+        What a dead owner left behind is ended first (its data is kept), for nothing would end it with us.
         Raises RedisError with the end of the log when none answers within START_SECONDS.
         """
         self._prepare_folder()
         try:
             self._start_and_wait(time.monotonic() + START_SECONDS)
-        except RedisError:
+        except EsQueueError:
             self.stop()
             raise
 
     def alive(self) -> bool:
         """Whether the server answers a PING; it does not while it loads its data."""
-        client = redis.Redis(
-            unix_socket_path=str(self._socket), socket_timeout=PING_SECONDS, retry=Retry(NoBackoff(), 0), retry_on_error=[]
-        )
-        try:
-            return bool(client.ping())
-        except (redis.RedisError, OSError):
-            return False
-        finally:
-            client.close()
+        password = password_in(self.folder)
+        words, answers = (b"", b"") if password is None else (b"AUTH %s\r\n" % password.encode(), b"+OK\r\n")
+        # By hand: a client library takes longer to load than a server to start.
+        with suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(PING_SECONDS)
+            connection.connect(str(self.socket_path))
+            connection.sendall(words + b"PING\r\n")
+            return _said(connection, answers + b"+PONG\r\n")
+        return False
 
     def ensure(self) -> bool:
         """Start the server again if its process ended; says whether that was so. A slow server is left alone."""
@@ -128,7 +135,7 @@ class EmbeddedServer:
         return True
 
     def stop(self) -> None:
-        """End the server (SIGTERM, then SIGKILL) unless another living master owns it; its data stays."""
+        """End the server (SIGTERM, then SIGKILL) unless another living process owns it; its data stays."""
         if self._owner_lock is None:
             return
         self._end_server()
@@ -136,6 +143,11 @@ class EmbeddedServer:
         self._remove_socket()
         os.close(self._owner_lock)
         self._owner_lock = None
+
+    def kill(self) -> None:
+        """End our own server at once by SIGKILL; waits for nothing."""
+        if self._process is not None:
+            self._process.kill()
 
     # --- the folder
 
@@ -154,7 +166,8 @@ class EmbeddedServer:
         return self.folder / "redis.sock.path"
 
     @property
-    def _socket(self) -> Path:
+    def socket_path(self) -> Path:
+        """The socket's path; a folder with a long name has it elsewhere."""
         short = self._short_folder()
         return (short or self.folder) / "redis.sock"
 
@@ -173,7 +186,7 @@ class EmbeddedServer:
         return short if private and short.name.startswith(self._short_prefix()) else None
 
     def _remove_socket(self) -> None:
-        self._socket.unlink(missing_ok=True)
+        self.socket_path.unlink(missing_ok=True)
         if short := self._short_folder():
             self._pointer.unlink(missing_ok=True)
             with suppress(OSError):
@@ -193,6 +206,8 @@ class EmbeddedServer:
                 self._spawn()
             if self.alive():
                 return
+            if self._given_up():
+                raise RedisError("the embedded server was told to end while it started")
             if self._process and self._process.poll() is not None:
                 raise RedisError(f"the embedded server ended with code {self._process.returncode}; {self._log_tail()}")
             if time.monotonic() > deadline:
@@ -211,20 +226,18 @@ class EmbeddedServer:
             self._process = None
 
     def _server_gone(self) -> bool:
-        lock = try_lock(self.folder / "server.lock")
-        if lock is not None:
-            os.close(lock)
-        return lock is not None
+        return not is_locked(self.folder / "server.lock")
 
     def _end_server(self) -> None:
         for number in (signal.SIGTERM, signal.SIGKILL):
             self._signal(number)
             if self._wait_gone(STOP_SECONDS):
                 return
-        raise RedisError(f"a server in {self.folder} cannot be ended; end process {self._server_pid()} and try again")
+        raise RedisError(f"a server in {self.folder} cannot be ended; end process {pid_in(self.folder / 'server.lock')} and try again")
 
     def _spawn(self) -> None:
-        command = bound_to_parent([self._binary or server_binary(), *self._options()])
+        self._configure()
+        command = bound_to_parent([self._binary or server_binary(), str(self._settings_file)])
         lock = try_lock(self.folder / "server.lock")
         if lock is None:
             raise RedisError(f"another server has just been started in {self.folder}; try again")
@@ -234,32 +247,43 @@ class EmbeddedServer:
                     command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                     cwd=self.folder, pass_fds=[lock], start_new_session=True,
                 )  # fmt: skip
-            os.pwrite(lock, b"%-20d" % self._process.pid, 0)
+            write_pid(lock, self._process.pid)
         except OSError as error:
             raise RedisError(f"the embedded server cannot be started: {error}") from error
         finally:
             os.close(lock)
 
-    def _options(self) -> list[str]:
+    @property
+    def _settings_file(self) -> Path:
+        return self.folder / "redis.conf"
+
+    def _configure(self) -> None:
+        """Write the server's settings: by a file, for a command line is read by every user of the host."""
+        if self._listen is None:
+            shut_door(self.folder)
+        else:
+            bindable(self._listen)
+            open_door(self.folder, self._listen)
         settings = {
-            "port": "0", "unixsocket": str(self._socket), "unixsocketperm": "700", "protected-mode": "yes",
+            "port": "0", "unixsocket": str(self.socket_path), "unixsocketperm": "700", "protected-mode": "yes",
             "dir": str(self.folder), "appendonly": "yes", "appendfsync": "everysec", "save": "",
             "maxmemory-policy": "noeviction", "loglevel": "warning", "logfile": str(self.folder / "redis.log"), "daemonize": "no",
         }  # fmt: skip
-        return [word for name, value in settings.items() for word in (f"--{name}", value)]
+        lines = [f"{name} {quoted(value)}\n" for name, value in settings.items()]
+        if (password := password_in(self.folder)) is not None:
+            lines.append(f"requirepass {quoted(password)}\n")
+        if self._listen is not None:
+            also = " -::" if self._listen.host == ALL else ""
+            lines += [f"port {self._listen.port}\n", f"bind {quoted(self._listen.host)}{also}\n"]
+        write_private(self._settings_file, "".join(lines))
 
     def _signal(self, number: signal.Signals) -> None:
         """Signal the server; its pid counts only while the lock shows that it lives, so no stranger is hit."""
         if self._process:
             self._process.send_signal(number)
-        elif not self._server_gone() and (pid := self._server_pid()):
+        elif not self._server_gone() and (pid := pid_in(self.folder / "server.lock")):
             with suppress(OSError):
                 os.kill(pid, number)
-
-    def _server_pid(self) -> int | None:
-        with suppress(OSError, ValueError):
-            return int((self.folder / "server.lock").read_text())
-        return None
 
     def _wait_gone(self, seconds: float) -> bool:
         deadline = time.monotonic() + seconds
@@ -270,15 +294,17 @@ class EmbeddedServer:
         return False
 
 
-def try_lock(path: Path) -> int | None:
-    """A descriptor that holds the lock of ``path``, or None when another holds it. Raises RedisError (disk)."""
-    try:
-        descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
-    except OSError as error:
-        raise RedisError(f"the embedded server cannot use {path}: {error.strerror}") from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        return None
-    return descriptor
+def quoted(value: str) -> str:
+    """A value of the server's settings file, whatever is in it."""
+    return '"' + "".join(f"\\{letter}" if letter in '"\\' else "\\n" if letter == "\n" else letter for letter in value) + '"'
+
+
+def _said(connection: socket.socket, expected: bytes) -> bool:
+    """Whether the server says exactly that."""
+    heard = b""
+    while expected.startswith(heard) and heard != expected:
+        piece = connection.recv(len(expected) - len(heard))
+        if not piece:
+            return False
+        heard += piece
+    return heard == expected

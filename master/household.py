@@ -1,36 +1,39 @@
-"""What one es-master looks after each second: the embedded server, its local workers, and the seats."""
+"""What one es-master looks after each second: the guardian of its server and local workers, and the seats."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
 from es_queue.protocol.channel import MasterChannel
-from master.embedded import EmbeddedServer
-from master.local_workers import LocalWorkers
+from master.guardian_client import GuardianClient
 from master.seats import Keeper
 
 SPEAK_AFTER = 2.0
 
 
 class Household:
-    """The collector's housekeeper. All of it runs in the main thread, to which children are bound."""
+    """The collector's housekeeper. ``guardian``: None for a run with neither a private server nor local workers."""
 
-    def __init__(self, server: EmbeddedServer | None, workers: LocalWorkers | None, keeper: Keeper, note: Callable[[str], None]) -> None:
-        self._server, self._workers, self._keeper, self._note = server, workers, keeper, note
+    def __init__(self, guardian: GuardianClient | None, keeper: Keeper, note: Callable[[str], None]) -> None:
+        self._guardian, self._keeper, self._note = guardian, keeper, note
 
     def tick(self, channel: MasterChannel, workers: Mapping[str, Mapping[str, str]], served: bool, paused: bool) -> list[str]:
         """Restart what has ended, keep seats open; returns workers that should give way to another run."""
-        self._restart_workers()
+        self._look_at_guardian()
         return self._keeper.tick(channel, workers, served, paused)
 
     def outage(self, seconds: float) -> None:
-        """Redis did not answer: start our own server again, or say that we wait for somebody else's."""
-        if self._server is not None and self._server.ensure():
-            self._note("the private server had ended and was started again")
-        elif seconds > SPEAK_AFTER:
+        """Redis did not answer: see to it that our own is started again, or say that we wait for somebody else's."""
+        if not self._look_at_guardian() and seconds > SPEAK_AFTER:
             self._note("Redis does not answer; trying again")
-        self._restart_workers()
 
-    def _restart_workers(self) -> None:
-        for number in self._workers.supervise() if self._workers is not None else ():
-            self._note(f"local worker {number} had ended and was started again")
+    def _look_at_guardian(self) -> bool:
+        """Pass on what it had to start again, and start it again itself; says whether there was any of it."""
+        if self._guardian is None:
+            return False
+        news = self._guardian.news()
+        if self._guardian.ensure():
+            news.append("the guardian of the server and the local workers had ended: all of them were started again")
+        for text in news:
+            self._note(text)
+        return bool(news)

@@ -1,4 +1,4 @@
-"""LocalWorkers: real ``rq worker`` processes beside the master, started again when they end."""
+"""LocalWorkers: real ``rq worker`` processes on the master's host, started again when they end."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from pathlib import Path
 
 import es_queue
 from es_queue.errors import RunFolderError
-from es_queue.noise import FOLDER_VARIABLE
 from es_queue.numerics import numeric_environment
-from es_queue.protocol.clocks import MASTER_PID
+from es_queue.protocol.clocks import GUARDIAN_PID
 from master.embedded import bound_to_parent
 
 #: Waits before a worker that keeps ending is started again; one that lived longer than the last begins anew.
@@ -163,8 +162,12 @@ class LocalWorkers:
         return command if self._queue == "default" else [*command, self._queue]
 
     def _environment(self) -> dict[str, str]:
-        noise = {} if self._noise_folder is None else {FOLDER_VARIABLE: str(self._noise_folder.absolute())}
-        return {**numeric_environment(), **os.environ, **noise, "RQ_REDIS_URL": self._redis_url, MASTER_PID: str(os.getpid())}
+        noise = {}
+        if self._noise_folder is not None:
+            from es_queue.noise import FOLDER_VARIABLE  # it loads numpy, which a guardian does not need
+
+            noise = {FOLDER_VARIABLE: str(self._noise_folder.absolute())}
+        return {**numeric_environment(), **os.environ, **noise, "RQ_REDIS_URL": self._redis_url, GUARDIAN_PID: str(os.getpid())}
 
 
 def session_members(session: int) -> set[Identity]:

@@ -23,28 +23,38 @@ from master.checkpoint import Checkpoints, write_atomically
 from master.course import Course, without
 from master.drive import LEAVE_SECONDS, Drive, View
 from master.embedded import EmbeddedServer
+from master.guardian_client import GuardianClient, guardian_for
 from master.learn import Record
 from master.lease import holder_name, refuse_live, take
-from master.local_workers import LocalWorkers, default_workers
 from master.options import RESUMABLE, Launch
 from master.place import Place, new_place, old_place
 from master.setup import prepare
+from master.standby import Standby
 from master.state import FINAL, RunState
+from master.warm_start import warm_state
+
+#: The state of a summary of a standby that was not needed.
+UNNEEDED = "unneeded"
 
 
 class Session:
     """Composes a run's parts; ``drive`` does the work and always cleans up what it started.
 
+    say: hears what is to be told before there is a view
     looping: the run has begun, so ``interrupted`` is looked at and the run ends in order
     """
 
-    def __init__(self, launch: Launch, clocks: Clocks, make_view: Callable[[Place, RunConfig, str], View], interrupted: Callable[[], bool]) -> None:
+    def __init__(
+        self, launch: Launch, clocks: Clocks, make_view: Callable[[Place, RunConfig, str], View], interrupted: Callable[[], bool],
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:  # fmt: skip
         self.launch, self.clocks = launch, clocks
         self._make_view, self._interrupted = make_view, interrupted
+        self._say = say
         self.looping = False
         self._fresh: Path | None = None
         self._server: EmbeddedServer | None = None
-        self._workers: LocalWorkers | None = None
+        self._guardian: GuardianClient | None = None
 
     def drive(self, config: RunConfig | None, changes: dict[str, Any] | None = None, keep_going: Callable[[Record], bool] = lambda _: True) -> dict[str, Any]:
         """Train a new run of ``config``, or go on with ``launch.resume`` under ``changes``; returns the summary.
@@ -59,8 +69,10 @@ class Session:
         except ANY_ERROR as error:
             self._abandon()
             raise refusal(error) from None
-        except RunBusyError:
-            raise  # the folder may be the other master's
+        except RunBusyError:  # the folder may be the other master's, and so may be the server
+            if self._server is not None and self._guardian is not None:
+                self._guardian.release()
+            raise
         except BaseException:
             self._abandon()
             raise
@@ -69,20 +81,19 @@ class Session:
 
     def stop(self) -> None:
         """End local workers and the private server; nothing is left running."""
-        if self._workers is not None:
-            self._workers.stop()
-        if self._server is not None:
-            self._server.stop()
+        if self._guardian is not None:
+            self._guardian.stop()
 
     def kill(self) -> None:
-        """End the workers without waiting for them; the kernel ends the private server with this process."""
-        if self._workers is not None:
-            self._workers.kill()
+        """End them at once."""
+        if self._guardian is not None:
+            self._guardian.kill()
 
     # --- beginning and resuming
 
     def _begin(self, config: RunConfig, keep_going: Callable[[Record], bool]) -> dict[str, Any]:
         setup = prepare(config, self.launch.noise_dir)
+        start = setup.start() if self.launch.warm_start is None else warm_state(setup, self.launch.warm_start)
         place = new_place(config, self.launch)
         self._fresh = None if place.run_dir.exists() else place.run_dir
         place.prepare()
@@ -97,7 +108,7 @@ class Session:
         with self._released(channel, token, 0):
             write_atomically(place.config_file, setup.config.to_json().encode())
             drive = Drive(self, place, setup, channel, view, holder, token, keep_going)
-        return drive.run(setup.start(), None)
+        return drive.run(start, None)
 
     def _resume(self, changes: dict[str, Any], keep_going: Callable[[Record], bool]) -> dict[str, Any]:
         """Prepare what takes long, raise the token, and only then read: the newer of Redis and disk (rule 11)."""
@@ -116,11 +127,17 @@ class Session:
         place.prepare()
         channel.forget_gone_runs()
         said: list[str] = []
-        refuse_live(channel, self.clocks, wait=True, note=said.append)
+        if not self.launch.standby:
+            refuse_live(channel, self.clocks, wait=True, note=said.append)
         config, state = newest(place, disk, stored)
         setup = prepare(replace(config, **changes), self.launch.noise_dir)
         holder = holder_name()
-        token = take(channel, holder, self.clocks, wait=True, floor=state.epoch, note=said.append)
+        if self.launch.standby:
+            token = self._turn(channel, holder, state.epoch)
+        else:
+            token = take(channel, holder, self.clocks, wait=True, floor=state.epoch, note=said.append)
+        if token is None:
+            return {"state": UNNEEDED}
         with self._released(channel, token, keys.RUN_SECONDS):
             found, state = newest(place, Checkpoints(place.run_dir).newest(), channel.stored()[2])
             if found != config:  # another master went on with it meanwhile, under other budgets
@@ -136,6 +153,16 @@ class Session:
             adopted = drive.adoptable(state)
             was = standing(self.client, place.run)[0]
         return drive.run(state, adopted, was)
+
+    def _turn(self, channel: RedisMasterChannel, holder: str, floor: int) -> str | None:
+        """Stand by until the run has lost its master, and take it; None when it has ended. The first of several gets it."""
+        standby = Standby(channel, self.clocks, self._say, self._interrupted)
+        while standby.wait():
+            try:
+                return take(channel, holder, self.clocks, wait=False, floor=floor)
+            except RunBusyError:
+                continue
+        return None
 
     @contextmanager
     def _released(self, channel: RedisMasterChannel, token: str, seconds: int) -> Iterator[None]:
@@ -165,27 +192,31 @@ class Session:
 
     def _connect(self, place: Place) -> RedisMasterChannel:
         """The channel over the server that was named, or over a private one in the run's folder."""
-        url = self.launch.redis_url
+        url, again = self.launch.redis_url, Again()
         if url is None:
             place.prepare()
             self._server = EmbeddedServer(place.run_dir / "redis")
-            self._server.start()
+            self.guard(place)
             url = self._server.url
+            again.on_outage = self._mend
         self.url = url
         self._redis_name = safe_name(url)
         self.client = client_from_url(url)
         refuse_unfit(self.client, self._redis_name)
-        return RedisMasterChannel(self.client, place.run, Again())
+        return RedisMasterChannel(self.client, place.run, again)
 
-    def start_workers(self, place: Place) -> LocalWorkers | None:
-        count = self.launch.workers
-        if count is None:
-            count = default_workers() if self._server is not None else 0
-        if count == 0:
-            return None
-        self._workers = LocalWorkers(count, self.launch.queue, self.url, place.run_dir / "logs", self.launch.noise_dir)
-        self._workers.start()
-        return self._workers
+    def guard(self, place: Place) -> GuardianClient | None:
+        """The guardian of the private server and the local workers, started; None for a run that has neither."""
+        if self._guardian is None:
+            self._guardian = guardian_for(self.launch, place, self.clocks, self._server)
+            if self._guardian is not None:
+                self._guardian.start()
+        return self._guardian
+
+    def _mend(self, _: float) -> None:
+        """The private server did not answer, and there is no household yet to look after it."""
+        if self._guardian is not None:
+            self._guardian.ensure()
 
     @property
     def private_server(self) -> EmbeddedServer | None:

@@ -16,18 +16,17 @@ from workers.rollout import Leaving, Watch
 SPEAK_SECONDS = 10.0
 ORPHANED = "its RQ worker is gone"
 GONE_SECONDS = 10.0
-MASTERLESS_SECONDS = 60.0  # a master that comes back by --resume within this time, or three leases, finds its workers
 
 
-def orphaned(parent: int | None, master: int | None) -> str:
+def orphaned(parent: int | None, guardian: int | None) -> str:
     """Why this process has nobody left to work for; empty while it has.
 
-    parent: process that must stay our parent; master: one that must live; None where that means nothing
+    parent: process that must stay our parent; guardian: one that must live; None where that means nothing
     """
     if parent is not None and os.getppid() != parent:
         return ORPHANED
-    if master is not None and not lives(master):
-        return "the es-master that started this worker is gone"
+    if guardian is not None and not lives(guardian):
+        return "the guardian that started this worker is gone"
     return ""
 
 
@@ -45,11 +44,11 @@ def lives(pid: int) -> bool:
         return not Path("/proc/self/stat").exists()
 
 
-def leave_in_outage(watch: Watch, parent: int | None, master: int | None = None) -> Callable[[float], None]:
+def leave_in_outage(watch: Watch, parent: int | None, guardian: int | None = None) -> Callable[[float], None]:
     """For a channel's ``on_outage``: whoever must leave does not wait until Redis is back. It raises Leaving."""
 
     def look(seconds: float) -> None:
-        watch.leaving = watch.leaving or orphaned(parent, master)
+        watch.leaving = watch.leaving or orphaned(parent, guardian)
         if watch.leaving:
             raise Leaving
 
@@ -76,7 +75,7 @@ class Life(threading.Thread):
     """A daemon thread with a channel of its own (rule 7): the episodes' thread may be in an episode for minutes.
 
     about:      what the worker's hash says of it, read at each beat
-    parent, master: see ``orphaned``; an orphan leaves
+    parent, guardian: see ``orphaned``; an orphan leaves
     wall_limit: seconds that an episode may last; ``expire`` is called when one lasts longer
     elsewhere:  whether another run's seat waits; asked when the run has no master
     run_ended:  whether the run was seen to have ended, or to be gone
@@ -84,13 +83,13 @@ class Life(threading.Thread):
 
     def __init__(
         self, channel: WorkerChannel, watch: Watch, about: Callable[[], dict[str, str]], clocks: Clocks,
-        *, wall_limit: float, expire: Callable[[], None], parent: int | None = None, master: int | None = None,
+        *, wall_limit: float, expire: Callable[[], None], parent: int | None = None, guardian: int | None = None,
         speak: Callable[[str], None] | None = None,
         elsewhere: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip
         super().__init__(name="es-queue-life", daemon=True)
         self._channel, self._watch, self._about, self._clocks = channel, watch, about, clocks
-        self._master = master
+        self._guardian = guardian
         self._wall_limit, self._expire, self._parent, self._speak, self._elsewhere = wall_limit, expire, parent, speak, elsewhere
         self._ends = time.monotonic() + clocks.seat_lease
         self._over = threading.Event()
@@ -135,7 +134,7 @@ class Life(threading.Thread):
 
     def _reason(self, now: float) -> str:
         """Why the worker must leave now; empty while it may stay."""
-        if alone := orphaned(self._parent, self._master):
+        if alone := orphaned(self._parent, self._guardian):
             return alone
         orders = self._channel.orders()
         if orders.state is not None:
@@ -155,12 +154,12 @@ class Life(threading.Thread):
         return next((reason for true, reason in reasons if true), "")
 
     def _masterless(self, now: float, led: bool) -> bool:
-        """Whether the run has had no lease for two leases while another run's seat waits, or for long in any case."""
+        """Whether the run has had no lease for two leases while another run's seat waits, or for the whole grace in any case."""
         if led or time.monotonic() - now > self._clocks.beat_ttl:  # while Redis was away nobody could renew a lease
             self._unled = None
             return False
         self._unled = now if self._unled is None else self._unled
-        if now - self._unled > max(MASTERLESS_SECONDS, 3 * self._clocks.lease):
+        if now - self._unled > self._clocks.grace:
             return True
         if now - self._unled <= 2 * self._clocks.lease or now - self._asked < self._clocks.beat:
             return False

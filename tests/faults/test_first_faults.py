@@ -6,12 +6,14 @@ import json
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import redis
 
 from tests.integration.processes import (
     CARTPOLE,
+    CLOCKS,
     NERVOUS,
     WALKER,
     Master,
@@ -97,7 +99,7 @@ gymnasium.register("Hanging-v0", Hanging, max_episode_steps=500)
 def test_an_episode_that_hangs_is_reported_and_its_process_replaced(valkey_url: str, redis_client: redis.Redis, processes: Processes) -> None:
     (processes.folder / "hanging.py").write_text(HANGING)
     seen = Seen(redis_client, "hanging")
-    values = {**CARTPOLE, "env": "hanging:Hanging-v0", "wall_limit": 1}
+    values = {**CARTPOLE, "env": "hanging:Hanging-v0", "wall_limit": 1, "generations": 60}
     run = processes.master(*flags(values), "--run", "hanging", "--json", url=valkey_url)
     seat = seen.joined(processes.worker(valkey_url))
     horse = seen.freeze_holding(seat)
@@ -108,11 +110,11 @@ def test_an_episode_that_hangs_is_reported_and_its_process_replaced(valkey_url: 
     assert state_of(horse) in ("", "Z")
     reports = [json.loads(one) for one in redis_client.lrange(seen.keys.errors, 0, -1)]
     assert [(one["worker"], one["reason"]) for one in reports] == [(seat, "an episode lasted longer than 1 s")]
-    assert run.events()[-1]["digest"] == quiet_digest(CARTPOLE)
+    assert run.events()[-1]["digest"] == quiet_digest({**CARTPOLE, "generations": 60})
 
 
-def test_nothing_lives_on_when_a_master_with_a_private_server_is_killed(processes: Processes) -> None:
-    run = processes.master(*flags({**WALKER, "generations": 500}), "--run", "gone", "--workers", 2, "--json")
+def test_nothing_lives_on_for_long_when_a_master_with_a_private_server_is_killed(processes: Processes) -> None:
+    run = processes.master(*flags({**WALKER, "generations": 500}), "--run", "gone", "--workers", 2, "--json", clocks=replace(CLOCKS, grace=1.0))
     wait_for(lambda: len(run.events("generation")) >= 2, "generation 2")
     run.signal(signal.SIGKILL)
     wait_for(lambda: not processes.living(), "every process of the run is gone", 30)

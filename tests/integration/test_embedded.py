@@ -79,7 +79,7 @@ def client(server: EmbeddedServer) -> Iterator[redis.Redis]:
 
 @pytest.fixture
 def start_other() -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts Python code as another master and waits for its line "ready"."""
+    """Starts Python code as another owner and waits for its line "ready"."""
     others: list[subprocess.Popen[str]] = []
 
     def start(code: str, *arguments: object) -> subprocess.Popen[str]:
@@ -196,7 +196,7 @@ def test_the_terminals_ctrl_c_does_not_reach_the_server(server: EmbeddedServer, 
     assert os.getsid(pid_of(server)) == pid_of(server)
 
 
-def test_a_second_master_uses_the_first_ones_server_and_leaves_it_running(server: EmbeddedServer, client: redis.Redis) -> None:
+def test_a_second_owner_uses_the_first_ones_server_and_leaves_it_running(server: EmbeddedServer, client: redis.Redis) -> None:
     guest = EmbeddedServer(server.folder)
     guest.start()
     assert pid_of(guest) == pid_of(server)
@@ -207,7 +207,7 @@ def test_a_second_master_uses_the_first_ones_server_and_leaves_it_running(server
 
 
 @linux_only
-def test_the_server_ends_with_a_killed_master(tmp_path: Path, start_other: Callable[..., subprocess.Popen[str]]) -> None:
+def test_the_server_ends_with_the_killed_process_that_started_it(tmp_path: Path, start_other: Callable[..., subprocess.Popen[str]]) -> None:
     master = start_other(MASTER_OF_BOUND_SERVER, tmp_path)
     pid = pid_of(EmbeddedServer(tmp_path))
     master.kill()
@@ -215,7 +215,7 @@ def test_the_server_ends_with_a_killed_master(tmp_path: Path, start_other: Calla
 
 
 @pytest.mark.parametrize("hung", [False, True])
-def test_a_server_that_outlived_its_master_is_ended_before_a_second_starts(
+def test_a_server_that_outlived_its_owner_is_ended_before_a_second_starts(
     tmp_path: Path, start_other: Callable[..., subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch, hung: bool
 ) -> None:
     master = start_other(MASTER_OF_UNBOUND_SERVER, tmp_path)
@@ -429,7 +429,7 @@ time.sleep(600)
 
 
 @linux_only
-def test_local_workers_end_with_a_killed_master(
+def test_local_workers_end_with_the_killed_process_that_started_them(
     server: EmbeddedServer, client: redis.Redis, tmp_path: Path, start_other: Callable[..., subprocess.Popen[str]]
 ) -> None:
     master = start_other(WORKERS, server.url, tmp_path)

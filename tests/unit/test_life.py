@@ -146,7 +146,7 @@ def test_an_orphan_does_not_wait_for_redis_either() -> None:
     assert watch.leaving == "its RQ worker is gone"
 
 
-def test_a_master_that_is_dead_but_not_waited_for_is_gone() -> None:
+def test_a_guardian_that_is_dead_but_not_waited_for_is_gone() -> None:
     zombie = subprocess.Popen([sys.executable, "-c", ""])
     try:
         assert eventually(lambda: orphaned(None, zombie.pid) != "")
@@ -154,14 +154,14 @@ def test_a_master_that_is_dead_but_not_waited_for_is_gone() -> None:
         zombie.wait()
 
 
-def test_a_local_worker_leaves_when_the_master_that_started_it_is_gone() -> None:
+def test_a_local_worker_leaves_when_the_guardian_that_started_it_is_gone() -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     assert orphaned(None, os.getpid()) == "" and orphaned(os.getppid(), None) == ""
-    assert orphaned(None, ended.pid) == "the es-master that started this worker is gone"
+    assert orphaned(None, ended.pid) == "the guardian that started this worker is gone"
     channel, watch = Told(), Watch()
-    with living(channel, watch, master=ended.pid):
-        assert eventually(lambda: "es-master" in watch.leaving)
+    with living(channel, watch, guardian=ended.pid):
+        assert eventually(lambda: "guardian" in watch.leaving)
 
 
 def test_a_server_that_does_not_answer_is_a_reason_to_leave_and_the_thread_goes_on() -> None:
@@ -206,11 +206,11 @@ def test_the_thread_outlives_any_error_of_its_channel(monkeypatch: pytest.Monkey
 class Masterless:
     """A life that is asked for its reasons at chosen moments."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, waits: bool = False) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, waits: bool = False, grace: float = 60.0) -> None:
         self.now, self.waits, self.asked = 1000.0, waits, 0
         monkeypatch.setattr(life_module.time, "monotonic", lambda: self.now)
         self.channel = Told(Orders("running", led=False))
-        clocks = replace(CLOCKS, lease=10.0, beat=1.0, beat_ttl=5.0, seat_lease=1000.0)
+        clocks = replace(CLOCKS, lease=10.0, beat=1.0, beat_ttl=5.0, seat_lease=1000.0, grace=grace)
         self.life = Life(self.channel, Watch(), dict, clocks, wall_limit=60.0, expire=lambda: None, elsewhere=self.elsewhere)
 
     def elsewhere(self) -> bool:
@@ -228,9 +228,10 @@ class Masterless:
         return None
 
 
-def test_a_run_without_a_master_keeps_its_workers_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = Masterless(monkeypatch)
-    assert run.left_after(600) == 61
+@pytest.mark.parametrize("grace", [60, 30])
+def test_a_run_without_a_master_keeps_its_workers_for_the_grace(monkeypatch: pytest.MonkeyPatch, grace: int) -> None:
+    run = Masterless(monkeypatch, grace=grace)
+    assert run.left_after(600) == grace + 1
 
 
 def test_a_run_without_a_master_loses_its_workers_sooner_when_another_run_wants_them(monkeypatch: pytest.MonkeyPatch) -> None:
