@@ -232,7 +232,7 @@ class Loop:
 
     def _next(self, state: RunState, judged: RunState, done: Closed) -> tuple[RunState, dict[str, float]]:
         """The next generation's search: what was learnt or what is gone back to, under the settings of that generation."""
-        if self._config.rollback and fallen(judged, done.evaluation):
+        if fallen(judged, done.evaluation):
             to = judged.anchor.generation if judged.anchor else 0
             after, figures = rolled_back(judged), {"rolled_back": float(to)}
             before = self._course.strategy_at(after.changes, to)

@@ -17,6 +17,7 @@ from master import collector as module
 from master.collect import Expectations, Ledger
 from master.collector import Collector, Interrupted
 from tests.ring import QUICK, quick_config
+from tests.tiny import eventually
 
 TOKEN, PUBLICATION = "1-00000000", "3.1-00000000"
 CONFIG = quick_config(strategy="ars", obs_norm=False)
@@ -88,6 +89,35 @@ def test_collecting_ends_with_every_slot_and_knows_who_helped() -> None:
     bench.worker("idle")
     bench.collector.collect(bench.ledger)
     assert bench.ledger.complete() and bench.collector.contributors == {"a-1-abcdef"}
+
+
+def test_a_pause_takes_what_nobody_holds_out_of_todo_and_continue_puts_it_back() -> None:
+    bench = Bench().open()
+    worker = bench.worker()
+    held = worker.claim(0.0)
+    assert held is not None
+    bench.collector.requests.paused = "ada"
+    bench.tick()
+    assert bench.todo() == [] and worker.claim(0.0) is None
+    assert bench.server.progress["state"] == "paused" and bench.shown[-1]["waiting"] == "paused by ada"
+    assert bench.answer(worker, held), "what it holds it may finish"
+    bench.collector.requests.paused = ""
+    bench.tick()
+    assert bench.todo() == ["train 0 2", "train 2 4", "train 4 6"] or sum(int(one.split()[2]) - int(one.split()[1]) for one in bench.todo()) == 6
+
+
+def test_a_complete_generation_does_not_close_while_the_run_is_paused_and_the_time_is_no_time_of_the_run() -> None:
+    bench = Bench().open()
+    bench.work(bench.worker())
+    bench.collector.requests.paused = "ada"
+    closing = threading.Thread(target=bench.collector.collect, args=(bench.ledger,), daemon=True)
+    closing.start()
+    assert eventually(bench.ledger.complete) and eventually(lambda: bench.collector.waited() > 0.2)
+    assert closing.is_alive()
+    bench.collector.requests.paused = ""
+    closing.join(10)
+    assert not closing.is_alive()
+    assert bench.collector.paused_since() > 0.2 and bench.collector.paused_since() == 0.0
 
 
 def test_an_adopted_publication_is_read_and_not_published_again() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,9 @@ def test_a_resumed_run_goes_on_with_its_log_and_cuts_off_what_it_will_do_again(t
     assert outcome.digest == whole.digest and whole.digest in replayed(tmp_path)
     logged(tmp_path, state=state)
     assert whole.digest in replayed(tmp_path), "generations 3 to 5 were done twice and stand there once"
+    shutil.rmtree(tmp_path / "checkpoints")
+    logged(tmp_path, state=state, generations=4)
+    assert f"generations 0 to 4 of run {RUN}" in replayed(tmp_path), "what came after is another past"
 
 
 def test_a_log_that_does_not_lead_to_the_resumed_generation_begins_a_new_file_and_the_gap_is_told(tmp_path: Path) -> None:
