@@ -74,7 +74,9 @@ def interquartile_means(rows: Floats) -> Floats:
     count = rows.shape[1]
     places = np.arange(count, dtype=np.float64)
     weights = np.clip(np.minimum(places + 1, 0.75 * count) - np.maximum(places, 0.25 * count), 0.0, 1.0)
-    return np.asarray(np.clip((rows * weights).sum(axis=1) / (0.5 * count), rows[:, 0], rows[:, -1]))
+    left_out = count // 4
+    # Rounding of the sum must not lead out of the values that count.
+    return np.asarray(np.clip((rows * weights).sum(axis=1) / (0.5 * count), rows[:, left_out], rows[:, count - left_out - 1]))
 
 
 def bootstrap_interval(values: Sequence[float], statistic: Statistic, level: float = LEVEL, resamples: int = RESAMPLES) -> Interval:

@@ -31,7 +31,7 @@ HEAR_SECONDS = 0.1
 LOOK_SECONDS = 1.0
 #: What a failing study grants its runs to leave their checkpoints.
 LEAVE_SECONDS = 20.0
-BUSY = RunBusyError.exit_code
+BUSY, AWAY = RunBusyError.exit_code, RedisError.exit_code
 RESTARTING, STOPPING = "restarting", "stopping"
 
 
@@ -56,13 +56,15 @@ class Stop:
 
 @dataclass
 class Member:
-    """One seed's part in the study. due: when its es-master is to be started again (seconds, monotonic clock)."""
+    """One seed's part in the study. due: when its es-master is to be started again (seconds, monotonic clock);
+    joined: this es-master has got as far as its run."""
 
     entry: Entry
     row: Row
     child: Child | None = None
     started: float = 0.0
     failures: int = 0
+    joined: bool = False
     due: float | None = None
 
     @property
@@ -167,7 +169,7 @@ class Study:
             entry.state, member.due = RUNNING, time.monotonic() + LOOK_SECONDS
             return
         member.child = Child(words, self._household.url, self._folder / "logs" / f"s{entry.seed}.err")
-        member.started, member.due = time.monotonic(), None
+        member.started, member.due, member.joined = time.monotonic(), None, False
         self._selector.register(member.child.out, selectors.EVENT_READ, member)
         entry.begun, entry.state, member.row.state = True, RUNNING, RUNNING
         self._save(RUNNING)
@@ -193,6 +195,7 @@ class Study:
                 if not (self._stop.asked and text.startswith("stopped at generation")):  # the way back is the study's
                     self._view.note(text, member.entry.seed)
                 continue
+            member.joined = member.joined or event["event"] == "started"
             if event["event"] == "generation":
                 member.row.hear(event)
             if event["event"] == "summary":
@@ -215,12 +218,13 @@ class Study:
         finished = (entry.summary or {}).get("state") == FINISHED
         if time.monotonic() - member.started > LONG_LIFE:
             member.failures = 0
-        killed = code < 0 or (code == BUSY and member.failures > 0)  # the lease of the one that was killed still stands
+        # The lease of one that was killed still stands; or Redis was away just when this one came.
+        passing = (code == BUSY and member.failures > 0) or (code == AWAY and not member.joined)
         if code == EXIT_DONE and finished:
             entry.state = FINISHED
         elif code == EXIT_INTERRUPTED or (code < 0 and self._stop.asked):
             entry.state = STOPPED
-        elif killed and member.failures < len(BACKOFF_SECONDS):
+        elif (code < 0 or passing) and member.failures < len(BACKOFF_SECONDS):
             self._start_later(member)
             return
         else:

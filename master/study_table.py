@@ -97,7 +97,7 @@ class StudyTable:
     def _cells(self, row: Row) -> list[str]:
         told, config = row.figures.get, self._record.config
         return [
-            str(row.seed), row.state, progress_of(told("generation"), config.generations), compact(told("env_steps")),
+            str(row.seed), row.state, "-" if told("generation") is None else progress_of(told("generation"), config.generations), compact(told("env_steps")),
             score(told("eval_mean")), score(told("eval_best")),
             *((whole(told("steps_per_second")), whole(told("workers"))) if row.state == RUNNING else ("", "")),
         ]  # fmt: skip
@@ -108,7 +108,7 @@ def kept_columns(rows: Sequence[Sequence[str]], width: int) -> list[int]:
     widths = [GAP + max(map(len, cells)) for cells in zip(COLUMNS, *rows, strict=True)]
     kept = list(range(len(COLUMNS)))
     for name in EXPENDABLE:
-        if sum(widths[place] for place in kept) - GAP <= width:
+        if sum(widths[place] for place in kept) <= width:
             break
         kept.remove(COLUMNS.index(name))
     return kept

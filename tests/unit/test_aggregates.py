@@ -14,6 +14,9 @@ from hypothesis import strategies as st
 from master.aggregates import Aggregates, aggregate, bootstrap_interval, interquartile_means, means
 
 RETURNS = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30)
+#: A busy machine may be slow at any moment.
+ANY_TIME = settings(deadline=None)
+SOME = settings(max_examples=25, deadline=None)
 FIGURES = ("mean", "iqm", "median", "worst", "best")
 
 
@@ -38,6 +41,7 @@ def test_the_interquartile_mean_is_that_of_the_middle_half(values: list[float], 
     assert iqm(*values) == pytest.approx(expected, rel=1e-12)
 
 
+@ANY_TIME
 @given(RETURNS)
 def test_the_interquartile_mean_lies_within_the_middle_half_of_its_values(values: list[float]) -> None:
     found = iqm(*values)
@@ -46,23 +50,26 @@ def test_the_interquartile_mean_lies_within_the_middle_half_of_its_values(values
     assert inner[0] <= found <= inner[-1]
 
 
+@ANY_TIME
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=2))
 def test_the_interquartile_mean_of_one_or_two_runs_is_their_mean(values: list[float]) -> None:
     assert iqm(*values) == pytest.approx(math.fsum(values) / len(values), rel=1e-9, abs=1e-9)
 
 
+@ANY_TIME
 @given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=30), st.floats(-1e3, 1e3), st.floats(0.01, 100))
 def test_the_interquartile_mean_follows_a_shift_and_a_scale(values: list[float], shift: float, scale: float) -> None:
     moved = iqm(*(scale * value + shift for value in values))
     assert moved == pytest.approx(scale * iqm(*values) + shift, rel=1e-6, abs=1e-6)
 
 
+@ANY_TIME
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=10), st.integers(2, 5))
 def test_the_interquartile_mean_does_not_change_when_every_run_is_there_several_times(values: list[float], times: int) -> None:
     assert iqm(*values * times) == pytest.approx(iqm(*values), rel=1e-9, abs=1e-6)
 
 
-@settings(max_examples=25, deadline=None)
+@SOME
 @given(st.data())
 def test_no_figure_depends_on_the_order_of_the_runs(data: Any) -> None:
     values = data.draw(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=8))
@@ -122,7 +129,7 @@ def test_the_interval_of_many_runs_is_the_normal_one() -> None:
     assert (low, high) == pytest.approx((np.mean(values) - half, np.mean(values) + half), abs=0.25)
 
 
-@settings(max_examples=25, deadline=None)
+@SOME
 @given(st.lists(st.floats(-1e3, 1e3), min_size=3, max_size=12))
 def test_intervals_stay_within_the_runs(values: list[float]) -> None:
     found = aggregate(values)

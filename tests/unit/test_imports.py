@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ FILES = sorted(path.relative_to(HOUSE) for package in PACKAGES for path in (HOUS
 #: Where a process connects or speaks to Redis; everyone else goes through a Channel.
 SPEAKS_REDIS = {
     "es_queue/protocol/again.py", "es_queue/protocol/connection.py", "es_queue/protocol/desk.py", "es_queue/protocol/redis_channel.py",
-    "es_queue/protocol/seats.py", "master/attach.py", "master/doctor_look.py", "master/observe.py", "master/seats.py",
+    "es_queue/protocol/seats.py", "master/attach.py", "master/doctor_look.py", "master/observe.py", "master/seat_cleaning.py", "master/seats.py",
 }  # fmt: skip
 #: Name redis for types alone.
 NAMES_REDIS = {"workers/seat.py"}
@@ -104,7 +105,8 @@ print(json.dumps({{
 
 def after(what: str) -> dict[str, object]:
     """What a fresh process looks like after a line of Python."""
-    done = subprocess.run([sys.executable, "-c", LOOK.format(what=what)], cwd=HOUSE, capture_output=True, text=True, timeout=60, check=True)
+    environment = {**os.environ, "PYGAME_HIDE_SUPPORT_PROMPT": "hide"}  # gymnasium sets it
+    done = subprocess.run([sys.executable, "-c", LOOK.format(what=what)], cwd=HOUSE, env=environment, capture_output=True, text=True, timeout=60, check=True)
     assert done.stderr == ""
     return json.loads(done.stdout)  # type: ignore[no-any-return]
 

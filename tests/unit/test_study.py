@@ -24,6 +24,8 @@ from master.study_record import FAILED, FINISHED, STOPPED, WAITING, Entry, Study
 CONFIG = RunConfig(env="CartPole-v1", generations=9)
 GENERATION = {"event": "generation", "generation": 3, "env_steps": 1200, "return_mean": 5.0, "steps_per_second": 10.0, "workers": 1}
 
+WAY_BACK = {"event": "note", "text": "stopped at generation 9, checkpoint x; go on with: es-master --resume base-s1"}
+
 
 def summary(state: str = FINISHED, mean: float | None = 7.0) -> dict[str, Any]:
     return {"event": "summary", "state": state, "generation": 9, "env_steps": 5000, "eval_mean": mean, "eval_std": 1.0, "eval_min": 5.0}
@@ -55,6 +57,7 @@ class Actor:
         acts = stage.acts.get(self.seed, [])
         self.events, self.code = acts.pop(0) if acts else ([summary()], 0)
         self.out, write = os.pipe()
+        self.leaving = 0
         os.close(write)  # so that it can always be read
         stage.alive.add(self.seed)
         stage.most_alive = max(stage.most_alive, len(stage.alive))
@@ -64,6 +67,9 @@ class Actor:
         return heard
 
     def ended(self) -> int | None:
+        if self.leaving:  # an orderly end takes a while
+            self.leaving -= 1
+            return None
         if self.code is not None:
             self.stage.alive.discard(self.seed)
         return self.code
@@ -71,7 +77,7 @@ class Actor:
     def signal(self, number: signal.Signals) -> None:
         self.stage.signals.append((self.seed, number))
         if self.code is None:
-            self.code, self.events = (130, [summary(STOPPED, None)]) if number == signal.SIGTERM else (-9, [])
+            self.code, self.events, self.leaving = (130, [summary(STOPPED, None), WAY_BACK], 3) if number == signal.SIGTERM else (-9, [], 0)
 
     def close(self) -> None:
         os.close(self.out)
@@ -178,8 +184,7 @@ def test_a_run_that_somebody_else_stopped_makes_the_code_130(stage: Stage) -> No
 def test_a_wish_to_stop_is_forwarded_once_and_what_waited_is_not_begun(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
     stop = Asked()
     stage.places = 2
-    text = "stopped at generation 3, checkpoint x; go on with: es-master --resume base-s1"
-    stage.acts = {1: [([GENERATION, {"event": "note", "text": text}], None)], 2: [([], None)]}
+    stage.acts = {1: [([GENERATION], None)], 2: [([], None)]}
     own = study(1, 2, 3, stop=stop)
     look, looks = own._look, iter([False, False, False, True])
 
@@ -189,11 +194,11 @@ def test_a_wish_to_stop_is_forwarded_once_and_what_waited_is_not_begun(stage: St
 
     own._look = ask_later  # type: ignore[method-assign]
     assert own.drive() == 130
-    assert sorted(stage.signals[:2]) == [(1, signal.SIGTERM), (2, signal.SIGTERM)]
-    assert [one for one in stage.signals if one[1] == signal.SIGTERM][2:] == []
+    assert sorted(stage.signals) == [(1, signal.SIGTERM), (2, signal.SIGTERM)]
     assert states() == [STOPPED, STOPPED, WAITING]
     assert stage.seeds() == [1, 2]
-    assert told(capsys)[-1]["text"].endswith("es-master --resume base")
+    (way_back,) = [one["text"] for one in told(capsys) if one["event"] == "note"]  # the study's own alone
+    assert way_back.endswith("es-master --resume base")
 
 
 def test_a_run_that_was_killed_is_resumed_and_at_the_fourth_time_has_failed(stage: Stage) -> None:
@@ -211,6 +216,13 @@ def test_a_busy_run_that_was_not_killed_before_has_failed(stage: Stage) -> None:
     stage.acts = {1: [([], RunBusyError.exit_code)]}
     assert study(1).drive() == 4
     assert stage.seeds() == [1]
+
+
+def test_a_redis_that_was_away_when_a_run_began_is_tried_again_but_not_one_that_ends_a_run(stage: Stage) -> None:
+    stage.acts = {1: [([], 3), ([summary()], 0)], 2: [([{"event": "started", "run": "base-s2"}], 3)]}
+    assert study(1, 2).drive() == 3
+    assert states() == [FINISHED, FAILED]
+    assert [stage.seeds().count(seed) for seed in (1, 2)] == [2, 1]
 
 
 def test_a_run_that_was_killed_before_it_kept_anything_is_begun_again(stage: Stage) -> None:
@@ -318,3 +330,9 @@ def test_lines_come_whole_however_they_are_cut_and_what_is_no_event_is_left_out(
         heard = [event for start in range(0, len(text), size) for event in lines.events(text[start : start + size])]
         assert [one["event"] for one in heard] == ["a", "b"]
         assert lines.events(b': "c"}\n') == [{"event": "c"}]
+
+
+def test_the_end_of_a_line_that_was_too_long_is_no_line_of_its_own() -> None:
+    lines = Lines()
+    assert lines.events(b"x" * (LONGEST_LINE + 1)) == []
+    assert lines.events(b'{"event": "a"}\n{"event": "b"}\n') == [{"event": "b"}]

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 import redis
 
+from es_queue.protocol.connection import client_from_url
 from master.aggregates import aggregate
+from master.embedded import EmbeddedServer
 from tests.integration.processes import (
     CARTPOLE,
     WALKER,
@@ -70,11 +72,13 @@ def test_each_seed_ends_with_the_bits_of_a_run_of_its_own_and_nothing_is_left(pr
 
 def test_ctrl_c_stops_every_run_in_order_and_resume_ends_with_the_undisturbed_bits(processes: Processes) -> None:
     study = begun(processes, "stopped")
-    study.signal(signal.SIGINT)
+    os.killpg(study.pid, signal.SIGINT)  # as a terminal does; the runs must hear it from the study alone, once
     assert study.wait() == 130, study.said()
     assert processes.living() == {}
     assert study.err.read_text() == ""
-    states = {one["seed"]: one["state"] for one in stored(processes, "stopped")["runs"]}
+    runs = stored(processes, "stopped")["runs"]
+    assert all(one["summary"]["state"] == "stopped" for one in runs if one["seed"] in SEEDS[:2] and one["state"] == "stopped")
+    states = {one["seed"]: one["state"] for one in runs}
     assert set(states.values()) <= {"stopped", "waiting", "finished"} and "stopped" in states.values()
     assert study.events("note")[-1]["text"].endswith("es-master --resume stopped")
     resumed = processes.master("--resume", "stopped", "--workers", 2, "--json")
@@ -91,6 +95,19 @@ def test_a_killed_study_takes_its_runs_workers_and_server_with_it_and_can_be_res
     resumed = processes.master("--resume", "killed", "--workers", 1, "--quiet")
     assert resumed.wait() == 0, resumed.said()
     assert_done(processes, "killed", LONG)
+
+
+def test_workers_that_were_killed_with_a_study_are_not_counted_when_it_goes_on(processes: Processes) -> None:
+    server = EmbeddedServer(processes.folder / "runs/ghosts/redis")
+    server.start()
+    with client_from_url(server.url) as client:
+        client.sadd("rq:workers:default", "ghost-1", "ghost-2")  # as RQ leaves them
+    server.stop()
+    study = processes.master(*flags(SHORT), "--seeds", "4,2,9", "--run", "ghosts", "--workers", 1, "--json")
+    assert study.wait() == 0, study.said()
+    order = [one["event"] for one in study.events() if one["event"] in ("started", "summary")]
+    assert order == ["started", "summary"] * 3  # one at a time
+    assert_done(processes, "ghosts", SHORT)
 
 
 def test_a_run_whose_es_master_is_killed_is_started_again_and_keeps_its_bits(processes: Processes) -> None:
@@ -134,6 +151,7 @@ def test_a_run_that_cannot_begin_fails_alone_and_is_named(processes: Processes) 
         (["--seeds", "5-1"], 2, "es-master: seeds is '5-1' in the command line: write the range from low to high, 1-5\n"),
         (["--seeds", "1-2", "--env", "Nowhere-v0"], 5, "Nowhere-v0"),
         (["--seeds", "1-2", "--population", "3"], 2, "population is 3"),
+        (["--seeds", "1-2", "--redis-url", "redis://127.0.0.1:1"], 3, "es-master: Redis at redis://127.0.0.1:1 cannot be reached"),
         (["--seeds", "10", "--run", "a" * 37], 2, "use at most 36 letters"),
     ],
 )
