@@ -25,6 +25,7 @@ from urllib.parse import quote
 
 from es_queue.errors import EsQueueError, RedisError
 from es_queue.numerics import bytes_digest
+from es_queue.private_folder import is_private
 from master.listen import ALL, Address, bindable, open_door, password_in, shut_door, write_private
 from master.locks import is_locked, pid_in, try_lock, write_pid
 
@@ -156,7 +157,9 @@ class EmbeddedServer:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.folder.chmod(0o700)
             if len(os.fsencode(self.folder / "redis.sock")) > LONGEST_SOCKET_PATH and not self._short_folder():
-                short = Path(tempfile.mkdtemp(prefix=self._short_prefix()))
+                # The same each time, for clients outlive a server; another user may have taken the name.
+                short = Path(tempfile.gettempdir()) / f"{self._short_prefix()}{os.geteuid()}"
+                short = short if is_private(short) else Path(tempfile.mkdtemp(prefix=self._short_prefix()))
                 self._pointer.write_text(str(short / "redis.sock"))
         except OSError as error:
             raise RedisError(f"the embedded server cannot use {self.folder}: {error.strerror or error}") from error

@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from es_queue.errors import EXIT_INTERRUPTED, EsQueueError
 from es_queue.protocol.clocks import Clocks
@@ -79,14 +79,15 @@ class Guardian:
             self._start()
             self._files.write_state(READY)
             lease, pause = Lease(self._url(), self._spec.run), min(LOOK_SECONDS, self._clocks.grace / 4)
-            looked = time.monotonic()
+            due = time.monotonic() + max(pause, self._clocks.lease / 2)  # early enough to see any lease that was taken
             while not self._orders.told:
                 self._orders.wait(pause)
                 self._keep()
-                if time.monotonic() - looked < pause:
+                now = time.monotonic()
+                if now < due:
                     continue
-                looked = time.monotonic()
-                if self._vigil.over(looked, lease.holder(), self._files.owner()):
+                due = now + pause
+                if self._vigil.over(now, lease.holder(), self._files.owner()):
                     say(f"run {self._spec.run} has had no master for {self._clocks.grace:g} s: the end")
                     break
         finally:
@@ -131,7 +132,7 @@ class Guardian:
 
 
 class Lease:
-    """A look at the run's lease. The client library is loaded for the first look, when everything runs."""
+    """A look at the run's lease. The client library is loaded for the first look: until then others need the processor."""
 
     def __init__(self, url: str, run: str) -> None:
         self._url, self._run = url, run
@@ -163,11 +164,19 @@ def say(text: str) -> None:
     print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}", flush=True)
 
 
-def main() -> int:
-    """``… FOLDER DESCRIPTOR``: the guardian's folder, and the descriptor that holds its lock."""
+def main() -> NoReturn:
+    """``… FOLDER DESCRIPTOR``: the guardian's folder, and the descriptor that holds its lock. Ends the process."""
     files, lock = Files(Path(sys.argv[-2])), int(sys.argv[-1])
     os.set_inheritable(lock, False)
     write_pid(lock, os.getpid())
+    code = kept(files)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # its master waits for this: the interpreter has nothing left to put away
+
+
+def kept(files: Files) -> int:
+    """Be the guardian that the folder's spec describes, to the end; returns the exit code."""
     try:
         Guardian(files, Spec.from_json(files.spec.read_text())).run()
     except EsQueueError as error:
@@ -179,7 +188,3 @@ def main() -> int:
         traceback.print_exc()
         return 1
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -30,7 +30,7 @@ READY_SECONDS = START_SECONDS + 30.0
 POLL_SECONDS = 0.01
 
 #: With -P: the current folder's own packages must not shadow ours, which need not be installed.
-PROGRAM = "import sys; sys.argv[1] in sys.path or sys.path.insert(0, sys.argv[1]); from master.guardian import main; sys.exit(main())"
+PROGRAM = "import sys; sys.argv[1] in sys.path or sys.path.insert(0, sys.argv[1]); from master.guardian import main; main()"
 
 
 class GuardianClient:

@@ -22,10 +22,10 @@ class Household:
         self._look_at_guardian()
         return self._keeper.tick(channel, workers, served, paused)
 
-    def outage(self, seconds: float) -> None:
-        """Redis did not answer: see to it that our own is started again, or say that we wait for somebody else's."""
+    def outage(self, seconds: float, trouble: str = "") -> None:
+        """Redis did not answer, or refused by ``trouble``: see to it that our own is started again, or say what we wait for."""
         if not self._look_at_guardian() and seconds > SPEAK_AFTER:
-            self._note("Redis does not answer; trying again")
+            self._note(f"Redis refuses for now, trying again; it says: {trouble}" if trouble else "Redis does not answer; trying again")
 
     def _look_at_guardian(self) -> bool:
         """Pass on what it had to start again, and start it again itself; says whether there was any of it."""

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -23,6 +24,7 @@ from es_queue.errors import RedisError, RunFolderError
 from es_queue.noise import FOLDER_VARIABLE
 from master import embedded
 from master.embedded import EmbeddedServer
+from master.listen import password_in, settled
 from master.local_workers import LocalWorkers, default_workers
 from tests.integration.processes import CARTPOLE, Processes, flags
 
@@ -120,6 +122,26 @@ def test_the_server_keeps_what_it_was_told_and_forgets_nothing_for_want_of_memor
     assert client.config_get(*wanted) == wanted
 
 
+def test_no_command_line_holds_the_password_even_for_a_moment(server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: list[str] = []
+    start = subprocess.Popen
+
+    def heard(command: list[str], **more: Any) -> Any:
+        commands.append(" ".join(command))
+        return start(command, **more)
+
+    monkeypatch.setattr(subprocess, "Popen", heard)
+    server.folder.mkdir(parents=True)
+    listening = EmbeddedServer(server.folder, listen=settled("127.0.0.1", server.folder))
+    listening.start()
+    try:
+        password = password_in(server.folder)
+        assert password is not None and len(commands) == 1 and password not in commands[0]
+        assert listening.alive()
+    finally:
+        listening.stop()
+
+
 @pytest.mark.redis_server
 @pytest.mark.skipif(not shutil.which("redis-server"), reason="no redis-server on the PATH")
 def test_the_operating_systems_server_serves_too(tmp_path: Path) -> None:
@@ -174,9 +196,26 @@ def test_a_path_too_long_for_a_socket_gets_a_short_private_one(tmp_path: Path) -
         assert server.alive()
         assert server.url == f"unix://{socket}"
         assert socket.parent.stat().st_mode & 0o777 == 0o700
+        server.stop()
+        assert not socket.parent.exists()
+        server.start()
+        assert server.url == f"unix://{socket}"  # a client of the first finds the second
     finally:
         server.stop()
     assert not socket.parent.exists()
+
+
+def test_a_short_path_that_somebody_else_has_taken_is_left_to_them(tmp_path: Path) -> None:
+    server = EmbeddedServer(tmp_path / ("deep" * 30))
+    taken = Path(tempfile.gettempdir()) / f"{server._short_prefix()}{os.geteuid()}"
+    taken.mkdir(mode=0o755)
+    try:
+        server.start()
+        assert server.alive() and server.socket_path.parent != taken and not list(taken.iterdir())
+        server.stop()
+    finally:
+        server.stop()
+        taken.rmdir()
 
 
 def test_a_copied_folder_does_not_lead_to_the_originals_server(tmp_path: Path) -> None:

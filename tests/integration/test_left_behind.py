@@ -78,6 +78,11 @@ def begun(processes: Processes, run: str, values: dict[str, object], clocks: Clo
     return master, house_of(processes.folder / "runs" / run)
 
 
+def state_in(folder: Path) -> str:
+    """What the guardian of a run's folder says of itself."""
+    return str(json.loads((folder / "guardian/state.json").read_text())["state"])
+
+
 def killed(master: Started) -> None:
     master.signal(signal.SIGKILL)
     master.process.wait()
@@ -100,8 +105,9 @@ def test_what_a_killed_master_leaves_goes_on_for_the_grace_and_then_ends(process
         wait_for(lambda: not client.exists(Seen(client, "left").keys.master), "the lease has lapsed")
     lapsed = time.monotonic()
     assert house.living() == house.all
-    wait_for(lambda: nothing_lives(processes, house), "every process of the run is gone", DEADLINE)
+    wait_for(lambda: state_in(processes.folder / "runs/left") == "ending", "the grace is over", DEADLINE)
     assert time.monotonic() - lapsed > SHORT.grace / 2
+    wait_for(lambda: nothing_lives(processes, house), "every process of the run is gone", DEADLINE)
     said = (processes.folder / "runs/left/guardian/guardian.log").read_text()
     assert "run left has had no master for 2 s: the end" in said
 
@@ -152,7 +158,7 @@ def test_ctrl_c_leaves_nothing(processes: Processes, times: int) -> None:
         os.kill(house.workers[0], signal.SIGSTOP)  # an orderly end would have to wait for it
     master.signal(signal.SIGINT)
     if times == 2:
-        wait_for(lambda: json.loads((processes.folder / "runs/ended/guardian/state.json").read_text())["state"] == "ending", "it ends")
+        wait_for(lambda: state_in(processes.folder / "runs/ended") == "ending", "it ends")
         master.signal(signal.SIGINT)
     assert master.wait(30) == 130, master.said()
     wait_for(lambda: nothing_lives(processes, house), "every process of the run is gone", 10 if times == 2 else 0.1)
