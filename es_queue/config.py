@@ -95,6 +95,7 @@ class RunConfig:
     # --- machinery that changes no number of a healthy run
     noise_size: int = option(0, "machinery", "floats in the shared noise table; 0 grows with the policy", unit="floats", low=0, high=2**32 - 1)
     block: int = option(0, "machinery", "slots a block of work; 0 is about half a second of work (changes no result)", unit="slots", low=0, high=4096)
+    worker_memory: int = option(0, "machinery", "a worker whose process holds more leaves its seat after the episode, and a fresh one takes its place; 0 for no limit (changes no result)", unit="MB", low=0, high=2**24)
     allow_nondeterministic: bool = option(False, "machinery", "go on with an environment that does not repeat itself")
 
     def to_json(self) -> str:

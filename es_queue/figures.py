@@ -31,5 +31,8 @@ def figures_of(returns: Sequence[float]) -> Figures | None:
     if not returns:
         return None
     mean = sum_in_order(returns) / len(returns)
-    spread = math.sqrt(sum_in_order((one - mean) ** 2 for one in returns) / len(returns))
+    try:
+        spread = math.sqrt(sum_in_order((one - mean) ** 2 for one in returns) / len(returns))
+    except OverflowError:  # Python raises where float64 has no square
+        spread = math.inf
     return Figures(mean, spread, min(returns), max(returns), len(returns))

@@ -9,6 +9,7 @@ from typing import Any
 from es_queue.config import option_fields
 from es_queue.errors import UsageError
 from es_queue.protocol.keys import RUN_ID
+from es_queue.protocol.requests import LATEST
 from es_queue.validation import checked_value, number_or_text
 from master.flags import COMMAND_LINE, STEERABLE
 
@@ -81,6 +82,6 @@ def checked_steering(values: Mapping[str, Any], source: str) -> dict[str, Any]:
 
 def _generation(text: str) -> int:
     number = number_or_text(text)
-    if not isinstance(number, int) or number < 0:
-        raise UsageError(f"at is {text!r} in {COMMAND_LINE}: use the number of a generation")
+    if not isinstance(number, int) or not 0 <= number <= LATEST:
+        raise UsageError(f"at is {text!r} in {COMMAND_LINE}: use the number of a generation, at most {LATEST}")
     return number

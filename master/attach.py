@@ -7,13 +7,9 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
-
-import redis
 
 from es_queue.config import RunConfig
 from es_queue.errors import EXIT_DONE, EXIT_INTERRUPTED, EnvironmentFailure, RedisError, UsageError
-from es_queue.protocol.again import Again
 from es_queue.protocol.channel import FAILED, FINISHED, STOPPED
 from es_queue.protocol.connection import client_from_url, safe_name
 from es_queue.protocol.desk import Desk
@@ -21,27 +17,32 @@ from es_queue.protocol.keys import RunKeys
 from es_queue.settings import config_from_json
 from master.console import SafeStream, View
 from master.control import url_of
+from master.observe import SeenRun, Server, text
 from master.options import Launch
 from master.report import chosen_view
+from master.status_history import MOST_BYTES, entry_of
 from master.wording import Record, Value, finite, printable
 
 LOOK_SECONDS = 0.5
+#: A server that does not answer is looked for again, for so long.
+PATIENCE_SECONDS = 120.0
 #: Past generations that a graph can use.
 RECALLED = 500
 READ_AT_ONCE = 100
-LONGEST_VALUE = 1000
 MOST_FIELDS = 200
 MAX_SUMMARY = 2**20
 ENDED = (FINISHED, STOPPED, FAILED)
-FIELDS = (
-    "state", "why", "generation", "answered", "workers", "paused_by", "episodes", "env_steps", "steps_per_second", "seconds", "digest",
-    "eval_mean", "eval_std", "eval_min", "eval_episodes", "confirm_mean",
+FIGURES = (
+    "generation", "workers", "episodes", "env_steps", "steps_per_second", "seconds", "eval_mean", "eval_std", "eval_min", "eval_episodes",
+    "confirm_mean",
 )  # fmt: skip
 
 
 def attach(run: str, launch: Launch) -> int:
-    """Show the run until it ends or Ctrl-C; returns the exit code. Raises UsageError for a run that nobody knows,
-    RedisError where its server stays away, EnvironmentFailure when it failed."""
+    """Show the run until it ends, nobody reads any more, or Ctrl-C; returns the exit code.
+
+    Raises UsageError for a run that nobody knows, RedisError where its server stays away, EnvironmentFailure when it failed.
+    """
     url = url_of(run, launch)
     if url is None:
         raise UsageError(f"no private server runs for {run}: its master has ended; for a run on a shared Redis give --redis-url or set RQ_REDIS_URL")
@@ -51,7 +52,8 @@ def attach(run: str, launch: Launch) -> int:
     config = config_from_json(raw)
     out = SafeStream(sys.stdout)
     view = chosen_view(out, run, config, quiet=launch.quiet, json_lines=launch.json)
-    watcher = Watcher(client_from_url(url), run, config, view)
+    server = Server(url, "" if launch.redis_url is None else f" --redis-url {safe_name(url)}")
+    watcher = Watcher(server, run, config, view, lambda: out.silent)
     try:
         view.started({"redis": safe_name(url), "seed": str(config.seed), "attached": "Ctrl-C ends this display and leaves the run alone"})
         return watcher.watch(launch.run_dir or Path("runs") / run if launch.redis_url is None else None)
@@ -59,71 +61,78 @@ def attach(run: str, launch: Launch) -> int:
         return EXIT_INTERRUPTED
     finally:
         view.close()
+        server.close()
 
 
 class Watcher:
-    """Feeds a view from a run's history and progress, of which nothing is believed."""
+    """Feeds a view from a run's history and progress, of which nothing is believed, and of each no more than fits."""
 
-    def __init__(self, client: redis.Redis, run: str, config: RunConfig, view: View, again: Again | None = None) -> None:
-        self._client: Any = client
-        self._run, self._config, self._view = run, config, view
-        self._keys = RunKeys(run)
-        self._again = again or Again()
+    def __init__(self, server: Server, run: str, config: RunConfig, view: View, unread: Callable[[], bool] = lambda: False) -> None:
+        self._server, self._run, self._config, self._view, self._unread = server, run, config, view, unread
+        self._history = RunKeys(run).history
         self._cursor = ""
         self._unled = False
+        self._away: float | None = None
 
     def watch(self, run_dir: Path | None, wait: Callable[[float], None] = time.sleep) -> int:
         """Until the run ends. run_dir: the folder of a private run, which says how it ended once its server is gone."""
-        self._recall()
-        while True:
+        while not self._unread():
             try:
-                progress, led = self._progress()
-                self._news()
-            except RedisError:
+                seen = self._look()
+            except RedisError as error:
                 ended = None if run_dir is None else summary_of(run_dir)
-                if ended is None:
-                    raise
-                return self._end(ended)
-            if progress.get("state") in ENDED:
-                return self._end(self._summary(progress, run_dir))
-            self._live(progress, led)
+                if ended is not None:
+                    return self._end(ended)
+                self._missed(error)
+            else:
+                if seen.progress.get("state") in ENDED:
+                    return self._end(self._summary(seen.progress, run_dir))
+                self._live(seen)
             wait(LOOK_SECONDS)
+        return EXIT_DONE
 
-    def _recall(self) -> None:
-        """What the run has done so far, oldest first."""
-        entries = self._again(lambda: self._client.xrevrange(self._keys.history, count=RECALLED))  # twice: yes
-        entries.reverse()
-        self._cursor = entries[-1][0].decode() if entries else "0-0"
-        self._view.recall([plain(fields) for _, fields in entries])
+    def _look(self) -> SeenRun:
+        """Progress now, with the generations that closed since the last look shown. Raises RedisError."""
+        seen = self._server.find(self._run)
+        if seen is None or not seen.progress:
+            raise RedisError(f"run {self._run} is gone from Redis at {self._server.name}")
+        if self._away is not None:
+            self._away = None
+            self._view.note("Redis answers again")
+        self._news()
+        return seen
+
+    def _missed(self, error: RedisError) -> None:
+        """The server did not answer: said once, and borne for a while."""
+        if self._away is None:
+            self._away = time.monotonic()
+            self._view.note(f"{error}; looking again")
+        if time.monotonic() - self._away > PATIENCE_SECONDS:
+            raise error
 
     def _news(self) -> None:
-        """Generations that have closed since the last look."""
-        entries = self._again(lambda: self._client.xrange(self._keys.history, min=f"({self._cursor}", count=READ_AT_ONCE))  # twice: yes
-        for name, fields in entries:
-            self._cursor = name.decode()
-            self._view.generation(plain(fields))
+        """Generations that have closed since the last look; at the first look those that a graph can use."""
+        entries, size = self._server.ask([("xlen", self._history), ("memory_usage", self._history, 0)])
+        if not entries or not size or size > MOST_BYTES:
+            return
+        if not self._cursor:
+            (found,) = self._server.ask([("xrevrange", self._history, "+", "-", RECALLED)])
+            found = list(reversed(found or []))
+            self._view.recall([record_of(fields) for _, fields in found])
+        else:
+            (found,) = self._server.ask([("xrange", self._history, f"({self._cursor}", "+", READ_AT_ONCE)])
+            for _, fields in found or ():
+                self._view.generation(record_of(fields))
+        self._cursor = text(found[-1][0]) if found else self._cursor
 
-    def _progress(self) -> tuple[dict[str, str], bool]:
-        """(what people read of the run, whether it has a master)."""
-
-        def read() -> list[Any]:
-            pipeline = self._client.pipeline(transaction=False).hmget(self._keys.progress, FIELDS)
-            found: list[Any] = pipeline.exists(self._keys.master).execute()
-            return found
-
-        values, led = self._again(read)  # twice: yes
-        told = {name: value[:LONGEST_VALUE].decode("utf-8", "replace") for name, value in zip(FIELDS, values, strict=True) if value is not None}
-        if not told:
-            raise RedisError(f"run {self._run} is gone from Redis")
-        return told, bool(led)
-
-    def _live(self, progress: Mapping[str, str], led: bool) -> None:
+    def _live(self, seen: SeenRun) -> None:
+        progress, led = seen.progress, seen.leased
         done, _, total = progress.get("answered", "").partition("/")
-        waiting = f"paused by {progress['paused_by']}" if progress.get("paused_by") else ""
+        waiting = f"paused by {printable(progress['paused_by'], 100)}" if progress.get("paused_by") else ""
         if not led:
             waiting = "the run has no master"
         if led == self._unled:  # said once when it goes, once when it is back
-            self._view.note(f"run {self._run} has a master again" if led else f"run {self._run} has no master: go on with it by es-master --resume {self._run}")
+            self._view.note(f"run {self._run} has a master again" if led else f"run {self._run} has no master: go on with it by {seen.resume}")
         self._unled = not led
         self._view.live({"workers": number(progress.get("workers", "")), "answered": number(done), "slots": number(total), "waiting": waiting or None})
 
@@ -131,10 +140,10 @@ class Watcher:
         found = None if run_dir is None else summary_of(run_dir)
         if found is not None and found.get("state") == progress.get("state"):
             return found
-        record: Record = {name: number(progress[name]) for name in FIELDS if name in progress and name not in ("state", "why", "digest")}
+        record: Record = {name: number(progress[name]) for name in FIGURES if name in progress}
         if progress.get("state") != FINISHED:
             record.pop("eval_mean", None)  # the last one under way is no final evaluation
-        return {**record, "run": self._run, "state": progress.get("state"), "digest": progress.get("digest"), "why": progress.get("why")}
+        return {**record, "run": self._run, **{name: printable(progress[name]) for name in ("state", "digest", "why") if name in progress}}
 
     def _end(self, summary: Record) -> int:
         self._view.summary(summary)
@@ -143,18 +152,17 @@ class Watcher:
         return EXIT_DONE
 
 
-def plain(fields: Mapping[bytes, bytes]) -> Record:
+def record_of(fields: Mapping[bytes, bytes]) -> Record:
     """An entry of the history as a record: numbers where there are any, text else; what is too long stays out."""
-    few = list(fields.items())[:MOST_FIELDS]
-    texts = {name.decode("utf-8", "replace"): value.decode("utf-8", "replace") for name, value in few if max(len(name), len(value)) <= LONGEST_VALUE}
-    return {printable(name, 100): number(value) if finite(value) is not None else printable(value, LONGEST_VALUE) for name, value in texts.items()}
+    few = list(entry_of(fields).items())[:MOST_FIELDS]
+    return {printable(name, 100): number(value) if finite(value) is not None else printable(value) for name, value in few}
 
 
-def number(text: str) -> Value:
+def number(shown: str) -> Value:
     """The number that a text is, None where it is none."""
-    if text.isascii() and text.isdigit() and len(text) < 20:
-        return int(text)
-    return finite(text)
+    if shown.isascii() and shown.isdigit() and len(shown) < 20:
+        return int(shown)
+    return finite(shown)
 
 
 def summary_of(run_dir: Path) -> Record | None:

@@ -74,11 +74,15 @@ def decode(data: bytes) -> tuple[RunConfig, RunState, str]:
 
 
 class Checkpoints:
-    """The checkpoints folder of a run: the newest few by generation, and the best policy."""
+    """The checkpoints folder of a run: the newest few by generation, and the best policy.
+
+    passed_over: a sentence for each file that ``newest`` could not use
+    """
 
     def __init__(self, run_dir: Path) -> None:
         self.folder = run_dir / "checkpoints"
         self.last: Path | None = None
+        self.passed_over: list[str] = []
 
     @property
     def best(self) -> Path:
@@ -97,17 +101,27 @@ class Checkpoints:
         write_atomically(self.best, data)
         return self.best
 
-    def newest(self) -> bytes | None:
-        """The newest readable checkpoint's bytes, None where there is none."""
+    def newest(self, run: str | None = None) -> bytes | None:
+        """The newest readable checkpoint's bytes, None where there is none.
+
+        run: whose it must be; one of another run is the choice only where there is no other, for the caller to refuse
+        """
+        self.passed_over = []
+        foreign: bytes | None = None
         for path in sorted(self.folder.glob("generation-*.npz"), reverse=True):
             try:
                 data = path.read_bytes()
-                decode(data)
-            except (OSError, RunFolderError):
+                owner = decode(data)[2]
+            except (OSError, RunFolderError) as error:
+                self.passed_over.append(f"checkpoint {path} was passed over: {error}")
+                continue
+            if run is not None and owner != run:
+                self.passed_over.append(f"checkpoint {path} was passed over: it is of run {owner[:40]!r}")
+                foreign = foreign or data
                 continue
             self.last = path
             return data
-        return None
+        return foreign
 
 
 def write_atomically(path: Path, data: bytes) -> None:

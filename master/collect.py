@@ -39,6 +39,7 @@ class Expectations:
     def __init__(self, config: RunConfig, generation: int, size: int, individuals: int, observation_size: int, most: dict[str, int]) -> None:
         """``most``: how many slots each kind may ever have in this publication."""
         self.most = most
+        self.generation, self.environment = generation, config.env
         self._individuals, self._moment_bytes = individuals, 8 * observation_size
         self._per_sampled = individuals * config.episodes
         self._plan = plan_for(config, generation, size, individuals).slots(0, max(1, most.get(messages.TRAIN, 0)))
@@ -56,6 +57,12 @@ class Expectations:
         if kind == messages.CENTRE:
             return Expected(-1, int(self._plan.seeds[0, 0, 0]), 1, 0)
         return Expected(-1, int(self._seeds[kind][slot]), 1, 0)
+
+    def named(self, kind: str, slot: int) -> str:
+        """A slot in words: what a person needs to play its first episode again."""
+        expected = self.of(kind, slot)
+        seed = "" if expected is None else f", environment seed {expected.seed}"
+        return f"{kind} slot {slot} (generation {self.generation} of {self.environment}{seed})"
 
     def accepts(self, kind: str, result: SlotResult) -> str:
         """Empty, or why the result is refused."""
@@ -89,7 +96,7 @@ class Ledger:
         self.contributors: set[str] = set()
         self.needs_reconcile = False
         self.recoveries = Recoveries()
-        self._failures: dict[Slot, list[str]] = {}
+        self._failures: dict[Slot, Counter[str]] = {}
         self._reports: set[str] = set()
         self._deaths: Counter[Slot] = Counter()
         self._seconds: dict[str, tuple[float, int]] = {}
@@ -143,21 +150,26 @@ class Ledger:
             return False
         if slot[1] in self.results[slot[0]]:
             return False
-        reports = self._failures.setdefault(slot, [])
-        reports.append(worker)
-        self.needs_reconcile = True
-        if len(reports) < FAILURES or (live > 1 and len(set(reports)) < 2):
-            return True
+        reports = self._failures.setdefault(slot, Counter())
+        reports[worker] += 1
+        # At once, but not for ever: a worker that fails here again and again waits for the next second, and for another worker.
+        self.needs_reconcile = self.needs_reconcile or reports[worker] <= FAILURES
+        if reports.total() >= FAILURES and (live < 2 or len(reports) >= 2):
+            self._give_up(slot, reports.total(), reason)
+        return True
+
+    def _give_up(self, slot: Slot, times: int, reason: str) -> None:
+        """What is a pure function of the slot counts as the worst; anything else stops the run."""
+        named = self.expectations.named(*slot)
         if reason.startswith(messages.HOST_FAILURE):
-            raise EnvironmentFailure(f"{slot[0]} slot {slot[1]} failed {len(reports)} times for want of something on the hosts: {reason.removeprefix(messages.HOST_FAILURE)}")
+            raise EnvironmentFailure(f"{named} failed {times} times for want of something on the hosts: {reason.removeprefix(messages.HOST_FAILURE)}")
         if slot[0] not in (messages.TRAIN, messages.CENTRE):
-            raise EnvironmentFailure(f"{slot[0]} episode {slot[1]} failed {len(reports)} times: {reason}")
+            raise EnvironmentFailure(f"{named} failed {times} times, and an evaluation has no worst: {reason}")
         self.hopeless.add(slot)
-        self.last_reason = reason
+        self.last_reason = f"{named}: {reason}"
         failed = sum(kind == messages.TRAIN for kind, _ in self.hopeless)
         if slot[0] == messages.TRAIN and failed >= self.wanted.get(messages.TRAIN, 0) and not self.results[messages.TRAIN]:
-            raise EnvironmentFailure(f"every episode of a generation failed; the last said: {reason}")
-        return True
+            raise EnvironmentFailure(f"every episode of a generation failed; the last was {self.last_reason}")
 
     def died(self, blocks: tuple[Block, ...]) -> None:
         """A worker died while it held these; the first was being worked on."""
@@ -170,8 +182,8 @@ class Ledger:
                 self._deaths[(blocks[0].kind, slot)] += 1
                 if self._deaths[(blocks[0].kind, slot)] >= DEATHS:
                     raise EnvironmentFailure(
-                        f"{DEATHS} workers died while they played {blocks[0].kind} slot {slot}; "
-                        "es-status shows their reports, and the memory that an episode needs may be the cause"
+                        f"{DEATHS} workers died while they played {self.expectations.named(blocks[0].kind, slot)}: it may end or block its process, "
+                        "or need more memory than the hosts have; the workers' terminals say how they ended"
                     )
 
     def missing_of(self, block: Block) -> list[Slot]:

@@ -8,20 +8,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
-from es_queue.errors import EnvironmentFailure
+from es_queue.errors import EnvironmentFailure, RedisError
 from es_queue.protocol import messages
-from es_queue.protocol.channel import MasterChannel, Publish, Reconciled
+from es_queue.protocol.channel import MasterChannel, Opened, Publish, Reconciled
 from es_queue.protocol.clocks import Clocks
 from es_queue.protocol.messages import Block, publication_generation
 from master.collect import Ledger, blocks_of
 from master.learn import Record
 from master.recoveries import OVERDUE, REDIS_AWAY, REDIS_LOST, Recoveries
 from master.requests import Requests
+from master.roll_call import RollCall
 
 BLOCK_SECONDS = 0.5
 READ_AT_ONCE = 1000
 REFUSING_SECONDS = 5.0
 LONELY_SECONDS = 5.0
+STAGED_AT_MOST = 10
+LOST = "Redis has lost this generation: it is published again"
+LOST_BEFORE = "Redis has lost the generation before this one, or holds another: this one is published over it"
 
 
 class Interrupted(Exception):  # noqa: N818 - it is no error: a person asked to stop
@@ -59,6 +63,8 @@ class Collector:
         self._cursor = "0"
         self._read: set[str] = set()
         self._outages = channel.outages
+        self._open = ""
+        self._roll = RollCall(clocks.lease + clocks.beat_ttl, note)
         self._next = 0.0
         self._grace = 0.0
         self._held: dict[tuple[str, Block], float] = {}
@@ -92,20 +98,36 @@ class Collector:
         self._ledger = ledger
         ledger.recoveries = self.recoveries
         self.contributors = ledger.contributors
+        before, self._open = self._open, ledger.publication
         if adopted:
             self._cursor, self._next = "0", 0.0
             self._read.clear()
             ledger.remember_deaths(self._channel.deaths())
         else:
-            self._publish(ledger)
+            began, found = time.monotonic(), self._publish(ledger)
+            if before and found.before not in (before, ledger.publication):  # ours: sent again after a lost reply
+                self._lost(LOST_BEFORE, began)
 
-    def _publish(self, ledger: Ledger) -> None:
+    def _publish(self, ledger: Ledger) -> Opened:
         """Stage, then publish the unanswered slots; reading starts again at 0 (rules 3, 4, 9)."""
-        self._channel.stage(ledger.publication, self._parameters)
         blocks = blocks_of(ledger.publication, ledger.unanswered(), self._sizes(ledger))
-        self._channel.publish(self._token, replace(self._what, blocks=blocks))
         self._cursor = "0"
         self._read.clear()
+        for _ in range(STAGED_AT_MOST):
+            self._channel.stage(ledger.publication, self._parameters)
+            found = self._channel.publish(self._token, replace(self._what, blocks=blocks))
+            if found.done:
+                return found
+        raise RedisError(
+            f"the parameters of publication {ledger.publication} went from Redis {STAGED_AT_MOST} times before they were published: "
+            "find out what removes keys there"
+        )
+
+    def _lost(self, what: str, began: float) -> None:
+        """Redis had forgotten something and was told again; it took from ``began`` on."""
+        self._note(what)
+        self.recoveries.note(REDIS_LOST, time.monotonic() - began)
+        self._grace = time.monotonic() + self._clocks.beat_ttl
 
     def extend(self, ledger: Ledger) -> None:
         """Issue the slots that the ledger has come to want."""
@@ -145,7 +167,9 @@ class Collector:
         entries = self._channel.collect(ledger.publication, self._cursor, READ_AT_ONCE, wait)
         if not entries:
             return
-        fresh = [entry for entry in entries if entry.payload and entry.id not in self._read]
+        if not self._read and not entries[0].payload:  # the header; any other entry without an answer is refused
+            self._read.add(entries[0].id)
+        fresh = [entry for entry in entries if entry.id not in self._read]
         self._read.update(entry.id for entry in fresh)  # the cursor may go back; what was read does not count twice
         refused = [entry.id for entry in fresh if not ledger.accept(entry.payload, len(self._workers))]
         self._channel.discard(ledger.publication, refused)
@@ -164,18 +188,18 @@ class Collector:
         self._take_up(publication_generation(ledger.publication))
         stored = self._channel.renew(self._token, self._holder, self._clocks.lease, self._shown(ledger), self._refused + ledger.refused)
         if stored.publication != ledger.publication or not stored.whole:
-            self._note("Redis has lost this generation: it is published again")
             self._publish(ledger)
-            self.recoveries.note(REDIS_LOST, time.monotonic() - began)
-            self._grace = time.monotonic() + self._clocks.beat_ttl
-        for seconds in self._channel.ended_outages():
-            self.recoveries.note(REDIS_AWAY, seconds)
+            self._lost(LOST, began)
+        ended = self._channel.ended_outages()
+        if ended:  # what failed one after the other within a second failed by one cause
+            self.recoveries.note(REDIS_AWAY, sum(ended))
         if self._channel.outages != self._outages:
             self._outages = self._channel.outages
             self._grace = time.monotonic() + self._clocks.beat_ttl  # Redis was away, and with it every beat
             self._cursor = "0"
             ledger.remember_deaths(self._channel.deaths())
         self._look_after(ledger)
+        self.read(ledger, 0.0)  # what was answered meanwhile is owed by nobody
         owed = ledger.owed(self._most(ledger), time.monotonic() < self._grace, self._give_way)
         # What is owed to nobody leaves todo: the workers of a paused run finish what they hold and wait.
         seen = self._channel.reconcile(self._token, replace(owed, ranges=()) if self.requests.paused else owed)
@@ -188,8 +212,13 @@ class Collector:
         now = time.monotonic()
         if self._paused_at is not None:
             self._paused_for += now - self._paused_at
-            self._answered_at = time.time()  # a pause is no stall
+            if not self.requests.paused:
+                self._answered_at = time.time()  # a pause is no stall
         self._paused_at = now if self.requests.paused else None
+
+    def waited(self) -> float:
+        """Seconds of pause that nobody has asked for yet."""
+        return self._paused_for
 
     def paused_since(self) -> float:
         """Seconds of pause since the last call."""
@@ -235,6 +264,7 @@ class Collector:
         workers = self._channel.workers()
         self._workers = {name: about for name, about in workers.items() if "refuses" not in about}
         self._note_nobody(workers)
+        self._roll.look(workers, self._channel.outages, self._give_way)
         self._note_refusals({name: about for name, about in workers.items() if "refuses" in about})
         prints = {about["numerics"] for about in self._workers.values() if "numerics" in about}
         self.numerics = self.numerics or min(prints, default="")

@@ -69,6 +69,11 @@ class SafeStream(io.TextIOBase):
         except (OSError, ValueError):  # nobody reads any more, the terminal is gone, or the stream was closed
             self._silence()
 
+    @property
+    def silent(self) -> bool:
+        """Whether nobody reads any more: then nothing need be shown."""
+        return self._stream is None
+
     def _silence(self) -> None:
         """Go quiet for good; what anyone else still prints there would fail when Python ends, so it goes nowhere."""
         stream, self._stream = self._stream, None

@@ -38,6 +38,8 @@ from master.wording import printable
 #: A master answers within a second, but it may be learning from a large generation.
 ANSWER_SECONDS = 60.0
 POLL_SECONDS = 0.1
+#: Workers leave a stopped run when their episode is over.
+LEAVE_SECONDS = 15.0
 LED = (RUNNING, PAUSED, STOPPING)
 
 
@@ -84,7 +86,8 @@ class Counter:
 
     def stop(self) -> None:
         """Ask the master to stop, and wait until the run has stopped; a run without a master is marked as stopped."""
-        if self._settled("nothing is to be stopped"):
+        if (state := self._ended()) is not None:
+            self._say(f"run {self._run} is {state}: nothing is to be stopped")
             return
         if self._desk_or_fail().standing().holder is None:
             self._release(keys.RUN_SECONDS)
@@ -95,16 +98,14 @@ class Counter:
 
     def pause(self) -> None:
         """Let the workers of a run wait."""
-        if self._settled("it cannot be paused"):
-            return
+        self._refuse_ended("it cannot be paused")
         self._refuse_unled()
         self._send(self._request(ASK_PAUSE))
         self._say(f"run {self._run} is paused; go on with it: {shown_command('es-master')} --continue {self._run}{self._way()}")
 
     def go_on(self) -> None:
         """Go on with a paused run."""
-        if self._settled(f"begin where it stopped: {self._resume()}"):
-            return
+        self._refuse_ended(f"begin where it stopped: {self._resume()}")
         self._refuse_unled()
         self._send(self._request(CONTINUE))
         self._say(f"run {self._run} goes on")
@@ -116,8 +117,7 @@ class Counter:
         if raw is None:
             raise self._unknown()
         changed(config_from_json(raw), [Change(0, dict(self._ask.settings))])  # a mistake is refused here, before it is sent
-        if self._settled("its settings cannot be changed"):
-            return
+        self._refuse_ended("its settings cannot be changed")
         self._refuse_unled()
         self._say(f"run {self._run}: {printable(self._send(self._request(SET)), 1000)}")
 
@@ -134,6 +134,9 @@ class Counter:
             raise self._unknown()
         self._confirm(f"remove the {count} keys of run {self._run} from Redis at {safe_name(self._url)}? its folder on disk stays")
         self._release(0)
+        deadline = time.monotonic() + LEAVE_SECONDS
+        while self._desk.inhabited() and time.monotonic() < deadline:  # what they give back would outlive the run
+            time.sleep(POLL_SECONDS)
         self._desk.purge()
         self._say(f"run {self._run} is gone from Redis at {safe_name(self._url)}; checkpoints on disk are where they were")
 
@@ -155,9 +158,12 @@ class Counter:
                 raise UsageError(f"run {self._run}: {printable(reply, 1000)}")
             if reply is not None:
                 return reply
+            if done is None and desk.standing().holder is None:
+                desk.withdraw(request)
+                self._refuse_unled()
             time.sleep(POLL_SECONDS)
         desk.withdraw(request)
-        raise RunBusyError(f"the master of {self._run} has not answered for {ANSWER_SECONDS:.0f} s, so nothing was changed; look at es-status {self._run}{self._way()}")
+        raise RunBusyError(f"the master of {self._run} has not answered for {ANSWER_SECONDS:.0f} s, and the request was taken back; look at es-status {self._run}{self._way()}")
 
     def _live(self) -> bool:
         """Whether the run still has a state that needs its master; a private server ends with its run."""
@@ -168,17 +174,16 @@ class Counter:
                 return False
             raise
 
-    def _settled(self, consequence: str) -> bool:
-        """Say so when the run has ended. Raises UsageError for a run that nobody knows."""
-        if self._desk is None:
-            raise self._unknown()
-        state = self._desk.standing().state
+    def _ended(self) -> str | None:
+        """The state of a run that has ended, None for one that goes on. Raises UsageError for a run that nobody knows."""
+        state = self._desk_or_fail().standing().state
         if state is None:
             raise self._unknown()
-        if state in LED:
-            return False
-        self._say(f"run {self._run} is {printable(state, 40)}: {consequence}")
-        return True
+        return None if state in LED else printable(state, 40)
+
+    def _refuse_ended(self, consequence: str) -> None:
+        if (state := self._ended()) is not None:
+            raise UsageError(f"run {self._run} is {state}: {consequence}")
 
     def _refuse_unled(self) -> None:
         if self._desk_or_fail().standing().holder is None:

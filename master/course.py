@@ -56,12 +56,14 @@ class Course:
         strategy = self.learner_at(state).strategy
         return replace(state, strategy=strategy.taken_over(state.strategy, before))
 
-    def refusal(self, changes: Sequence[Change], settings: dict[str, Any]) -> str:
-        """Why a run with ``changes`` cannot have ``settings`` as well; empty when it can."""
+    def refusal(self, changes: Sequence[Change], settings: dict[str, Any], generation: int) -> str:
+        """Why a run with ``changes`` cannot have ``settings`` as well from a generation on; empty when it can."""
         if len(changes) >= MOST_CHANGES:
             return f"the settings of this run were changed {len(changes)} times, which is the most that a run keeps"
         try:
-            changed(self._first.config, (*changes, Change(0, checked_steering(settings, "the request"))))
+            asked = (*changes, Change(generation, checked_steering(settings, "the request")))
+            for one in sorted({change.generation for change in asked if change.generation >= generation}):
+                settings_at(self._first.config, asked, one)
         except UsageError as error:
             return str(error)
         return ""
@@ -75,8 +77,9 @@ class Course:
 
 
 def settings_at(config: RunConfig, changes: Sequence[Change], generation: int) -> RunConfig:
-    """The settings of a generation, before schedules."""
-    return changed(config, (one for one in changes if one.generation <= generation))
+    """The settings of a generation, before schedules: the changes up to it in the order of their generations, then of asking."""
+    due = (one for one in changes if one.generation <= generation)
+    return changed(config, sorted(due, key=lambda one: one.generation))
 
 
 def strategy_of(config: RunConfig, changes: Sequence[Change], generation: int, size: int) -> Strategy:
@@ -105,7 +108,7 @@ def told(changes: Iterable[Change]) -> str:
 
 
 def shown(settings: dict[str, Any]) -> str:
-    return ", ".join(f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in settings.items())
+    return ", ".join(f"{name}={value}" for name, value in settings.items())
 
 
 def moment(seconds: float) -> str:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from es_queue.commands import shown_command
-from es_queue.errors import DecodeError, FencedError
+from es_queue.errors import DecodeError, EnvironmentFailure, FencedError
 from es_queue.protocol import keys
 from es_queue.protocol.channel import FAILED, FINISHED, PAUSED, RUNNING, STOPPED
 from es_queue.protocol.clocks import Clocks
@@ -37,6 +37,9 @@ from master.state import FINAL, RunState
 
 #: A master that goes waits no longer for a Redis that is away: its lease lapses by itself.
 LEAVE_SECONDS = 5.0
+#: Reports of workers that are kept in the folder of a run that its environment has ended, a JSON text a line.
+ERRORS = "errors.jsonl"
+LONGEST_REPORT = 64 * 2**10
 
 
 class View(Sink, Protocol):
@@ -86,10 +89,11 @@ class Drive:
         config, clocks, launch = setup.config, session.clocks, session.launch
         timeout = int(clocks.seat_lease + config.wall_limit + clocks.seat_margin)
         self._keeper = Keeper(session.client, launch.queue, place.run, secrets.token_hex(3), timeout, view.note)
+        self._keeper.missed = channel.missed
         household = Household(session.guard(place), self._keeper, view.note)
         self._household, self._ended = household, False
         channel.again.on_outage = self._outage
-        self._requests = Requests(channel, view.note, Course(setup.learner).refusal)
+        self._requests = Requests(channel, view.note, Course(setup.learner).refusal, self._way())
         self._collector = Collector(
             channel, token, holder, clocks, config.block, household, view.live, view.note, session.interrupted, self._requests
         )
@@ -121,7 +125,7 @@ class Drive:
         self._session.looping = True
         try:
             self._view.started(self._about(state))
-            self._requests.begin(state.changes, was)
+            self._requests.begin(state.changes, was, self._channel.shown("paused_by"))
             if was in (RUNNING, PAUSED):  # its master was killed
                 self._collector.recoveries.note(TAKEN_OVER, time.monotonic() - self._began)
             return self._finished(self._loop.run(state, adopted))
@@ -135,17 +139,32 @@ class Drive:
         except KeyboardInterrupt:
             self._leave(STOPPED)
             raise
+        except EnvironmentFailure as error:
+            told = EnvironmentFailure(f"{error}{self._kept_reports()}")
+            self._leave(FAILED, why=str(error)[:300])
+            raise told from None
         except BaseException as error:
             self._leave(FAILED, why=(str(error) or type(error).__name__)[:300])
             raise
         finally:
             self._log.close()
 
+    def _kept_reports(self) -> str:
+        """Where the newest tracebacks of workers are, for the end of a sentence: a private server ends with its run."""
+        self._channel.again.seconds, self._channel.again.on_outage = LEAVE_SECONDS, lambda _: None
+        path = self._place.run_dir / ERRORS
+        with suppress(Exception):
+            reports = self._channel.errors()
+            if reports:
+                write_atomically(path, "".join(f"{report_line(one)}\n" for one in reports).encode())
+                return f"; the newest {len(reports)} reports of workers are in {path}"
+        return ""
+
     def _outage(self, seconds: float) -> None:
         """Redis did not answer; a person need not wait until it does."""
         if self._session.looping and self._session.interrupted():
             raise Interrupted
-        self._household.outage(seconds)
+        self._household.outage(seconds, self._channel.again.trouble)
 
     def _about(self, state: RunState) -> dict[str, str]:
         session, queue = self._session, self._session.launch.queue
@@ -160,6 +179,12 @@ class Drive:
         if self._resumed:
             about["resumed"] = f"generation {state.generation}, {state.counters.env_steps:,} steps done"
         return about
+
+    def _way(self) -> str:
+        """The flags by which another terminal finds the run."""
+        if self._session.private_server is None:
+            return self._redis_flag("--redis-url")
+        return "" if self._session.launch.run_dir is None else f" --run-dir {self._place.run_dir}"
 
     def _redis_flag(self, flag: str) -> str:
         """How a command is told the server; a URL with a secret belongs into RQ_REDIS_URL, so it has no flag."""
@@ -179,7 +204,8 @@ class Drive:
         self._view.summary(summary)
         url = "" if self._session.private_server is not None else self._redis_flag("--redis-url")
         folder = f" --run-dir {self._place.run_dir}" if self._session.launch.run_dir is not None else ""
-        again = f"{shown_command('es-master')} --resume {self._place.run}{folder}{url}"
+        door = "" if self._session.launch.listen is None else " --listen"
+        again = f"{shown_command('es-master')} --resume {self._place.run}{folder}{url}{door}"
         self._view.note(f"stopped at generation {state.generation}, checkpoint {path}; go on with: {again}")
         return summary
 
@@ -204,6 +230,8 @@ class Drive:
         summary = self._summary(FINISHED, outcome.state, outcome)
         write_atomically(self._place.run_dir / "summary.json", json.dumps(summary, indent=2).encode())
         final = {name: summary[name] for name in ("eval_mean", "eval_std", "eval_min", "eval_episodes")}
+        with suppress(Exception):
+            self._requests.end()
         self._end(FINISHED, keys.FINISHED_SECONDS, None, **final)
         self._view.summary(summary)
         return summary
@@ -214,6 +242,8 @@ class Drive:
             self._keeper.close()
         self._channel.finish(self._token, {"state": state, "updated": f"{time.time():.3f}", "workers": "0", "answered": "", **shown}, seconds, data)
         self._ended = True
+        with suppress(Exception):
+            self._keeper.closed()
 
     def _summary(self, name: str, state: RunState, outcome: Outcome | None) -> dict[str, Any]:
         figures = outcome.evaluation if outcome else None
@@ -229,3 +259,12 @@ class Drive:
             "best_checkpoint": str(best) if best.exists() else None,
             "last_checkpoint": str(self._checkpoints.last) if self._checkpoints.last else None,
         }  # fmt: skip
+
+
+def report_line(text: str) -> str:
+    """A worker's report as one line of JSON in ASCII; what is none, or too long, as a JSON text."""
+    try:
+        found = json.loads(text) if len(text) <= LONGEST_REPORT else text[:LONGEST_REPORT]
+    except (ValueError, RecursionError):
+        found = text
+    return json.dumps(found)

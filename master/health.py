@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from es_queue.protocol.channel import FAILED, FINISHED, PAUSED, RUNNING, STOPPED
+from es_queue.protocol.channel import FAILED, FINISHED, PAUSED, RUNNING, STOPPED, STOPPING
 from master.observe import ORPHANED, Inside, SeenRun
 from master.wording import duration, finite, printable
 
@@ -49,8 +49,10 @@ def health_of(seen: SeenRun, inside: Inside | None = None, usual: float | None =
         return Health(ORPHANED, "its master ended without leaving it in order" if seen.on_disk else "nobody holds its lease: its master has ended, or cannot reach Redis")
     if not seen.leased:
         return Health(ORPHANED, "its master has ended before the first generation") if seen.configured else Health(DONE, "its keys have expired")
-    if state != RUNNING:
-        return Health(HEALTHY, paused_by(seen.progress) if state == PAUSED else "")
+    if state == PAUSED:
+        return Health(HEALTHY, paused_by(seen.progress))
+    if "state" in seen.progress and state not in (RUNNING, STOPPING):
+        return Health(STALLED, f"its state is {printable(state, 40)}, which no master writes: look at es-status --keys")
     return _of_running(seen.progress, inside, usual)
 
 

@@ -36,6 +36,7 @@ def take(
     """
     refuse_live(channel, clocks, wait=wait, note=note)
     stored = channel.epoch()
+    refuse_live(channel, clocks, wait=False, note=note)  # who took it before we read the token has the lease; who takes it now is the first with it
     number = 1 + max(floor, token_number(stored) if stored else 0)
     token = f"{number}-{secrets.token_hex(4)}"
     channel.renew(token, holder, clocks.lease, {}, {})

@@ -165,7 +165,7 @@ def directions(folder: Path, socket_path: Path, queue: str) -> dict[str, str]:
     except (OSError, ValueError):
         password = folder.absolute() / "password"
         here = f'RQ_REDIS_URL="unix://:$(cat {quote(str(password))})@{percent(str(socket_path))}" {shown_command("rq")}{worker[2:]}'
-        return {"join": here} if password.exists() else {}
+        return {"join": here, "listens": "to this machine alone; give --listen again to let other hosts come back"} if password.exists() else {}
     local = host == "localhost" or host.startswith("127.") or host == "::1"
     source = socket.gethostname() if local else f"[{host}]" if ":" in host else host
     tunnel = f"ssh -f -N -L {port}:{Address(host, port)} {source} && " if local else ""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 import numpy as np
 
 from es_queue.config import RunConfig
-from es_queue.errors import EnvironmentFailure
+from es_queue.errors import EnvironmentFailure, RunFolderError
 from es_queue.figures import Figures, figures_of
 from es_queue.numerics import bytes_digest
 from es_queue.plan import most_slots
@@ -146,6 +147,7 @@ class Loop:
         saved = self._encoded(state)
         often = len(saved) <= REDIS_CHECKPOINT_BYTES or state.generation % REDIS_CHECKPOINT_EVERY == 0
         what = Publish(publication, task.encode(), (), self._config.to_json(), self._progress(state, digest), self._history(), saved if often else None)
+        self._collector.requests.training = state.stage == TRAINING
         self._collector.open(ledger, what, data, adopted=adopted is not None)
         self._collector.requests.published()
         self._save(state, saved)
@@ -163,8 +165,16 @@ class Loop:
         self._current = (state, data)
         if self._checkpoints is None or (time.monotonic() - self._saved < DISK_SECONDS and state.stage == TRAINING):
             return
-        self._checkpoints.save(state.generation, data)
         self._saved = time.monotonic()
+        self._attempt(partial(self._checkpoints.save, state.generation, data))
+
+    def _attempt(self, write: Callable[[], object]) -> None:
+        """A folder that cannot be written does not stop training: Redis holds every generation, and the next checkpoint is
+        tried again. The run's last ones must be written, for they are what is left of it."""
+        try:
+            write()
+        except RunFolderError as error:
+            self._sink.note(f"{error}; training goes on and tries again")
 
     def current_or_none(self) -> tuple[RunState, bytes] | None:
         """The state of the open generation and its checkpoint; None before the first publish."""
@@ -305,7 +315,8 @@ class Loop:
 
     def _save_best(self, before: RunState, judged: RunState) -> None:
         if self._checkpoints is not None and judged.best is not None and judged.best is not before.best:
-            self._checkpoints.save_best(checkpoint.encode_best(self._config, self._learner.spec, self._channel.run, judged.best, None))
+            data = checkpoint.encode_best(self._config, self._learner.spec, self._channel.run, judged.best, None)
+            self._attempt(partial(self._checkpoints.save_best, data))
 
     # --- the end
 

@@ -38,7 +38,8 @@ PROGRESS = (
     "state", "stage", "env", "strategy", "publication", "generation", "answered", "episodes", "env_steps", "steps_per_second",
     "reward_mean", "reward_max", "return_mean", "return_std", "return_max", "cut_fraction", "eval_mean", "eval_best",
     "confirm_mean", "workers", "eta", "digest", "updated", "why", "answered_at", "seconds", "seconds_wait", "queue", "paused_by",
-    "changed", "recovered", "reissued", "late", "duplicate", "lost_steps", "eval_steps", "step_limit",
+    "changed", "recovered", "reissued", "late", "duplicate", "lost_steps", "eval_steps", "step_limit", "recoveries",
+    "eval_std", "eval_min", "eval_episodes",
 )  # fmt: skip
 ABOUT_WORKER = (
     "host", "pid", "rq_name", "backend", "numerics", "block", "steps", "steps_per_second", "late", "blocks", "refuses",
@@ -225,6 +226,8 @@ class Server:
         reason = str(error).strip().split("\n")[0][:200] or type(error).__name__
         if isinstance(error, redis.exceptions.NoPermissionError):
             return RedisError(f"Redis at {self.name} lets this user read too little ({reason}); it needs +@read on es:*")
+        if isinstance(error, redis.exceptions.AuthenticationError) and ("HELLO" in reason or "NOAUTH" in reason):
+            return RedisError(f"Redis at {self.name} wants a password: put it into the URL, in RQ_REDIS_URL")
         if isinstance(error, redis.exceptions.AuthenticationError):
             return RedisError(f"Redis at {self.name} refused the user or password ({reason}); check RQ_REDIS_URL or --redis-url")
         return RedisError(f"Redis at {self.name} cannot be read ({reason})")

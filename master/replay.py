@@ -39,7 +39,7 @@ def replay(run: str, run_dir: Path, noise_dir: Path | None, say: Callable[[str],
     table: NoiseTable | None = None
     state: RunState | None = None
     for path in found:
-        config, start, named = checkpoint.decode(next(iter(frames(path, strict=True))).payload)
+        config, start, named = checkpoint.decode(first_frame(path))
         if named != run:
             raise RunFolderError(f"{path} is of run {named[:40]!r}, not {run}: give the --run-dir of {run}")
         table = table or NoiseTable.open(config.noise_size, noise_dir)
@@ -53,6 +53,13 @@ def replay(run: str, run_dir: Path, noise_dir: Path | None, say: Callable[[str],
         f"every digest agrees, the last is {digest(config, state)}{reached}"
     )
     return EXIT_DONE
+
+
+def first_frame(path: Path) -> bytes:
+    """The checkpoint with which a file begins. Raises RunFolderError for an empty file."""
+    for frame in frames(path, strict=True):
+        return frame.payload
+    raise RunFolderError(f"{path} is empty: the log has a gap there")
 
 
 def replayed(path: Path, config: RunConfig, state: RunState, noise: NoiseRows) -> RunState:
@@ -110,7 +117,10 @@ def compare(path: Path, state: RunState, logged: str, generation: int, config: R
 
 def against_checkpoint(run_dir: Path, state: RunState) -> str:
     """Compare with the newest checkpoint of the folder: words about it. Raises RunFolderError where it differs."""
-    data = Checkpoints(run_dir).newest()
+    checkpoints = Checkpoints(run_dir)
+    data = checkpoints.newest()
+    if checkpoints.passed_over:
+        raise RunFolderError(f"the log is whole up to generation {state.generation}, but {checkpoints.passed_over[0]}")
     if data is None:
         return ""
     config, saved, _ = checkpoint.decode(data)

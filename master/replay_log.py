@@ -81,7 +81,7 @@ class ReplayLog:
     def begin(self, state: RunState, checkpoint: bytes) -> None:
         """Go on after the generation before ``state``, or begin a file with its checkpoint where the log does not lead to it."""
         try:
-            if not self._go_on(state.generation):
+            if not self._leads_to(state.generation):
                 self._new_file(state.generation, checkpoint)
         except OSError as error:
             self._fail(error)
@@ -110,6 +110,12 @@ class ReplayLog:
             self._file = None
 
     # --- files
+
+    def _leads_to(self, generation: int) -> bool:
+        try:
+            return self._go_on(generation)
+        except RunFolderError:  # whole frames that are no generations of ours: another version wrote them
+            return False
 
     def _go_on(self, generation: int) -> bool:
         """Open the file that leads to ``generation``, cut after the generation before it; later ones are another past."""

@@ -14,24 +14,26 @@ from master.course import shown
 from master.state import Change
 
 REPLIES_KEPT = 16
+LAST = "the run plays its last episodes, and no generation is to come: go on with it by --resume, with --generations or another budget"
 LONGEST_REPLY = 500
 
 
 class Judge(Protocol):
     """Says why settings cannot be changed to these; empty when they can."""
 
-    def __call__(self, changes: Sequence[Change], settings: dict[str, Any]) -> str: ...
+    def __call__(self, changes: Sequence[Change], settings: dict[str, Any], generation: int) -> str: ...
 
 
 class Requests:
     """One master's requests.
 
     paused: who paused the run, empty while it goes on; stop: who asked it to stop; asked: changes for generations
-    to come, until the loop takes them
+    to come, until the loop takes them; training: whether there are any; way: the flags by which others find the run
     """
 
-    def __init__(self, channel: MasterChannel, note: Callable[[str], None], judge: Judge = lambda changes, settings: "") -> None:
-        self._channel, self._note, self._judge = channel, note, judge
+    def __init__(self, channel: MasterChannel, note: Callable[[str], None], judge: Judge = lambda changes, settings, generation: "", way: str = "") -> None:
+        self._channel, self._note, self._judge, self._way = channel, note, judge, way
+        self.training = True
         self.paused = ""
         self.stop = ""
         self.asked: list[Change] = []
@@ -39,12 +41,15 @@ class Requests:
         self._kept: dict[str, bytes] = {}
         self._replies: deque[tuple[str, str]] = deque(maxlen=REPLIES_KEPT)
 
-    def begin(self, changes: Sequence[Change], state: str | None) -> None:
+    def begin(self, changes: Sequence[Change], state: str | None, paused_by: str | None = None) -> None:
         """Go on with a run that has had ``changes``; one whose last master left it paused stays so."""
         self._noted = tuple(changes)
-        self.paused = "a person" if state == PAUSED else ""
+        self.paused = (paused_by or "a person") if state == PAUSED else ""
         if self.paused:
-            self._note(f"run {self._channel.run} is paused; go on with it: es-master --continue {self._channel.run}")
+            self._note(f"run {self._channel.run} is paused; {self._on()}")
+
+    def _on(self) -> str:
+        return f"go on with it: es-master --continue {self._channel.run}{self._way}"
 
     @property
     def state(self) -> str:
@@ -82,7 +87,7 @@ class Requests:
             self._note(f"{self.stop} asked the run to stop")
         if request.verb == PAUSE and not self.paused:
             self.paused = request.by or "a person"
-            self._note(f"paused by {self.paused}; go on with it: es-master --continue {self._channel.run}")
+            self._note(f"paused by {self.paused}; {self._on()}")
         if request.verb == CONTINUE and self.paused:
             self._note(f"{request.by or 'a person'} lets the run go on")
             self.paused = ""
@@ -93,12 +98,12 @@ class Requests:
         known = {one.id for one in (*self._noted, *self.asked)}
         if request.id in known:
             return request.id in {one.id for one in self._noted}
-        settings = dict(request.settings)
-        reason = self._judge((*self._noted, *self.asked), settings)
+        settings, first = dict(request.settings), max(request.generation or 0, generation + 1)
+        reason = LAST if not self.training else self._judge((*self._noted, *self.asked), settings, first)
         if reason:
             self._reply(request, f"refused: {reason}")
             return True
-        change = Change(max(request.generation or 0, generation + 1), settings, request.by, request.time, request.id)
+        change = Change(first, settings, request.by, request.time, request.id)
         self.asked.append(change)
         self._note(f"{shown(settings)} from generation {change.generation}, set by {request.by}")
         self._reply(request, f"{shown(settings)} from generation {change.generation}")
@@ -106,6 +111,10 @@ class Requests:
 
     def _reply(self, request: Request, text: str) -> None:
         self._replies.append((request.id, text[:LONGEST_REPLY]))
+
+    def end(self) -> None:
+        """The run has finished: what was asked for generations that never came goes with it."""
+        self._channel.forget_requests(self._channel.requests())
 
     # --- between generations
 

@@ -14,18 +14,21 @@ from typing import Any
 
 import redis
 
-from es_queue.errors import RedisError
+from es_queue.errors import EnvironmentFailure, RedisError
 from es_queue.protocol import keys
 from es_queue.protocol.channel import MasterChannel
 from es_queue.protocol.seats import FAILURE_SECONDS, close_seats, is_of, open_ids, open_seats
+from master.seat_cleaning import SeatCleaner
 
 MOST_OPEN = 16
 PAIRS_AFTER = 3
 HOPELESS_AFTER = 20
 SETTLE_SECONDS = 3.0
 LOOK_AT_FAILED = 100
-CLOCK_SKEW = 60.0
+CLOCK_SKEW = 24 * 3600.0
 MAX_TRACE = 2**16
+#: What RQ says of a seat whose process ended.
+CRASHED = "Work-horse terminated unexpectedly"
 
 
 @dataclass
@@ -35,19 +38,23 @@ class Foreign:
     name: str
     host: str
     reason: str
+    crashed: bool
 
 
 class Keeper:
-    """Keeps seats of one run open on one queue; ``tick`` is called about once a second."""
+    """Keeps seats of one run open on one queue; ``tick`` is called about once a second. ``missed`` hears of commands that failed."""
 
     def __init__(self, client: redis.Redis, queue: str, run: str, nonce: str, timeout: int, note: Callable[[str], None]) -> None:
         self._client: Any = client
         self._queue, self._run, self._nonce, self._timeout, self._note = queue, run, nonce, timeout, note
         self._failed: set[str] = set()
+        self._crashed = 0
         self._served = False
         self._known: set[str] = set()
         self._settled = 0.0
         self._trouble: set[str] = set()
+        self._cleaner = SeatCleaner(client, queue, run)
+        self.missed: Callable[[Exception], None] = lambda _: None
 
     def tick(self, channel: MasterChannel, workers: Mapping[str, Mapping[str, str]], served: bool, paused: bool = False) -> list[str]:
         """Open what is missing; returns the workers that should give way to another run.
@@ -55,6 +62,7 @@ class Keeper:
         ``served``: whether any answer has ever counted; ``paused``: a paused run keeps no worker from another. Raises RedisError when no worker that comes can serve.
         """
         self._served = self._served or served
+        self._clear(self._cleaner.tick)
         try:
             self._name_foreign()
             if paused:
@@ -72,17 +80,32 @@ class Keeper:
             self._note_trouble(error)
         return []
 
-    def _note_trouble(self, error: Exception) -> None:
+    def _note_trouble(self, error: Exception, what: str = "opened") -> None:
         """Once for each kind: what goes wrong here goes wrong each second."""
-        kind = type(error).__name__
+        self.missed(error)
+        kind = f"{what} {type(error).__name__}"
         if kind not in self._trouble:
             self._trouble.add(kind)
-            self._note(f"seats cannot be opened: {clean(str(error)[:200].encode())}")
+            self._note(f"seats cannot be {what}: {clean(str(error)[:200].encode())}")
+
+    def _clear(self, clear: Callable[[], int]) -> None:
+        """Clear RQ's registries of abandoned seats, and say so."""
+        try:
+            count = clear()
+        except redis.exceptions.RedisError as error:
+            self._note_trouble(error, "cleared")
+            return
+        if count:
+            self._note(f"RQ still held {count} seat{'s' if count > 1 else ''} of workers that are gone: cleared")
 
     def close(self) -> None:
         """Take back the open seats, where Redis lets us: the run is ending anyway."""
         with suppress(redis.exceptions.RedisError):
             close_seats(self._client, self._queue, self._run)
+
+    def closed(self) -> None:
+        """The run has ended: leave nothing of its seats in RQ's registries."""
+        self._clear(self._cleaner.finish)
 
     # --- sharing workers between runs
 
@@ -109,9 +132,9 @@ class Keeper:
 
     def _name_foreign(self) -> None:
         """Say which workers took a seat and failed before a line of ours ran; stop when nobody else comes."""
-        now = time.time()  # RQ scores a failed job by its expiry; most jobs stay for a year, seats for an hour
-        latest = now + FAILURE_SECONDS + CLOCK_SKEW
-        for name in self._client.zrevrangebyscore(keys.rq_failed(self._queue), latest, now, start=0, num=LOOK_AT_FAILED):
+        now = time.time()  # RQ scores a failed job by its expiry, by the worker's clock; most jobs stay for a year, seats for an hour
+        earliest, latest = now - CLOCK_SKEW, now + FAILURE_SECONDS + CLOCK_SKEW
+        for name in self._client.zrevrangebyscore(keys.rq_failed(self._queue), latest, earliest, start=0, num=LOOK_AT_FAILED):
             seat = name.decode("ascii", "replace")
             match = keys.SEAT_ID.fullmatch(seat)
             if match is None or (match["run"], match["nonce"]) != (self._run, self._nonce) or seat in self._failed:
@@ -124,19 +147,27 @@ class Keeper:
                     "install it there, stop that worker, or use --queue"
                 )
             else:
+                self._crashed += foreign.crashed
                 self._note(f"worker {foreign.name} on {foreign.host} lost its seat: its work horse was killed or crashed")
         if len(self._failed) >= HOPELESS_AFTER and not self._served:
+            if 2 * self._crashed > len(self._failed):
+                raise EnvironmentFailure(
+                    f"{self._crashed} seats ended with their process and no result came: the environment may crash or block every process "
+                    "that makes or plays it, or need more memory than the hosts have; the workers' terminals say how they ended"
+                )
             raise RedisError(
                 f"{len(self._failed)} seats were taken by workers that cannot serve them and no result came: "
                 f"install es-queue where the workers of queue {self._queue!r} run, or use --queue with a queue of your own"
             )
 
     def _foreign(self, seat: str) -> Foreign:
-        worker = self._client.hget(keys.rq_job(seat), "worker_name") or b"unknown"
-        host = self._client.hget(keys.rq_worker(worker.decode("ascii", "replace")), "hostname") or b"an unknown host"
         newest = self._client.xrevrange(keys.rq_results(seat), count=1)
-        packed = newest[0][1].get(b"exc_string", b"") if newest else b""
-        return Foreign(clean(worker), clean(host), import_failure(packed))
+        told = newest[0][1] if newest else {}
+        # Where its horse was killed, RQ itself has overwritten the name in the job.
+        worker = self._client.hget(keys.rq_job(seat), "worker_name") or told.get(b"worker_name") or b"unknown"
+        host = self._client.hget(keys.rq_worker(worker.decode("ascii", "replace")), "hostname") or b"an unknown host"
+        text = trace_of(told.get(b"exc_string", b""))
+        return Foreign(clean(worker), clean(host), import_failure(text), CRASHED in text)
 
 
 def clean(text: bytes) -> str:
@@ -144,11 +175,15 @@ def clean(text: bytes) -> str:
     return "".join(letter for letter in text[:80].decode("utf-8", "replace") if letter.isprintable())
 
 
-def import_failure(packed: bytes) -> str:
-    """The sentence of an import error in RQ's stored traceback, empty for any other failure; reads a bounded part."""
+def trace_of(packed: bytes) -> str:
+    """RQ's stored traceback, a bounded part of it; empty for what is none."""
     try:
-        text = zlib.decompressobj().decompress(base64.b64decode(packed[:MAX_TRACE]), MAX_TRACE).decode("utf-8", "replace")
+        return zlib.decompressobj().decompress(base64.b64decode(packed[:MAX_TRACE]), MAX_TRACE).decode("utf-8", "replace")
     except (zlib.error, binascii.Error):
         return ""
+
+
+def import_failure(text: str) -> str:
+    """The sentence of an import error in a traceback, empty for any other failure."""
     found = re.findall(r"(?:ModuleNotFoundError|ImportError|ValueError: Invalid attribute name|AttributeError).*", text)
     return clean(found[-1].encode()[:200]) if found else ""

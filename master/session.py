@@ -117,7 +117,8 @@ class Session:
             raise RunFolderError(
                 f"there is no run {place.run} to resume: {place.run_dir} does not exist; give --run-dir, or --redis-url for a run on a shared Redis"
             )
-        disk = Checkpoints(place.run_dir).newest()
+        checkpoints = Checkpoints(place.run_dir)
+        disk = checkpoints.newest(place.run)
         if disk is not None:
             newest(place, disk, None)  # a folder of another run is refused before anything is started in it
         channel = self._connect(place)
@@ -126,7 +127,7 @@ class Session:
             raise RunFolderError(f"there is no run {place.run} to resume: neither {place.run_dir} nor Redis holds a checkpoint of it")
         place.prepare()
         channel.forget_gone_runs()
-        said: list[str] = []
+        said = list(checkpoints.passed_over)
         if not self.launch.standby:
             refuse_live(channel, self.clocks, wait=True, note=said.append)
         config, state = newest(place, disk, stored)
@@ -139,7 +140,7 @@ class Session:
         if token is None:
             return {"state": UNNEEDED}
         with self._released(channel, token, keys.RUN_SECONDS):
-            found, state = newest(place, Checkpoints(place.run_dir).newest(), channel.stored()[2])
+            found, state = newest(place, Checkpoints(place.run_dir).newest(place.run), channel.stored()[2], said.append)
             if found != config:  # another master went on with it meanwhile, under other budgets
                 setup = prepare(replace(found, **changes), self.launch.noise_dir)
             write_atomically(place.config_file, setup.config.to_json().encode())
@@ -227,8 +228,10 @@ class Session:
         return self._interrupted
 
 
-def newest(place: Place, disk: bytes | None, stored: bytes | None) -> tuple[RunConfig, RunState]:
+def newest(place: Place, disk: bytes | None, stored: bytes | None, note: Callable[[str], None] = lambda _: None) -> tuple[RunConfig, RunState]:
     """The newer of two checkpoints of one run; Redis holds every generation, the disk one every few seconds.
+
+    note: hears of one that cannot be used while the other can
 
     Raises RunFolderError when one is of another run than ``place.run``, or when they are of two runs of that name.
     """
@@ -241,6 +244,7 @@ def newest(place: Place, disk: bytes | None, stored: bytes | None) -> tuple[RunC
             config, state, run = checkpoint.decode(data)
         except RunFolderError as error:
             trouble = error
+            note(f"the checkpoint in {where} was passed over: {error}")
             continue
         if run != place.run:
             raise RunFolderError(f"{where} holds run {run[:40]!r}, not {place.run}: go on with it by --resume {run[:40]}, or give the --run-dir of {place.run}")

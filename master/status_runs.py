@@ -18,6 +18,8 @@ RUN_COLUMNS = ("run", "state", "environment", "gen", "steps", "eval", "best", "w
 WORKER_COLUMNS = ("host", "pid", "back end", "steps/s", "gen", "block", "late", "print", "joined", "seen")
 STYLES = {RUNNING: GOOD, FINISHED: GOOD, PAUSED: WARNING, STALLED: WARNING, ORPHANED: BAD, FAILED: BAD}
 #: What a JSON text stays; everything else of a progress or a worker is a number or null.
+#: What a run does when it trains no more.
+STAGES = {"closing": ", its last parameters are evaluated", "final": ", it plays its final episodes"}
 TEXTS = ("state", "stage", "env", "strategy", "publication", "digest", "answered", "why", "queue", "paused_by", "changed")
 WORKER_TEXTS = (
     "host", "rq_name", "backend", "numerics", "block", "refuses", "generation", "python", "noise", "versions", "box2d", "envpool", "packages",
@@ -94,7 +96,7 @@ def training_rows(progress: Mapping[str, str], inside: Inside, history: History)
     steps = f"{whole(told('env_steps'))} in {whole(told('episodes'))} episodes, {whole(told('steps_per_second'))} a second"
     top = f", best {score(told('eval_best'))}" if finite(told("eval_best")) is not None else ""
     return [
-        ("generation", f"{whole(told('generation'))}{answered(told('answered'))}"),
+        ("generation", f"{whole(told('generation'))}{STAGES.get(told('stage', ''), '')}{answered(told('answered'))}"),
         ("budget", budget(progress, inside.config)),
         ("steps", steps if finite(told("env_steps")) is not None else ""),
         ("training", f"{spread(mean, told('return_std'))}, max {score(best)}{cut}" if finite(mean) is not None else ""),

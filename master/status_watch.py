@@ -44,7 +44,7 @@ def watch(look: Callable[[], Page], out: SafeStream, every: float, *, as_json: b
         seen = time.monotonic()
         while True:
             screened.show(page)
-            if page.over:
+            if page.over or out.silent:
                 return page.code
             screened.rest(every, wait)
             try:

@@ -81,12 +81,14 @@ class Evaluator:
         """The answer to a block of ``task``'s publication; ``published`` is float32[task.size].
 
         Raises Leaving between steps. An episode that raises becomes a failure of its slot, told to ``report``.
+        A process that has grown too large answers the slots that it has played; the others are owed again.
         """
         began = time.monotonic()
         roll = self._training if block.kind in (messages.TRAIN, messages.CENTRE) else self._evaluating
         results, failures = [], []
         with np.errstate(all="ignore"):
             for slot, seed, attempt in roll(task, published, block):
+                self.watch.playing = {"generation": task.generation, "slot": slot, "seed": seed}
                 try:
                     results.append(attempt())
                 except (Leaving, BaseTimeoutException):  # RQ's own timeout is no failure of the episode
@@ -94,9 +96,11 @@ class Evaluator:
                 except Exception as error:  # whatever a user's environment raises is that slot's failure
                     reason = f"{blame(error)}{type(error).__name__}: {error}"[: messages.MAX_REASON]
                     failures.append((slot, reason))
-                    report(Failure(slot, seed, reason, traceback.format_exc(limit=-12)))
+                    report(Failure(slot, self.watch.playing["seed"], reason, traceback.format_exc(limit=-12)))
                 finally:
                     self.watch.began = None
+                if self.watch.full:  # the rest of the block is for a smaller process
+                    break
         return Answer(task.publication, block.kind, worker, time.monotonic() - began, tuple(results), tuple(failures))
 
     def _training(self, task: Task, published: Floats, block: Block) -> list[Attempt]:
@@ -178,6 +182,7 @@ class Evaluator:
         if key is not None and self.config.action_noise > 0 and self.spec.action.kind == "box":
             outputs = self.spec.action.outputs
             noise = ActionNoise(self.table.row, self.table.size - outputs + 1, key, outputs, self.config.action_noise)
+        self.watch.playing = {**self.watch.playing, "seed": seed}
         self.watch.began = time.monotonic()
         return play(self._world, act, self._actions, rules, seed, self.watch, observe=observe, noise=noise)
 

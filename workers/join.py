@@ -8,20 +8,22 @@ from pathlib import Path
 
 import numpy as np
 
+from es_queue import __version__
 from es_queue.config import RunConfig
 from es_queue.environments import EnvironmentRequest, World, describe, open_world
 from es_queue.episode_rules import evaluation_rules
-from es_queue.errors import DecodeError, EnvironmentFailure, EsQueueError
+from es_queue.errors import DecodeError, EnvironmentFailure, EsQueueError, UsageError
 from es_queue.noise import NoiseTable
 from es_queue.numerics import bytes_digest
 from es_queue.plan import first_parameters_seed
 from es_queue.policies import Policy, make_policy
 from es_queue.policies.actions import ActionMap
 from es_queue.protocol.messages import Task
+from es_queue.settings import config_from_json
 from es_queue.spaces import EnvironmentSpec
 from es_queue.strategies import make_strategy
 from workers.evaluate import Evaluator
-from workers.rollout import Watch, actor, play
+from workers.rollout import Leaving, Watch, actor, play
 
 CHECK_STEPS = 50
 CHECK_SEEDS = (0, 1, 0)
@@ -47,24 +49,28 @@ def environment_request(config: RunConfig) -> EnvironmentRequest:
 def join(config: RunConfig, watch: Watch, noise_folder: Path | None = None, table: NoiseTable | None = None) -> Joined:
     """Build the evaluator of a resolved config. Raises Refusal or EnvironmentFailure in one sentence."""
     request = environment_request(config)
-    spec = describe(request)
-    policy = make_policy(config, spec.observation_size, spec.action)
-    strategy = make_strategy(config, policy.size)
-    world = open_world(request)
-    numerics = fingerprint(config, spec, policy, world)
+    watch.began, watch.playing = time.monotonic(), {}  # an environment that hangs may do so when it is made
+    try:
+        spec = describe(request)
+        policy = make_policy(config, spec.observation_size, spec.action)
+        strategy = make_strategy(config, policy.size)
+        world = open_world(request)
+        numerics = fingerprint(config, spec, policy, world, watch)
+    finally:
+        watch.began = None
     table = table or NoiseTable.open(config.noise_size, noise_folder)
     evaluator = Evaluator(config, spec, world, policy, strategy, table, watch)
     return Joined(evaluator, table.digest, numerics)
 
 
-def fingerprint(config: RunConfig, spec: EnvironmentSpec, policy: Policy, world: World) -> str:
+def fingerprint(config: RunConfig, spec: EnvironmentSpec, policy: Policy, world: World, watch: Watch) -> str:
     """Digest of a fixed policy's fixed episode, played twice with another between.
 
     Raises EnvironmentFailure where the two differ, unless the config allows it: a slot's result would then
     depend on which worker ran it, and when.
     """
     parameters = policy.initial(first_parameters_seed(config.seed), "normal")
-    traces = [episode_trace(config, spec, policy, world, parameters, seed) for seed in CHECK_SEEDS]
+    traces = [episode_trace(config, spec, policy, world, parameters, seed, watch) for seed in CHECK_SEEDS]
     if traces[0] != traces[2] and not config.allow_nondeterministic:
         raise EnvironmentFailure(
             f"{config.env} does not repeat itself: the same seed and actions gave another episode the second time; "
@@ -73,10 +79,13 @@ def fingerprint(config: RunConfig, spec: EnvironmentSpec, policy: Policy, world:
     return bytes_digest(traces[0])
 
 
-def episode_trace(config: RunConfig, spec: EnvironmentSpec, policy: Policy, world: World, parameters: np.ndarray, seed: int) -> bytes:
-    """The bytes of an episode's observations, actions' outputs and rewards, or of how it failed."""
+def episode_trace(
+    config: RunConfig, spec: EnvironmentSpec, policy: Policy, world: World, parameters: np.ndarray, seed: int, watch: Watch
+) -> bytes:
+    """The bytes of an episode's observations, actions' outputs and rewards, or of how it failed. Raises Leaving."""
     seen: list[bytes] = []
     act = actor(policy, parameters, None)
+    watch.began, watch.playing = time.monotonic(), {"seed": seed}
 
     def watched(observation: np.ndarray) -> np.ndarray:
         outputs = act(observation)
@@ -85,22 +94,37 @@ def episode_trace(config: RunConfig, spec: EnvironmentSpec, policy: Policy, worl
 
     with np.errstate(all="ignore"):
         try:
-            episode = play(world, watched, ActionMap(spec.action, config.action_bound), evaluation_rules(CHECK_STEPS), seed, Watch())
+            episode = play(world, watched, ActionMap(spec.action, config.action_bound), evaluation_rules(CHECK_STEPS), seed, watch)
+        except Leaving:
+            raise
         except Exception as error:  # joining goes on: as a slot's failure it is counted, and the master hears of it
             return b"".join(seen) + type(error).__name__.encode()
     return b"".join(seen) + np.float64(episode.total).tobytes()
 
 
-def check_noise(raw: bytes | None, digest: str) -> None:
-    """Raise Refusal when the run's noise table is another than this host's."""
-    if raw is None:
-        return
+def readable_task(raw: bytes, digest: str) -> Task:
+    """The run's task. Raises Refusal where this es-queue cannot read it, or the run's noise table is another than this host's."""
     try:
-        expected = Task.decode(raw).noise
-    except DecodeError:
-        return
-    if expected != digest:
-        raise Refusal(f"noise digest: this host's table is {digest}, the run's is {expected}")
+        task = Task.decode(raw)
+    except DecodeError as error:
+        raise Refusal(f"protocol: es-queue {__version__} here cannot read the run's task ({error}): install the master's version") from None
+    if task.noise != digest:
+        raise Refusal(f"noise digest: this host's table is {digest}, the run's is {task.noise}")
+    return task
+
+
+def check_noise(raw: bytes | None, digest: str) -> None:
+    """Refuse before the first claim what ``readable_task`` refuses; nothing while the run has no task."""
+    if raw is not None:
+        readable_task(raw, digest)
+
+
+def readable_config(raw: bytes) -> tuple[RunConfig, str]:
+    """The run's settings, and why this es-queue cannot read them; then they are the defaults."""
+    try:
+        return config_from_json(raw), ""
+    except UsageError as error:
+        return RunConfig(), f"settings: es-queue {__version__} here cannot read the run's ({error}): install the master's version"
 
 
 def pause_between_refusals(count: int) -> float:

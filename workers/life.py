@@ -77,6 +77,7 @@ class Life(threading.Thread):
     about:      what the worker's hash says of it, read at each beat
     parent, guardian: see ``orphaned``; an orphan leaves
     wall_limit: seconds that an episode may last; ``expire`` is called when one lasts longer
+    memory:     bytes that the process may hold, 0 for any number; ``outgrown`` is called when it holds more
     elsewhere:  whether another run's seat waits; asked when the run has no master
     run_ended:  whether the run was seen to have ended, or to be gone
     """
@@ -84,12 +85,12 @@ class Life(threading.Thread):
     def __init__(
         self, channel: WorkerChannel, watch: Watch, about: Callable[[], dict[str, str]], clocks: Clocks,
         *, wall_limit: float, expire: Callable[[], None], parent: int | None = None, guardian: int | None = None,
-        speak: Callable[[str], None] | None = None,
+        memory: int = 0, outgrown: Callable[[str], None] = lambda why: None, speak: Callable[[str], None] | None = None,
         elsewhere: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip
         super().__init__(name="es-queue-life", daemon=True)
         self._channel, self._watch, self._about, self._clocks = channel, watch, about, clocks
-        self._guardian = guardian
+        self._guardian, self._memory, self._outgrown = guardian, memory, outgrown
         self._wall_limit, self._expire, self._parent, self._speak, self._elsewhere = wall_limit, expire, parent, speak, elsewhere
         self._ends = time.monotonic() + clocks.seat_lease
         self._over = threading.Event()
@@ -108,6 +109,7 @@ class Life(threading.Thread):
                 if now - beaten >= self._beat():
                     beaten = now
                     self._channel.beat(self._about(), self._clocks.beat_ttl)
+                self._check_memory()
                 reason = "" if self._watch.leaving else self._reason(now)
                 if reason:  # never write "" here: SIGTERM may have come while Redis was asked
                     self._watch.leaving = self._watch.leaving or reason
@@ -166,6 +168,15 @@ class Life(threading.Thread):
         self._asked = now
         return self._elsewhere()
 
+    def _check_memory(self) -> None:
+        """Once: the worker leaves when its episode is over, and a fresh process takes its place."""
+        if not self._memory or self._watch.full:
+            return
+        held = resident_memory()
+        if held > self._memory:
+            self._watch.full = f"its process holds {held / 2**20:.0f} MB, more than --worker-memory {self._memory / 2**20:.0f}"
+            self._outgrown(self._watch.full)
+
     def _check_wall(self, now: float) -> None:
         """Once an episode: where the process is not ours to end, the episode may go on for long."""
         began = self._watch.began
@@ -173,6 +184,14 @@ class Life(threading.Thread):
             self._expired = began
             self._watch.leaving = self._watch.leaving or "an episode outlasted the wall limit"
             self._expire()
+
+
+def resident_memory() -> int:
+    """Bytes of memory that this process holds, 0 where the system does not say."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def end_this_process() -> None:

@@ -25,7 +25,7 @@ class Leaving(Exception):  # noqa: N818 - it is no error: the worker was asked t
 
 
 class EpisodeFailed(EsQueueError):  # noqa: N818 - reads as what happened
-    """The episode gave no result: a return that is not finite."""
+    """The episode gave no result: a return that is not finite, or an observation of another shape."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,17 @@ class Watch:
     """What the episode's loop looks at between steps, and what the life thread looks at from outside.
 
     leaving: why the worker leaves, empty while it stays
+    full:    why it leaves once the episode is over, empty while it stays: a process that has grown too large
     began:   monotonic second at which the running episode began, None between episodes
+    playing: generation, slot and environment seed of that episode
     steps:   environment steps since the worker took its seat
     poll:    seconds between the life thread's looks, as the open task asks; None before the first task
     """
 
     def __init__(self) -> None:
         self.leaving = ""
+        self.full = ""
+        self.playing: dict[str, int] = {}
         self.began: float | None = None
         self.steps = 0
         self.poll: float | None = None
@@ -132,18 +136,20 @@ def play(
 ) -> Episode:
     """Play the episode of ``seed``. ``observe`` gathers the moments of all its observations; ``look`` follows each step.
 
-    Raises Leaving when the worker was asked to go, EpisodeFailed for a return that is not finite,
+    Raises Leaving when the worker was asked to go, EpisodeFailed for a return that is not finite or an observation of another shape,
     NonFiniteOutput for an action that is not, and whatever the environment raises.
     """
     fitness = Fitness(rules)
     observation = world.reset(seed)
-    seen = [observation]
+    seen, shape = [observation], observation.shape
     total, steps, over, ended = 0.0, 0, False, False
     while not (over or ended or steps >= rules.limit):
         if watch.leaving:
             raise Leaving
         action = actions.act_one(act(observation), noise.next() if noise else None)
         observation, reward, over = world.step(action)
+        if observation.shape != shape:  # numpy would stretch some of them
+            raise EpisodeFailed(f"step {steps + 1} yields an observation of shape {list(observation.shape)}, the reset one of {list(shape)}")
         steps += 1
         watch.steps += 1
         total += reward

@@ -6,16 +6,18 @@ It always returns normally: whatever goes wrong is reported to the run, not to R
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import platform
 import random
 import signal
 import sys
+import threading
 import time
 import traceback
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from es_queue.errors import EsQueueError
 from es_queue.numerics import fix_numeric_environment
@@ -23,7 +25,6 @@ from es_queue.private_folder import private_folder
 from es_queue.protocol.channel import PAUSED, RUNNING
 from es_queue.protocol.clocks import GUARDIAN_PID, Clocks, clocks_from_environment
 from es_queue.protocol.keys import parse_seat_id
-from es_queue.settings import config_from_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from workers.rollout import Watch
 
 FORGET_SECONDS = 24 * 3600.0
+MAX_TRACE = 4000
 
 
 def take() -> None:
@@ -105,6 +107,8 @@ class Seat:
         channel = RedisWorkerChannel(self._client, self.run, worker_id(platform.node()), self.rq_name, patience)
         time.sleep(guard.enter())
         try:
+            if self._horse:
+                self._tell_of_crash(channel, guard.traced(self.run))
             self._serve(channel, watch)
         except Leaving:
             self.say(f"left: {watch.leaving}")
@@ -122,11 +126,17 @@ class Seat:
         finally:
             channel.depart()
 
+    def _tell_of_crash(self, channel: RedisWorkerChannel, trace: str) -> None:
+        """What Python said when this RQ worker's last seat crashed; that process could tell nobody."""
+        if trace:
+            about = {"time": round(time.time(), 3), "worker": channel.worker, "reason": "the seat before this one crashed on this RQ worker", "trace": trace}
+            channel.report(json.dumps(about))
+
     def _serve(self, channel: RedisWorkerChannel, watch: Watch) -> None:
         from es_queue.errors import EnvironmentFailure, RunFolderError
         from workers.facts import facts
         from workers.host_cache import HostCache
-        from workers.join import Refusal, check_noise, join, pause_between_refusals, wait
+        from workers.join import Refusal, check_noise, join, pause_between_refusals, readable_config, wait
         from workers.life import Pace
         from workers.serve import Server
 
@@ -134,7 +144,7 @@ class Seat:
         if raw is None:
             watch.leaving = "the run is gone"
             return
-        config = config_from_json(raw)
+        config, unreadable = readable_config(raw)
         about = {
             "host": platform.node(), "pid": str(os.getpid()), "rq_name": self.rq_name, "backend": config.backend,
             "python": platform.python_version(), "block": "", "steps_per_second": "0", "late": "0", "joined": f"{time.time():.0f}",
@@ -142,27 +152,30 @@ class Seat:
         }  # fmt: skip
         server: Server | None = None
         pace = Pace(watch)
-        life = self._life(channel, watch, config, lambda: {**about, **figures(server, watch, pace)})
+        life = self._life(channel, watch, config, lambda: {**about, "outages": str(channel.again.outages), **figures(server, watch, pace)})
         channel.arrive(about, self.clocks.beat_ttl)
         life.start()
         refusals = 0
         try:
             while not watch.leaving:
                 try:
+                    if unreadable:
+                        raise Refusal(unreadable)
                     joined = join(config, watch)
                     about["noise"] = joined.noise_digest
                     check_noise(channel.task(), joined.noise_digest)
+                    if about.pop("refuses", ""):
+                        channel.depart()  # what a beat does not say any more would stay in the hash
+                    about["numerics"] = joined.numerics
+                    channel.arrive(about, self.clocks.beat_ttl)
+                    server = Server(channel, joined.evaluator, self.clocks, joined.noise_digest)
+                    self.say(f"joined as {channel.worker}: {config.env}, {config.strategy}, {config.backend} back end")
+                    server.serve()
                 except (Refusal, EnvironmentFailure, RunFolderError) as error:
                     about["refuses"] = f"{type(error).__name__}: {error}"[:400]
                     self.say(f"cannot join: {error}")
                     wait(watch, pause_between_refusals(refusals), self.clocks.leave_poll)
                     refusals += 1
-                    continue
-                about.pop("refuses", None)
-                about["numerics"] = joined.numerics
-                server = Server(channel, joined.evaluator, self.clocks, joined.noise_digest)
-                self.say(f"joined as {channel.worker}: {config.env}, {config.strategy}, {config.backend} back end")
-                server.serve()
         finally:
             life.end()
             if life.run_ended:
@@ -179,15 +192,19 @@ class Seat:
         client = client_like(self._client)
         own = RedisWorkerChannel(client, self.run, channel.worker, self.rq_name, Again(60, leave_in_outage(watch, self._parent, self._guardian)))
 
-        def expire() -> None:
-            channel_text = {"time": time.time(), "worker": channel.worker, "environment": config.env, "reason": f"an episode lasted longer than {config.wall_limit:g} s"}
+        def report(reason: str, **more: object) -> None:
+            text = {"time": round(time.time(), 3), "worker": channel.worker, "environment": config.env, "reason": reason, **more}
             with suppress(EsQueueError, Leaving):  # Redis may be away for long; the episode must end all the same
-                own.report(json.dumps(channel_text))
+                own.report(json.dumps(text))
+
+        def expire() -> None:
+            report(f"an episode lasted longer than {config.wall_limit:g} s", **watch.playing, trace=main_stack())
             if self._horse:
                 end_this_process()
 
         return Life(
             own, watch, about, self.clocks, wall_limit=config.wall_limit, expire=expire, parent=self._parent, guardian=self._guardian,
+            memory=config.worker_memory * 2**20 if self._horse else 0, outgrown=report,  # only a process of its own is replaced
             speak=lambda text: self.say(f"{about().get('generation', '')} {text}"), elsewhere=lambda: another_waits(client, self.queue, self.run),
         )  # fmt: skip
 
@@ -203,6 +220,12 @@ def figures(server: Any, watch: Watch, pace: Pace) -> dict[str, str]:
         return {}
     shown = "" if server.generation is None else f"generation {server.generation}"
     return {"block": server.block, "late": str(server.late), "blocks": str(server.blocks), "steps": str(watch.steps), "steps_per_second": f"{pace.rate():.0f}", "generation": shown}
+
+
+def main_stack() -> str:
+    """Where the thread of the episodes is, innermost last."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    return "".join(traceback.format_stack(frame, limit=12))[-4000:] if frame is not None else ""
 
 
 def guardian_of_local_worker() -> int | None:
@@ -241,6 +264,7 @@ class CrashGuard:
         safe = "".join(letter if letter.isalnum() else "_" for letter in rq_name)[:80] or "worker"
         folder = private_folder()
         self._path = folder / f"{safe}.seat" if folder else None
+        self._traces: TextIO | None = None  # open as long as the process may crash
 
     def enter(self) -> float:
         """Note that a seat begins; returns seconds to wait first."""
@@ -254,15 +278,31 @@ class CrashGuard:
             return 0.0
         return float(min(60, 2 ** (count - 1))) if count > 0 else 0.0
 
+    def traced(self, run: str) -> str:
+        """From now on a crash of this process leaves Python's traceback in a file; returns what the last seat of ``run`` left there."""
+        if self._path is None or faulthandler.is_enabled():
+            return ""
+        path, told = self._path.with_suffix(".crash"), ""
+        with suppress(OSError):
+            if path.exists():
+                owner, _, told = path.read_text(errors="replace")[:MAX_TRACE].partition("\n")
+                told = told if owner == run else ""
+            self._traces = path.open("w")
+            self._traces.write(f"{run}\n")
+            self._traces.flush()
+            faulthandler.enable(self._traces)
+        return told
+
     def leave(self) -> None:
         """The seat ended cleanly."""
         if self._path is not None:
             self._path.unlink(missing_ok=True)
+            self._path.with_suffix(".crash").unlink(missing_ok=True)
 
 
 def forget_old(folder: Path) -> None:
     """Drop the counts of workers that were killed long ago; nobody else would."""
     with suppress(OSError):
-        for path in folder.glob("*.seat"):
+        for path in (*folder.glob("*.seat"), *folder.glob("*.crash")):
             if time.time() - path.stat().st_mtime > FORGET_SECONDS:
                 path.unlink(missing_ok=True)

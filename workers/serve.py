@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from es_queue.errors import DecodeError
 from es_queue.protocol.channel import WorkerChannel
 from es_queue.protocol.clocks import Clocks
 from es_queue.protocol.messages import Block, Task
 from workers.evaluate import Evaluator, Failure, Floats
 from workers.host_cache import HostCache
+from workers.join import Refusal, readable_task
 from workers.rollout import Leaving
 
 
@@ -43,13 +43,18 @@ class Server:
         return None if self._open is None else self._open.task.generation
 
     def serve(self) -> None:
-        """Until the watch says leave; unfinished blocks go back to the head of todo (rule 13)."""
+        """Until the watch says leave; unfinished blocks go back to the head of todo (rule 13).
+
+        Raises Refusal for a task that this worker cannot read or may not work: it would eat the blocks of the others.
+        """
         watch = self._evaluator.watch
         try:
             while not watch.leaving:
                 block = self._next_block()
                 if block is not None:
                     self._work(block)
+                if watch.full and self.blocks:  # a process that is too large from the start still plays a slot
+                    watch.leaving = watch.leaving or watch.full
         except Leaving:
             pass
         finally:
@@ -84,12 +89,9 @@ class Server:
         raw = self._channel.task()
         if raw is None:
             return None
-        try:
-            task = Task.decode(raw)
-        except DecodeError:
-            return None
-        if task.noise != self._noise or not self._evaluator.fits(task):
-            return None
+        task = readable_task(raw, self._noise)
+        if not self._evaluator.fits(task):
+            raise Refusal("policy: its parameters or observations are of other sizes here than in the run's task: another version of es-queue or of the environment")
         size = 4 * task.size
         data = self._cache.get(task.publication, size, task.digest, lambda: self._channel.parameters(task.publication, size))
         if data is None:

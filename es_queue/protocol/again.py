@@ -11,7 +11,7 @@ from typing import TypeVar
 import redis
 
 from es_queue.errors import RedisError
-from es_queue.protocol.connection import is_outage, refusal
+from es_queue.protocol.connection import is_outage, is_silence, refusal, short
 
 OUTAGE_SECONDS = 120.0
 OUTAGES_KEPT = 1000
@@ -31,13 +31,17 @@ class Again:
     """Sends a command again until the server has answered: only for what may be sent twice.
 
     on_outage: called after each failure with the seconds that the outage has lasted; what it raises ends the trying.
-    outages: failures so far. Raises RedisError in one sentence when the server stays away or refuses the command.
+    outages: failures so far; trouble: the last refusal in the server's words, empty when it did not answer at all.
+    Raises RedisError in one sentence when the server stays away or refuses the command.
     """
 
     def __init__(self, seconds: float = OUTAGE_SECONDS, on_outage: Callable[[float], None] = lambda _: None) -> None:
         self.seconds = seconds
         self.on_outage = on_outage
         self.outages = 0
+        self.trouble = ""
+        self._since: float | None = None
+        self._refusing = False
         self._ended: deque[float] = deque(maxlen=OUTAGES_KEPT)
 
     def ended(self) -> list[float]:
@@ -46,24 +50,46 @@ class Again:
         self._ended.clear()
         return seconds
 
+    def failed(self, error: Exception, began: float | None = None) -> float:
+        """A command, begun then (monotonic clock), failed in an outage, here or in other hands; seconds of the outage so far."""
+        return self._suffer("" if is_silence(error) else short(error), began)
+
+    def refused(self, trouble: str) -> None:
+        """The server serves, but refuses to write; empty: it writes again. A command that only reads ends no such outage."""
+        self._refusing = bool(trouble)
+        if trouble:
+            self.on_outage(self._suffer(trouble))
+        else:
+            self._over()
+
+    def _suffer(self, trouble: str, began: float | None = None) -> float:
+        self.outages += 1
+        self.trouble = trouble
+        if self._since is None:
+            self._since = time.monotonic() if began is None else began
+        return time.monotonic() - self._since
+
+    def _over(self) -> None:
+        if self._since is not None and not self._refusing:
+            self._ended.append(time.monotonic() - self._since)
+            self._since = None
+
     def __call__(self, call: Callable[[], T]) -> T:
-        began, failed = time.monotonic(), False
+        began = time.monotonic()
         for pause in pauses():
             try:
                 result = call()
-                if failed:
-                    self._ended.append(time.monotonic() - began)
+                self._over()
                 return result
             except redis.exceptions.AuthenticationError as error:
                 raise RedisError(f"Redis refused the user or password: {error}") from None
             except redis.exceptions.RedisError as error:
                 if not is_outage(error):
                     raise refusal(error) from None
-                self.outages += 1
-                failed = True
+                lasted = self.failed(error, began)
                 gone = time.monotonic() - began
                 if gone > self.seconds:
-                    raise RedisError(f"Redis has been away or full for {gone:.0f} s: {error}") from None
-                self.on_outage(gone)
+                    raise RedisError(f"Redis has been away or full for {gone:.0f} s: {short(error)}") from None
+                self.on_outage(lasted)
                 time.sleep(pause)
         raise AssertionError("pauses never end")

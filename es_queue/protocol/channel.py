@@ -29,6 +29,15 @@ class Publish:
 
 
 @dataclass(frozen=True)
+class Opened:
+    """What publish found. before: the publication that was stored, None for none; done: False when the parameters
+    are not there any more, so that nothing was opened: stage them again."""
+
+    before: str | None
+    done: bool = True
+
+
+@dataclass(frozen=True)
 class Owed:
     """The slots that have no accepted answer: what reconcile measures todo and claims against.
 
@@ -104,6 +113,10 @@ class MasterChannel(ABC):
         """Seconds of each outage that ended since the last call."""
         return []
 
+    def missed(self, error: Exception) -> None:
+        """A command of somebody else over the same connection failed: an outage is one whoever comes upon it."""
+        return
+
     @abstractmethod
     def epoch(self) -> str | None:
         """The stored fencing token."""
@@ -112,16 +125,20 @@ class MasterChannel(ABC):
     def lease_holder(self) -> tuple[str | None, float]:
         """(who holds the lease, seconds that it has left)."""
 
-    @abstractmethod
     def state(self) -> str | None:
         """The run's state as its master last wrote it; None where nothing is known of the run."""
+        return self.shown("state")
+
+    @abstractmethod
+    def shown(self, name: str) -> str | None:
+        """A field of the run's progress as a master last wrote it; None where it is missing, or too long to be ours."""
 
     @abstractmethod
     def stage(self, publication: str, parameters: bytes) -> None:
         """Put parameters up under their own name, with a TTL until publish makes them last (rule 3)."""
 
     @abstractmethod
-    def publish(self, token: str, what: Publish) -> None:
+    def publish(self, token: str, what: Publish) -> Opened:
         """Open a publication and close the stored one (rule 4). Nothing happens when it is stored already."""
 
     @abstractmethod

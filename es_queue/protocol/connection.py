@@ -42,6 +42,13 @@ def is_outage(error: Exception) -> bool:
     return isinstance(error, OUTAGES) or (isinstance(error, redis.exceptions.ResponseError) and PASSING.search(str(error)) is not None)
 
 
+def is_silence(error: Exception) -> bool:
+    """Whether the server did not answer at all; one that is loading, or has too many clients, does."""
+    if isinstance(error, redis.exceptions.BusyLoadingError) or "max number of clients" in str(error):
+        return False
+    return isinstance(error, redis.exceptions.ConnectionError | redis.exceptions.TimeoutError)
+
+
 def refusal(error: Exception, what: str = "a command") -> RedisError:
     """The one sentence for a command that Redis will not carry out now or later."""
     return RedisError(f"Redis refused {what}: {short(error)}; look at its rights, its settings and the run's keys")

@@ -18,6 +18,7 @@ from es_queue.protocol.seats import close_seats
 MOST_WAITING = 100
 MOST_QUEUES = 1000
 MAX_REPLIES = 2**16
+LONGEST = 200
 DELETED_AT_ONCE = 500
 #: What is left of a purged run for a while: a master that sleeps must not bring the run back when it wakes.
 EPOCH_SECONDS = 600
@@ -42,11 +43,17 @@ class Desk:
 
     def standing(self) -> Standing:
         def read() -> list[Any]:
-            found: list[Any] = self._client.pipeline(transaction=False).hget(self.keys.progress, "state").get(self.keys.master).execute()
+            pipeline = self._client.pipeline(transaction=False).hstrlen(self.keys.progress, "state")
+            found: list[Any] = pipeline.getrange(self.keys.master, 0, LONGEST - 1).execute()
             return found
 
-        state, holder = (None if one is None else one[:200].decode("utf-8", "replace") for one in self._again(read))  # twice: yes
-        return Standing(state, holder)
+        length, holder = self._again(read)  # twice: yes
+        state = self._again(lambda: self._client.hget(self.keys.progress, "state")) if 0 < length <= LONGEST else None  # twice: yes
+        return Standing(*(one.decode("utf-8", "replace") if one else None for one in (state, holder)))
+
+    def inhabited(self) -> bool:
+        """Whether a worker of the run lives still."""
+        return next(self._client.scan_iter(f"{self.keys.worker('')}*", count=500), None) is not None
 
     def config(self) -> bytes | None:
         """The run's settings as JSON, unchecked."""

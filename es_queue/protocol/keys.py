@@ -104,7 +104,7 @@ def parse_seat_id(text: str) -> tuple[str, str]:
     return match["run"], match["nonce"]
 
 
-# RQ's own keys that a seat looks at; read only.
+# RQ's own keys that seats and masters look at; a master clears what they hold of its run's abandoned seats.
 RQ_SUSPENDED = "rq:suspended"
 RQ_WORKERS = "rq:workers"
 RQ_QUEUES = "rq:queues"
@@ -140,3 +140,24 @@ def rq_job(job: str) -> str:
 
 def rq_results(job: str) -> str:
     return f"rq:results:{job}"
+
+
+def rq_intermediate(queue: str) -> str:
+    return f"rq:queue:{queue}:intermediate"
+
+
+def rq_first_seen(queue: str, job: str) -> str:
+    return f"rq:queue:{queue}:intermediate:first_seen:{job}"
+
+
+def rq_execution(entry: str) -> str:
+    """``entry``: ``<job>:<execution>``, as the registry of begun jobs has it."""
+    return f"rq:execution:{entry}"
+
+
+def rq_executions(job: str) -> str:
+    return f"rq:executions:{job}"
+
+
+def rq_cleaning(queue: str) -> str:
+    return f"rq:clean_registries:{queue}"

@@ -11,6 +11,7 @@ from es_queue.errors import DecodeError, FencedError
 from es_queue.protocol.channel import (
     Entry,
     MasterChannel,
+    Opened,
     Orders,
     Owed,
     Publish,
@@ -75,20 +76,22 @@ class MemoryMasterChannel(MasterChannel):
         left = until - time.monotonic()
         return (holder, left) if left > 0 else (None, 0.0)
 
-    def state(self) -> str | None:
-        return self.server.progress.get("state")
+    def shown(self, name: str) -> str | None:
+        return self.server.progress.get(name)
 
     def stage(self, publication: str, parameters: bytes) -> None:
         with self.server.changed:
             self.server.parameters[publication] = parameters
 
-    def publish(self, token: str, what: Publish) -> None:
+    def publish(self, token: str, what: Publish) -> Opened:
         server = self.server
         with server.changed:
             server.fence(token)
             stored = server.progress.get("publication")
             if stored == what.publication and self._whole(stored):
-                return
+                return Opened(stored)
+            if what.publication not in server.parameters:
+                return Opened(stored, done=False)
             server.task, server.config = what.task, what.config.encode()
             server.checkpoint = what.checkpoint or server.checkpoint
             server.progress.update(what.progress, publication=what.publication, generation=what.publication.partition(".")[0])
@@ -101,6 +104,7 @@ class MemoryMasterChannel(MasterChannel):
             server.todo[:] = [str(block) for block in what.blocks]
             server.results[what.publication] = [self._entry(b"")]
             server.changed.notify_all()
+            return Opened(stored)
 
     def _entry(self, payload: bytes) -> Entry:
         self.server.entries += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from importlib.resources import files
 from typing import Any
@@ -17,6 +17,7 @@ from es_queue.protocol.channel import (
     RUNNING,
     Entry,
     MasterChannel,
+    Opened,
     Orders,
     Owed,
     Publish,
@@ -34,6 +35,7 @@ STAGED_SECONDS = 600
 ERRORS_KEPT = 200
 RUNS_LOOKED_AT = 500
 REQUESTS_READ = 100
+LONGEST_FIELD = 1000
 
 def _flat(mapping: Mapping[str, Any]) -> list[Any]:
     return [part for pair in mapping.items() for part in pair]
@@ -74,10 +76,14 @@ class RedisMasterChannel(MasterChannel):
         names = ("publish", "extend", "reconcile", "renew", "finish")
         self._scripts = {name: self._client.register_script(fence + (folder / f"{name}.lua").read_text()) for name in names}
 
-    def _script(self, name: str, names: Sequence[str], arguments: Sequence[Any]) -> Any:
+    def _script(self, name: str, names: Sequence[str], arguments: Sequence[Any], look: Callable[[Any], object] = lambda _: None) -> Any:
+        """Run one of the five until the server has answered; ``look`` sees each answer before it ends an outage."""
+
         def call() -> Any:
             try:
-                return self._scripts[name](keys=names, args=arguments)
+                found = self._scripts[name](keys=names, args=arguments)
+                look(found)
+                return found
             except redis.exceptions.ResponseError as error:
                 if str(error).startswith("FENCED"):
                     raise FencedError(f"another master holds run {self.run} now; this one has stopped") from None
@@ -94,6 +100,10 @@ class RedisMasterChannel(MasterChannel):
     def ended_outages(self) -> list[float]:
         return self.again.ended()
 
+    def missed(self, error: Exception) -> None:
+        if is_outage(error):
+            self.again.failed(error)
+
     def epoch(self) -> str | None:
         return _text(self.again(lambda: self._client.get(self.keys.epoch)))  # twice: yes
 
@@ -104,13 +114,15 @@ class RedisMasterChannel(MasterChannel):
 
         return self.again(read)  # twice: yes
 
-    def state(self) -> str | None:
-        return _text(self.again(lambda: self._client.hget(self.keys.progress, "state")))  # twice: yes
+    def shown(self, name: str) -> str | None:
+        if not 0 < self.again(lambda: self._client.hstrlen(self.keys.progress, name)) <= LONGEST_FIELD:  # twice: yes
+            return None
+        return _text(self.again(lambda: self._client.hget(self.keys.progress, name)))  # twice: yes
 
     def stage(self, publication: str, parameters: bytes) -> None:
         self.again(lambda: self._client.set(self.keys.parameters(publication), parameters, ex=STAGED_SECONDS))  # twice: yes
 
-    def publish(self, token: str, what: Publish) -> None:
+    def publish(self, token: str, what: Publish) -> Opened:
         own = self.keys
         names = [own.epoch, own.progress, own.task, own.iteration, own.todo, own.config, own.history, own.checkpoint, own.attempts]
         names += [own.results(what.publication), own.parameters(what.publication), keys.RUNS]
@@ -119,7 +131,8 @@ class RedisMasterChannel(MasterChannel):
         arguments += [what.checkpoint or b"", own.prefix, self.run]
         arguments += [time.time(), keys.RUN_SECONDS, *_counted(_flat(what.progress)), *_counted(_flat(what.history or {}))]
         arguments += [*_counted([str(block) for block in what.blocks]), *_counted(own.lasting())]
-        self._script("publish", names, arguments)
+        before, done = self._script("publish", names, arguments)
+        return Opened(_text(before), bool(done))
 
     def extend(self, token: str, publication: str, blocks: Iterable[Block]) -> bool:
         arguments = [token, publication, *_counted([str(block) for block in blocks])]
@@ -141,7 +154,8 @@ class RedisMasterChannel(MasterChannel):
     def renew(self, token: str, holder: str, lease: float, progress: Mapping[str, str], refused: Mapping[str, int]) -> Stored:
         own = self.keys
         arguments = [token, holder, int(lease * 1000), own.prefix, *_counted(_flat(progress)), *_counted(_flat(refused))]
-        publication, whole = self._script("renew", [own.epoch, own.progress, own.task, own.master, own.refused], arguments)
+        names = [own.epoch, own.progress, own.task, own.master, own.refused]
+        publication, whole, _ = self._script("renew", names, arguments, lambda found: self.again.refused(str(_text(found[2]))[:200]))
         return Stored(_text(publication), bool(whole))
 
     def finish(self, token: str, progress: Mapping[str, str], seconds: int, checkpoint: bytes | None) -> None:
@@ -275,7 +289,8 @@ class RedisWorkerChannel(WorkerChannel):
 
     def beat(self, about: Mapping[str, str], ttl: float) -> None:
         if not self.again(lambda: self._client.pexpire(self._life, int(ttl * 1000))):  # twice: yes
-            self.arrive(about, ttl)
+            if self.again(lambda: self._client.exists(self.keys.config)):  # twice: yes; a purged run must not come back by a beat
+                self.arrive(about, ttl)
             return
 
         def write() -> None:
@@ -315,6 +330,7 @@ class RedisWorkerChannel(WorkerChannel):
         except redis.exceptions.RedisError as error:
             if not is_outage(error):
                 raise refusal(error) from None
+            self.again.failed(error)
             time.sleep(wait)
             entry = None  # the move may have happened: the claims list knows
         if entry is None:

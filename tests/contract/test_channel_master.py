@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from es_queue.errors import FencedError
-from es_queue.protocol.channel import RUNNING, MasterChannel, Publish, Stored
+from es_queue.protocol.channel import RUNNING, MasterChannel, Opened, Publish, Stored
 from tests.contract.places import (
     ABOUT,
     HIGHER,
@@ -86,6 +86,23 @@ def test_publish_opens_everything_at_once(place: Place) -> None:
     assert place.progress()["publication"] == P0 and place.progress()["state"] == RUNNING
     assert place.history() == [{"generation": "0"}]
     assert [entry.payload for entry in master.collect(P0, "0", 10, 0.001)] == [b""], "the stream begins with its header"
+
+
+def test_publish_says_what_was_stored_before(place: Place) -> None:
+    def publish(publication: str) -> Opened:
+        place.master().stage(publication, b"12345678")
+        return place.master().publish(TOKEN, Publish(publication, b"task", (), "{}", {"state": RUNNING}))
+
+    assert publish(P0) == Opened(None)
+    assert publish(P0) == publish(P1) == Opened(P0), "sent again, it is stored already"
+    place.flush()
+    assert publish(P1) == Opened(None)
+
+
+def test_publish_without_its_parameters_opens_nothing(place: Place) -> None:
+    master = place.publish(P0, block(0, 4))
+    assert master.publish(TOKEN, Publish(P1, b"new", (), "{}", {"state": RUNNING})) == Opened(P0, done=False)
+    assert master.renew(TOKEN, "me", 9.0, {}, {}) == Stored(P0, True) and place.todo() == texts(block(0, 4))
 
 
 def test_publishing_again_does_nothing(place: Place) -> None:

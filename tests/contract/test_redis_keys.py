@@ -9,7 +9,7 @@ import pytest
 
 from es_queue.errors import RedisError
 from es_queue.protocol import keys
-from es_queue.protocol.channel import RUNNING, Orders, Publish, Stored
+from es_queue.protocol.channel import RUNNING, Opened, Orders, Publish, Stored
 from es_queue.protocol.redis_channel import ERRORS_KEPT, Again
 from tests.contract.places import (
     ABOUT,
@@ -124,10 +124,9 @@ def test_parameters_that_were_staged_again_for_an_open_publication_stay_too(redi
     assert redis_place.client.ttl(redis_place.keys.parameters(P0)) > 29 * 24 * 3600
 
 
-def test_publish_without_staged_parameters_is_refused_and_changes_nothing(redis_place: RedisPlace) -> None:
+def test_publish_without_staged_parameters_says_so_and_changes_nothing(redis_place: RedisPlace) -> None:
     master = redis_place.publish(P0, block(0, 4))
-    with pytest.raises(RedisError, match="parameters"):
-        master.publish(TOKEN, Publish(P1, b"new", [block(0, 1, P1)], "{}", {"state": RUNNING}))
+    assert master.publish(TOKEN, Publish(P1, b"new", [block(0, 1, P1)], "{}", {"state": RUNNING})) == Opened(P0, done=False)
     assert redis_place.todo() == texts(block(0, 4))
     assert master.renew(TOKEN, "me", 9.0, {}, {}) == Stored(P0, True)
     assert master.stored()[1] == b"task"

@@ -104,6 +104,32 @@ def test_a_server_that_is_a_replica_for_a_moment_is_waited_for(redis_place: Redi
     assert redis_place.todo() == texts(block(0, 4), block(4, 8))
 
 
+def test_a_server_without_memory_keeps_the_lease_shows_progress_and_says_that_it_refuses(redis_place: RedisPlace) -> None:
+    redis_place.publish(P0, block(0, 4))
+    again = Again(5)
+    channel = RedisMasterChannel(redis_place.client, RUN, again)
+    channel.renew(TOKEN, "me", 9.0, {}, {})
+    redis_place.client.config_set("maxmemory", 1)
+    assert channel.renew(TOKEN, "me", 60.0, {"answered": "1"}, {"late": 1}) == Stored(P0, True)
+    assert again.trouble.startswith("OOM") and (again.outages, again.ended()) == (1, [])
+    assert channel.lease_holder()[1] > 9.0 and redis_place.progress()["answered"] == "1"
+    redis_place.client.config_set("maxmemory", 0)
+    channel.renew(TOKEN, "me", 9.0, {}, {})
+    assert (again.outages, len(again.ended())) == (1, 1)
+
+
+def test_a_lease_that_lapses_on_a_replica_ends_no_outage(redis_place: RedisPlace, promote: Callable[[], None]) -> None:
+    redis_place.publish(P0, block(0, 4))
+    again = Again(5)
+    channel = RedisMasterChannel(redis_place.client, RUN, again)
+    redis_place.client.replicaof("127.0.0.1", "1")
+    channel.renew(TOKEN, "nobody's lease can be taken", 9.0, {}, {})
+    assert "read only" in again.trouble and again.ended() == []
+    promote()
+    channel.renew(TOKEN, "me", 9.0, {}, {})
+    assert len(again.ended()) == 1
+
+
 def test_a_blocked_read_outlives_the_servers_change_of_role(redis_place: RedisPlace, promote: Callable[[], None]) -> None:
     redis_place.publish(P0, block(0, 4))
     channel = RedisMasterChannel(redis_place.client, RUN, Again(5, lambda _: promote()))

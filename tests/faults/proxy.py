@@ -9,60 +9,112 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
 PIECE = 2**16
+
+#: Whether a piece of what a client sends is what is waited for.
+Wanted = Callable[[bytes], bool]
+
+
+@dataclass(eq=False)
+class Link:
+    """One connection: both its sockets, what has passed (bytes both ways), and whether its next reply is lost."""
+
+    client: socket.socket
+    server: socket.socket
+    passed: int = 0
+    deaf: bool = False
+
+    def close(self) -> None:
+        for one in (self.client, self.server):
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+
+    def reset(self) -> None:
+        """End both sides with an RST."""
+        for one in (self.client, self.server):
+            with suppress(OSError):
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                one.shutdown(socket.SHUT_RD)  # wakes the thread that reads, without a FIN
+                one.close()
+
+
+@dataclass
+class Trap:
+    """Waits for a request. ``skip``: how many such requests pass before it closes; ``act``: done before the request goes on."""
+
+    wanted: Wanted
+    skip: int
+    lose: bool
+    act: Callable[[], object]
 
 
 class Proxy:
     """Listens on 127.0.0.1; ``url`` is what a client uses.
 
+    upstream:  URL of the server; connections from then on go there
     latency:   seconds that every piece waits, each way
     bandwidth: bytes a second each way, 0 for no limit
     slice:     bytes that are sent at once at most, 0 for no limit
+    limit:     bytes after which a connection is closed, 0 for no limit
     frozen:    nothing passes and nothing is closed: a half-open connection
-    ``swallow(n)`` drops the next n replies and closes their connections; ``reset()`` resets every connection.
+    caught:    how many traps have closed
     """
 
     def __init__(self, upstream: str) -> None:
-        self._upstream = upstream
-        self.latency, self.bandwidth, self.slice, self.frozen = 0.0, 0, 0, False
-        self.swallowed = self.connections = 0
+        self.upstream = upstream
+        self.latency, self.bandwidth, self.slice, self.limit, self.frozen = 0.0, 0, 0, 0, False
+        self.swallowed = self.connections = self.limited = self.caught = 0
         self._left = 0
-        self._wanted: Callable[[bytes], bool] = lambda reply: True
+        self._wanted: Wanted = lambda reply: True
+        self._traps: list[Trap] = []
         self._lock = threading.Lock()
-        self._open: set[socket.socket] = set()
+        self._open: set[Link] = set()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"redis://127.0.0.1:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def swallow(self, replies: int = 1, wanted: Callable[[bytes], bool] = lambda reply: True) -> None:
-        """Drop the next replies for which ``wanted`` holds."""
+    def swallow(self, replies: int = 1, wanted: Wanted = lambda reply: True) -> None:
+        """Drop the next replies for which ``wanted`` holds, and close their connections."""
         with self._lock:
             self._left, self._wanted = replies, wanted
+
+    def lose_reply_to(self, *words: bytes, skip: int = 0) -> None:
+        """The server carries out the request that has all ``words``, the skip-th after now; its reply is lost, its connection closed."""
+        self._set(Trap(having(words), skip, True, lambda: None))
+
+    def before(self, *words: bytes, act: Callable[[], object], skip: int = 0) -> None:
+        """Do something just before the server hears the request that has all ``words``."""
+        self._set(Trap(having(words), skip, False, act))
+
+    def _set(self, trap: Trap) -> None:
+        with self._lock:
+            self._traps.append(trap)
 
     def reset(self) -> int:
         """End every connection with an RST; how many there were."""
         with self._lock:
             doomed, self._open = self._open, set()
         for one in doomed:
-            with suppress(OSError):
-                one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                one.close()
+            one.reset()
         return len(doomed)
 
     def close(self) -> None:
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        self.frozen = False
         self.reset()
 
     # --- threads
 
     def _connect(self) -> socket.socket:
-        parts = urlsplit(self._upstream)
+        parts = urlsplit(self.upstream)
         if parts.scheme == "unix":
             server = socket.socket(socket.AF_UNIX)
             server.connect(unquote(parts.path))
@@ -78,30 +130,48 @@ class Proxy:
                 except OSError:
                     client.close()
                     continue
+                server.settimeout(None)
+                for one in (client, server):
+                    with suppress(OSError):
+                        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                link = Link(client, server)
                 with self._lock:
                     self.connections += 1
-                    self._open |= {client, server}
-                for source, target, replies in ((client, server, False), (server, client, True)):
-                    threading.Thread(target=self._pump, args=(source, target, replies), daemon=True).start()
+                    self._open.add(link)
+                for replies in (False, True):
+                    threading.Thread(target=self._pump, args=(link, replies), daemon=True).start()
 
-    def _pump(self, source: socket.socket, target: socket.socket, replies: bool) -> None:
+    def _pump(self, link: Link, replies: bool) -> None:
+        source, target = (link.server, link.client) if replies else (link.client, link.server)
         with suppress(OSError):
-            while data := source.recv(self.slice or PIECE):
+            while data := source.recv(PIECE):
+                if not replies:
+                    self._spring(link, data)
                 while self.frozen:
                     time.sleep(0.01)
-                if replies and self._take(data):
+                if replies and (link.deaf or self._take(data)):
                     break
-                if self.latency:
-                    time.sleep(self.latency)
-                if self.bandwidth:
-                    time.sleep(len(data) / self.bandwidth)
-                target.sendall(data)
-        for one in (source, target):
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
+                if not self._pass(link, data, target):
+                    break
+        link.close()
         with self._lock:
-            self._open -= {source, target}
+            self._open.discard(link)
+
+    def _pass(self, link: Link, data: bytes, target: socket.socket) -> bool:
+        """Send it on, as slowly as is set; False when the connection has had its share."""
+        size = self.slice or PIECE
+        for start in range(0, len(data), size):
+            piece = data[start : start + size]
+            if self.latency:
+                time.sleep(self.latency)
+            if self.bandwidth:
+                time.sleep(len(piece) / self.bandwidth)
+            link.passed += len(piece)
+            if self.limit and link.passed > self.limit:
+                self.limited += 1
+                return False
+            target.sendall(piece)
+        return True
 
     def _take(self, reply: bytes) -> bool:
         with self._lock:
@@ -110,3 +180,23 @@ class Proxy:
                 self.swallowed += 1
                 return True
             return False
+
+    def _spring(self, link: Link, request: bytes) -> None:
+        """Close the traps that this request is for."""
+        with self._lock:
+            due = [one for one in self._traps if one.wanted(request)]
+            for one in due:
+                one.skip -= 1
+            due = [one for one in due if one.skip < 0]
+            self._traps = [one for one in self._traps if one not in due]
+            self.caught += len(due)
+        for one in due:
+            one.act()
+            link.deaf = link.deaf or one.lose
+
+
+def having(words: Iterable[bytes]) -> Wanted:
+    """Whether a piece has all the words; one that begins with "!" must be absent."""
+    present = [word for word in words if not word.startswith(b"!")]
+    absent = [word[1:] for word in words if word.startswith(b"!")]
+    return lambda data: all(word in data for word in present) and not any(word in data for word in absent)

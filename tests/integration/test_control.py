@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import redis
 
-from tests.integration.processes import CARTPOLE, Processes, Seen, Started, flags, wait_for
+from tests.integration.processes import BIN, CARTPOLE, Processes, Seen, Started, flags, wait_for
 
 LONG: dict[str, Any] = {**CARTPOLE, "strategy": "openai_es", "generations": 1_000_000}
 
@@ -55,6 +55,8 @@ def test_stop_ends_a_run_in_order_and_it_can_be_resumed(live: Callable[..., Live
     assert run.master.wait() == 130
     assert (run.state(), run.seen.client.exists(run.seen.keys.master)) == ("stopped", 0)
     assert "run live is stopped: nothing is to be stopped" in run.ask("--stop", "live")
+    for words in (("--pause", "live"), ("--continue", "live"), ("--attach", "live", "--set", "sigma=1")):
+        assert "run live is stopped: " in run.ask(*words, code=2), "nothing was done, and the code says so"
     generation = run.seen.generation()
     run.ask("--resume", "live", "--generations", generation + 2, "--json")
     assert run.state() == "finished"
@@ -137,6 +139,7 @@ def test_a_change_is_kept_by_a_resume(live: Callable[..., Live]) -> None:
         (("--stop", "live", "--pause", "live"), 2, "ask for one thing at a time"),
         (("--stop", "live", "--env", "X-v0"), 2, "trains nothing, so leave --env out"),
         (("--set", "sigma=1"), 2, "--set without --attach RUN"),
+        (("--attach", "live", "--set", "sigma=1", "--at", "90000000000"), 2, "at is '90000000000' in the command line"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_sentence_and_the_run_goes_on(words: tuple[str, ...], code: int, sentence: str, refusing: Live) -> None:
@@ -188,6 +191,24 @@ def test_attach_shows_the_run_of_another_process_until_it_ends(live: Callable[..
     assert ours["eval_mean"] == pytest.approx(theirs["eval_mean"])
     shown = attached.events("generation")[0]
     assert shown["digest"] in {one["digest"] for one in run.master.events("generation")}
+
+
+def test_a_display_that_nobody_reads_any_more_ends(live: Callable[..., Live]) -> None:
+    run = live()
+    for words in (f"{BIN}/es-master --attach live", f"{BIN}/es-status live --watch --every 0.2"):
+        piped = run.processes.start("bash", "-c", f"{words} --redis-url {run.url} | head -n 1")
+        assert piped.wait() == 0, piped.said()
+        assert len(piped.said().splitlines()) == 1
+
+
+def test_a_purge_while_workers_are_inside_leaves_nothing_behind(live: Callable[..., Live]) -> None:
+    run = live()
+    os.kill(run.master.pid, signal.SIGKILL)
+    wait_for(lambda: not run.seen.client.exists(run.seen.keys.master), "its lease lapses")
+    assert run.seen.workers(), "its worker is still there"
+    run.ask("--purge", "live", "--yes")
+    wait_for(lambda: "left:" in run.worker.said(), "its worker has left")
+    assert set(run.seen.client.scan_iter("es:live:*")) == {run.seen.keys.epoch.encode()}
 
 
 def test_leaving_an_attached_display_leaves_the_run_alone(live: Callable[..., Live]) -> None:

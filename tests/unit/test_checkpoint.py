@@ -195,3 +195,24 @@ def policy_of(data: bytes) -> None:
         file.write(data)
         file.flush()
         load_policy(file.name)
+
+
+# --- what was passed over is said
+
+
+def test_a_checkpoint_that_is_passed_over_is_named_with_its_reason(tmp_path: Path) -> None:
+    kept = Checkpoints(tmp_path)
+    kept.save(7, DATA)
+    torn = kept.save(8, DATA[:-30])
+    foreign = kept.folder / "generation-00000009.npz"
+    foreign.write_bytes(bytes_of(SETUP, "another-run"))
+    assert kept.newest("a-run") == DATA and kept.last == kept.folder / "generation-00000007.npz"
+    assert len(kept.passed_over) == 2
+    assert kept.passed_over[0] == f"checkpoint {foreign} was passed over: it is of run 'another-run'"
+    assert kept.passed_over[1].startswith(f"checkpoint {torn} was passed over: this is no checkpoint")
+
+
+def test_a_folder_with_another_runs_checkpoints_alone_yields_one_to_be_refused(tmp_path: Path) -> None:
+    kept = Checkpoints(tmp_path)
+    kept.save(7, DATA)
+    assert kept.newest("mine") == DATA and kept.newest() == DATA and kept.passed_over == []

@@ -18,3 +18,8 @@ def test_figures_are_of_the_order_given() -> None:
 
 def test_nothing_has_no_figures() -> None:
     assert figures_of([]) is None
+
+
+def test_returns_too_large_for_a_square_have_an_infinite_deviation() -> None:
+    figures = figures_of([1e300, -1e300])
+    assert figures is not None and (figures.mean, figures.std) == (0.0, float("inf"))

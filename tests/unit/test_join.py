@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
+import es_queue
 from es_queue.config import RunConfig
 from es_queue.errors import EnvironmentFailure
 from es_queue.noise import NoiseTable
 from tests.parts import TABLE, task_of
 from tests.ring import quick_config
 from tests.tiny import MOODY, QUAD
-from workers.join import Joined, Refusal, check_noise, join, pause_between_refusals, wait
+from workers.join import Joined, Refusal, check_noise, join, pause_between_refusals, readable_config, wait
 from workers.rollout import Watch
 
 
@@ -65,9 +66,21 @@ def test_another_noise_table_is_refused_by_both_digests() -> None:
         check_noise(replace(task, noise="0" * 32).encode(), TABLE.digest)
 
 
-@pytest.mark.parametrize("raw", [None, b"", b"garbage"])
-def test_a_task_that_says_nothing_refuses_nobody(raw: bytes | None) -> None:
-    check_noise(raw, TABLE.digest)
+def test_a_run_without_a_task_refuses_nobody() -> None:
+    check_noise(None, TABLE.digest)
+
+
+@pytest.mark.parametrize("raw", [b"", b"garbage"])
+def test_a_task_that_this_version_cannot_read_is_refused_by_its_name(raw: bytes) -> None:
+    with pytest.raises(Refusal, match=f"es-queue {es_queue.__version__} here cannot read the run's task"):
+        check_noise(raw, TABLE.digest)
+
+
+def test_settings_that_this_version_cannot_read_are_refused_by_its_name() -> None:
+    config = quick_config()
+    assert readable_config(config.to_json().encode()) == (config, "")
+    why = readable_config(b'{"env": "CartPole-v1", "time_machine": 1}')[1]
+    assert f"es-queue {es_queue.__version__} here" in why and "time_machine" in why
 
 
 def test_who_is_refused_asks_ever_less_often() -> None:

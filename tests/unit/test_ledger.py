@@ -134,7 +134,9 @@ def test_three_failures_by_one_worker_alone_make_a_slot_hopeless() -> None:
 def test_where_there_are_two_workers_two_must_have_failed() -> None:
     book = ledger()
     for attempt in range(10):
+        book.needs_reconcile = False
         book.accept(failed(3, attempt=attempt), live=2)
+        assert book.needs_reconcile == (attempt < FAILURES), "a worker that goes on failing waits for the next second"
     assert not book.hopeless
     book.accept(failed(3, by=2), live=2)
     assert book.hopeless == {("train", 3)}
@@ -155,7 +157,8 @@ def test_an_evaluation_that_keeps_failing_ends_the_run() -> None:
     book = ledger()
     book.accept(failed(0, kind=EVAL))
     book.accept(failed(0, kind=EVAL, attempt=1))
-    with pytest.raises(EnvironmentFailure, match="attempt 2"):
+    seed = result(0, EVAL).seed
+    with pytest.raises(EnvironmentFailure, match=rf"eval slot 0 \(generation 4 of CartPole-v1, environment seed {seed}\) failed 3 times.*attempt 2"):
         book.accept(failed(0, kind=EVAL, attempt=2))
 
 
@@ -185,7 +188,7 @@ def test_after_two_deaths_the_slots_of_the_block_in_work_are_suspects_and_ten_en
     assert book.owed(4, False, []).suspect == {("train", 3)}, "the answered slot and the waiting block did nothing"
     for _ in range(DEATHS - 3):
         book.died(held)
-    with pytest.raises(EnvironmentFailure, match="train slot 3"):
+    with pytest.raises(EnvironmentFailure, match=rf"train slot 3 .*CartPole-v1, environment seed {result(3).seed}"):
         book.died(held)
     assert book.recovered == DEATHS
 
@@ -261,6 +264,6 @@ def test_what_a_host_lacked_stops_the_run_and_scores_nothing() -> None:
     book = ledger()
     for attempt in range(FAILURES - 1):
         book.accept(answer(failures=((2, f"host: OSError: No space left on device {attempt}"),)))
-    with pytest.raises(EnvironmentFailure, match="train slot 2 failed 3 times for want of something on the hosts: OSError: No space left"):
+    with pytest.raises(EnvironmentFailure, match=r"train slot 2 \(generation 4 of CartPole-v1, environment seed \d+\) failed 3 times for want of something on the hosts: OSError: No space left"):
         book.accept(answer(failures=((2, "host: OSError: No space left on device"),)))
     assert not book.hopeless

@@ -358,3 +358,26 @@ def test_a_pace_is_of_the_last_second_or_more(monkeypatch: pytest.MonkeyPatch) -
         now[0] += seconds
         watch.steps += steps
         assert pace.rate() == rate
+
+
+def test_a_process_that_holds_too_much_leaves_once_its_episode_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = 100 * 2**20
+    monkeypatch.setattr(life_module, "resident_memory", lambda: held)
+    channel, watch, told = Told(), Watch(), list[str]()
+    with living(channel, watch, memory=200 * 2**20, outgrown=told.append):
+        assert eventually(lambda: channel.looks > 3) and not watch.full
+        held = 300 * 2**20
+        assert eventually(lambda: told)
+        looks = channel.looks
+        assert eventually(lambda: channel.looks > looks + 3)
+    assert watch.full == "its process holds 300 MB, more than --worker-memory 200"
+    assert told == [watch.full] and not watch.leaving
+
+
+def test_memory_has_no_limit_unless_one_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(life_module, "resident_memory", lambda: 2**60)
+    channel, watch = Told(), Watch()
+    with living(channel, watch):
+        assert eventually(lambda: channel.looks > 3)
+    assert not watch.full
+    assert 2**20 < life_module.resident_memory()

@@ -12,7 +12,7 @@ import pytest
 
 import master.loop as module
 from es_queue.config import RunConfig
-from es_queue.errors import EnvironmentFailure, FencedError
+from es_queue.errors import EnvironmentFailure, FencedError, RunFolderError
 from es_queue.figures import Figures
 from es_queue.noise import NoiseTable
 from es_queue.plan import CONFIRM_EPISODES
@@ -323,7 +323,7 @@ def test_a_run_whose_every_episode_fails_stops_with_the_reason() -> None:
 
 def test_an_evaluation_that_fails_stops_the_run_with_the_reason() -> None:
     config = tiny(env=MOODY, env_arg=(("fault", "some"),), eval_episodes=30)
-    with pytest.raises(EnvironmentFailure, match=r"eval episode \d+ failed 3 times.*fell over"):
+    with pytest.raises(EnvironmentFailure, match=r"eval slot \d+ \(generation \d+ of .*, environment seed \d+\) failed 3 times.*fell over"):
         Run(config).play()
 
 
@@ -351,3 +351,20 @@ def test_a_fleet_that_does_not_agree_is_written_down_for_good(monkeypatch: pytes
     assert (state.generation, state.stage) == (1, "training")
     assert not Run(run.config).play(state=state).state.reproducible
     assert Run(run.config).play().state.reproducible
+
+
+def test_a_folder_that_cannot_be_written_stops_no_training_but_the_end_needs_it() -> None:
+    class Full(Saved):
+        def save(self, generation: int, data: bytes) -> Path:
+            raise RunFolderError("the folder cannot be written: No space left on device")
+
+    run = Run(tiny(generations=3), saved=Full())
+    assert same(run.play(), Run(tiny(generations=3)).play())
+    assert "the folder cannot be written: No space left on device; training goes on and tries again" in run.sink.notes
+
+    class Fuller(Full):
+        def save_best(self, data: bytes) -> Path:
+            raise RunFolderError("no place for the best")
+
+    with pytest.raises(RunFolderError, match="no place for the best"):
+        Run(tiny(generations=3), saved=Fuller()).play()

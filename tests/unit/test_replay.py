@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from master import replay_log
 from master.checkpoint import Checkpoints
 from master.replay import replay
 from master.replay_log import ReplayLog, Step, files, frames
+from master.state import RunState
 from tests.ring import quick_config, run_ring
 from tests.tiny import QUAD
 
@@ -92,6 +94,20 @@ def test_a_fitness_that_was_changed_with_its_chain_of_digests_gives_another_para
         replayed(tmp_path)
 
 
+def test_a_newest_checkpoint_that_cannot_be_read_and_an_empty_file_are_found(tmp_path: Path) -> None:
+    logged(tmp_path, generations=3)
+    newest = max((tmp_path / "checkpoints").glob("generation-*.npz"))
+    whole = newest.read_bytes()
+    newest.write_bytes(whole[:500] + bytes([whole[500] ^ 255]) + whole[501:])
+    with pytest.raises(RunFolderError, match=r"the log is whole up to generation 3, but checkpoint .* was passed over"):
+        replayed(tmp_path)
+    newest.write_bytes(whole)
+    (path,) = files(tmp_path / "replay")
+    path.write_bytes(b"")
+    with pytest.raises(RunFolderError, match="is empty"):
+        replayed(tmp_path)
+
+
 def test_a_log_that_ends_before_the_newest_checkpoint_is_found(tmp_path: Path) -> None:
     logged(tmp_path, generations=4)
     (path,) = files(tmp_path / "replay")
@@ -152,3 +168,15 @@ def test_a_folder_without_a_log_and_one_of_another_run_are_refused(tmp_path: Pat
     logged(tmp_path, generations=1)
     with pytest.raises(RunFolderError, match="is of run 'memory', not other"):
         replay("other", tmp_path, tmp_path / "noise")
+
+
+def test_whole_frames_that_are_no_generations_begin_a_new_file_and_end_no_run(tmp_path: Path) -> None:
+    log = ReplayLog(tmp_path)
+    state = RunState(**{one.name: None for one in dataclasses.fields(RunState)} | {"generation": 0})
+    log.begin(state, b"a checkpoint")
+    log._write(b"a frame of another version")
+    log.close()
+    again = ReplayLog(tmp_path)
+    again.begin(replace(state, generation=1), b"the next checkpoint")
+    assert [path.name for path in files(tmp_path / "replay")] == ["00000000.log", "00000001.log"] and not again.trouble
+    again.close()

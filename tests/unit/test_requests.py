@@ -85,7 +85,23 @@ ADA_CHANGE = Change(7, {"learning_rate": 0.01}, "ada@host", 1_795_194_000.0, "0a
     [({"population": 4}, "'population' in the request cannot change"), ({"l2": 0.1}, "l2 is 0.1, but the strategy ars"), ({"sigma": -1}, "sigma is -1 in the request")],
 )
 def test_settings_that_the_run_cannot_have_are_refused(settings: dict[str, Any], sentence: str) -> None:
-    assert sentence in Course(setup_of("ars").learner).refusal((), settings)
+    assert sentence in Course(setup_of("ars").learner).refusal((), settings, 1)
+
+
+def test_changes_hold_by_their_generation_whatever_the_order_of_asking() -> None:
+    course = Course(setup_of("ars").learner)
+    planned, sooner = Change(250, {"sigma": 0.3}), Change(200, {"sigma": 0.2})
+    for changes in ((planned, sooner), (sooner, planned)):
+        assert [course.config_at(changes, generation).sigma for generation in (199, 200, 249, 250, 400)] == [0.0, 0.2, 0.2, 0.3, 0.3]
+    again = (planned, Change(250, {"sigma": 0.4}))
+    assert course.config_at(again, 250).sigma == 0.4, "of two for one generation the later request holds"
+
+
+def test_a_change_that_a_planned_one_would_make_impossible_is_refused() -> None:
+    course = Course(setup_of("openai_es", decay_schedule="constant", l2=0.1).learner)
+    planned = (Change(50, {"decay_schedule": "linear:0,9"}),)
+    assert "l2 and weight_decay are 0" in course.refusal(planned, {"l2": 0.0}, 10)
+    assert course.refusal((), {"l2": 0.0}, 10) == ""
 
 
 def test_a_target_that_changes_changes_when_the_run_ends() -> None:
@@ -100,7 +116,7 @@ def test_a_target_that_changes_changes_when_the_run_ends() -> None:
 # --- the master's side
 
 
-def heard(server: MemoryServer, *requests: Request | bytes, judge: Any = lambda changes, settings: "") -> tuple[Requests, list[str]]:
+def heard(server: MemoryServer, *requests: Request | bytes, judge: Any = lambda changes, settings, generation: "") -> tuple[Requests, list[str]]:
     notes: list[str] = []
     found = Requests(MemoryMasterChannel(server), notes.append, judge)
     server.commands += [one if isinstance(one, bytes) else one.encode() for one in requests]
@@ -142,16 +158,32 @@ def test_a_change_that_a_former_master_published_is_not_made_again() -> None:
 
 def test_a_change_that_cannot_be_is_refused_with_the_reason() -> None:
     server = MemoryServer()
-    requests, _ = heard(server, ADA, judge=lambda changes, settings: "it is too late")
+    requests, _ = heard(server, ADA, judge=lambda changes, settings, generation: "it is too late")
     requests.look(3)
     assert (requests.asked, server.commands) == ([], [])
     assert json.loads(requests.progress()["replies"])[ADA.id] == "refused: it is too late"
 
 
+def test_a_run_that_plays_its_last_episodes_takes_no_change() -> None:
+    server = MemoryServer()
+    requests, _ = heard(server, ADA)
+    requests.training = False
+    requests.look(3)
+    assert (requests.asked, server.commands) == ([], [])
+    assert "no generation is to come" in json.loads(requests.progress()["replies"])[ADA.id]
+
+
+def test_what_is_left_of_requests_goes_with_a_finished_run() -> None:
+    server = MemoryServer()
+    requests, _ = heard(server, ADA, ask(PAUSE))
+    requests.end()
+    assert server.commands == []
+
+
 def test_a_run_that_its_last_master_left_paused_stays_so() -> None:
     requests, notes = heard(MemoryServer())
-    requests.begin([], PAUSED)
-    assert requests.state == PAUSED and "--continue" in notes[0]
+    requests.begin([], PAUSED, "ada@host")
+    assert (requests.state, requests.paused) == (PAUSED, "ada@host") and "--continue" in notes[0]
 
 
 # --- a whole ring

@@ -180,3 +180,11 @@ def test_action_noise_is_added_before_the_bound() -> None:
     play(world, lambda _: np.full(1, 0.9, np.float32), ACTIONS, rules(), 7, Watch(), noise=ActionNoise(table.row, 1000, 5, 1, 1.0))
     expected = np.clip(np.float32(0.9) + table.row(5, 30), -1, 1)
     assert np.array_equal(np.concatenate([action for *_, action in world.seen]), expected)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_an_observation_of_another_shape_fails_the_episode_although_numpy_would_stretch_it(size: int) -> None:
+    world = Script()
+    world.hook = lambda seed, step: setattr(world, "size", size if step == 3 else 2)
+    with pytest.raises(EpisodeFailed, match=rf"step 3 yields an observation of shape \[{size}\], the reset one of \[2\]"):
+        played(world, rules())

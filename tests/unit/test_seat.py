@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -325,3 +327,28 @@ def test_what_a_worker_says_of_itself_changes_with_its_work() -> None:
     }  # fmt: skip
     server.generation = 0
     assert seat.figures(server, watch, pace)["generation"] == "generation 0"
+
+
+CRASHING = """
+import ctypes, sys
+from workers import seat
+from pathlib import Path
+seat.private_folder = lambda: Path(sys.argv[1])
+print(seat.CrashGuard("me").traced(sys.argv[2]), flush=True)
+if sys.argv[3] == "crash":
+    ctypes.string_at(0)
+else:
+    guard = seat.CrashGuard("me")
+    guard.leave()
+"""
+
+
+def test_a_crash_is_told_by_the_next_seat_of_that_run_on_that_rq_worker(tmp_path: Path) -> None:
+    def seated(run: str, end: str) -> str:
+        return subprocess.run([sys.executable, "-c", CRASHING, tmp_path, run, end], capture_output=True, text=True, check=False).stdout.strip()
+
+    assert seated("mine", "crash") == ""
+    told = seated("mine", "crash")
+    assert "Segmentation fault" in told and "string_at" in told
+    assert seated("other", "leave") == "", "it is no matter of another run"
+    assert seated("mine", "leave") == "" and not list(tmp_path.glob("*.crash"))

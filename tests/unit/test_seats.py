@@ -13,9 +13,17 @@ import pytest
 import redis
 
 import master.seats as module
-from es_queue.errors import RedisError
+from es_queue.errors import EnvironmentFailure, RedisError
 from es_queue.protocol.seats import FAILURE_SECONDS, another_waits, is_of, open_ids
-from master.seats import HOPELESS_AFTER, MOST_OPEN, PAIRS_AFTER, SETTLE_SECONDS, Keeper, import_failure
+from master.seats import (
+    HOPELESS_AFTER,
+    MOST_OPEN,
+    PAIRS_AFTER,
+    SETTLE_SECONDS,
+    Keeper,
+    import_failure,
+    trace_of,
+)
 
 RUN, NONCE = "mine", "abcdef"
 Workers = Mapping[str, Mapping[str, str]]
@@ -288,6 +296,14 @@ def test_the_run_stops_when_nobody_who_comes_can_serve(client: Client) -> None:
         mine.tick(ALONE, {}, False)
 
 
+def test_seats_that_end_with_their_process_point_at_the_environment(client: Client) -> None:
+    mine = keeper(client)
+    for number in range(HOPELESS_AFTER):
+        client.fail(number, text="Work-horse terminated unexpectedly; waitpid returned 139 (signal 11)")
+    with pytest.raises(EnvironmentFailure, match="20 seats ended with their process"):
+        mine.tick(ALONE, {}, False)
+
+
 def test_a_run_that_was_ever_served_goes_on(client: Client) -> None:
     mine = keeper(client)
     mine.tick(ALONE, {}, True)
@@ -297,11 +313,11 @@ def test_a_run_that_was_ever_served_goes_on(client: Client) -> None:
 
 @pytest.mark.parametrize("packed", [b"", b"no base64!", base64.b64encode(b"no zlib"), traceback("all is well"), b"A" * 10**6])
 def test_a_trace_that_says_nothing_is_no_import_failure(packed: bytes) -> None:
-    assert import_failure(packed) == ""
+    assert import_failure(trace_of(packed)) == ""
 
 
 def test_what_a_foreign_trace_says_can_do_nothing_to_a_terminal() -> None:
-    said = import_failure(traceback("ImportError: \x1b[31mred\x07" + "x" * 10**5))
+    said = import_failure(trace_of(traceback("ImportError: \x1b[31mred\x07" + "x" * 10**5)))
     assert said.startswith("ImportError: [31mred") and len(said) <= 80 and said.isprintable()
 
 

@@ -16,6 +16,7 @@ from es_queue.protocol.messages import WORKER_ID, Answer, Block, Task
 from tests.parts import TABLE, evaluator, task_of
 from tests.ring import QUICK
 from tests.tiny import Script
+from workers.join import Refusal
 from workers.serve import Server, worker_id
 
 TOKEN, ME = "1-00000000", "host-1-abcdef"
@@ -103,23 +104,55 @@ def test_it_takes_up_the_next_publication() -> None:
         {"noise": "0" * 32},
         {"size": 3},
         {"obs_mean": bytes(4), "obs_std": np.ones(1, "<f4").tobytes()},
-        {"digest": bytes_digest(b"other parameters")},
     ],
-    ids=["noise", "size", "observation", "parameters"],
+    ids=["noise", "size", "observation"],
 )
-def test_a_task_that_is_not_ours_to_work_is_left_alone(changes: dict[str, Any]) -> None:
+def test_a_task_that_is_not_ours_to_work_is_refused_and_its_block_given_back(changes: dict[str, Any]) -> None:
     world = Script()
     ring = Ring(world, "train 0 1", **changes)
+    with pytest.raises(Refusal):
+        ring.worker.serve()
+    assert ring.answers() == [] and world.seeds == []
+    assert ring.server.todo == [str(ring.blocks[0])] and not ring.server.claims.get(ME)
+
+
+def test_parameters_that_are_damaged_are_left_alone() -> None:
+    world = Script()
+    ring = Ring(world, "train 0 1", digest=bytes_digest(b"other parameters"))
     ring.worker.serve()
     assert ring.answers() == [] and world.seeds == [] and ring.idle()
 
 
-@pytest.mark.parametrize("task", [None, b"", b"no task at all"])
-def test_a_task_that_is_gone_or_garbage_is_left_alone(task: bytes | None) -> None:
+def test_a_task_that_is_gone_is_left_alone() -> None:
     ring = Ring(Script(), "train 0 1")
-    ring.server.task = task
+    ring.server.task = None
     ring.worker.serve()
     assert ring.answers() == [] and ring.idle()
+
+
+@pytest.mark.parametrize("task", [b"", b"no task at all"])
+def test_a_worker_that_cannot_read_the_task_takes_no_block_from_the_others(task: bytes) -> None:
+    ring = Ring(Script(), "train 0 1")
+    ring.server.task = task
+    with pytest.raises(Refusal, match="cannot read the run's task"):
+        ring.worker.serve()
+    assert ring.server.todo == [str(ring.blocks[0])] and not ring.server.claims.get(ME)
+
+
+def test_a_process_that_has_grown_too_large_answers_what_it_has_played_and_leaves() -> None:
+    world = Script()
+    ring = Ring(world, "train 0 3", "train 3 4")
+    world.hook = lambda seed, step: setattr(ring.who.watch, "full", "too large" if len(world.seeds) == 4 else "")
+    ring.worker.serve()
+    assert [[one.slot for one in answer.results] for answer in ring.answers()] == [[0, 1]]
+    assert ring.who.watch.leaving == "too large" and ring.server.todo == [str(ring.blocks[1])] and ring.server.claims[ME] == []
+
+
+def test_a_process_that_is_too_large_from_the_start_still_plays_a_slot() -> None:
+    ring = Ring(Script(), "train 0 3")
+    ring.who.watch.full = "too large"
+    ring.worker.serve()
+    assert [[one.slot for one in answer.results] for answer in ring.answers()] == [[0]]
 
 
 def test_leaving_gives_back_the_block_in_hand_at_the_head() -> None:

@@ -51,6 +51,8 @@ def test_a_run_without_a_lease_is_orphaned_and_not_over(state: str) -> None:
 def test_a_run_that_never_said_its_state_is_healthy_with_a_master_and_orphaned_without() -> None:
     nothing: dict[str, Any] = {"server": "s", "resume": "", "started": None, "progress": {}}
     assert health_of(SeenRun("r", leased=True, **nothing)).word == "healthy"
+    odd = health_of(SeenRun("r", leased=True, **{**nothing, "progress": {"state": "\x1bodd"}}))
+    assert odd.word == "stalled" and "\\x1bodd, which no master writes" in odd.why
     assert health_of(SeenRun("r", leased=False, **nothing)).word == "orphaned"
     assert health_of(SeenRun("r", leased=False, configured=False, **nothing)) == Health("done", "its keys have expired")
 

@@ -1,4 +1,5 @@
 -- Open a publication and close the one that is stored. Sent again it does nothing.
+-- Returns {the publication that was stored, whether this one is open now: not when its parameters are gone}.
 -- KEYS: epoch progress task iteration todo config history checkpoint attempts results:<p> parameters:<p> runs
 -- ARGV: token publication generation task config checkpoint prefix run now seconds {progress} {history} {todo} {lasting}
 local publication, generation, task, config = argument(), argument(), argument(), argument()
@@ -8,11 +9,9 @@ local progress, history, todo, lasting = list(), list(), list(), list()
 local stored = redis.call('HGET', KEYS[2], 'publication')
 if stored == publication and redis.call('EXISTS', KEYS[3], KEYS[10], KEYS[11]) == 3 then
   redis.call('EXPIRE', KEYS[11], seconds) -- parameters that were staged anew would go after a while
-  return 0
+  return { stored, 1 }
 end
-if redis.call('EXISTS', KEYS[11]) == 0 then
-  return redis.error_reply('NOPARAMETERS the parameters of this publication are not there')
-end
+if redis.call('EXISTS', KEYS[11]) == 0 then return { stored, 0 } end
 
 redis.call('SET', KEYS[3], task)
 redis.call('SET', KEYS[4], generation)
@@ -34,4 +33,4 @@ redis.call('XADD', KEYS[10], '*', 'publication', publication)
 for _, key in ipairs(lasting) do redis.call('EXPIRE', key, seconds) end
 redis.call('EXPIRE', KEYS[10], seconds)
 redis.call('EXPIRE', KEYS[11], seconds)
-return 1
+return { stored, 1 }

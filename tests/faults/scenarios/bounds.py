@@ -1,0 +1,230 @@
+"""Disks that are full, checkpoints that are torn, and what a run holds after many generations."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from master import checkpoint
+from master.checkpoint import Checkpoints
+from master.embedded import EmbeddedServer
+from tests.faults import counted, soak
+from tests.faults.scenario import Arena, Row, Stopwatch, finish, scenario
+from tests.faults.servers import may_unshare
+from tests.integration.processes import BIN, CARTPOLE, NERVOUS, Seen, Started, flags, quiet_digest, wait_for
+
+COUNTED: dict[str, Any] = {**CARTPOLE, "env": "counted:Counted-v0", "block": 1}
+FULL = "No space left on device"
+
+
+# --- a full disk
+
+
+class SmallDisk:
+    """A run whose folder is a disk of 2 MB, which only its master sees; the injector reaches it through /proc."""
+
+    def __init__(self, arena: Arena, run: str, url: str, **values: Any) -> None:
+        assert may_unshare("-m"), "a mount namespace is needed"
+        shutil.copy(counted.__file__, arena.folder / "counted.py")
+        self.arena, self.run, self.values = arena, run, {**COUNTED, **values}
+        self.url = url
+        self.folder = arena.folder / "runs" / run
+        self.folder.mkdir(parents=True)
+        words = " ".join(map(str, (BIN / "es-master", *flags(self.values), "--run", run, "--json", "--redis-url", self.url)))
+        script = f"mount -t tmpfs -o size=2m tmpfs {self.folder} && exec {words}"
+        self.master: Started = arena.processes.start("unshare", "-m", "sh", "-c", script, **{counted.VARIABLE: str(arena.folder / "played")})
+        wait_for(lambda: self.master.events("started"), "the run starts")
+        self.seen = Seen(arena.client(self.url), run)
+        self.inside = Path(f"/proc/{self.master.pid}/root{self.folder}")
+
+    def fill(self) -> None:
+        with suppress(OSError), (self.inside / "filler").open("ab", buffering=0) as file:
+            while True:
+                file.write(bytes(256))
+
+    def free(self) -> None:
+        (self.inside / "filler").unlink()
+
+    def notes(self, *words: str) -> list[str]:
+        return [one["text"] for one in self.master.events("note") if all(word in one["text"] for word in words)]
+
+    def checkpoints(self) -> list[Path]:
+        return sorted((self.inside / "checkpoints").glob("generation-*.npz"))
+
+
+@scenario("disk full for a while (checkpoints, metrics, replay log)", quick=3, full=3, slow=True, needs="unshare")
+def disk_full(arena: Arena, count: int) -> Row:
+    """One full disk, three files that cannot be written: each is said, the old checkpoint stays whole, training goes on."""
+    url = arena.server()
+    place = SmallDisk(arena, "cramped", url, generations=110)
+    arena.processes.worker(url, clocks=NERVOUS, **{counted.VARIABLE: str(arena.folder / "played")})
+    row = Row("", injected=count)
+    wait_for(place.seen.reached(5), "generation 5")
+    place.fill()
+    watch = Stopwatch()
+    wait_for(lambda: place.notes("checkpoints cannot be written", FULL, "training goes on and tries again"), "the full disk is said")
+    wait_for(lambda: place.notes("metrics.jsonl cannot be written") and place.notes("replay log"), "and for the other two")
+    row.noticed = len(place.notes("cannot be written"))
+    old = place.checkpoints()
+    assert old and not list((place.inside / "checkpoints").glob(".*")), "nothing of the failed one is left"
+    for path in old:
+        checkpoint.decode(path.read_bytes())
+    place.free()
+    wait_for(lambda: place.checkpoints()[-1] > old[-1], "a checkpoint is written again")
+    row.seconds.append(watch.seconds())
+    finish(row, place.master, {**CARTPOLE, "generations": 110})
+    row.remark = f"{row.noticed} sentences, once each; seconds until the first checkpoint after space was freed"
+    return row
+
+
+@scenario("disk full to the end (exit code 6; the run goes on from Redis)", quick=1, full=3, needs="unshare")
+def disk_full_to_the_end(arena: Arena, count: int) -> Row:
+    row, url = Row("", injected=count, equal=True), arena.server()
+    values = {**CARTPOLE, "generations": 20}
+    arena.processes.worker(url, clocks=NERVOUS, **{counted.VARIABLE: str(arena.folder / "played")})
+    for number in range(count):
+        place = SmallDisk(arena, f"stuffed-{number}", url, generations=20)
+        wait_for(place.seen.reached(3), "generation 3")
+        place.fill()
+        watch = Stopwatch()
+        assert place.master.wait(60) == 6, place.master.said()
+        row.noticed += FULL in place.master.said().rpartition("es-master:")[2]
+        master = arena.processes.master("--resume", place.run, "--json", url=place.url, clocks=NERVOUS)
+        assert master.wait(60) == 0, master.said()
+        row.seconds.append(watch.seconds())
+        row.equal = bool(row.equal) and master.events("summary")[-1]["digest"] == quiet_digest(values)
+    row.remark = "its own sentence; resumed with space on the disk it plays what was left"
+    return row
+
+
+# --- checkpoints
+
+
+@scenario("damaged checkpoint (cut at a byte, a bit flipped, another run's)", quick=300, full=10_000)
+def damaged(arena: Arena, count: int) -> Row:
+    """The newest of two is damaged: never loaded as anything but itself, and the one before it is what is left, by name."""
+    older, newer, foreign = finished(arena)
+    good = checkpoint.decode(newer)
+    row, folder = Row("", injected=count, equal=True), arena.folder / "torn"
+    kept = Checkpoints(folder)
+    kept.save(1, older)
+    harmless = 0
+    for data in damages(newer, foreign, count):
+        path = kept.folder / "generation-00000002.npz"
+        path.write_bytes(data)
+        found = kept.newest("own")
+        if found == older and len(kept.passed_over) == 1 and str(path) in kept.passed_over[0]:
+            row.noticed += 1
+        elif found is not None and same(checkpoint.decode(found), good):
+            harmless += 1
+        else:
+            row.equal = False
+    row.noticed += harmless
+    row.remark = f"{harmless} flips changed nothing that is read (times, attributes); the others fell back, each said by name"
+    resumed(arena, older, newer)
+    return row
+
+
+def finished(arena: Arena) -> tuple[bytes, bytes, bytes]:
+    """Two checkpoints of one run, and one of another."""
+    url, found = arena.server(), []
+    arena.processes.worker(url, clocks=NERVOUS)
+    for run in ("own", "other"):
+        master, _ = arena.started(run, url, {**CARTPOLE, "generations": 4})
+        assert master.wait(60) == 0, master.said()
+        found.append([path.read_bytes() for path in sorted((arena.folder / "runs" / run / "checkpoints").glob("generation-*.npz"))])
+    return found[0][0], found[0][-1], found[1][-1]
+
+
+def damages(data: bytes, foreign: bytes, count: int) -> Iterator[bytes]:
+    """Cuts spread over the whole length, single bits that flip, and a whole checkpoint of another run."""
+    dice = random.Random(7)
+    yield foreign
+    cuts = (count - 1) // 3
+    for number in range(cuts):
+        yield data[: len(data) * number // cuts]
+    for _ in range(count - 1 - cuts):
+        flipped = bytearray(data)
+        flipped[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
+        yield bytes(flipped)
+
+
+def same(one: tuple[Any, Any, str], other: tuple[Any, Any, str]) -> bool:
+    """Whether two decoded checkpoints are equal to the bit."""
+    arrays, others = one[1].to_arrays(), other[1].to_arrays()
+    equal = arrays.keys() == others.keys() and all(arrays[name].tobytes() == others[name].tobytes() for name in arrays)
+    return equal and one[0] == other[0] and one[2] == other[2] and one[1].to_dict() == other[1].to_dict()
+
+
+def resumed(arena: Arena, older: bytes, newer: bytes) -> None:
+    """A real resume over a torn newest checkpoint says what it passed over."""
+    folder = arena.folder / "runs" / "own" / "checkpoints"
+    for path in folder.glob("generation-*.npz"):
+        path.unlink()
+    (folder / "generation-00000001.npz").write_bytes(older)
+    (folder / "generation-00000002.npz").write_bytes(newer[: len(newer) // 2])
+    server = EmbeddedServer(arena.folder / "second")
+    server.start()
+    arena.stack.callback(server.stop)
+    url = server.url
+    arena.processes.worker(url, clocks=NERVOUS)
+    master = arena.processes.master("--resume", "own", "--json", url=url, clocks=NERVOUS)
+    finish(Row(""), master, {**CARTPOLE, "generations": 4})
+    assert [one["text"] for one in master.events("note") if "generation-00000002.npz was passed over" in one["text"]], master.said()
+
+
+@scenario("damaged replay log and metrics.jsonl of a run that is resumed", quick=2, full=20)
+def damaged_logs(arena: Arena, count: int) -> Row:
+    """They end no run: a torn log begins a new file, a torn line is closed first."""
+    row, url = Row("", injected=count, equal=True), arena.server()
+    arena.processes.worker(url, clocks=NERVOUS)
+    dice = random.Random(3)
+    for number in range(count):
+        run = f"logs-{number}"
+        master, _ = arena.started(run, url, {**CARTPOLE, "generations": 4})
+        assert master.wait(60) == 0, master.said()
+        folder = arena.folder / "runs" / run
+        log = next((folder / "replay").glob("*.log"))
+        before = lines((folder / "metrics.jsonl").read_text())
+        spoil(log, dice, cut=number % 2 == 0)
+        spoil(folder / "metrics.jsonl", dice, cut=True)
+        watch = Stopwatch()
+        again = arena.processes.master("--resume", run, "--generations", 8, "--json", url=url, clocks=NERVOUS)
+        one = finish(Row(""), again, {**CARTPOLE, "generations": 8})
+        row.seconds.append(watch.seconds())
+        row.lost, row.equal = row.lost + one.lost, bool(row.equal) and bool(one.equal)
+        whole = lines((folder / "metrics.jsonl").read_text())
+        row.noticed += len(list((folder / "replay").glob("*.log"))) == 2 and whole == before - 1 + len(again.events("generation"))
+    return row
+
+
+def spoil(path: Path, dice: random.Random, *, cut: bool) -> None:
+    """Cut off a part of the tail, or flip a bit."""
+    data = bytearray(path.read_bytes())
+    if cut:
+        data = data[: -dice.randrange(1, 40)]
+    else:
+        data[dice.randrange(len(data) - 200, len(data))] ^= 1 << dice.randrange(8)
+    path.write_bytes(data)
+
+
+def lines(text: str) -> int:
+    """How many lines are whole objects."""
+    found = 0
+    for line in text.splitlines():
+        with suppress(ValueError):
+            found += isinstance(json.loads(line), dict)
+    return found
+
+
+# --- many generations
+
+
+@scenario("many tiny generations (nothing grows)", quick=400, full=10_000)
+def many(arena: Arena, count: int) -> Row:
+    return soak.row_of(arena, count)

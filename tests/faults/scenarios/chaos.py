@@ -1,0 +1,159 @@
+"""Chaos: again and again a random process is killed, worker, master or Redis server; what has ended is started again."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from master.embedded import EmbeddedServer
+from master.locks import pid_in
+from tests.faults.scenario import RUN, Arena, Row, Stopwatch, scenario
+from tests.integration.processes import NERVOUS, Started, marked, wait_for
+
+WORKERS = 2
+#: About a third of a second a generation on two quiet cores.
+LOAD: dict[str, Any] = {**RUN, "population": 16, "step_limit": "400", "min_steps": 4000, "eval_every": 10}
+GENERATIONS_A_SECOND = 2
+KINDS = ("worker", "worker", "master", "server")
+LOOK_SECONDS = 0.3
+LONGEST = 600.0
+
+
+class Ring:
+    """A server, workers and a master. What has ended before its time is started again, as by a supervisor."""
+
+    def __init__(self, arena: Arena, run: str, values: dict[str, Any]) -> None:
+        self.arena, self.run = arena, run
+        self.server = EmbeddedServer(arena.folder / run)
+        self.server.start()
+        arena.stack.callback(self.server.stop)
+        self.url, self.restart = self.server.url, Stopwatch()
+        self.workers = [self._worker() for _ in range(WORKERS)]
+        self.master, self.seen = arena.started(run, self.url, values)
+        wait_for(lambda: len(self.seen.workers()) == WORKERS and self.seen.generation() >= 0, "all work")
+        self.ready = self.restart.seconds()
+        self.watch, self.cpu = Stopwatch(), Cpu(arena.processes.mark)
+        self.before = self.cpu.seconds()
+
+    def _worker(self) -> Started:
+        return self.arena.processes.worker(self.url, clocks=NERVOUS)
+
+    def supervise(self) -> None:
+        self.cpu.look()
+        self.server.ensure()
+        self.workers = [one if one.process.poll() is None else self._worker() for one in self.workers]
+        code = self.master.process.poll()
+        if code == -signal.SIGKILL:
+            self.master = self.arena.processes.master("--resume", self.run, "--json", url=self.url, clocks=NERVOUS)
+        else:
+            assert code in (None, 0), self.master.said()[-3000:]
+
+    def over(self) -> bool:
+        return self.master.process.poll() == 0
+
+    def live(self) -> Measured:
+        """Until the run is complete."""
+        while not self.over() and self.watch.seconds() < LONGEST:
+            self.supervise()
+            time.sleep(0.05)
+        assert self.over(), self.master.said()[-3000:]
+        summary = self.master.events("summary")[-1]
+        return Measured(self.watch.seconds(), self.cpu.seconds() - self.before, summary["env_steps"], summary["digest"])
+
+    def kill(self, what: str, dice: random.Random) -> None:
+        """SIGKILL to a worker and its horse, to the master, or to the server."""
+        if what == "worker":
+            one = dice.choice(self.workers)
+            doomed = [pid for pid in marked(self.arena.processes.mark) if stat_of(pid)[3:4] == [str(one.pid)]]
+        else:
+            doomed = [self.master.pid if what == "master" else pid_in(self.server.folder / "server.lock") or 0]
+        for pid in filter(None, doomed):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def recoveries(self) -> str:
+        """What the run says of them."""
+        told = json.loads(self.seen.progress().get("recoveries") or "{}")
+        return ", ".join(f"{cause} {count:.0f}" for cause, (count, *_) in told.items())
+
+
+def stat_of(pid: int) -> list[str]:
+    """The fields of /proc/<pid>/stat from the third on."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return []
+
+
+class Cpu:
+    """CPU seconds of all processes with a mark; the dead count as they were at the last look."""
+
+    def __init__(self, mark: str) -> None:
+        self._mark, self._used, self._looked = mark, dict[int, float](), 0.0
+
+    def look(self) -> None:
+        if time.monotonic() - self._looked >= LOOK_SECONDS:
+            self._looked = time.monotonic()
+            for pid in marked(self._mark):
+                if fields := stat_of(pid):
+                    self._used[pid] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def seconds(self) -> float:
+        self.look()
+        return sum(self._used.values())
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a run took from the moment at which all worked. cpu: seconds of all its processes but the server."""
+
+    seconds: float
+    cpu: float
+    env_steps: int
+    digest: str
+
+
+def play(arena: Arena, seconds: int, restarts: float | None) -> Row:
+    """The same run quietly and with kills: every 2 s, or every so many times what a restart takes."""
+    row, dice, values = Row("", injected=1), random.Random(7), {**LOAD, "generations": GENERATIONS_A_SECOND * seconds}
+    calm = Ring(arena, "calm", values)
+    quiet, pause = calm.live(), 2.0 if restarts is None else restarts * calm.ready
+    for one in calm.workers:
+        one.signal(signal.SIGKILL)
+    ring, kills, due = Ring(arena, "chaos", values), dict[str, int](), pause
+    while not ring.over() and ring.watch.seconds() < seconds:
+        ring.supervise()
+        if ring.watch.seconds() >= due:
+            due += pause
+            what = dice.choice(KINDS)
+            kills[what] = kills.get(what, 0) + 1
+            ring.kill(what, dice)
+        time.sleep(0.05)
+    chaos = ring.live()
+    row.equal, told = chaos.digest == quiet.digest, ring.recoveries()
+    row.lost = sum(max(0, values["population"] - one["population"]) for one in ring.master.events("generation") if one["generation"] < values["generations"])
+    row.noticed = int(bool(told) and chaos.env_steps == quiet.env_steps)
+    goodput, recovery = quiet.seconds / chaos.seconds, max(0.0, chaos.cpu - quiet.cpu)
+    bound = 0.9 * (1 - recovery / (quiet.cpu / quiet.seconds * chaos.seconds))
+    row.remark = (
+        f"a kill every {pause:.1f} s: {', '.join(f'{what} {count}' for what, count in sorted(kills.items()))}; the run tells of {told}; "
+        f"{quiet.seconds:.0f} s became {chaos.seconds:.0f} s, goodput {goodput:.0%}, recovery {recovery:.0f} of {chaos.cpu:.0f} CPU s, "
+        f"0.9 × (1 − recovery ÷ quiet CPU) = {bound:.0%}"
+    )
+    return row
+
+
+@scenario("chaos: a random process killed every 2 s", quick=20, full=60, slow=True)
+def every_two_seconds(arena: Arena, count: int) -> Row:
+    return play(arena, count, None)
+
+
+@scenario("chaos: a random process killed every 5 restarts", quick=20, full=60, slow=True)
+def every_five_restarts(arena: Arena, count: int) -> Row:
+    return play(arena, count, 5.0)

@@ -1,0 +1,220 @@
+"""Redis is there and does not serve: frozen, loading, read-only, full, without a place for us. The run waits and says why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import redis
+
+from master.recoveries import REDIS_AWAY
+from tests.faults.scenario import RUN, Arena, Row, Stopwatch, scenario
+from tests.faults.servers import FORGETFUL, KEPT, Server, free_port, may_unshare
+from tests.faults.trial import STEADY, Trial, again, recovered
+from tests.integration.processes import wait_for
+
+AWAY = r"^Redis does not answer; trying again$"
+REFUSES = "^Redis refuses for now, trying again; it says: .*"
+#: How long Redis does not serve; the master speaks of it after 2 s.
+SECONDS = 4.0
+BALLAST = 20_000
+
+
+def unserved(trial: Trial, row: Row, begin: Callable[[], Any], end: Callable[[], Any], note: str, seconds: float = SECONDS) -> Row:
+    """The server does not serve for a while, again and again, and the master says so."""
+
+    def befall() -> None:
+        begin()
+        trial.wait(seconds)
+        end()
+
+    again(trial, row, befall)
+    trial.end(row)
+    trial.wait_for_note(note, 1)
+    return row
+
+
+@scenario("Redis frozen for 4 s, less than the socket timeout", full=3, slow=True, needs="redis-server")
+def frozen(arena: Arena, count: int) -> Row:
+    """Nothing fails, so nothing is an outage: the master's own record of the generation has the seconds."""
+    row, server = Row("", injected=count), Server(arena, *FORGETFUL).start()
+    trial = Trial(arena, server.url, count)
+
+    def befall() -> None:
+        server.freeze()
+        trial.wait(SECONDS)
+        server.thaw()
+
+    again(trial, row, befall)
+    trial.end(row)
+    row.noticed = sum((one["seconds_wait"] or 0) + (one["seconds_publish"] or 0) > SECONDS - 0.5 for one in trial.master.events("generation"))
+    return row
+
+
+@scenario("Redis frozen for 8 s, more than the socket timeout", full=3, slow=True, needs="redis-server")
+def frozen_long(arena: Arena, count: int) -> Row:
+    row, server = Row("", injected=count), Server(arena, *FORGETFUL).start()
+    return unserved(Trial(arena, server.url, count), row, server.freeze, server.thaw, AWAY, 8.0)
+
+
+@scenario("Redis loads its data for seconds after a restart", full=3, slow=True, needs="redis-server")
+def loading(arena: Arena, count: int) -> Row:
+    row, server = Row("", injected=count), Server(arena, *KEPT).start()
+    pipeline = server.client.pipeline(transaction=False)
+    for one in range(BALLAST):
+        pipeline.set(f"ballast-{one}", "")
+    pipeline.execute()
+    trial = Trial(arena, server.url, count)
+
+    def befall() -> None:
+        server.kill()
+        server.start("--key-load-delay", 200, answers=False)  # microseconds for each of the commands that it kept
+        with trial.idling.watched(arena, trial.master):
+            wait_for(lambda: loads(server), "it loads")
+            wait_for(server.serves, "it has loaded", 60)
+
+    again(trial, row, befall)
+    trial.end(row)
+    trial.wait_for_note(REFUSES + "loading", 1)
+    return row
+
+
+def loads(server: Server) -> bool:
+    try:
+        server.client.ping()
+    except redis.exceptions.BusyLoadingError:
+        return True
+    except redis.exceptions.RedisError:
+        return False
+    raise AssertionError("it had loaded before anybody saw it load")
+
+
+@scenario("Redis is a read-only replica for 4 s", slow=True)
+def read_only(arena: Arena, count: int) -> Row:
+    trial, nobody = Trial(arena, arena.server(), count), free_port()
+    client = trial.seen.client
+    return unserved(
+        trial, Row("", injected=count), lambda: client.replicaof("127.0.0.1", nobody), lambda: client.replicaof("NO", "ONE"), REFUSES + "read only"
+    )
+
+
+@scenario("Redis out of memory for 4 s (maxmemory below what is used)")
+def out_of_memory(arena: Arena, count: int) -> Row:
+    trial = Trial(arena, arena.server(), count)
+    client = trial.seen.client
+    return unserved(
+        trial, Row("", injected=count), lambda: client.config_set("maxmemory", 1), lambda: client.config_set("maxmemory", 0), REFUSES + "maxmemory"
+    )
+
+
+@scenario("Redis has no place for another client for 4 s (maxclients)", slow=True)
+def too_many_clients(arena: Arena, count: int) -> Row:
+    trial = Trial(arena, arena.server(), count)
+    client = trial.seen.client
+
+    def begin() -> None:
+        client.config_set("maxclients", 1)
+        client.client_kill_filter(_type="normal", skipme=True)
+
+    return unserved(trial, Row("", injected=count), begin, lambda: client.config_set("maxclients", 10_000), REFUSES + "max number of clients")
+
+
+#: A file system of its own, so small that it is soon full, in the folder of the server.
+SMALL_DISK = ("unshare", "--mount", "--propagation", "private", "sh", "-c", 'mount -t tmpfs -o size=4m tmpfs "$0" && exec "$@"', "FOLDER")
+MOUNTING = "redis-server" if may_unshare("--mount") else "the right to mount a small disk"
+
+
+@scenario("Redis's disk is full for 4 s", slow=True, needs=MOUNTING)
+def disk_full(arena: Arena, count: int) -> Row:
+    server = Server(arena, *KEPT, before=SMALL_DISK).start()
+    trial = Trial(arena, server.url, count)
+    ballast = server.disk / "ballast"
+
+    def fill() -> None:
+        with ballast.open("wb", buffering=0) as file:
+            wait_for(lambda: filled(file), "the disk is full")
+
+    return unserved(trial, Row("", injected=count), fill, ballast.unlink, REFUSES + "MISCONF")
+
+
+def filled(file: Any) -> bool:
+    try:
+        while file.write(bytes(512)):
+            pass
+    except OSError:
+        return True
+    return False
+
+
+@scenario("a server that evicts is refused at the start (allkeys-lru, volatile-lru)", quick=2, full=6)
+def evicting(arena: Arena, count: int) -> Row:
+    row, url = Row("", injected=count), arena.server()
+    client: Any = arena.client(url)
+    client.config_set("maxmemory", "100mb")
+    for number in range(count):
+        policy = ("allkeys-lru", "volatile-lru")[number % 2]
+        client.config_set("maxmemory-policy", policy)
+        watch = Stopwatch()
+        master, _ = arena.started(f"evicting-{number}", url, RUN)
+        code = master.wait()
+        row.seconds.append(watch.seconds())
+        row.noticed += code == 3 and f"has maxmemory-policy {policy}" in master.said() and "set it to noeviction" in master.said()
+    return row
+
+
+# --- what RQ does to plain workers meanwhile
+
+GONE = r"^(\d+) of (\d+) workers did not come back after Redis was away .*Restart=always.*rq worker-pool"
+
+
+@scenario("plain workers that RQ itself ends while Redis is away", quick=1, full=4, needs="redis-server")
+def ended_by_rq(arena: Arena, count: int) -> Row:
+    """Their parents ask Redis each second, one steady worker's does not; its seat rides the outage out. The run is
+    paused meanwhile, so that it is not over before the master has called the roll."""
+    row, server = Row("", injected=count), Server(arena, *KEPT).start()
+    nervous = ("--job-monitoring-interval", 1)
+    trial = Trial(arena, server.url, count, workers=(*[nervous] * count, STEADY))
+    wait_for(lambda: trial.seen.progress()["workers"] == str(count + 1), "the master knows them all")
+    trial.ask("pause")
+    wait_for(lambda: trial.seen.progress()["state"] == "paused", "the run is paused")
+    watch = Stopwatch()
+    server.kill()
+    for worker in trial.workers[:-1]:
+        worker.wait(30)
+    server.start()
+    row.noticed = int(trial.wait_for_note(GONE)[1])
+    row.seconds.append(watch.seconds())
+    assert trial.workers[-1].process.poll() is None
+    trial.ask("continue")
+    noticed = row.noticed
+    trial.end(row)
+    row.noticed, row.remark = noticed, "the master names them, with their hosts and what helps"
+    assert recovered(trial, REDIS_AWAY) == 1
+    return row
+
+
+@scenario("6 plain workers, Redis away for 1 s and for 10 s", quick=1, full=3, slow=True, needs="redis-server")
+def survivors(arena: Arena, count: int) -> Row:
+    """As people start them: RQ's parent looks at Redis every 30 s while its seat is taken."""
+    row, left = Row("", injected=2 * count), {1.0: 0, 10.0: 0}
+    server = Server(arena, *KEPT).start()
+    for _ in range(count):
+        for seconds in left:
+            trial = Trial(arena, server.url, generations=60, workers=((),) * 6, run=f"away-{len(row.seconds)}")
+            trial.advance()
+            watch = Stopwatch()
+            server.kill()
+            trial.wait(seconds)
+            server.start()
+            trial.advance()
+            row.seconds.append(watch.seconds())
+            ended = sum(one.process.poll() is not None for one in trial.workers)
+            left[seconds] += 6 - ended
+            one = trial.end(Row("", injected=1))
+            row.noticed += one.noticed
+            row.lost += one.lost
+            row.equal = row.equal is not False and one.equal
+            for worker in trial.workers:
+                worker.process.kill()
+    row.remark = "; ".join(f"after {seconds:g} s {stayed} of {6 * count} workers were there" for seconds, stayed in left.items())
+    return row

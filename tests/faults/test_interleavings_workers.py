@@ -1,0 +1,217 @@
+"""Interleavings on the workers' side: claims whose replies are lost, seats that follow each other, a lease that is over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import redis
+
+from es_queue.protocol.channel import Orders, Owed, Publish, Reconciled
+from es_queue.protocol.connection import client_from_url
+from es_queue.protocol.memory_channel import MemoryMasterChannel, MemoryServer, MemoryWorkerChannel
+from es_queue.protocol.messages import Block
+from es_queue.protocol.redis_channel import RedisWorkerChannel
+from tests.contract.places import ABOUT, P0, RUN, TOKEN, TTL, RedisPlace, block, owed, wait_until, worker_name
+from tests.parts import TABLE, evaluator
+from tests.ring import QUICK, quick_config
+from tests.tiny import Script, eventually
+from tests.unit.test_seat import Ending, Progress, seat_on
+from tests.unit.test_serve import Ring
+from workers import host_cache, join, seat
+from workers.join import Joined, Refusal
+from workers.life import Life
+from workers.rollout import Watch
+from workers.seat import Seat
+from workers.serve import Server
+
+
+@pytest.fixture
+def place(redis_client: redis.Redis) -> RedisPlace:
+    return RedisPlace(redis_client)
+
+
+# --- 1.1
+
+
+def test_a_block_that_my_dead_connection_was_given_is_the_next_that_i_work(place: RedisPlace, valkey_url: str) -> None:
+    """The server serves whoever waits longest, and does not know that nobody listens there any more."""
+    master = place.publish(P0)
+    nobody: Any = SimpleNamespace()
+    me = Server(place.arrived(), nobody, QUICK, "")
+    with client_from_url(valkey_url) as client, ThreadPoolExecutor(1) as pool:
+        dead = pool.submit(RedisWorkerChannel(client, RUN, worker_name(1)).claim, 4.0)
+        wait_until(lambda: place.client.info("clients")["blocked_clients"])
+        master.extend(TOKEN, P0, [block(0, 4), block(4, 8)])
+        dead.result(20)
+    assert me._next_block() == block(0, 4)
+
+
+# --- 1.2
+
+
+def dropped(place: RedisPlace) -> None:
+    """It read another publication's task, and dropped a block that is open."""
+    worker = place.arrived()
+    worker.drop(worker.claim(0.01) or block(0, 1))
+
+
+def unknown(place: RedisPlace) -> None:
+    """It has claimed, and nothing says yet that it lives."""
+    place.worker().claim(0.01)
+
+
+def answered_without_use(place: RedisPlace) -> None:
+    """Its answer is there, but was refused, or left slots out."""
+    worker = place.arrived()
+    worker.answer(worker.claim(0.01) or block(0, 1), b"refused")
+
+
+def suspected(place: RedisPlace) -> None:
+    """Thought dead, it claims again while its former block is on its way back."""
+    worker = place.arrived()
+    worker.claim(0.01)
+    place.lapse()
+    place.master().reconcile(TOKEN, owed(("train", 0, 8)))
+    worker.beat(ABOUT, TTL)
+    worker.claim(0.01)
+    worker.answer(block(0, 4), b"refused")
+
+
+@pytest.mark.parametrize("befall", [dropped, unknown, answered_without_use, suspected])
+def test_whatever_befalls_a_claim_no_unanswered_slot_is_in_no_list(place: RedisPlace, befall: Callable[[RedisPlace], None]) -> None:
+    master = place.publish(P0, block(0, 4), block(4, 8))
+    befall(place)
+    found = master.reconcile(TOKEN, owed(("train", 0, 8)))
+    assert found is not None
+    held = [one for blocks in found.claims.values() for one in blocks]
+    waiting = [Block.decode(text) for text in place.todo()]
+    assert sorted(slot for one in (*held, *waiting) for slot in range(one.start, one.stop)) == list(range(8))
+
+
+# --- 1.4, 1.5, 1.25: the seat
+
+
+class Recorder(MemoryWorkerChannel):
+    """Remembers the verbs that it was asked for; leaves at the first claim that finds nothing."""
+
+    watch: Watch
+
+    def __init__(self, server: MemoryServer) -> None:
+        super().__init__(server, worker_name(1))
+        self.verbs: list[str] = []
+
+    def arrive(self, about: Any, ttl: float) -> None:
+        self.verbs.append("arrive")
+        super().arrive(about, ttl)
+
+    def claim(self, wait: float) -> Block | None:
+        self.verbs.append("claim")
+        self.watch.leaving = "nothing to do"
+        return super().claim(0.0)
+
+
+@pytest.fixture
+def seated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[Callable[[], None]], Recorder]]:
+    """A seat that serves a run without blocks; ``joining`` is called each time before it joins."""
+    monkeypatch.setattr(host_cache, "private_folder", lambda: tmp_path)
+    monkeypatch.setattr(Seat, "_life", lambda self, channel, watch, config, about: Ending(about, False))
+
+    def serve(joining: Callable[[], None]) -> Recorder:
+        channel, watch = Recorder(MemoryServer(config=quick_config().to_json().encode())), Watch()
+        channel.watch = watch
+
+        def joined(config: Any, given: Watch) -> Joined:
+            joining()
+            who = evaluator(Script())
+            who.watch = watch
+            return Joined(who, TABLE.digest, "0" * 32)
+
+        monkeypatch.setattr(join, "join", joined)
+        seat_on(Progress(b"running"))._serve(channel, watch)  # type: ignore[arg-type]
+        return channel
+
+    yield serve
+
+
+def test_a_worker_is_known_before_its_first_claim(seated: Callable[..., Recorder]) -> None:
+    verbs = seated(lambda: None).verbs
+    assert verbs[0] == "arrive" and verbs[-1] == "claim"
+
+
+def test_a_worker_that_must_refuse_keeps_its_seat_and_claims_nothing_meanwhile(
+    seated: Callable[..., Recorder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr(join, "wait", lambda watch, seconds, poll: waited.append(seconds))
+
+    def refuse() -> None:
+        if len(waited) < 3:
+            raise Refusal("noise digest: another table")
+
+    channel = seated(refuse)
+    assert waited == [1.0, 2.0, 4.0]
+    assert channel.verbs.count("claim") == 1, "it was admitted in the end, by the seat that it had kept"
+
+
+def test_the_next_seat_of_an_rq_worker_keeps_nobodys_claims_alive(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The horse was killed; its RQ worker takes the next seat under the name that it always had."""
+    server, served, found = MemoryServer(config=b"{}"), list[str](), list[Reconciled | None]()
+    master, publication = MemoryMasterChannel(server), "0.1-00000000"
+    master.stage(publication, b"1234")
+    master.publish("1-00000000", Publish(publication, b"task", [Block(publication, "train", 0, 4)], "{}", {"state": "running"}))
+    monkeypatch.setattr("es_queue.protocol.redis_channel.RedisWorkerChannel", lambda client, run, worker, name, again: MemoryWorkerChannel(server, worker, run))
+    monkeypatch.setattr(seat, "private_folder", lambda: tmp_path)
+    for name in ("reseed_global_generators", "install_sigterm"):
+        monkeypatch.setattr(seat, name, lambda *_: None)
+
+    def serve(self: Seat, channel: MemoryWorkerChannel, watch: Watch) -> None:
+        channel.arrive(ABOUT, TTL)
+        served.append(channel.worker)
+        channel.claim(0.0)
+        found.append(master.reconcile("1-00000000", Owed(publication, [("train", 0, 4)], 4)))
+
+    monkeypatch.setattr(Seat, "_serve", serve)
+    for _ in range(2):
+        seat_on(Progress(b"running")).sit()
+    assert [one is not None and one.owed for one in found] == [0, 4], "what the first held is owed, although the second lives"
+    assert len(set(served)) == 2
+
+
+# --- 1.27
+
+
+class Looked(MemoryWorkerChannel):
+    """Counts the looks at the leave flags."""
+
+    looks = 0
+
+    def orders(self) -> Orders:
+        self.looks += 1
+        return Orders("running")
+
+
+@pytest.mark.xfail(strict=True, reason="a seat whose lease is over leaves in the middle of an episode: one that is longer than the lease never ends")
+def test_an_episode_that_outlasts_its_seats_lease_is_answered_all_the_same() -> None:
+    world = Script()
+    ring = Ring(world, "train 0 1")
+    orders = Looked(ring.server, ring.channel.worker)
+    life = Life(orders, ring.who.watch, dict, replace(QUICK, leave_poll=0.01, seat_lease=0.05), wall_limit=60.0, expire=lambda: None)
+
+    def last(seed: int, step: int) -> None:
+        if step == 2 and len(world.seeds) == 1:
+            before = orders.looks
+            eventually(lambda: ring.who.watch.leaving or orders.looks > before + 10)
+
+    world.hook = last
+    life.start()
+    try:
+        ring.worker.serve()
+    finally:
+        life.end()
+    assert [one.slot for answer in ring.answers() for one in answer.results] == [0]
