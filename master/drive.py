@@ -238,11 +238,10 @@ class Drive:
 
     def _end(self, state: str, seconds: int, data: bytes | None, **more: Any) -> None:
         shown = {name: str(value) for name, value in more.items() if value is not None}
-        with suppress(Exception):
-            self._keeper.close()
         self._channel.finish(self._token, {"state": state, "updated": f"{time.time():.3f}", "workers": "0", "answered": "", **shown}, seconds, data)
         self._ended = True
-        with suppress(Exception):
+        with suppress(Exception):  # after the fenced write: the seats may be another master's by now
+            self._keeper.close()
             self._keeper.closed()
 
     def _summary(self, name: str, state: RunState, outcome: Outcome | None) -> dict[str, Any]:

@@ -151,9 +151,17 @@ class Life(threading.Thread):
             (gone, "the run is gone"),
             (ended, f"the run is {orders.state}"),
             (self._masterless(now, orders.led), "the run has no master"),
-            (now > self._ends, "its lease is over"),
+            (self._lease_over(now), "its lease is over"),
         )
         return next((reason for true, reason in reasons if true), "")
+
+    def _lease_over(self, now: float) -> bool:
+        """Between episodes at once; an episode is played to its end, for it may be longer than any lease."""
+        if now <= self._ends:
+            return False
+        if self._watch.began is not None:
+            self._watch.full = self._watch.full or "its lease is over"
+        return self._watch.began is None
 
     def _masterless(self, now: float, led: bool) -> bool:
         """Whether the run has had no lease for two leases while another run's seat waits, or for the whole grace in any case."""

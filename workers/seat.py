@@ -152,7 +152,7 @@ class Seat:
         }  # fmt: skip
         server: Server | None = None
         pace = Pace(watch)
-        life = self._life(channel, watch, config, lambda: {**about, "outages": str(channel.again.outages), **figures(server, watch, pace)})
+        life = self._life(channel, watch, config, lambda: {**about, "outages": str(channel.outages), **figures(server, watch, pace)})
         channel.arrive(about, self.clocks.beat_ttl)
         life.start()
         refusals = 0

@@ -200,6 +200,11 @@ class WorkerChannel(ABC):
     run: str
     worker: str
 
+    @property
+    def outages(self) -> int:
+        """How often the server did not answer so far."""
+        return 0
+
     @abstractmethod
     def config(self) -> bytes | None:
         """The run's configuration, None when there is no such run."""

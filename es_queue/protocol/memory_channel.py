@@ -119,7 +119,7 @@ class MemoryMasterChannel(MasterChannel):
             self.server.fence(token)
             if self.server.progress.get("publication") != publication:
                 return False
-            self.server.todo += [str(block) for block in blocks]
+            self.server.todo += [str(block) for block in blocks if str(block) not in self.server.todo]
             self.server.changed.notify_all()
             return True
 

@@ -262,6 +262,10 @@ class RedisWorkerChannel(WorkerChannel):
         self._mine = self.keys.claims(worker)
         self._life = self.keys.worker(worker)
 
+    @property
+    def outages(self) -> int:
+        return self.again.outages
+
     def config(self) -> bytes | None:
         found: bytes | None = self.again(lambda: self._client.get(self.keys.config))  # twice: yes
         return found

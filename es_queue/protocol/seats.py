@@ -62,7 +62,7 @@ def open_seats(client: redis.Redis, queue: str, run: str, nonce: str, want: int,
         return 0
     target = Queue(queue, connection=client)
     for _ in range(missing):
-        number: Any = client.incr(f"es:{run}:seatno")
+        number: Any = client.incr(keys.RunKeys(run).seatno)
         target.enqueue_call(
             SEAT_FUNCTION,
             job_id=keys.seat_id(run, nonce, int(number)),

@@ -25,6 +25,8 @@ class Line:
         self.outages: list[float] = []
         self.master = RedisMasterChannel(client, RUN, Again(5, self.outages.append))
         self.worker = RedisWorkerChannel(client, RUN, worker_name(1), again=Again(5, self.outages.append))
+        for script in self.master._scripts.values():
+            place.client.script_load(script.script)  # or the first reply would be that there is no such script
         client.ping()  # the connection stands: the next reply is that of the next command
         place.client.config_resetstat()
 

@@ -126,7 +126,7 @@ def test_a_redis_that_is_emptied_while_the_master_waits_for_answers_is_filled_ag
         ended = pool.submit(bench.collector.collect, bench.ledger)
         wait_until(lambda: bench.place.client.info("clients")["blocked_clients"])
         bench.place.flush()
-        wait_until(bench.place.todo, 5)
+        wait_until(bench.place.todo, 10)
         while bench.place.todo():
             one = claimed(worker)
             assert worker.answer(one, bench.payload(one))

@@ -60,7 +60,7 @@ def test_the_checkpoint_of_a_woken_master_hides_no_newer_one(tmp_path: Path) -> 
 # --- 1.12, 1.27
 
 
-def resumed(monkeypatch: pytest.MonkeyPatch, place: RedisPlace, url: str, folder: Path) -> tuple[Drive, int]:
+def resumed(monkeypatch: pytest.MonkeyPatch, url: str, folder: Path) -> tuple[Drive, int]:
     """A session that resumes the run, as far as its first publish: its drive, and the generation that it would publish."""
     driven: list[tuple[Drive, int]] = []
 
@@ -86,7 +86,7 @@ def test_what_the_old_master_publishes_until_it_is_fenced_is_taken_over(
         return take(*arguments, **more)
 
     monkeypatch.setattr(session_module, "take", late)
-    assert resumed(monkeypatch, place, valkey_url, tmp_path)[1] == 2
+    assert resumed(monkeypatch, valkey_url, tmp_path)[1] == 2
     with pytest.raises(FencedError):
         old.publish(TOKEN, Publish(P2, b"task", (), "{}", {"state": RUNNING}))
 
@@ -95,7 +95,7 @@ def test_a_resumed_master_counts_on_from_the_token_of_its_checkpoint(
     monkeypatch: pytest.MonkeyPatch, place: RedisPlace, valkey_url: str, tmp_path: Path
 ) -> None:
     Checkpoints(tmp_path / RUN).save(4, saved(4, epoch=7))
-    drive, generation = resumed(monkeypatch, place, valkey_url, tmp_path)
+    drive, generation = resumed(monkeypatch, valkey_url, tmp_path)
     assert generation == 4 and token_number(drive._token) == 8
     assert token_number(str(place.master().epoch())) == 8
 
@@ -104,7 +104,7 @@ def test_rq_does_not_end_a_seat_before_its_lease_and_its_longest_episode_are_ove
     monkeypatch: pytest.MonkeyPatch, place: RedisPlace, valkey_url: str, tmp_path: Path
 ) -> None:
     place.publish(P0, checkpoint=saved(0))
-    drive, _ = resumed(monkeypatch, place, valkey_url, tmp_path)
+    drive, _ = resumed(monkeypatch, valkey_url, tmp_path)
     assert drive._keeper._timeout >= QUICK.seat_lease + SETUP.config.wall_limit + QUICK.seat_margin
 
 

@@ -196,7 +196,6 @@ class Looked(MemoryWorkerChannel):
         return Orders("running")
 
 
-@pytest.mark.xfail(strict=True, reason="a seat whose lease is over leaves in the middle of an episode: one that is longer than the lease never ends")
 def test_an_episode_that_outlasts_its_seats_lease_is_answered_all_the_same() -> None:
     world = Script()
     ring = Ring(world, "train 0 1")

@@ -116,6 +116,7 @@ class Endless(CartPoleEnv):
     """Never ends by itself, and nobody has given it a limit."""
 
     def step(self, action: Any) -> Any:
+        self.steps_beyond_terminated = None  # CartPole would warn of steps after its end
         observation, _, _, _, about = super().step(action)
         if abs(observation[0]) > 2 or abs(observation[2]) > 1:
             self.state = np.zeros(4)

@@ -380,4 +380,4 @@ def test_memory_has_no_limit_unless_one_is_set(monkeypatch: pytest.MonkeyPatch) 
     with living(channel, watch):
         assert eventually(lambda: channel.looks > 3)
     assert not watch.full
-    assert 2**20 < life_module.resident_memory()
+    assert life_module.resident_memory() > 2**20

@@ -1,6 +1,11 @@
--- Append blocks of the open publication to todo.
+-- Append blocks of the open publication to todo. Sent again it adds nothing that waits there still.
 -- KEYS: epoch progress todo      ARGV: token publication {blocks}
 local publication, blocks = argument(), list()
 if redis.call('HGET', KEYS[2], 'publication') ~= publication then return 0 end
-in_pieces('RPUSH', KEYS[3], blocks)
+local waiting, fresh = {}, {}
+for _, entry in ipairs(redis.call('LRANGE', KEYS[3], 0, -1)) do waiting[entry] = true end
+for _, block in ipairs(blocks) do
+  if not waiting[block] then fresh[#fresh + 1] = block end
+end
+in_pieces('RPUSH', KEYS[3], fresh)
 return 1

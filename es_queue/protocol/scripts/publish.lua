@@ -17,6 +17,9 @@ redis.call('SET', KEYS[3], task)
 redis.call('SET', KEYS[4], generation)
 redis.call('SET', KEYS[6], config)
 if checkpoint ~= '' then redis.call('SET', KEYS[8], checkpoint) end
+if stored and stored ~= publication then -- before its name is forgotten
+  redis.call('UNLINK', prefix .. 'results:' .. stored, prefix .. 'parameters:' .. stored)
+end
 progress[#progress + 1] = 'publication'
 progress[#progress + 1] = publication
 redis.call('HSET', KEYS[2], unpack(progress))
@@ -24,9 +27,6 @@ if #history > 0 then redis.call('XADD', KEYS[7], 'MAXLEN', '~', 10000, '*', unpa
 redis.call('ZADD', KEYS[12], 'NX', now, run)
 redis.call('PERSIST', KEYS[11])
 
-if stored and stored ~= publication then
-  redis.call('UNLINK', prefix .. 'results:' .. stored, prefix .. 'parameters:' .. stored)
-end
 redis.call('UNLINK', KEYS[9], KEYS[5], KEYS[10])
 in_pieces('RPUSH', KEYS[5], todo)
 redis.call('XADD', KEYS[10], '*', 'publication', publication)

@@ -59,9 +59,9 @@ def bandwidth(arena: Arena, count: int) -> Row:
     return slow(arena, count, bandwidth=100_000)
 
 
-@scenario("network: everything arrives in slices of 3 bytes", full=3, slow=True)
+@scenario("network: everything arrives in slices of 3 bytes, 0.3 ms each", full=3, slow=True)
 def sliced(arena: Arena, count: int) -> Row:
-    return slow(arena, count, slice=3)
+    return slow(arena, count, slice=3, latency=0.0003)
 
 
 # --- broken
