@@ -17,10 +17,10 @@ from es_queue.protocol.keys import RunKeys
 from es_queue.settings import config_from_json
 from master.console import SafeStream, View
 from master.control import url_of
-from master.observe import SeenRun, Server, text
 from master.options import Launch
 from master.report import chosen_view
-from master.status_history import MOST_BYTES, entry_of
+from master.status.history import MOST_BYTES, entry_of
+from master.status.observe import SeenRun, Server, text
 from master.wording import Record, Value, finite, printable
 
 LOOK_SECONDS = 0.5

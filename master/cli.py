@@ -79,7 +79,7 @@ def study_or_run(values: dict[str, Any], launch: Launch) -> int:
     """One run, or one for each of several seeds."""
     from pathlib import Path
 
-    from master.seeds import study, study_resume
+    from master.study.seeds import study, study_resume
 
     if launch.seeds:
         return study(values, launch)

@@ -29,7 +29,7 @@ from es_queue.protocol.requests import PAUSE as ASK_PAUSE
 from es_queue.settings import config_from_json
 from master.asks import ATTACH, CONTINUE, PAUSE, PURGE, REPLAY, STOP, Ask
 from master.course import changed
-from master.embedded import EmbeddedServer
+from master.household.embedded import EmbeddedServer
 from master.lease import holder_name, host_of, take
 from master.options import Launch
 from master.state import Change

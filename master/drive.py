@@ -20,11 +20,11 @@ from es_queue.protocol.redis_channel import RedisMasterChannel
 from master.checkpoint import Checkpoints, write_atomically
 from master.collector import Collector, Interrupted
 from master.course import Course
-from master.embedded import EmbeddedServer
-from master.guardian_client import GuardianClient
-from master.household import Household
+from master.household.client import GuardianClient
+from master.household.duties import Household
+from master.household.embedded import EmbeddedServer
+from master.household.listen import directions
 from master.learn import Record
-from master.listen import directions
 from master.loop import Loop, Outcome, Sink, digest_of
 from master.options import Launch
 from master.place import Place

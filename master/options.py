@@ -163,7 +163,7 @@ def _launch(given: dict[str, Any]) -> Launch:
     if "workers" in given:
         given["workers"] = _workers(given["workers"])
     if "seeds" in given:
-        from master.seeds import parse_seeds
+        from master.study.seeds import parse_seeds
 
         given["seeds"] = parse_seeds(given["seeds"])
     for name in ("run_dir", "noise_dir", "warm_start"):

@@ -22,8 +22,8 @@ from master.budget import reopened
 from master.checkpoint import Checkpoints, write_atomically
 from master.course import Course, without
 from master.drive import LEAVE_SECONDS, Drive, View
-from master.embedded import EmbeddedServer
-from master.guardian_client import GuardianClient, guardian_for
+from master.household.client import GuardianClient, guardian_for
+from master.household.embedded import EmbeddedServer
 from master.learn import Record
 from master.lease import holder_name, refuse_live, take
 from master.options import RESUMABLE, Launch

@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from es_queue.protocol.connection import client_from_url
-from master.embedded import EmbeddedServer
+from master.household.embedded import EmbeddedServer
 
 
 @pytest.fixture(scope="session")

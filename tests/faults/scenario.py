@@ -20,7 +20,7 @@ import redis
 
 from es_queue.noise import FOLDER_VARIABLE
 from es_queue.protocol.connection import client_from_url
-from master.embedded import EmbeddedServer
+from master.household.embedded import EmbeddedServer
 from tests.integration.processes import NERVOUS, WALKER, Processes, Seen, Started, flags, quiet_digest
 
 #: A run that a fault falls into: everything that could make numbers depend on the cluster, in generations of a

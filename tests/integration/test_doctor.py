@@ -17,13 +17,13 @@ import redis
 from es_queue.noise import FOLDER_VARIABLE
 from es_queue.protocol import keys
 from es_queue.protocol.keys import RUNS, RunKeys
-from master import doctor as door
-from master import doctor_rights
 from master.console import SafeStream
-from master.doctor_environment import Tried
-from master.doctor_look import Look
-from master.observe import named_server
-from master.status import main
+from master.doctor import examine as door
+from master.doctor import rights as doctor_rights
+from master.doctor.environment import Tried
+from master.doctor.look import Look
+from master.status.command import main
+from master.status.observe import named_server
 from tests.integration.processes import CARTPOLE, Master, Processes, Seen, wait_for
 
 OWN = RunKeys("walker-1")

@@ -22,10 +22,10 @@ from rq.job import Job
 import es_queue
 from es_queue.errors import RedisError, RunFolderError
 from es_queue.noise import FOLDER_VARIABLE
-from master import embedded
-from master.embedded import EmbeddedServer
-from master.listen import password_in, settled
-from master.local_workers import LocalWorkers, default_workers
+from master.household import embedded
+from master.household.embedded import EmbeddedServer
+from master.household.listen import password_in, settled
+from master.household.local_workers import LocalWorkers, default_workers
 from tests.integration.processes import CARTPOLE, Processes, flags
 
 ROOT = Path(es_queue.__file__).resolve().parent.parent
@@ -100,7 +100,7 @@ def start_other() -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 MASTER = """
 import pathlib, redis, sys, threading, time
-from master.embedded import EmbeddedServer
+from master.household.embedded import EmbeddedServer
 server = EmbeddedServer(pathlib.Path(sys.argv[1]))
 {start}
 redis.Redis.from_url(server.url).set("made by", "the first master")
@@ -460,7 +460,7 @@ def test_stop_ends_workers_that_answer_no_signal(client: redis.Redis, make_worke
 
 WORKERS = """
 import pathlib, sys, time
-from master.local_workers import LocalWorkers
+from master.household.local_workers import LocalWorkers
 LocalWorkers(1, "default", sys.argv[1], pathlib.Path(sys.argv[2])).start()
 print("ready", flush=True)
 time.sleep(600)

@@ -19,7 +19,7 @@ from es_queue.protocol.clocks import VARIABLE
 from es_queue.protocol.redis_channel import Again
 from master import train
 from master.checkpoint import Checkpoints
-from master.embedded import EmbeddedServer
+from master.household.embedded import EmbeddedServer
 from master.options import Launch, resolve
 from master.session import Session
 from tests.integration.processes import (
@@ -252,7 +252,7 @@ def test_ctrl_c_while_the_private_server_starts_leaves_nothing(processes: Proces
     binary.write_text("#!/bin/sh\ntouch there\nexec sleep 600\n")
     binary.chmod(0o755)
     script = processes.folder / "main.py"
-    script.write_text(f"import master.embedded as e\ne.server_binary = lambda: {str(binary)!r}\nfrom master.cli import main\nraise SystemExit(main())\n")
+    script.write_text(f"import master.household.embedded as e\ne.server_binary = lambda: {str(binary)!r}\nfrom master.cli import main\nraise SystemExit(main())\n")
     process = processes.start(sys.executable, script, "--env", "CartPole-v1", "--noise-size", 2**18, "--run", "cold")
     wait_for(lambda: list((processes.folder / "runs/cold/redis").glob("there")), "the server starts")
     process.signal(signal.SIGINT)

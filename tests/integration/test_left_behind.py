@@ -14,7 +14,7 @@ import pytest
 import redis
 
 from es_queue.protocol.clocks import Clocks
-from master.locks import pid_in
+from master.household.locks import pid_in
 from tests.integration.processes import (
     CARTPOLE,
     CLOCKS,

@@ -13,13 +13,13 @@ import redis
 from es_queue.config import RunConfig
 from es_queue.protocol.keys import RUNS, RunKeys
 from es_queue.protocol.messages import Answer, SlotResult
-from master import status_history
 from master.checkpoint import packed
-from master.status import main
-from master.status_errors import LONGEST_REPORT, MOST_REPORTS
-from master.status_history import PIECE, History
-from master.status_keys import MOST_BYTES, MOST_KEYS
-from master.status_sources import Server
+from master.status import history as status_history
+from master.status.command import main
+from master.status.errors import LONGEST_REPORT, MOST_REPORTS
+from master.status.history import PIECE, History
+from master.status.keyspace import MOST_BYTES, MOST_KEYS
+from master.status.sources import Server
 from tests.unit.test_status_values import PUBLICATION, TASK
 
 OWN = RunKeys("walker-1")

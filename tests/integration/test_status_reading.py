@@ -11,8 +11,8 @@ import redis
 
 from es_queue.protocol.connection import client_from_url
 from es_queue.protocol.keys import RUNS, RunKeys
-from master.observe import LONGEST_VALUE, MOST_REASONS, MOST_RUNS
-from master.status import main
+from master.status.command import main
+from master.status.observe import LONGEST_VALUE, MOST_REASONS, MOST_RUNS
 
 OWN = RunKeys("walker-1")
 WORKER = "host-12-abcdef"

@@ -11,8 +11,8 @@ import pytest
 import redis
 
 from es_queue.protocol.connection import client_from_url
-from master.aggregates import aggregate
-from master.embedded import EmbeddedServer
+from master.household.embedded import EmbeddedServer
+from master.study.aggregates import aggregate
 from tests.integration.processes import (
     CARTPOLE,
     WALKER,

@@ -9,8 +9,8 @@ import pytest
 
 from es_queue.errors import RedisError, UsageError
 from es_queue.protocol.connection import client_from_url, holds_secret, safe_name
-from master.embedded import EmbeddedServer, quoted
-from master.listen import (
+from master.household.embedded import EmbeddedServer, quoted
+from master.household.listen import (
     ALL,
     Address,
     bindable,

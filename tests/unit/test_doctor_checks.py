@@ -18,15 +18,16 @@ from es_queue import host
 from es_queue.errors import RedisError, UsageError
 from es_queue.noise import NoiseTable
 from es_queue.protocol.connection import _reasons
-from master import doctor as door
-from master import doctor_host, doctor_rights
 from master.console import SafeStream
-from master.doctor import doctor, exit_code
-from master.doctor_environment import Tried, Wanted, try_out
-from master.doctor_finding import FAILED, OK, WARNING, Finding, failed, ok, warning
-from master.doctor_look import refused_command
-from master.doctor_server import ServerLook, check_server
-from master.doctor_show import lines_of, plain_line
+from master.doctor import examine as door
+from master.doctor import host as doctor_host
+from master.doctor import rights as doctor_rights
+from master.doctor.environment import Tried, Wanted, try_out
+from master.doctor.examine import doctor, exit_code
+from master.doctor.finding import FAILED, OK, WARNING, Finding, failed, ok, warning
+from master.doctor.look import refused_command
+from master.doctor.server import ServerLook, check_server
+from master.doctor.show import lines_of, plain_line
 
 SOUND: dict[str, Any] = {
     "redis_version": "7.0.15", "maxmemory": 0, "maxmemory_policy": "noeviction", "aof_enabled": 1, "used_memory": 2 * 10**6,
@@ -298,7 +299,7 @@ import argparse, io, sys
 for name in ("numpy", "gymnasium", "rq"):
     sys.modules[name] = None
 from master.console import SafeStream
-from master.doctor import doctor
+from master.doctor.examine import doctor
 out = io.StringIO()
 code = doctor(argparse.Namespace(run=None, redis_url=None, run_dir=None), list, SafeStream(out), as_json=False)
 print(code, out.getvalue())
@@ -354,7 +355,7 @@ class Terminal(io.StringIO):
 def test_a_terminal_that_lacks_the_signs_gets_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "80")
-    from master.doctor_show import show_findings
+    from master.doctor.show import show_findings
 
     out = Terminal()
     show_findings([ok("redis", "it answers"), warning("memory", "little is left", "add some"), failed("rq", "suspended", "let it go on by\nrq resume")], SafeStream(out))

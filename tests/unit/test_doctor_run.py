@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from master.doctor_finding import FAILED, OK, WARNING, Finding
-from master.doctor_run import QueueLook, RunLook, check_listening, check_run, check_suspended, hosts_of
-from master.observe import SeenRun
+from master.doctor.finding import FAILED, OK, WARNING, Finding
+from master.doctor.run import QueueLook, RunLook, check_listening, check_run, check_suspended, hosts_of
+from master.status.observe import SeenRun
 
 HERE = "es-queue 0.1.0, python 3.11.7, numpy 2.4.6, redis 8.0, rq 2.12.0, gymnasium 1.4.0, msgpack 1.1"
 NOISE = "ab" * 16

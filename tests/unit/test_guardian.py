@@ -15,15 +15,16 @@ import pytest
 
 from es_queue.errors import RedisError, RunBusyError, RunFolderError
 from es_queue.protocol.clocks import Clocks
-from master import guardian_client, guardian_files
-from master.guardian import Lease
-from master.guardian_client import GuardianClient, guardian_for
-from master.guardian_files import ENDING, FAILED, MOST_NEWS, READY, Files, Spec
-from master.household import Household
-from master.locks import is_locked, pid_in, take_lock, try_lock, write_pid
+from master.household import client as guardian_client
+from master.household import files as guardian_files
+from master.household.client import GuardianClient, guardian_for
+from master.household.duties import Household
+from master.household.files import ENDING, FAILED, MOST_NEWS, READY, Files, Spec
+from master.household.guardian import Lease
+from master.household.locks import is_locked, pid_in, take_lock, try_lock, write_pid
+from master.household.vigil import Vigil
 from master.options import Launch
 from master.place import Place
-from master.vigil import Vigil
 
 CLOCKS = Clocks(lease=10.0, grace=60.0)
 MASTER = 4711
@@ -174,7 +175,7 @@ def test_news_that_nobody_reads_takes_no_more_than_its_room(files: Files) -> Non
 
 
 def test_a_lock_is_let_go_of_with_its_process_and_tells_who_had_it(files: Files) -> None:
-    code = f"from master.locks import *; import os, pathlib; write_pid(try_lock(pathlib.Path({str(files.owner_lock)!r})), os.getpid()); print(); input()"
+    code = f"from master.household.locks import *; import os, pathlib; write_pid(try_lock(pathlib.Path({str(files.owner_lock)!r})), os.getpid()); print(); input()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None and other.stdout.readline()
         assert is_locked(files.owner_lock) and files.owner() == other.pid

@@ -38,7 +38,7 @@ def test_a_schedule_is_a_factor_for_each_generation(text: str, factors: dict[int
      "linear:1,1e3", "piecewise:", "piecewise:5", "piecewise:5=0.1,5=0.2", "piecewise:9=1,5=1", "piecewise:-1=1", "piecewise:٣=1", "constant:1"],
 )  # fmt: skip
 def test_what_is_no_schedule_is_refused_with_its_name_and_the_forms(text: str) -> None:
-    with pytest.raises(UsageError, match="decay_schedule is .* use constant, exponential"):
+    with pytest.raises(UsageError, match=r"decay_schedule is .* use constant, exponential"):
         parse_schedule("decay_schedule", text)
 
 

@@ -15,9 +15,9 @@ from es_queue.config import RunConfig
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.protocol.keys import RUN_ID
 from master.options import Launch, read_settings, resolve
-from master.seeds import MOST_SEEDS, parse_seeds
-from master.study import base_id
-from master.study_record import FILE, FINISHED, STOPPED, Entry, StudyRecord, load, settings_toml
+from master.study.begin import base_id
+from master.study.record import FILE, FINISHED, STOPPED, Entry, StudyRecord, load, settings_toml
+from master.study.seeds import MOST_SEEDS, parse_seeds
 
 #: A busy machine may be slow at any moment.
 ANY_TIME = settings(deadline=None)

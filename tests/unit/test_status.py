@@ -13,12 +13,12 @@ import pytest
 
 from es_queue.errors import RedisError, UsageError
 from master.console import SafeStream
-from master.observe import ORPHANED, Inside, SeenRun, Server, named_server, private_server
-from master.status import main
-from master.status_history import History
-from master.status_page import Page, Table, kept_columns, plain_lines, show
-from master.status_runs import number, run_page, runs_page
-from master.status_sources import Sources, sources_of
+from master.status.command import main
+from master.status.history import History
+from master.status.observe import ORPHANED, Inside, SeenRun, Server, named_server, private_server
+from master.status.page import Page, Table, kept_columns, plain_lines, show
+from master.status.runs import number, run_page, runs_page
+from master.status.sources import Sources, sources_of
 
 PROGRESS = {
     "state": "running", "env": "BipedalWalker-v3", "strategy": "pgpe", "generation": "12", "answered": "64/130", "env_steps": "1234567",

@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from master.observe import Inside, SeenRun
-from master.status_errors import LONGEST_REPORT, LONGEST_TRACE, errors_page, moment, report_of, shown
-from master.status_page import Page, plain_lines
+from master.status.errors import LONGEST_REPORT, LONGEST_TRACE, errors_page, moment, report_of, shown
+from master.status.observe import Inside, SeenRun
+from master.status.page import Page, plain_lines
 
 REPORT = {
     "time": 1000.5, "worker": "h-1-abcdef", "environment": "Walker\x1b", "seed": 7, "slot": 3, "generation": 2, "reason": "ValueError: \x9b2J no",

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from master.status import main
-from master.status_folders import RunFolder
-from master.status_history import History
+from master.status.command import main
+from master.status.folders import RunFolder
+from master.status.history import History
 
 RECORD = {
     "generation": 7, "env_steps": 1000, "episodes": 10, "return_mean": 3.5, "eval_mean": None, "eval_best": 9.0, "seconds": 5.0, "late": 2, "eta": None,

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from master.health import EXIT_CODES, Health, health_of, silence
-from master.observe import Inside, SeenRun
-from master.status_history import History
-from master.status_runs import run_page, runs_page
+from master.status.health import EXIT_CODES, Health, health_of, silence
+from master.status.history import History
+from master.status.observe import Inside, SeenRun
+from master.status.runs import run_page, runs_page
 
 #: Far from any clock of ours: ages are differences of the master's own times.
 NOW = 5_000_000.0
@@ -27,7 +27,7 @@ def fares(seen: SeenRun, *workers: dict[str, str], usual: float | None = 1.0) ->
 
 
 def test_the_exit_codes_are_those_of_the_help() -> None:
-    from master.status import EPILOG
+    from master.status.command import EPILOG
 
     assert EXIT_CODES == {"healthy": 0, "done": 10, "stalled": 11, "orphaned": 12, "failed": 13}
     for word, code in EXIT_CODES.items():

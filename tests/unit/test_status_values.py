@@ -17,9 +17,9 @@ from es_queue.errors import UsageError
 from es_queue.numerics import bytes_digest
 from es_queue.protocol.messages import Answer, SlotResult, Task
 from master.checkpoint import packed
-from master.status_keys import brief, checked_key, flat, shown, words
-from master.status_page import Page, plain_lines
-from master.status_values import MOST_SHOWN, element, entry, escaped, kind_of, plain, run_of, slots, string
+from master.status.keyspace import brief, checked_key, flat, shown, words
+from master.status.page import Page, plain_lines
+from master.status.values import MOST_SHOWN, element, entry, escaped, kind_of, plain, run_of, slots, string
 
 PUBLICATION = "12.3-0000000a"
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u202e]")

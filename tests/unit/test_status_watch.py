@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from es_queue.errors import RedisError, UsageError
-from master import status
 from master.console import SafeStream
-from master.status_page import Page, Table, line
-from master.status_watch import watch
+from master.status import command as status
+from master.status.page import Page, Table, line
+from master.status.watch import watch
 from tests.unit.test_status import Terminal
 
 

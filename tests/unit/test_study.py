@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-import master.study_loop as module
+import master.study.loop as module
 from es_queue.config import RunConfig
 from es_queue.errors import RedisError, RunBusyError
 from master.options import Launch
 from master.place import Place
-from master.study_child import LONGEST_LINE, Child, Lines
-from master.study_loop import Study
-from master.study_record import FAILED, FINISHED, STOPPED, WAITING, Entry, StudyRecord, load
+from master.study.child import LONGEST_LINE, Child, Lines
+from master.study.loop import Study
+from master.study.record import FAILED, FINISHED, STOPPED, WAITING, Entry, StudyRecord, load
 
 CONFIG = RunConfig(env="CartPole-v1", generations=9)
 GENERATION = {"event": "generation", "generation": 3, "env_steps": 1200, "return_mean": 5.0, "steps_per_second": 10.0, "workers": 1}
@@ -311,7 +311,7 @@ def test_what_fails_in_the_middle_ends_the_runs_in_order(stage: Stage) -> None:
 
 def test_a_child_is_told_the_server_by_its_environment_and_its_last_words_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     code = "import os, sys; print('{\"event\": \"note\", \"text\": \"%s\"}' % os.environ['RQ_REDIS_URL']); sys.exit('first\\nes-master: \\x1b[31mlast')"
-    monkeypatch.setattr("master.study_child.PROGRAM", code)
+    monkeypatch.setattr("master.study.child.PROGRAM", code)
     child = Child(["--json"], "redis://:secret@here", tmp_path / "logs/s1.err")
     assert b"secret" not in Path(f"/proc/{child.pid}/cmdline").read_bytes()
     deadline = time.monotonic() + 20

@@ -12,9 +12,9 @@ from rich.text import Text
 
 from es_queue.config import RunConfig
 from master.console import SafeStream
-from master.study_record import FAILED, FINISHED, RUNNING, STOPPED, WAITING, Entry, StudyRecord
-from master.study_table import StudyTable, fitting
-from master.study_view import Row, StudyJson, StudyLog, result_lines
+from master.study.record import FAILED, FINISHED, RUNNING, STOPPED, WAITING, Entry, StudyRecord
+from master.study.table import StudyTable, fitting
+from master.study.view import Row, StudyJson, StudyLog, result_lines
 
 CONFIG = RunConfig(env="CartPole-v1", generations=9)
 GENERATION = {"event": "generation", "generation": 3, "env_steps": 1200, "return_mean": 5.0, "steps_per_second": 10.0, "workers": 1}

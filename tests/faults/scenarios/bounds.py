@@ -12,7 +12,7 @@ from typing import Any
 
 from master import checkpoint
 from master.checkpoint import Checkpoints
-from master.embedded import EmbeddedServer
+from master.household.embedded import EmbeddedServer
 from tests.faults import counted, soak
 from tests.faults.scenario import Arena, Row, Stopwatch, finish, scenario
 from tests.faults.servers import may_unshare

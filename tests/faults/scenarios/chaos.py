@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from master.embedded import EmbeddedServer
-from master.locks import pid_in
+from master.household.embedded import EmbeddedServer
+from master.household.locks import pid_in
 from tests.faults.scenario import RUN, Arena, Row, Stopwatch, scenario
 from tests.integration.processes import NERVOUS, Started, marked, wait_for
 

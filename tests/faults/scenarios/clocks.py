@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from master.embedded import server_binary
+from master.household.embedded import server_binary
 from tests.faults.scenario import RUN, Arena, Row, finish, scenario
 from tests.integration.processes import CLOCKS, Seen, Started, wait_for
 

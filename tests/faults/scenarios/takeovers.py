@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 from es_queue.protocol.clocks import Clocks
-from master.embedded import EmbeddedServer
+from master.household.embedded import EmbeddedServer
 from tests.faults.scenario import Arena, Row, Stopwatch, scenario
 from tests.faults.scenarios.masters import CALLS, CLOCKS, COUNTED, Crashes, finish, recovered, replayed
 from tests.faults.scenarios.workers import end

@@ -1,0 +1,185 @@
+"""The doctor's way to Redis: bounded reads that say what may not be read, and trials of rights that write nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import islice
+from typing import Any
+
+import redis
+
+from es_queue.errors import RedisError
+from es_queue.protocol.connection import short
+from master.status.observe import LONGEST_NAME, LONGEST_VALUE, Server, Texts, text
+from master.wording import printable
+
+Command = tuple[str, ...]
+LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
+
+
+class Denied(Exception):  # noqa: N818 - it is an answer
+    """This user may not send the command, or the server does not have it; the text says which."""
+
+
+class Look:
+    """One server, asked question by question. Raises RedisError where it does not answer at all, Denied where it may not be asked."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.name = server.name
+        self._client: Any = server._client
+
+    def ask(self, call: Callable[[Any], Any]) -> Any:
+        """The answer, None where a key is of another type than it should be."""
+        try:
+            return call(self._client)
+        except redis.exceptions.NoPermissionError as error:
+            raise Denied(refused_command(str(error))) from None
+        except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, redis.exceptions.BusyLoadingError, OSError) as error:
+            raise RedisError(f"Redis at {self.name} cannot be asked: {printable(short(error).rstrip('.'))}") from None
+        except redis.exceptions.ResponseError as error:
+            if "unknown command" in str(error).lower() or "unknown subcommand" in str(error).lower():
+                raise Denied(f"the server does not know it ({printable(short(error), 80)})") from None
+            return None
+        except redis.exceptions.RedisError as error:
+            raise RedisError(f"Redis at {self.name} answered with an error: {printable(short(error).rstrip('.'))}") from None
+
+    def ping(self) -> float:
+        """Seconds that a PING takes: the best of three on an open connection."""
+        self.ask(lambda client: client.ping())
+        return min(self._timed() for _ in range(3))
+
+    def _timed(self) -> float:
+        began = time.perf_counter()
+        self.ask(lambda client: client.ping())
+        return time.perf_counter() - began
+
+    def ahead(self) -> float:
+        """Seconds by which the server's clock is ahead of this host's; exact to half a round trip."""
+        before = time.time()
+        seconds, micros = self.ask(lambda client: client.time())
+        return float(int(seconds) + int(micros) / 1e6 - (before + time.time()) / 2)
+
+    def members(self, key: str, most: int) -> list[str]:
+        """Members of a set, in order: ``most`` at the most, none longer than a name can be."""
+        found = self.ask(lambda client: list(islice(client.sscan_iter(key, count=500), most))) or []
+        return sorted({text(one) for one in found if len(one) <= LONGEST_NAME})
+
+    def hashes(self, names: Sequence[str], fields: Sequence[str]) -> list[Texts]:
+        """The fields of each hash that are there and of a sane length: a hostile value is never fetched."""
+        lengths = iter(self._many([("hstrlen", name, one) for name in names for one in fields]))
+        wanted = [[one for one in fields if 0 < _count(next(lengths)) <= LONGEST_VALUE] for _ in names]
+        values = iter(self._many([("hmget", name, some) for name, some in zip(names, wanted, strict=True) if some]))
+        return [
+            {one: text(value) for one, value in zip(some, next(values) or (), strict=False) if value is not None} if some else {}
+            for some in wanted
+        ]
+
+    def _many(self, questions: Sequence[tuple[Any, ...]]) -> list[Any]:
+        def send(client: Any) -> list[Any]:
+            pipeline = client.pipeline(transaction=False)
+            for command, *arguments in questions:
+                getattr(pipeline, command)(*arguments)
+            answers: list[Any] = pipeline.execute(raise_on_error=False)
+            for one in answers:
+                if isinstance(one, redis.exceptions.NoPermissionError):
+                    raise one
+            return [None if isinstance(one, Exception) else one for one in answers]
+
+        found: list[Any] = self.ask(send) if questions else []
+        return found
+
+    # --- who we are
+
+    @property
+    def secret(self) -> bool:
+        """Whether the URL holds more than its name here shows."""
+        return bool(self._arguments.get("password"))
+
+    @property
+    def user(self) -> str:
+        """The user that the server knows us by, else the URL's."""
+        with suppress(Denied):
+            if found := self.ask(lambda client: client.acl_whoami()):
+                return printable(text(found), 60)
+        return printable(self._arguments.get("username") or "this user", 60)
+
+    @property
+    def on_socket(self) -> bool:
+        return bool(self._arguments.get("path"))
+
+    @property
+    def on_loopback(self) -> bool:
+        return str(self._arguments.get("host", "localhost")) in LOCAL_HOSTS
+
+    @property
+    def _arguments(self) -> dict[str, Any]:
+        found: dict[str, Any] = self._client.connection_pool.connection_kwargs
+        return found
+
+    def open_to_strangers(self) -> bool | None:
+        """Whether the server serves a client that names no user and no password; None where that cannot be told."""
+        pool = self._client.connection_pool
+        arguments = {name: value for name, value in pool.connection_kwargs.items() if name not in ("username", "password", "credential_provider")}
+        stranger: Any = redis.Redis(connection_pool=redis.ConnectionPool(connection_class=pool.connection_class, **arguments))
+        try:
+            return bool(stranger.ping())
+        except (redis.exceptions.AuthenticationError, redis.exceptions.NoPermissionError):
+            return False
+        except (redis.exceptions.RedisError, OSError):
+            return None
+        finally:
+            stranger.close()
+
+    def denied(self, commands: Sequence[Command]) -> list[Command] | None:
+        """Those of the commands that this user may not send; None where not even MULTI is allowed.
+
+        They are queued in a transaction, where Redis looks at each one's rights, and the transaction is thrown
+        away: nothing is carried out. A server notes refusals in its ACL LOG.
+        """
+        pool = self._client.connection_pool
+        connection = self.ask(lambda _: pool.get_connection())
+        try:
+            if self._refused(connection, [("MULTI",)])[0]:  # alone: without it the others would be carried out
+                return None
+            refused = self._refused(connection, commands)
+            return [command for command, no in zip(commands, refused, strict=True) if no]
+        finally:
+            with suppress(redis.exceptions.RedisError, OSError):
+                connection.send_command("DISCARD")
+                connection.read_response()
+            connection.disconnect()
+            pool.release(connection)
+
+    def _refused(self, connection: Any, commands: Sequence[Command]) -> list[bool]:
+        def answer() -> bool:
+            try:
+                connection.read_response()
+            except redis.exceptions.NoPermissionError:
+                return True
+            except redis.exceptions.ResponseError:
+                return False
+            return False
+
+        def send(_: Any) -> list[bool]:
+            connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+            return [answer() for _ in commands]
+
+        found: list[bool] = self.ask(send)
+        return found
+
+
+def refused_command(sentence: str) -> str:
+    """``this user may not INFO`` from "… has no permissions to run the 'info' command"; else what the server said."""
+    word = sentence.split("'")
+    if "run the" in sentence and len(word) >= 3:
+        return f"this user may not {printable(word[-2].replace('|', ' ').upper(), 40)}"
+    if "access one of the keys" in sentence or "access a key" in sentence:
+        return "this user may not read these keys"
+    return f"this user may not ({printable(sentence, 80)})"
+
+
+def _count(answer: Any) -> int:
+    return answer if isinstance(answer, int) else 0

@@ -1,0 +1,235 @@
+"""LocalWorkers: real ``rq worker`` processes on the master's host, started again when they end."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import es_queue
+from es_queue.errors import RunFolderError
+from es_queue.numerics import numeric_environment
+from es_queue.protocol.clocks import GUARDIAN_PID
+from master.household.embedded import bound_to_parent
+
+#: Waits before a worker that keeps ending is started again; one that lived longer than the last begins anew.
+BACKOFF_SECONDS = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
+STOP_SECONDS = 10.0
+#: RQ ignores a second signal within one second of the first; later it ends its work horse and itself at once.
+SECOND_SIGNAL_SECONDS = 1.2
+POLL_SECONDS = 0.02
+
+#: A process for certain: its pid and its start time in clock ticks, for pids come back.
+Identity = tuple[int, str]
+
+
+@dataclass
+class Place:
+    """One worker's place: its process, and when it may be filled again (seconds, monotonic clock)."""
+
+    number: int
+    process: subprocess.Popen[bytes] | None = None
+    started: float = 0.0
+    ended: float | None = None
+    failures: int = 0
+
+    def due(self, now: float) -> bool:
+        """Whether an empty place has waited out its back-off."""
+        if self.ended is None:
+            return False
+        return now >= self.ended + BACKOFF_SECONDS[min(self.failures, len(BACKOFF_SECONDS)) - 1]
+
+    def note_end(self, now: float) -> bool:
+        """Notice that the process is over: True the first time. Counts how often that came quickly."""
+        if self.ended is not None or self.process is None or self.process.poll() is None:
+            return False
+        self.ended = now
+        self.failures = 1 if now - self.started > BACKOFF_SECONDS[-1] else self.failures + 1
+        return True
+
+
+class LocalWorkers:
+    """``count`` plain RQ workers on ``queue``, each with a log ``worker-<n>.log`` in ``log_folder``.
+
+    The connection reaches them by RQ_REDIS_URL, never by their command line, which every user of the host can
+    read. Start them from the main thread: then the kernel sends them SIGTERM when this process dies (Linux).
+    They run in sessions of their own: the terminal's Ctrl-C does not reach them. All methods are for one thread.
+    ``noise_folder``: where they keep the noise table, None for their default.
+    """
+
+    def __init__(self, count: int, queue: str, redis_url: str, log_folder: Path, noise_folder: Path | None = None) -> None:
+        self._queue = queue
+        self._redis_url = redis_url
+        self._log_folder = log_folder
+        self._noise_folder = noise_folder
+        self._places = [Place(number) for number in range(1, count + 1)]
+        host = socket.gethostname().split(".")[0]
+        self._family = f"es-{host}-{os.getpid()}"
+        self._orphans: set[Identity] = set()
+
+    def start(self) -> None:
+        """Start those that have not been started. Raises RunFolderError when a log cannot be written."""
+        for place in self._places:
+            if place.process is None:
+                self._spawn(place)
+
+    def supervise(self) -> list[int]:
+        """Start again what has ended, after 1, 2, 4 … 30 s; gives the numbers of those started. Never waits."""
+        now = time.monotonic()
+        self._note_ends(now)
+        due = [place for place in self._places if place.due(now)]
+        for place in due:
+            self._spawn(place)
+        return [place.number for place in due]
+
+    def count_alive(self) -> int:
+        """How many worker processes run now."""
+        return len(self._running())
+
+    def stop(self, deadline: float = STOP_SECONDS) -> None:
+        """End all: SIGTERM and up to ``deadline`` seconds to finish, a second SIGTERM, then SIGKILL to the rest."""
+        began = time.monotonic()
+        self._note_ends(began)
+        doomed = self._orphans | self._members()
+        self._signal_and_wait(began + deadline)
+        if self._running():
+            self._wait(began + SECOND_SIGNAL_SECONDS)
+            self._signal_and_wait(time.monotonic() + SECOND_SIGNAL_SECONDS)
+        doomed |= self._members()
+        for process in self._running():
+            process.kill()
+        signal_all(doomed, signal.SIGKILL)
+        self._wait(time.monotonic() + STOP_SECONDS)
+        self._places = [Place(place.number) for place in self._places]
+        self._orphans = set()
+
+    def kill(self) -> None:
+        """End all at once by SIGKILL, work horses too; waits for nothing."""
+        doomed = self._orphans | self._members()
+        for process in self._running():
+            process.kill()
+        signal_all(doomed, signal.SIGKILL)
+
+    def _note_ends(self, now: float) -> None:
+        # RQ leaves its work horse behind when it loses Redis; SIGTERM lets the seat hand back its work.
+        left = set().union(*(session_members(place.process.pid) for place in self._places if place.process and place.note_end(now)))
+        signal_all(left, signal.SIGTERM)
+        self._orphans |= left
+
+    def _members(self) -> set[Identity]:
+        return set().union(*(session_members(process.pid) for process in self._running()))
+
+    def _running(self) -> list[subprocess.Popen[bytes]]:
+        return [one.process for one in self._places if one.process is not None and one.process.poll() is None]
+
+    def _signal_and_wait(self, until: float) -> None:
+        for process in self._running():
+            process.terminate()
+        self._wait(until)
+
+    def _wait(self, until: float) -> None:
+        while self._running() and time.monotonic() < until:
+            time.sleep(POLL_SECONDS)
+
+    def _spawn(self, place: Place) -> None:
+        # RQ refuses the name of a worker that it still believes to live, so each start has its own.
+        name = f"{self._family}-{place.number}-{secrets.token_hex(3)}"
+        path = self._log_folder / f"worker-{place.number}.log"
+        try:
+            self._log_folder.mkdir(parents=True, exist_ok=True)
+            with path.open("ab") as log:
+                place.process = subprocess.Popen(
+                    bound_to_parent(self._command(name)), env=self._environment(),
+                    stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                )  # fmt: skip
+        except OSError as error:
+            raise RunFolderError(f"a local worker cannot be started with the log {path}: {error}") from error
+        place.started = time.monotonic()
+        place.ended = None
+
+    def _command(self, name: str) -> list[str]:
+        # -P: the current folder's own workers/ must not shadow ours. RQ appends each --path to sys.path:
+        # first the folder of our packages (when they are not installed), then the user's environments.
+        home = str(Path(es_queue.__file__).resolve().parent.parent)
+        command = [sys.executable, "-P", "-m", "rq.cli", "worker", "--name", name, "--path", home, "--path", "."]
+        return command if self._queue == "default" else [*command, self._queue]
+
+    def _environment(self) -> dict[str, str]:
+        noise = {}
+        if self._noise_folder is not None:
+            from es_queue.noise import FOLDER_VARIABLE  # it loads numpy, which a guardian does not need
+
+            noise = {FOLDER_VARIABLE: str(self._noise_folder.absolute())}
+        return {**numeric_environment(), **os.environ, **noise, "RQ_REDIS_URL": self._redis_url, GUARDIAN_PID: str(os.getpid())}
+
+
+def session_members(session: int) -> set[Identity]:
+    """The living processes of a session; none without Linux's /proc.
+
+    A worker leads a session of its own. Its horse leaves the process group, but not the session; the
+    environment would not do as a mark, for setproctitle (which RQ uses when it is there) overwrites it.
+    """
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        fields = stat_fields(path)
+        if fields and fields[3] == str(session) and fields[0] != "Z":
+            found.add((int(path.parent.name), fields[19]))
+    return found
+
+
+def stat_fields(path: Path) -> list[str]:
+    """The fields of /proc/<pid>/stat from the third (the state) on: proc(5); empty when the process is gone."""
+    with suppress(OSError):
+        return path.read_text(errors="replace").rpartition(")")[2].split()
+    return []
+
+
+def signal_all(processes: set[Identity], number: signal.Signals) -> None:
+    """Signal those of the processes that still live."""
+    for pid, started in processes:
+        fields = stat_fields(Path(f"/proc/{pid}/stat"))
+        if fields and fields[19] == started:
+            with suppress(OSError):
+                os.kill(pid, number)
+
+
+def default_workers(root: Path = Path("/")) -> int:
+    """Cores that this process may use: its affinity and its control group's CPU quota, at least 1."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    return max(1, int(min(cores, cpu_quota(root))))
+
+
+def cpu_quota(root: Path = Path("/")) -> float:
+    """The tightest CPU quota, in cores, of this process's control group (v1 or v2) and those above it."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return float("inf")
+    quotas = [float("inf")]
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if not controllers or "cpu" in controllers.split(","):
+            base = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
+            own = base / path.lstrip("/")
+            # In a container the path is the host's and base itself is the container's own group.
+            quotas += [group_quota(group) for group in (base, own, *own.parents) if group.is_relative_to(base)]
+    return min(quotas)
+
+
+def group_quota(group: Path) -> float:
+    """The CPU quota of one control group's folder, in cores; infinite when it has none."""
+    with suppress(OSError, ValueError):
+        quota, period = (group / "cpu.max").read_text().split()
+        return float("inf") if quota == "max" else int(quota) / int(period)
+    with suppress(OSError, ValueError):
+        quota, period = ((group / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+        return float("inf") if int(quota) < 0 else int(quota) / int(period)
+    return float("inf")

@@ -1,0 +1,1 @@
+"""es-status: runs and their workers, read from Redis alone."""

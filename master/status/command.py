@@ -1,0 +1,146 @@
+"""es-status: runs, their workers and their keys as tables or JSON, read from Redis and run folders alone."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import es_queue
+from es_queue.errors import EXIT_INTERRUPTED, EsQueueError, UsageError
+from es_queue.protocol.keys import RUNS, checked_run_id
+from master.console import SafeStream
+from master.status.errors import errors_page
+from master.status.history import History
+from master.status.keyspace import checked_key, key_page, keys_page, pattern_of
+from master.status.page import Page, line, show
+from master.status.runs import run_page, runs_page
+from master.status.sources import Sources, chosen_servers, chosen_sources
+from master.status.watch import watch
+from master.wording import finite, printable
+
+EPILOG = """\
+Without --redis-url and --run-dir, RQ_REDIS_URL and REDIS_URL are looked at,
+then the private servers of the runs in ./runs. A run whose private server has
+ended is shown as its folder tells it. Nothing is ever written.
+
+exit codes:
+  0    the list of runs, --errors and --keys; of a run: healthy (it trains,
+       or is paused by somebody)
+  10   done: finished or stopped
+  11   stalled: it has a master, but no answer has counted for a minute and
+       for ten usual generations, or for a minute without a worker
+  12   orphaned: its master is gone; the commands to go on with it and to
+       remove it are shown
+  13   failed: it ended by an error
+  2    bad usage
+  3    Redis
+  130  interrupted
+"""
+ALL = "all keys"
+EVERY = (0.2, 3600.0)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}; es-status --help explains all options")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command; see ``es-status --help``. Returns the exit code."""
+    try:
+        return status(parse(argv), SafeStream(sys.stdout))
+    except EsQueueError as error:
+        print(f"es-status: {printable(error, 1000)}", file=SafeStream(sys.stderr))
+        return error.exit_code
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    """The command line. Raises UsageError; --help and --version print and end the process."""
+    parser = _Parser(
+        prog="es-status", description="Show runs and their workers.", epilog=EPILOG, allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("run", nargs="?", metavar="RUN", help="show this run and its workers [default: a table of all runs]")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--redis-url", metavar="URL", help="server of the runs; put a password in RQ_REDIS_URL rather than here")
+    where.add_argument("--run-dir", metavar="PATH", type=Path, help="folder of a run with a private server")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--errors", action="store_true", help="the newest reports of RUN's workers, with tracebacks")
+    what.add_argument("--keys", metavar="KEY", nargs="?", const=ALL, help="all keys of RUN, or of all runs; with KEY its whole value, decoded")
+    what.add_argument("--doctor", action="store_true", help="check the server, the workers and this host; says how to mend what is wrong")
+    parser.add_argument("--watch", action="store_true", help="look again and again, until RUN has ended or Ctrl-C")
+    parser.add_argument("--every", metavar="SECONDS", help="time between looks of --watch, 0.2 to 3600 [default: 2]")
+    parser.add_argument("--json", action="store_true", help="print one JSON object; with --watch one a line")
+    parser.add_argument("--version", action="version", version=f"es-queue {es_queue.__version__}", help="show the version and end")
+    return checked(parser.parse_args(argv))
+
+
+def checked(given: argparse.Namespace) -> argparse.Namespace:
+    """The flags, as far as they go together. Raises UsageError."""
+    if given.run is not None:
+        checked_run_id(given.run)
+    if given.errors and given.run is None:
+        raise UsageError("--errors shows the reports of one run: es-status RUN --errors")
+    if given.keys not in (None, ALL):
+        checked_key(given.keys, given.run)
+    if given.watch and given.doctor:
+        raise UsageError("--watch and --doctor do not go together: the doctor looks once")
+    if given.every is not None and not given.watch:
+        raise UsageError("--every is the time between looks of --watch: give both, or neither")
+    every = finite(given.every) if given.every is not None else 2.0
+    if every is None or not EVERY[0] <= every <= EVERY[1]:
+        raise UsageError(f"--every is {printable(given.every, 60)!r}, but must be a number of seconds from {EVERY[0]:g} to {EVERY[1]:g}")
+    given.every = every
+    return given
+
+
+def status(given: argparse.Namespace, out: SafeStream) -> int:
+    """Show what was asked for; returns the exit code. Raises UsageError for an unknown run, RedisError where nothing can be read."""
+    if given.doctor:
+        from master.doctor.examine import doctor
+
+        return doctor(given, lambda: chosen_servers(given), out, as_json=given.json)
+    look = looker(given)
+    if given.watch:
+        return watch(look, out, given.every, as_json=given.json)
+    page = look()
+    show(page, out, as_json=given.json)
+    return page.code
+
+
+def looker(given: argparse.Namespace) -> Callable[[], Page]:
+    """What looks once and gives the page that was asked for; what it learnt of a run's history it keeps."""
+    history = History()
+
+    def look() -> Page:
+        # Chosen anew each time: a private server may have ended since, or begun.
+        with chosen_sources(given) as sources:
+            if given.keys is not None:
+                return page_of_keys(sources, given.run, given.keys)
+            if given.run is None:
+                return runs_page(sources.runs())
+            found = sources.find(given.run)
+            inside, told = found.look(history)
+            return errors_page(found.server, found.seen, inside) if given.errors else run_page(found.seen, inside, told)
+
+    return look
+
+
+def page_of_keys(sources: Sources, run: str | None, key: str) -> Page:
+    """All keys, or one. Raises UsageError for a run or a key that is not there."""
+    answers, _ = sources.asked(lambda server: (server, server.ask([("exists", RUNS if key == ALL else key)])[0]))
+    if key != ALL:
+        return key_page([server for server, there in answers if there], key)
+    page = keys_page([server for server, _ in answers], pattern_of(run))
+    if run is not None and not page.data["keys"] and sources.find(run).server is None:
+        return Page(page.data, (line(f"the keys of {run} stay with its server, which has ended"),))
+    return page
+
+
+if __name__ == "__main__":
+    sys.exit(main())

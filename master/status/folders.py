@@ -1,0 +1,114 @@
+"""Runs whose private server has ended: what their folders still tell, bounded and checked as if from anywhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from es_queue.commands import shown_command
+from es_queue.protocol.channel import FINISHED, RUNNING, STOPPED
+from es_queue.protocol.keys import RUN_ID
+from master.report import METRICS
+from master.status.history import History
+from master.status.observe import (
+    LONGEST_CONFIG,
+    LONGEST_VALUE,
+    MOST_RUNS,
+    PROGRESS,
+    SeenRun,
+    Texts,
+    json_object,
+    way_to,
+)
+from master.wording import finite
+
+CHECKPOINT = re.compile(r"generation-([0-9]{1,10})\.npz")
+#: What a summary and a generation's record call alike, and progress too.
+FROM_CONFIG = ("env", "strategy")
+
+
+class RunFolder:
+    """The folder of a run whose server does not run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.config = read_object(folder / "config.json")
+        self._summary = read_object(folder / "summary.json")
+        named = self._summary.get("run")
+        self._named = named if isinstance(named, str) and RUN_ID.fullmatch(named) else ""
+
+    @property
+    def run(self) -> str:
+        """The run's id: the summary's, else the folder's name; empty where neither can be one."""
+        return self._named or (self.folder.name if RUN_ID.fullmatch(self.folder.name) else "")
+
+    def may_be(self, run: str) -> bool:
+        """Whether the folder may be that run's: a folder of another name may be, unless its summary says otherwise."""
+        return bool(self.config) and run in (self._named or run, self._named)
+
+    def seen(self, run: str = "") -> SeenRun:
+        """The run as the folder tells it, under that id where one is given."""
+        run = run or self.run
+        command, way = shown_command("es-master"), way_to(self.folder)
+        return SeenRun(
+            run, f"{self.folder} (its server has ended)", f"{command} --resume {run}{way}", modified(self.folder / "config.json"),
+            False, self._progress(self.history.newest), purge=f"{command} --purge {run}{way}", on_disk=True,
+        )  # fmt: skip
+
+    @cached_property
+    def history(self) -> History:
+        """The end of metrics.jsonl."""
+        found = History()
+        found.read_file(self.folder / METRICS)
+        return found
+
+    def _progress(self, last: Mapping[str, Any]) -> Texts:
+        """Progress as Redis would hold it: settings, the last generation's record, then the summary."""
+        finished = self._summary.get("state") == FINISHED
+        settings = {name: self.config[name] for name in FROM_CONFIG if name in self.config}
+        known = {**settings, **last, **(self._summary if finished else {})}
+        progress = {name: str(known[name]) for name in PROGRESS if short(known.get(name))}
+        if "eval_mean" not in progress and self.history.evaluations:
+            progress["eval_mean"] = str(self.history.evaluations[-1][1])
+        progress["state"] = FINISHED if finished else STOPPED if self._left_in_order(last) else RUNNING
+        updated = modified(self.folder / METRICS)
+        return progress if updated is None else {**progress, "updated": str(updated)}
+
+    def _left_in_order(self, last: Mapping[str, Any]) -> bool:
+        """A master that goes in order saves the open generation, which is later than the last one that closed."""
+        saved = [int(match[1]) for path in (self.folder / "checkpoints").glob("generation-*.npz") if (match := CHECKPOINT.fullmatch(path.name))]
+        closed = finite(last.get("generation"))
+        return bool(saved) and (closed is None or max(saved) > closed)
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file of a sane size; empty for anything else."""
+    try:
+        if not path.is_file():
+            return {}
+        with path.open("rb") as file:
+            data = file.read(LONGEST_CONFIG + 1)
+    except OSError:
+        return {}
+    return json_object(data) if len(data) <= LONGEST_CONFIG else {}
+
+
+def short(value: object) -> bool:
+    """Whether a value of JSON is a number or a short text."""
+    return finite(value) is not None or (isinstance(value, str) and 0 < len(value) <= LONGEST_VALUE)
+
+
+def modified(path: Path) -> float | None:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return None
+
+
+def newest_folders(folders: list[Path]) -> list[RunFolder]:
+    """Those that hold a configuration, the newest first; not more than fit a list."""
+    folders = sorted(folders, key=lambda one: -(modified(one / "config.json") or 0.0))[:MOST_RUNS]
+    return [found for one in folders if (found := RunFolder(one)).config]

@@ -1,0 +1,98 @@
+"""How a run fares: healthy, stalled, orphaned, failed or done, with the reason and the exit code of es-status."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from es_queue.protocol.channel import FAILED, FINISHED, PAUSED, RUNNING, STOPPED, STOPPING
+from master.status.observe import ORPHANED, Inside, SeenRun
+from master.wording import duration, finite, printable
+
+HEALTHY, STALLED, DONE = "healthy", "stalled", "done"
+#: What es-status RUN ends with.
+EXIT_CODES = {HEALTHY: 0, DONE: 10, STALLED: 11, ORPHANED: 12, FAILED: 13}
+
+#: A run in which nothing counted for so long, and for so many usual generations, is stalled.
+STALLED_SECONDS = 60.0
+STALLED_GENERATIONS = 10.0
+
+
+@dataclass(frozen=True)
+class Health:
+    """word: one of EXIT_CODES; why: what is wrong or worth knowing, mostly nothing."""
+
+    word: str
+    why: str = ""
+
+    @property
+    def code(self) -> int:
+        return EXIT_CODES[self.word]
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more will come of the run unless somebody resumes it."""
+        return self.word in (DONE, FAILED)
+
+
+def health_of(seen: SeenRun, inside: Inside | None = None, usual: float | None = None) -> Health:
+    """The health of a run; ``usual``: seconds that a generation usually waits for its answers, None where unknown.
+
+    Ages are differences of two times of the master's own clock, never of ours.
+    """
+    state, why = seen.state, printable(seen.progress.get("why", ""))
+    if state == FAILED:
+        return Health(FAILED, why)
+    if state in (FINISHED, STOPPED):
+        return Health(DONE, why)
+    if state == ORPHANED:
+        return Health(ORPHANED, "its master ended without leaving it in order" if seen.on_disk else "nobody holds its lease: its master has ended, or cannot reach Redis")
+    if not seen.leased:
+        return Health(ORPHANED, "its master has ended before the first generation") if seen.configured else Health(DONE, "its keys have expired")
+    if state == PAUSED:
+        return Health(HEALTHY, paused_by(seen.progress))
+    if "state" in seen.progress and state not in (RUNNING, STOPPING):
+        return Health(STALLED, f"its state is {printable(state, 40)}, which no master writes: look at es-status --keys")
+    return _of_running(seen.progress, inside, usual)
+
+
+def paused_by(progress: Mapping[str, str]) -> str:
+    who = progress.get("paused_by", "")
+    return f"paused by {printable(who, 100)}" if who else ""
+
+
+def silence(progress: Mapping[str, str]) -> float | None:
+    """Seconds without an answer that counted, None where the master does not say."""
+    updated, answered = finite(progress.get("updated")), finite(progress.get("answered_at"))
+    return None if updated is None or answered is None else max(0.0, updated - answered)
+
+
+def _of_running(progress: Mapping[str, str], inside: Inside | None, usual: float | None) -> Health:
+    """A run with a master: what keeps answers away is said at once, and is a stall when it lasts."""
+    age = silence(progress) or 0.0
+    usual = usual if usual is not None else finite(progress.get("seconds_wait"))
+    cause = nobody_works(progress, inside)
+    stalled = age > STALLED_SECONDS if cause else age > max(STALLED_SECONDS, STALLED_GENERATIONS * (usual or 0.0))
+    if not stalled:
+        return Health(HEALTHY, cause)
+    since = f"no answer counted for {duration(age)}"
+    wait = "" if usual is None else f", though a generation usually waits {usual_wait(usual)}"
+    return Health(STALLED, f"{since}: {cause}" if cause else f"{since}{wait}")
+
+
+def usual_wait(seconds: float) -> str:
+    return duration(seconds) if seconds >= 1 else "less than a second"
+
+
+def nobody_works(progress: Mapping[str, str], inside: Inside | None) -> str:
+    """Why no answers can come; empty while a worker is there that could send one."""
+    living = {} if inside is None else inside.workers
+    refusing = [about for about in living.values() if "refuses" in about]
+    if len(refusing) < len(living) or (not living and (finite(progress.get("workers")) or 0) > 0):
+        return ""
+    if refusing:
+        first = refusing[0]
+        what = "the only worker refuses" if len(refusing) == 1 else f"all {len(refusing)} workers refuse"
+        return f"{what}; {printable(first.get('host', 'one'), 60)} says: {printable(first['refuses'])}"
+    queue = progress.get("queue") or "default"
+    return f"no worker is here; start rq worker on the same Redis, queue {printable(queue, 60)}"

@@ -1,0 +1,109 @@
+"""What a run's history tells: the evaluation curve, and how long a generation usually waits."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections import deque
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from es_queue.protocol.keys import RunKeys
+from master.status.observe import LONGEST_VALUE, Server, text
+from master.wording import finite
+
+#: Read so many entries at most, in pieces, until there are so many evaluations.
+MOST_EVALUATIONS = 500
+MOST_ENTRIES = 5000
+PIECE = 250
+#: A stream as large as this is not one of ours: ten thousand generations take a third of it.
+MOST_BYTES = 64 * 2**20
+#: So many newest generations say what is usual.
+RECENT = 50
+METRICS_BYTES = 4 * 2**20
+
+
+class History:
+    """The newest generations of one run; ``follow`` fetches only what is new since it was called before.
+
+    evaluations: (generation, mean return), oldest first; waits: seconds that the newest generations waited;
+    newest: the last record
+    """
+
+    def __init__(self) -> None:
+        self.evaluations: deque[tuple[float, float]] = deque(maxlen=MOST_EVALUATIONS)
+        self.waits: deque[float] = deque(maxlen=RECENT)
+        self.newest: Mapping[str, Any] = {}
+        self._last = ""
+
+    @property
+    def usual(self) -> float | None:
+        """Median seconds that a generation waited for its answers; None before there was one."""
+        return statistics.median(self.waits) if self.waits else None
+
+    def follow(self, server: Server, run: str) -> None:
+        """Read what is new of the run's stream; one that is too large for ours is left alone."""
+        key = RunKeys(run).history
+        entries, size = server.ask([("xlen", key), ("memory_usage", key, 0)])
+        if not entries or not size or size > MOST_BYTES:
+            return
+        fresh = list(reversed(self._newest(server, key)))
+        if fresh:
+            self._last = fresh[-1][0]
+        self.add(fields for _, fields in fresh)
+
+    def _newest(self, server: Server, key: str) -> list[tuple[str, dict[str, str]]]:
+        """Entries after the last one seen, newest first."""
+        found: list[tuple[str, dict[str, str]]] = []
+        least, highest, evaluations = f"({self._last}" if self._last else "-", "+", 0
+        while len(found) < MOST_ENTRIES and evaluations < MOST_EVALUATIONS:
+            (piece,) = server.ask([("xrevrange", key, highest, least, PIECE)])
+            entries = [(text(name), entry_of(fields)) for name, fields in piece or ()]
+            found += entries
+            evaluations += sum("eval_mean" in fields for _, fields in entries)
+            if len(entries) < PIECE:
+                break
+            highest = f"({entries[-1][0]}"
+        return found
+
+    def read_file(self, metrics: Path) -> None:
+        """Take the end of a metrics.jsonl in, as far as there is one."""
+        self.add(_records(metrics))
+
+    def add(self, records: Iterable[Mapping[str, Any]]) -> None:
+        """Records in order; of a generation that came twice the last counts."""
+        for record in records:
+            self.newest = record
+            mean, generation, wait = (finite(record.get(name)) for name in ("eval_mean", "generation", "seconds_wait"))
+            if mean is not None:
+                while self.evaluations and generation is not None and self.evaluations[-1][0] >= generation:
+                    self.evaluations.pop()
+                self.evaluations.append((-1.0 if generation is None else generation, mean))
+            if wait is not None and wait >= 0:
+                self.waits.append(wait)
+
+
+def entry_of(fields: Mapping[bytes, bytes]) -> dict[str, str]:
+    """An entry's short fields as text."""
+    return {text(name): text(value) for name, value in (fields or {}).items() if len(value) <= LONGEST_VALUE and len(name) <= LONGEST_VALUE}
+
+
+def _records(path: Path) -> Iterable[dict[str, Any]]:
+    """The JSON objects at the end of a file of lines; lines that are none are passed over."""
+    if not path.is_file():
+        return
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - METRICS_BYTES))
+            lines = file.read(METRICS_BYTES).splitlines()
+    except OSError:
+        return
+    for line in lines[1:] if size > METRICS_BYTES else lines:
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(found, dict):
+            yield found

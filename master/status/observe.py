@@ -1,0 +1,273 @@
+"""What Redis says of runs, read without writing a byte, and without believing any of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from shlex import quote
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import redis
+
+from es_queue.commands import shown_command
+from es_queue.errors import RedisError, UsageError
+from es_queue.protocol.channel import PAUSED, RUNNING, STOPPING
+from es_queue.protocol.connection import OUTAGES, client_from_url, safe_name
+from es_queue.protocol.keys import RUN_ID, RUNS, RunKeys
+from master.household.embedded import EmbeddedServer
+from master.lease import host_of
+from master.wording import finite
+
+ORPHANED = "orphaned"
+NEEDS_A_MASTER = (RUNNING, PAUSED, STOPPING)
+
+#: More of anything than this is not shown; nothing that es-queue writes comes near.
+MOST_RUNS = 200
+MOST_WORKERS = 1000
+MOST_REASONS = 50
+LONGEST_VALUE = 1000
+LONGEST_NAME = 200
+LONGEST_CONFIG = 2**20
+ASKED_AT_ONCE = 5000
+
+PROGRESS = (
+    "state", "stage", "env", "strategy", "publication", "generation", "answered", "episodes", "env_steps", "steps_per_second",
+    "reward_mean", "reward_max", "return_mean", "return_std", "return_max", "cut_fraction", "eval_mean", "eval_best",
+    "confirm_mean", "workers", "eta", "digest", "updated", "why", "answered_at", "seconds", "seconds_wait", "queue", "paused_by",
+    "changed", "recovered", "reissued", "late", "duplicate", "lost_steps", "eval_steps", "step_limit", "recoveries",
+    "eval_std", "eval_min", "eval_episodes",
+)  # fmt: skip
+ABOUT_WORKER = (
+    "host", "pid", "rq_name", "backend", "numerics", "block", "steps", "steps_per_second", "late", "blocks", "refuses",
+    "generation", "joined", "python", "beat_ttl", "noise", "threads", "versions", "box2d", "envpool", "packages",
+)  # fmt: skip
+
+Texts = dict[str, str]
+# What no later answer will mend: the whole look at the server fails.
+FATAL = (*OUTAGES, redis.exceptions.AuthenticationError, redis.exceptions.NoPermissionError)
+
+
+@dataclass(frozen=True)
+class SeenRun:
+    """A run as its keys, or its folder, tell it. leased: some master holds it; holder: that master's host and pid.
+
+    resume, purge: the commands that would go on with it and remove it; on_disk: nothing but its folder is left;
+    configured: whether its configuration is still there.
+    """
+
+    run: str
+    server: str
+    resume: str
+    started: float | None
+    leased: bool
+    progress: Texts
+    purge: str = ""
+    holder: str = ""
+    on_disk: bool = False
+    configured: bool = True
+
+    @property
+    def state(self) -> str:
+        """The stored state; ``orphaned`` where it wants a master and has none."""
+        stored = self.progress.get("state", "unknown")
+        return ORPHANED if stored in NEEDS_A_MASTER and not self.leased else stored
+
+
+@dataclass(frozen=True)
+class Inside:
+    """The rest of what is known of one run.
+
+    workers: the living, by id; ever: how many ever claimed; errors: reports of workers; requests: those that the
+    master has not taken yet; left: seconds until a worker's beat lapses; config: the settings, as far as they are
+    a JSON object.
+    """
+
+    workers: dict[str, Texts]
+    ever: int
+    errors: int
+    refused: dict[str, int] = field(default_factory=dict)
+    requests: int = 0
+    left: dict[str, float] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
+
+    def silence(self, worker: str) -> float | None:
+        """Seconds since a worker was last heard of; None where it does not say how long a beat lasts."""
+        lasts = finite(self.workers.get(worker, {}).get("beat_ttl"))
+        left = self.left.get(worker)
+        return None if lasts is None or left is None else round(max(0.0, lasts - left), 3)
+
+
+class Server:
+    """One server, looked at by read-only commands. ``way`` are the flags by which es-master finds it again.
+
+    folder: the run folder of a private server. Every method raises RedisError in one sentence, which never holds
+    the password.
+    """
+
+    def __init__(self, url: str, way: str, folder: Path | None = None) -> None:
+        self._client: Any = client_from_url(url)
+        self.name = safe_name(url)
+        self.folder = folder
+        self._way = way
+
+    def runs(self) -> list[SeenRun]:
+        """The newest runs, newest first."""
+        (listed,) = self.ask([("zrevrange", RUNS, 0, MOST_RUNS - 1, True)])
+        found = [(text(member), finite(score)) for member, score in listed or ()]
+        return self._seen([(run, started) for run, started in found if RUN_ID.fullmatch(run)])
+
+    def find(self, run: str) -> SeenRun | None:
+        """One run, listed or not; None where the server knows nothing of it."""
+        (started,) = self.ask([("zscore", RUNS, run)])
+        (seen,) = self._seen([(run, finite(started))])
+        return seen if seen.progress or started is not None else None
+
+    def inside(self, run: str) -> Inside:
+        """Workers, refusals, settings, and the numbers of errors and requests of a run."""
+        own = RunKeys(run)
+        questions = [("scard", own.workers), ("llen", own.errors), ("hlen", own.refused), ("llen", own.commands)]
+        ever, errors, reasons, requests = self.ask(questions)
+        names = self._names(own.workers) if ever else []
+        hashes = self._hashes([own.worker(name) for name in names], ABOUT_WORKER)
+        living = {name: about for name, about in zip(names, hashes, strict=True) if about}
+        beats = zip(living, self.ask(("pttl", own.worker(name)) for name in living), strict=True)
+        left = {name: milliseconds / 1000 for name, milliseconds in beats if milliseconds is not None and milliseconds >= 0}
+        refused = self._refused(own.refused) if 0 < (reasons or 0) <= MOST_REASONS else {}
+        return Inside(living, ever or 0, errors or 0, refused, requests or 0, left, json_object(self.string(own.config, LONGEST_CONFIG)))
+
+    def string(self, key: str, longest: int) -> bytes | None:
+        """A string's bytes; None where it is missing, of another type, or longer than ``longest``."""
+        (length,) = self.ask([("strlen", key)])
+        if not length or length > longest:
+            return None
+        (value,) = self.ask([("getrange", key, 0, longest - 1)])  # it may have grown meanwhile
+        return value if isinstance(value, bytes) else None
+
+    def scan(self, pattern: str, steps: int, most: int) -> tuple[list[bytes], bool]:
+        """Names of keys that match a pattern, in order, and whether these are all; looks at most at 1000 a step."""
+        cursor, found = 0, set[bytes]()
+        for _ in range(steps):
+            answer = self.ask([("scan", cursor, pattern, 1000)])[0]
+            if answer is None:
+                break
+            cursor = int(answer[0])
+            found.update(answer[1])
+            if cursor == 0 or len(found) > most:
+                break
+        return sorted(found)[:most], cursor == 0 and len(found) <= most
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _seen(self, runs: Sequence[tuple[str, float | None]]) -> list[SeenRun]:
+        own = [RunKeys(run) for run, _ in runs]
+        leases = self.ask(("exists", one.master) for one in own)
+        configs = self.ask(("exists", one.config) for one in own)
+        holders = self.ask(("getrange", one.master, 0, LONGEST_NAME - 1) for one in own)
+        hashes = self._hashes([one.progress for one in own], PROGRESS)
+        command = shown_command("es-master")
+        return [
+            SeenRun(
+                run, self.name, f"{command} --resume {run}{self._way}", started, bool(lease), progress,
+                f"{command} --purge {run}{self._way}", host_of(text(holder or b"")), configured=bool(config),
+            )
+            for (run, started), lease, config, holder, progress in zip(runs, leases, configs, holders, hashes, strict=True)
+        ]  # fmt: skip
+
+    def _names(self, key: str) -> list[str]:
+        """Members of a set, in order; not more than fit a screen, none that could not be a worker's id."""
+        try:
+            members = [text(member) for member in islice(self._client.sscan_iter(key, count=500), MOST_WORKERS)]
+        except redis.exceptions.RedisError as error:
+            raise self._sentence(error) from None
+        return sorted(name for name in set(members) if len(name) <= LONGEST_NAME)
+
+    def _refused(self, key: str) -> dict[str, int]:
+        (reasons,) = self.ask([("hkeys", key)])
+        names = [text(one) for one in reasons or () if len(one) <= LONGEST_NAME]
+        (counts,) = self._hashes([key], names)
+        return {name: int(number) for name, count in counts.items() if (number := finite(count)) is not None}
+
+    def _hashes(self, names: Sequence[str], fields: Sequence[str]) -> list[Texts]:
+        """The fields of each hash that are there and of a sane length: a hostile value is never fetched."""
+        lengths = iter(self.ask([("hstrlen", name, one) for name in names for one in fields]))
+        wanted = [[one for one in fields if 0 < (next(lengths) or 0) <= LONGEST_VALUE] for _ in names]
+        values = iter(self.ask([("hmget", name, some) for name, some in zip(names, wanted, strict=True) if some]))
+        return [
+            {one: text(value) for one, value in zip(some, next(values) or (), strict=False) if value is not None} if some else {}
+            for some in wanted
+        ]
+
+    def ask(self, questions: Iterable[tuple[Any, ...]]) -> list[Any]:
+        """The answers to commands of redis-py, in order; None where a key is of another type than it should be."""
+        waiting, answers = list(questions), []
+        for start in range(0, len(waiting), ASKED_AT_ONCE):
+            answers += self._answers(waiting[start : start + ASKED_AT_ONCE])
+        return answers
+
+    def _answers(self, questions: Sequence[tuple[Any, ...]]) -> list[Any]:
+        pipeline = self._client.pipeline(transaction=False)
+        for command, *arguments in questions:
+            getattr(pipeline, command)(*arguments)
+        try:
+            answers = pipeline.execute(raise_on_error=False)
+        except (redis.exceptions.RedisError, OSError) as error:
+            raise self._sentence(error) from None
+        for one in answers:
+            if isinstance(one, FATAL):
+                raise self._sentence(one)
+        return [None if isinstance(one, Exception) else one for one in answers]
+
+    def _sentence(self, error: Exception) -> RedisError:
+        reason = str(error).strip().split("\n")[0][:200] or type(error).__name__
+        if isinstance(error, redis.exceptions.NoPermissionError):
+            return RedisError(f"Redis at {self.name} lets this user read too little ({reason}); it needs +@read on es:*")
+        if isinstance(error, redis.exceptions.AuthenticationError) and ("HELLO" in reason or "NOAUTH" in reason):
+            return RedisError(f"Redis at {self.name} wants a password: put it into the URL, in RQ_REDIS_URL")
+        if isinstance(error, redis.exceptions.AuthenticationError):
+            return RedisError(f"Redis at {self.name} refused the user or password ({reason}); check RQ_REDIS_URL or --redis-url")
+        return RedisError(f"Redis at {self.name} cannot be read ({reason})")
+
+
+def text(data: object) -> str:
+    """Bytes as text, whatever they are."""
+    return data.decode("utf-8", "replace") if isinstance(data, bytes) else str(data)
+
+
+def json_object(data: bytes | None) -> dict[str, Any]:
+    """The JSON object that bytes hold; empty for anything else."""
+    try:
+        found = json.loads(data or b"")
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def named_server(url: str, given_by_flag: bool) -> Server:
+    """The server of a URL. es-master needs the flag again, unless the environment names it or it holds a secret."""
+    try:
+        shown = safe_name(url)
+    except ValueError:  # the server's own complaint about the URL is the better one
+        shown = url
+    secret = shown != url or "?" in url
+    return Server(url, f" --redis-url {quote(shown)}" if given_by_flag and not secret else "")
+
+
+def private_server(run_dir: Path) -> Server:
+    """The private server of a run's folder. Raises RedisError where none runs."""
+    if not run_dir.is_dir():
+        raise UsageError(f"run-dir {run_dir} is no folder")
+    url = EmbeddedServer(run_dir / "redis").url
+    parts = urlsplit(url)
+    if parts.scheme == "unix" and not Path(unquote(parts.path)).is_socket():
+        raise RedisError(f"no private server runs in {run_dir}: its master has ended, or the run used a Redis that was named to it (give --redis-url)")
+    return Server(url, way_to(run_dir), run_dir)
+
+
+def way_to(run_dir: Path) -> str:
+    """The flag by which es-master finds a run's folder; none is needed for one of ./runs."""
+    return "" if run_dir.parent == Path("runs") else f" --run-dir {quote(str(run_dir))}"

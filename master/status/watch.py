@@ -1,0 +1,155 @@
+"""es-status --watch: the same page again and again, in place on a terminal, until the run or the watcher ends it."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from es_queue.errors import EsQueueError
+from master.console import SafeStream
+from master.status.page import (
+    BAD,
+    FAINT,
+    Page,
+    console_of,
+    drawn,
+    is_terminal,
+    line,
+    plain_lines,
+    show,
+    show_json,
+)
+from master.wording import duration, printable
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+#: How often a terminal is asked whether its size has changed.
+RESIZE_SECONDS = 0.2
+
+
+def watch(look: Callable[[], Page], out: SafeStream, every: float, *, as_json: bool, wait: Callable[[float], None] = time.sleep) -> int:
+    """Show what ``look`` finds every so many seconds until that is over; returns the last page's code.
+
+    The first look must succeed; after that a server that does not answer is said on the page and asked again.
+    Raises KeyboardInterrupt, also for SIGTERM and SIGHUP, so that the terminal is left in order.
+    """
+    with interruptible(), screen(out, as_json=as_json) as screened:
+        page = last = look()
+        seen = time.monotonic()
+        while True:
+            screened.show(page)
+            if page.over or out.silent:
+                return page.code
+            screened.rest(every, wait)
+            try:
+                page = last = look()
+                seen = time.monotonic()
+            except EsQueueError as error:
+                page = troubled(last, error, time.monotonic() - seen, every)
+
+
+def troubled(last: Page, error: EsQueueError, seconds: float, every: float) -> Page:
+    """The last page under the reason why there is no newer one."""
+    said = printable(error)
+    head = (line(said, BAD), line(f"what follows was seen {duration(seconds)} ago; looking again every {every:g} s", FAINT), line(""))
+    return replace(last, parts=(*head, *last.parts), data={**last.data, "trouble": said})
+
+
+class Pages:
+    """Pages one below the other, for pipes: an empty line between them."""
+
+    def __init__(self, out: SafeStream) -> None:
+        self._out, self._first = out, True
+
+    def show(self, page: Page) -> None:
+        self._out.line("\n".join([*([] if self._first else [""]), *plain_lines(page)]))
+        self._first = False
+
+    def rest(self, seconds: float, wait: Callable[[float], None]) -> None:
+        wait(seconds)
+
+
+class JsonLines(Pages):
+    """One JSON object a line."""
+
+    def show(self, page: Page) -> None:
+        show_json(page.data, self._out)
+
+
+class Drawn(Pages):
+    """One page that is redrawn in place; the last one stays, whole, when the watch ends."""
+
+    def __init__(self, out: SafeStream) -> None:
+        super().__init__(out)
+        self._console = console_of(out)
+        self._live: Live | None = None
+        self._page: Page | None = None
+        self._size: Any = None
+
+    def show(self, page: Page) -> None:
+        from rich.live import Live
+
+        self._page = page
+        if self._console.size != self._size:  # lines of another width are wrapped elsewhere: begin on an empty screen
+            self._end_live()
+            if self._size is not None:
+                self._console.clear()
+            self._size = self._console.size
+        if self._live is None:
+            self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="crop", transient=True, redirect_stdout=False, redirect_stderr=False)
+            self._live.start()
+        self._live.update(drawn(page, self._console), refresh=True)
+
+    def rest(self, seconds: float, wait: Callable[[float], None]) -> None:
+        ends = time.monotonic() + seconds
+        while (left := ends - time.monotonic()) > 0:
+            wait(min(RESIZE_SECONDS, left))
+            if self._page is not None and self._console.size != self._size:
+                self.show(self._page)
+
+    def _end_live(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def close(self) -> None:
+        self._end_live()
+        if self._page is not None:
+            show(self._page, self._out, as_json=False)
+
+
+@contextmanager
+def screen(out: SafeStream, *, as_json: bool) -> Iterator[Pages]:
+    """The way to show pages that fits the stream."""
+    if as_json or not is_terminal(out):
+        yield JsonLines(out) if as_json else Pages(out)
+        return
+    drawing = Drawn(out)
+    try:
+        yield drawing
+    finally:
+        drawing.close()
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """SIGTERM and a closed terminal end the watch as Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    former = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)

@@ -1,0 +1,1 @@
+"""es-master --seeds: one run per seed over the same workers."""

@@ -1,0 +1,113 @@
+"""The one server and the one set of local workers that all runs of a study share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rq.worker_registration import WORKERS_BY_QUEUE_KEY
+
+from es_queue.commands import shown_command
+from es_queue.errors import RedisError
+from es_queue.protocol import keys
+from es_queue.protocol.connection import (
+    ANY_ERROR,
+    client_from_url,
+    holds_secret,
+    refuse_unfit,
+    safe_name,
+    short,
+)
+from master.household.embedded import EmbeddedServer
+from master.household.listen import directions, settled
+from master.household.local_workers import LocalWorkers, default_workers
+from master.options import Launch
+
+
+class SharedHousehold:
+    """Server and workers for a study in ``folder``; all of it in the main thread, to which children are bound."""
+
+    def __init__(self, launch: Launch, folder: Path, note: Callable[[str], None]) -> None:
+        self._launch, self._folder, self._note = launch, folder, note
+        self._server: EmbeddedServer | None = None
+        self._workers: LocalWorkers | None = None
+        self._count = self._stale = 0
+        self.url = launch.redis_url or ""
+
+    @property
+    def private(self) -> bool:
+        return self._launch.redis_url is None
+
+    def start(self) -> None:
+        """Have a server that is fit for runs, and the workers. Raises RedisError or RunFolderError."""
+        if self.private:
+            folder = self._folder / "redis"
+            self._server = EmbeddedServer(folder, listen=None if self._launch.listen is None else settled(self._launch.listen, folder))
+            self._server.start()
+            self.url = self._server.url
+        self._client = client_from_url(self.url)
+        refuse_unfit(self._client, self.name)
+        self._stale = self._registered() if self.private else 0
+        self._count = (default_workers() if self.private else 0) if self._launch.workers is None else self._launch.workers
+        if self._count:
+            self._workers = LocalWorkers(self._count, self._launch.queue, self.url, self._folder / "logs", self._launch.noise_dir)
+            self._workers.start()
+
+    @property
+    def name(self) -> str:
+        """The server as people may see it, without a password."""
+        return safe_name(self.url)
+
+    def about(self) -> dict[str, str]:
+        """Where it all is, and how people watch and how workers join."""
+        queue = "" if self._launch.queue == "default" else f" {self._launch.queue}"
+        watch, rq = (f" --run-dir {self._folder}", shown_command("rq")) if self.private else (self.flag("--redis-url"), "rq")
+        about = {"redis": self.name, "folder": str(self._folder), "watch": f"{shown_command('es-status')}{watch}", "join": f"{rq} worker{self.flag('--url')}{queue}"}
+        if self._server is not None:
+            about |= directions(self._server.folder, self._server.socket_path, self._launch.queue)
+        return about
+
+    def flag(self, name: str) -> str:
+        """How a command is told the server; a URL with a secret belongs into RQ_REDIS_URL, so it has no flag."""
+        return f" {name} {self.url}" if not holds_secret(self.url) else " (RQ_REDIS_URL must hold this server's URL there)"
+
+    def tick(self) -> None:
+        """Start again what has ended."""
+        if self._server is not None and self._server.ensure():
+            self._note("the private server had ended and was started again")
+        for number in self._workers.supervise() if self._workers is not None else ():
+            self._note(f"local worker {number} had ended and was started again")
+
+    def places(self) -> int:
+        """How many runs can have a worker each: as many as listen to the queue; our own count from the start; at least 1.
+
+        What a private server knew when it was started are workers that ended with the study before.
+        """
+        return max(1, self._count, self._registered() - self._stale)
+
+    def _registered(self) -> int:
+        try:
+            found: Any = self._client.scard(WORKERS_BY_QUEUE_KEY % self._launch.queue)
+        except ANY_ERROR:
+            return 0
+        return int(found)
+
+    def holds(self, run: str) -> bool:
+        """Whether the server has a checkpoint of the run. Raises RedisError when it does not answer."""
+        try:
+            return bool(self._client.exists(keys.RunKeys(run).checkpoint))
+        except ANY_ERROR as error:
+            raise RedisError(f"Redis at {self.name} does not say what it holds of run {run}: {short(error)}") from None
+
+    def stop(self) -> None:
+        """End workers and server in order."""
+        if self._workers is not None:
+            self._workers.stop()
+        if self._server is not None:
+            self._server.stop()
+
+    def kill(self) -> None:
+        """End the workers without waiting for them; the kernel ends the private server with this process."""
+        if self._workers is not None:
+            self._workers.kill()
