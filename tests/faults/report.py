@@ -40,29 +40,33 @@ def table(rows: list[Row]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def written(text: str, rows: list[Row], seconds: float) -> str:
-    """The page with its table replaced."""
+def written(text: str, rows: list[Row], names: list[str]) -> str:
+    """The page with these rows in its table; lines of other scenarios that there still are stay as they were."""
     when = time.strftime("%Y-%m-%d", time.gmtime())
-    about = f"Written {when} on {os.cpu_count()} cores ({platform.machine()}, Python {platform.python_version()}) in {seconds / 60:.0f} min."
+    about = f"Last written {when} on {os.cpu_count()} shared cores ({platform.machine()}, Python {platform.python_version()})."
     before, _, rest = text.partition(BEGIN)
-    return f"{before}{BEGIN}\n\n{about}\n\n{table(rows)}\n\n{END}{rest.partition(END)[2]}"
+    old, _, after = rest.partition(END)
+    lines = {line.split(" | ")[0].removeprefix("| "): line for line in old.splitlines() if line.startswith("| ")}
+    lines |= {row.fault: f"| {' | '.join(row.cells())} |" for row in rows}
+    body = "\n".join([*table([]).splitlines(), *(lines[name] for name in names if name in lines)])
+    return f"{before}{BEGIN}\n\n{about}\n\n{body}\n\n{END}{after}"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults.report", description=__doc__)
     parser.add_argument("--full", action="store_true", help="inject as often as the page says")
     parser.add_argument("--only", default="", help="only scenarios whose name has this text")
-    parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE.name}")
+    parser.add_argument("--write", action="store_true", help=f"put the rows into the table of {PAGE.name}")
     given = parser.parse_args()
     load()
-    rows, began = [], time.monotonic()
+    rows: list[Row] = []
     for one in SCENARIOS.values():
         if given.only in one.name:
             rows.append(played(one, one.full if given.full else one.quick))
             print(" | ".join(rows[-1].cells()), flush=True)
     print("\n" + table(rows))
     if given.write:
-        PAGE.write_text(written(PAGE.read_text(), rows, time.monotonic() - began))
+        PAGE.write_text(written(PAGE.read_text(), rows, list(SCENARIOS)))
     return 0 if all(row.sound or row.remark.startswith("not played") for row in rows) else 1
 
 

@@ -8,7 +8,6 @@ import pytest
 
 from tests.faults.scenario import Scenario, arena, load
 
-
 #: A few of each kind are in the fast tier; all the others are marked slow.
 FAST = (
     "worker killed while", "RQ worker killed", "worker asleep", "master killed: before publish", "master killed: mid-collect",
