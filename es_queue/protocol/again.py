@@ -45,7 +45,9 @@ class Again:
         self._ended: deque[float] = deque(maxlen=OUTAGES_KEPT)
 
     def ended(self) -> list[float]:
-        """The seconds that each outage lasted that ended since the last call."""
+        """The seconds that each outage lasted that ended since the last call; none while another one is under way."""
+        if self._since is not None:
+            return []
         seconds = list(self._ended)
         self._ended.clear()
         return seconds

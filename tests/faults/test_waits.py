@@ -85,7 +85,7 @@ def line(hasty: None, redis_place: RedisPlace, valkey_url: str) -> Iterator[tupl
 MASTERS: dict[str, Callable[[MasterChannel], object]] = {
     "epoch": lambda one: one.epoch(),
     "lease_holder": lambda one: one.lease_holder(),
-    "state": lambda one: one.state(),
+    "shown": lambda one: one.shown("state"),
     "stage": lambda one: one.stage(P1, bytes(2**20)),
     "publish": lambda one: one.publish(TOKEN, Publish(P0, b"task", (), "{}", {"state": RUNNING})),
     "extend": lambda one: one.extend(TOKEN, P0, [block(4, 8)]),

@@ -40,6 +40,15 @@ def test_what_failed_in_other_hands_and_then_here_is_one_outage() -> None:
     assert (again.outages, len(again.ended())) == (2, 1)
 
 
+def test_what_ended_is_told_when_nothing_is_under_way() -> None:
+    again = Again(5)
+    again(failing(AWAY))
+    again.refused(FULL)
+    assert again.ended() == []
+    again.refused("")
+    assert len(again.ended()) == 2
+
+
 def test_an_outage_begins_with_the_command_that_first_failed() -> None:
     lasted: list[float] = []
     again = Again(5, lasted.append)

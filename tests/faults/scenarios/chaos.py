@@ -8,9 +8,11 @@ import random
 import signal
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import redis
 
 from master.household.embedded import EmbeddedServer
 from master.household.locks import pid_in
@@ -20,7 +22,9 @@ from tests.integration.processes import NERVOUS, Started, marked, wait_for
 WORKERS = 2
 #: About a third of a second a generation on two quiet cores.
 LOAD: dict[str, Any] = {**RUN, "population": 16, "step_limit": "400", "min_steps": 4000, "eval_every": 10}
-GENERATIONS_A_SECOND = 2
+GENERATIONS_A_SECOND = 3
+#: The dead are missed soon, so that what a kill costs is the start of what takes their place.
+CLOCKS = replace(NERVOUS, lease=1.0, renew=0.1, beat_ttl=0.5, beat=0.1, reconcile=0.1)
 KINDS = ("worker", "worker", "master", "server")
 LOOK_SECONDS = 0.3
 LONGEST = 600.0
@@ -34,16 +38,15 @@ class Ring:
         self.server = EmbeddedServer(arena.folder / run)
         self.server.start()
         arena.stack.callback(self.server.stop)
-        self.url, self.restart = self.server.url, Stopwatch()
+        self.url = self.server.url
         self.workers = [self._worker() for _ in range(WORKERS)]
-        self.master, self.seen = arena.started(run, self.url, values)
-        wait_for(lambda: len(self.seen.workers()) == WORKERS and self.seen.generation() >= 0, "all work")
-        self.ready = self.restart.seconds()
+        self.master, self.seen = arena.started(run, self.url, values, clocks=CLOCKS)
+        wait_for(lambda: self.seen.generation() > 0 and len(self.seen.workers()) == WORKERS, "all work")
         self.watch, self.cpu = Stopwatch(), Cpu(arena.processes.mark)
         self.before = self.cpu.seconds()
 
     def _worker(self) -> Started:
-        return self.arena.processes.worker(self.url, clocks=NERVOUS)
+        return self.arena.processes.worker(self.url, clocks=CLOCKS)
 
     def supervise(self) -> None:
         self.cpu.look()
@@ -51,7 +54,7 @@ class Ring:
         self.workers = [one if one.process.poll() is None else self._worker() for one in self.workers]
         code = self.master.process.poll()
         if code == -signal.SIGKILL:
-            self.master = self.arena.processes.master("--resume", self.run, "--json", url=self.url, clocks=NERVOUS)
+            self.master = self.arena.processes.master("--resume", self.run, "--json", url=self.url, clocks=CLOCKS)
         else:
             assert code in (None, 0), self.master.said()[-3000:]
 
@@ -77,6 +80,27 @@ class Ring:
         for pid in filter(None, doomed):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+    def restart(self, what: str) -> float:
+        """Kill one; seconds until all work again and a generation has closed."""
+        watch, done = Stopwatch(), self.seen.generation()
+        self.kill(what, random.Random(0))
+
+        def as_before() -> bool:
+            self.supervise()
+            with suppress(redis.exceptions.ConnectionError):  # the server may just be gone
+                living = [about for about in self.seen.workers().values() if stat_of(int(about["pid"]))[:1] not in ([], ["Z"])]
+                return self.seen.generation() > done + 1 and len(living) == WORKERS
+            return False
+
+        wait_for(as_before, f"all work again after the {what} was killed")
+        return watch.seconds()
+
+    def end(self) -> None:
+        """Nothing of it takes CPU any more."""
+        for pid in marked(self.arena.processes.mark):
+            os.kill(pid, signal.SIGKILL)
+        self.server.stop()
 
     def recoveries(self) -> str:
         """What the run says of them."""
@@ -122,10 +146,14 @@ class Measured:
 def play(arena: Arena, seconds: int, restarts: float | None) -> Row:
     """The same run quietly and with kills: every 2 s, or every so many times what a restart takes."""
     row, dice, values = Row("", injected=1), random.Random(7), {**LOAD, "generations": GENERATIONS_A_SECOND * seconds}
+    pause = 2.0
+    if restarts is not None:
+        trial = Ring(arena, "trial", {**values, "generations": 100_000})
+        pause = restarts * max(trial.restart(what) for what in sorted(set(KINDS)))
+        trial.end()
     calm = Ring(arena, "calm", values)
-    quiet, pause = calm.live(), 2.0 if restarts is None else restarts * calm.ready
-    for one in calm.workers:
-        one.signal(signal.SIGKILL)
+    quiet = calm.live()
+    calm.end()
     ring, kills, due = Ring(arena, "chaos", values), dict[str, int](), pause
     while not ring.over() and ring.watch.seconds() < seconds:
         ring.supervise()
