@@ -173,9 +173,12 @@ class Ledger:
 
     def died(self, blocks: tuple[Block, ...]) -> None:
         """A worker died while it held these; the first was being worked on."""
-        if not blocks or blocks[0].publication != self.publication:
+        if not blocks:
             return
         self.recovered += 1
+        if blocks[0].publication != self.publication:  # a copy was answered, and the generation closed, before it was missed
+            self.recoveries.note(WORKER_DIED, 0.0)
+            return
         self.recoveries.begin(WORKER_DIED, (slot for block in blocks for slot in self.missing_of(block)))
         for slot in range(blocks[0].start, blocks[0].stop):
             if slot not in self.results[blocks[0].kind]:
