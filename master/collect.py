@@ -16,6 +16,7 @@ from es_queue.protocol.messages import Answer, Block, SlotResult
 from master.recoveries import WORKER_DIED, Recoveries
 
 FAILURES = 3
+MOST_FAILURES = 10  # of one worker alone, while the others are busy or gone
 DEATHS = 10
 SUSPECT_DEATHS = 2
 STREAMS = {messages.EVAL: EVALUATION, messages.CONFIRM: CONFIRMATION, messages.FINAL: FINAL}
@@ -144,7 +145,7 @@ class Ledger:
         return True
 
     def _fail(self, slot: Slot, worker: str, reason: str, live: int) -> bool:
-        """A reported failure (rule 12); False when it is of no account. The third, by two workers where there are two, decides."""
+        """A reported failure (rule 12); False when it is of no account. The third, by two workers where there are two, decides; in any case the tenth."""
         if self.expectations.of(*slot) is None:
             self.refused["unknown-slot"] += 1
             return False
@@ -154,7 +155,7 @@ class Ledger:
         reports[worker] += 1
         # At once, but not for ever: a worker that fails here again and again waits for the next second, and for another worker.
         self.needs_reconcile = self.needs_reconcile or reports[worker] <= FAILURES
-        if reports.total() >= FAILURES and (live < 2 or len(reports) >= 2):
+        if reports.total() >= FAILURES and (live < 2 or len(reports) >= 2 or reports.total() >= MOST_FAILURES):
             self._give_up(slot, reports.total(), reason)
         return True
 

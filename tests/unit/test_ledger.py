@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from es_queue.config import RunConfig
 from es_queue.errors import EnvironmentFailure
 from es_queue.protocol.messages import CENTRE, EVAL, TRAIN, Answer, Block, EpisodeMoments, SlotResult
-from master.collect import DEATHS, FAILURES, Expectations, Ledger, blocks_of, ranges
+from master.collect import DEATHS, FAILURES, MOST_FAILURES, Expectations, Ledger, blocks_of, ranges
 from master.recoveries import WORKER_DIED
 
 PUBLICATION, OTHER = "4.2-0000000a", "5.2-0000000a"
@@ -134,12 +134,20 @@ def test_three_failures_by_one_worker_alone_make_a_slot_hopeless() -> None:
 
 def test_where_there_are_two_workers_two_must_have_failed() -> None:
     book = ledger()
-    for attempt in range(10):
+    for attempt in range(MOST_FAILURES - 1):
         book.needs_reconcile = False
         book.accept(failed(3, attempt=attempt), live=2)
         assert book.needs_reconcile == (attempt < FAILURES), "a worker that goes on failing waits for the next second"
     assert not book.hopeless
     book.accept(failed(3, by=2), live=2)
+    assert book.hopeless == {("train", 3)}
+
+
+def test_a_slot_that_one_worker_alone_keeps_failing_is_given_up_in_the_end() -> None:
+    book = ledger()
+    for attempt in range(MOST_FAILURES):
+        assert not book.hopeless
+        book.accept(failed(3, attempt=attempt), live=2)
     assert book.hopeless == {("train", 3)}
 
 

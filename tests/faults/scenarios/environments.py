@@ -12,7 +12,7 @@ from es_queue.episode_rules import DEFAULT_LIMIT
 from es_queue.plan import plan_for
 from es_queue.protocol.messages import CENTRE, TRAIN
 from es_queue.protocol.redis_channel import ERRORS_KEPT
-from master.collect import DEATHS, FAILURES, Expectations
+from master.collect import DEATHS, FAILURES, MOST_FAILURES, Expectations
 from master.options import resolve
 from tests.faults import worlds
 from tests.faults.scenario import Arena, Row, Stopwatch, finish, scenario
@@ -148,7 +148,7 @@ def poisoned_training(arena: Arena, count: int) -> Row:
     row.noticed = sum(int(one["failed"]) for one in records)
     attempts = Counter((one["generation"], one["slot"]) for one in reports(seen))
     assert min(attempts.values()) >= FAILURES or attempts.total() >= ERRORS_KEPT
-    assert max(attempts.values()) <= 4 * FAILURES, f"a poisoned slot was tried {max(attempts.values())} times"
+    assert max(attempts.values()) <= MOST_FAILURES + 4, f"a poisoned slot was tried {max(attempts.values())} times"
     assert records[-1]["recovered"] == 0 and len(seats) == 2 and not seen.failed_jobs()
     row.remark = f"{', '.join(f'{kind} {number}' for kind, number in sorted(poisoned.items()))}; at most {max(attempts.values())} attempts a slot"
     return row
