@@ -219,7 +219,8 @@ class Seen:
         return wait_for(lambda: self.seat_of(worker), "the worker joins", seconds)
 
     def horse(self, seat: str) -> int:
-        return int(self.client.hget(self.keys.worker(seat), "pid"))
+        """The seat's process; a worker that slept for long has to say it anew."""
+        return int(wait_for(lambda: self.client.hget(self.keys.worker(seat), "pid"), "the worker says who it is"))
 
     def claims(self, seat: str) -> list[str]:
         return [one.decode() for one in self.client.lrange(self.keys.claims(seat), 0, -1)]
