@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import TextIO, cast
 
-from rich.console import Console, RenderableType
-from rich.live import Live
+from rich.console import RenderableType
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -17,6 +14,7 @@ from rich.text import Text
 from es_queue.config import RunConfig
 from es_queue.episode_rules import parse_target
 from master.console import SafeStream, started_lines
+from master.panel import WIDEST, LivePanel
 from master.wording import (
     Record,
     Value,
@@ -36,23 +34,17 @@ from master.wording import (
     whole,
 )
 
-#: Redrawn at most so often; generations may come faster.
-DRAW_SECONDS = 0.2
-#: A narrower terminal narrows the panel.
-WIDEST = 100
 KEPT_EVALUATIONS = 4096
 GRAPH_WIDTH = 40
 BAR_WIDTH = 24
 
 
-class LiveView:
-    """Draws in the caller's thread alone, so that nothing goes wrong behind its back."""
+class LiveView(LivePanel):
+    """One run's figures in the panel."""
 
     def __init__(self, out: SafeStream, run: str, config: RunConfig, clock: Callable[[], float] = time.monotonic) -> None:
-        self._run, self._config, self._clock = run, config, clock
-        self._console = Console(file=cast(TextIO, out), force_terminal=True, highlight=False, markup=False, emoji=False)
-        self._live: Live | None = None
-        self._drawn = -DRAW_SECONDS
+        super().__init__(out, clock)
+        self._run, self._config = run, config
         self._began = clock()
         self._record: Record = {}
         self._figures: Record = {}
@@ -96,29 +88,6 @@ class LiveView:
         self.close()
         for line in summary_lines(record):
             self._print(line)
-
-    def close(self) -> None:
-        if self._live is not None:
-            self._live.update(self._panel(), refresh=True)
-            self._live.stop()
-            self._live = None
-
-    def _print(self, line: str) -> None:
-        # Never broken by us: a command that the terminal wraps by itself can still be copied whole.
-        self._console.print(Text(line), soft_wrap=True)
-
-    def _draw(self) -> None:
-        now = self._clock()
-        if self._live is None:
-            self._live = Live(
-                self._panel(), console=self._console, auto_refresh=False, vertical_overflow="crop",
-                redirect_stdout=on_terminal(sys.stdout), redirect_stderr=on_terminal(sys.stderr),
-            )  # fmt: skip
-            self._live.start(refresh=True)
-            self._drawn = now
-        elif now - self._drawn >= DRAW_SECONDS:
-            self._live.update(self._panel(), refresh=True)
-            self._drawn = now
 
     def _panel(self) -> RenderableType:
         grid = Table.grid(padding=(0, 2))
@@ -172,8 +141,3 @@ class LiveView:
         if answered is None or not slots:
             return ""
         return f"{bar(answered, slots, BAR_WIDTH)} {compact(answered)} of {compact(slots)} answered"
-
-
-def on_terminal(stream: TextIO | None) -> bool:
-    """Whether what others print there would tear the panel; what goes into a file must stay in it."""
-    return stream is not None and stream.isatty()

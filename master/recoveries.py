@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 WORKER_DIED, OVERDUE = "worker-died", "overdue"
 REDIS_AWAY, REDIS_LOST, TAKEN_OVER = "redis-away", "redis-lost", "taken-over"
-CAUSES = (WORKER_DIED, OVERDUE, REDIS_AWAY, REDIS_LOST, TAKEN_OVER)
 
 Slot = tuple[str, int]
 

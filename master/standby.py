@@ -5,12 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from es_queue.protocol.channel import PAUSED, RUNNING, STOPPING, MasterChannel
+from es_queue.protocol.channel import NEEDS_A_MASTER, MasterChannel
 from es_queue.protocol.clocks import Clocks
 from master.lease import host_of
 from master.wording import printable
-
-WANTS_A_MASTER = (RUNNING, PAUSED, STOPPING)
 
 
 class Standby:
@@ -31,7 +29,7 @@ class Standby:
         """
         while not self._interrupted():
             state = self._channel.state()
-            if state is not None and state not in WANTS_A_MASTER:
+            if state is not None and state not in NEEDS_A_MASTER:
                 self._note(f"run {self._channel.run} is {printable(state)}: there is nothing to take over")
                 return False
             if self._lapsed(time.monotonic(), lost=state is None):

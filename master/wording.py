@@ -17,6 +17,8 @@ Record = dict[str, Value]
 #: What one text from elsewhere may take of a screen.
 LONGEST_TEXT = 400
 BARS = "▁▂▃▄▅▆▇█"
+#: Blanks between the columns of a table.
+GAP = 2
 #: A recipe's expectations hold for its method alone.
 METHOD = ("strategy", "policy")
 
@@ -30,6 +32,11 @@ def finite(value: object) -> float | None:
     except (ValueError, OverflowError):
         return None
     return number if math.isfinite(number) else None
+
+
+def number(text: str) -> int | float | None:
+    """The number that a text is, None where it is none."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else finite(text)
 
 
 def whole(value: object) -> str:
@@ -116,6 +123,16 @@ def bar(done: float, total: float, width: int) -> str:
     """How much of the total is done."""
     filled = 0 if total <= 0 else max(0, min(width, int(width * done / total)))
     return "█" * filled + "░" * (width - filled)
+
+
+def kept_columns(columns: Sequence[str], widths: Sequence[int], expendable: Sequence[str], width: int) -> list[int]:
+    """Places of the columns to show, two blanks between them: expendable ones go, in their order, until the rest fits."""
+    kept = list(range(len(columns)))
+    for name in expendable:
+        if sum(widths[place] + GAP for place in kept) - GAP <= width:
+            break
+        kept.remove(columns.index(name))
+    return kept
 
 
 def expectation(config: RunConfig, env_steps: object) -> str:

@@ -45,8 +45,7 @@ class History:
     def follow(self, server: Server, run: str) -> None:
         """Read what is new of the run's stream; one that is too large for ours is left alone."""
         key = RunKeys(run).history
-        entries, size = server.ask([("xlen", key), ("memory_usage", key, 0)])
-        if not entries or not size or size > MOST_BYTES:
+        if not readable(server, key):
             return
         fresh = list(reversed(self._newest(server, key)))
         if fresh:
@@ -82,6 +81,12 @@ class History:
                 self.evaluations.append((-1.0 if generation is None else generation, mean))
             if wait is not None and wait >= 0:
                 self.waits.append(wait)
+
+
+def readable(server: Server, key: str) -> bool:
+    """Whether a history has entries and is no larger than one of ours can be."""
+    entries, size = server.ask([("xlen", key), ("memory_usage", key, 0)])
+    return bool(entries and size and size <= MOST_BYTES)
 
 
 def entry_of(fields: Mapping[bytes, bytes]) -> dict[str, str]:

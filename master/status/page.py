@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from master.console import SafeStream
+from master.wording import GAP, kept_columns
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -69,6 +70,12 @@ class Table:
     def widths(self) -> list[int]:
         return [max(map(len, cells)) for cells in zip(self.columns, *self.rows, strict=True)]
 
+    def kept(self, width: int) -> list[int]:
+        """Places of the columns that a terminal of this width shows."""
+        widths = self.widths()
+        widths[-1] = min(widths[-1], NARROWEST) if len(widths) > 1 else widths[-1]
+        return kept_columns(self.columns, widths, self.expendable, width)
+
 
 Part = Line | Fields | Table
 
@@ -81,18 +88,6 @@ class Page:
     parts: tuple[Part, ...]
     code: int = 0
     over: bool = False
-
-
-def kept_columns(table: Table, width: int) -> list[int]:
-    """Places of the columns to show: expendable ones go, in their order, until the rest fits the width."""
-    widths = table.widths()
-    widths[-1] = min(widths[-1], NARROWEST) if len(widths) > 1 else widths[-1]
-    kept = list(range(len(widths)))
-    for name in table.expendable:
-        if sum(widths[position] + 2 for position in kept) - 2 <= width:
-            break
-        kept.remove(table.columns.index(name))
-    return kept
 
 
 # --- into a pipe
@@ -197,8 +192,8 @@ def _drawn_table(table: Table, width: int) -> RenderableType:
     from rich.table import Table as Grid
     from rich.text import Text
 
-    kept, widths = kept_columns(table, width), table.widths()
-    grid = Grid(box=None, header_style=FAINT, pad_edge=False, padding=(0, 2, 0, 0))
+    kept, widths = table.kept(width), table.widths()
+    grid = Grid(box=None, header_style=FAINT, pad_edge=False, padding=(0, GAP, 0, 0))
     for position in kept:
         name, first = table.columns[position], position == 0
         side = "right" if name in table.right else "left"

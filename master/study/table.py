@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TextIO, cast
+from typing import Any
 
-from rich.console import Console, RenderableType
-from rich.live import Live
+from rich.console import RenderableType
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
 from master.console import SafeStream
-from master.live_view import WIDEST, on_terminal
+from master.panel import WIDEST, LivePanel
 from master.study.record import FAILED, FINISHED, RUNNING, STOPPED, WAITING, StudyRecord
 from master.study.view import Row, noted, result_lines, started_lines
-from master.wording import compact, printable, progress_of, score, whole
+from master.wording import GAP, compact, kept_columns, printable, progress_of, score, whole
 
-DRAW_SECONDS = 0.2
 #: Frame, head and the line for what does not fit.
 ROWS_BESIDE = 5
 #: The frame's columns, its padding included.
@@ -27,18 +24,15 @@ FRAME = 4
 COLUMNS = ("seed", "state", "generation", "steps", "last eval", "best eval", "steps/s", "workers")
 #: Left out, in this order, where the terminal is too narrow.
 EXPENDABLE = ("workers", "best eval", "steps/s", "generation", "last eval")
-GAP = 2
 STYLES = {FINISHED: "green", FAILED: "red", STOPPED: "yellow", WAITING: "dim"}
 
 
-class StudyTable:
-    """Draws in the caller's thread alone."""
+class StudyTable(LivePanel):
+    """A study's seeds in the panel, one a row."""
 
     def __init__(self, out: SafeStream, record: StudyRecord, clock: Callable[[], float] = time.monotonic) -> None:
-        self._record, self._clock = record, clock
-        self._console = Console(file=cast(TextIO, out), force_terminal=True, highlight=False, markup=False, emoji=False)
-        self._live: Live | None = None
-        self._drawn = -DRAW_SECONDS
+        super().__init__(out, clock)
+        self._record = record
         self._rows: Sequence[Row] = ()
 
     def started(self, about: Mapping[str, str]) -> None:
@@ -52,38 +46,21 @@ class StudyTable:
         self._print(noted(text, seed))
 
     def draw(self, rows: Sequence[Row]) -> None:
-        self._rows, now = rows, self._clock()
-        if self._live is None:
-            self._live = Live(
-                self._panel(), console=self._console, auto_refresh=False, vertical_overflow="crop",
-                redirect_stdout=on_terminal(sys.stdout), redirect_stderr=on_terminal(sys.stderr),
-            )  # fmt: skip
-            self._live.start(refresh=True)
-        elif now - self._drawn < DRAW_SECONDS:
-            return
-        self._drawn = now
-        self._live.update(self._panel(), refresh=True)
+        self._rows = rows
+        self._draw()
 
     def ended(self, record: StudyRecord) -> None:
         self.close()
         for line in result_lines(record):
             self._print(line)
 
-    def close(self) -> None:
-        if self._live is not None:
-            self._live.update(self._panel(), refresh=True)
-            self._live.stop()
-            self._live = None
-
-    def _print(self, line: str) -> None:
-        self._console.print(Text(line), soft_wrap=True)
-
     def _panel(self) -> RenderableType:
         width = min(WIDEST, self._console.width)
         shown = fitting(self._rows, self._console.height - ROWS_BESIDE)
         cells = [self._cells(row) for row in shown]
         table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="dim", expand=True)
-        kept = kept_columns(cells, width - FRAME)
+        widths = [max(map(len, column)) for column in zip(COLUMNS, *cells, strict=True)]
+        kept = kept_columns(COLUMNS, widths, EXPENDABLE, width - FRAME - GAP)
         for place in kept:
             table.add_column(COLUMNS[place], justify="left" if COLUMNS[place] == "state" else "right", no_wrap=True)
         for row, texts in zip(shown, cells, strict=True):
@@ -101,17 +78,6 @@ class StudyTable:
             score(told("eval_mean")), score(told("eval_best")),
             *((whole(told("steps_per_second")), whole(told("workers"))) if row.state == RUNNING else ("", "")),
         ]  # fmt: skip
-
-
-def kept_columns(rows: Sequence[Sequence[str]], width: int) -> list[int]:
-    """Places of the columns to show: expendable ones go, in their order, until the rest fits the width."""
-    widths = [GAP + max(map(len, cells)) for cells in zip(COLUMNS, *rows, strict=True)]
-    kept = list(range(len(COLUMNS)))
-    for name in EXPENDABLE:
-        if sum(widths[place] for place in kept) <= width:
-            break
-        kept.remove(COLUMNS.index(name))
-    return kept
 
 
 def fitting(rows: Sequence[Row], height: int) -> Sequence[Row]:
