@@ -172,6 +172,7 @@ def refuse_combinations(config: RunConfig) -> None:
         raise UsageError("env is not given: name the environment to train with --env, for example --env BipedalWalker-v3")
     _refuse_unreadable_forms(config)
     _refuse_population(config)
+    _refuse_audit(config)
     _refuse_optimizer(config)
     _refuse_foreign_options(config)
     if config.rollback and (config.eval_every == 0 or config.eval_episodes < ROLLBACK_EPISODES):
@@ -201,6 +202,11 @@ def _refuse_schedules(config: RunConfig) -> None:
         raise UsageError(f"sigma_schedule is {config.sigma_schedule}, but without any perturbation nothing is learnt: use factors above 0")
     if config.decay_schedule != "constant" and not (config.l2 or config.weight_decay):
         raise UsageError(f"decay_schedule is {config.decay_schedule}, but l2 and weight_decay are 0: set one of them, or leave the schedule out")
+
+
+def _refuse_audit(config: RunConfig) -> None:
+    if config.audit and config.allow_nondeterministic:
+        raise UsageError(f"audit is {config.audit:g}, but with allow_nondeterministic two results of a slot may differ by right: leave one of them out")
 
 
 def _refuse_population(config: RunConfig) -> None:

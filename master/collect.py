@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from es_queue.config import RunConfig
@@ -13,6 +13,8 @@ from es_queue.plan import CONFIRMATION, EVALUATION, FINAL, evaluation_seeds, pla
 from es_queue.protocol import messages
 from es_queue.protocol.channel import Owed
 from es_queue.protocol.messages import Answer, Block, SlotResult
+from master.audit import Audit, Verdict
+from master.fleet import Fleet, Identity
 from master.recoveries import WORKER_DIED, Recoveries
 
 FAILURES = 3
@@ -32,21 +34,28 @@ class Expected:
     seed: int
     individuals: int
     moments: int
+    episodes: int = 1
 
 
 class Expectations:
-    """What each slot of a publication must be answered with; a pure function of the config and the generation."""
+    """What each slot of a publication must be answered with; a pure function of the config and the generation.
+
+    bytes, slots: how many the largest honest answer has
+    """
 
     def __init__(self, config: RunConfig, generation: int, size: int, individuals: int, observation_size: int, most: dict[str, int]) -> None:
         """``most``: how many slots each kind may ever have in this publication."""
         self.most = most
         self.generation, self.environment = generation, config.env
         self._individuals, self._moment_bytes = individuals, 8 * observation_size
-        self._per_sampled = individuals * config.episodes
+        self._per_sampled, self._episodes = individuals * config.episodes, config.episodes
         self._plan = plan_for(config, generation, size, individuals).slots(0, max(1, most.get(messages.TRAIN, 0)))
         self._seeds = {
             kind: evaluation_seeds(config, stream, generation, most[kind]) for kind, stream in STREAMS.items() if most.get(kind)
         }
+        sampled = int(self._plan.sampled.sum()) * self._per_sampled
+        self.slots = min(messages.MAX_BLOCK, max(most.values(), default=1))
+        self.bytes = messages.answer_bytes(self.slots, individuals, sampled, observation_size)
 
     def of(self, kind: str, slot: int) -> Expected | None:
         """None for a slot that this publication can never have."""
@@ -54,9 +63,9 @@ class Expectations:
             return None
         if kind == messages.TRAIN:
             sampled = self._per_sampled if self._plan.sampled[slot] else 0
-            return Expected(int(self._plan.noise_indices[slot]), int(self._plan.seeds[slot, 0, 0]), self._individuals, sampled)
+            return Expected(int(self._plan.noise_indices[slot]), int(self._plan.seeds[slot, 0, 0]), self._individuals, sampled, self._episodes)
         if kind == messages.CENTRE:
-            return Expected(-1, int(self._plan.seeds[0, 0, 0]), 1, 0)
+            return Expected(-1, int(self._plan.seeds[0, 0, 0]), 1, 0, self._episodes)
         return Expected(-1, int(self._seeds[kind][slot]), 1, 0)
 
     def named(self, kind: str, slot: int) -> str:
@@ -76,7 +85,18 @@ class Expectations:
             return "wrong-shape"
         if any(len(one.mean) != self._moment_bytes for one in result.moments):
             return "wrong-shape"
-        return ""
+        return "" if _plausible(result, expected.episodes) else "wrong-length"
+
+
+def _plausible(result: SlotResult, episodes: int) -> bool:
+    """Whether each individual can have played so many episodes: a step or more in each, and observations one more than steps."""
+    each = len(result.moments) // len(result.steps)
+    observed = [sum(one.count for one in result.moments[at * each : (at + 1) * each]) for at in range(len(result.steps))]
+    return (
+        min(result.steps) >= episodes
+        and max(*result.at_limit, *result.cut) <= episodes
+        and all(count <= steps + episodes for count, steps in zip(observed, result.steps, strict=True))
+    )
 
 
 class Ledger:
@@ -97,6 +117,9 @@ class Ledger:
         self.contributors: set[str] = set()
         self.needs_reconcile = False
         self.recoveries = Recoveries()
+        self.fleet: Fleet | None = None  # set where it matters who answers: with --audit, --strict or somebody in quarantine
+        self.audit: Audit | None = None
+        self._by: dict[Slot, str] = {}
         self._failures: dict[Slot, Counter[str]] = {}
         self._reports: set[str] = set()
         self._deaths: Counter[Slot] = Counter()
@@ -107,28 +130,35 @@ class Ledger:
     def accept(self, payload: bytes, live: int = 1) -> bool:
         """Take an entry of the results stream; False when nothing in it counted (the entry can go)."""
         try:
-            answer = Answer.decode(payload)
+            answer = Answer.decode(payload, self.expectations.bytes, self.expectations.slots)
         except DecodeError:
             self.refused["undecodable"] += 1
             return False
         if answer.publication != self.publication:
             self.refused["wrong-publication"] += 1
             return False
+        stranger = self.fleet.refusal(answer.worker) if self.fleet is not None else ""
+        if stranger:
+            self.refused[stranger] += max(1, len(answer.results) + len(answer.failures))
+            return False
         taken = [self._take(answer, result) for result in answer.results]
-        told = self._told(payload) if answer.failures else True
-        noted = [self._fail((answer.kind, slot), answer.worker, reason, live) for slot, reason in answer.failures if not told]
+        noted = self._reported(answer, payload, live) if answer.failures else []
         if any(taken):
             self.contributors.add(answer.worker)
             seconds, slots = self._seconds.get(answer.kind, (0.0, 0))
             self._seconds[answer.kind] = (seconds + answer.seconds, slots + len(answer.results))
         return any(taken) or any(noted)
 
-    def _told(self, payload: bytes) -> bool:
-        """Whether this very report came before: an answer may be sent twice, and the stream be read twice."""
+    def _reported(self, answer: Answer, payload: bytes, live: int) -> list[bool]:
+        """Failures, each once: an answer may be sent twice, and the stream be read twice. Only what counted is remembered."""
         mark = bytes_digest(payload)
-        told = mark in self._reports
-        self._reports.add(mark)
-        return told
+        if mark in self._reports:
+            self.refused["duplicate"] += len(answer.failures)
+            return []
+        noted = [self._fail((answer.kind, slot), answer.worker, reason, live) for slot, reason in answer.failures]
+        if any(noted):
+            self._reports.add(mark)
+        return noted
 
     def _take(self, answer: Answer, result: SlotResult) -> bool:
         refusal = self.expectations.accepts(answer.kind, result)
@@ -136,13 +166,61 @@ class Ledger:
         if not refusal and former is not None:
             refusal = "duplicate" if former == result else "conflict"
             self.lost_steps += sum(result.steps)
+            self._compare((answer.kind, result.slot), answer.worker, result, former)
         if refusal:
             self.refused[refusal] += 1
             return False
         self.results[answer.kind][result.slot] = result
         self.hopeless.discard((answer.kind, result.slot))
         self.recoveries.answered((answer.kind, result.slot))
+        if self.audit is not None:
+            self._by[(answer.kind, result.slot)] = answer.worker
+            self.audit.taken((answer.kind, result.slot), answer.worker, result)
+            self.needs_reconcile = self.needs_reconcile or (answer.kind, result.slot) in self.audit.open
         return True
+
+    def _compare(self, slot: Slot, worker: str, result: SlotResult, former: SlotResult) -> None:
+        """Somebody has played an answered slot again, because it was asked for or because it was overdue."""
+        if self.audit is None or slot not in self._by:
+            return
+        verdict = self.audit.heard(slot, worker, result, self._by[slot], former)
+        self.needs_reconcile = self.needs_reconcile or slot in self.audit.open
+        if verdict is not None and verdict.wrong:
+            self._by[slot] = worker
+            self._judge(verdict, self.audit)
+
+    def _judge(self, verdict: Verdict, audit: Audit) -> None:
+        """The result of those who agree stands; of whoever stands alone nothing counts but what somebody confirmed."""
+        self.results[verdict.slot[0]][verdict.slot[1]] = verdict.result
+        for wrong in sorted(verdict.wrong):
+            audit.fleet.quarantine(wrong)
+            gone = [slot for slot, worker in self._by.items() if slot != verdict.slot and self._is(worker, wrong, audit) and wrong not in audit.confirmed.get(slot, ())]
+            for slot in gone:
+                self._withdraw(slot, audit)
+            self._unreport(wrong, audit)
+            audit.note(
+                f"audit: {wrong} gave another result for {self.expectations.named(*verdict.slot)} than {' and '.join(map(str, sorted(verdict.right)))}: "
+                f"it is in quarantine, and {len(gone)} of its results of this generation are evaluated again; see to that host's memory, packages and versions"
+            )
+        self.needs_reconcile = True
+
+    def _is(self, worker: str, identity: Identity, audit: Audit) -> bool:
+        member = audit.fleet.member(worker)
+        return member is not None and member.identity == identity
+
+    def _withdraw(self, slot: Slot, audit: Audit) -> None:
+        """As if nobody had answered it."""
+        self.results[slot[0]].pop(slot[1], None)
+        self._by.pop(slot, None)
+        audit.open.pop(slot, None)
+
+    def _unreport(self, wrong: Identity, audit: Audit) -> None:
+        """What it reported as failed may not have failed."""
+        for slot, reports in self._failures.items():
+            for worker in [one for one in reports if self._is(one, wrong, audit)]:
+                del reports[worker]
+            if reports.total() < FAILURES:
+                self.hopeless.discard(slot)
 
     def _fail(self, slot: Slot, worker: str, reason: str, live: int) -> bool:
         """A reported failure (rule 12); False when it is of no account. The third, by two workers where there are two, decides; in any case the tenth."""
@@ -150,6 +228,7 @@ class Ledger:
             self.refused["unknown-slot"] += 1
             return False
         if slot[1] in self.results[slot[0]]:
+            self.refused["late-failure"] += 1
             return False
         reports = self._failures.setdefault(slot, Counter())
         reports[worker] += 1
@@ -210,18 +289,20 @@ class Ledger:
         return [one for kind, count in self.wanted.items() for one in ranges(self._missing(kind, count), kind)]
 
     def _missing(self, kind: str, count: int) -> Iterator[int]:
-        have = self.results[kind]
-        return (slot for slot in range(count) if slot not in have and (kind, slot) not in self.hopeless)
+        have, again = self.results[kind], self.audit.open if self.audit is not None else {}
+        return (slot for slot in range(count) if (slot not in have and (kind, slot) not in self.hopeless) or (kind, slot) in again)
 
     def complete(self) -> bool:
         return not any(True for kind, count in self.wanted.items() for _ in self._missing(kind, count))
 
-    def owed(self, block: int, grace: bool, give_way: list[str]) -> Owed:
+    def owed(self, block: int, grace: bool, give_way: Sequence[str], dismissed: Sequence[str] = ()) -> Owed:
         suspect = {slot for slot, count in self._deaths.items() if count >= SUSPECT_DEATHS} | set(self._failures)
-        return Owed(self.publication, self.unanswered(), block, frozenset(suspect), grace, give_way)
+        return Owed(self.publication, self.unanswered(), block, frozenset(suspect), grace, [*give_way, *dismissed], dismissed)
 
     def has(self, kind: str, start: int, stop: int) -> bool:
-        """Whether every slot of a range is answered."""
+        """Whether every slot of a range is answered, and none of them in question."""
+        if self.audit is not None and any((kind, slot) in self.audit.open for slot in range(start, stop)):
+            return False
         return all(slot in self.results[kind] or (kind, slot) in self.hopeless for slot in range(start, stop))
 
     def seconds_per_slot(self, kind: str) -> float | None:

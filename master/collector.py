@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
 from es_queue.errors import EnvironmentFailure, RedisError
 from es_queue.protocol import messages
-from es_queue.protocol.channel import MasterChannel, Opened, Publish, Reconciled
+from es_queue.protocol.channel import Entry, MasterChannel, Opened, Publish, Reconciled
 from es_queue.protocol.clocks import Clocks
 from es_queue.protocol.messages import Block, publication_generation
+from master.audit import Audit
 from master.collect import Ledger, blocks_of
+from master.fleet import Fleet
 from master.learn import Record
 from master.recoveries import OVERDUE, REDIS_AWAY, REDIS_LOST, Recoveries
 from master.requests import Requests
 from master.roll_call import RollCall
 
 BLOCK_SECONDS = 0.5
-READ_AT_ONCE = 1000
+READ_AT_ONCE, READ_AT_FIRST = 1000, 4
+READ_BYTES = 4 * 2**20  # of one reply, as far as its size can be told from the one before
 REFUSING_SECONDS = 5.0
 LONELY_SECONDS = 5.0
 STAGED_AT_MOST = 10
@@ -41,16 +44,18 @@ class Housekeeper(Protocol):
 class Collector:
     """Reads answers of the open publication into its ledger and keeps the publication alive.
 
-    contributors: workers whose answers counted; numerics: the fingerprint of the run's first worker, empty before
-    there is one; uniform: whether every worker since had the same; about: what else progress says of the run.
+    contributors: workers whose answers counted; fleet: who works, and on what arithmetic; about: what else progress
+    says of the run.
     """
 
     def __init__(
         self, channel: MasterChannel, token: str, holder: str, clocks: Clocks, block: int, housekeeper: Housekeeper | None,
         live: Callable[[Record], None], note: Callable[[str], None], interrupted: Callable[[], bool] = lambda: False,
-        requests: Requests | None = None,
+        requests: Requests | None = None, audit: float = 0.0, strict: bool = False,
     ) -> None:  # fmt: skip
         self.requests = requests or Requests(channel, note)
+        self.fleet = Fleet(note, channel.workers, strict)
+        self.audit = Audit(self.fleet, audit, note)
         self.recoveries = Recoveries()
         self.about: dict[str, str] = {}
         self._paused_at: float | None = None
@@ -62,6 +67,7 @@ class Collector:
         self._parameters = b""
         self._cursor = "0"
         self._read: set[str] = set()
+        self._at_once = READ_AT_FIRST
         self._outages = channel.outages
         self._open = ""
         self._roll = RollCall(clocks.lease + clocks.beat_ttl, note)
@@ -80,8 +86,6 @@ class Collector:
         self._served = False
         self._ledger: Ledger | None = None
         self.contributors: set[str] = set()
-        self.uniform = True
-        self.numerics = ""
 
     # --- opening
 
@@ -97,6 +101,9 @@ class Collector:
         self._refused += self._ledger.refused if self._ledger is not None else Counter()
         self._ledger = ledger
         ledger.recoveries = self.recoveries
+        self.audit.begin()
+        ledger.fleet = self.fleet if self.audit.fraction or self.fleet.strict or self.fleet.quarantined else None
+        ledger.audit = self.audit if self.audit.fraction else None
         self.contributors = ledger.contributors
         before, self._open = self._open, ledger.publication
         if adopted:
@@ -163,8 +170,22 @@ class Collector:
                 self._seconds[kind] = seconds
 
     def read(self, ledger: Ledger, wait: float) -> None:
-        """Drain what is there, in bulk; what did not count is deleted, so that a flood does not stay (rule 6)."""
-        entries = self._channel.collect(ledger.publication, self._cursor, READ_AT_ONCE, wait)
+        """Drain what is there, in bulk, but no flood for ever: a thousand entries, or 32 MiB, and the other duties come first."""
+        number = size = 0
+        while number < READ_AT_ONCE and size < 8 * READ_BYTES:
+            asked = self._at_once
+            entries = self._channel.collect(ledger.publication, self._cursor, asked, 0.0 if number else wait)
+            number, length = number + len(entries), sum(len(entry.payload) for entry in entries)
+            size += length
+            self._take_in(ledger, entries)
+            if len(entries) < asked:
+                self._at_once = READ_AT_FIRST
+                return
+            # Large entries are read one by one: a reply of a thousand of them would fill this process.
+            self._at_once = max(1, min(READ_AT_ONCE, 4 * asked, READ_BYTES * asked // (length + 1)))
+
+    def _take_in(self, ledger: Ledger, entries: Sequence[Entry]) -> None:
+        """What did not count is deleted, so that a flood does not stay (rule 6)."""
         if not entries:
             return
         if not self._read and not entries[0].payload:  # the header; any other entry without an answer is refused
@@ -173,6 +194,7 @@ class Collector:
         self._read.update(entry.id for entry in fresh)  # the cursor may go back; what was read does not count twice
         refused = [entry.id for entry in fresh if not ledger.accept(entry.payload, len(self._workers))]
         self._channel.discard(ledger.publication, refused)
+        self._read.difference_update(refused)  # they are gone: a flood is not remembered either
         self._cursor = entries[-1].id
         self._served = self._served or bool(ledger.contributors)
         if len(refused) < len(fresh):
@@ -200,7 +222,7 @@ class Collector:
             ledger.remember_deaths(self._channel.deaths())
         self._look_after(ledger)
         self.read(ledger, 0.0)  # what was answered meanwhile is owed by nobody
-        owed = ledger.owed(self._most(ledger), time.monotonic() < self._grace, self._give_way)
+        owed = ledger.owed(self._most(ledger), time.monotonic() < self._grace, self._give_way, self.fleet.dismissed())
         # What is owed to nobody leaves todo: the workers of a paused run finish what they hold and wait.
         seen = self._channel.reconcile(self._token, replace(owed, ranges=()) if self.requests.paused else owed)
         if seen is not None:
@@ -215,10 +237,6 @@ class Collector:
             if not self.requests.paused:
                 self._answered_at = time.time()  # a pause is no stall
         self._paused_at = now if self.requests.paused else None
-
-    def waited(self) -> float:
-        """Seconds of pause that nobody has asked for yet."""
-        return self._paused_for
 
     def paused_since(self) -> float:
         """Seconds of pause since the last call."""
@@ -266,11 +284,8 @@ class Collector:
         self._note_nobody(workers)
         self._roll.look(workers, self._channel.outages, self._give_way)
         self._note_refusals({name: about for name, about in workers.items() if "refuses" in about})
-        prints = {about["numerics"] for about in self._workers.values() if "numerics" in about}
-        self.numerics = self.numerics or min(prints, default="")
-        if prints - {self.numerics} and self.uniform:
-            self.uniform = False
-            self._note(f"mixed fleet: the run began with fingerprint {self.numerics[:8]}, so bits are not promised: {hosts_of(self._workers)}")
+        self.fleet.look(self._workers)
+        self.audit.review()
         if self._housekeeper is not None:
             self._give_way = self._housekeeper.tick(self._channel, self._workers, self._served, bool(self.requests.paused))
         done, total = ledger.answered()
@@ -305,18 +320,10 @@ class Collector:
         done, total = ledger.answered()
         moments = {"updated": f"{time.time():.3f}", "answered_at": f"{self._answered_at:.3f}"}
         recoveries = {"recoveries": self.recoveries.text()}
-        return {"workers": str(len(self._workers)), "answered": f"{done}/{total}", **moments, **self.requests.progress(), **recoveries, **self.about}
+        return {"workers": str(len(self._workers)), "answered": f"{done}/{total}", **moments, **self.requests.progress(), **recoveries, **self.fleet.shown(), **self.audit.shown(), **self.about}
 
     def late_since(self) -> int:
         """Answers that came too late since the last call, as living workers count them."""
         fresh = max(0, self._late - self._late_before)
         self._late_before = self._late
         return fresh
-
-
-def hosts_of(workers: Mapping[str, Mapping[str, str]]) -> str:
-    """Each fingerprint's beginning with its hosts."""
-    groups: dict[str, set[str]] = {}
-    for about in workers.values():
-        groups.setdefault(about.get("numerics", "")[:8], set()).add(about.get("host", "?")[:60])
-    return "; ".join(f"{print_}: {', '.join(sorted(hosts))}" for print_, hosts in sorted(groups.items()))

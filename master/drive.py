@@ -95,8 +95,9 @@ class Drive:
         channel.again.on_outage = self._outage
         self._requests = Requests(channel, view.note, Course(setup.learner).refusal, self._way())
         self._collector = Collector(
-            channel, token, holder, clocks, config.block, household, view.live, view.note, session.interrupted, self._requests
-        )
+            channel, token, holder, clocks, config.block, household, view.live, view.note, session.interrupted, self._requests,
+            config.audit, config.strict,
+        )  # fmt: skip
         self._collector.about = {"queue": launch.queue}
         self._log = ReplayLog(place.run_dir)
         self._loop = Loop(channel, setup.learner, token, setup.table.digest, self._collector, view, self._checkpoints, keep_going, self._log)

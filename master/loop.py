@@ -92,7 +92,7 @@ class Loop:
         adopted: the publication that a former master left open for exactly this state (rule 11).
         Raises Interrupted between two looks at the results; what is collected so far stays in Redis.
         """
-        self._collector.numerics = state.numerics
+        self._collector.fleet.remember(state.numerics, self._channel.shown("quarantined"))
         self._collector.recoveries.remember(state.recoveries)
         if self._log is not None:
             self._learner = self._course.learner_at(state)
@@ -227,10 +227,12 @@ class Loop:
         if state.stage == TRAINING and not confirmed:
             after, figures = self._next(state, judged, done)
             figures["sigma"] = self._learner.strategy.sigma(state.strategy)  # what this generation was perturbed by
-        uniform = state.reproducible and self._collector.uniform
-        after = replace(after, counters=self._counted(state, done, ledger), reproducible=uniform, numerics=self._collector.numerics)
+        uniform = state.reproducible and self._collector.fleet.uniform and not self._collector.audit.undecided
         self._collector.recoveries.closed()
-        after = replace(after, recoveries=self._collector.recoveries.totals())
+        after = replace(
+            after, counters=self._counted(state, done, ledger), recoveries=self._collector.recoveries.totals(), reproducible=uniform,
+            numerics=self._collector.fleet.numerics,
+        )  # fmt: skip
         self._record |= {**training_record(done), **episodes_record(done, self._config.episodes), **evaluation_record(done, judged), **figures}
         self._record |= {"seconds_update": time.monotonic() - began, "failed": len(ledger.hopeless), **self._totals(after, done)}
         if ledger.hopeless:

@@ -10,6 +10,7 @@ import numpy as np
 
 from es_queue import __version__
 from es_queue.config import RunConfig
+from es_queue.custom_code import named_modules, not_allowed
 from es_queue.environments import EnvironmentRequest, World, describe, open_world
 from es_queue.episode_rules import evaluation_rules
 from es_queue.errors import DecodeError, EnvironmentFailure, EsQueueError, UsageError
@@ -18,6 +19,7 @@ from es_queue.numerics import bytes_digest
 from es_queue.plan import first_parameters_seed
 from es_queue.policies import Policy, make_policy
 from es_queue.policies.actions import ActionMap
+from es_queue.protocol.channel import WorkerChannel, quarantined_in
 from es_queue.protocol.messages import Task
 from es_queue.settings import config_from_json
 from es_queue.spaces import EnvironmentSpec
@@ -48,6 +50,9 @@ def environment_request(config: RunConfig) -> EnvironmentRequest:
 
 def join(config: RunConfig, watch: Watch, noise_folder: Path | None = None, table: NoiseTable | None = None) -> Joined:
     """Build the evaluator of a resolved config. Raises Refusal or EnvironmentFailure in one sentence."""
+    foreign = not_allowed(named_modules(config))
+    if foreign:
+        raise Refusal(foreign)
     request = environment_request(config)
     watch.began, watch.playing = time.monotonic(), {}  # an environment that hangs may do so when it is made
     try:
@@ -117,6 +122,15 @@ def check_noise(raw: bytes | None, digest: str) -> None:
     """Refuse before the first claim what ``readable_task`` refuses; nothing while the run has no task."""
     if raw is not None:
         readable_task(raw, digest)
+
+
+def check_admitted(channel: WorkerChannel, config: RunConfig, host: str, rq_name: str, numerics: str) -> None:
+    """Refuse what the master would: its audit has put this worker into quarantine, or the run wants one arithmetic."""
+    if (host, rq_name) in quarantined_in(channel.shown("quarantined")):
+        raise Refusal("quarantine: the audit found that this worker's results differ from those of two others: test this host's memory, and compare its packages")
+    wanted = channel.shown("numerics") if config.strict else None
+    if wanted and wanted != numerics:
+        raise Refusal(f"numerics: this host's arithmetic has the fingerprint {numerics[:8]}, the run's is {wanted[:8]}, and the run is --strict: use the CPU type and the numpy of its other hosts")
 
 
 def readable_config(raw: bytes) -> tuple[RunConfig, str]:

@@ -6,6 +6,7 @@ protocol are named where they are kept. A worker's verbs never need a script; th
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,9 @@ from dataclasses import dataclass, field
 from es_queue.protocol.messages import Block
 
 RUNNING, PAUSED, STOPPING, STOPPED, FINISHED, FAILED = "running", "paused", "stopping", "stopped", "finished", "failed"
+#: A run in one of these states goes on, and wants a master.
+NEEDS_A_MASTER = (RUNNING, PAUSED, STOPPING)
+QUARANTINED_AT_MOST = 100
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,7 @@ class Owed:
 
     ranges: (kind, start, stop) of unanswered slots; block: slots a re-issued block may have at most;
     suspect: (kind, slot) that are issued singly; grace: nobody is declared dead;
-    give_way: workers asked to leave.
+    give_way: workers asked to leave; dismissed: workers whose claims hold nothing up, for their answers do not count.
     """
 
     publication: str
@@ -52,6 +56,7 @@ class Owed:
     suspect: frozenset[tuple[str, int]] = frozenset()
     grace: bool = False
     give_way: Sequence[str] = ()
+    dismissed: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -210,6 +215,10 @@ class WorkerChannel(ABC):
         """The run's configuration, None when there is no such run."""
 
     @abstractmethod
+    def shown(self, name: str) -> str | None:
+        """A field of the run's progress as its master last wrote it; None where it is missing, or too long to be ours."""
+
+    @abstractmethod
     def task(self) -> bytes | None:
         """The header of the open publication."""
 
@@ -256,3 +265,13 @@ class WorkerChannel(ABC):
     @abstractmethod
     def depart(self) -> None:
         """Remove what says that I live."""
+
+
+def quarantined_in(text: str | None) -> list[tuple[str, str]]:
+    """(host, RQ name) of each worker that progress says is in quarantine; what is no list of ours is nobody."""
+    try:
+        found = json.loads(text or "[]")
+    except (ValueError, RecursionError):
+        return []
+    pairs = found[:QUARANTINED_AT_MOST] if isinstance(found, list) else []
+    return [(one[0], one[1]) for one in pairs if isinstance(one, list) and len(one) == 2 and all(isinstance(part, str) for part in one)]

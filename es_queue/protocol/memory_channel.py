@@ -149,6 +149,9 @@ class MemoryMasterChannel(MasterChannel):
         claims: dict[str, list[str]] = {}
         dead = []
         for worker in sorted(server.workers):
+            if worker in owed.dismissed and server.alive(worker):
+                server.claims.pop(worker, None)
+                continue
             if owed.grace or server.alive(worker):
                 claims[worker] = server.claims.get(worker, [])
                 continue
@@ -236,6 +239,9 @@ class MemoryWorkerChannel(WorkerChannel):
 
     def config(self) -> bytes | None:
         return self.server.config
+
+    def shown(self, name: str) -> str | None:
+        return self.server.progress.get(name) or None
 
     def task(self) -> bytes | None:
         return self.server.task

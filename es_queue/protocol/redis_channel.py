@@ -11,7 +11,7 @@ from typing import Any
 import redis
 
 from es_queue.errors import DecodeError, FencedError
-from es_queue.protocol import keys
+from es_queue.protocol import bounded, keys
 from es_queue.protocol.again import Again
 from es_queue.protocol.channel import (
     RUNNING,
@@ -25,17 +25,20 @@ from es_queue.protocol.channel import (
     Stored,
     WorkerChannel,
 )
+from es_queue.protocol.codec import is_count
 from es_queue.protocol.connection import is_outage, refusal
-from es_queue.protocol.messages import Block
+from es_queue.protocol.messages import MAX_TASK, Block
 
 __all__ = ["Again", "RedisMasterChannel", "RedisWorkerChannel"]
 
 PIECE = 2**20  # parameters are fetched so that a slow reader costs the server 1 MiB, not the whole vector
 STAGED_SECONDS = 600
+MAX_CONFIG = 2**20
+MAX_CHECKPOINT = 2**31
 ERRORS_KEPT = 200
 RUNS_LOOKED_AT = 500
 REQUESTS_READ = 100
-LONGEST_FIELD = 1000
+LONGEST_FIELD = 2**15  # a hundred names in quarantine
 
 def _flat(mapping: Mapping[str, Any]) -> list[Any]:
     return [part for pair in mapping.items() for part in pair]
@@ -51,6 +54,11 @@ def _text(data: bytes | None) -> str | None:
 
 def _texts(data: Mapping[bytes, bytes]) -> dict[str, str]:
     return {name.decode("utf-8", "replace"): value.decode("utf-8", "replace") for name, value in data.items()}
+
+
+def _field(client: Any, key: str, name: str) -> str | None:
+    """A hash's field; None where it is missing, or longer than any of ours."""
+    return _text(client.hget(key, name)) if 0 < client.hstrlen(key, name) <= LONGEST_FIELD else None
 
 
 def _blocks(entries: Iterable[bytes]) -> tuple[Block, ...]:
@@ -115,9 +123,7 @@ class RedisMasterChannel(MasterChannel):
         return self.again(read)  # twice: yes
 
     def shown(self, name: str) -> str | None:
-        if not 0 < self.again(lambda: self._client.hstrlen(self.keys.progress, name)) <= LONGEST_FIELD:  # twice: yes
-            return None
-        return _text(self.again(lambda: self._client.hget(self.keys.progress, name)))  # twice: yes
+        return self.again(partial(_field, self._client, self.keys.progress, name))  # twice: yes
 
     def stage(self, publication: str, parameters: bytes) -> None:
         self.again(lambda: self._client.set(self.keys.parameters(publication), parameters, ex=STAGED_SECONDS))  # twice: yes
@@ -143,7 +149,7 @@ class RedisMasterChannel(MasterChannel):
         ranges = [part for one in owed.ranges for part in one]
         suspects = [part for one in sorted(owed.suspect) for part in one]
         arguments = [token, owed.publication, own.prefix, owed.block, int(owed.grace)]
-        arguments += [*_counted(ranges), *_counted(suspects), *_counted(list(owed.give_way))]
+        arguments += [*_counted(ranges), *_counted(suspects), *_counted(list(owed.give_way)), *_counted(list(owed.dismissed))]
         found = self._script("reconcile", [own.epoch, own.progress, own.todo, own.workers, own.attempts], arguments)
         if found is None:
             return None
@@ -181,17 +187,19 @@ class RedisMasterChannel(MasterChannel):
             self.again(lambda: self._client.xdel(self.keys.results(publication), *ids))  # twice: yes
 
     def stored(self) -> tuple[bytes | None, bytes | None, bytes | None]:
-        names = [self.keys.config, self.keys.task, self.keys.checkpoint]
-        config, task, checkpoint = self.again(lambda: self._client.mget(names))  # twice: yes
+        def read() -> list[bytes]:
+            pipeline = self._client.pipeline(transaction=True).getrange(self.keys.config, 0, MAX_CONFIG)  # a byte more than there may be
+            found: list[bytes] = pipeline.getrange(self.keys.task, 0, MAX_TASK).getrange(self.keys.checkpoint, 0, MAX_CHECKPOINT).execute()
+            return found
+
+        config, task, checkpoint = (one or None for one in self.again(read))  # twice: yes
         return config, task, checkpoint
 
     def workers(self) -> dict[str, dict[str, str]]:
         def read() -> dict[str, dict[str, str]]:
             names = sorted({name.decode("utf-8", "replace") for name in self._client.smembers(self.keys.workers)})
-            pipeline = self._client.pipeline(transaction=False)
-            for name in names:
-                pipeline.hgetall(self.keys.worker(name))
-            return {name: _texts(about) for name, about in zip(names, pipeline.execute(), strict=True) if about}
+            abouts = bounded.hashes(self._client, [self.keys.worker(name) for name in names])
+            return {name: _texts(about) for name, about in zip(names, abouts, strict=True) if about}
 
         return self.again(read)  # twice: yes
 
@@ -200,13 +208,13 @@ class RedisMasterChannel(MasterChannel):
         for name, count in self.again(lambda: self._client.hgetall(self.keys.attempts)).items():  # twice: yes
             kind, _, rest = name.decode("ascii", "replace").partition(" ")
             slot, _, what = rest.partition(" ")
-            if what == "deaths" and slot.isdigit() and count.isdigit():
+            if what == "deaths" and is_count(slot) and is_count(count.decode("ascii", "replace")):
                 found[(kind, int(slot))] = int(count)
         return found
 
     def errors(self) -> list[str]:
-        found = self.again(lambda: self._client.lrange(self.keys.errors, -20, -1))  # twice: yes
-        return [text.decode("utf-8", "replace") for text in found]
+        found = self.again(lambda: bounded.elements(self._client, self.keys.errors, -20, -1))  # twice: yes
+        return [text.decode("utf-8", "replace") for text in found or []]
 
     def forget_gone_runs(self) -> None:
         """Take runs whose keys have expired out of the list of runs, the oldest few hundred at most."""
@@ -223,8 +231,10 @@ class RedisMasterChannel(MasterChannel):
         self.again(prune)  # twice: yes; a run that comes back meanwhile is listed again by its next publish
 
     def requests(self) -> list[bytes]:
-        found: list[bytes] = self.again(lambda: self._client.lrange(self.keys.commands, 0, REQUESTS_READ - 1))  # twice: yes
-        return found
+        found = self.again(lambda: bounded.elements(self._client, self.keys.commands, 0, REQUESTS_READ - 1))  # twice: yes
+        if found is None:  # not a person's: it would stay for ever
+            self.again(lambda: self._client.unlink(self.keys.commands))  # twice: yes
+        return found or []
 
     def forget_requests(self, requests: Sequence[bytes]) -> None:
         for one in requests:
@@ -240,7 +250,8 @@ class RedisMasterChannel(MasterChannel):
         (state, workers), led = self.again(read)  # twice: yes
         if state != RUNNING.encode() or not led:
             return None
-        return int(workers) if workers is not None and workers.isdigit() else 0
+        workers = _text(workers) or ""
+        return int(workers) if is_count(workers) else 0
 
 
 def _nested(batch: Any) -> list[Any]:
@@ -267,12 +278,15 @@ class RedisWorkerChannel(WorkerChannel):
         return self.again.outages
 
     def config(self) -> bytes | None:
-        found: bytes | None = self.again(lambda: self._client.get(self.keys.config))  # twice: yes
-        return found
+        found: bytes = self.again(lambda: self._client.getrange(self.keys.config, 0, MAX_CONFIG))  # twice: yes
+        return found or None
+
+    def shown(self, name: str) -> str | None:
+        return self.again(partial(_field, self._client, self.keys.progress, name))  # twice: yes
 
     def task(self) -> bytes | None:
-        found: bytes | None = self.again(lambda: self._client.get(self.keys.task))  # twice: yes
-        return found
+        found: bytes = self.again(lambda: self._client.getrange(self.keys.task, 0, MAX_TASK))  # twice: yes
+        return found or None
 
     def parameters(self, publication: str, size: int) -> bytes | None:
         name, pieces = self.keys.parameters(publication), []

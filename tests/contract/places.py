@@ -11,10 +11,11 @@ from typing import Any
 import redis
 
 from es_queue.protocol import keys
+from es_queue.protocol.again import Again
 from es_queue.protocol.channel import RUNNING, MasterChannel, Owed, Publish, WorkerChannel
 from es_queue.protocol.memory_channel import MemoryMasterChannel, MemoryServer, MemoryWorkerChannel
 from es_queue.protocol.messages import Block
-from es_queue.protocol.redis_channel import Again, RedisMasterChannel, RedisWorkerChannel
+from es_queue.protocol.redis_channel import RedisMasterChannel, RedisWorkerChannel
 
 RUN = "contract"
 TOKEN, SAME_NUMBER, HIGHER, LOWER = "5-0000000a", "5-0000000b", "6-0000000c", "4-0000000d"

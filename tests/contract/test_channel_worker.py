@@ -190,3 +190,11 @@ def test_orders_tell_whether_a_master_holds_the_lease(place: Place) -> None:
 def test_nothing_is_reported_to_a_run_that_is_gone(place: Place) -> None:
     place.worker().report("trouble")
     assert place.master().errors() == []
+
+
+def test_a_worker_reads_what_the_master_shows_of_the_run(place: Place) -> None:
+    master = place.publish(P0)
+    assert place.worker().shown("quarantined") is None
+    master.renew(TOKEN, "me", 10, {"quarantined": '[["host", "name"]]', "numerics": ""}, {})
+    assert place.worker().shown("quarantined") == '[["host", "name"]]'
+    assert place.worker().shown("numerics") is None, "an empty text says nothing"

@@ -10,9 +10,10 @@ from urllib.parse import unquote
 import pytest
 
 from es_queue.errors import RedisError
+from es_queue.protocol.again import Again
 from es_queue.protocol.channel import RUNNING, Publish, Stored
 from es_queue.protocol.connection import client_from_url
-from es_queue.protocol.redis_channel import Again, RedisMasterChannel, RedisWorkerChannel
+from es_queue.protocol.redis_channel import RedisMasterChannel, RedisWorkerChannel
 from tests.contract.deaf import DeafProxy
 from tests.contract.places import ABOUT, P0, P1, RUN, TOKEN, TTL, RedisPlace, block, owed, texts, worker_name
 

@@ -9,8 +9,9 @@ import pytest
 
 from es_queue.errors import RedisError
 from es_queue.protocol import keys
+from es_queue.protocol.again import Again
 from es_queue.protocol.channel import RUNNING, Opened, Orders, Publish, Stored
-from es_queue.protocol.redis_channel import ERRORS_KEPT, Again
+from es_queue.protocol.redis_channel import ERRORS_KEPT
 from tests.contract.places import (
     ABOUT,
     P0,

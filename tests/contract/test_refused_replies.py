@@ -10,9 +10,10 @@ import redis
 
 from es_queue.errors import FencedError, RedisError
 from es_queue.protocol import keys
+from es_queue.protocol.again import Again
 from es_queue.protocol.channel import Stored
 from es_queue.protocol.connection import client_from_url, refusal
-from es_queue.protocol.redis_channel import Again, RedisMasterChannel
+from es_queue.protocol.redis_channel import RedisMasterChannel
 from tests.contract.places import (
     HIGHER,
     P0,

@@ -220,6 +220,7 @@ BAD_PAIRS: list[tuple[dict[str, Any], str]] = [
     ({"optimizer": "adam", "strategy": "ars"}, "optimizer is adam, but ars does not take it: leave it at auto"),
     ({"eval_every": 0, "target_reward": "300"}, "target_reward is 300, but eval_every is 0 and only evaluations are held against it: set eval_every to 1 or more, or target_reward to none"),
     ({"env": ""}, "env is not given: name the environment to train with --env, for example --env BipedalWalker-v3"),
+    ({"audit": 0.1, "allow_nondeterministic": True}, "audit is 0.1, but with allow_nondeterministic two results of a slot may differ by right: leave one of them out"),
 ]  # fmt: skip
 
 

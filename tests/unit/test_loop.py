@@ -344,7 +344,7 @@ def test_a_fleet_that_does_not_agree_is_written_down_for_good(monkeypatch: pytes
     monkeypatch.setattr(module, "DISK_SECONDS", 0.0)
     run = Run(tiny(generations=3))
     loop = run.loop()
-    loop._collector.uniform = False
+    loop._collector.fleet.uniform = False
     with workers(run.server, run.setup.config, TABLE, 1):
         assert not loop.run(run.setup.start()).state.reproducible
     state = checkpoint.decode(run.saved.all[1][1])[1]

@@ -1,9 +1,10 @@
 -- Put to the head of todo every unanswered slot that is neither in todo nor in a claim of the living.
 -- KEYS: epoch progress todo workers attempts
--- ARGV: token publication prefix block grace {kind start stop ...} {kind slot ...} {workers to give way}
+-- ARGV: token publication prefix block grace {kind start stop ...} {kind slot ...} {workers to give way} {workers dismissed}
 local publication, prefix = argument(), argument()
 local size, grace = tonumber(argument()), argument() == '1'
-local ranges, suspects, give_way = list(), list(), list()
+local ranges, suspects, give_way, dismissed = list(), list(), list(), {}
+for _, worker in ipairs(list()) do dismissed[worker] = true end
 if redis.call('HGET', KEYS[2], 'publication') ~= publication then return false end
 
 local unanswered, owed, single = {}, {}, {}
@@ -45,7 +46,9 @@ local claims, dead, late = {}, {}, 0
 for _, worker in ipairs(redis.call('SMEMBERS', KEYS[4])) do
   local key, life = prefix .. 'claims:' .. worker, prefix .. 'worker:' .. worker
   local held = redis.call('LRANGE', key, 0, -1)
-  if grace or redis.call('EXISTS', life) == 1 then
+  if dismissed[worker] and redis.call('EXISTS', life) == 1 then
+    redis.call('UNLINK', key) -- it may live on and claim more: what it holds is owed all the same
+  elseif grace or redis.call('EXISTS', life) == 1 then
     late = late + (tonumber(redis.call('HGET', life, 'late') or '0') or 0)
     claims[#claims + 1] = { worker, held }
     for _, entry in ipairs(held) do cross_off(entry) end

@@ -1,0 +1,52 @@
+"""Which modules a run may have a worker import: what a run names comes from Redis; what it may name, the operator says.
+
+``ES_QUEUE_ALLOW`` holds modules with commas between them, each for itself and all below it. The word ``installed``
+stands for packages that a distribution installed here provides, and is the default: no loose file in some folder,
+nothing of Python's own library, never a path.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from importlib.metadata import packages_distributions
+
+from es_queue.config import RunConfig
+
+ALLOW = "ES_QUEUE_ALLOW"
+INSTALLED = "installed"
+MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
+
+
+def named_modules(config: RunConfig) -> list[str]:
+    """The modules of a run's own code: of its environment and of its wrappers."""
+    module = config.env.rpartition(":")[0]
+    return list(dict.fromkeys(filter(None, (module, *(one.partition(":")[0] for one in config.wrapper)))))
+
+
+def allowing(modules: Iterable[str]) -> dict[str, str]:
+    """The environment variable by which somebody who names ``modules`` allows them to the workers that he starts."""
+    return {ALLOW: os.environ.get(ALLOW, ",".join((INSTALLED, *modules)))}
+
+
+def not_allowed(modules: Iterable[str], allowed: str | None = None) -> str:
+    """Why the first module that may not be imported may not, empty where all may. ``allowed``: in place of ES_QUEUE_ALLOW."""
+    given = os.environ.get(ALLOW, INSTALLED) if allowed is None else allowed
+    listed = [one.strip() for one in given.split(",")]
+    for module in modules:
+        if not MODULE.fullmatch(module):
+            return f"custom code: the run names {module[:80]!r}, which is no module"
+        if not any(within(module, one) for one in listed if one != INSTALLED) and not (INSTALLED in listed and installed(module)):
+            return f"custom code: the run names the module {module[:80]}, which is not allowed here: install its package on this host, or start this worker with {ALLOW}={INSTALLED},{module[:80]}"
+    return ""
+
+
+def within(module: str, allowed: str) -> bool:
+    """Whether ``module`` is ``allowed`` or below it."""
+    return bool(allowed) and (module == allowed or module.startswith(f"{allowed}."))
+
+
+def installed(module: str) -> bool:
+    """Whether a distribution provides the module's package. Python's own library is nobody's package."""
+    return module.partition(".")[0] in packages_distributions()

@@ -1,0 +1,123 @@
+"""Fleet: who works for the run, on what arithmetic, and who may not any more."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from es_queue.protocol.channel import QUARANTINED_AT_MOST, quarantined_in
+
+About = Mapping[str, Mapping[str, str]]
+REMEMBERED = 20_000
+ASK_SECONDS = 0.1
+LONGEST_NAME = 120
+
+
+@dataclass(frozen=True, order=True)
+class Identity:
+    """A worker over all its seats: its host and its RQ name. Both are its own word; a forger has as many as it likes."""
+
+    host: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.name or 'a worker'} on {self.host}"
+
+
+@dataclass(frozen=True)
+class Member:
+    """One seat's worker. numerics: fingerprint of its arithmetic, empty before it has joined."""
+
+    identity: Identity
+    numerics: str
+
+
+class Fleet:
+    """Kept by the master from what workers say of themselves each second.
+
+    numerics: the fingerprint that the run began with, empty before there is one; uniform: whether every worker
+    since had the same; quarantined: whose answers do not count any more
+    """
+
+    def __init__(self, note: Callable[[str], None], ask: Callable[[], About], strict: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
+        """``ask``: what living workers say now; it is asked again, now and then, for a worker that nobody knows."""
+        self._note, self._ask, self.strict, self._clock = note, ask, strict, clock
+        self._members: OrderedDict[str, Member] = OrderedDict()
+        self._there: dict[str, Member] = {}
+        self._asked = float("-inf")
+        self.numerics, self.uniform = "", True
+        self.quarantined: set[Identity] = set()
+
+    def remember(self, numerics: str, quarantined: str | None) -> None:
+        """What a former master knew: from the checkpoint, and from the progress that it left."""
+        self.numerics = numerics
+        self.quarantined |= {Identity(host, name) for host, name in quarantined_in(quarantined)}
+
+    def look(self, workers: About) -> None:
+        """``workers``: those that are there and do not refuse to work, by id."""
+        self._there = {name: member_of(about) for name, about in workers.items()}
+        for name, member in self._there.items():
+            self._members[name] = member
+            self._members.move_to_end(name)
+        while len(self._members) > REMEMBERED:
+            self._members.popitem(last=False)
+        prints = [member.numerics for member in self._there.values() if member.numerics]
+        if prints and not self.numerics:  # most of those who are there; the lesser of two that are as many
+            self.numerics = max(sorted(set(prints)), key=prints.count)
+        if self.uniform and not self.strict and set(prints) - {self.numerics}:
+            self.uniform = False
+            self._note(f"mixed fleet: the run began with fingerprint {self.numerics[:8]}, so bits are not promised: {hosts_of(workers)}")
+
+    def member(self, worker: str) -> Member | None:
+        """What is known of a worker that has joined; None where nobody has heard of it."""
+        found = self._members.get(worker)
+        if (found is None or not found.numerics) and self._clock() - self._asked >= ASK_SECONDS:
+            self._asked = self._clock()
+            self.look({name: about for name, about in self._ask().items() if "refuses" not in about})
+            found = self._members.get(worker)
+        return found if found is not None and found.numerics else None
+
+    def refusal(self, worker: str) -> str:
+        """Why an answer of ``worker`` does not count, a word that is counted; empty where it does."""
+        member = self.member(worker)
+        if member is None:
+            return "unknown-worker"
+        if member.identity in self.quarantined:
+            return "quarantined"
+        return "other-numerics" if self.strict and member.numerics != self.numerics else ""
+
+    def dismissed(self) -> list[str]:
+        """Workers that are to leave, and whose claims hold nothing up."""
+        return sorted(name for name, member in self._there.items() if member.identity in self.quarantined or self._differs(member))
+
+    def _differs(self, member: Member) -> bool:
+        return self.strict and bool(member.numerics) and member.numerics != self.numerics
+
+    def others(self, known: Iterable[Identity], numerics: str) -> bool:
+        """Whether somebody else is there, on the same arithmetic, who may be asked."""
+        had = set(known) | self.quarantined
+        return any(member.numerics == numerics and member.identity not in had for member in self._there.values())
+
+    def quarantine(self, identity: Identity) -> None:
+        self.quarantined.add(identity)
+
+    def shown(self) -> dict[str, str]:
+        """For progress, where workers read it when they join."""
+        names = [[one.host, one.name] for one in sorted(self.quarantined)][:QUARANTINED_AT_MOST]
+        return {"numerics": self.numerics, "quarantined": json.dumps(names) if names else ""}
+
+
+def member_of(about: Mapping[str, str]) -> Member:
+    host, name = (about.get(key, "")[:LONGEST_NAME] for key in ("host", "rq_name"))
+    return Member(Identity(host, name), about.get("numerics", "")[:LONGEST_NAME])
+
+
+def hosts_of(workers: About) -> str:
+    """Each fingerprint's beginning with its hosts."""
+    groups: dict[str, set[str]] = {}
+    for about in workers.values():
+        groups.setdefault(about.get("numerics", "")[:8], set()).add(about.get("host", "?")[:60])
+    return "; ".join(f"{print_}: {', '.join(sorted(hosts))}" for print_, hosts in sorted(groups.items()))

@@ -1,0 +1,42 @@
+"""A worker that lies: ``rq worker -w tests.abuse.lying.Worker`` says that its episodes went far better than they did."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any
+
+import rq
+
+#: What it adds to each return and fitness; and the fraction of a fingerprint that it changes, for a worker of other arithmetic.
+TOO_MUCH = 1000.0
+OTHER = "ES_QUEUE_TEST_OTHER_NUMERICS"
+
+
+class Worker(rq.Worker):
+    """A plain worker whose horses change the evaluator before they take their seat."""
+
+    def main_work_horse(self, job: Any, queue: Any) -> None:
+        from es_queue.numerics import fix_numeric_environment
+
+        fix_numeric_environment()  # before numpy is loaded, as the seat does
+        corrupt(strange=bool(os.environ.get(OTHER)))
+        super().main_work_horse(job, queue)
+
+
+def corrupt(*, strange: bool) -> None:
+    """Results too good to be true; or honest ones under another fingerprint."""
+    from workers import join
+    from workers.evaluate import Evaluator
+
+    honest, own = Evaluator._slot, join.fingerprint
+
+    def lie(self: Evaluator, *arguments: Any) -> Any:
+        told = honest(self, *arguments)
+        better = {name: tuple(one + TOO_MUCH for one in getattr(told, name)) for name in ("fitness", "returns")}
+        return replace(told, **better)
+
+    if strange:
+        join.fingerprint = lambda *arguments: own(*arguments)[::-1]
+    else:
+        Evaluator._slot = lie  # type: ignore[method-assign]

@@ -1,0 +1,46 @@
+"""Environments of the user's own: whoever starts the worker says what it may import."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import redis
+
+from es_queue.custom_code import ALLOW
+from tests.integration.processes import Master, Processes, Seen, wait_for
+
+LOOSE = """
+from pathlib import Path
+import gymnasium
+from gymnasium.envs.classic_control import CartPoleEnv
+
+Path(__file__).with_name("imported").touch()
+gymnasium.register("Loose-v0", CartPoleEnv, max_episode_steps=20)
+"""
+TINY = {"seed": 1, "population": 8, "generations": 3, "eval_every": 0, "final_episodes": 2, "noise_size": 2**18}
+
+
+def test_the_local_workers_of_an_es_master_import_what_its_command_names(processes: Processes) -> None:
+    (processes.folder / "loose.py").write_text(LOOSE)
+    words = [word for name, value in TINY.items() for word in (f"--{name.replace('_', '-')}", value)]
+    run = processes.master("--env", "loose:Loose-v0", "--run", "own", "--run-dir", processes.folder / "own", "--workers", 1, "--json", *words)
+    assert run.process.wait(60) == 0, run.err.read_text()
+    assert json.loads((processes.folder / "own" / "summary.json").read_text())["state"] == "finished"
+
+
+def test_a_worker_imports_nothing_loose_unless_its_operator_allows_it(
+    valkey_url: str, redis_client: redis.Redis, start_master: Callable[..., Master], processes: Processes, monkeypatch: object
+) -> None:
+    (processes.folder / "loose.py").write_text(LOOSE)
+    monkeypatch.syspath_prepend(processes.folder)  # type: ignore[attr-defined]
+    seen = Seen(redis_client, "loose")
+    run = start_master("loose", {**TINY, "env": "loose:Loose-v0"})
+    wait_for(lambda: seen.progress().get("state") == "running", "the run begins")
+    (processes.folder / "imported").unlink()  # the master's own import
+    careful = processes.worker(valkey_url, **{ALLOW: "installed"})
+    said = wait_for(lambda: [one for one in run.heard.notes if "custom code" in one], "the master says why the worker does not work")
+    assert "the module loose, which is not allowed here" in said[0] and f"{ALLOW}=installed,loose" in said[0]
+    assert not (processes.folder / "imported").exists() and careful.process.poll() is None
+    processes.worker(valkey_url, **{ALLOW: "loose"})
+    assert run.summary()["state"] == "finished"

@@ -1,0 +1,225 @@
+"""Audit: a slot that another worker plays again tells broken machines and careless liars from the others."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from es_queue.protocol.messages import TRAIN, Block, SlotResult
+from master.audit import TRIES, Audit
+from master.fleet import Fleet, Identity
+from tests.unit.test_collector import Bench
+
+ONE, TWO = "1" * 32, "2" * 32
+SLOT = (TRAIN, 3)
+HONEST = SlotResult(3, 5, 7, (1.0, 2.0), (1.0, 2.0), (4, 4), (0, 0), (0, 0))
+LIE = dataclasses.replace(HONEST, fitness=(1001.0, 1002.0), returns=(1001.0, 1002.0))
+
+
+def identity(name: str) -> Identity:
+    return Identity(name, "w")
+
+
+class Court:
+    """An audit of everything, over workers of which each is alone on its host."""
+
+    def __init__(self, *names: str, fraction: float = 1.0, **numerics: str) -> None:
+        self.notes: list[str] = []
+        self.fleet = Fleet(self.notes.append, dict)
+        self.there(*names, **numerics)
+        self.audit = Audit(self.fleet, fraction, self.notes.append, lambda: 0.5)
+
+    def there(self, *names: str, **numerics: str) -> None:
+        self.fleet.look({name: {"host": name, "rq_name": "w", "numerics": numerics.get(name, ONE)} for name in (*names, *numerics)})
+
+
+def test_two_that_agree_confirm_the_slot() -> None:
+    court = Court("a", "b")
+    court.audit.taken(SLOT, "a", HONEST)
+    assert list(court.audit.open) == [SLOT]
+    verdict = court.audit.heard(SLOT, "b", HONEST, "a", HONEST)
+    assert verdict is not None and not verdict.wrong and verdict.right == {identity("a"), identity("b")}
+    assert (court.audit.open, court.audit.checked) == ({}, 1) and court.audit.confirmed[SLOT] == verdict.right
+
+
+@pytest.mark.parametrize("liar", [0, 1, 2])
+def test_of_three_the_one_that_stands_alone_is_wrong(liar: int) -> None:
+    court = Court("a", "b", "c")
+    said = [LIE if number == liar else HONEST for number in range(3)]
+    court.audit.taken(SLOT, "a", said[0])
+    verdict = court.audit.heard(SLOT, "b", said[1], "a", said[0])
+    if liar < 2:
+        assert verdict is None and SLOT in court.audit.open, "two that differ do not say who is wrong"
+        verdict = court.audit.heard(SLOT, "c", said[2], "a", said[0])
+    assert verdict is not None and verdict.result == HONEST
+    assert verdict.wrong == (set() if liar == 2 else {identity("abc"[liar])})
+    assert SLOT not in court.audit.open
+
+
+def test_only_the_sampled_fraction_is_asked_again_and_only_where_somebody_else_can_be() -> None:
+    for court, expected in ((Court("a", "b", fraction=0.5), False), (Court("a", "b", fraction=0.51), True), (Court("a"), False), (Court("a", b=TWO), False)):
+        court.audit.taken(SLOT, "a", HONEST)
+        assert (SLOT in court.audit.open) is expected
+
+
+def test_the_same_worker_again_says_nothing_and_is_not_asked_for_ever() -> None:
+    court = Court("a", "b")
+    court.audit.taken(SLOT, "a", LIE)
+    for _ in range(TRIES - 1):
+        assert court.audit.heard(SLOT, "a", LIE, "a", LIE) is None
+    assert SLOT in court.audit.open
+    court.audit.heard(SLOT, "a", LIE, "a", LIE)
+    assert SLOT not in court.audit.open and court.audit.disputed == 0
+
+
+def test_results_of_other_arithmetic_are_not_held_against_each_other() -> None:
+    court = Court("a", "b", c=TWO)
+    court.audit.taken(SLOT, "a", HONEST)
+    assert court.audit.heard(SLOT, "c", LIE, "a", HONEST) is None
+    assert court.audit.open[SLOT].opinions == {identity("a"): HONEST}
+
+
+def test_an_overdue_copy_is_compared_though_nobody_asked() -> None:
+    court = Court("a", "b", "c", fraction=0.0)
+    court.audit.taken(SLOT, "a", HONEST)
+    assert court.audit.open == {}
+    assert court.audit.heard(SLOT, "b", LIE, "a", HONEST) is None
+    assert SLOT in court.audit.open, "they differ: now a third is asked"
+
+
+def test_a_difference_that_nobody_can_decide_is_said_and_bits_are_not_promised() -> None:
+    court = Court("a", "b")
+    court.audit.taken(SLOT, "a", HONEST)
+    court.audit.heard(SLOT, "b", LIE, "a", HONEST)
+    court.audit.review()
+    assert court.audit.open == {} and court.audit.undecided and court.audit.disputed == 1
+    assert court.notes == [
+        "audit: w on a and w on b gave different results for train slot 3, and there is no third worker of equal arithmetic to say who is wrong; "
+        "the first one counts, and bits are not promised"
+    ]
+
+
+def test_three_that_all_differ_point_at_the_environment() -> None:
+    court = Court("a", "b", "c", "d")
+    court.audit.taken(SLOT, "a", HONEST)
+    court.audit.heard(SLOT, "b", LIE, "a", HONEST)
+    court.audit.heard(SLOT, "c", dataclasses.replace(HONEST, steps=(9, 9)), "a", HONEST)
+    assert court.audit.undecided and "does not repeat itself" in court.notes[0]
+
+
+def test_a_question_is_dropped_when_nobody_is_left_to_answer_it() -> None:
+    court = Court("a", "b")
+    court.audit.taken(SLOT, "a", HONEST)
+    court.audit.review()
+    assert SLOT in court.audit.open
+    court.there("a")
+    court.audit.review()
+    assert court.audit.open == {} and not court.audit.undecided and court.notes == []
+
+
+# --- with the ledger and the collector around it
+
+
+def bench_of(*names: str) -> tuple[Bench, dict[str, object]]:
+    bench = Bench(audit=1.0)
+    channels = {name: bench.worker(name, rq_name="w", numerics=ONE) for name in names}
+    bench.open()
+    bench.tick()
+    return bench, channels
+
+
+def lie(bench: Bench, result: SlotResult) -> SlotResult:
+    return dataclasses.replace(result, fitness=tuple(one + 1000 for one in result.fitness))
+
+
+def test_the_generation_stays_open_until_what_is_played_again_is_answered() -> None:
+    bench, channels = bench_of("a", "b")
+    bench.work(channels["a"])
+    bench.collector.read(bench.ledger, 0.0)
+    assert not bench.ledger.complete() and len(bench.collector.audit.open) == 7
+    bench.tick()
+    assert sum(int(one.split()[2]) - int(one.split()[1]) for one in bench.todo()) == 7, "reconcile issues them"
+    bench.work(channels["b"])
+    bench.collector.read(bench.ledger, 0.0)
+    assert bench.ledger.complete() and bench.collector.audit.checked == 7
+    assert bench.ledger.refused == {"duplicate": 7}
+
+
+def test_what_a_liar_answered_is_evaluated_again_and_its_later_answers_do_not_count() -> None:
+    bench, channels = bench_of("a", "b", "liar")
+    honest, bench.result = bench.result, lambda kind, slot: lie(bench, honest(kind, slot))
+    bench.work(channels["liar"])
+    bench.collector.read(bench.ledger, 0.0)
+    bench.result = honest
+    for name in ("a", "b"):
+        for kind, slots in (("centre", 1), ("train", 6)):
+            bench.answer(channels[name], Block(bench.ledger.publication, kind, 0, slots))
+    bench.collector.read(bench.ledger, 0.0)
+    assert bench.collector.fleet.quarantined == {Identity("liar", "w")}
+    assert next(one for one in bench.notes if "liar" in one).startswith("audit: w on liar gave another result for centre slot 0")
+    assert all(one is None or max(one.fitness) == 1.0 for kind in ("centre", "train") for one in bench.ledger.ordered(kind))
+    before = bench.ledger.refused["quarantined"]
+    bench.answer(channels["liar"], Block(bench.ledger.publication, "train", 0, 6))
+    bench.collector.read(bench.ledger, 0.0)
+    assert bench.ledger.refused["quarantined"] == before + 6
+    bench.tick()
+    assert bench.server.progress["give_way"] == "liar-1-abcdef" and '"liar"' in bench.server.progress["quarantined"]
+
+
+def test_what_others_confirmed_of_a_liar_is_kept_and_the_rest_is_owed_again() -> None:
+    bench, channels = bench_of("a", "b", "liar")
+    honest = bench.result
+    bench.result = lambda kind, slot: lie(bench, honest(kind, slot)) if (kind, slot) == ("train", 5) else honest(kind, slot)
+    bench.work(channels["liar"])
+    bench.collector.read(bench.ledger, 0.0)
+    bench.result = honest
+    bench.answer(channels["a"], Block(bench.ledger.publication, "train", 0, 2))
+    for name in ("a", "b"):
+        bench.answer(channels[name], Block(bench.ledger.publication, "train", 5, 6))
+    bench.collector.read(bench.ledger, 0.0)
+    assert bench.collector.fleet.quarantined == {Identity("liar", "w")}
+    assert bench.ledger.unanswered() == [("centre", 0, 1), ("train", 2, 5)]
+
+
+def test_a_liars_reports_of_failures_are_taken_back() -> None:
+    from es_queue.protocol.messages import Answer
+
+    bench, channels = bench_of("a", "b", "liar")
+    for number in range(10):
+        payload = Answer(bench.ledger.publication, TRAIN, "liar-1-abcdef", 0.1, (), ((0, f"attempt {number}"),)).encode()
+        channels["liar"].answer(Block(bench.ledger.publication, TRAIN, 0, 1), payload)
+    honest, bench.result = bench.result, lambda kind, slot: lie(bench, honest(kind, slot))
+    bench.answer(channels["liar"], Block(bench.ledger.publication, TRAIN, 5, 6))
+    bench.collector.read(bench.ledger, 0.0)
+    assert bench.ledger.hopeless == {(TRAIN, 0)}
+    bench.result = honest
+    for name in ("a", "b"):
+        bench.answer(channels[name], Block(bench.ledger.publication, TRAIN, 5, 6))
+    bench.collector.read(bench.ledger, 0.0)
+    assert bench.ledger.hopeless == set() and ("train", 0, 5) in bench.ledger.unanswered()
+
+
+def test_a_strict_run_waits_for_workers_of_its_own_arithmetic() -> None:
+    bench = Bench(strict=True)
+    one, other = bench.worker("one", numerics=ONE), bench.worker("other", numerics=TWO)
+    bench.collector.fleet.remember(ONE, None)
+    bench.open()
+    bench.work(other)
+    bench.collector.read(bench.ledger, 0.0)
+    assert bench.ledger.answered()[0] == 0 and bench.ledger.refused == {"other-numerics": 7}
+    bench.tick()
+    assert bench.server.progress["give_way"] == "other-1-abcdef"
+    bench.work(one)
+    bench.collector.read(bench.ledger, 0.0)
+    assert bench.ledger.complete()
+
+
+def test_the_claims_of_a_dismissed_worker_hold_nothing_up() -> None:
+    bench = Bench(strict=True)
+    other = bench.worker("other", numerics=TWO)
+    bench.collector.fleet.remember(ONE, None)
+    bench.open()
+    assert other.claim(0.0) is not None
+    bench.tick()
+    assert sum(int(one.split()[2]) - int(one.split()[1]) for one in bench.todo()) == 7
