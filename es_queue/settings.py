@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import difflib
-import json
 from typing import Any
 
+from es_queue import strict_json
 from es_queue.config import RunConfig, option_fields
-from es_queue.errors import UsageError
+from es_queue.errors import DecodeError, UsageError
 from es_queue.validation import checked_value, refuse_combinations
 
 MAX_JSON = 2**20
@@ -18,8 +18,8 @@ def config_from_json(text: str | bytes) -> RunConfig:
     if len(text) > MAX_JSON:
         raise UsageError(f"the configuration has {len(text)} bytes, more than {MAX_JSON}")
     try:
-        data = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        data = strict_json.loads(text, MAX_JSON)
+    except DecodeError as error:
         raise UsageError(f"the configuration is not JSON: {error}") from None
     if not isinstance(data, dict):
         raise UsageError("the configuration is not a JSON object")

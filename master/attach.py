@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -11,7 +10,7 @@ from pathlib import Path
 from es_queue.config import RunConfig
 from es_queue.errors import EXIT_DONE, EXIT_INTERRUPTED, EnvironmentFailure, RedisError, UsageError
 from es_queue.protocol.channel import FAILED, FINISHED, STOPPED
-from es_queue.protocol.connection import client_from_url, safe_name
+from es_queue.protocol.connection import client_tried_once, safe_name
 from es_queue.protocol.desk import Desk
 from es_queue.protocol.keys import RunKeys
 from es_queue.settings import config_from_json
@@ -19,9 +18,10 @@ from master.console import SafeStream, View
 from master.control import url_of
 from master.options import Launch
 from master.report import chosen_view
-from master.status.history import MOST_BYTES, entry_of
+from master.status.folders import read_object
+from master.status.history import entry_of, readable
 from master.status.observe import SeenRun, Server, text
-from master.wording import Record, Value, finite, printable
+from master.wording import Record, finite, number, printable
 
 LOOK_SECONDS = 0.5
 #: A server that does not answer is looked for again, for so long.
@@ -30,7 +30,6 @@ PATIENCE_SECONDS = 120.0
 RECALLED = 500
 READ_AT_ONCE = 100
 MOST_FIELDS = 200
-MAX_SUMMARY = 2**20
 ENDED = (FINISHED, STOPPED, FAILED)
 FIGURES = (
     "generation", "workers", "episodes", "env_steps", "steps_per_second", "seconds", "eval_mean", "eval_std", "eval_min", "eval_episodes",
@@ -46,7 +45,7 @@ def attach(run: str, launch: Launch) -> int:
     url = url_of(run, launch)
     if url is None:
         raise UsageError(f"no private server runs for {run}: its master has ended; for a run on a shared Redis give --redis-url or set RQ_REDIS_URL")
-    raw = Desk(client_from_url(url), run).config()
+    raw = Desk(client_tried_once(url), run).config()
     if raw is None:
         raise UsageError(f"there is no run {run} in Redis at {safe_name(url)}; es-status lists the runs")
     config = config_from_json(raw)
@@ -112,8 +111,7 @@ class Watcher:
 
     def _news(self) -> None:
         """Generations that have closed since the last look; at the first look those that a graph can use."""
-        entries, size = self._server.ask([("xlen", self._history), ("memory_usage", self._history, 0)])
-        if not entries or not size or size > MOST_BYTES:
+        if not readable(self._server, self._history):
             return
         if not self._cursor:
             (found,) = self._server.ask([("xrevrange", self._history, "+", "-", RECALLED)])
@@ -158,18 +156,6 @@ def record_of(fields: Mapping[bytes, bytes]) -> Record:
     return {printable(name, 100): number(value) if finite(value) is not None else printable(value) for name, value in few}
 
 
-def number(shown: str) -> Value:
-    """The number that a text is, None where it is none."""
-    if shown.isascii() and shown.isdigit() and len(shown) < 20:
-        return int(shown)
-    return finite(shown)
-
-
 def summary_of(run_dir: Path) -> Record | None:
     """What the run's folder says of its end; None while it says nothing."""
-    path = run_dir / "summary.json"
-    try:
-        found = json.loads(path.read_text("utf-8")) if path.stat().st_size <= MAX_SUMMARY else None
-    except (OSError, ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
+    return read_object(run_dir / "summary.json") or None

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from es_queue.config import RunConfig
 from es_queue.errors import RunFolderError, UsageError
-from es_queue.policies.archive import UNREADABLE
+from es_queue.policies.archive import UNREADABLE, decoded_meta, refuse_compressed
 from es_queue.settings import config_from_json
 from es_queue.spaces import EnvironmentSpec
 from master.state import Best, RunState
@@ -66,8 +66,9 @@ def decode(data: bytes) -> tuple[RunConfig, RunState, str]:
         raise RunFolderError(f"a checkpoint of {len(data)} bytes is larger than {MAX_CHECKPOINT}")
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+            refuse_compressed(archive)
             arrays = {name: archive[name] for name in archive.files}
-        meta = json.loads(arrays.pop("meta").item())
+        meta = decoded_meta(arrays.pop("meta"))
         return config_from_json(json.dumps(meta["config"])), RunState.read(arrays, meta["state"]), str(meta["run"])
     except (*DAMAGED, TypeError, AttributeError, UsageError) as error:
         raise RunFolderError(f"this is no checkpoint that can be resumed: {error}") from None

@@ -28,9 +28,12 @@ def main(argv: list[str] | None = None) -> int:
     try:
         fix_numeric_environment()
         extend_path()
+        from master.named_redis import warning_line
         from master.options import parse
 
         values, launch = parse(argv)
+        for text in launch.warnings:
+            print(warning_line(text), file=sys.stderr, flush=True)
         if launch.ask is not None:
             from master.control import control
 

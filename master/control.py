@@ -14,14 +14,13 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from es_queue.commands import shown_command
 from es_queue.errors import EXIT_DONE, RedisError, RunBusyError, UsageError
 from es_queue.protocol import keys
-from es_queue.protocol.channel import PAUSED, RUNNING, STOPPED, STOPPING
+from es_queue.protocol.channel import NEEDS_A_MASTER, STOPPED
 from es_queue.protocol.clocks import clocks_from_environment
-from es_queue.protocol.connection import client_from_url, holds_secret, safe_name
+from es_queue.protocol.connection import client_from_url, client_tried_once, holds_secret, safe_name
 from es_queue.protocol.desk import Desk
 from es_queue.protocol.redis_channel import RedisMasterChannel
 from es_queue.protocol.requests import LONGEST_NAME, SET, Request
@@ -40,7 +39,6 @@ ANSWER_SECONDS = 60.0
 POLL_SECONDS = 0.1
 #: Workers leave a stopped run when their episode is over.
 LEAVE_SECONDS = 15.0
-LED = (RUNNING, PAUSED, STOPPING)
 
 
 def control(ask: Ask, launch: Launch, say: Callable[[str], None] = print) -> int:
@@ -64,8 +62,11 @@ def url_of(run: str, launch: Launch) -> str | None:
     if launch.redis_url is not None:
         return launch.redis_url
     folder = private_folder(run, launch)
-    url = EmbeddedServer(folder).url if folder.is_dir() else None
-    return url if url is not None and Path(unquote(urlsplit(url).path)).is_socket() else None
+    if not folder.is_dir():
+        return None
+    server = EmbeddedServer(folder)
+    url = server.url
+    return url if server.socket_path.is_socket() else None
 
 
 def private_folder(run: str, launch: Launch) -> Path:
@@ -80,7 +81,7 @@ class Counter:
         self._run = ask.run
         url = url_of(ask.run, launch)
         self._url = url or ""
-        self._desk = None if url is None else Desk(client_from_url(url), ask.run)
+        self._desk = None if url is None else Desk(client_tried_once(url), ask.run)
 
     # --- the verbs
 
@@ -168,7 +169,7 @@ class Counter:
     def _live(self) -> bool:
         """Whether the run still has a state that needs its master; a private server ends with its run."""
         try:
-            return self._desk_or_fail().standing().state in LED
+            return self._desk_or_fail().standing().state in NEEDS_A_MASTER
         except RedisError:
             if self._launch.redis_url is None and url_of(self._run, self._launch) is None:
                 return False
@@ -179,7 +180,7 @@ class Counter:
         state = self._desk_or_fail().standing().state
         if state is None:
             raise self._unknown()
-        return None if state in LED else printable(state, 40)
+        return None if state in NEEDS_A_MASTER else printable(state, 40)
 
     def _refuse_ended(self, consequence: str) -> None:
         if (state := self._ended()) is not None:

@@ -12,13 +12,15 @@ from typing import Any, NoReturn
 import es_queue
 from es_queue.config import option_fields
 from es_queue.errors import UsageError
+from es_queue.protocol.passwords import hushed
 from es_queue.validation import number_or_text
 
 COMMAND_LINE = "the command line"
 #: What --resume may change: how long a run goes on and how its end is measured, never what was trained so far.
-RESUMABLE = ("generations", "max_steps", "max_seconds", "target_reward", "final_episodes")
+BUDGETS = ("generations", "max_steps", "max_seconds", "target_reward", "final_episodes")
+RESUMABLE = (*BUDGETS, "audit", "strict")
 #: What --set may change of a run that is under way, from a generation on.
-STEERABLE = (*RESUMABLE, "learning_rate", "sigma", "l2", "weight_decay", "learning_rate_schedule", "sigma_schedule", "decay_schedule")
+STEERABLE = (*BUDGETS, "learning_rate", "sigma", "l2", "weight_decay", "learning_rate_schedule", "sigma_schedule", "decay_schedule")
 
 DESCRIPTION = """\
 Train a policy with Evolution Strategies on RQ workers.
@@ -50,12 +52,12 @@ METAVARS = {
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}; es-master --help explains all options")
+        raise UsageError(f"{hushed(message)}; es-master --help explains all options")
 
 
 #: The flags that are no settings, by the names of their values.
 LAUNCH_NAMES = (
-    "help", "version", "redis_url", "workers", "queue", "run", "run_dir", "resume", "standby", "seeds", "warm_start", "listen", "config", "noise_dir", "quiet", "json",
+    "help", "version", "redis_url", "redis_password_file", "insecure", "workers", "queue", "run", "run_dir", "resume", "standby", "seeds", "warm_start", "listen", "config", "noise_dir", "quiet", "json",
     "stop", "pause", "continue", "attach", "set", "at", "purge", "yes", "replay",
 )  # fmt: skip
 
@@ -100,6 +102,8 @@ def _add_launch_options(group: argparse._ArgumentGroup) -> None:
     add("-h", "--help", action="help", help="show this text and end")
     add("--version", action="version", version=f"es-queue {es_queue.__version__}", help="show the version and end")
     add("--redis-url", metavar="URL", help="Redis or Valkey to work over; other users of this host see it in the process list, so put a password in RQ_REDIS_URL [default: RQ_REDIS_URL, then REDIS_URL, then a private server]")
+    add("--redis-password-file", metavar="FILE", help="file that holds the password of the named Redis, for you alone to read [default: ES_QUEUE_REDIS_PASSWORD, then the file that ES_QUEUE_REDIS_PASSWORD_FILE names]")
+    add("--insecure", action="store_true", help="do not warn of a Redis that others can reach without a password, or read on the way to")
     add("--workers", metavar="N", help="local workers to start [processes; default: one a core with a private server, none with --redis-url]")
     add("--queue", metavar="NAME", help="RQ queue on which the workers' seats are offered [default: default]")
     add("--run", metavar="ID", help="id of the new run: a-z, 0-9 and dashes, at most 40 [default: made from environment and time]")

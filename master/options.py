@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import tomllib
 from dataclasses import Field, dataclass, field, fields, replace
@@ -16,6 +15,7 @@ from es_queue.settings import from_values, unknown_option
 from es_queue.validation import checked_value, number_or_text
 from master.asks import Ask, asked, checked_run
 from master.flags import COMMAND_LINE, LAUNCH_NAMES, RESUMABLE, dashed, joined, make_parser, refuse_unknown
+from master.named_redis import named_url
 
 __all__ = ["RESUMABLE", "Launch", "checked_changes", "parse", "read_settings", "recipe_values", "resolve"]
 
@@ -24,13 +24,13 @@ TUNED_TOGETHER = ("strategy", "policy", "optimizer")
 #: More local processes than any one host serves well; it catches a slip of the keyboard.
 MOST_WORKERS = 4096
 
-SCHEMES = ("redis://", "rediss://", "unix://")
-
 @dataclass(frozen=True)
 class Launch:
     """How this process takes part in a run; nothing here changes a number of the run.
 
-    redis_url: None starts a private server; kept out of repr, for it may hold a password
+    redis_url: None starts a private server; kept out of repr, for it holds the password where there is one
+    insecure:  no warnings of a Redis that others reach or read
+    warnings:  what is to be said at once of how the password was given
     workers:   local worker processes, None for the command's own choice
     run:       id of a new run, None to derive one; ``resume`` is the id of an existing one
     standby:   resume it only when its master is gone
@@ -54,6 +54,11 @@ class Launch:
     warm_start: Path | None = None
     listen: str | None = None
     ask: Ask | None = None
+    insecure: bool = False
+    warnings: tuple[str, ...] = ()
+
+
+LAUNCHED = tuple(one.name for one in fields(Launch) if one.name not in ("ask", "warnings"))
 
 
 def parse(argv: list[str] | None) -> tuple[dict[str, Any], Launch]:
@@ -67,7 +72,7 @@ def parse(argv: list[str] | None) -> tuple[dict[str, Any], Launch]:
     named = vars(given)
     path = named.pop("config", None)
     ask = asked(named)
-    launch = replace(_launch({one.name: named.pop(one.name) for one in fields(Launch) if one.name in named}), ask=ask)
+    launch = replace(_launch({name: named.pop(name) for name in (*LAUNCHED, "redis_password_file") if name in named}), ask=ask)
     values = {} if path is None else read_settings(Path(path))
     for name, value in named.items():
         values[name] = _checked_flag(option_fields()[name], value)
@@ -172,7 +177,9 @@ def _launch(given: dict[str, Any]) -> Launch:
     for name in ("run", "seeds", "warm_start"):
         if name in given and "resume" in given:
             raise UsageError(f"{COMMAND_LINE} has --{dashed(name)} and --resume, which goes on with a run as it is: leave --{dashed(name)} out")
-    return Launch(**{**given, "redis_url": _redis_url(given.get("redis_url"))})
+    warned: list[str] = []
+    url = named_url(given.get("redis_url"), given.pop("redis_password_file", None), warned.append)
+    return Launch(**{**given, "redis_url": url, "warnings": tuple(warned)})
 
 
 def _workers(text: str) -> int:
@@ -180,17 +187,6 @@ def _workers(text: str) -> int:
     if not isinstance(number, int) or not 0 <= number <= MOST_WORKERS:
         raise UsageError(f"workers is {text!r} in {COMMAND_LINE}: use a whole number from 0 to {MOST_WORKERS}")
     return number
-
-
-def _redis_url(given: str | None) -> str | None:
-    """The URL of the flag, else of RQ's own variable, else of the usual one. Its text is never shown."""
-    sources = {"--redis-url": given, "RQ_REDIS_URL": os.environ.get("RQ_REDIS_URL"), "REDIS_URL": os.environ.get("REDIS_URL")}
-    for source, url in sources.items():
-        if url and not url.startswith(SCHEMES):
-            raise UsageError(f"{source} is no address of Redis: use redis://host:port/db, rediss:// for TLS, or unix://path")
-        if url:
-            return url
-    return None
 
 
 def _refuse_changes(values: dict[str, Any]) -> None:

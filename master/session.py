@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from es_queue.config import RunConfig
+from es_queue.custom_code import named_modules
 from es_queue.errors import RunBusyError, RunFolderError, UsageError
 from es_queue.protocol import keys
+from es_queue.protocol.again import Again
 from es_queue.protocol.channel import FAILED, STOPPED
 from es_queue.protocol.clocks import Clocks
 from es_queue.protocol.connection import ANY_ERROR, client_from_url, refusal, refuse_unfit, safe_name
-from es_queue.protocol.redis_channel import Again, RedisMasterChannel
-from es_queue.protocol.seats import standing
+from es_queue.protocol.redis_channel import RedisMasterChannel
 from master import checkpoint
 from master.budget import reopened
 from master.checkpoint import Checkpoints, write_atomically
@@ -26,6 +27,7 @@ from master.household.client import GuardianClient, guardian_for
 from master.household.embedded import EmbeddedServer
 from master.learn import Record
 from master.lease import holder_name, refuse_live, take
+from master.named_redis import network_warnings, reach_of, seen_already, warning_line
 from master.options import RESUMABLE, Launch
 from master.place import Place, new_place, old_place
 from master.setup import prepare
@@ -53,6 +55,8 @@ class Session:
         self._say = say
         self.looping = False
         self._fresh: Path | None = None
+        self._warnings: list[str] = []
+        self._modules: list[str] = []
         self._server: EmbeddedServer | None = None
         self._guardian: GuardianClient | None = None
 
@@ -92,6 +96,7 @@ class Session:
     # --- beginning and resuming
 
     def _begin(self, config: RunConfig, keep_going: Callable[[Record], bool]) -> dict[str, Any]:
+        self._modules = named_modules(config)
         setup = prepare(config, self.launch.noise_dir)
         start = setup.start() if self.launch.warm_start is None else warm_state(setup, self.launch.warm_start)
         place = new_place(config, self.launch)
@@ -103,6 +108,8 @@ class Session:
             raise UsageError(f"run {place.run} exists in this Redis already; go on with it by --resume {place.run}, or give another --run")
         channel.forget_gone_runs()
         view = self._make_view(place, setup.config, self._redis_name)
+        for text in self._warnings:
+            view.note(text)
         holder = holder_name()
         token = take(channel, holder, self.clocks, wait=False)
         with self._released(channel, token, 0):
@@ -120,17 +127,18 @@ class Session:
         checkpoints = Checkpoints(place.run_dir)
         disk = checkpoints.newest(place.run)
         if disk is not None:
-            newest(place, disk, None)  # a folder of another run is refused before anything is started in it
+            self._modules = named_modules(newest(place, disk, None)[0])  # a folder of another run is refused before anything is started in it
         channel = self._connect(place)
         stored = channel.stored()[2]
         if disk is None and stored is None:
             raise RunFolderError(f"there is no run {place.run} to resume: neither {place.run_dir} nor Redis holds a checkpoint of it")
         place.prepare()
         channel.forget_gone_runs()
-        said = list(checkpoints.passed_over)
+        said = [*self._warnings, *checkpoints.passed_over]
         if not self.launch.standby:
             refuse_live(channel, self.clocks, wait=True, note=said.append)
         config, state = newest(place, disk, stored)
+        self._modules = named_modules(config)
         setup = prepare(replace(config, **changes), self.launch.noise_dir)
         holder = holder_name()
         if self.launch.standby:
@@ -152,7 +160,7 @@ class Session:
             state = reopened(now.config, state, now.target)
             drive = Drive(self, place, setup, channel, view, holder, token, keep_going, resumed=True)
             adopted = drive.adoptable(state)
-            was = standing(self.client, place.run)[0]
+            was = channel.state()
         return drive.run(state, adopted, was)
 
     def _turn(self, channel: RedisMasterChannel, holder: str, floor: int) -> str | None:
@@ -204,12 +212,17 @@ class Session:
         self._redis_name = safe_name(url)
         self.client = client_from_url(url)
         refuse_unfit(self.client, self._redis_name)
+        if self.launch.redis_url is not None and not self.launch.insecure:
+            found = network_warnings(reach_of(self.client, self._redis_name))
+            for text in found:
+                self._say(warning_line(text))
+            self._warnings = [] if seen_already() else found
         return RedisMasterChannel(self.client, place.run, again)
 
     def guard(self, place: Place) -> GuardianClient | None:
         """The guardian of the private server and the local workers, started; None for a run that has neither."""
         if self._guardian is None:
-            self._guardian = guardian_for(self.launch, place, self.clocks, self._server)
+            self._guardian = guardian_for(self.launch, place, self.clocks, self._server, self._modules)
             if self._guardian is not None:
                 self._guardian.start()
         return self._guardian

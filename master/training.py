@@ -38,7 +38,8 @@ def train(
     on_generation: called with each generation's figures; returning False ends the run
     resume: id of an existing run to go on with under its own configuration; ``config`` is not looked at and may be None
     changes: what --resume may change too, such as {"generations": 500} (``master.options.RESUMABLE``)
-    redis_url: None starts a private server and local workers, whatever the environment says; the rest as the flags
+    redis_url: None starts a private server and local workers, whatever the environment says; for another one
+        ES_QUEUE_REDIS_PASSWORD(_FILE) may hold the password; the rest as the flags
     A KeyboardInterrupt leaves a stopped run that can be resumed, and is raised again.
     Call it from the main thread, to which the child processes are bound. Raises EsQueueError in one sentence.
     """
@@ -48,6 +49,7 @@ def train(
 
     from es_queue.errors import UsageError
     from es_queue.protocol.clocks import clocks_from_environment
+    from es_queue.protocol.passwords import with_password
     from es_queue.settings import from_values
     from master.options import Launch, checked_changes
     from master.session import Session
@@ -55,7 +57,8 @@ def train(
     if resume is None and (config is None or changes):
         raise UsageError("train() needs a config for a new run; changes= goes with resume=")
     folder, noise = (None if one is None else Path(one) for one in (run_dir, noise_dir))
-    launch = Launch(redis_url, workers, queue, run, folder, resume, noise_dir=noise)
+    url = None if redis_url is None else with_password(redis_url, warn=lambda text: warnings.warn(text, stacklevel=3))
+    launch = Launch(url, workers, queue, run, folder, resume, noise_dir=noise)
     checked = from_values(config.to_dict(), "the configuration") if config is not None and resume is None else None
     view = Silent(lambda text: warnings.warn(text, stacklevel=2))
     session = Session(launch, clocks_from_environment(), lambda *_: view, lambda: False)

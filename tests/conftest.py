@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 import redis
 
+from es_queue.custom_code import ALLOW
 from es_queue.protocol.connection import client_from_url
 from master.household.embedded import EmbeddedServer
+from tests.leaks import leaks_in
+
+#: The loose modules of environments that tests name; the tests of what is allowed set their own.
+os.environ.setdefault(ALLOW, "installed,tests,blocking,counted,forgetful,hanging,raising,spies,worlds")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Passwords of tests must stand in nothing that any test has left: logs, run folders, outputs of processes, servers' data."""
+    if hasattr(session.config, "workerinput"):  # of xdist: the folders of all its processes lie in that of the first
+        return
+    factory = getattr(session.config, "_tmp_path_factory", None)
+    base = getattr(factory, "_basetemp", None)  # made by the first test that wants one
+    if base is None and factory is not None and session.config.pluginmanager.hasplugin("dsession"):
+        base = factory.getbasetemp()
+    found = [] if base is None else leaks_in(base)
+    if found:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        print(f"\n{len(found)} files hold a password of the tests:", *found[:20], sep="\n  ")
 
 
 @pytest.fixture(scope="session")

@@ -193,4 +193,8 @@ def mean(values: list[float]) -> float:
 
 
 def packed(moments: Moments) -> EpisodeMoments:
+    """For the wire, where every number is finite: an episode with an infinite observation is left out, as merging would leave it out."""
+    if not (np.isfinite(moments.mean).all() and np.isfinite(moments.m2).all()):
+        nothing = np.zeros(len(moments.mean), "<f8").tobytes()
+        return EpisodeMoments(0, nothing, nothing)
     return EpisodeMoments(moments.count, moments.mean.astype("<f8").tobytes(), moments.m2.astype("<f8").tobytes())

@@ -10,12 +10,12 @@ from es_queue.protocol.clocks import Clocks
 LONGEST = 400
 
 
-def facts(clocks: Clocks) -> dict[str, str]:
+def facts(clocks: Clocks, hardened: bool = False) -> dict[str, str]:
     """Texts for the worker's hash, by name; computed once for a seat, takes milliseconds, never raises.
 
     versions: of the packages that matter; box2d: distributions that provide it; envpool: version, empty without it;
     packages: folder from which workers and es_queue were imported, two where they differ; beat_ttl: seconds after
-    which a silent worker counts as gone; threads: of BLAS; cpu: model
+    which a silent worker counts as gone; threads: of BLAS; cpu: model; hardened: yes for a worker of workers.rq_classes
     """
     asked: dict[str, Callable[[], str]] = {
         "versions": host.versions,
@@ -25,6 +25,7 @@ def facts(clocks: Clocks) -> dict[str, str]:
         "beat_ttl": lambda: f"{clocks.beat_ttl:g}",
         "threads": lambda: str(host.blas_threads()),
         "cpu": host.cpu_model,
+        "hardened": lambda: "yes" if hardened else "no",
     }
     return {name: quiet(ask) for name, ask in asked.items()}
 

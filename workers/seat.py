@@ -66,6 +66,7 @@ class Seat:
     def __init__(self, client: redis.Redis, run: str, nonce: str, job: Any, clocks: Clocks) -> None:
         self._client: Any = client
         self.run, self.nonce, self.clocks = run, nonce, clocks
+        self._hardened = bool(getattr(job, "hardened", False))
         self._horse = is_horse()  # asked now: sit() installs a handler, and then every process would look like RQ's own
         self.queue, self.rq_name, self.timeout = job.origin, job.worker_name or "", int(job.timeout)
 
@@ -136,7 +137,15 @@ class Seat:
         from es_queue.errors import EnvironmentFailure, RunFolderError
         from workers.facts import facts
         from workers.host_cache import HostCache
-        from workers.join import Refusal, check_noise, join, pause_between_refusals, readable_config, wait
+        from workers.join import (
+            Refusal,
+            check_admitted,
+            check_noise,
+            join,
+            pause_between_refusals,
+            readable_config,
+            wait,
+        )
         from workers.life import Pace
         from workers.serve import Server
 
@@ -148,7 +157,7 @@ class Seat:
         about = {
             "host": platform.node(), "pid": str(os.getpid()), "rq_name": self.rq_name, "backend": config.backend,
             "python": platform.python_version(), "block": "", "steps_per_second": "0", "late": "0", "joined": f"{time.time():.0f}",
-            **facts(self.clocks),
+            **facts(self.clocks, self._hardened),
         }  # fmt: skip
         server: Server | None = None
         pace = Pace(watch)
@@ -166,6 +175,7 @@ class Seat:
                     check_noise(channel.task(), joined.noise_digest)
                     if about.pop("refuses", ""):
                         channel.depart()  # what a beat does not say any more would stay in the hash
+                    check_admitted(channel, config, about["host"], self.rq_name, joined.numerics)
                     about["numerics"] = joined.numerics
                     channel.arrive(about, self.clocks.beat_ttl)
                     server = Server(channel, joined.evaluator, self.clocks, joined.noise_digest)
@@ -247,6 +257,7 @@ def install_sigterm(watch: Watch) -> None:
             watch.leaving = watch.leaving or "SIGTERM"
 
         signal.signal(signal.SIGTERM, leave)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})  # a hardened worker holds them back until now
 
 
 def reseed_global_generators() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tokenize
 import zipfile
 import zlib
@@ -13,10 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.errors import RunFolderError
+from es_queue import strict_json
+from es_queue.errors import DecodeError, RunFolderError
 
 Floats = NDArray[np.float32]
 
+MAX_META = 2**22
+MAX_ARRAYS = 200
 VECTORS = ("parameters", "obs_mean", "obs_std")
 #: What numpy and zipfile raise for a damaged or a foreign file.
 UNREADABLE = (
@@ -47,6 +49,7 @@ def read_arrays(path: Path, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
         archive = np.load(file, allow_pickle=False)
         if not isinstance(archive, np.lib.npyio.NpzFile):
             raise ValueError("it holds a single array")
+        refuse_compressed(archive)
         with archive:
             for name in names:
                 if name not in archive:
@@ -54,9 +57,19 @@ def read_arrays(path: Path, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
             return {name: archive[name] for name in names}
 
 
+def refuse_compressed(archive: np.lib.npyio.NpzFile) -> None:
+    """Raises ValueError where an archive holds more than its bytes: ours are not compressed, and a bomb is."""
+    members = archive.zip.infolist() if archive.zip is not None else []
+    if len(members) > MAX_ARRAYS or any(one.compress_type != zipfile.ZIP_STORED for one in members):
+        raise ValueError("it is compressed, or holds more arrays than a checkpoint has")
+
+
 def decoded_meta(text: NDArray[Any]) -> dict[str, Any]:
     """The JSON object in a 0-d unicode array. Raises ValueError for anything else."""
-    meta = json.loads(text.item()) if text.ndim == 0 and text.dtype.kind == "U" else None
+    try:
+        meta = strict_json.loads(text.item(), MAX_META, finite=False) if text.ndim == 0 and text.dtype.kind == "U" else None
+    except DecodeError as error:
+        raise ValueError(f"its array 'meta' is not what it should be: {error}") from None
     if not isinstance(meta, dict):
         raise ValueError("its array 'meta' is not a JSON object")
     return meta

@@ -6,8 +6,11 @@ sent twice stands beside each of them in ``redis_channel``, so the clients thems
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
+import socket
+import ssl
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,6 +19,9 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from es_queue.errors import RedisError
+from es_queue.protocol.passwords import password_from_environment as password_from_environment
+from es_queue.protocol.passwords import with_password as with_password
+from es_queue.protocol.transport import tls_trouble
 
 SOCKET_SECONDS = 5.0
 CONNECT_SECONDS = 5.0
@@ -67,11 +73,55 @@ def explicit() -> dict[str, Any]:
 
 
 def client_from_url(url: str) -> redis.Redis:
-    """A client for redis://, rediss:// or unix:// URLs. Raises RedisError for anything else."""
+    """A client for redis://, rediss:// or unix:// URLs. Raises RedisError, in which nothing of the URL stands, for anything else."""
+    if is_torn(url):
+        raise RedisError("the Redis URL cannot be used: its port is no number, or a '/', '?' or '#' of its password is not written as %2F, %3F or %23")
     try:
-        return redis.Redis.from_url(url, **explicit())
-    except (ValueError, TypeError) as error:
-        raise RedisError(f"the Redis URL cannot be used: {str(error).split(';')[0]}") from None
+        client = redis.Redis.from_url(url, **explicit())
+        settings = settings_of(client)
+        client.connection_pool.connection_class(**settings)  # complains now of settings that it does not know
+    except (ValueError, TypeError, AttributeError) as error:
+        raise RedisError(f"the Redis URL cannot be used: {_complaint(error)}") from None
+    except redis.exceptions.RedisError as error:  # a TLS setting that does not exist
+        raise RedisError(f"the Redis URL cannot be used: {short(error)}") from None
+    for name in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile"):
+        if settings.get(name) and not os.access(settings[name], os.R_OK):
+            raise RedisError(f"the Redis URL names a file in {name} that cannot be read: {settings[name]}")
+    return client
+
+
+def client_tried_once(url: str) -> redis.Redis:
+    """The same, after one PING. Raises RedisError where TLS keeps a connection from being made; other troubles may pass."""
+    client = client_from_url(url)
+    try:
+        client.ping()
+    except redis.exceptions.RedisError as error:
+        if found := trouble(client, error):
+            raise RedisError(f"Redis at {safe_name(url)} cannot be used: {found}") from None
+    return client
+
+
+def _complaint(error: Exception) -> str:
+    """What is wrong with a URL, in words that repeat no part of it: a password may have slipped into any."""
+    said = str(error)
+    if "schemes" in said:
+        return said.split(";")[0]
+    if "ssl_" in said and "unexpected keyword" in said:
+        return "it has settings of TLS, so it must begin with rediss://"
+    if "unexpected keyword" in said:
+        return "it has a setting behind its '?' that is unknown"
+    setting = re.match(r"Invalid value for '(\w{1,40})' in connection URL", said)
+    if setting:
+        return f"its {setting[1]} has no value that can be"
+    return "use redis://USER@HOST:PORT/DB, rediss:// for TLS, or unix://PATH"
+
+
+class RedisWithPassword(redis.Redis):
+    """For RQ_CONNECTION_CLASS: ``rq`` itself then takes the password from ES_QUEUE_REDIS_PASSWORD or ES_QUEUE_REDIS_PASSWORD_FILE."""
+
+    @classmethod
+    def from_url(cls, url: str, *arguments: Any, **more: Any) -> redis.Redis:
+        return super().from_url(with_password(url), *arguments, **more)
 
 
 def client_like(connection: redis.Redis) -> redis.Redis:
@@ -82,13 +132,88 @@ def client_like(connection: redis.Redis) -> redis.Redis:
     return redis.Redis(connection_pool=redis.ConnectionPool(connection_class=pool.connection_class, **arguments))
 
 
+# --- who else is on the way
+
+
+CREDENTIALS = ("username", "password", "credential_provider", "ssl_certfile", "ssl_keyfile", "ssl_password")
+
+
+def settings_of(client: redis.Redis) -> dict[str, Any]:
+    """The arguments of a client's connections."""
+    found: dict[str, Any] = client.connection_pool.connection_kwargs
+    return found
+
+
+def lets_strangers_in(client: redis.Redis) -> bool | None:
+    """Whether the server serves a client that shows no user, password or certificate; None where that cannot be told."""
+    pool = client.connection_pool
+    arguments = {name: value for name, value in pool.connection_kwargs.items() if name not in CREDENTIALS}
+    stranger = redis.Redis(connection_pool=redis.ConnectionPool(connection_class=pool.connection_class, **arguments))
+    try:
+        return bool(stranger.ping())
+    except (redis.exceptions.AuthenticationError, redis.exceptions.NoPermissionError):
+        return False
+    except (redis.exceptions.RedisError, OSError):
+        return None
+    finally:
+        stranger.close()
+
+
+def is_local(client: redis.Redis) -> tuple[bool, bool]:
+    """(by a Unix socket, by that or by an address of this machine alone)."""
+    settings = settings_of(client)
+    if settings.get("path"):
+        return True, True
+    return False, is_loopback(str(settings.get("host", "localhost")))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host's name or address is this machine itself. A name that nobody knows is not."""
+    try:
+        addresses = {about[4][0] for about in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
+        return bool(addresses) and all(ipaddress.ip_address(str(one).partition("%")[0]).is_loopback for one in addresses)
+    except (OSError, ValueError):  # UnicodeError is a ValueError
+        return False
+
+
+def is_encrypted(client: redis.Redis) -> bool:
+    return issubclass(client.connection_pool.connection_class, redis.SSLConnection)
+
+
+def verifies(client: redis.Redis) -> bool:
+    """Whether a TLS connection looks at the server's certificate."""
+    return settings_of(client).get("ssl_cert_reqs", "required") not in ("none", ssl.CERT_NONE)
+
+
+def owns_secret(client: redis.Redis) -> bool:
+    return bool(settings_of(client).get("password"))
+
+
+# --- URLs
+
+
 def safe_name(url: str) -> str:
     """The URL without its password, for people; what follows a "?" may hold one too, and goes."""
+    if is_torn(url):
+        return f"{url.partition(':')[0]}://***"
     parts = urlsplit(url)
     user, separator, host = parts.netloc.rpartition("@")
     name, colon, _ = user.partition(":")
     hidden = f"{name}{':***' if colon else ''}{separator}{host}"
     return f"{parts.scheme}://{hidden}{parts.path}"
+
+
+def is_torn(url: str) -> bool:
+    """Whether a password with a "/", "?" or "#" has torn the URL apart: what stands before "@" is no host then."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        return True
+    if "@" in parts.netloc or (parts.scheme == "unix" and not parts.netloc):
+        return False
+    asked = [one for one in parts.query.split("&") if not one.startswith("ssl_")]
+    return any("@" in one for one in (parts.path, parts.fragment, *asked))
 
 
 def holds_secret(url: str) -> bool:
@@ -111,6 +236,8 @@ def refuse_unfit(client: redis.Redis, name: str) -> None:
     except redis.exceptions.NoPermissionError as error:
         raise RedisError(f"Redis at {name} lets this user do too little ({error}); INFO is needed to check the server") from None
     except OUTAGES as error:
+        if found := trouble(client, error):
+            raise RedisError(f"Redis at {name} cannot be used: {found}") from None
         raise RedisError(f"Redis at {name} cannot be reached ({short(error)}); start it or correct --redis-url") from None
     except redis.exceptions.RedisError as error:
         if "HELLO" in str(error):  # a connection's first word, unknown before Redis 6
@@ -118,6 +245,13 @@ def refuse_unfit(client: redis.Redis, name: str) -> None:
         raise RedisError(f"Redis at {name} answered with an error: {short(error)}") from None
     for reason in _reasons(information):
         raise RedisError(f"Redis at {name} {reason}")
+
+
+def trouble(client: redis.Redis, error: Exception) -> str | None:
+    """What to change where TLS keeps a connection from being made; None where it does not."""
+    if not isinstance(error, redis.exceptions.ConnectionError | redis.exceptions.TimeoutError) or settings_of(client).get("path"):
+        return None
+    return tls_trouble(settings_of(client), is_encrypted(client), error)
 
 
 def short(error: Exception) -> str:

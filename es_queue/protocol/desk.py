@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import redis
 
-from es_queue.errors import RedisError
+from es_queue import strict_json
+from es_queue.errors import DecodeError, RedisError
 from es_queue.protocol import keys
 from es_queue.protocol.again import Again
 from es_queue.protocol.requests import Request
@@ -81,10 +81,10 @@ class Desk:
             return None
         found = self._again(lambda: self._client.hget(self.keys.progress, "replies"))  # twice: yes
         try:
-            replies = json.loads(found)
-            text = replies.get(request.id)
-        except (TypeError, ValueError, AttributeError, RecursionError):
+            replies = strict_json.loads(found or b"", MAX_REPLIES)
+        except DecodeError:
             return None
+        text = replies.get(request.id) if isinstance(replies, dict) else None
         return text if isinstance(text, str) else None
 
     def purge(self) -> int:

@@ -91,6 +91,17 @@ class RunKeys:
         return f"es:{self.run}:worker:{worker}"
 
 
+class _AnyRun(RunKeys):
+    """Patterns of keys in place of keys, for the rights by which Redis lets users in."""
+
+    def __post_init__(self) -> None:
+        """A star is no run's id."""
+
+
+ANY_RUN = _AnyRun("*")
+ANY_KEY = ANY_RUN.prefix.removesuffix("*:") + "*"
+
+
 def seat_id(run: str, nonce: str, number: int) -> str:
     """The id of an RQ job that is a seat; it is the seat's only argument."""
     return f"es-{run}-{nonce}-{number}"
@@ -105,6 +116,7 @@ def parse_seat_id(text: str) -> tuple[str, str]:
 
 
 # RQ's own keys that seats and masters look at; a master clears what they hold of its run's abandoned seats.
+RQ_ANY_KEY = "rq:*"
 RQ_SUSPENDED = "rq:suspended"
 RQ_WORKERS = "rq:workers"
 RQ_QUEUES = "rq:queues"

@@ -2,25 +2,36 @@
 
 Redis is someone else's machine, so every byte from it is checked: sizes before decoding, then types, ranges
 and finiteness. Every bad payload raises one DecodeError, whose text never repeats the payload.
+
+An answer is one flat list; its numbers stand in columns, byte strings of little-endian int64 and float64:
+
+    WIRE, publication, kind, worker, seconds, individuals,
+    columns: slot, noise index, seed, number of moments [S]; steps, at limit, cut [S, individuals]; fitness, returns [S, individuals],
+    counts [M], means [M, d], M2s [M, d] of the moments, slot by slot; failed slots [F], and F reasons
 """
 
 from __future__ import annotations
 
-import math
 import re
+import struct
+from collections.abc import Callable
 from dataclasses import dataclass, fields
+from itertools import chain, islice
 from typing import Any
 
 import msgpack
 
 from es_queue.errors import DecodeError
+from es_queue.protocol.codec import Reader, decoded, finite, finite_bytes, within
 
+WIRE = 2  # the version of what follows; workers of another refuse to join, and their answers are refused
 MAX_ANSWER = 64 * 2**20
 MAX_TASK = 4 * 2**20
 MAX_SLOT = 2**31
 MAX_BLOCK = 4096
 MAX_INDIVIDUALS = 2
 MAX_EPISODES = 2 * 1000
+MAX_MOMENTS = 2**17
 MAX_OBSERVATION = 2**18
 MAX_REASON = 400
 HOST_FAILURE = "host: "  # begins the reason of a failure that another host may not have
@@ -104,32 +115,55 @@ class Task:
         return publication_generation(self.publication)
 
     def encode(self) -> bytes:
-        return bytes(msgpack.packb({one.name: getattr(self, one.name) for one in fields(self)}))
+        return bytes(msgpack.packb({"wire": WIRE, **{one.name: getattr(self, one.name) for one in fields(self)}}))
 
     @classmethod
     def decode(cls, data: bytes) -> Task:
-        raw = unpack(data, MAX_TASK)
-        if not isinstance(raw, dict) or set(raw) != {one.name for one in fields(cls)}:
-            raise DecodeError("a task has other fields than it must have")
-        task = cls(
-            publication=_text(raw["publication"], PUBLICATION),
-            sigma=_real(raw["sigma"]),
-            step_limit=_whole(raw["step_limit"], 1, 2**31),
-            size=_whole(raw["size"], 1, 2**32),
-            digest=_text(raw["digest"], re.compile(r"[0-9a-f]{32}")),
-            obs_mean=_floats32(raw["obs_mean"]),
-            obs_std=_floats32(raw["obs_std"]),
-            noise=_text(raw["noise"], re.compile(r"[0-9a-f]{32}")),
-            poll=_real(raw["poll"]),
-        )
+        """Read what ``encode`` wrote. Raises DecodeError for anything else."""
+        return decoded(data, MAX_TASK, cls._read)
+
+    @classmethod
+    def _read(cls, reader: Reader) -> Task:
+        pairs, found = reader.map(1, len(TASK_FIELDS) + 1), dict[str, Any]()
+        for _ in range(pairs):
+            name = reader.text(NAME)
+            if name == "wire":
+                _same_wire(reader)
+            elif name not in TASK_FIELDS:
+                raise DecodeError("a task has other fields than it must have")
+            else:
+                found[name] = TASK_FIELDS[name](reader)
+        if len(found) != len(TASK_FIELDS) or pairs == len(found):
+            raise DecodeError("a task lacks a field: it is of another version, or damaged")
+        task = cls(**found)
         if len(task.obs_mean) != len(task.obs_std) or not 0 < task.poll <= 60 or task.sigma < 0:
             raise DecodeError("a task's values are not possible")
         return task
 
 
+def _same_wire(reader: Reader) -> None:
+    version = reader.whole(0, 2**31)
+    if version != WIRE:
+        raise DecodeError(f"it is of protocol {version}, and this es-queue speaks {WIRE}")
+
+
+NAME, DIGEST = re.compile(r"[a-z_]{1,20}"), re.compile(r"[0-9a-f]{32}")
+TASK_FIELDS: dict[str, Callable[[Reader], Any]] = {
+    "publication": lambda reader: reader.text(PUBLICATION),
+    "sigma": Reader.real,
+    "step_limit": lambda reader: reader.whole(1, 2**31),
+    "size": lambda reader: reader.whole(1, 2**32),
+    "digest": lambda reader: reader.text(DIGEST),
+    "obs_mean": lambda reader: finite_bytes(reader.raw(4 * MAX_OBSERVATION, 4), "<f4"),
+    "obs_std": lambda reader: finite_bytes(reader.raw(4 * MAX_OBSERVATION, 4), "<f4"),
+    "noise": lambda reader: reader.text(DIGEST),
+    "poll": Reader.real,
+}
+
+
 @dataclass(frozen=True)
 class EpisodeMoments:
-    """Observation moments of one episode: count, mean and M2 as little-endian float64 bytes."""
+    """Observation moments of one episode: count, mean and M2 as little-endian float64 bytes; count 0 for one left out."""
 
     count: int
     mean: bytes
@@ -156,28 +190,12 @@ class SlotResult:
     cut: tuple[int, ...]
     moments: tuple[EpisodeMoments, ...] = ()
 
-    def pack(self) -> list[Any]:
-        moments = [[one.count, one.mean, one.m2] for one in self.moments]
-        plain = [list(part) for part in (self.fitness, self.returns, self.steps, self.at_limit, self.cut)]
-        return [self.slot, self.noise_index, self.seed, *plain, moments]
-
-    @classmethod
-    def unpack(cls, raw: Any) -> SlotResult:
-        if not isinstance(raw, list) or len(raw) != 9:
-            raise DecodeError("a slot's result is not a list of nine")
-        individuals = len(raw[3]) if isinstance(raw[3], list) else 0
-        if not 1 <= individuals <= MAX_INDIVIDUALS:
-            raise DecodeError("a slot's result has an impossible number of individuals")
-        fitness, returns = (tuple(_real(one) for one in _list(part, individuals)) for part in raw[3:5])
-        steps, at_limit, cut = (tuple(_whole(one, 0, 2**40) for one in _list(part, individuals)) for part in raw[5:8])
-        slot, index, seed = _whole(raw[0], 0, MAX_SLOT), _whole(raw[1], -1, 2**32), _whole(raw[2], 0, 2**31 - 1)
-        return cls(slot, index, seed, fitness, returns, steps, at_limit, cut, _moments(raw[8]))
-
 
 @dataclass(frozen=True)
 class Answer:
     """A worker's answer to a block: results of slots, and the slots that failed with the reason.
 
+    All results have as many individuals as the first, all moments as many columns.
     seconds: wall time that the block took, an estimate for sizing blocks and nothing else.
     """
 
@@ -189,80 +207,91 @@ class Answer:
     failures: tuple[tuple[int, str], ...] = ()
 
     def encode(self) -> bytes:
-        results = [one.pack() for one in self.results]
+        """Raises struct.error where results differ in shape, or a number does not fit into its column."""
+        results = self.results
+        individuals = len(results[0].fitness) if results else 1
+        wholes = [*[one.slot for one in results], *[one.noise_index for one in results], *[one.seed for one in results]]
+        wholes += [len(one.moments) for one in results]
+        for name in ("steps", "at_limit", "cut"):
+            wholes += chain.from_iterable([getattr(one, name) for one in results])
+        reals = [*chain.from_iterable([one.fitness for one in results]), *chain.from_iterable([one.returns for one in results])]
+        columns = struct.pack(f"<{len(results) * (4 + 3 * individuals)}q{len(results) * 2 * individuals}d", *wholes, *reals)
+        moments = [one for result in results for one in result.moments]
+        counts = struct.pack(f"<{len(moments)}q", *[one.count for one in moments])
+        means, m2s = b"".join([one.mean for one in moments]), b"".join([one.m2 for one in moments])
+        failed = struct.pack(f"<{len(self.failures)}q", *[slot for slot, _ in self.failures])
         # An exception's text may hold half characters (surrogates), which cannot be packed.
-        failures = [[slot, reason[:MAX_REASON].encode("utf-8", "replace").decode()] for slot, reason in self.failures]
-        return bytes(msgpack.packb([self.publication, self.kind, self.worker, self.seconds, results, failures]))
+        reasons = [reason[:MAX_REASON].encode("utf-8", "replace").decode() for _, reason in self.failures]
+        head = [WIRE, self.publication, self.kind, self.worker, self.seconds, individuals]
+        return bytes(msgpack.packb([*head, columns, counts, means, m2s, failed, *reasons]))
 
     @classmethod
-    def decode(cls, data: bytes) -> Answer:
-        raw = unpack(data, MAX_ANSWER)
-        if not isinstance(raw, list) or len(raw) != 6 or raw[1] not in KINDS:
-            raise DecodeError("an answer is not a list of six with a known kind")
-        results = tuple(SlotResult.unpack(one) for one in _list(raw[4]))
-        failures = tuple(_failure(one) for one in _list(raw[5]))
-        if len(results) + len(failures) > MAX_BLOCK:
+    def decode(cls, data: bytes, limit: int = MAX_ANSWER, slots: int = MAX_BLOCK) -> Answer:
+        """Read what ``encode`` wrote; ``limit``, ``slots``: how many bytes and slots it can honestly have. Raises DecodeError for anything else."""
+        return decoded(data, limit, lambda reader: cls._read(reader, slots))
+
+    @classmethod
+    def _read(cls, reader: Reader, most: int) -> Answer:
+        length = reader.array(FIXED, FIXED + most)
+        _same_wire(reader)
+        publication, kind, worker = reader.text(PUBLICATION), reader.text(KIND), reader.text(WORKER_ID)
+        seconds, individuals = abs(reader.real()), reader.whole(1, MAX_INDIVIDUALS)
+        results = _results(reader, individuals, most)
+        failures = length - FIXED
+        if len(results) + failures > most:
             raise DecodeError("an answer has more slots than a block")
-        return cls(_text(raw[0], PUBLICATION), raw[1], _text(raw[2], WORKER_ID), abs(_real(raw[3])), results, failures)
+        failed = reader.exactly(8 * failures)
+        if not failures:
+            return cls(publication, kind, worker, seconds, results)
+        slots = within(struct.unpack(f"<{failures}q", failed), 0, MAX_SLOT)
+        return cls(publication, kind, worker, seconds, results, tuple((slot, reader.prose(MAX_REASON)) for slot in slots))
 
 
-def unpack(data: bytes, limit: int) -> Any:
-    """msgpack to plain values, nothing but lists, maps, text, bytes and numbers. Raises DecodeError."""
-    if len(data) > limit:
-        raise DecodeError(f"{len(data)} bytes where at most {limit} are possible")
-    try:
-        return msgpack.unpackb(
-            data, max_array_len=2 * MAX_BLOCK, max_map_len=32, max_ext_len=0, max_bin_len=8 * MAX_OBSERVATION,
-            max_str_len=4096, strict_map_key=True,
-        )
-    except (ValueError, TypeError, RecursionError):
-        raise DecodeError(f"{len(data)} bytes that are not msgpack of ours") from None
+FIXED = 11  # elements of an answer without failures
+KIND = re.compile("|".join(KINDS))
 
 
-def _failure(raw: Any) -> tuple[int, str]:
-    slot, reason = _list(raw, 2)
-    if not isinstance(reason, str) or len(reason) > MAX_REASON:
-        raise DecodeError("a failure's reason is not a short text")
-    return _whole(slot, 0, MAX_SLOT), reason
+def answer_bytes(slots: int, individuals: int, moments: int, observation: int) -> int:
+    """Bytes that an answer of so many slots can honestly have, results or failures, with so many episodes' moments."""
+    head, failure = 512, 8 + 5 + 4 * MAX_REASON
+    return min(MAX_ANSWER, head + min(slots, MAX_BLOCK) * max(_row(individuals), failure) + moments * (8 + 16 * observation))
 
 
-def _moments(raw: Any) -> tuple[EpisodeMoments, ...]:
-    if not isinstance(raw, list) or len(raw) > MAX_EPISODES:
-        raise DecodeError("a slot's moments are not a short list")
-    found = []
-    for one in raw:
-        count, mean, m2 = _list(one, 3)
-        if not isinstance(mean, bytes) or not isinstance(m2, bytes) or len(mean) != len(m2) or len(mean) % 8:
-            raise DecodeError("moments are not two equal lengths of float64")
-        found.append(EpisodeMoments(_whole(count, 1, 2**40), mean, m2))
-    return tuple(found)
+def _row(individuals: int) -> int:
+    return 8 * (4 + 5 * individuals)
 
 
-def _list(raw: Any, length: int | None = None) -> list[Any]:
-    if not isinstance(raw, list) or (length is not None and len(raw) != length):
-        raise DecodeError("a list is missing or has another length")
-    return raw
+def _results(reader: Reader, each: int, most: int) -> tuple[SlotResult, ...]:
+    """Results of at most so many slots, ``each`` individuals a slot, from the columns that stand next."""
+    columns = reader.raw(most * _row(each), _row(each))
+    slots = len(columns) // _row(each)
+    many = slots * each
+    numbers = struct.unpack(f"<{4 * slots + 3 * many}q{2 * many}d", columns)
+    slot, index = within(numbers[:slots], 0, MAX_SLOT), within(numbers[slots : 2 * slots], -1, 2**32)
+    seed, sampled = within(numbers[2 * slots : 3 * slots], 0, 2**31 - 1), within(numbers[3 * slots : 4 * slots], 0, MAX_EPISODES)
+    own = numbers[4 * slots :]
+    within(own[: 3 * many], 0, 2**40)
+    finite(own[3 * many :])
+    pairs = list(zip(*[own[at::each] for at in range(each)], strict=True))  # one tuple a slot, five times
+    parts = [pairs[at * slots : (at + 1) * slots] for at in (3, 4, 0, 1, 2)]
+    return tuple(map(SlotResult, slot, index, seed, *parts, _moments(reader, sampled)))
 
 
-def _whole(raw: Any, low: int, high: int) -> int:
-    if type(raw) is not int or not low <= raw <= high:
-        raise DecodeError("a whole number is missing or out of its range")
-    return raw
-
-
-def _real(raw: Any) -> float:
-    if type(raw) not in (int, float) or not math.isfinite(raw):
-        raise DecodeError("a finite number is missing")
-    return float(raw)
-
-
-def _text(raw: Any, pattern: re.Pattern[str]) -> str:
-    if not isinstance(raw, str) or not pattern.fullmatch(raw):
-        raise DecodeError("a text is missing or has another form")
-    return raw
-
-
-def _floats32(raw: Any) -> bytes:
-    if not isinstance(raw, bytes) or len(raw) % 4 or len(raw) > 4 * MAX_OBSERVATION:
-        raise DecodeError("float32 bytes are missing or too long")
-    return raw
+def _moments(reader: Reader, sampled: tuple[int, ...]) -> list[tuple[EpisodeMoments, ...]]:
+    """The moments of each slot, so many of it."""
+    total = sum(sampled)
+    if total > MAX_MOMENTS:
+        raise DecodeError("an answer has moments of more episodes than a block")
+    counts = reader.exactly(8 * total)
+    means = reader.raw(8 * total * MAX_OBSERVATION, 8 * total or 1)
+    m2s = reader.exactly(len(means))
+    if not total:
+        return [()] * len(sampled)
+    size = len(means) // total
+    if not size:
+        raise DecodeError("moments have no columns")
+    finite_bytes(means, "<f8")
+    finite_bytes(m2s, "<f8")
+    whole = enumerate(within(struct.unpack(f"<{total}q", counts), 0, 2**40))
+    moments = iter([EpisodeMoments(count, means[at * size : (at + 1) * size], m2s[at * size : (at + 1) * size]) for at, count in whole])
+    return [tuple(islice(moments, count)) for count in sampled]

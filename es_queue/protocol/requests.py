@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from es_queue import strict_json
 from es_queue.errors import DecodeError
 
 STOP, PAUSE, CONTINUE, SET = VERBS = ("stop", "pause", "continue", "set")
@@ -42,12 +43,7 @@ class Request:
     @classmethod
     def decode(cls, data: bytes) -> Request:
         """Read what ``encode`` wrote. Raises DecodeError for anything else."""
-        if len(data) > MAX_REQUEST:
-            raise DecodeError("a request is too long")
-        try:
-            values = json.loads(data)
-        except (ValueError, RecursionError):
-            raise DecodeError("a request is not JSON") from None
+        values = strict_json.loads(data, MAX_REQUEST)
         if not isinstance(values, dict) or set(values) != set(cls.__dataclass_fields__):
             raise DecodeError("a request has not the fields of one")
         if not all(_sound(name, values[name]) for name in values):
@@ -67,7 +63,16 @@ def _sound(name: str, value: Any) -> bool:
         return _number(value)
     if name == "generation":
         return value is None or (isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LATEST)
-    return isinstance(value, dict) and len(value) <= MAX_SETTINGS and all(isinstance(one, str | int | float | bool) for one in value.values())
+    return isinstance(value, dict) and len(value) <= MAX_SETTINGS and all(_showable(key) and _scalar(one) for key, one in value.items())
+
+
+def _scalar(value: Any) -> bool:
+    return _showable(value) if isinstance(value, str) else isinstance(value, int | float)
+
+
+def _showable(text: str) -> bool:
+    """Without half characters (surrogates), which can be neither printed nor stored."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def _number(value: Any) -> bool:

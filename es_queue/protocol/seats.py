@@ -6,12 +6,16 @@ RQ's ``unique=True``, which needs scripting rights, is not used.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import redis
+from redis.backoff import AbstractBackoff
+from redis.retry import Retry
 from rq import Queue
 
 from es_queue.protocol import keys
+from es_queue.protocol.connection import OUTAGES, client_like
 
 SEAT_FUNCTION = "workers.seat.take"
 FAILURE_SECONDS = 3600
@@ -85,3 +89,37 @@ def close_seats(client: redis.Redis, queue: str, run: str) -> int:
             pipeline.execute()
             closed += 1
     return closed
+
+
+# --- RQ's own bookkeeping through an outage
+
+
+class Patience(AbstractBackoff):
+    """Waits up to a second between attempts for as long as it takes, and says so once a minute.
+
+    ``gives_up``: whether nobody needs the answer any more; then the outage's error comes through.
+    """
+
+    LONGEST, EVERY = 1.0, 60
+
+    def __init__(self, gives_up: Callable[[], bool], say: Callable[[str], None]) -> None:
+        self._gives_up, self._say = gives_up, say
+
+    def __deepcopy__(self, _: object) -> Patience:
+        """redis-py copies what each connection waits by."""
+        return self
+
+    def compute(self, failures: int) -> float:
+        """Seconds to wait after so many failures in a row. Raises ConnectionError when it gives up."""
+        if self._gives_up():
+            raise redis.exceptions.ConnectionError("Redis is away, and this worker is to stop")
+        if failures % self.EVERY == 1:
+            self._say("Redis is away; trying until it is back")
+        return float(min(self.LONGEST, 0.05 * 2.0 ** min(failures, 10)))
+
+
+def outlasting(connection: redis.Redis, gives_up: Callable[[], bool], say: Callable[[str], None]) -> redis.Redis:
+    """A client for RQ's bookkeeping, all of which may be sent twice: it tries each command until Redis has answered."""
+    client = client_like(connection)
+    client.set_retry(Retry(Patience(gives_up, say), -1, OUTAGES))
+    return client

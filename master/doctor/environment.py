@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from es_queue.host import home
+from es_queue.protocol.passwords import without_redis
 
 DEADLINE_SECONDS = 60.0
 LONGEST_ANSWER = 2**14
@@ -78,7 +79,7 @@ class Trial:
         command = [sys.executable, "-P", "-c", PROGRAM, str(theirs), str(home()), json.dumps(asdict(request))]
         nowhere = subprocess.DEVNULL
         try:
-            self._process = subprocess.Popen(command, stdin=nowhere, stdout=nowhere, stderr=nowhere, pass_fds=[theirs], start_new_session=True)
+            self._process = subprocess.Popen(command, stdin=nowhere, stdout=nowhere, stderr=nowhere, env=without_redis(os.environ), pass_fds=[theirs], start_new_session=True)
         finally:
             os.close(theirs)
 

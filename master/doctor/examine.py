@@ -62,7 +62,7 @@ def exit_code(findings: Sequence[Finding]) -> int:
     return UsageError.exit_code if wrong else EXIT_DONE
 
 
-SERVER_CHECKS = {"redis", "server", "version", "persistence", "eviction", "role", "memory", "connections", "network", "clock", "rights"}
+SERVER_CHECKS = {"redis", "server", "version", "persistence", "eviction", "role", "memory", "connections", "network", "encryption", "clock", "rights"}
 
 
 class Notes(list[Finding]):
@@ -139,7 +139,8 @@ def looked_at(look: Look) -> doctor_server.ServerLook:
         look.name, ping,
         information=ask("info", lambda: look.ask(lambda client: client.info()), {}),
         settings=ask("config", lambda: doctor_server.settings_of(look.ask(lambda client: [client.config_get(one) for one in SETTINGS])), {}),
-        ahead=ask("time", look.ahead, None), strangers=None if look.on_socket else look.open_to_strangers(), on_socket=look.on_socket, on_loopback=look.on_loopback, denied=denied,
+        ahead=ask("time", look.ahead, None), strangers=None if look.on_socket else look.open_to_strangers(), on_socket=look.on_socket, on_loopback=look.on_loopback,
+        encrypted=look.encrypted, verified=look.verified, denied=denied,
     )  # fmt: skip
 
 

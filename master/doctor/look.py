@@ -11,12 +11,11 @@ from typing import Any
 import redis
 
 from es_queue.errors import RedisError
-from es_queue.protocol.connection import short
+from es_queue.protocol.connection import is_encrypted, is_local, lets_strangers_in, short, trouble, verifies
 from master.status.observe import LONGEST_NAME, LONGEST_VALUE, Server, Texts, text
 from master.wording import printable
 
 Command = tuple[str, ...]
-LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 
 class Denied(Exception):  # noqa: N818 - it is an answer
@@ -38,7 +37,8 @@ class Look:
         except redis.exceptions.NoPermissionError as error:
             raise Denied(refused_command(str(error))) from None
         except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, redis.exceptions.BusyLoadingError, OSError) as error:
-            raise RedisError(f"Redis at {self.name} cannot be asked: {printable(short(error).rstrip('.'))}") from None
+            found = trouble(self._client, error) or printable(short(error).rstrip("."))
+            raise RedisError(f"Redis at {self.name} cannot be asked: {found}") from None
         except redis.exceptions.ResponseError as error:
             if "unknown command" in str(error).lower() or "unknown subcommand" in str(error).lower():
                 raise Denied(f"the server does not know it ({printable(short(error), 80)})") from None
@@ -112,7 +112,7 @@ class Look:
 
     @property
     def on_loopback(self) -> bool:
-        return str(self._arguments.get("host", "localhost")) in LOCAL_HOSTS
+        return is_local(self._client)[1]
 
     @property
     def _arguments(self) -> dict[str, Any]:
@@ -121,17 +121,15 @@ class Look:
 
     def open_to_strangers(self) -> bool | None:
         """Whether the server serves a client that names no user and no password; None where that cannot be told."""
-        pool = self._client.connection_pool
-        arguments = {name: value for name, value in pool.connection_kwargs.items() if name not in ("username", "password", "credential_provider")}
-        stranger: Any = redis.Redis(connection_pool=redis.ConnectionPool(connection_class=pool.connection_class, **arguments))
-        try:
-            return bool(stranger.ping())
-        except (redis.exceptions.AuthenticationError, redis.exceptions.NoPermissionError):
-            return False
-        except (redis.exceptions.RedisError, OSError):
-            return None
-        finally:
-            stranger.close()
+        return lets_strangers_in(self._client)
+
+    @property
+    def encrypted(self) -> bool:
+        return is_encrypted(self._client)
+
+    @property
+    def verified(self) -> bool:
+        return verifies(self._client)
 
     def denied(self, commands: Sequence[Command]) -> list[Command] | None:
         """Those of the commands that this user may not send; None where not even MULTI is allowed.
@@ -141,15 +139,18 @@ class Look:
         """
         pool = self._client.connection_pool
         connection = self.ask(lambda _: pool.get_connection())
+        begun = False
         try:
-            if self._refused(connection, [("MULTI",)])[0]:  # alone: without it the others would be carried out
+            begun = not self._refused(connection, [("MULTI",)])[0]  # alone: without it the others would be carried out
+            if not begun:
                 return None
             refused = self._refused(connection, commands)
             return [command for command, no in zip(commands, refused, strict=True) if no]
         finally:
             with suppress(redis.exceptions.RedisError, OSError):
-                connection.send_command("DISCARD")
-                connection.read_response()
+                if begun:
+                    connection.send_command("DISCARD")
+                    connection.read_response()
             connection.disconnect()
             pool.release(connection)
 

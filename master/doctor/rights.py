@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from shlex import quote
 
+from es_queue.acl import MASTER, WORKER, selectors_of
 from es_queue.protocol import keys
 from master.doctor.finding import Finding, failed, ok, unknown, warning
 from master.doctor.look import Command
@@ -13,7 +14,6 @@ NOBODY, PUBLICATION, DIGEST = "doctor-1-000000", "0.1-00000000", "0" * 40
 LONGEST_LIST = 6
 #: A user to whom all of these are refused is one for looking.
 WRITES = {"HSET", "XADD", "BLMOVE", "RPUSH"}
-EVERYTHING = "'~es:*' '~rq:*' '&rq:pubsub:*' +@all -@admin -@dangerous +info"
 
 
 def master_commands(run: str, queue: str) -> list[Command]:
@@ -21,7 +21,7 @@ def master_commands(run: str, queue: str) -> list[Command]:
     own = keys.RunKeys(run)
     results, parameters, claims, life = own.results(PUBLICATION), own.parameters(PUBLICATION), own.claims(NOBODY), own.worker(NOBODY)
     return [
-        ("SCRIPT", "LOAD", "return 1"), ("EVALSHA", DIGEST, "1", own.epoch), ("MGET", own.config, own.task), ("GET", own.epoch),
+        ("SCRIPT", "LOAD", "return 1"), ("EVALSHA", DIGEST, "1", own.epoch), ("GETRANGE", own.config, "0", "0"), ("GETRANGE", own.task, "0", "0"), ("GET", own.epoch),
         ("SET", own.task, "", "EX", "1"), ("SET", parameters, "", "EX", "1"), ("HSET", own.progress, "state", ""), ("HDEL", own.progress, "give_way"),
         ("HGETALL", own.attempts), ("HINCRBY", own.attempts, "train 0 deaths", "1"), ("XADD", own.history, "*", "state", ""),
         ("XADD", results, "*", "publication", ""), ("XREAD", "STREAMS", results, "0"), ("XDEL", results, "0-1"), ("ZADD", keys.RUNS, "NX", "0", run),
@@ -38,7 +38,8 @@ def worker_commands(run: str, queue: str) -> list[Command]:
     own = keys.RunKeys(run)
     life, claims, results, rq_life = own.worker(NOBODY), own.claims(NOBODY), own.results(PUBLICATION), keys.rq_worker("doctor")
     return [
-        ("GET", own.config), ("GET", own.task), ("GETRANGE", own.parameters(PUBLICATION), "0", "0"), ("HMGET", own.progress, "state"),
+        ("GETRANGE", own.config, "0", "0"), ("GETRANGE", own.task, "0", "0"), ("GETRANGE", own.parameters(PUBLICATION), "0", "0"),
+        ("HSTRLEN", own.progress, "state"), ("HGET", own.progress, "state"),
         ("EXISTS", own.master), ("HSET", life, "host", ""), ("PEXPIRE", life, "1"), ("DEL", life), ("SADD", own.workers, NOBODY),
         ("EXPIRE", own.workers, "60"), ("BLMOVE", own.todo, claims, "LEFT", "RIGHT", "0.001"), ("LRANGE", claims, "0", "-1"),
         ("LREM", claims, "0", ""), ("LPUSH", own.todo, ""), ("EXPIRE", own.todo, "60"), ("XADD", results, "NOMKSTREAM", "*", "answer", ""),
@@ -68,18 +69,18 @@ def check_rights(user: str, as_master: Sequence[Command] | None, as_worker: Sequ
         return ok("rights", f"{user} may do what a worker does; a master may not work as this user ({listed(as_master)} refused)")
     if not as_master:
         return ok("rights", f"{user} may do what a master does; a worker may not work as this user ({listed(as_worker)} refused)")
-    whom, missing = min(("a worker", as_worker), ("es-master", as_master), key=lambda one: len(one[1]))
-    return failed("rights", f"{user} may work neither as a worker nor as es-master; what {whom} misses: {listed(missing)}", rights_fix(user, missing))
+    whom, role, missing = min(("a worker", WORKER, as_worker), ("es-master", MASTER, as_master), key=lambda one: len(one[2]))
+    return failed("rights", f"{user} may work neither as a worker nor as es-master; what {whom} misses: {listed(missing)}", rights_fix(user, role, missing))
 
 
-def rights_fix(user: str, missing: Sequence[Command]) -> str:
-    """The line that grants what is missing: command by command where that is little."""
+def rights_fix(user: str, role: str, missing: Sequence[Command]) -> str:
+    """The line that grants what is missing: command by command where that is little, else all that the role has."""
     granted: dict[str, set[str]] = {}
     for command in missing:
         name = "|".join(command[:2]).lower() if command[0] == "SCRIPT" else command[0].lower()
         granted.setdefault(name, set()).update(patterns_of(command))
     selectors = [f"'(-@all +{name} {' '.join(sorted(patterns))})'".replace(" )", ")") for name, patterns in granted.items()]
-    rights = " ".join(selectors) if len(selectors) <= LONGEST_LIST else EVERYTHING
+    rights = " ".join(selectors if len(selectors) <= LONGEST_LIST else map(quote, selectors_of(role)))
     return f"let an administrator grant it, on Redis 7 and later by\nredis-cli ACL SETUSER {quote(user)} {rights}"
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from es_queue.protocol.connection import OLDEST
 from master.doctor.finding import Finding, failed, ok, unknown, warning
+from master.named_redis import bound_openly, open_listeners
 from master.wording import finite, printable
 
 LEAST_LEFT_BYTES = 64 * 2**20
@@ -37,6 +38,8 @@ class ServerLook:
     strangers: bool | None = None
     on_socket: bool = False
     on_loopback: bool = False
+    encrypted: bool = False
+    verified: bool = True
     denied: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -49,7 +52,7 @@ def check_server(look: ServerLook) -> list[Finding]:
         checks = (check_version, check_eviction, check_role, check_memory, check_connections)
         found += [check(look.information) for check in checks]
         found.insert(3, check_persistence(look.information, look.settings, look.denied.get("config", "")))
-    return [*found, check_network(look), check_clock(look.ahead, look.denied.get("time", ""))]
+    return [*found, check_network(look), check_encryption(look), check_clock(look.ahead, look.denied.get("time", ""))]
 
 
 def check_version(information: Information) -> Finding:
@@ -131,19 +134,25 @@ def check_network(look: ServerLook) -> Finding:
     if not look.strangers:
         return ok("network", "clients without a password are refused")
     if not look.on_loopback or bound_openly(look.settings):
-        fix = "set a password (requirepass, or ACL users) and put it into RQ_REDIS_URL, or bind Redis to this machine"
+        fix = "give it users (python -m es_queue.acl FOLDER) or a password (requirepass), or bind Redis to this machine"
         return warning("network", "whoever reaches this server can use it without a password, and so run code on the workers", fix)
     if look.settings:
         return ok("network", "no password, but reachable from this machine alone")
+    if open_listeners(look.information):
+        fix = "give it users (python -m es_queue.acl FOLDER) or a password, or bind Redis to this machine"
+        return warning("network", f"no password, and it listens on other addresses than this machine's own; whether it lets other machines in is not known ({look.denied.get('config', 'no CONFIG')})", fix)
     return ok("network", f"no password; whether other machines reach it is not known ({look.denied.get('config', 'no CONFIG')})")
 
 
-def bound_openly(settings: Mapping[str, str]) -> bool:
-    """Whether other machines reach the server by its own settings; a firewall may still be before it."""
-    if settings.get("protected-mode") != "no":
-        return False
-    addresses = [one.lstrip("-") for one in settings.get("bind", "").split()]
-    return not addresses or any(one not in ("127.0.0.1", "::1", "localhost") for one in addresses)
+def check_encryption(look: ServerLook) -> Finding:
+    if look.on_socket or look.on_loopback:
+        return ok("encryption", "TLS" if look.encrypted else "none, and none is needed on this machine's own addresses")
+    if not look.encrypted:
+        return warning("encryption", "passwords, parameters and settings cross the network in plain text", "use rediss:// (redis.conf: tls-port), a tunnel, or a network that you trust")
+    if not look.verified:
+        fix = "name the file of the server's authority in the URL: ?ssl_ca_certs=FILE"
+        return warning("encryption", "TLS, but the server's certificate is not verified (ssl_cert_reqs=none): anybody on the way can pose as it", fix)
+    return ok("encryption", "TLS, and the server's certificate is verified")
 
 
 def check_clock(ahead: float | None, denied: str = "") -> Finding:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from es_queue.errors import RedisError, RunBusyError, RunFolderError
 from es_queue.noise import FOLDER_VARIABLE
 from es_queue.protocol.clocks import Clocks
 from es_queue.protocol.connection import safe_name
+from es_queue.protocol.passwords import without_redis
 from master.household.embedded import START_SECONDS, EmbeddedServer, server_binary
 from master.household.files import READY, Files, Spec
 from master.household.listen import settled
@@ -144,7 +146,7 @@ class GuardianClient:
                 file.write(self._spec.to_json())
             with files.log.open("ab") as log:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-c", PROGRAM, home, str(files.folder), str(lock)], env={**os.environ, **self._environment},
+                    [sys.executable, "-P", "-c", PROGRAM, home, str(files.folder), str(lock)], env={**without_redis(os.environ), **self._environment},
                     stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[lock], start_new_session=True,
                 )  # fmt: skip
         except OSError as error:
@@ -198,7 +200,7 @@ class GuardianClient:
             time.sleep(POLL_SECONDS)
 
 
-def guardian_for(launch: Launch, place: Place, clocks: Clocks, server: EmbeddedServer | None) -> GuardianClient | None:
+def guardian_for(launch: Launch, place: Place, clocks: Clocks, server: EmbeddedServer | None, modules: Sequence[str] = ()) -> GuardianClient | None:
     """The guardian of a run's private server and local workers, not started; None for a run that has neither.
 
     Raises UsageError for a --listen that cannot be, RedisError where there is no server's program.
@@ -213,7 +215,7 @@ def guardian_for(launch: Launch, place: Place, clocks: Clocks, server: EmbeddedS
         run=place.run, server=None if server is None else str(server.folder), binary=None if server is None else server_binary(),
         listen=None if server is None or launch.listen is None else str(settled(launch.listen, server.folder)),
         redis="" if launch.redis_url is None else safe_name(launch.redis_url), workers=count, queue=launch.queue, noise=noise,
-        logs=str((place.run_dir / "logs").absolute()), clocks=dict(clocks.__dict__),
+        logs=str((place.run_dir / "logs").absolute()), clocks=dict(clocks.__dict__), modules=list(modules),
     )  # fmt: skip
     environment = {} if launch.redis_url is None else {"RQ_REDIS_URL": launch.redis_url}
     if noise is not None:

@@ -30,6 +30,7 @@ class Spec:
     binary:  the server's program
     listen:  HOST:PORT at which other hosts reach the private server, None for none
     redis:   name of the Redis that was named
+    modules: of the user's own code, which the local workers may import
     workers: how many local workers, with logs in ``logs``, noise in ``noise`` (None: their default), on ``queue``
     """
 
@@ -43,6 +44,7 @@ class Spec:
     noise: str | None
     logs: str
     clocks: dict[str, float]
+    modules: list[str] = field(default_factory=list)
     folder: str = field(default_factory=os.getcwd)
     host: str = field(default_factory=platform.node)
     version: str = es_queue.__version__

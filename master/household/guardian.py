@@ -100,7 +100,7 @@ class Guardian:
         if self._server is not None:
             self._server.start()
         if self._spec.workers:
-            self._workers = LocalWorkers(self._spec.workers, self._spec.queue, self._url(), Path(self._spec.logs))
+            self._workers = LocalWorkers(self._spec.workers, self._spec.queue, self._url(), Path(self._spec.logs), modules=self._spec.modules)
             self._workers.start()
 
     def _keep(self) -> None:

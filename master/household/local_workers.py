@@ -9,14 +9,17 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import es_queue
+from es_queue.custom_code import allowing
 from es_queue.errors import RunFolderError
 from es_queue.numerics import numeric_environment
 from es_queue.protocol.clocks import GUARDIAN_PID
+from es_queue.protocol.passwords import without_redis
 from master.household.embedded import bound_to_parent
 
 #: Waits before a worker that keeps ending is started again; one that lived longer than the last begins anew.
@@ -25,6 +28,9 @@ STOP_SECONDS = 10.0
 #: RQ ignores a second signal within one second of the first; later it ends its work horse and itself at once.
 SECOND_SIGNAL_SECONDS = 1.2
 POLL_SECONDS = 0.02
+
+#: RQ's classes for workers that run seats alone, unless the user's environment names classes of its own.
+HARDENED = {"RQ_JOB_CLASS": "workers.rq_classes.SeatJob", "RQ_WORKER_CLASS": "workers.rq_classes.SeatWorker"}
 
 #: A process for certain: its pid and its start time in clock ticks, for pids come back.
 Identity = tuple[int, str]
@@ -56,19 +62,21 @@ class Place:
 
 
 class LocalWorkers:
-    """``count`` plain RQ workers on ``queue``, each with a log ``worker-<n>.log`` in ``log_folder``.
+    """``count`` hardened RQ workers on ``queue``, each with a log ``worker-<n>.log`` in ``log_folder``.
 
     The connection reaches them by RQ_REDIS_URL, never by their command line, which every user of the host can
     read. Start them from the main thread: then the kernel sends them SIGTERM when this process dies (Linux).
     They run in sessions of their own: the terminal's Ctrl-C does not reach them. All methods are for one thread.
-    ``noise_folder``: where they keep the noise table, None for their default.
+    ``noise_folder``: where they keep the noise table, None for their default. ``modules``: of the user's own code,
+    which these workers may import, for it was the user who named it here.
     """
 
-    def __init__(self, count: int, queue: str, redis_url: str, log_folder: Path, noise_folder: Path | None = None) -> None:
+    def __init__(self, count: int, queue: str, redis_url: str, log_folder: Path, noise_folder: Path | None = None, modules: Sequence[str] = ()) -> None:
         self._queue = queue
         self._redis_url = redis_url
         self._log_folder = log_folder
         self._noise_folder = noise_folder
+        self._modules = modules
         self._places = [Place(number) for number in range(1, count + 1)]
         host = socket.gethostname().split(".")[0]
         self._family = f"es-{host}-{os.getpid()}"
@@ -167,7 +175,8 @@ class LocalWorkers:
             from es_queue.noise import FOLDER_VARIABLE  # it loads numpy, which a guardian does not need
 
             noise = {FOLDER_VARIABLE: str(self._noise_folder.absolute())}
-        return {**numeric_environment(), **os.environ, **noise, "RQ_REDIS_URL": self._redis_url, GUARDIAN_PID: str(os.getpid())}
+        classes = {} if HARDENED.keys() & os.environ.keys() else HARDENED
+        return {**numeric_environment(), **classes, **without_redis(os.environ), **noise, **allowing(self._modules), "RQ_REDIS_URL": self._redis_url, GUARDIAN_PID: str(os.getpid())}
 
 
 def session_members(session: int) -> set[Identity]:

@@ -11,13 +11,14 @@ from typing import NoReturn
 import es_queue
 from es_queue.errors import EXIT_INTERRUPTED, EsQueueError, UsageError
 from es_queue.protocol.keys import RUNS, checked_run_id
+from es_queue.protocol.passwords import hushed
 from master.console import SafeStream
 from master.status.errors import errors_page
 from master.status.history import History
 from master.status.keyspace import checked_key, key_page, keys_page, pattern_of
 from master.status.page import Page, line, show
 from master.status.runs import run_page, runs_page
-from master.status.sources import Sources, chosen_servers, chosen_sources
+from master.status.sources import Sources, chosen_servers, chosen_sources, unsafe_password
 from master.status.watch import watch
 from master.wording import finite, printable
 
@@ -45,13 +46,16 @@ EVERY = (0.2, 3600.0)
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}; es-status --help explains all options")
+        raise UsageError(f"{hushed(message)}; es-status --help explains all options")
 
 
 def main(argv: list[str] | None = None) -> int:
     """The command; see ``es-status --help``. Returns the exit code."""
     try:
-        return status(parse(argv), SafeStream(sys.stdout))
+        given = parse(argv)
+        for text in unsafe_password(given):
+            print(f"es-status: WARNING: {printable(text, 1000)}", file=SafeStream(sys.stderr), flush=True)
+        return status(given, SafeStream(sys.stdout))
     except EsQueueError as error:
         print(f"es-status: {printable(error, 1000)}", file=SafeStream(sys.stderr))
         return error.exit_code
@@ -68,6 +72,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("run", nargs="?", metavar="RUN", help="show this run and its workers [default: a table of all runs]")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--redis-url", metavar="URL", help="server of the runs; put a password in RQ_REDIS_URL rather than here")
+    parser.add_argument("--redis-password-file", metavar="FILE", help="file that holds the password of the named Redis [default: ES_QUEUE_REDIS_PASSWORD, then the file that ES_QUEUE_REDIS_PASSWORD_FILE names]")
     where.add_argument("--run-dir", metavar="PATH", type=Path, help="folder of a run with a private server")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--errors", action="store_true", help="the newest reports of RUN's workers, with tracebacks")
@@ -77,7 +82,11 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--every", metavar="SECONDS", help="time between looks of --watch, 0.2 to 3600 [default: 2]")
     parser.add_argument("--json", action="store_true", help="print one JSON object; with --watch one a line")
     parser.add_argument("--version", action="version", version=f"es-queue {es_queue.__version__}", help="show the version and end")
-    return checked(parser.parse_args(argv))
+    given, unknown = parser.parse_known_args(argv)
+    for word in unknown:  # values are not repeated: one may be a password
+        shown = repr(word.partition("=")[0]) if word.startswith("-") else "a word"
+        raise UsageError(f"the command line has {shown}, which es-status does not know; es-status --help explains all options")
+    return checked(given)
 
 
 def checked(given: argparse.Namespace) -> argparse.Namespace:

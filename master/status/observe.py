@@ -9,21 +9,19 @@ from itertools import islice
 from pathlib import Path
 from shlex import quote
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import redis
 
 from es_queue.commands import shown_command
 from es_queue.errors import RedisError, UsageError
-from es_queue.protocol.channel import PAUSED, RUNNING, STOPPING
-from es_queue.protocol.connection import OUTAGES, client_from_url, safe_name
+from es_queue.protocol.channel import NEEDS_A_MASTER
+from es_queue.protocol.connection import OUTAGES, client_from_url, safe_name, trouble
 from es_queue.protocol.keys import RUN_ID, RUNS, RunKeys
 from master.household.embedded import EmbeddedServer
 from master.lease import host_of
 from master.wording import finite
 
 ORPHANED = "orphaned"
-NEEDS_A_MASTER = (RUNNING, PAUSED, STOPPING)
 
 #: More of anything than this is not shown; nothing that es-queue writes comes near.
 MOST_RUNS = 200
@@ -39,11 +37,11 @@ PROGRESS = (
     "reward_mean", "reward_max", "return_mean", "return_std", "return_max", "cut_fraction", "eval_mean", "eval_best",
     "confirm_mean", "workers", "eta", "digest", "updated", "why", "answered_at", "seconds", "seconds_wait", "queue", "paused_by",
     "changed", "recovered", "reissued", "late", "duplicate", "lost_steps", "eval_steps", "step_limit", "recoveries",
-    "eval_std", "eval_min", "eval_episodes",
+    "eval_std", "eval_min", "eval_episodes", "audited", "audit_disputes", "quarantined",
 )  # fmt: skip
 ABOUT_WORKER = (
     "host", "pid", "rq_name", "backend", "numerics", "block", "steps", "steps_per_second", "late", "blocks", "refuses",
-    "generation", "joined", "python", "beat_ttl", "noise", "threads", "versions", "box2d", "envpool", "packages",
+    "generation", "joined", "python", "beat_ttl", "noise", "threads", "versions", "box2d", "envpool", "packages", "hardened",
 )  # fmt: skip
 
 Texts = dict[str, str]
@@ -230,6 +228,8 @@ class Server:
             return RedisError(f"Redis at {self.name} wants a password: put it into the URL, in RQ_REDIS_URL")
         if isinstance(error, redis.exceptions.AuthenticationError):
             return RedisError(f"Redis at {self.name} refused the user or password ({reason}); check RQ_REDIS_URL or --redis-url")
+        if found := trouble(self._client, error):
+            return RedisError(f"Redis at {self.name} cannot be used: {found}")
         return RedisError(f"Redis at {self.name} cannot be read ({reason})")
 
 
@@ -261,9 +261,9 @@ def private_server(run_dir: Path) -> Server:
     """The private server of a run's folder. Raises RedisError where none runs."""
     if not run_dir.is_dir():
         raise UsageError(f"run-dir {run_dir} is no folder")
-    url = EmbeddedServer(run_dir / "redis").url
-    parts = urlsplit(url)
-    if parts.scheme == "unix" and not Path(unquote(parts.path)).is_socket():
+    server = EmbeddedServer(run_dir / "redis")
+    url = server.url
+    if not server.socket_path.is_socket():
         raise RedisError(f"no private server runs in {run_dir}: its master has ended, or the run used a Redis that was named to it (give --redis-url)")
     return Server(url, way_to(run_dir), run_dir)
 

@@ -6,23 +6,35 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from es_queue.protocol.channel import FAILED, FINISHED, PAUSED, RUNNING, STOPPED
+from es_queue.protocol.channel import FAILED, FINISHED, PAUSED, RUNNING, STOPPED, quarantined_in
 from master.budget import BUDGETS
 from master.status.health import HEALTHY, STALLED, Health, health_of
 from master.status.history import History
 from master.status.observe import MOST_WORKERS, ORPHANED, Inside, SeenRun
 from master.status.page import BAD, GOOD, PLAIN, STRONG, WARNING, Fields, Line, Page, Part, Table, line
-from master.wording import bar, compact, duration, finite, percent, printable, score, sparkline, spread, whole
+from master.wording import (
+    bar,
+    compact,
+    duration,
+    finite,
+    number,
+    percent,
+    printable,
+    score,
+    sparkline,
+    spread,
+    whole,
+)
 
 RUN_COLUMNS = ("run", "state", "environment", "gen", "steps", "eval", "best", "workers", "updated")
-WORKER_COLUMNS = ("host", "pid", "back end", "steps/s", "gen", "block", "late", "print", "joined", "seen")
+WORKER_COLUMNS = ("host", "pid", "back end", "steps/s", "gen", "block", "late", "print", "hard", "joined", "seen")
 STYLES = {RUNNING: GOOD, FINISHED: GOOD, PAUSED: WARNING, STALLED: WARNING, ORPHANED: BAD, FAILED: BAD}
 #: What a JSON text stays; everything else of a progress or a worker is a number or null.
 #: What a run does when it trains no more.
 STAGES = {"closing": ", its last parameters are evaluated", "final": ", it plays its final episodes"}
-TEXTS = ("state", "stage", "env", "strategy", "publication", "digest", "answered", "why", "queue", "paused_by", "changed")
+TEXTS = ("quarantined", "state", "stage", "env", "strategy", "publication", "digest", "answered", "why", "queue", "paused_by", "changed")
 WORKER_TEXTS = (
-    "host", "rq_name", "backend", "numerics", "block", "refuses", "generation", "python", "noise", "versions", "box2d", "envpool", "packages",
+    "host", "rq_name", "backend", "numerics", "block", "refuses", "generation", "python", "noise", "versions", "box2d", "envpool", "packages", "hardened",
 )  # fmt: skip
 #: Reasons to refuse, and hosts of each, that are shown.
 MOST_REFUSALS = 10
@@ -168,6 +180,7 @@ def control_rows(seen: SeenRun, inside: Inside) -> list[tuple[str, str]]:
         ("requests", "" if not inside.requests else f"{inside.requests:,} that the master has not answered yet"),
         ("refused", ", ".join(f"{printable(reason, 60)} {count:,}" for reason, count in inside.refused.items() if count)),
         ("recoveries", recoveries(seen.progress)),
+        ("audit", audit(seen.progress)),
         ("errors", f"{inside.errors:,} reports of workers; --errors shows them" if inside.errors else ""),
         ("digest", printable(told("digest", ""))),
         ("started", f"{ago(seen.started)}, updated {ago(told('updated'))}"),
@@ -190,15 +203,28 @@ def recoveries(progress: Mapping[str, str]) -> str:
     return ", ".join(f"{word} {whole(count)}" for word, count in counts if count > 0)
 
 
+def audit(progress: Mapping[str, str]) -> str:
+    """What the audit has compared, what nobody could decide, and who is in quarantine."""
+    checked, disputed = (finite(progress.get(name)) for name in ("audited", "audit_disputes"))
+    out = ", ".join(f"{name or 'a worker'} on {host}" for host, name in quarantined_in(progress.get("quarantined")))
+    parts = [
+        "" if checked is None else f"{whole(checked)} results confirmed by a second worker",
+        "" if not disputed else f"{whole(disputed)} differences undecided",
+        f"in quarantine: {printable(out, 300)}" if out else "",
+    ]
+    return "; ".join(filter(None, parts))
+
+
 def worker_table(inside: Inside) -> Table:
     """The living workers, by host and pid; columns in which there is nothing to see are left out."""
     workers = sorted(inside.workers.items(), key=lambda one: (one[1].get("host", ""), finite(one[1].get("pid")) or 0.0))
     rows = [worker_row(about, inside.silence(name)) for name, about in workers]
     idle = {"late"} if not any(finite(about.get("late")) for _, about in workers) else set()
     same = {"print"} if len(prints(inside)) < 2 else set()
-    kept = [place for place, name in enumerate(WORKER_COLUMNS) if name not in idle | same]
+    alike = {"hard"} if len({about.get("hardened") == "yes" for _, about in workers}) < 2 else set()
+    kept = [place for place, name in enumerate(WORKER_COLUMNS) if name not in idle | same | alike]
     columns = tuple(WORKER_COLUMNS[place] for place in kept)
-    expendable = tuple(name for name in ("joined", "late", "gen", "print", "pid", "block", "back end") if name in columns)
+    expendable = tuple(name for name in ("joined", "late", "gen", "print", "pid", "hard", "block", "back end") if name in columns)
     cut = tuple(tuple(row[place] for place in kept) for row in rows)
     return Table(columns, cut, expendable, frozenset(("pid", "steps/s", "gen", "late", "joined", "seen")), {"refuses": BAD})
 
@@ -211,7 +237,8 @@ def worker_row(about: Mapping[str, str], silence: float | None) -> tuple[str, ..
     generation = printable((told("generation") or "-").removeprefix("generation "), 12)
     return (
         printable(told("host", "-"), 40), printable(told("pid", "-"), 10), printable(told("backend") or "-", 12), whole(speed), generation,
-        doing, whole(told("late")), printable(told("numerics", "")[:8]), ago(told("joined")), "-" if silence is None else f"{duration(silence)} ago",
+        doing, whole(told("late")), printable(told("numerics", "")[:8]), "yes" if told("hardened") == "yes" else "no", ago(told("joined")),
+        "-" if silence is None else f"{duration(silence)} ago",
     )  # fmt: skip
 
 
@@ -259,8 +286,3 @@ def run_data(seen: SeenRun, inside: Inside, history: History, health: Health) ->
 def worker_json(worker: str, about: Mapping[str, str]) -> dict[str, Any]:
     figures = {name: printable(value) if name in WORKER_TEXTS else number(value) for name, value in about.items()}
     return {"worker": printable(worker), **figures}
-
-
-def number(text: str) -> int | float | None:
-    """The number that a text is, None where it is none."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else finite(text)

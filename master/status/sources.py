@@ -10,6 +10,8 @@ from typing import TypeVar
 
 from es_queue.errors import RedisError, UsageError
 from es_queue.protocol.connection import url_from_environment
+from es_queue.protocol.passwords import password_of, with_password
+from master.named_redis import SHOWN_PASSWORD
 from master.status.folders import RunFolder, newest_folders
 from master.status.history import History
 from master.status.observe import Inside, SeenRun, Server, named_server, private_server
@@ -97,15 +99,32 @@ def chosen_sources(given: argparse.Namespace) -> Sources:
     Raises RedisError where there is none, UsageError for a folder that is none.
     """
     if given.redis_url is not None:
-        return Sources([named_server(given.redis_url, given_by_flag=True)], [])
+        return Sources([named_server(completed(given.redis_url, given), given_by_flag=True)], [])
     if given.run_dir is not None:
         return sources_of([given.run_dir])
     if url := url_from_environment():
-        return Sources([named_server(url, given_by_flag=False)], [])
+        return Sources([named_server(completed(url, given), given_by_flag=False)], [])
     found = sources_of([path.parent for path in sorted(Path("runs").glob("*/redis"))], named=False)
     if not found.servers and not any(RunFolder(folder).config for folder in found.folders):
         raise RedisError(NO_SERVER)
     return found
+
+
+def completed(url: str, given: argparse.Namespace, warn: Callable[[str], None] | None = None) -> str:
+    """The URL with its password. Raises UsageError for one that cannot be had."""
+    file = getattr(given, "redis_password_file", None)
+    return with_password(url, None if file is None else Path(file), warn)
+
+
+def unsafe_password(given: argparse.Namespace) -> list[str]:
+    """What is to be said, once, of how the password was given. Raises UsageError, as ``completed`` does."""
+    found: list[str] = []
+    url = given.redis_url or (None if given.run_dir else url_from_environment())
+    if url is not None:
+        completed(url, given, found.append)
+    elif given.redis_password_file is not None:
+        raise UsageError("--redis-password-file is for a Redis that is named: give --redis-url or set RQ_REDIS_URL")
+    return [SHOWN_PASSWORD, *found] if given.redis_url and password_of(given.redis_url) is not None else found
 
 
 def sources_of(folders: list[Path], named: bool = True) -> Sources:

@@ -13,8 +13,9 @@ from typing import Any
 
 from es_queue.errors import DecodeError
 from es_queue.numerics import bytes_digest
+from es_queue.protocol.codec import loose
 from es_queue.protocol.keys import RUN_ID, RUNS
-from es_queue.protocol.messages import Answer, Block, Task, unpack
+from es_queue.protocol.messages import Answer, Block, Task
 from master.wording import printable
 
 #: Where every key of es-queue begins.
@@ -93,7 +94,7 @@ def task(data: bytes) -> dict[str, Any]:
     try:
         found = Task.decode(data)
     except DecodeError as error:
-        raw = unpack(data, 2**20)
+        raw = loose(data)
         return {"not a task of this version": str(error), **(plain(raw) if isinstance(raw, dict) else {"value": plain(raw)})}
     statistics = {name: floats(getattr(found, name)) for name in ("obs_mean", "obs_std")}
     return {**{name: value for name, value in vars(found).items() if name not in statistics}, **statistics}

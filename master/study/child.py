@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from es_queue.errors import RunFolderError
+from es_queue.protocol.passwords import without_redis
 from master.household.embedded import bound_to_parent
 from master.wording import printable
 
@@ -40,7 +41,7 @@ class Child:
             with log.open("wb") as complaints:
                 self._process = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=complaints,
-                    env={**os.environ, "RQ_REDIS_URL": url}, start_new_session=True,
+                    env={**without_redis(os.environ), "RQ_REDIS_URL": url}, start_new_session=True,
                 )  # fmt: skip
         except OSError as error:
             raise RunFolderError(f"the es-master of a seed cannot be started with the log {log}: {error}") from None

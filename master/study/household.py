@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,15 @@ from es_queue.protocol.connection import (
 from master.household.embedded import EmbeddedServer
 from master.household.listen import directions, settled
 from master.household.local_workers import LocalWorkers, default_workers
+from master.named_redis import network_warnings, reach_of, seen_already, warning_line
 from master.options import Launch
 
 
 class SharedHousehold:
     """Server and workers for a study in ``folder``; all of it in the main thread, to which children are bound."""
 
-    def __init__(self, launch: Launch, folder: Path, note: Callable[[str], None]) -> None:
-        self._launch, self._folder, self._note = launch, folder, note
+    def __init__(self, launch: Launch, folder: Path, note: Callable[[str], None], modules: Sequence[str] = ()) -> None:
+        self._launch, self._folder, self._note, self._modules = launch, folder, note, modules
         self._server: EmbeddedServer | None = None
         self._workers: LocalWorkers | None = None
         self._count = self._stale = 0
@@ -48,11 +50,19 @@ class SharedHousehold:
             self.url = self._server.url
         self._client = client_from_url(self.url)
         refuse_unfit(self._client, self.name)
+        if not self.private and not self._launch.insecure:
+            self._warn(network_warnings(reach_of(self._client, self.name)))
         self._stale = self._registered() if self.private else 0
         self._count = (default_workers() if self.private else 0) if self._launch.workers is None else self._launch.workers
         if self._count:
-            self._workers = LocalWorkers(self._count, self._launch.queue, self.url, self._folder / "logs", self._launch.noise_dir)
+            self._workers = LocalWorkers(self._count, self._launch.queue, self.url, self._folder / "logs", self._launch.noise_dir, self._modules)
             self._workers.start()
+
+    def _warn(self, found: Sequence[str]) -> None:
+        for text in found:
+            print(warning_line(text), file=sys.stderr, flush=True)
+            if not seen_already():
+                self._note(text)
 
     @property
     def name(self) -> str:

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from es_queue.commands import shown_command
+from es_queue.custom_code import named_modules
 from es_queue.errors import EXIT_DONE, EXIT_INTERRUPTED, RedisError, RunBusyError
 from master.checkpoint import Checkpoints, write_atomically
 from master.console import SafeStream
@@ -80,7 +81,7 @@ class Study:
         self._place = place
         self._members = [Member(entry, Row.of(entry)) for entry in record.entries]
         self._view: StudyView = chosen_view(SafeStream(sys.stdout), record, quiet=launch.quiet, json_lines=launch.json)
-        self._household = SharedHousehold(launch, place.run_dir, self._view.note)
+        self._household = SharedHousehold(launch, place.run_dir, self._view.note, named_modules(record.config))
         self._selector = selectors.DefaultSelector()
         self._looked = 0.0
         self._places = 1
@@ -178,6 +179,8 @@ class Study:
         """The command line of a seed's es-master. Raises RedisError when Redis must be asked and does not answer."""
         place, launch = Place(entry.run, self._folder / f"s{entry.seed}"), self._launch
         words = ["--json", "--workers", "0", "--queue", launch.queue, "--run-dir", str(place.run_dir)]
+        if launch.redis_url is not None:
+            words.append("--insecure")  # the study has warned
         if launch.noise_dir is not None:
             words += ["--noise-dir", str(launch.noise_dir)]
         if entry.begun and (Checkpoints(place.run_dir).newest() is not None or self._household.holds(entry.run)):

@@ -10,10 +10,11 @@ import pytest
 import redis
 
 from es_queue.errors import FencedError, RedisError
+from es_queue.protocol.again import Again
 from es_queue.protocol.channel import RUNNING, Publish, WorkerChannel
 from es_queue.protocol.connection import client_from_url
 from es_queue.protocol.messages import Answer, Block, token_number
-from es_queue.protocol.redis_channel import Again, RedisMasterChannel
+from es_queue.protocol.redis_channel import RedisMasterChannel
 from master.collector import LOST, Collector
 from master.lease import take
 from tests.contract.places import HIGHER, P0, P1, P2, RUN, TOKEN, RedisPlace, block, texts, wait_until

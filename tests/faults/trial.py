@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import secrets
 import time
@@ -10,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from es_queue.custom_code import ALLOW
 from es_queue.protocol.clocks import VARIABLE, Clocks
 from es_queue.protocol.desk import Desk
 from es_queue.protocol.keys import RQ_WORKERS, RunKeys
@@ -55,7 +57,7 @@ class Trial:
 
     def start_worker(self, *options: object, on: Words = ()) -> Started:
         """A plain rq worker."""
-        return self.arena.processes.start(*on, BIN / "rq", "worker", "--url", self.url, *options, **{VARIABLE: clocks_text(self.clocks)})
+        return self.arena.processes.start(*on, BIN / "rq", "worker", "--url", self.url, *options, **{VARIABLE: clocks_text(self.clocks), ALLOW: os.environ[ALLOW]})
 
     def ask(self, verb: str) -> None:
         """What a person asks of the run from another terminal."""

@@ -12,6 +12,7 @@ import pytest
 
 from es_queue.noise import FOLDER_VARIABLE
 from tests.integration.processes import Master, Processes
+from tests.leaks import leaks_in
 
 
 @pytest.fixture(scope="session")
@@ -19,7 +20,9 @@ def short_folder() -> Iterator[Path]:
     """For noise and sockets: a path that leaves room for a socket's name."""
     folder = Path(tempfile.mkdtemp(prefix="esq-"))
     yield folder
+    leaks = leaks_in(folder)
     shutil.rmtree(folder, ignore_errors=True)
+    assert leaks == [], "these files held a password of the tests"
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import redis
 
 from es_queue.config import RunConfig
+from es_queue.custom_code import ALLOW
 from es_queue.numerics import numeric_environment
 from es_queue.protocol.clocks import VARIABLE, Clocks
 from es_queue.protocol.keys import RunKeys
@@ -115,7 +116,7 @@ class Processes:
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self.folder, self.mark = folder, secrets.token_hex(8)
-        own = {name: value for name, value in os.environ.items() if name not in ("RQ_REDIS_URL", "REDIS_URL", "PYTHONPATH")}
+        own = {name: value for name, value in os.environ.items() if name not in ("RQ_REDIS_URL", "REDIS_URL", "PYTHONPATH", ALLOW)}
         self.environment = {**own, **environment, MARK: self.mark, VARIABLE: clocks_text(CLOCKS)}
         self._started: list[Started] = []
 
@@ -135,8 +136,8 @@ class Processes:
         return BIN / "rq"
 
     def worker(self, url: str, *more: object, clocks: Clocks = CLOCKS, **environment: str) -> Started:
-        """A plain ``rq worker``."""
-        return self.start(self.rq, "worker", "--url", url, *more, **{VARIABLE: clocks_text(clocks), **environment})
+        """A plain ``rq worker``, which the tests' own environments are allowed to."""
+        return self.start(self.rq, "worker", "--url", url, *more, **{VARIABLE: clocks_text(clocks), ALLOW: os.environ[ALLOW], **environment})
 
     def master(self, *words: object, url: str = "", clocks: Clocks = CLOCKS, cwd: Path | None = None, **environment: str) -> Started:
         """``es-master``; without a URL it has a private server."""

@@ -65,6 +65,13 @@ def pid_of(server: EmbeddedServer) -> int:
         return int(client.info("server")["process_id"])
 
 
+@pytest.fixture(autouse=True)
+def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The jobs of these tests are no seats: the user's own classes go before the hardened ones."""
+    monkeypatch.setenv("RQ_JOB_CLASS", "rq.job.Job")
+    monkeypatch.setenv("RQ_WORKER_CLASS", "rq.Worker")
+
+
 @pytest.fixture
 def server(short_folder: Path) -> Iterator[EmbeddedServer]:
     one = EmbeddedServer(Path(tempfile.mkdtemp(dir=short_folder)) / "a folder#1")  # its socket's name must fit

@@ -15,8 +15,8 @@ import redis
 import master.drive as drive_module
 import master.session as session_module
 from es_queue.errors import FencedError, RedisError, RunBusyError, RunFolderError
+from es_queue.protocol.again import Again
 from es_queue.protocol.clocks import VARIABLE
-from es_queue.protocol.redis_channel import Again
 from master import train
 from master.checkpoint import Checkpoints
 from master.household.embedded import EmbeddedServer

@@ -37,7 +37,7 @@ MB = 2**20
 
 
 def server(information: dict[str, Any] | None = None, **more: Any) -> dict[str, Finding]:
-    given = {"ping": 0.001, "strangers": False, "ahead": 0.0, **more}
+    given = {"ping": 0.001, "strangers": False, "ahead": 0.0, "encrypted": True, **more}
     found = check_server(ServerLook("redis://host", information={**SOUND, **(information or {})}, **given))
     assert len({one.name for one in found}) == len(found)
     return {one.name: one for one in found}
@@ -114,6 +114,7 @@ def test_snapshots_count_as_persistence_where_they_are_known_to_be_taken(setting
 
 
 OPEN = {"protected-mode": "no", "bind": "* -::*"}
+LISTENS = {"listener0": {"name": "tcp", "bind": "-::*", "port": 6379}}
 
 
 @pytest.mark.parametrize(
@@ -124,6 +125,7 @@ OPEN = {"protected-mode": "no", "bind": "* -::*"}
         ({"strangers": None, "settings": OPEN}, OK, "could not be told"),
         ({"strangers": True}, WARNING, "without it"),
         ({"strangers": True, "on_loopback": True}, OK, "not known"),
+        ({"strangers": True, "on_loopback": True, "information": LISTENS}, WARNING, "is not known"),
         ({"strangers": True, "on_loopback": True, "settings": OPEN}, WARNING, "without it"),
         ({"strangers": True, "on_loopback": True, "settings": {**OPEN, "protected-mode": "yes"}}, OK, "this machine alone"),
         ({"strangers": True, "on_loopback": True, "settings": {**OPEN, "bind": "127.0.0.1 -::1"}}, OK, "this machine alone"),
@@ -133,6 +135,21 @@ OPEN = {"protected-mode": "no", "bind": "* -::*"}
 def test_an_open_server_is_warned_of_only_where_that_is_sure(look: dict[str, Any], state: str, word: str) -> None:
     one = server(**look)["network"]
     assert one.state == state and (word if word != "without it" else "use it without a password") in one.text
+
+
+@pytest.mark.parametrize(
+    ("look", "state", "word"),
+    [
+        ({}, OK, "is verified"),
+        ({"verified": False}, WARNING, "not verified"),
+        ({"encrypted": False}, WARNING, "plain text"),
+        ({"encrypted": False, "on_socket": True}, OK, "none is needed"),
+        ({"encrypted": False, "on_loopback": True}, OK, "none is needed"),
+    ],
+)  # fmt: skip
+def test_what_crosses_the_network_in_plain_text_is_warned_of(look: dict[str, Any], state: str, word: str) -> None:
+    one = server(**look)["encryption"]
+    assert one.state == state and word in one.text and bool(one.fix) == (state == WARNING)
 
 
 @pytest.mark.parametrize(("ahead", "words"), [(0.01, "agrees"), (12.3, "12.3 s ahead"), (-7.0, "7.0 s behind")])
@@ -174,12 +191,13 @@ def test_what_a_user_misses_is_granted_command_by_command_and_for_all_runs() -> 
         ("EXPIRE", "es:walker-1:todo", "60"), ("EXPIRE", "es:walker-1:workers", "60"), ("HSET", "es:walker-1:worker:doctor-1-000000", "host", ""),
         ("SUBSCRIBE", "rq:pubsub:doctor"), ("SADD", "rq:queues", "rq:queue:q"), ("SCRIPT", "LOAD", "return 1"),
     ]  # fmt: skip
-    line = doctor_rights.rights_fix("a b", missing).split("\n")[1]
+    line = doctor_rights.rights_fix("a b", "worker", missing).split("\n")[1]
     assert line == (
         "redis-cli ACL SETUSER 'a b' '(-@all +expire ~es:*:todo ~es:*:workers)' '(-@all +hset ~es:*:worker:*)' "
         "'(-@all +subscribe &rq:pubsub:*)' '(-@all +sadd ~rq:queue:* ~rq:queues)' '(-@all +script|load)'"
     )
-    assert "+@all" in doctor_rights.rights_fix("ann", MASTER)
+    whole = doctor_rights.rights_fix("ann", "master", MASTER).split("\n")[1]
+    assert whole.startswith("redis-cli ACL SETUSER ann '(~es:*") and "reset" not in whole and "+evalsha" in whole
 
 
 # --- this host

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from es_queue.noise import NoiseTable
+from es_queue.normalization import Moments, RunningMoments
 from es_queue.plan import SEED_RANGES, TRAINING, plan_for
-from es_queue.protocol.messages import Answer, Block, SlotResult
+from es_queue.protocol.messages import Answer, Block, EpisodeMoments, SlotResult
 from tests.parts import TABLE, config_of, evaluator, task_of
 from tests.ring import quick_config
 from tests.tiny import MOODY, Script, spec_of
-from workers.evaluate import Evaluator, Failure, blame
+from workers.evaluate import Evaluator, Failure, blame, packed
 from workers.join import join
 from workers.rollout import Leaving, Watch
 
@@ -252,3 +253,13 @@ def test_more_final_episodes_than_the_worker_joined_for_are_played() -> None:
 def test_what_the_host_lacks_is_told_apart_from_what_the_slot_does() -> None:
     assert blame(FileNotFoundError("no model")) == blame(MemoryError()) == "host: "
     assert blame(ValueError("fell over")) == ""
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_an_episode_with_an_observation_that_is_not_finite_goes_without_its_moments(value: float) -> None:
+    """Merging would leave it out; on the wire every number is finite."""
+    found = packed(Moments.of(np.array([[0.0, value], [1.0, 2.0]])))
+    assert found == EpisodeMoments(0, b"\0" * 16, b"\0" * 16)
+    before = RunningMoments.empty(2).merge(Moments.of(np.ones((3, 2))))
+    after = before.merge(Moments(found.count, np.frombuffer(found.mean), np.frombuffer(found.m2)))
+    assert after is before and before.merge(Moments.of(np.array([[0.0, value], [1.0, 2.0]]))) is before

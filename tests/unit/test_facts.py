@@ -18,7 +18,7 @@ from workers.facts import facts
 from workers.rollout import Watch
 from workers.seat import Seat
 
-NAMES = {"versions", "box2d", "envpool", "packages", "beat_ttl", "threads", "cpu"}
+NAMES = {"versions", "box2d", "envpool", "packages", "beat_ttl", "threads", "cpu", "hardened"}
 HOUSE = Path(__file__).resolve().parents[2]
 
 
@@ -44,6 +44,7 @@ def test_a_worker_tells_all_its_facts_as_short_texts() -> None:
     assert told["beat_ttl"] == "2.5" and told["packages"] == str(HOUSE)
     assert told["versions"].startswith("es-queue ") and "numpy " in told["versions"] and "msgpack " in told["versions"]
     assert int(told["threads"]) >= 1
+    assert told["hardened"] == "no" and facts(Clocks(), hardened=True)["hardened"] == "yes"
 
 
 def test_a_fact_that_cannot_be_told_is_empty_and_costs_no_seat(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ SPEAKS_REDIS = {
     "es_queue/protocol/seats.py", "master/doctor/look.py", "master/status/observe.py", "master/seat_cleaning.py", "master/seats.py",
 }  # fmt: skip
 #: Name redis for types alone.
-NAMES_REDIS = {"workers/seat.py"}
+NAMES_REDIS = {"workers/rq_classes.py", "workers/rq_job.py", "workers/seat.py"}
 
 
 def imports(path: Path) -> Iterator[tuple[str, bool]]:

@@ -12,10 +12,20 @@ import es_queue
 from es_queue.config import RunConfig
 from es_queue.errors import EnvironmentFailure
 from es_queue.noise import NoiseTable
+from es_queue.protocol.memory_channel import MemoryServer, MemoryWorkerChannel
 from tests.parts import TABLE, task_of
 from tests.ring import quick_config
 from tests.tiny import MOODY, QUAD
-from workers.join import Joined, Refusal, check_noise, join, pause_between_refusals, readable_config, wait
+from workers.join import (
+    Joined,
+    Refusal,
+    check_admitted,
+    check_noise,
+    join,
+    pause_between_refusals,
+    readable_config,
+    wait,
+)
 from workers.rollout import Watch
 
 
@@ -95,3 +105,15 @@ def test_waiting_ends_when_the_worker_is_told_to_leave() -> None:
     assert time.monotonic() - began < 5
     wait(Watch(), 0.02, 60)
     assert time.monotonic() - began < 5
+
+
+def test_a_worker_in_quarantine_or_of_other_arithmetic_in_a_strict_run_refuses_by_itself() -> None:
+    server = MemoryServer()
+    channel = MemoryWorkerChannel(server, "host-1-abcdef")
+    check_admitted(channel, quick_config(strict=True), "host", "w", "1" * 32)
+    server.progress |= {"numerics": "2" * 32, "quarantined": '[["host", "w"]]'}
+    for name, config, said in (("w", quick_config(), "quarantine: "), ("x", quick_config(strict=True), "numerics: .*11111111.*22222222.*--strict")):
+        with pytest.raises(Refusal, match=said):
+            check_admitted(channel, config, "host", name, "1" * 32)
+    check_admitted(channel, quick_config(), "host", "x", "1" * 32)
+    check_admitted(channel, quick_config(strict=True), "other", "w", "2" * 32)

@@ -84,6 +84,13 @@ def test_an_answer_that_was_sent_twice_counts_once() -> None:
         (answer(result(SAMPLED[0], moments=())), "wrong-shape"),
         (answer(result(SAMPLED[0], moments=(EpisodeMoments(3, b"\0" * 8, b"\0" * 8),) * 2)), "wrong-shape"),
         (answer(result(PLAIN[0], moments=(EpisodeMoments(3, b"\0" * 32, b"\0" * 32),))), "wrong-shape"),
+        (answer(result(PLAIN[0], steps=(10, 0))), "wrong-length"),
+        (answer(result(0, at_limit=(0, 2))), "wrong-length"),
+        (answer(result(0, cut=(2, 0))), "wrong-length"),
+        (answer(result(SAMPLED[0], moments=(EpisodeMoments(11, b"\0" * 32, b"\0" * 32), EpisodeMoments(12, b"\0" * 32, b"\0" * 32)))), "wrong-length"),
+        (answer(failures=tuple((slot, "x") for slot in range(13))), "undecodable"),
+        (answer(*(result(0) for _ in range(13))), "undecodable"),
+        (answer(result(0)) + b"\0" * 30_000, "undecodable"),
     ],
 )
 def test_what_cannot_count_is_refused_with_its_reason(payload: bytes, reason: str) -> None:
@@ -277,3 +284,32 @@ def test_what_a_host_lacked_stops_the_run_and_scores_nothing() -> None:
     with pytest.raises(EnvironmentFailure, match=r"train slot 2 \(generation 4 of CartPole-v1, environment seed \d+\) failed 3 times for want of something on the hosts: OSError: No space left"):
         book.accept(answer(failures=((2, "host: OSError: No space left on device"),)))
     assert not book.hopeless
+
+
+def test_no_honest_answer_is_too_long_or_has_too_many_slots() -> None:
+    every, reason = tuple(result(slot) for slot in range(12)), "\U0001f600" * 1000
+    for data in (answer(*every), answer(failures=tuple((slot, reason) for slot in range(12)))):
+        book = ledger()
+        assert book.accept(data) and not book.refused
+    assert len(data) > 12 * 1600
+
+
+def test_an_answer_longer_than_an_honest_one_is_refused_by_its_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    book, seen = ledger(), []
+    monkeypatch.setattr("es_queue.protocol.codec.Reader", lambda data: seen.append(data))
+    assert not book.accept(b"\0" * (EXPECTATIONS.bytes + 1)) and not seen
+    assert book.refused == {"undecodable": 1}
+
+
+def test_an_episode_that_is_left_out_of_the_statistics_is_an_answer() -> None:
+    nothing = EpisodeMoments(0, b"\0" * 8 * OBSERVED, b"\0" * 8 * OBSERVED)
+    assert ledger().accept(answer(result(SAMPLED[0], moments=(nothing, nothing))))
+
+
+def test_failures_that_do_not_count_are_counted_as_refused_and_not_remembered() -> None:
+    book = ledger()
+    assert book.accept(failed(0)) and not book.accept(failed(0))
+    assert book.accept(answer(result(0)))
+    remembered = len(book._reports)
+    assert not any(book.accept(failed(0, attempt=attempt)) for attempt in range(1, 50))
+    assert book.refused == {"duplicate": 1, "late-failure": 49} and len(book._reports) == remembered

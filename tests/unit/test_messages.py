@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -50,13 +51,12 @@ def blocks(draw: st.DrawFn) -> Block:
 
 @st.composite
 def moments(draw: st.DrawFn) -> EpisodeMoments:
-    size = 8 * draw(st.integers(0, 4))
-    return EpisodeMoments(draw(st.integers(1, 2**40)), draw(st.binary(min_size=size, max_size=size)), draw(st.binary(min_size=size, max_size=size)))
+    columns = [struct.pack("<3d", *draw(st.lists(reals, min_size=3, max_size=3))) for _ in range(2)]
+    return EpisodeMoments(draw(st.integers(0, 2**40)), *columns)
 
 
 @st.composite
-def results(draw: st.DrawFn) -> SlotResult:
-    count = draw(st.integers(1, 2))
+def results(draw: st.DrawFn, count: int) -> SlotResult:
     some = [tuple(draw(st.lists(kind, min_size=count, max_size=count))) for kind in (reals, reals, *[st.integers(0, 2**40)] * 3)]
     return SlotResult(draw(wholes), draw(st.integers(-1, 2**32)), draw(st.integers(0, 2**31 - 1)), *some, tuple(draw(st.lists(moments(), max_size=3))))
 
@@ -66,7 +66,7 @@ def answers(draw: st.DrawFn) -> Answer:
     failures = st.tuples(wholes, st.text(st.characters(codec="utf-8"), max_size=messages.MAX_REASON))
     return Answer(
         draw(publications()), draw(st.sampled_from(messages.KINDS)), WORKER, draw(st.floats(0, 1e9)),
-        tuple(draw(st.lists(results(), max_size=3))), tuple(draw(st.lists(failures, max_size=3))),
+        tuple(draw(st.lists(results(draw(st.integers(1, 2))), max_size=3))), tuple(draw(st.lists(failures, max_size=3))),
     )  # fmt: skip
 
 
@@ -125,19 +125,32 @@ def changed_task(**values: Any) -> bytes:
     return dataclasses.replace(TASK, **values).encode()
 
 
-def changed_result(place: int, value: Any) -> bytes:
-    packed = RESULT.pack()
-    packed[place] = value
-    return bytes(msgpack.packb([PUBLICATION, "train", WORKER, 0.25, [packed], []]))
+def changed_result(**values: Any) -> bytes:
+    return dataclasses.replace(ANSWER, results=(dataclasses.replace(RESULT, **values),)).encode()
 
 
 def changed_answer(place: int, value: Any) -> bytes:
+    """With another element; see the places in the module's docstring."""
     raw = msgpack.unpackb(ANSWER.encode())
     raw[place] = value
     return bytes(msgpack.packb(raw))
 
 
+def failed(*slots: int, reasons: list[Any] | None = None) -> bytes:
+    raw = msgpack.unpackb(dataclasses.replace(ANSWER, failures=()).encode())
+    reasons = ["a"] * len(slots) if reasons is None else reasons
+    return bytes(msgpack.packb([*raw[:FAILED], struct.pack(f"<{len(slots)}q", *slots), *reasons]))
+
+
+COLUMNS, COUNTS, MEANS, M2S, FAILED = range(6, 11)
+
+
 WRONG_TASKS: dict[str, bytes] = {
+    "another protocol": msgpack.packb({**msgpack.unpackb(TASK.encode()), "wire": messages.WIRE + 1}),
+    "no protocol": msgpack.packb({k: v for k, v in msgpack.unpackb(TASK.encode()).items() if k != "wire"}),
+    "a field twice": TASK.encode().replace(msgpack.packb("size") + msgpack.packb(1000), msgpack.packb("poll") + msgpack.packb(0.5)),
+    "mean not finite": changed_task(obs_mean=b"\0\0\xc0\x7f" * 24),
+    "deviation not finite": changed_task(obs_std=b"\0\0\x80\x7f" * 24),
     "no map": msgpack.packb([1, 2]),
     "a field is missing": msgpack.packb({"publication": PUBLICATION}),
     "a field too many": msgpack.packb({**msgpack.unpackb(TASK.encode()), "more": 1}),
@@ -158,30 +171,46 @@ WRONG_TASKS: dict[str, bytes] = {
 
 WRONG_ANSWERS: dict[str, bytes] = {
     "no list": msgpack.packb({"a": 1}),
-    "five parts": msgpack.packb([PUBLICATION, "train", WORKER, 0.25, []]),
-    **{f"publication {value!r}": changed_answer(0, value) for value in ("", "7.3", 1, None)},
-    **{f"kind {value!r}": changed_answer(1, value) for value in ("", "other", 1, None, [])},
-    **{f"worker {value!r}"[:30]: changed_answer(2, value) for value in ("", "host", "a b-1-0a1b2c", "h-1-0A1B2C", "h-x-0a1b2c", "h" * 121 + "-1-0a1b2c", 1)},
-    **{f"seconds {value!r}": changed_answer(3, value) for value in (math.nan, math.inf, "1", None, False)},
-    **{f"results {value!r}": changed_answer(4, value) for value in (1, None, {}, [1], [[]])},
-    **{f"failures {value!r}"[:30]: changed_answer(5, value) for value in (1, None, [1], [[1]], [[-1, "a"]], [[1, 2]], [[1, b"a"]], [[1, "a" * 401]], [["1", "a"]])},
-    "more slots than a block": changed_answer(5, [[1, ""]] * messages.MAX_BLOCK),
-    "eight parts in a result": msgpack.packb([PUBLICATION, "train", WORKER, 0.25, [RESULT.pack()[:8]], []]),
-    **{f"slot {value!r}": changed_result(0, value) for value in (-1, 2**31 + 1, 1.0, True, None)},
-    **{f"noise index {value!r}": changed_result(1, value) for value in (-2, 2**32 + 1, "1")},
-    **{f"seed {value!r}": changed_result(2, value) for value in (-1, 2**31, None)},
-    **{f"fitness {value!r}": changed_result(3, value) for value in ([], [1.0], [1.0] * 3, [1.0, math.nan], [1.0, math.inf], [1.0, "1"], 1.0, None)},
-    **{f"returns {value!r}": changed_result(4, value) for value in ([], [1.0], [1.0, -math.inf], [1.0, True])},
-    **{f"steps {value!r}": changed_result(5, value) for value in ([1], [1, -1], [1, 2**41], [1, 1.0])},
-    **{f"at limit {value!r}": changed_result(6, value) for value in ([1], [1, -1])},
-    **{f"cut {value!r}": changed_result(7, value) for value in (None, [1, None])},
-    **{f"moments {value!r}"[:50]: changed_result(8, value) for value in (
-        None, [1], [[1, b""]], [[0, b"", b""]], [[1, b"1234567", b"1234567"]], [[1, b"12345678", b""]], [[1, "12345678", "12345678"]],
-        [[1, b"", b""]] * (messages.MAX_EPISODES + 1),
+    "ten parts": msgpack.packb(msgpack.unpackb(ANSWER.encode())[:10]),
+    "a list of a former version": msgpack.packb([PUBLICATION, "train", WORKER, 0.25, [], []]),
+    **{f"protocol {value!r}": changed_answer(0, value) for value in (messages.WIRE - 1, messages.WIRE + 1, True, "2", None)},
+    **{f"publication {value!r}": changed_answer(1, value) for value in ("", "7.3", 1, None)},
+    **{f"kind {value!r}": changed_answer(2, value) for value in ("", "other", 1, None, [])},
+    **{f"worker {value!r}"[:30]: changed_answer(3, value) for value in ("", "host", "a b-1-0a1b2c", "h-1-0A1B2C", "h-x-0a1b2c", "h" * 121 + "-1-0a1b2c", 1)},
+    **{f"seconds {value!r}": changed_answer(4, value) for value in (math.nan, math.inf, "1", None, False)},
+    **{f"individuals {value!r}": changed_answer(5, value) for value in (0, 1, 3, -1, 2.0, True, None)},
+    **{f"columns {value!r:.20} of {len(repr(value))}": changed_answer(COLUMNS, value) for value in (1, None, {}, [1], "", b"\0", b"\0" * 112, b"\0" * 8, b"\0" * (messages.MAX_BLOCK + 1) * 112)},
+    **{f"failed {slots!r} by {str(reasons)[:20]}": failed(*slots, reasons=reasons) for slots, reasons in (
+        ((-1,), None), ((2**31 + 1,), None), ((1,), [2]), ((1,), [b"a"]), ((1,), ["a" * 401]), ((1,), [None]), ((1,), [[]]), ((1, 2), ["a"]), ((1,), ["a", "b"]),
     )},
+    "failed slots that are no column": changed_answer(FAILED, [7]),
+    "more slots than a block": failed(*[1] * messages.MAX_BLOCK),
+    "a reason that is no UTF-8": failed(1, reasons=[]).replace(b"\x9b", b"\x9c", 1) + b"\xa1\xff",
+    **{f"slot {value!r}": changed_result(slot=value) for value in (-1, 2**31 + 1)},
+    **{f"noise index {value!r}": changed_result(noise_index=value) for value in (-2, 2**32 + 1, 2**63 - 1)},
+    **{f"seed {value!r}": changed_result(seed=value) for value in (-1, 2**31)},
+    **{f"fitness {value!r}": changed_result(fitness=value) for value in ((1.0, math.nan), (1.0, math.inf))},
+    **{f"returns {value!r}": changed_result(returns=value) for value in ((math.nan, 1.0), (1.0, -math.inf))},
+    **{f"steps {value!r}": changed_result(steps=value) for value in ((1, -1), (1, 2**40 + 1))},
+    **{f"at limit {value!r}": changed_result(at_limit=value) for value in ((1, -1), (-(2**63), 0))},
+    **{f"cut {value!r}": changed_result(cut=value) for value in ((-1, 0),)},
+    **{f"moments of {count} steps": changed_result(moments=(dataclasses.replace(MOMENTS, count=count),)) for count in (-1, 2**40 + 1)},
+    "moments without numbers": changed_result(moments=(EpisodeMoments(1, b"", b""),)),
+    "a mean of no float64": changed_result(moments=(EpisodeMoments(1, b"1234567", b"1234567"),)),
+    "a mean without M2": changed_result(moments=(EpisodeMoments(1, b"12345678", b""),)),
+    "a mean that is not finite": changed_result(moments=(EpisodeMoments(1, b"\0" * 6 + b"\xf0\x7f", b"\0" * 8),)),
+    "an M2 that is not finite": changed_result(moments=(EpisodeMoments(1, b"\0" * 8, b"\0" * 6 + b"\xf8\x7f"),)),
+    "one count of moments too many": changed_answer(COUNTS, b"\0" * 24),
+    "moments of text": changed_answer(MEANS, "\0" * 32),
+    "more moments than slots announce": changed_result(moments=()).replace(b"\xc4\x00\xc4\x00\xc4\x00", b"\xc4\x08" + b"\0" * 8 + (b"\xc4\x08" + b"\0" * 8) * 2),
+    "too many episodes in all": dataclasses.replace(
+        ANSWER, results=(dataclasses.replace(RESULT, moments=(EpisodeMoments(1, b"\0" * 8, b"\0" * 8),) * messages.MAX_EPISODES),) * 66
+    ).encode(),
+    "too many episodes in a slot": changed_result(moments=(EpisodeMoments(1, b"\0" * 8, b"\0" * 8),) * (messages.MAX_EPISODES + 1)),
     "too deep": b"\x91" * 5000 + b"\xc0",
     "bytes behind the end": ANSWER.encode() + b"\0",
-    "an extension": msgpack.packb([PUBLICATION, "train", WORKER, 0.25, [], msgpack.ExtType(5, b"x")]),
+    "an extension": changed_answer(FAILED, msgpack.ExtType(5, b"x")),
+    "a timestamp": changed_answer(4, msgpack.Timestamp(1)),
     "a map with a list as key": b"\x81\x90\xc0",
 }  # fmt: skip
 
@@ -198,14 +227,15 @@ def test_an_answer_that_cannot_be_is_refused(data: bytes) -> None:
         Answer.decode(data)
 
 
-def test_an_answer_that_is_too_long_is_refused_by_its_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(messages, "MAX_ANSWER", len(ANSWER.encode()) - 1)
+def test_an_answer_that_is_too_long_is_refused_by_its_length() -> None:
+    data = ANSWER.encode()
+    assert Answer.decode(data, len(data)) == ANSWER
     with pytest.raises(DecodeError, match="at most"):
-        Answer.decode(ANSWER.encode())
+        Answer.decode(data, len(data) - 1)
 
 
 def test_an_error_never_repeats_the_payload() -> None:
-    for data in (b"secret", msgpack.packb(["secret"] * 6), changed_answer(2, "secret secret")):
+    for data in (b"secret", msgpack.packb(["secret"] * 11), changed_answer(3, "secret secret")):
         with pytest.raises(DecodeError) as caught:
             Answer.decode(data)
         assert "secret" not in str(caught.value)

@@ -16,9 +16,10 @@ from master.console import SafeStream
 from master.status.command import main
 from master.status.history import History
 from master.status.observe import ORPHANED, Inside, SeenRun, Server, named_server, private_server
-from master.status.page import Page, Table, kept_columns, plain_lines, show
-from master.status.runs import number, run_page, runs_page
+from master.status.page import Page, Table, plain_lines, show
+from master.status.runs import run_page, runs_page
 from master.status.sources import Sources, sources_of
+from master.wording import number
 
 PROGRESS = {
     "state": "running", "env": "BipedalWalker-v3", "strategy": "pgpe", "generation": "12", "answered": "64/130", "env_steps": "1234567",
@@ -196,14 +197,14 @@ def test_a_digit_of_another_script_is_no_whole_number() -> None:
 
 def test_what_does_not_fit_a_narrow_terminal_goes_in_the_given_order() -> None:
     table = Table(("run", "env", "best", "n"), (("r" * 10, "e" * 10, "b" * 10, "1"),), ("best", "env"))
-    assert kept_columns(table, 37) == [0, 1, 2, 3]
-    assert kept_columns(table, 36) == [0, 1, 3]
-    assert kept_columns(table, 5) == [0, 3]
+    assert table.kept(37) == [0, 1, 2, 3]
+    assert table.kept(36) == [0, 1, 3]
+    assert table.kept(5) == [0, 3]
 
 
 def test_the_last_column_gives_way_before_another_one_goes() -> None:
     table = Table(("key", "type", "content"), (("k" * 10, "string", "c" * 80),), ("type",))
-    assert kept_columns(table, 32) == [0, 1, 2] and kept_columns(table, 31) == [0, 2]
+    assert table.kept(32) == [0, 1, 2] and table.kept(31) == [0, 2]
 
 
 class Terminal(io.StringIO):
@@ -242,9 +243,10 @@ def test_a_url_that_cannot_be_is_refused(url: str, capsys: pytest.CaptureFixture
     refused(capsys, 3, "--redis-url", url)
 
 
-def test_a_server_that_is_away_is_one_sentence_without_the_password(closed_port: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_that_is_away_is_one_sentence_without_the_password(closed_port: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     for url in (f"redis://me:secret@127.0.0.1:{closed_port}/0", f"redis://127.0.0.1:{closed_port}/0?password=secret"):
-        told = refused(capsys, 3, "--redis-url", url)
+        monkeypatch.setenv("RQ_REDIS_URL", url)
+        told = refused(capsys, 3)
         assert "secret" not in told and f"127.0.0.1:{closed_port}" in told
 
 

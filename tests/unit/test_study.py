@@ -122,7 +122,7 @@ class Asked:
 def stage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Stage]:
     own = Stage()
     monkeypatch.setattr(module, "Child", lambda words, url, log: Actor(own, list(words), log))
-    monkeypatch.setattr(module, "SharedHousehold", lambda launch, folder, note: Home(own))
+    monkeypatch.setattr(module, "SharedHousehold", lambda launch, folder, note, modules: Home(own))
     monkeypatch.setattr(module, "BACKOFF_SECONDS", (0.01, 0.01, 0.01))
     monkeypatch.setattr(module, "LOOK_SECONDS", 0.01)
     monkeypatch.chdir(tmp_path)

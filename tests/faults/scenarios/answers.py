@@ -95,7 +95,7 @@ def odd(genuine: Answer, publication: str) -> dict[str, list[tuple[str, bytes]]]
             ("negative length", answer(steps=(-1, 5))),
             ("huge length", answer(steps=(2**50, 5))),
             ("negative slot", answer(slot=-1)),
-            ("True for a slot", answer(slot=True)),
+            ("True for a number", replace(genuine, seconds=True).encode()),
             ("2**63 - 1 for an index", answer(noise_index=2**63 - 1)),
             ("half an answer", genuine.encode()[:-7]),
             ("nothing", b""),

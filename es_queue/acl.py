@@ -1,0 +1,145 @@
+"""Least privilege: what the users master, worker and viewer may do in Redis 7 or later, or Valkey.
+
+``python -m es_queue.acl FOLDER`` makes an ACL file with fresh passwords, of which it holds SHA-256 digests alone.
+This is the only place with the rules; ``docker/users.acl`` is ``template()``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from es_queue.errors import EsQueueError, RunFolderError, UsageError
+from es_queue.protocol import keys
+from es_queue.protocol.passwords import PASSWORD_FILE
+
+MASTER, WORKER, VIEWER = "master", "worker", "viewer"
+USERS = (MASTER, WORKER, VIEWER)
+ACL_FILE = "users.acl"
+
+ANY = keys.ANY_RUN
+#: Whatever administers the server, ends, empties or blocks it, or looks at what other clients send, is for none of them.
+NO_ADMINISTRATION = ("-@admin", "-@dangerous", "-@scripting", "+info", "+time", "+acl|whoami")
+#: A glob of keys would not keep these within it: they name every key, or take values from one key to another.
+NO_LOOKING_AROUND = ("-scan", "-randomkey", "-copy", "-move", "-rename", "-renamenx")
+#: By which ``rq`` takes the password from its file.
+CONNECTION_CLASS = "es_queue.protocol.connection.RedisWithPassword"
+#: A wait for messages, which only RQ's plain worker has; es-master's local workers come as the master.
+SUBSCRIBE = ("+subscribe", "+unsubscribe", "+psubscribe", "+punsubscribe", "+ping")
+
+#: Where RQ's registries may be read without the jobs in them, which may be anybody's.
+RQ_SEEN = (
+    keys.RQ_SUSPENDED, keys.RQ_WORKERS, keys.RQ_QUEUES, keys.rq_workers("*"), keys.rq_worker("*"), keys.rq_queue("*"), keys.rq_failed("*"),
+    keys.rq_wip("*"),
+)  # fmt: skip
+
+#: Each user's rules, in order; the first rights are those outside of selectors, which stand in parentheses.
+RULES: dict[str, tuple[str, ...]] = {
+    MASTER: (
+        "resetkeys", "resetchannels", f"&{keys.rq_pubsub('*')}", f"~{keys.ANY_KEY}", f"~{keys.RQ_ANY_KEY}",
+        "-@all", "+@read", "+@write", "+@connection", "+@transaction", *SUBSCRIBE, *NO_ADMINISTRATION, "+evalsha", "+script|load", "-randomkey", "-move",
+    ),
+    WORKER: (
+        "resetkeys", "resetchannels", f"&{keys.rq_pubsub('*')}", f"~{keys.RQ_ANY_KEY}",
+        "-@all", "+@read", "+@write", "+@connection", "+@transaction", *SUBSCRIBE, *NO_ADMINISTRATION, *NO_LOOKING_AROUND,
+        f"(-@all +get +getrange +mget +strlen +exists %R~{ANY.config} %R~{ANY.task} %R~{ANY.parameters('*')} %R~{ANY.master} %R~{ANY.iteration})",
+        f"(-@all +hget +hmget +hstrlen +exists %R~{ANY.progress})",
+        f"(-@all +blmove +lmove +lpush +expire ~{ANY.todo} ~{ANY.claims('*')})",
+        f"(-@all +lrem +lrange +llen ~{ANY.claims('*')})",
+        f"(-@all +xadd %W~{ANY.results('*')})",
+        f"(-@all +hset +pexpire +expire +del ~{ANY.worker('*')})",
+        f"(-@all +sadd +expire ~{ANY.workers})",
+        f"(-@all +rpush +ltrim +expire ~{ANY.errors})",
+        f"(-@all +incr +incrby ~{ANY.seatno})",
+    ),
+    VIEWER: (
+        "resetkeys", "resetchannels", f"%R~{keys.ANY_KEY}", *(f"%R~{one}" for one in RQ_SEEN),
+        "-@all", "+@read", "+@connection", *NO_ADMINISTRATION, "-randomkey",
+    ),
+}  # fmt: skip
+
+
+def line(user: str, password: str | None) -> str:
+    """The user's line of an ACL file. password: None for a user whom nobody can be yet."""
+    who = f"on #{hashlib.sha256(password.encode()).hexdigest()}" if password is not None else "off"
+    return f"user {user} reset {who} sanitize-payload {' '.join(RULES[user])}"
+
+
+def selectors_of(user: str) -> list[str]:
+    """The user's rules as selectors alone, which take nothing away from what another user has already."""
+    words = RULES[user]
+    root = " ".join(word for word in words if not word.startswith(("(", "reset")))
+    return [f"({root})", *(word for word in words if word.startswith("("))]
+
+
+def acl_text(passwords: Mapping[str, str]) -> str:
+    """An ACL file: nobody without a password, and a line for each user."""
+    return "\n".join(["user default off", *(line(user, passwords.get(user)) for user in USERS), ""])
+
+
+def template() -> str:
+    """The file with every user switched off, as ``docker/users.acl`` has it."""
+    return acl_text({})
+
+
+def write(folder: Path) -> dict[str, Path]:
+    """Write the ACL file and each user's password, all for their owner alone; the passwords' paths by user.
+
+    Raises UsageError where one is there already, RunFolderError where the folder cannot be written.
+    """
+    paths = {user: folder / f"{user}.password" for user in USERS}
+    there = [path for path in (folder / ACL_FILE, *paths.values()) if path.exists() or path.is_symlink()]
+    if there:
+        raise UsageError(f"{there[0]} is there already, and others may be in use with it: give another folder")
+    passwords = {user: secrets.token_urlsafe(32) for user in USERS}
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for user, path in paths.items():
+            _write_private(path, passwords[user] + "\n")
+        _write_private(folder / ACL_FILE, acl_text(passwords))
+    except OSError as error:
+        raise RunFolderError(f"the folder {folder} cannot be written ({error.strerror}); give one that you may write to") from None
+    return paths
+
+
+def directions(folder: Path) -> list[str]:
+    """What to do with the files."""
+    return [
+        f"{folder / ACL_FILE} holds the users master, worker and viewer; the passwords are beside it.",
+        "1. redis.conf: the line  aclfile /path/to/users.acl  in place of requirepass; the file must be the server's own user's.",
+        "   Nobody may administer the server then: add a line of your own for that, such as  user admin on >PASSWORD ~* &* +@all",
+        f"2. es-master --redis-url redis://master@HOST --redis-password-file {folder / 'master.password'} …",
+        "3. On each host of workers, with worker.password there:",
+        f"   export RQ_REDIS_URL=redis://worker@HOST {PASSWORD_FILE}=$PWD/worker.password RQ_CONNECTION_CLASS={CONNECTION_CLASS}",
+        "   rq worker",
+        f"4. es-status --redis-url redis://viewer@HOST --redis-password-file {folder / 'viewer.password'}",
+    ]  # fmt: skip
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """``python -m es_queue.acl FOLDER``. Returns the exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        if len(words) != 1 or words[0].startswith("-") or not words[0]:
+            raise UsageError("give one folder, for an ACL file and three passwords: python -m es_queue.acl FOLDER")
+        write(Path(words[0]))
+    except EsQueueError as error:
+        print(f"es_queue.acl: {error}", file=sys.stderr)
+        return error.exit_code
+    print("\n".join(directions(Path(words[0]))))
+    return 0
+
+
+def _write_private(path: Path, text: str) -> None:
+    with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="ascii") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

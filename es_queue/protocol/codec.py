@@ -1,0 +1,157 @@
+"""Reading msgpack field by field, as a schema asks for it: of bytes from Redis nothing else is ever built.
+
+A decoder that builds whatever it is sent can be made to build anything: one megabyte of empty maps becomes 74. Here a
+container is a number that is compared, numbers in bulk are byte columns of a length that is known before they are
+read, and whatever does not fit ends in one DecodeError, whose text never repeats the payload.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Any, TypeVar
+
+import msgpack
+
+from es_queue.errors import DecodeError
+
+LONGEST_TEXT = 4096  # bytes
+LOOSE_BYTES = HASHED = 2**16
+FEW = 64
+FORMATS = {"<f4": "f", "<f8": "d"}
+UNREADABLE = (ValueError, TypeError, OverflowError, RecursionError, struct.error, msgpack.exceptions.UnpackException)
+Message = TypeVar("Message")
+
+
+class Reader:
+    """One message, read from its beginning to its end by a schema. To be used through ``decoded`` alone."""
+
+    def __init__(self, data: bytes) -> None:
+        unpacker = msgpack.Unpacker(
+            max_buffer_size=len(data) or 1, max_array_len=0, max_map_len=0, max_ext_len=0, max_str_len=LONGEST_TEXT
+        )
+        unpacker.feed(data)
+        self._next: Callable[[], Any] = unpacker.unpack
+        self._array: Callable[[], int] = unpacker.read_array_header
+        self._map: Callable[[], int] = unpacker.read_map_header
+        self.tell: Callable[[], int] = unpacker.tell
+
+    def array(self, least: int, most: int) -> int:
+        """The number of elements of the list that begins here."""
+        return _whole(self._array(), least, most)
+
+    def map(self, least: int, most: int) -> int:
+        """The number of pairs of the map that begins here."""
+        return _whole(self._map(), least, most)
+
+    def whole(self, low: int, high: int) -> int:
+        """An integer, which a boolean is not."""
+        return _whole(self._next(), low, high)
+
+    def real(self) -> float:
+        """A finite number."""
+        found = self._next()
+        if type(found) not in (int, float) or not math.isfinite(found):
+            raise DecodeError("a finite number is missing")
+        return float(found)
+
+    def text(self, pattern: re.Pattern[str]) -> str:
+        """A text that the whole pattern matches."""
+        found = self._next()
+        if type(found) is not str or not pattern.fullmatch(found):
+            raise DecodeError("a text is missing or has another form")
+        return found
+
+    def prose(self, longest: int) -> str:
+        """Any text of at most so many characters."""
+        found = self._next()
+        if type(found) is not str or len(found) > longest:
+            raise DecodeError("a short text is missing")
+        return found
+
+    def raw(self, most: int, multiple: int) -> bytes:
+        """At most so many bytes, a multiple of the second number."""
+        found = self._next()
+        if type(found) is not bytes or len(found) > most or len(found) % multiple:
+            raise DecodeError("bytes are missing or of another length")
+        return found
+
+    def exactly(self, count: int) -> bytes:
+        """So many bytes."""
+        found = self._next()
+        if type(found) is not bytes or len(found) != count:
+            raise DecodeError("bytes are missing or of another length")
+        return found
+
+
+def decoded(data: bytes, limit: int, read: Callable[[Reader], Message]) -> Message:
+    """What ``read`` makes of a message of at most ``limit`` bytes, all of which it must have read. Raises DecodeError alone."""
+    if len(data) > limit:
+        raise DecodeError(f"{len(data)} bytes where at most {limit} are possible")
+    try:
+        reader = Reader(data)
+        found = read(reader)
+        if reader.tell() != len(data):
+            raise DecodeError("bytes behind the end")
+        return found
+    except DecodeError as error:
+        raise DecodeError(f"{error} ({hint(data)})") from None
+    except UNREADABLE:
+        raise DecodeError(f"no message of ours ({hint(data)})") from None
+
+
+def hint(data: bytes) -> str:
+    """Which bytes they were: their number and the digest of their beginning, and none of them."""
+    return f"{len(data)} bytes, BLAKE2b {blake2b(data[:HASHED], digest_size=8).hexdigest()}"
+
+
+def _whole(found: Any, low: int, high: int) -> int:
+    if type(found) is not int or not low <= found <= high:
+        raise DecodeError("a whole number is missing or out of its range")
+    return found
+
+
+def within(numbers: tuple[int, ...], low: int, high: int) -> tuple[int, ...]:
+    """Integers of a column, if each is in the range. Raises DecodeError."""
+    if numbers and not (low <= min(numbers) and max(numbers) <= high):
+        raise DecodeError("a column holds a number that is out of its range")
+    return numbers
+
+
+def finite(numbers: tuple[float, ...]) -> tuple[float, ...]:
+    """Numbers of a column, if all are finite. Raises DecodeError."""
+    if not all(map(math.isfinite, numbers)):
+        raise DecodeError("a column holds a number that is not finite")
+    return numbers
+
+
+def finite_bytes(data: bytes, kind: str) -> bytes:
+    """The bytes of an array of numpy type ``kind``, "<f4" or "<f8", if all its numbers are finite. Raises DecodeError."""
+    count = len(data) // int(kind[-1])
+    if count > FEW:
+        import numpy as np  # not before its threads are fixed, which a seat does when it begins
+
+        sound = bool(np.isfinite(np.frombuffer(data, kind)).all())
+    else:  # less than numpy takes to begin
+        sound = all(map(math.isfinite, struct.unpack(f"<{count}{FORMATS[kind]}", data)))
+    if not sound:
+        raise DecodeError("an array holds a number that is not finite")
+    return data
+
+
+def is_count(text: str) -> bool:
+    """Whether a text is a number of at most ten digits: Python refuses to read one of thousands."""
+    return text.isascii() and text.isdigit() and len(text) <= 10
+
+
+def loose(data: bytes) -> Any:
+    """What a short message of another version holds, for people to look at. Raises DecodeError."""
+    if len(data) > LOOSE_BYTES:
+        raise DecodeError(f"{len(data)} bytes where at most {LOOSE_BYTES} are shown")
+    try:
+        return msgpack.unpackb(data, max_array_len=8192, max_map_len=32, max_ext_len=0, max_str_len=LONGEST_TEXT, strict_map_key=True)
+    except UNREADABLE:
+        raise DecodeError(f"no message of ours ({hint(data)})") from None

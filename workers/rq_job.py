@@ -1,0 +1,153 @@
+"""SeatJob: an RQ job that takes from Redis no more than its id and its time limit."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from rq import Queue
+from rq.exceptions import DeserializationError, InvalidJobOperation, NoSuchJobError
+from rq.job import Job, JobStatus
+from rq.utils import utcformat
+
+from es_queue.protocol import keys
+from es_queue.protocol.connection import ANY_ERROR, is_outage
+from es_queue.protocol.seats import FAILURE_SECONDS, SEAT_FUNCTION
+
+if TYPE_CHECKING:
+    import redis
+
+#: Seconds for a seat whose job does not say, or says nonsense; and the most that one may ask for.
+DEFAULT_TIMEOUT, LONGEST_TIMEOUT = 1200, 7 * 24 * 3600
+LONGEST_NUMBER, LONGEST_STATUS = 16, 16
+
+
+class NoSerializer:
+    """Refuses to load anything, and has nothing to store."""
+
+    @staticmethod
+    def dumps(*_: object, **__: object) -> bytes:
+        return b""
+
+    @staticmethod
+    def loads(*_: object, **__: object) -> NoReturn:
+        raise DeserializationError("a hardened worker loads nothing from Redis")
+
+
+class SeatJob(Job):
+    """A job that is a seat by its id, and whose function is the seat's whatever Redis says.
+
+    Of the hash it reads the time limit and the status, in a few bytes; no data, meta, result, callback, webhook,
+    dependency, group, retry or repeat. Performing one whose id is not a seat's raises UsageError.
+    """
+
+    hardened = True
+
+    def __init__(self, id: str | None = None, connection: redis.Redis | None = None, serializer: object = None) -> None:
+        super().__init__(id, connection=connection, serializer=NoSerializer)
+        self.timeout, self.result_ttl, self.failure_ttl = DEFAULT_TIMEOUT, 0, FAILURE_SECONDS
+        self.description = f"es-queue: {self._id}"
+
+    # --- what it runs
+
+    @property
+    def func(self) -> Callable[[], None]:
+        keys.parse_seat_id(self.id)
+        from workers.seat import take
+
+        return take
+
+    func_name: Any = property(lambda _: SEAT_FUNCTION, lambda *_: None)
+    instance: Any = property(lambda _: None, lambda *_: None)
+    args: Any = property(lambda _: (), lambda *_: None)
+    kwargs: Any = property(lambda _: {}, lambda *_: None)
+    data: Any = property(lambda _: b"", lambda *_: None)
+    success_callback: Any = property(lambda _: None)
+    failure_callback: Any = property(lambda _: None)
+    stopped_callback: Any = property(lambda _: None)
+
+    def send_webhooks(self, *_: object, **__: object) -> None:
+        """None are known."""
+
+    # --- what it reads
+
+    def refresh(self) -> None:
+        """Read the time limit. Raises NoSuchJobError when there is no such hash."""
+        try:
+            if not self.connection.exists(self.key):
+                raise NoSuchJobError(f"No such job: {self.key}")
+            self.timeout = bounded_timeout(self._short("timeout", LONGEST_NUMBER))
+        except ANY_ERROR as error:
+            if is_outage(error):
+                raise
+            raise NoSuchJobError(f"no job: {self.key}") from None
+
+    def restore(self, raw_data: Any) -> None:
+        """Whatever was read elsewhere is not looked at."""
+
+    def _short(self, field: str, longest: int) -> bytes:
+        """A field of the hash; empty when it is longer than it can be."""
+        length: Any = self.connection.hstrlen(self.key, field)
+        found: Any = self.connection.hget(self.key, field) if 0 < length <= longest else b""
+        return found or b""
+
+    def get_status(self, refresh: bool = True) -> JobStatus:
+        """The status; CREATED for one that RQ does not have. Raises InvalidJobOperation when the job is gone."""
+        if refresh:
+            try:
+                there, text = self.connection.exists(self.key), self._short("status", LONGEST_STATUS)
+            except ANY_ERROR as error:
+                if is_outage(error):
+                    raise
+                there, text = 0, b""
+            if not there:
+                raise InvalidJobOperation(f"Failed to retrieve status for job: {self.id}")
+            known = {one.value.encode(): one for one in JobStatus}
+            self._status = known.get(text, JobStatus.CREATED)
+        return self._status
+
+    @classmethod
+    def fetch_many(cls, job_ids: Iterable[str], connection: redis.Redis, serializer: object = None) -> list[Job | None]:
+        found: list[Job | None] = []
+        for one in job_ids:
+            try:
+                found.append(cls.fetch(one, connection))
+            except (NoSuchJobError, ValueError):
+                found.append(None)
+        return found
+
+    def get_meta(self, refresh: bool = True) -> dict[str, Any]:
+        return {}
+
+    def results(self) -> list[Any]:
+        return []
+
+    def latest_result(self, timeout: int = 0) -> None:
+        return None
+
+    # --- what it writes
+
+    def to_dict(self, include_meta: bool = True, include_result: bool = True) -> dict[str, Any]:
+        """How it went; what else the hash holds stays as it is."""
+        ended = {"ended_at": utcformat(self.ended_at)} if self.ended_at else {}
+        reason = {"exc_info": zlib.compress(self._exc_info.encode())} if self._exc_info else {}
+        return {"status": self._status, **ended, **reason}
+
+    def delete(self, pipeline: Any = None, remove_from_queue: bool = True, delete_dependents: bool = False) -> None:
+        """Remove the job's own keys; the worker takes its execution out of RQ's registries."""
+        to: Any = self.connection if pipeline is None else pipeline
+        to.delete(self.key, self.dependents_key, self.dependencies_key, keys.rq_executions(self.id), keys.rq_results(self.id))
+
+
+def bounded_timeout(raw: bytes) -> int:
+    """Seconds that a job may last, from a text of Redis that may be anything."""
+    text = raw.decode("ascii", "replace")
+    return max(1, min(int(text), LONGEST_TIMEOUT)) if text.isascii() and text.isdecimal() else DEFAULT_TIMEOUT
+
+
+class SeatQueue(Queue):
+    """A queue whose jobs have no dependents."""
+
+    def enqueue_dependents(self, *_: object, **__: object) -> None:
+        """None are read."""
