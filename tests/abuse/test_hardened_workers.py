@@ -54,7 +54,7 @@ def measured(processes: Processes, url: str, name: str) -> Started:
 
 def takes_a_seat(attacker: Attacker, worker: Started) -> None:
     """The worker has dealt with what stood in the queue, and serves."""
-    attacker.enqueue(AFTER)
+    attacker.enqueue(AFTER, data=attacker.data("workers.seat.take"))
     wait_for(lambda: "es-queue after: left" in worker.said() or worker.process.poll() is not None, "a seat is taken", 60)
     assert worker.process.poll() is None, worker.said()[-2000:]
 

@@ -15,7 +15,7 @@ import redis
 
 from es_queue.protocol import keys
 from es_queue.protocol.connection import client_from_url
-from tests.abuse.servers import WHEEL, serving
+from tests.abuse.servers import HARDENED, WHEEL, serving
 from tests.faults.servers import free_port
 from tests.integration.processes import (
     CARTPOLE,
@@ -29,7 +29,6 @@ from tests.integration.processes import (
     wait_for,
 )
 
-HARDENED = {"RQ_JOB_CLASS": "workers.rq_classes.SeatJob", "RQ_WORKER_CLASS": "workers.rq_classes.SeatWorker"}
 ENDLESS = {**CARTPOLE, "generations": 100_000}
 
 
