@@ -192,7 +192,7 @@ class Ledger:
     def _judge(self, verdict: Verdict, audit: Audit) -> None:
         """The result of those who agree stands; of whoever stands alone nothing counts but what somebody confirmed."""
         self.results[verdict.slot[0]][verdict.slot[1]] = verdict.result
-        for wrong in sorted(verdict.wrong):
+        for wrong in sorted(verdict.wrong - audit.fleet.quarantined):
             audit.fleet.quarantine(wrong)
             gone = [slot for slot, worker in self._by.items() if slot != verdict.slot and self._is(worker, wrong, audit) and wrong not in audit.confirmed.get(slot, ())]
             for slot in gone:
