@@ -92,7 +92,8 @@ class Seat:
     def sit(self) -> None:
         """Join, serve, leave; a seat that crashed before on this worker waits longer each time."""
         from es_queue.numerics import single_threaded_blas
-        from es_queue.protocol.redis_channel import Again, RedisWorkerChannel
+        from es_queue.protocol.again import Again
+        from es_queue.protocol.redis_channel import RedisWorkerChannel
         from workers.life import leave_in_outage
         from workers.rollout import Leaving, Watch
         from workers.serve import worker_id
@@ -193,8 +194,9 @@ class Seat:
 
     def _life(self, channel: RedisWorkerChannel, watch: Watch, config: RunConfig, about: Any) -> Life:
         """The life thread, with a channel and a connection of its own."""
+        from es_queue.protocol.again import Again
         from es_queue.protocol.connection import client_like
-        from es_queue.protocol.redis_channel import Again, RedisWorkerChannel
+        from es_queue.protocol.redis_channel import RedisWorkerChannel
         from es_queue.protocol.seats import another_waits
         from workers.life import Life, end_this_process, leave_in_outage
         from workers.rollout import Leaving

@@ -29,7 +29,7 @@ from es_queue.protocol.codec import is_count
 from es_queue.protocol.connection import is_outage, refusal
 from es_queue.protocol.messages import MAX_TASK, Block
 
-__all__ = ["Again", "RedisMasterChannel", "RedisWorkerChannel"]
+__all__ = ["RedisMasterChannel", "RedisWorkerChannel"]
 
 PIECE = 2**20  # parameters are fetched so that a slow reader costs the server 1 MiB, not the whole vector
 STAGED_SECONDS = 600

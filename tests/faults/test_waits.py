@@ -104,6 +104,7 @@ MASTERS: dict[str, Callable[[MasterChannel], object]] = {
 }
 WORKERS: dict[str, Callable[[WorkerChannel], object]] = {
     "config": lambda one: one.config(),
+    "shown": lambda one: one.shown("state"),
     "task": lambda one: one.task(),
     "parameters": lambda one: one.parameters(P0, 8),
     "arrive": lambda one: one.arrive(ABOUT, TTL),

@@ -19,7 +19,7 @@ from es_queue.config import RunConfig
 from es_queue.noise import FOLDER_VARIABLE, NoiseTable
 from es_queue.numerics import bytes_digest
 from es_queue.plan import plan_for
-from es_queue.protocol.messages import Block, Task
+from es_queue.protocol.messages import Answer, Block, SlotResult, Task
 from es_queue.settings import config_from_json
 from master.setup import prepare
 from tests.integration.processes import (
@@ -54,16 +54,15 @@ class Run:
     def seen(self) -> Seen:
         return Seen(self.redis, "card")
 
-    def answers(self) -> list[tuple[str, str, list[Any]]]:
-        """(publication, kind, slots' results) of each entry in the open results stream."""
+    def answers(self) -> list[Answer]:
+        """The entries of the open results stream."""
         publication = self.redis.hget("es:card:progress", "publication").decode()
         entries = self.redis.xrange(f"es:card:results:{publication}")
-        raw = [msgpack.unpackb(fields[b"answer"]) for _, fields in entries if b"answer" in fields]
-        return [(one[0], one[1], one[4]) for one in raw]
+        return [Answer.decode(fields[b"answer"]) for _, fields in entries if b"answer" in fields]
 
-    def training(self) -> list[Any]:
+    def training(self) -> list[SlotResult]:
         """Results of training slots in the open stream."""
-        return [slot for _, kind, slots in self.answers() if kind == "train" for slot in slots]
+        return [slot for one in self.answers() if one.kind == "train" for slot in one.results]
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +120,7 @@ def test_perturbations_are_sampled_from_the_shared_noise_table_by_index(frozen: 
     table = NoiseTable.open(config.noise_size, frozen.noise)
     assert table.verify()
     assert texts(frozen.redis.hgetall("es:card:progress"))["noise"] == task["noise"] == table.digest
-    indices = {slot[0]: slot[1] for slot in frozen.training()}
+    indices = {one.slot: one.noise_index for one in frozen.training()}
     parameters = prepare(config, frozen.noise).policy.size
     planned = plan_for(config, int(frozen.redis.get("es:card:iteration")), parameters, 2).slots(0, config.population // 2)
     assert indices == {slot: int(planned.noise_indices[slot]) for slot in indices}
@@ -130,8 +129,8 @@ def test_perturbations_are_sampled_from_the_shared_noise_table_by_index(frozen: 
 
 
 def test_workers_run_the_episodes(frozen: Run) -> None:
-    steps = [one for slot in frozen.training() for one in slot[5]]
-    returns = [one for slot in frozen.training() for one in slot[4]]
+    steps = [one for slot in frozen.training() for one in slot.steps]
+    returns = [one for slot in frozen.training() for one in slot.returns]
     assert all(1 <= one <= 60 for one in steps)
     assert returns == steps  # CartPole pays 1 a step
 
@@ -140,11 +139,11 @@ def test_workers_push_index_and_reward(frozen: Run) -> None:
     answers = frozen.answers()
     assert answers
     open_now = frozen.redis.hget("es:card:progress", "publication").decode()
-    for publication, _, slots in answers:
-        assert publication == open_now
-        for number, index, seed, fitness, rewards, *_ in slots:
-            assert (type(number), type(index), type(seed)) == (int, int, int)
-            assert [type(one) for one in fitness + rewards] == [float] * 2 * len(rewards)
+    for answer in answers:
+        assert answer.publication == open_now
+        for one in answer.results:
+            assert (type(one.slot), type(one.noise_index), type(one.seed)) == (int, int, int)
+            assert [type(reward) for reward in one.fitness + one.returns] == [float] * 2 * len(one.returns)
 
 
 def test_the_master_aggregates_each_generation_and_publishes_the_next(run: Run) -> None:

@@ -138,7 +138,7 @@ def test_a_password_that_is_wrong_or_missing(processes: Processes, valkey_url: s
     wrong = valkey_url.replace("unix://", "unix://:open-sesame@")
     redis_client.ping()
     with configured(redis_client, requirepass="swordfish"):
-        said = sentence_of(processes.master(*flags(CARTPOLE), url=wrong), 3)
+        said = sentence_of(processes.master(*flags(CARTPOLE), RQ_REDIS_URL=wrong), 3)
         assert "refused the user or password (" in said and said.endswith("); check RQ_REDIS_URL or --redis-url")
         assert "open-sesame" not in said
         said = sentence_of(processes.master(*flags(CARTPOLE), url=valkey_url), 3)

@@ -109,10 +109,11 @@ def test_a_user_who_may_only_read_these_keys_sees_everything_and_nothing_is_writ
 
 
 @pytest.mark.parametrize("rights", [("%R~other:*", "+@read", "+@connection"), ("~*", "-@all", "+@connection")])
-def test_a_user_who_may_read_too_little_is_told_so(rights: tuple[str, ...], filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_user_who_may_read_too_little_is_told_so(rights: tuple[str, ...], filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RQ_REDIS_URL", valkey_url.replace("unix://", "unix://blind:word@"))
     filled.execute_command("ACL", "SETUSER", "blind", "reset", "on", ">word", *rights)
     for argv in ([], ["walker-1"]):
-        assert main([*argv, "--redis-url", valkey_url.replace("unix://", "unix://blind:word@")]) == 3
+        assert main(argv) == 3
         sentence = capsys.readouterr().err
         assert "too little" in sentence and "word@" not in sentence and sentence.count("\n") == 1
 

@@ -197,7 +197,7 @@ def test_what_a_user_misses_is_granted_command_by_command_and_for_all_runs() -> 
         "'(-@all +subscribe &rq:pubsub:*)' '(-@all +sadd ~rq:queue:* ~rq:queues)' '(-@all +script|load)'"
     )
     whole = doctor_rights.rights_fix("ann", "master", MASTER).split("\n")[1]
-    assert whole.startswith("redis-cli ACL SETUSER ann '(~es:*") and "reset" not in whole and "+evalsha" in whole
+    assert whole.startswith("redis-cli ACL SETUSER ann '(&rq:pubsub:* ~es:* ~rq:* ") and "reset" not in whole and "+evalsha" in whole
 
 
 # --- this host
