@@ -164,7 +164,8 @@ class Ledger:
         refusal = self.expectations.accepts(answer.kind, result)
         former = self.results[answer.kind].get(result.slot)
         if not refusal and former is not None:
-            refusal = "duplicate" if former == result else "conflict"
+            asked = self.audit is not None and (answer.kind, result.slot) in self.audit.open
+            refusal = "conflict" if former != result else "audit" if asked else "duplicate"
             self.lost_steps += sum(result.steps)
             self._compare((answer.kind, result.slot), answer.worker, result, former)
         if refusal:
@@ -200,7 +201,7 @@ class Ledger:
             self._unreport(wrong, audit)
             audit.note(
                 f"audit: {wrong} gave another result for {self.expectations.named(*verdict.slot)} than {' and '.join(map(str, sorted(verdict.right)))}: "
-                f"it is in quarantine, and {len(gone)} of its results of this generation are evaluated again; see to that host's memory, packages and versions"
+                f"it is in quarantine, and what else it answered in this generation ({len(gone)} slots) is evaluated again; see to that host's memory, packages and versions"
             )
         self.needs_reconcile = True
 

@@ -255,7 +255,7 @@ class Drive:
             "env_steps": state.counters.env_steps, "episodes": state.counters.episodes, "seconds": round(state.counters.seconds, 3),
             "eval_mean": figures.mean if figures else None, "eval_std": figures.std if figures else None,
             "eval_min": figures.least if figures else None, "eval_episodes": figures.count if figures else None,
-            "confirm_mean": state.confirm_mean, "reproducible": state.reproducible, "seed": self._setup.config.seed,
+            "confirm_mean": state.confirm_mean, "reproducible": state.reproducible, "quarantined": sorted(map(str, self._collector.fleet.quarantined)), "seed": self._setup.config.seed,
             "best_checkpoint": str(best) if best.exists() else None,
             "last_checkpoint": str(self._checkpoints.last) if self._checkpoints.last else None,
         }  # fmt: skip

@@ -292,7 +292,7 @@ class Loop:
         counters = state.counted(
             episodes=episodes, env_steps=steps_of(done.counted), eval_steps=done.eval_steps + centre,
             surplus_steps=steps_of(done.surplus), lost_steps=ledger.lost_steps, seconds=self._elapsed(),
-            duplicate=ledger.refused["duplicate"] + ledger.refused["conflict"], refused=sum(ledger.refused.values()),
+            duplicate=ledger.refused["duplicate"] + ledger.refused["conflict"], refused=ledger.refused.total() - ledger.refused["audit"],
             reissued=ledger.reissued, recovered=ledger.recovered, late=self._collector.late_since(),
         )  # fmt: skip
         patience = state.counters.patience_generations + 1 if all_at_patience(done, self._config) else 0

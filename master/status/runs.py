@@ -178,7 +178,7 @@ def control_rows(seen: SeenRun, inside: Inside) -> list[tuple[str, str]]:
         ("workers", "" if seen.on_disk else worker_count(inside)),
         ("changed", printable(told("changed", ""), 200)),
         ("requests", "" if not inside.requests else f"{inside.requests:,} that the master has not answered yet"),
-        ("refused", ", ".join(f"{printable(reason, 60)} {count:,}" for reason, count in inside.refused.items() if count)),
+        ("refused", ", ".join(f"{printable(reason, 60)} {count:,}" for reason, count in inside.refused.items() if count and reason != "audit")),
         ("recoveries", recoveries(seen.progress)),
         ("audit", audit(seen.progress)),
         ("errors", f"{inside.errors:,} reports of workers; --errors shows them" if inside.errors else ""),

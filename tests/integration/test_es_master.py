@@ -21,7 +21,7 @@ from tests.integration.processes import BIN, WALKER, Processes, Seen, Started, f
 
 SUMMARY = {
     "event", "state", "reason", "run", "run_dir", "digest", "generation", "env_steps", "episodes", "seconds", "eval_mean", "eval_std",
-    "eval_min", "eval_episodes", "confirm_mean", "reproducible", "seed", "best_checkpoint", "last_checkpoint",
+    "eval_min", "eval_episodes", "confirm_mean", "reproducible", "quarantined", "seed", "best_checkpoint", "last_checkpoint",
 }  # fmt: skip
 
 

@@ -78,7 +78,7 @@ def test_a_worker_that_nobody_knows_is_asked_for_now_and_then_and_refused_until_
     assert bench.fleet.refusal("a") == "unknown-worker" and bench.asked == 1
     bench.there = {"a": about("a")}
     assert bench.fleet.refusal("a") == "unknown-worker" and bench.asked == 1, "a flood of names does not become a flood of questions"
-    bench.now = module.ASK_SECONDS
+    bench.now = module.LEAST_PAUSE
     assert bench.fleet.refusal("a") == "" and bench.asked == 2
     bench.look()
     assert bench.fleet.refusal("a") == "", "a lapsed beat voids no answer"
