@@ -223,3 +223,38 @@ def test_the_claims_of_a_dismissed_worker_hold_nothing_up() -> None:
     assert other.claim(0.0) is not None
     bench.tick()
     assert sum(int(one.split()[2]) - int(one.split()[1]) for one in bench.todo()) == 7
+
+
+def test_what_nobody_has_questioned_of_a_liar_is_owed_again_too() -> None:
+    bench, channels = bench_of("a", "b", "liar")
+    draws = iter([2.0] * 6 + [0.0] + [2.0] * 99)
+    bench.collector.audit.draw = lambda: next(draws)
+    honest, bench.result = bench.result, lambda kind, slot: lie(bench, honest(kind, slot))
+    bench.work(channels["liar"])
+    bench.collector.read(bench.ledger, 0.0)
+    assert list(bench.collector.audit.open) == [("train", 5)]
+    bench.result = honest
+    for name in ("a", "b"):
+        bench.answer(channels[name], Block(bench.ledger.publication, TRAIN, 5, 6))
+    bench.collector.read(bench.ledger, 0.0)
+    assert bench.ledger.unanswered() == [("centre", 0, 1), ("train", 0, 5)]
+
+
+def test_a_result_that_stands_is_that_of_who_agreed_from_then_on() -> None:
+    bench, channels = bench_of("a", "b", "liar", "second")
+    honest, bench.result = bench.result, lambda kind, slot: lie(bench, honest(kind, slot))
+    block = Block(bench.ledger.publication, TRAIN, 5, 6)
+    bench.answer(channels["liar"], block)
+    bench.collector.read(bench.ledger, 0.0)
+    bench.result = honest
+    for name in ("a", "b"):
+        bench.answer(channels[name], block)
+    bench.collector.read(bench.ledger, 0.0)
+    bench.result = lambda kind, slot: lie(bench, honest(kind, slot))
+    bench.answer(channels["second"], block)
+    bench.collector.read(bench.ledger, 0.0)
+    bench.result = honest
+    bench.answer(channels["a"], block)
+    bench.collector.read(bench.ledger, 0.0)
+    told = [one for one in bench.notes if one.startswith("audit:")]
+    assert [one.split(" gave ")[0] for one in told] == ["audit: w on liar", "audit: w on second"] and "w on liar" not in told[1]
