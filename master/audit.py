@@ -72,17 +72,17 @@ class Audit:
         """Another answer for a slot that has one, of ``first``; asked for or not, it is compared. A verdict where it decides."""
         member, before = self.fleet.member(worker), self.fleet.member(first)
         if member is None or before is None or member.numerics != before.numerics:
-            self._in_vain(slot)
+            self.in_vain(slot)
             return None
         question = self.open.get(slot) or Question(before.numerics, {before.identity: former})
         if member.identity in question.opinions:
-            self._in_vain(slot)
+            self.in_vain(slot)
             return None
         question.opinions[member.identity] = result
         return self._decided(slot, question, member)
 
-    def _in_vain(self, slot: Slot) -> None:
-        """Whoever played it again was the same worker, or computes otherwise; not for ever."""
+    def in_vain(self, slot: Slot) -> None:
+        """Whoever played it again was the same worker, computes otherwise, or failed; not for ever."""
         question = self.open.get(slot)
         if question is not None:
             question.tries += 1

@@ -230,6 +230,8 @@ class Ledger:
             return False
         if slot[1] in self.results[slot[0]]:
             self.refused["late-failure"] += 1
+            if self.audit is not None:
+                self.audit.in_vain(slot)
             return False
         reports = self._failures.setdefault(slot, Counter())
         reports[worker] += 1

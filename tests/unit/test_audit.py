@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from es_queue.protocol.messages import TRAIN, Block, SlotResult
+from es_queue.protocol.messages import TRAIN, Answer, Block, SlotResult
 from master.audit import TRIES, Audit
 from master.fleet import Fleet, Identity
 from tests.unit.test_collector import Bench
@@ -182,9 +182,19 @@ def test_what_others_confirmed_of_a_liar_is_kept_and_the_rest_is_owed_again() ->
     assert bench.ledger.unanswered() == [("centre", 0, 1), ("train", 2, 5)]
 
 
-def test_a_liars_reports_of_failures_are_taken_back() -> None:
-    from es_queue.protocol.messages import Answer
+def test_a_question_at_which_the_others_only_fail_does_not_stay_open_for_ever() -> None:
+    bench, channels = bench_of("a", "b")
+    bench.work(channels["a"])
+    bench.collector.read(bench.ledger, 0.0)
+    for number in range(TRIES):
+        assert (TRAIN, 0) in bench.collector.audit.open
+        payload = Answer(bench.ledger.publication, TRAIN, "b-1-abcdef", 0.1, (), ((0, f"attempt {number}"),)).encode()
+        channels["b"].answer(Block(bench.ledger.publication, TRAIN, 0, 1), payload)
+        bench.collector.read(bench.ledger, 0.0)
+    assert (TRAIN, 0) not in bench.collector.audit.open
 
+
+def test_a_liars_reports_of_failures_are_taken_back() -> None:
     bench, channels = bench_of("a", "b", "liar")
     for number in range(10):
         payload = Answer(bench.ledger.publication, TRAIN, "liar-1-abcdef", 0.1, (), ((0, f"attempt {number}"),)).encode()
