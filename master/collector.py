@@ -54,7 +54,7 @@ class Collector:
         requests: Requests | None = None, audit: float = 0.0, strict: bool = False,
     ) -> None:  # fmt: skip
         self.requests = requests or Requests(channel, note)
-        self.fleet = Fleet(note, channel.workers, strict)
+        self.fleet = Fleet(note, channel.workers, strict, lambda: time.monotonic())
         self.audit = Audit(self.fleet, audit, note)
         self.recoveries = Recoveries()
         self.about: dict[str, str] = {}
