@@ -2,7 +2,7 @@
 
 ``ES_QUEUE_ALLOW`` holds modules with commas between them, each for itself and all below it. The word ``installed``
 stands for packages that a distribution installed here provides, and is the default: no loose file in some folder,
-nothing of Python's own library, never a path.
+nothing of Python's own library, never a path. Not asked for: ``ale_py``, which code of ours imports for an id of Atari.
 """
 
 from __future__ import annotations

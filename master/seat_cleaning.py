@@ -15,7 +15,7 @@ from typing import Any
 import redis
 
 from es_queue.protocol import bounded, keys
-from es_queue.protocol.seats import is_of
+from es_queue.protocol.seats import is_of, queued
 
 EVERY_SECONDS = 15.0
 #: A seat that was popped and not begun: RQ, too, gives its worker a minute.
@@ -83,7 +83,8 @@ class SeatCleaner:
 
     def _scan(self, key: str) -> list[str]:
         """This run's members of a registry that holds other people's jobs too; a bounded part of it."""
-        bounded.check_registry(self._client, key)
+        if not bounded.registry_fits(self._client, key):
+            raise redis.exceptions.DataError(f"{key} is no registry of RQ, or too large: empty it")
         cursor, found = 0, dict[str, None]()
         for _ in range(SCANS):
             cursor, part = self._client.zscan(key, cursor, match=f"es-{self._run}-*", count=SCAN_AT_ONCE)
@@ -105,7 +106,7 @@ class SeatCleaner:
 
     def _in_hand(self) -> list[str]:
         """This run's seats between queue and registry: popped by a worker that has not begun them."""
-        names = (name.decode("ascii", "replace") for name in bounded.queued(self._client, keys.rq_intermediate(self._queue), 0, LOOK_AT_POPPED - 1))
+        names = (name.decode("ascii", "replace") for name in queued(self._client, keys.rq_intermediate(self._queue), 0, LOOK_AT_POPPED - 1))
         return [name for name in names if is_of(name, self._run)]
 
     def _stuck(self, begun: set[str]) -> list[str]:

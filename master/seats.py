@@ -136,12 +136,11 @@ class Keeper:
         """Say which workers took a seat and failed before a line of ours ran; stop when nobody else comes."""
         now = time.time()  # RQ scores a failed job by its expiry, by the worker's clock; most jobs stay for a year, seats for an hour
         earliest, latest = now - CLOCK_SKEW, now + FAILURE_SECONDS + CLOCK_SKEW
-        try:
-            bounded.check_registry(self._client, keys.rq_failed(self._queue))
-        except redis.exceptions.DataError as error:
-            self._note_trouble(error, "told apart")
+        registry = keys.rq_failed(self._queue)
+        if not bounded.registry_fits(self._client, registry):
+            self._note_trouble(redis.exceptions.DataError(f"{registry} is no registry of RQ, or too large: empty it"), "told apart")
             return
-        for name in self._client.zrevrangebyscore(keys.rq_failed(self._queue), latest, earliest, start=0, num=LOOK_AT_FAILED):
+        for name in self._client.zrevrangebyscore(registry, latest, earliest, start=0, num=LOOK_AT_FAILED):
             seat = name.decode("ascii", "replace")
             match = keys.SEAT_ID.fullmatch(seat)
             if match is None or (match["run"], match["nonce"]) != (self._run, self._nonce) or seat in self._failed:

@@ -10,12 +10,14 @@ from numbers import Real
 from es_queue.commands import shown_command
 from es_queue.config import RunConfig, default_of
 from es_queue.recipes import expected_points, recipe_for
+from es_queue.wording import LONGEST_TEXT as LONGEST_TEXT
+from es_queue.wording import printable as printable
 
 Value = float | int | str | None
 Record = dict[str, Value]
 
-#: What one text from elsewhere may take of a screen.
-LONGEST_TEXT = 400
+#: Larger numbers are nobody's honest figures; all their digits would break a table.
+LARGEST_WHOLE = 1e15
 BARS = "▁▂▃▄▅▆▇█"
 #: Blanks between the columns of a table.
 GAP = 2
@@ -40,9 +42,11 @@ def number(text: str) -> int | float | None:
 
 
 def whole(value: object) -> str:
-    """1234567 as ``1,234,567``; a dash for what is no number."""
+    """1234567 as ``1,234,567``, beyond 1e15 as ``1e+300``; a dash for what is no number."""
     number = finite(value)
-    return "-" if number is None else f"{number:,.0f}"
+    if number is None:
+        return "-"
+    return f"{number:.3g}" if abs(number) > LARGEST_WHOLE else f"{number:,.0f}"
 
 
 def compact(value: object) -> str:
@@ -78,6 +82,8 @@ def percent(fraction: object) -> str:
     number = finite(fraction)
     if number is None:
         return "-"
+    if abs(number) > LARGEST_WHOLE:
+        return f"{100 * number:.3g} %"
     if 0 < number < 0.005:
         return "under 1 %"
     return "over 99 %" if 0.995 < number < 1 else f"{100 * number:.0f} %"
@@ -88,6 +94,8 @@ def duration(seconds: object) -> str:
     number = finite(seconds)
     if number is None or number < 0:
         return "-"
+    if number > LARGEST_WHOLE:
+        return f"{number:.3g} s"
     if number < 100:
         return f"{number:.0f} s"
     minutes = round(number / 60)
@@ -97,13 +105,6 @@ def duration(seconds: object) -> str:
         return f"{minutes // 60} h {minutes % 60} min"
     hours = round(minutes / 60)
     return f"{hours // 24:,} d {hours % 24} h"
-
-
-def printable(text: object, longest: int = LONGEST_TEXT) -> str:
-    """One line of text that can do nothing to a terminal: what does not print is escaped, the rest cut."""
-    shown = str(text)[: longest + 1]
-    shown = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in shown)
-    return shown if len(shown) <= longest else shown[: longest - 1] + "…"
 
 
 def sparkline(values: Sequence[float], width: int) -> str:

@@ -25,6 +25,7 @@ from es_queue.private_folder import private_folder
 from es_queue.protocol.channel import PAUSED, RUNNING
 from es_queue.protocol.clocks import GUARDIAN_PID, Clocks, clocks_from_environment
 from es_queue.protocol.keys import parse_seat_id
+from es_queue.wording import printable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 FORGET_SECONDS = 24 * 3600.0
 MAX_TRACE = 4000
+#: Letters of one line on the worker's terminal.
+MAX_LINE = 2000
 
 
 def take() -> None:
@@ -221,9 +224,9 @@ class Seat:
         )  # fmt: skip
 
     def say(self, text: str) -> None:
-        """One line on the worker's terminal."""
+        """One line on the worker's terminal; a run's code and Redis have a part in ``text``, so nothing in it acts there."""
         with suppress(OSError, ValueError):  # nobody may be there to read it any more
-            print(f"es-queue {self.run}: {text}", file=sys.stdout, flush=True)
+            print(f"es-queue {self.run}: {printable(text, MAX_LINE)}", file=sys.stdout, flush=True)
 
 
 def figures(server: Any, watch: Watch, pace: Pace) -> dict[str, str]:

@@ -82,7 +82,7 @@ def find(request: EnvironmentRequest) -> Entry:
 def _import(module: str, environment: str) -> None:
     try:
         importlib.import_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a program's module, once imported, may want to exit
         raise EnvironmentFailure(
             f"the module of the environment {environment} cannot be imported: {describe_error(error)}"
         ) from error

@@ -127,7 +127,7 @@ def _wrapper(path: str) -> Any:
         raise UsageError(f"the wrapper {path!r} is not of the form module:Class")
     try:
         wrapper = getattr(importlib.import_module(module), name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a program's module, once imported, may want to exit
         raise UsageError(f"the wrapper {path!r} cannot be imported: {describe_error(error)}") from error
     if not callable(wrapper):
         raise UsageError(f"the wrapper {path!r} is not a class")

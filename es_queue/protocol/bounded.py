@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from redis.exceptions import DataError, ResponseError
-
 from es_queue.errors import DecodeError
 from es_queue.protocol.messages import WORKER_ID, Block
 
@@ -36,7 +34,7 @@ def typed(client: Any, key: str, kind: bytes, most: int) -> bool:
 def _unless_of_another_type(read: Callable[[], Any]) -> Any:
     try:
         return read()
-    except ResponseError as error:
+    except Exception as error:
         if str(error).startswith("WRONGTYPE"):
             return None
         raise
@@ -103,19 +101,10 @@ def blocks(entries: Iterable[bytes]) -> tuple[Block, ...]:
 # --- RQ's own keys, which every worker may write
 
 
-def queued(client: Any, key: str, start: int, stop: int) -> list[bytes]:
-    """LRANGE of a queue. Raises DataError for what is no list, or so large that no memory is made for it."""
-    found = elements(client, key, start, stop, MAX_QUEUE)
-    if found is None:
-        raise DataError(f"{key} is no queue, or takes more than {MAX_QUEUE >> 20} MiB: empty it, or use --queue with another")
-    return found
-
-
-def check_registry(client: Any, key: str) -> None:
-    """Raises DataError for a registry of RQ that is none, or too large to be read.
+def registry_fits(client: Any, key: str) -> bool:
+    """Whether a registry of RQ is one, and small enough to be read.
 
     More jobs than that are not even measured: that would take the server longer than they are worth.
     """
     count = _unless_of_another_type(lambda: client.zcard(key))  # twice: yes
-    if count is None or count > MAX_REGISTERED or size_of(client, key) > MAX_REGISTRY:
-        raise DataError(f"{key} is no registry of RQ, or has more than {MAX_REGISTERED} jobs or {MAX_REGISTRY >> 20} MiB: empty it")
+    return count is not None and count <= MAX_REGISTERED and size_of(client, key) <= MAX_REGISTRY

@@ -19,9 +19,11 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from es_queue.errors import RedisError
+from es_queue.protocol.passwords import FLAG, PASSWORD_FILE, password_of
 from es_queue.protocol.passwords import password_from_environment as password_from_environment
 from es_queue.protocol.passwords import with_password as with_password
 from es_queue.protocol.transport import tls_trouble
+from es_queue.wording import printable
 
 SOCKET_SECONDS = 5.0
 CONNECT_SECONDS = 5.0
@@ -38,6 +40,9 @@ OUTAGES = (
 )
 # The same as replies; their word stands first, after a pipeline's "caused error:", or after a dash in a script's error.
 PASSING = re.compile(r"(?:^|: |-)(?:READONLY|MISCONF|UNBLOCKED|MASTERDOWN|LOADING|OOM)\b")
+
+# What redis-py says of a URL in words that are its own alone.
+OWN_WORDS = ("protocol must be an integer", "protocol must be either 2 or 3", "Python wasn't built with SSL support", "cryptography is not installed.")
 
 # All that a command may end in: outages, and a server that refuses (READONLY, NOPERM, MISCONF …).
 ANY_ERROR = redis.exceptions.RedisError
@@ -73,7 +78,7 @@ def explicit() -> dict[str, Any]:
 
 
 def client_from_url(url: str) -> redis.Redis:
-    """A client for redis://, rediss:// or unix:// URLs. Raises RedisError, in which nothing of the URL stands, for anything else."""
+    """A client for redis://, rediss:// or unix:// URLs. Raises RedisError for anything else, in which nothing of the URL stands but the name of a TLS file."""
     if is_torn(url):
         raise RedisError("the Redis URL cannot be used: its port is no number, or a '/', '?' or '#' of its password is not written as %2F, %3F or %23")
     try:
@@ -83,7 +88,7 @@ def client_from_url(url: str) -> redis.Redis:
     except (ValueError, TypeError, AttributeError) as error:
         raise RedisError(f"the Redis URL cannot be used: {_complaint(error)}") from None
     except redis.exceptions.RedisError as error:  # a TLS setting that does not exist
-        raise RedisError(f"the Redis URL cannot be used: {short(error)}") from None
+        raise RedisError(f"the Redis URL cannot be used: {_complaint(error)}") from None
     for name in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile"):
         if settings.get(name) and not os.access(settings[name], os.R_OK):
             raise RedisError(f"the Redis URL names a file in {name} that cannot be read: {settings[name]}")
@@ -110,6 +115,10 @@ def _complaint(error: Exception) -> str:
         return "it has settings of TLS, so it must begin with rediss://"
     if "unexpected keyword" in said:
         return "it has a setting behind its '?' that is unknown"
+    if said in OWN_WORDS:
+        return said
+    if "Certificate Requirements" in said:
+        return "its ssl_cert_reqs must be none, optional or required"
     setting = re.match(r"Invalid value for '(\w{1,40})' in connection URL", said)
     if setting:
         return f"its {setting[1]} has no value that can be"
@@ -193,14 +202,22 @@ def owns_secret(client: redis.Redis) -> bool:
 
 
 def safe_name(url: str) -> str:
-    """The URL without its password, for people; what follows a "?" may hold one too, and goes."""
+    """The URL without its password, for people; what follows a "?" may hold one too, and goes.
+
+    A user without any password may be a password that was written in the user's place, and is hidden.
+    """
     if is_torn(url):
         return f"{url.partition(':')[0]}://***"
     parts = urlsplit(url)
     user, separator, host = parts.netloc.rpartition("@")
     name, colon, _ = user.partition(":")
-    hidden = f"{name}{':***' if colon else ''}{separator}{host}"
-    return f"{parts.scheme}://{hidden}{parts.path}"
+    shown = "***" if name and password_of(url) is None else f"{name}{':***' if colon else ''}"
+    return f"{parts.scheme}://{shown}{separator}{host}{parts.path}"
+
+
+def without_user(name: str) -> str:
+    """A safe name without its user: where the user is refused, it may be a password in the user's place."""
+    return re.sub(r"^(\w+)://[^@/:][^@/]*@", r"\1://***@", name)
 
 
 def is_torn(url: str) -> bool:
@@ -230,9 +247,7 @@ def refuse_unfit(client: redis.Redis, name: str) -> None:
     try:
         information: Any = client.info()
     except redis.exceptions.AuthenticationError as error:
-        if "HELLO" in str(error) or "NOAUTH" in str(error):
-            raise RedisError(f"Redis at {name} wants a password: put it into the URL, in RQ_REDIS_URL") from None
-        raise RedisError(f"Redis at {name} refused the user or password ({error}); check RQ_REDIS_URL or --redis-url") from None
+        raise not_let_in(name, error) from None
     except redis.exceptions.NoPermissionError as error:
         raise RedisError(f"Redis at {name} lets this user do too little ({error}); INFO is needed to check the server") from None
     except OUTAGES as error:
@@ -245,6 +260,15 @@ def refuse_unfit(client: redis.Redis, name: str) -> None:
         raise RedisError(f"Redis at {name} answered with an error: {short(error)}") from None
     for reason in _reasons(information):
         raise RedisError(f"Redis at {name} {reason}")
+
+
+def not_let_in(name: str, error: Exception) -> RedisError:
+    """The one sentence for a server that wants a user or password, or another one. name: a safe one."""
+    name = without_user(name)
+    if "HELLO" in str(error) or "NOAUTH" in str(error):
+        where = f"put it into the URL, in RQ_REDIS_URL, or into a file ({FLAG}, {PASSWORD_FILE})"
+        return RedisError(f"Redis at {name} wants a password: {where}; where it has users (ACL), the URL names the user: redis://worker@host")
+    return RedisError(f"Redis at {name} refused the user or password ({printable(short(error))}); check RQ_REDIS_URL or --redis-url")
 
 
 def trouble(client: redis.Redis, error: Exception) -> str | None:

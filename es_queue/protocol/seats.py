@@ -29,12 +29,20 @@ def open_ids(client: redis.Redis, queue: str) -> list[str]:
 
     Raises redis-py's DataError where the queue is too large to be read: its entries may be of any length.
     """
-    reply = bounded.queued(client, keys.rq_queue(queue), 0, LOOK_AT - 1)
+    reply = queued(client, keys.rq_queue(queue), 0, LOOK_AT - 1)
     if len(reply) == LOOK_AT:
-        tail = bounded.queued(client, keys.rq_queue(queue), -LOOK_AT, -1)
+        tail = queued(client, keys.rq_queue(queue), -LOOK_AT, -1)
         reply = list(dict.fromkeys([*reply, *tail]))
     names = [name.decode("ascii", "replace") for name in reply]
     return [name for name in names if keys.SEAT_ID.fullmatch(name)]
+
+
+def queued(client: redis.Redis, key: str, start: int, stop: int) -> list[bytes]:
+    """LRANGE of a queue. Raises DataError for what is no list, or so large that no memory is made for it."""
+    found = bounded.elements(client, key, start, stop, bounded.MAX_QUEUE)
+    if found is None:
+        raise redis.exceptions.DataError(f"{key} is no queue, or too large: empty it, or use --queue")
+    return found
 
 
 def is_of(seat: str, run: str) -> bool:

@@ -11,7 +11,15 @@ from typing import Any
 import redis
 
 from es_queue.errors import RedisError
-from es_queue.protocol.connection import is_encrypted, is_local, lets_strangers_in, short, trouble, verifies
+from es_queue.protocol.connection import (
+    is_encrypted,
+    is_local,
+    lets_strangers_in,
+    not_let_in,
+    short,
+    trouble,
+    verifies,
+)
 from master.status.observe import LONGEST_NAME, LONGEST_VALUE, Server, Texts, text
 from master.wording import printable
 
@@ -36,6 +44,8 @@ class Look:
             return call(self._client)
         except redis.exceptions.NoPermissionError as error:
             raise Denied(refused_command(str(error))) from None
+        except redis.exceptions.AuthenticationError as error:
+            raise not_let_in(self.name, error) from None
         except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, redis.exceptions.BusyLoadingError, OSError) as error:
             found = trouble(self._client, error) or printable(short(error).rstrip("."))
             raise RedisError(f"Redis at {self.name} cannot be asked: {found}") from None

@@ -70,7 +70,7 @@ def check_eviction(information: Information) -> Finding:
     if limit <= 0:
         return ok("eviction", f"no memory limit, so nothing is evicted (policy {policy})")
     if policy != "noeviction":
-        fix = "set it in redis.conf, and now by\nredis-cli CONFIG SET maxmemory-policy noeviction"
+        fix = "set maxmemory-policy noeviction in redis.conf, and have an administrator set it now by\nredis-cli CONFIG SET maxmemory-policy noeviction"
         return failed("eviction", f"maxmemory {megabytes(limit)} with maxmemory-policy {policy} silently drops parameters and claims", fix)
     return ok("eviction", f"noeviction under a limit of {megabytes(limit)}")
 
@@ -87,7 +87,7 @@ def check_persistence(information: Information, settings: Mapping[str, str], den
     if settings.get("save"):
         return ok("persistence", f"snapshots (save {printable(settings['save'], 60)}); what came after the last one is lost by a crash, and played again")
     lost = "a restart of Redis loses the open generation, the run goes on from its checkpoint"
-    fix = "set it in redis.conf, and now by\nredis-cli CONFIG SET appendonly yes"
+    fix = "set appendonly yes in redis.conf, and have an administrator set it now by\nredis-cli CONFIG SET appendonly yes"
     if denied and number(information, "rdb_saves") > 0:
         return ok("persistence", "snapshots; what came after the last one is lost by a crash, and played again")
     return warning("persistence", f"{'no append-only file, and no snapshot yet' if denied else 'none'}: {lost}", fix)

@@ -15,7 +15,7 @@ import redis
 from es_queue.commands import shown_command
 from es_queue.errors import RedisError, UsageError
 from es_queue.protocol.channel import NEEDS_A_MASTER
-from es_queue.protocol.connection import OUTAGES, client_from_url, safe_name, trouble
+from es_queue.protocol.connection import OUTAGES, client_from_url, not_let_in, safe_name, trouble
 from es_queue.protocol.keys import RUN_ID, RUNS, RunKeys
 from master.household.embedded import EmbeddedServer
 from master.lease import host_of
@@ -224,10 +224,8 @@ class Server:
         reason = str(error).strip().split("\n")[0][:200] or type(error).__name__
         if isinstance(error, redis.exceptions.NoPermissionError):
             return RedisError(f"Redis at {self.name} lets this user read too little ({reason}); it needs +@read on es:*")
-        if isinstance(error, redis.exceptions.AuthenticationError) and ("HELLO" in reason or "NOAUTH" in reason):
-            return RedisError(f"Redis at {self.name} wants a password: put it into the URL, in RQ_REDIS_URL")
         if isinstance(error, redis.exceptions.AuthenticationError):
-            return RedisError(f"Redis at {self.name} refused the user or password ({reason}); check RQ_REDIS_URL or --redis-url")
+            return not_let_in(self.name, error)
         if found := trouble(self._client, error):
             return RedisError(f"Redis at {self.name} cannot be used: {found}")
         return RedisError(f"Redis at {self.name} cannot be read ({reason})")

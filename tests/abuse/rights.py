@@ -34,6 +34,7 @@ CELLS: list[tuple[str, str, str]] = [
     ("", f"LREM {CLAIMS} 0 x", "mw-"),
     ("", f"LPUSH {OWN.todo} x", "mw-"),
     ("", f"XADD {RESULTS} NOMKSTREAM * answer x", "mw-"),
+    ("", f"XADD {RESULTS} NOMKSTREAM MAXLEN 0 * answer x", "mw-"),
     ("", f"HSET {LIFE} host x", "mw-"),
     ("", f"PEXPIRE {LIFE} 1000", "mw-"),
     ("", f"DEL {LIFE}", "mw-"),

@@ -78,6 +78,14 @@ class Place(ABC):
         """Put a text at the tail of a worker's claims, past all checks."""
 
     @abstractmethod
+    def enrol(self, text: str) -> None:
+        """Put a text among the workers, past all checks, with a beat."""
+
+    @abstractmethod
+    def enrolled(self) -> set[str]:
+        """All that stands among the workers."""
+
+    @abstractmethod
     def progress(self) -> dict[str, str]: ...
 
     @abstractmethod
@@ -149,6 +157,13 @@ class MemoryPlace(Place):
     def add_claim(self, text: str, number: int = 1) -> None:
         self.server.claims.setdefault(worker_name(number), []).append(text)
 
+    def enrol(self, text: str) -> None:
+        self.server.workers.add(text)
+        self.server.lives[text] = (dict(ABOUT), time.monotonic() + TTL)
+
+    def enrolled(self) -> set[str]:
+        return set(self.server.workers)
+
     def progress(self) -> dict[str, str]:
         return dict(self.server.progress)
 
@@ -209,6 +224,13 @@ class RedisPlace(Place):
 
     def add_claim(self, text: str, number: int = 1) -> None:
         self.client.rpush(self.keys.claims(worker_name(number)), text)
+
+    def enrol(self, text: str) -> None:
+        self.client.sadd(self.keys.workers, text)
+        self.client.hset(self.keys.worker(text), mapping=ABOUT)
+
+    def enrolled(self) -> set[str]:
+        return {name.decode() for name in self.client.smembers(self.keys.workers)}
 
     def progress(self) -> dict[str, str]:
         return self._hash(self.keys.progress)

@@ -59,6 +59,10 @@ class Bench:
         channel.arrive({"host": name, **about}, 60)
         return channel
 
+    def there(self, lives: dict[str, Any]) -> None:
+        """Exactly these workers, by id: what they say, and until when."""
+        self.server.lives, self.server.workers = lives, set(lives)
+
     def result(self, kind: str, slot: int) -> SlotResult:
         expected = self.ledger.expectations.of(kind, slot)
         each = (1,) * expected.individuals
@@ -289,7 +293,7 @@ def test_a_run_without_a_worker_says_so_once_until_one_has_come_and_gone(monkeyp
         bench.tick()
         now[0] += module.LONELY_SECONDS / 2 + 0.1
     assert len(bench.notes) == 1 and "no worker is here" in bench.notes[0]
-    bench.server.lives = {"a-1-abcdef": ({"host": "a"}, now[0] + 1)}
+    bench.there({"a-1-abcdef": ({"host": "a"}, now[0] + 1)})
     bench.tick()
     for _ in range(4):
         now[0] += module.LONELY_SECONDS / 2 + 0.1
@@ -313,7 +317,7 @@ def test_a_run_whose_environment_everybody_refuses_ends(monkeypatch: pytest.Monk
     bench = Bench().open()
     now = [100.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
-    bench.server.lives = {"a-1-abcdef": ({"host": "a", "refuses": reason}, 1e9)}
+    bench.there({"a-1-abcdef": ({"host": "a", "refuses": reason}, 1e9)})
     bench.tick()
     now[0] += module.REFUSING_SECONDS + 1
     if ends:
@@ -328,7 +332,7 @@ def test_a_worker_that_can_serve_saves_the_run_from_those_that_cannot(monkeypatc
     now = [100.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
     refusing = ({"refuses": "EnvironmentFailure: broken"}, 1e9)
-    bench.server.lives = {"a-1-abcdef": refusing, "b-1-abcdef": ({}, 1e9)}
+    bench.there({"a-1-abcdef": refusing, "b-1-abcdef": ({}, 1e9)})
     bench.tick()
     now[0] += 100
     bench.tick()
@@ -368,7 +372,7 @@ def test_late_answers_are_counted_once() -> None:
 def test_workers_look_less_often_the_more_there_are() -> None:
     bench = Bench().open()
     assert bench.collector.poll() == QUICK.leave_poll
-    bench.server.lives = {f"w{number}-1-abcdef": ({}, 1e12) for number in range(1000)}
+    bench.there({f"w{number}-1-abcdef": ({}, 1e12) for number in range(1000)})
     bench.tick()
     assert bench.collector.poll() == pytest.approx(0.2)
 

@@ -113,6 +113,15 @@ def test_snapshots_count_as_persistence_where_they_are_known_to_be_taken(setting
     assert server({"aof_enabled": 0, **more}, settings=settings, denied=denied)["persistence"].state == state
 
 
+@pytest.mark.parametrize(
+    ("told", "name", "setting"),
+    [({"aof_enabled": 0}, "persistence", "appendonly yes"), ({"maxmemory": 10**9, "maxmemory_policy": "allkeys-lru"}, "eviction", "maxmemory-policy noeviction")],
+)
+def test_a_setting_to_change_is_named_with_who_may_change_it(told: dict[str, Any], name: str, setting: str) -> None:
+    words, command = server(told)[name].fix.split("\n")
+    assert f"{setting} in redis.conf" in words and "administrator" in words and command == f"redis-cli CONFIG SET {setting}"
+
+
 OPEN = {"protected-mode": "no", "bind": "* -::*"}
 LISTENS = {"listener0": {"name": "tcp", "bind": "-::*", "port": 6379}}
 

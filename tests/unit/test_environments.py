@@ -151,6 +151,13 @@ def test_a_module_that_cannot_be_imported_gives_a_sentence(own: str) -> None:
     assert failure(EnvironmentRequest("own_module:Other-v0")).startswith("there is no environment 'Other-v0'")
 
 
+def test_a_module_that_exits_when_it_is_imported_gives_a_sentence(own: str, tmp_path: Path) -> None:
+    (tmp_path / "exiting_module.py").write_text("import sys\nsys.exit(2)\n")
+    assert "cannot be imported: SystemExit: 2" in failure(EnvironmentRequest("exiting_module:Own-v0"))
+    with pytest.raises(UsageError, match="'exiting_module:Own' cannot be imported: SystemExit: 2"):
+        describe(EnvironmentRequest(own, wrappers=("exiting_module:Own",)))
+
+
 @pytest.mark.parametrize(
     ("environment", "blocked", "command"),
     [

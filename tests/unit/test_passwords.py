@@ -149,7 +149,7 @@ def test_a_url_that_its_password_tears_apart_is_refused_and_never_shown(scheme: 
     [
         ("redis://h/0?db=x", "its db"), ("redis://h?socket_timeout=x", "its socket_timeout"), ("redis://h?what=1", "is unknown"), ("redis://h:99999", "its port"),
         ("redis://h?ssl_ca_certs=x", "must begin with rediss://"), ("rediss://h?ssl_ca_certs=/no/such/file", "ssl_ca_certs that cannot be read"),
-        ("rediss://h?ssl_cert_reqs=maybe", "maybe"), ("http://h", "schemes"), ("nonsense", "schemes"), ("redis://[::1", "cannot be used"),
+        ("rediss://h?ssl_cert_reqs=maybe", "its ssl_cert_reqs must be none, optional or required"), ("http://h", "schemes"), ("nonsense", "schemes"), ("redis://[::1", "cannot be used"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_url_is_one_sentence(url: str, word: str) -> None:
@@ -193,3 +193,52 @@ def test_a_password_file_without_a_named_redis_is_a_slip_and_a_password_in_the_e
         parse(["--redis-password-file", str(file)])
     monkeypatch.setenv(PASSWORD, HARD)
     assert parse([])[1] == Launch()
+
+
+# --- a password in the user's place
+
+
+@pytest.mark.parametrize("url", [f"redis://{MARK}@h", f"rediss://{MARK}:@h:7/2", f"unix://{MARK}@/tmp/x.sock?db=2", f"redis://{MARK}@h?password="])
+def test_a_user_without_any_password_may_be_one_and_is_not_shown(url: str) -> None:
+    assert MARK not in safe_name(url) and "://***@" in safe_name(url)
+    assert safe_name(with_password("redis://ann@h:7")) == "redis://***@h:7" and safe_name("redis://ann:x@h:7") == "redis://ann:***@h:7"
+    assert safe_name("redis://ann@h:7?password=x") == "redis://ann@h:7" and safe_name("redis://:x@h") == "redis://:***@h"
+
+
+class Refusing:
+    """A client whose server lets nobody in."""
+
+    def __init__(self, said: str) -> None:
+        self.said = said
+
+    def info(self) -> None:
+        raise redis.exceptions.AuthenticationError(self.said)
+
+
+def refused_by(said: str, name: str) -> str:
+    with pytest.raises(RedisError) as caught:
+        connection.refuse_unfit(Refusing(said), name)  # type: ignore[arg-type]
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("said", ["invalid username-password pair or user is disabled.", "NOAUTH HELLO must be called with the client already authenticated"])
+def test_a_user_who_is_not_let_in_is_not_repeated(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PASSWORD, HARD)
+    sentence = refused_by(said, safe_name(with_password(f"redis://{MARK}@h:7/2")))
+    assert MARK not in sentence and sentence.startswith("Redis at redis://***@h:7/2 ")
+    assert "\\x1b[2J" in refused_by("WRONGPASS \x1b[2J", "redis://h")
+    assert "Redis at redis://:***@h:7 " in refused_by(said, "redis://:***@h:7")
+    assert "Redis at unix:///tmp/a@b/x " in refused_by(said, "unix:///tmp/a@b/x")
+
+
+def test_who_has_no_password_is_told_every_place_for_one_and_where_the_user_stands() -> None:
+    sentence = refused_by("NOAUTH Authentication required.", "redis://h")
+    assert all(word in sentence for word in ("wants a password", "RQ_REDIS_URL", "--redis-password-file", PASSWORD_FILE, "redis://worker@host"))
+
+
+def test_a_setting_of_tls_that_cannot_be_is_named_and_not_repeated() -> None:
+    with pytest.raises(RedisError, match="ssl_cert_reqs") as refused:
+        client_from_url(f"rediss://h?ssl_cert_reqs={MARK}")
+    assert MARK not in str(refused.value)
+    with pytest.raises(RedisError, match="protocol must be either 2 or 3"):
+        client_from_url("redis://h?protocol=9")

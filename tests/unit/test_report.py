@@ -20,7 +20,7 @@ import es_queue
 from es_queue.config import RunConfig
 from master.console import SafeStream, json_line
 from master.report import EQUAL_HINT, Report
-from master.wording import compact, duration, expectation, percent, printable, score, sparkline
+from master.wording import compact, duration, expectation, percent, printable, score, sparkline, whole
 
 ROOT = Path(es_queue.__file__).resolve().parent.parent
 WALKER = RunConfig(env="BipedalWalker-v3", seed=7)
@@ -362,3 +362,10 @@ def test_a_sparkline_fits_its_width_and_rises_with_its_values() -> None:
 
 def test_printable_text_is_bounded_even_where_it_is_escaped() -> None:
     assert len(printable("\x1b" * 10_000, 50)) == 50 and printable("plain") == "plain"
+
+
+@pytest.mark.parametrize("forged", [1e300, -1e300, "1e300", 1.7e308, 10**18])
+def test_numbers_that_nobody_can_mean_take_a_few_letters(forged: object) -> None:
+    for form in (whole, compact, score, percent, duration):
+        assert len(form(forged)) <= 12, form
+    assert whole("1e300") == "1e+300" and whole(10**15) == "1,000,000,000,000,000" and percent(0.352) == "35 %"

@@ -276,6 +276,13 @@ def test_the_hosts_file_of_a_run_goes_when_the_run_has_ended(serving: Callable[.
     assert list(tmp_path.iterdir()) == ([] if ended else [tmp_path / "run-7.1-00000000"])
 
 
+def test_what_an_exception_says_cannot_act_on_the_workers_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    seat_on(Progress(b"running")).say("cannot join: \x1b[2J\x9b1m\nes-queue run: joined \u202eover")
+    assert capsys.readouterr().out == "es-queue run: cannot join: \\x1b[2J\\x9b1m\\nes-queue run: joined \\u202eover\n"
+    seat_on(Progress(b"running")).say("x" * 10**6)
+    assert len(capsys.readouterr().out) < 3000
+
+
 # --- after crashes
 
 
