@@ -98,7 +98,7 @@ class Drive:
             channel, token, holder, clocks, config.block, household, view.live, view.note, session.interrupted, self._requests,
             config.audit, config.strict,
         )  # fmt: skip
-        self._collector.about, self._collector.least = {"queue": launch.queue}, least_sizes(config, setup.strategy.per_slot)
+        self._collector.about, self._collector.least = {"queue": launch.queue}, least_sizes(config.backend, setup.strategy.per_slot)
         self._log = ReplayLog(place.run_dir)
         self._loop = Loop(channel, setup.learner, token, setup.table.digest, self._collector, view, self._checkpoints, keep_going, self._log)
 

@@ -68,8 +68,8 @@ class EnvPoolWorlds:
             self._pool = self._library.make(
                 self._task, "gymnasium", num_envs=len(seeds), num_threads=1, env_seed=[int(seed) for seed in seeds], max_episode_steps=_NO_LIMIT
             )
-        self._action_type = self._pool.spec.action_array_spec["action"].dtype
-        observations, about = self._pool.reset()
+            self._action_type = self._pool.spec.action_array_spec["action"].dtype
+            observations, about = self._pool.reset()
         (first,) = self._flat(observations, about, np.arange(len(seeds), dtype=np.int32))
         return np.asarray(first, np.float32)
 
