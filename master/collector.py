@@ -22,8 +22,8 @@ from master.requests import Requests
 from master.roll_call import RollCall
 
 BLOCK_SECONDS = 0.5
-#: Individuals of a block where many are played at once: with fewer a step costs more.
-LEAST_AT_ONCE = 16
+#: Individuals of a block where many are played at once: with fewer, each step costs more.
+LEAST_AT_ONCE = 32
 READ_AT_ONCE, READ_AT_FIRST = 1000, 4
 READ_BYTES = 4 * 2**20  # of one reply, as far as its size can be told from the one before
 REFUSING_SECONDS = 5.0
@@ -160,7 +160,9 @@ class Collector:
         sizes = {}
         for kind, count in ledger.wanted.items():
             seconds = self._seconds.get(kind, self._seconds.get(messages.TRAIN, BLOCK_SECONDS))
-            sizes[kind] = min(max(int(BLOCK_SECONDS / max(seconds, 1e-4)), self.least.get(kind, 1)), -(-count // (2 * workers)))
+            least = self.least.get(kind, 0)
+            shares = workers if least else 2 * workers  # a second block for each would make both too small
+            sizes[kind] = min(max(int(BLOCK_SECONDS / max(seconds, 1e-4)), least), -(-count // shares))
         return sizes
 
     # --- reading

@@ -81,11 +81,12 @@ class Evaluator:
 
     def __init__(
         self, config: RunConfig, spec: EnvironmentSpec, world: World, policy: Policy, strategy: Strategy, table: NoiseTable, watch: Watch,
-        worlds: Worlds | None = None,
+        worlds: Worlds | None = None, fewest: int = 1,
     ) -> None:  # fmt: skip
-        """``worlds`` plays many episodes at once; without them ``world`` plays one after the other."""
+        """``worlds`` plays many episodes at once; without them, or for fewer than ``fewest``, ``world`` plays one by one."""
         self.config, self.spec, self.table, self.watch = config, spec, table, watch
         self._world, self._worlds, self._policy, self._strategy = world, worlds, policy, strategy
+        self._fewest = fewest
         self._actions = ActionMap(spec.action, config.action_bound)
         self._evaluation = evaluation_rules(evaluation_limit(config, spec))
         self._most = {kind: most_slots(config, strategy.per_slot)[kind] for kind in (messages.TRAIN, messages.CENTRE)}
@@ -147,19 +148,22 @@ class Evaluator:
         ]
 
     def _groups(self, jobs: list[Job]) -> list[list[Job]]:
-        """Jobs that are played together: each alone, or as many whole slots as make a batch of about equal size."""
-        if self._worlds is None or not jobs:
+        """Jobs that are played together: each alone, or as many whole slots as make batches of about equal size."""
+        if self._worlds is None or not self._enough(jobs):
             return [[job] for job in jobs]
         at_once = max(1, self._worlds.most // jobs[0].seeds.size)
         groups = -(-len(jobs) // at_once)
         cuts = [len(jobs) * number // groups for number in range(groups + 1)]
         return [jobs[start:stop] for start, stop in pairwise(cuts)]
 
+    def _enough(self, jobs: list[Job]) -> bool:
+        return sum(job.seeds.size for job in jobs) >= self._fewest
+
     def _played(self, task: Task, published: Floats, group: list[Job]) -> list[tuple[Job, SlotResult | Failed]]:
         """What came of each job. Raises Leaving between steps."""
         self.watch.playing = {"generation": task.generation, "slot": group[0].slot, "seed": int(group[0].seeds[0, 0])}
         try:
-            if self._worlds is not None:
+            if self._worlds is not None and self._enough(group):
                 return self._together(self._worlds, task, published, group)
             return [(job, self._alone(task, published, job)) for job in group]
         finally:

@@ -11,7 +11,16 @@ import numpy as np
 from es_queue import __version__
 from es_queue.config import RunConfig
 from es_queue.custom_code import named_modules, not_allowed
-from es_queue.environments import EnvironmentRequest, World, describe, open_world, open_worlds, played_by
+from es_queue.environments import (
+    EnvironmentRequest,
+    World,
+    describe,
+    everywhere,
+    open_world,
+    open_worlds,
+    played_by,
+)
+from es_queue.environments.envpool_worlds import FEWEST_AT_ONCE
 from es_queue.episode_rules import evaluation_rules
 from es_queue.errors import DecodeError, EnvironmentFailure, EsQueueError, UsageError
 from es_queue.noise import NoiseTable
@@ -62,10 +71,14 @@ def join(config: RunConfig, watch: Watch, noise_folder: Path | None = None, tabl
         strategy = make_strategy(config, policy.size)
         world, worlds = open_world(request), open_worlds(request)
         numerics = fingerprint(config, spec, policy, world, watch)
+        single = everywhere(request)
+        if single != request:  # the fingerprint is of the back end that was asked for; the lean one has the same bits
+            world.close()
+            world = open_world(single)
     finally:
         watch.began = None
     table = table or NoiseTable.open(config.noise_size, noise_folder)
-    evaluator = Evaluator(config, spec, world, policy, strategy, table, watch, worlds)
+    evaluator = Evaluator(config, spec, world, policy, strategy, table, watch, worlds, 1 if single == request else FEWEST_AT_ONCE)
     return Joined(evaluator, table.digest, numerics, played_by(config.backend))
 
 

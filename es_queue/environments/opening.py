@@ -75,7 +75,10 @@ def open_world(request: EnvironmentRequest, render_mode: str | None = None) -> W
 
 
 def open_worlds(request: EnvironmentRequest) -> Worlds | None:
-    """What plays many episodes of ``request`` at once; None where its back end here plays them one by one."""
+    """What plays many episodes of ``request`` at once; None where its back end here plays them one by one.
+
+    A few episodes are played one by one all the same, where ``everywhere`` names a back end with equal bits.
+    """
     entry = find(request)
     if played_by(choose(entry, request)) != "envpool":
         return None

@@ -250,6 +250,16 @@ def test_batches_hold_whole_slots_and_are_of_about_equal_size() -> None:
     assert many.sizes == [5, 3, 5, 3]
 
 
+def test_fewer_episodes_than_pay_are_played_one_by_one() -> None:
+    many = Many(Short, most=8)
+    who = evaluator(many, Short)
+    who._fewest = 6
+    one, other = block_of(who, "train", 2), block_of(evaluator(None, Short), "train", 2)
+    assert many.sizes == [] and one.results == other.results
+    block_of(who, "train", 3)
+    assert many.sizes == [6]
+
+
 def test_a_process_that_has_grown_too_large_answers_what_it_has_played() -> None:
     who = evaluator(Many(Short, most=4), Short)
     who.watch.full = "too large"

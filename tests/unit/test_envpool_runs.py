@@ -62,8 +62,8 @@ def test_a_block_is_answered_alike_under_every_rule(values: dict[str, Any]) -> N
 
 @pytest.mark.parametrize("kind", ["eval", "centre"])
 def test_evaluations_are_answered_alike(kind: str) -> None:
-    stop = 1 if kind == "centre" else 4
-    lean, pool = (answered(backend, kind, stop, 150, population=8, eval_step_limit=150)[0] for backend in ("lean", "envpool"))
+    stop = 1 if kind == "centre" else 12
+    lean, pool = (answered(backend, kind, stop, 150, population=24, eval_step_limit=150)[0] for backend in ("lean", "envpool"))
     assert lean.results == pool.results and len(pool.results) == stop
 
 
@@ -122,9 +122,25 @@ def test_an_episode_of_envpool_alone_cannot_be_drawn() -> None:
 
 
 RUN: dict[str, Any] = {
-    "env": NORMAL, "strategy": "ars", "population": 16, "generations": 3, "step_limit": "60", "block": 2,
-    "eval_every": 1, "eval_episodes": 4, "eval_step_limit": 60, "final_episodes": 4, "target_reward": "none",
+    "env": NORMAL, "strategy": "ars", "population": 48, "generations": 3, "step_limit": "60", "block": 6,
+    "eval_every": 1, "eval_episodes": 12, "eval_step_limit": 60, "final_episodes": 24, "target_reward": "none",
 }  # fmt: skip
+
+
+def test_a_few_episodes_are_played_one_by_one_and_many_in_a_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    before = EnvPoolWorlds.reset
+
+    def counted(self: EnvPoolWorlds, seeds: Any) -> Any:
+        sizes.append(len(seeds))
+        return before(self, seeds)
+
+    monkeypatch.setattr(EnvPoolWorlds, "reset", counted)
+    answered("envpool", stop=5, limit=20)
+    assert set(sizes) == {1}  # the fingerprint's
+    sizes.clear()
+    answered("envpool", stop=40, limit=20)
+    assert [size for size in sizes if size > 1] == [40, 40]
 
 
 def test_one_lean_and_one_envpool_worker_together_give_the_digest_of_each_alone() -> None:
