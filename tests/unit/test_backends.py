@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from es_queue.environments import (
@@ -114,3 +115,9 @@ def test_what_was_trained_on_envpool_is_shown_everywhere(here: bool) -> None:
 def test_one_by_one_back_ends_have_no_worlds() -> None:
     for environment, backend in (("BipedalWalker-v3", "lean"), ("BipedalWalker-v3", "stock"), ("CartPole-v1", "auto")):
         assert open_worlds(EnvironmentRequest(environment, backend=backend)) is None
+
+
+def test_what_a_pool_tells_in_another_order_is_put_into_the_order_asked_for() -> None:
+    observations, more = np.arange(6, dtype=np.float32).reshape(3, 2), np.array([10.0, 20.0, 30.0])
+    seen, rewards = envpool_worlds.EnvPoolWorlds._flat(observations, {"env_id": np.array([7, 2, 4], np.int32)}, np.array([2, 4, 7], np.int32), more)
+    assert seen.tolist() == [[2, 3], [4, 5], [0, 1]] and rewards.tolist() == [20, 30, 10]
