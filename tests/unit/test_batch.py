@@ -103,6 +103,7 @@ def same(one: Outcome, other: Outcome) -> bool:
 HOW = [
     {}, {"limit": 15}, {"limit": 1}, {"reward_shift": 0.1}, {"reward_floor": -0.5}, {"by_sign": True, "reward_shift": 0.05}, {"patience": Patience(4, 0.2)},
     {"patience": Patience(3, 0.0), "reward_shift": 0.3, "reward_floor": -0.4}, {"stall": Stall(1, 0.7, 2)}, {"stall": Stall(0, 0.9, 3), "patience": Patience(6, 0.1), "limit": 14},
+    {"patience": Patience(3, 0.0), "reward_floor": 0.0}, {"patience": Patience(11, 0.0), "reward_shift": 10.0, "reward_floor": 0.0},
 ]  # fmt: skip
 
 
