@@ -79,7 +79,7 @@ def join(config: RunConfig, watch: Watch, noise_folder: Path | None = None, tabl
         watch.began = None
     table = table or NoiseTable.open(config.noise_size, noise_folder)
     evaluator = Evaluator(config, spec, world, policy, strategy, table, watch, worlds, 1 if single == request else FEWEST_AT_ONCE)
-    return Joined(evaluator, table.digest, numerics, played_by(config.backend))
+    return Joined(evaluator, table.digest, numerics, played_by(spec.backend))
 
 
 def fingerprint(config: RunConfig, spec: EnvironmentSpec, policy: Policy, world: World, watch: Watch) -> str:
