@@ -12,6 +12,7 @@ from es_queue.errors import UsageError
 
 if TYPE_CHECKING:
     from es_queue.config import RunConfig
+    from es_queue.spaces import EnvironmentSpec
 
 #: Steps of an episode where neither the environment nor the user sets a limit.
 DEFAULT_LIMIT = 10_000
@@ -106,6 +107,11 @@ class EpisodeRules:
     patience: Patience | None
     stall: Stall | None
     by_sign: bool
+
+
+def evaluation_limit(config: RunConfig, spec: EnvironmentSpec) -> int:
+    """Steps of an evaluation episode: the option, else the environment's own limit, else 10,000."""
+    return config.eval_step_limit or spec.step_limit or DEFAULT_LIMIT
 
 
 def training_rules(config: RunConfig, limit: int, by_sign: bool) -> EpisodeRules:

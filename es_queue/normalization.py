@@ -13,6 +13,7 @@ Doubles = NDArray[np.float64]
 Floats = NDArray[np.float32]
 
 SMALLEST_VARIANCE = 1e-4  # a number that hardly ever moves must not be blown up when it does
+LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,8 @@ class RunningMoments:
         if not self.count:
             return FrozenStatistics.identity(len(self.mean), clip)
         deviation = np.sqrt(np.maximum(self.m2 / self.count, SMALLEST_VARIANCE))
-        return FrozenStatistics(self.mean.astype(np.float32), deviation.astype(np.float32), clip)
+        mean = np.clip(self.mean, -LARGEST, LARGEST)  # a task that is not finite would stop every worker
+        return FrozenStatistics(mean.astype(np.float32), np.minimum(deviation, LARGEST).astype(np.float32), clip)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """For a checkpoint: exact, without pickle."""

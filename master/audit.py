@@ -12,20 +12,30 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from es_queue.protocol.messages import SlotResult
-from master.fleet import Fleet, Identity, Member
+from master.fleet import Fleet, Identity
 
 Slot = tuple[str, int]
-TRIES = 16  # answers of the very worker whose result is in question, before the question is dropped
-OPINIONS = 3
+TRIES = 16  # looks at which those who played a slot again had nothing new to say, before the question is dropped
+DIFFERENT = 3  # results of one slot that say that it does not repeat itself
+OPINIONS = 8
 
 
 @dataclass
 class Question:
-    """A slot that is played again. opinions: what each identity answered, the first the one that was taken."""
+    """A slot that is played again. opinions: what each identity answered, the first the one that was taken;
+    vain: since the last look somebody played it again and had nothing new to say; tries: looks at which that was so."""
 
     numerics: str
     opinions: dict[Identity, SlotResult]
+    vain: bool = False
     tries: int = 0
+
+    def results(self) -> list[SlotResult]:
+        """The different ones among the opinions."""
+        found: list[SlotResult] = []
+        for one in self.opinions.values():
+            found += [] if one in found else [one]
+        return found
 
 
 @dataclass(frozen=True)
@@ -71,52 +81,82 @@ class Audit:
     def heard(self, slot: Slot, worker: str, result: SlotResult, first: str, former: SlotResult) -> Verdict | None:
         """Another answer for a slot that has one, of ``first``; asked for or not, it is compared. A verdict where it decides."""
         member, before = self.fleet.member(worker), self.fleet.member(first)
+        question = self.open.get(slot)
         if member is None or before is None or member.numerics != before.numerics:
             self.in_vain(slot)
             return None
-        question = self.open.get(slot) or Question(before.numerics, {before.identity: former})
+        question = question or Question(before.numerics, {before.identity: former})
         if member.identity in question.opinions:
-            self.in_vain(slot)
+            if len(question.opinions) == 1:
+                self.in_vain(slot)
             return None
         question.opinions[member.identity] = result
-        return self._decided(slot, question, member)
+        return self._decided(slot, question, result)
 
     def in_vain(self, slot: Slot) -> None:
-        """Whoever played it again was the same worker, computes otherwise, or failed; not for ever."""
-        question = self.open.get(slot)
-        if question is not None:
-            question.tries += 1
-            if question.tries >= TRIES:
-                self._drop(slot)
+        """Whoever played it again was the same worker, computes otherwise, or failed; however often since the last look."""
+        if slot in self.open:
+            self.open[slot].vain = True
 
-    def _decided(self, slot: Slot, question: Question, latest: Member) -> Verdict | None:
-        mine = question.opinions[latest.identity]
-        agreeing = frozenset(one for one, opinion in question.opinions.items() if opinion == mine)
-        if len(agreeing) >= 2:
-            self.open.pop(slot, None)
-            self.checked += 1
-            self.confirmed[slot] = agreeing
-            return Verdict(slot, mine, agreeing, frozenset(question.opinions) - agreeing)
-        if len(question.opinions) >= OPINIONS:
-            self._drop(slot, "all differ: the environment, or a package of it, does not repeat itself")
-        else:
-            self.open[slot] = question  # two differ: a third must say
-        return None
+    def _decided(self, slot: Slot, question: Question, result: SlotResult) -> Verdict | None:
+        agreeing = frozenset(one for one, opinion in question.opinions.items() if opinion == result)
+        different = len(question.results())
+        if self._enough(agreeing, question) or (len(question.opinions) >= OPINIONS and different == 1):
+            return self._settled(slot, question, result, agreeing)
+        self.open[slot] = question
+        if different >= DIFFERENT:
+            self._dispute(slot, "all differ: the environment, or a package of it, does not repeat itself")
+        elif len(question.opinions) >= OPINIONS:
+            self._dispute(slot, "no two hosts agree")
+        return None  # somebody else must say
 
-    def review(self) -> None:
-        """Once a second: a question that nobody who is there can answer is dropped."""
+    def _enough(self, agreeing: frozenset[Identity], question: Question) -> bool:
+        """Two that agree, of two hosts where there are two: the workers of one machine are wrong together."""
+        return len(agreeing) >= 2 and (len({one.host for one in agreeing}) >= 2 or not self.fleet.several_hosts(question.numerics))
+
+    def _settled(self, slot: Slot, question: Question, result: SlotResult, agreeing: frozenset[Identity]) -> Verdict:
+        self.open.pop(slot, None)
+        self.checked += 1
+        self.confirmed[slot] = agreeing
+        return Verdict(slot, result, agreeing, frozenset(question.opinions) - agreeing)
+
+    def review(self) -> list[Slot]:
+        """Once a second: questions that nobody who is there can answer are closed. Returns slots whose result nobody else
+        would confirm although there was somebody: they are to be evaluated anew."""
+        anew = []
         for slot, question in list(self.open.items()):
+            question.tries += question.vain
+            question.vain = False
             if not self.fleet.others(question.opinions, question.numerics):
-                self._drop(slot, "there is no third worker of equal arithmetic to say who is wrong")
+                self._close(slot, question)
+            elif question.tries >= TRIES and len(question.opinions) == 1:
+                del self.open[slot]
+                anew.append(slot)
+            elif question.tries >= TRIES:
+                self._dispute(slot, "nobody else can play it")
+        return anew
 
-    def _drop(self, slot: Slot, why: str = "nobody else played it again") -> None:
+    def _close(self, slot: Slot, question: Question) -> None:
+        if len(question.opinions) == 1:
+            del self.open[slot]
+        elif len(found := question.results()) == 1:
+            self._settled(slot, question, found[0], frozenset(question.opinions))
+        else:
+            self._dispute(slot, "there is no third worker of equal arithmetic, on another host where there are several, to say who is wrong")
+
+    def _dispute(self, slot: Slot, why: str) -> None:
         question = self.open.pop(slot)
-        if len(question.opinions) < 2:
-            return
         self.disputed += 1
         self.undecided = True
         if self.disputed <= 10:  # each is counted, not each is said
             self.note(f"audit: {' and '.join(map(str, question.opinions))} gave different results for {slot[0]} slot {slot[1]}, and {why}; the first one counts, and bits are not promised")
+
+    def forget(self, identity: Identity) -> None:
+        """Somebody is in quarantine: what it said has no weight in what is still open."""
+        for slot, question in list(self.open.items()):
+            question.opinions.pop(identity, None)
+            if not question.opinions:
+                del self.open[slot]
 
     def shown(self) -> dict[str, str]:
         """For progress."""

@@ -6,17 +6,21 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from es_queue.config import RunConfig
 from es_queue.errors import DecodeError, EnvironmentFailure
 from es_queue.numerics import bytes_digest
 from es_queue.plan import CONFIRMATION, EVALUATION, FINAL, evaluation_seeds, plan_for
 from es_queue.protocol import messages
 from es_queue.protocol.channel import Owed
-from es_queue.protocol.messages import Answer, Block, SlotResult
+from es_queue.protocol.messages import Answer, Block, EpisodeMoments, SlotResult
 from master.audit import Audit, Verdict
 from master.fleet import Fleet, Identity
 from master.recoveries import WORKER_DIED, Recoveries
 
+MOST_STEPS = 2**40
+LARGEST = float(np.finfo(np.float32).max)
 FAILURES = 3
 MOST_FAILURES = 10  # of one worker alone, while the others are busy or gone
 DEATHS = 10
@@ -43,9 +47,11 @@ class Expectations:
     bytes, slots: how many the largest honest answer has
     """
 
-    def __init__(self, config: RunConfig, generation: int, size: int, individuals: int, observation_size: int, most: dict[str, int]) -> None:
-        """``most``: how many slots each kind may ever have in this publication."""
-        self.most = most
+    def __init__(
+        self, config: RunConfig, generation: int, size: int, individuals: int, observation_size: int, most: dict[str, int], limits: tuple[int, int] = (MOST_STEPS, MOST_STEPS),
+    ) -> None:  # fmt: skip
+        """``most``: how many slots each kind may ever have in this publication; ``limits``: steps of an episode in training and in evaluation."""
+        self.most, self._limits = most, limits
         self.generation, self.environment = generation, config.env
         self._individuals, self._moment_bytes = individuals, 8 * observation_size
         self._per_sampled, self._episodes = individuals * config.episodes, config.episodes
@@ -85,15 +91,28 @@ class Expectations:
             return "wrong-shape"
         if any(len(one.mean) != self._moment_bytes for one in result.moments):
             return "wrong-shape"
-        return "" if _plausible(result, expected.episodes) else "wrong-length"
+        limit = self._limits[kind not in (messages.TRAIN, messages.CENTRE)]
+        if not _plausible(result, expected.episodes, limit):
+            return "wrong-length"
+        return "" if _observable(result.moments) else "wrong-moments"
 
 
-def _plausible(result: SlotResult, episodes: int) -> bool:
-    """Whether each individual can have played so many episodes: a step or more in each, and observations one more than steps."""
+def _observable(moments: tuple[EpisodeMoments, ...]) -> bool:
+    """Whether float32 observations can have these moments: the statistics are float32 again when they are published."""
+    for one in moments:
+        mean, m2 = np.frombuffer(one.mean, "<f8"), np.frombuffer(one.m2, "<f8")
+        if one.count and (np.abs(mean).max(initial=0.0) > LARGEST or np.abs(m2).max(initial=0.0) > one.count * LARGEST**2):
+            return False
+    return True
+
+
+def _plausible(result: SlotResult, episodes: int, limit: int) -> bool:
+    """Whether each individual can have played so many episodes: a step or more in each, at most ``limit``, and observations one more than steps."""
     each = len(result.moments) // len(result.steps)
     observed = [sum(one.count for one in result.moments[at * each : (at + 1) * each]) for at in range(len(result.steps))]
     return (
-        min(result.steps) >= episodes
+        episodes <= min(result.steps)
+        and max(result.steps) <= episodes * limit
         and max(*result.at_limit, *result.cut) <= episodes
         and all(count <= steps + episodes for count, steps in zip(observed, result.steps, strict=True))
     )
@@ -117,7 +136,8 @@ class Ledger:
         self.contributors: set[str] = set()
         self.needs_reconcile = False
         self.recoveries = Recoveries()
-        self.fleet: Fleet | None = None  # set where it matters who answers: with --audit, --strict or somebody in quarantine
+        self.fleet: Fleet | None = None
+        self.guarded = False  # whether it matters who answers: with --audit, --strict or somebody in quarantine
         self.audit: Audit | None = None
         self._by: dict[Slot, str] = {}
         self._failures: dict[Slot, Counter[str]] = {}
@@ -137,7 +157,7 @@ class Ledger:
         if answer.publication != self.publication:
             self.refused["wrong-publication"] += 1
             return False
-        stranger = self.fleet.refusal(answer.worker) if self.fleet is not None else ""
+        stranger = self.fleet.refusal(answer.worker) if self.fleet is not None and self.guarded else ""
         if stranger:
             self.refused[stranger] += max(1, len(answer.results) + len(answer.failures))
             return False
@@ -166,7 +186,7 @@ class Ledger:
         if not refusal and former is not None:
             asked = self.audit is not None and (answer.kind, result.slot) in self.audit.open
             refusal = "conflict" if former != result else "audit" if asked else "duplicate"
-            self.lost_steps += sum(result.steps)
+            self.lost_steps += 0 if asked else sum(result.steps)
             self._compare((answer.kind, result.slot), answer.worker, result, former)
         if refusal:
             self.refused[refusal] += 1
@@ -197,8 +217,9 @@ class Ledger:
             audit.fleet.quarantine(wrong)
             gone = [slot for slot, worker in self._by.items() if slot != verdict.slot and self._is(worker, wrong, audit) and wrong not in audit.confirmed.get(slot, ())]
             for slot in gone:
-                self._withdraw(slot, audit)
-            self._unreport(wrong, audit)
+                self.withdraw(slot)
+            self._unreport(wrong)
+            audit.forget(wrong)
             audit.note(
                 f"audit: {wrong} gave another result for {self.expectations.named(*verdict.slot)} than {' and '.join(map(str, sorted(verdict.right)))}: "
                 f"it is in quarantine, and what else it answered in this generation ({len(gone)} slots) is evaluated again; see to that host's memory, packages and versions"
@@ -209,17 +230,17 @@ class Ledger:
         member = audit.fleet.member(worker)
         return member is not None and member.identity == identity
 
-    def _withdraw(self, slot: Slot, audit: Audit) -> None:
+    def withdraw(self, slot: Slot) -> None:
         """As if nobody had answered it."""
         self.results[slot[0]].pop(slot[1], None)
         self._by.pop(slot, None)
-        audit.open.pop(slot, None)
+        if self.audit is not None:
+            self.audit.open.pop(slot, None)
 
-    def _unreport(self, wrong: Identity, audit: Audit) -> None:
+    def _unreport(self, wrong: Identity) -> None:
         """What it reported as failed may not have failed."""
         for slot, reports in self._failures.items():
-            for worker in [one for one in reports if self._is(one, wrong, audit)]:
-                del reports[worker]
+            reports.pop(str(wrong), None)
             if reports.total() < FAILURES:
                 self.hopeless.discard(slot)
 
@@ -233,13 +254,24 @@ class Ledger:
             if self.audit is not None:
                 self.audit.in_vain(slot)
             return False
+        reporter = self._reporter(worker)
+        if not reporter:
+            self.refused["unknown-worker"] += 1
+            return False
         reports = self._failures.setdefault(slot, Counter())
-        reports[worker] += 1
+        reports[reporter] += 1
         # At once, but not for ever: a worker that fails here again and again waits for the next second, and for another worker.
-        self.needs_reconcile = self.needs_reconcile or reports[worker] <= FAILURES
+        self.needs_reconcile = self.needs_reconcile or reports[reporter] <= FAILURES
         if reports.total() >= FAILURES and (live < 2 or len(reports) >= 2 or reports.total() >= MOST_FAILURES):
             self._give_up(slot, reports.total(), reason)
         return True
+
+    def _reporter(self, worker: str) -> str:
+        """Who a worker is over all its seats, by whatever id it reports; empty for one that nobody has heard of."""
+        if self.fleet is None:
+            return worker
+        identity = self.fleet.identity(worker)
+        return "" if identity is None else str(identity)
 
     def _give_up(self, slot: Slot, times: int, reason: str) -> None:
         """What is a pure function of the slot counts as the worst; anything else stops the run."""

@@ -63,7 +63,7 @@ class Collector:
         requests: Requests | None = None, audit: float = 0.0, strict: bool = False,
     ) -> None:  # fmt: skip
         self.requests = requests or Requests(channel, note)
-        self.fleet = Fleet(note, channel.workers, strict)
+        self.fleet = Fleet(note, channel.workers, strict, lambda: time.monotonic())
         self.audit = Audit(self.fleet, audit, note)
         self.recoveries = Recoveries()
         self.about: dict[str, str] = {}
@@ -112,7 +112,7 @@ class Collector:
         self._ledger = ledger
         ledger.recoveries = self.recoveries
         self.audit.begin()
-        ledger.fleet = self.fleet if self.audit.fraction or self.fleet.strict or self.fleet.quarantined else None
+        ledger.fleet, ledger.guarded = self.fleet, bool(self.audit.fraction or self.fleet.strict or self.fleet.quarantined)
         ledger.audit = self.audit if self.audit.fraction else None
         self.contributors = ledger.contributors
         before, self._open = self._open, ledger.publication
@@ -261,7 +261,7 @@ class Collector:
     def _reconciled(self, ledger: Ledger, seen: Reconciled) -> None:
         if seen.owed:
             self._cursor = "0"
-            ledger.reissued += seen.owed
+            ledger.reissued += max(0, seen.owed - len(self.audit.open))  # what the audit asks for was not lost
         for _, blocks in seen.dead:
             ledger.died(blocks)
         self._late = max(self._late, seen.late)
@@ -297,7 +297,8 @@ class Collector:
         self._roll.look(workers, self._channel.outages, self._give_way)
         self._note_refusals({name: about for name, about in workers.items() if "refuses" in about})
         self.fleet.look(self._workers)
-        self.audit.review()
+        for slot in self.audit.review():
+            ledger.withdraw(slot)
         if self._housekeeper is not None:
             self._give_way = self._housekeeper.tick(self._channel, self._workers, self._served, bool(self.requests.paused))
         done, total = ledger.answered()

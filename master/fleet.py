@@ -105,6 +105,17 @@ class Fleet:
         had = set(known) | self.quarantined
         return any(member.numerics == numerics and member.identity not in had for member in self._there.values())
 
+    def several_hosts(self, numerics: str) -> bool:
+        """Whether workers of this arithmetic are there on more hosts than one."""
+        return len({member.identity.host for member in self._there.values() if member.numerics == numerics and member.identity not in self.quarantined}) > 1
+
+    def identity(self, worker: str) -> Identity | None:
+        """Who a worker is, also one that has not joined yet; None where nobody has heard of it."""
+        if worker not in self._members:
+            self.member(worker)
+        found = self._members.get(worker)
+        return found.identity if found is not None else None
+
     def quarantine(self, identity: Identity) -> None:
         self.quarantined.add(identity)
 

@@ -128,7 +128,7 @@ class Learner:
         """The state with its best replaced where this generation's evaluation is better, or confirmed."""
         if done.evaluation is None:
             return state
-        confirmed = self.passes(done.confirmation)
+        confirmed = self.passes(done.evaluation) and self.passes(done.confirmation)
         confirm_mean = done.confirmation.mean if done.confirmation else state.confirm_mean
         state = replace(state, last_evaluation=done.evaluation.mean, confirm_mean=confirm_mean)
         best = state.best

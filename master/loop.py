@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from es_queue.config import RunConfig
+from es_queue.episode_rules import evaluation_limit
 from es_queue.errors import EnvironmentFailure, RunFolderError
 from es_queue.figures import Figures, figures_of
 from es_queue.numerics import bytes_digest
@@ -158,7 +159,9 @@ class Loop:
         kinds = {*wanted} | ({messages.CONFIRM} if messages.EVAL in wanted and self._learner.target is not None else set())
         most = {kind: count for kind, count in self._most.items() if kind in kinds}
         size = strategy.size
-        return Expectations(self._config, state.generation, size, strategy.per_slot, self._learner.spec.observation_size, most)
+        spec = self._learner.spec
+        limits = (state.step_limit, evaluation_limit(self._config, spec))
+        return Expectations(self._config, state.generation, size, strategy.per_slot, spec.observation_size, most, limits)
 
     def _save(self, state: RunState, data: bytes) -> None:
         """The disk's checkpoint follows an accepted publish; not more often than every few seconds."""

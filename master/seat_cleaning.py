@@ -14,7 +14,7 @@ from typing import Any
 
 import redis
 
-from es_queue.protocol import keys
+from es_queue.protocol import bounded, keys
 from es_queue.protocol.seats import is_of
 
 EVERY_SECONDS = 15.0
@@ -83,6 +83,7 @@ class SeatCleaner:
 
     def _scan(self, key: str) -> list[str]:
         """This run's members of a registry that holds other people's jobs too; a bounded part of it."""
+        bounded.check_registry(self._client, key)
         cursor, found = 0, dict[str, None]()
         for _ in range(SCANS):
             cursor, part = self._client.zscan(key, cursor, match=f"es-{self._run}-*", count=SCAN_AT_ONCE)
@@ -104,7 +105,7 @@ class SeatCleaner:
 
     def _in_hand(self) -> list[str]:
         """This run's seats between queue and registry: popped by a worker that has not begun them."""
-        names = (name.decode("ascii", "replace") for name in self._client.lrange(keys.rq_intermediate(self._queue), 0, LOOK_AT_POPPED - 1))
+        names = (name.decode("ascii", "replace") for name in bounded.queued(self._client, keys.rq_intermediate(self._queue), 0, LOOK_AT_POPPED - 1))
         return [name for name in names if is_of(name, self._run)]
 
     def _stuck(self, begun: set[str]) -> list[str]:

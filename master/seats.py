@@ -15,7 +15,7 @@ from typing import Any
 import redis
 
 from es_queue.errors import EnvironmentFailure, RedisError
-from es_queue.protocol import keys
+from es_queue.protocol import bounded, keys
 from es_queue.protocol.channel import MasterChannel
 from es_queue.protocol.seats import FAILURE_SECONDS, close_seats, is_of, open_ids, open_seats
 from master.seat_cleaning import SeatCleaner
@@ -27,6 +27,8 @@ SETTLE_SECONDS = 3.0
 LOOK_AT_FAILED = 100
 CLOCK_SKEW = 24 * 3600.0
 MAX_TRACE = 2**16
+MAX_RESULTS = 2**20  # RQ keeps the last ten of a job
+LONGEST_NAME = 2**10
 #: What RQ says of a seat whose process ended.
 CRASHED = "Work-horse terminated unexpectedly"
 
@@ -134,6 +136,11 @@ class Keeper:
         """Say which workers took a seat and failed before a line of ours ran; stop when nobody else comes."""
         now = time.time()  # RQ scores a failed job by its expiry, by the worker's clock; most jobs stay for a year, seats for an hour
         earliest, latest = now - CLOCK_SKEW, now + FAILURE_SECONDS + CLOCK_SKEW
+        try:
+            bounded.check_registry(self._client, keys.rq_failed(self._queue))
+        except redis.exceptions.DataError as error:
+            self._note_trouble(error, "told apart")
+            return
         for name in self._client.zrevrangebyscore(keys.rq_failed(self._queue), latest, earliest, start=0, num=LOOK_AT_FAILED):
             seat = name.decode("ascii", "replace")
             match = keys.SEAT_ID.fullmatch(seat)
@@ -161,11 +168,12 @@ class Keeper:
             )
 
     def _foreign(self, seat: str) -> Foreign:
-        newest = self._client.xrevrange(keys.rq_results(seat), count=1)
+        results = keys.rq_results(seat)
+        newest = self._client.xrevrange(results, count=1) if bounded.typed(self._client, results, b"stream", MAX_RESULTS) else []
         told = newest[0][1] if newest else {}
         # Where its horse was killed, RQ itself has overwritten the name in the job.
-        worker = self._client.hget(keys.rq_job(seat), "worker_name") or told.get(b"worker_name") or b"unknown"
-        host = self._client.hget(keys.rq_worker(worker.decode("ascii", "replace")), "hostname") or b"an unknown host"
+        worker = bounded.field(self._client, keys.rq_job(seat), "worker_name", LONGEST_NAME) or told.get(b"worker_name") or b"unknown"
+        host = bounded.field(self._client, keys.rq_worker(worker[:LONGEST_NAME].decode("ascii", "replace")), "hostname", LONGEST_NAME) or b"an unknown host"
         text = trace_of(told.get(b"exc_string", b""))
         return Foreign(clean(worker), clean(host), import_failure(text), CRASHED in text)
 

@@ -15,7 +15,7 @@ from rq.timeouts import BaseTimeoutException
 
 from es_queue.config import RunConfig
 from es_queue.environments import World, Worlds
-from es_queue.episode_rules import DEFAULT_LIMIT, EpisodeRules, evaluation_rules, training_rules
+from es_queue.episode_rules import EpisodeRules, evaluation_limit, evaluation_rules, training_rules
 from es_queue.figures import sum_in_order
 from es_queue.noise import NoiseTable
 from es_queue.normalization import FrozenStatistics, Moments
@@ -68,11 +68,6 @@ class Failure:
 def blame(error: Exception) -> str:
     """Marks what this host lacked (disk, memory, files): such a failure is no pure function of the slot."""
     return messages.HOST_FAILURE if isinstance(error, OSError | MemoryError) else ""
-
-
-def evaluation_limit(config: RunConfig, spec: EnvironmentSpec) -> int:
-    """Steps of an evaluation episode: the option, else the environment's own limit, else 10,000."""
-    return config.eval_step_limit or spec.step_limit or DEFAULT_LIMIT
 
 
 class Evaluator:

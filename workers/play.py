@@ -218,10 +218,9 @@ def refuse_other_spaces(checkpoint: Checkpoint, spec: EnvironmentSpec) -> None:
 
 def player(checkpoint: Checkpoint, spec: EnvironmentSpec, world: World) -> Callable[[int], Episode]:
     """Seed -> episode, with the very functions and in the very arithmetic of a worker's evaluation."""
-    from es_queue.episode_rules import evaluation_rules
+    from es_queue.episode_rules import evaluation_limit, evaluation_rules
     from es_queue.policies import make_policy
     from es_queue.policies.actions import ActionMap
-    from workers.evaluate import evaluation_limit
     from workers.rollout import Watch, actor, play
 
     config, saved = checkpoint.config, checkpoint.policy

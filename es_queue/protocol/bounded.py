@@ -1,33 +1,121 @@
 """Reading what others write only after Redis has said how large it is: nobody's memory is theirs to fill.
 
-It may grow between the question and the reading; then the next look refuses it.
+It may grow between the question and the reading; then the next look refuses it. A key of another type is as good as missing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from redis.exceptions import DataError, ResponseError
+
+from es_queue.errors import DecodeError
+from es_queue.protocol.messages import WORKER_ID, Block
+
 MAX_LIST = 4 * 2**20  # bytes in Redis; a hundred of the largest requests take 0.8 MB
-MAX_HASH = 2**16
+MAX_HASH = 2**13
+MAX_HASHES = 32 * 2**20  # all of a run's workers together
+MAX_COUNTS = 2**28
+MAX_WORKERS, MAX_WORKERS_SET = 20_000, 16 * 2**20  # as the scripts have it
+MAX_QUEUE = 32 * 2**20  # half a million jobs of RQ
+MAX_REGISTRY, MAX_REGISTERED = 16 * 2**20, 50_000
+LONGEST_FIELD = 2**15  # a hundred names in quarantine
 
 
-def elements(client: Any, key: str, start: int, stop: int) -> list[bytes] | None:
-    """LRANGE; None for a list that is larger than any of ours."""
-    if (client.memory_usage(key, samples=0) or 0) > MAX_LIST:  # twice: yes
+def size_of(client: Any, key: str) -> int:
+    """Bytes that a key takes in Redis; 0 where it is missing."""
+    return int(client.memory_usage(key, samples=0) or 0)  # twice: yes
+
+
+def typed(client: Any, key: str, kind: bytes, most: int) -> bool:
+    """Whether a key is of that type, and no larger."""
+    return client.type(key) == kind and size_of(client, key) <= most  # twice: yes
+
+
+def _unless_of_another_type(read: Callable[[], Any]) -> Any:
+    try:
+        return read()
+    except ResponseError as error:
+        if str(error).startswith("WRONGTYPE"):
+            return None
+        raise
+
+
+def elements(client: Any, key: str, start: int, stop: int, most: int = MAX_LIST) -> list[bytes] | None:
+    """LRANGE; None for what is no list, or a larger one than any of ours."""
+    if size_of(client, key) > most:
         return None
-    found: list[bytes] = client.lrange(key, start, stop)  # twice: yes
+    found: list[bytes] | None = _unless_of_another_type(lambda: client.lrange(key, start, stop))  # twice: yes
+    return found
+
+
+def field(client: Any, key: str, name: str, most: int = LONGEST_FIELD) -> bytes | None:
+    """A hash's field; None where it is missing, or longer than any of ours."""
+    found: bytes | None = client.hget(key, name) if 0 < client.hstrlen(key, name) <= most else None  # twice: yes
     return found
 
 
 def hashes(client: Any, names: Sequence[str]) -> list[dict[bytes, bytes]]:
-    """HGETALL of each; empty for one that is missing, or larger than any of ours."""
+    """HGETALL of each; empty for one that is missing or no hash, larger than any of ours, or beyond what all may take."""
     sizes, found = client.pipeline(transaction=False), client.pipeline(transaction=False)
     for name in names:
         sizes.memory_usage(name, samples=0)  # twice: yes
-    kept = [(size or 0) <= MAX_HASH for size in sizes.execute()]
+    taken, kept = 0, []
+    for size in sizes.execute() if names else []:
+        fits = 0 < (size or 0) <= MAX_HASH and taken + size <= MAX_HASHES
+        taken += size if fits else 0
+        kept.append(fits)
     for name, keep in zip(names, kept, strict=True):
         if keep:
             found.hgetall(name)  # twice: yes
-    read = iter(found.execute())
-    return [next(read) if keep else {} for keep in kept]
+    read = iter(found.execute(raise_on_error=False))
+    abouts = [next(read) if keep else {} for keep in kept]
+    return [about if isinstance(about, dict) else {} for about in abouts]
+
+
+def counts(client: Any, key: str) -> dict[bytes, bytes]:
+    """HGETALL of counts of slots; empty for what is no hash, or a larger one than any of ours."""
+    found: dict[bytes, bytes] = client.hgetall(key) if typed(client, key, b"hash", MAX_COUNTS) else {}  # twice: yes
+    return found
+
+
+def workers(client: Any, key: str) -> list[str]:
+    """The ids in a run's set of workers, sorted; none where there are more than can be, until reconcile has cleared it."""
+    count = _unless_of_another_type(lambda: client.scard(key))  # twice: yes
+    if not 0 < (count or 0) <= MAX_WORKERS or size_of(client, key) > MAX_WORKERS_SET:
+        return []
+    names = [name.decode("ascii", "replace") for name in client.smembers(key)]  # twice: yes
+    return sorted(name for name in names if WORKER_ID.fullmatch(name))
+
+
+def blocks(entries: Iterable[bytes]) -> tuple[Block, ...]:
+    """The entries that are blocks."""
+    found = []
+    for entry in entries:
+        try:
+            found.append(Block.decode(entry))
+        except DecodeError:
+            continue
+    return tuple(found)
+
+
+# --- RQ's own keys, which every worker may write
+
+
+def queued(client: Any, key: str, start: int, stop: int) -> list[bytes]:
+    """LRANGE of a queue. Raises DataError for what is no list, or so large that no memory is made for it."""
+    found = elements(client, key, start, stop, MAX_QUEUE)
+    if found is None:
+        raise DataError(f"{key} is no queue, or takes more than {MAX_QUEUE >> 20} MiB: empty it, or use --queue with another")
+    return found
+
+
+def check_registry(client: Any, key: str) -> None:
+    """Raises DataError for a registry of RQ that is none, or too large to be read.
+
+    More jobs than that are not even measured: that would take the server longer than they are worth.
+    """
+    count = _unless_of_another_type(lambda: client.zcard(key))  # twice: yes
+    if count is None or count > MAX_REGISTERED or size_of(client, key) > MAX_REGISTRY:
+        raise DataError(f"{key} is no registry of RQ, or has more than {MAX_REGISTERED} jobs or {MAX_REGISTRY >> 20} MiB: empty it")

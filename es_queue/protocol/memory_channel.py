@@ -19,7 +19,7 @@ from es_queue.protocol.channel import (
     Stored,
     WorkerChannel,
 )
-from es_queue.protocol.messages import Block, token_number
+from es_queue.protocol.messages import WORKER_ID, Block, token_number
 
 
 @dataclass
@@ -148,6 +148,7 @@ class MemoryMasterChannel(MasterChannel):
         server = self.server
         claims: dict[str, list[str]] = {}
         dead = []
+        server.workers -= {worker for worker in server.workers if not WORKER_ID.fullmatch(worker)}
         for worker in sorted(server.workers):
             if worker in owed.dismissed and server.alive(worker):
                 server.claims.pop(worker, None)
@@ -210,7 +211,10 @@ class MemoryMasterChannel(MasterChannel):
 
     def workers(self) -> dict[str, dict[str, str]]:
         with self.server.changed:
-            return {name: dict(about) for name, (about, _) in self.server.lives.items() if self.server.alive(name)}
+            return {name: dict(about) for name, (about, _) in self.server.lives.items() if self._serves(name)}
+
+    def _serves(self, name: str) -> bool:
+        return name in self.server.workers and WORKER_ID.fullmatch(name) is not None and self.server.alive(name)
 
     def deaths(self) -> dict[tuple[str, int], int]:
         parts = [(name.split(" "), count) for name, count in self.server.attempts.items()]

@@ -38,7 +38,8 @@ MAX_CHECKPOINT = 2**31
 ERRORS_KEPT = 200
 RUNS_LOOKED_AT = 500
 REQUESTS_READ = 100
-LONGEST_FIELD = 2**15  # a hundred names in quarantine
+CLAIMS_READ = 100
+
 
 def _flat(mapping: Mapping[str, Any]) -> list[Any]:
     return [part for pair in mapping.items() for part in pair]
@@ -54,21 +55,6 @@ def _text(data: bytes | None) -> str | None:
 
 def _texts(data: Mapping[bytes, bytes]) -> dict[str, str]:
     return {name.decode("utf-8", "replace"): value.decode("utf-8", "replace") for name, value in data.items()}
-
-
-def _field(client: Any, key: str, name: str) -> str | None:
-    """A hash's field; None where it is missing, or longer than any of ours."""
-    return _text(client.hget(key, name)) if 0 < client.hstrlen(key, name) <= LONGEST_FIELD else None
-
-
-def _blocks(entries: Iterable[bytes]) -> tuple[Block, ...]:
-    found = []
-    for entry in entries:
-        try:
-            found.append(Block.decode(entry))
-        except DecodeError:
-            continue
-    return tuple(found)
 
 
 class RedisMasterChannel(MasterChannel):
@@ -123,7 +109,7 @@ class RedisMasterChannel(MasterChannel):
         return self.again(read)  # twice: yes
 
     def shown(self, name: str) -> str | None:
-        return self.again(partial(_field, self._client, self.keys.progress, name))  # twice: yes
+        return _text(self.again(partial(bounded.field, self._client, self.keys.progress, name)))  # twice: yes
 
     def stage(self, publication: str, parameters: bytes) -> None:
         self.again(lambda: self._client.set(self.keys.parameters(publication), parameters, ex=STAGED_SECONDS))  # twice: yes
@@ -154,8 +140,8 @@ class RedisMasterChannel(MasterChannel):
         if found is None:
             return None
         count, todo, claims, dead, late = found
-        held = {str(_text(worker)): _blocks(entries) for worker, entries in claims}
-        return Reconciled(count, todo, held, [(str(_text(worker)), _blocks(entries)) for worker, entries in dead], late)
+        held = {str(_text(worker)): bounded.blocks(entries) for worker, entries in claims}
+        return Reconciled(count, todo, held, [(str(_text(worker)), bounded.blocks(entries)) for worker, entries in dead], late)
 
     def renew(self, token: str, holder: str, lease: float, progress: Mapping[str, str], refused: Mapping[str, int]) -> Stored:
         own = self.keys
@@ -197,7 +183,7 @@ class RedisMasterChannel(MasterChannel):
 
     def workers(self) -> dict[str, dict[str, str]]:
         def read() -> dict[str, dict[str, str]]:
-            names = sorted({name.decode("utf-8", "replace") for name in self._client.smembers(self.keys.workers)})
+            names = bounded.workers(self._client, self.keys.workers)
             abouts = bounded.hashes(self._client, [self.keys.worker(name) for name in names])
             return {name: _texts(about) for name, about in zip(names, abouts, strict=True) if about}
 
@@ -205,7 +191,7 @@ class RedisMasterChannel(MasterChannel):
 
     def deaths(self) -> dict[tuple[str, int], int]:
         found: dict[tuple[str, int], int] = {}
-        for name, count in self.again(lambda: self._client.hgetall(self.keys.attempts)).items():  # twice: yes
+        for name, count in self.again(lambda: bounded.counts(self._client, self.keys.attempts)).items():  # twice: yes
             kind, _, rest = name.decode("ascii", "replace").partition(" ")
             slot, _, what = rest.partition(" ")
             if what == "deaths" and is_count(slot) and is_count(count.decode("ascii", "replace")):
@@ -282,7 +268,7 @@ class RedisWorkerChannel(WorkerChannel):
         return found or None
 
     def shown(self, name: str) -> str | None:
-        return self.again(partial(_field, self._client, self.keys.progress, name))  # twice: yes
+        return _text(self.again(partial(bounded.field, self._client, self.keys.progress, name)))  # twice: yes
 
     def task(self) -> bytes | None:
         found: bytes = self.again(lambda: self._client.getrange(self.keys.task, 0, MAX_TASK))  # twice: yes
@@ -300,10 +286,13 @@ class RedisWorkerChannel(WorkerChannel):
         def write() -> None:
             pipeline = self._client.pipeline(transaction=True)
             pipeline.hset(self._life, mapping=dict(about)).pexpire(self._life, int(ttl * 1000))
-            # A worker that slept through the run's end must not leave a set that stays for ever.
-            pipeline.sadd(self.keys.workers, self.worker).expire(self.keys.workers, keys.RUN_SECONDS).execute()
+            self._enrol(pipeline).execute()
 
         self.again(write)  # twice: yes
+
+    def _enrol(self, pipeline: Any) -> Any:
+        # A worker that slept through the run's end must not leave a set that stays for ever.
+        return pipeline.sadd(self.keys.workers, self.worker).expire(self.keys.workers, keys.RUN_SECONDS)
 
     def beat(self, about: Mapping[str, str], ttl: float) -> None:
         if not self.again(lambda: self._client.pexpire(self._life, int(ttl * 1000))):  # twice: yes
@@ -313,7 +302,8 @@ class RedisWorkerChannel(WorkerChannel):
 
         def write() -> None:
             pipeline = self._client.pipeline(transaction=True)
-            pipeline.hset(self._life, mapping=dict(about)).pexpire(self._life, int(ttl * 1000)).execute()
+            pipeline.hset(self._life, mapping=dict(about)).pexpire(self._life, int(ttl * 1000))
+            self._enrol(pipeline).execute()  # the set may be gone by now: others may let it expire
 
         try:
             write()  # twice: yes, but not worth it
@@ -334,7 +324,7 @@ class RedisWorkerChannel(WorkerChannel):
 
     def claimed(self) -> list[Block]:
         found = []
-        for entry in self.again(lambda: self._client.lrange(self._mine, 0, -1)):  # twice: yes
+        for entry in self.again(lambda: self._client.lrange(self._mine, 0, CLAIMS_READ - 1)):  # twice: yes
             try:
                 found.append(Block.decode(entry))
             except DecodeError:
@@ -343,7 +333,8 @@ class RedisWorkerChannel(WorkerChannel):
 
     def claim(self, wait: float) -> Block | None:
         try:
-            # Twice: NO. A wait of 0 would be for ever.
+            # Twice: NO. A wait of 0 would be for ever. How long an entry is nobody can know before: no more than
+            # the server lets any client send (proto-max-bulk-len in docker/redis.conf).
             entry = self._client.blmove(self.keys.todo, self._mine, max(wait, 0.001), "LEFT", "RIGHT")
         except redis.exceptions.RedisError as error:
             if not is_outage(error):

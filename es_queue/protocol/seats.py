@@ -6,6 +6,7 @@ RQ's ``unique=True``, which needs scripting rights, is not used.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from typing import Any
 
@@ -14,20 +15,24 @@ from redis.backoff import AbstractBackoff
 from redis.retry import Retry
 from rq import Queue
 
-from es_queue.protocol import keys
-from es_queue.protocol.connection import OUTAGES, client_like
+from es_queue.protocol import bounded, keys
+from es_queue.protocol.connection import OUTAGES, client_like, is_outage
 
 SEAT_FUNCTION = "workers.seat.take"
 FAILURE_SECONDS = 3600
+MOST_SEATS = 10**12 - 1  # as a seat's id has it
 LOOK_AT = 500  # seats are looked for among this many waiting jobs at each end of the queue
 
 
 def open_ids(client: redis.Redis, queue: str) -> list[str]:
-    """The waiting jobs of a queue that are seats, of whatever run, in order; behind many other jobs they stand at the tail."""
-    reply: Any = client.lrange(keys.rq_queue(queue), 0, LOOK_AT - 1)
+    """The waiting jobs of a queue that are seats, of whatever run, in order; behind many other jobs they stand at the tail.
+
+    Raises redis-py's DataError where the queue is too large to be read: its entries may be of any length.
+    """
+    reply = bounded.queued(client, keys.rq_queue(queue), 0, LOOK_AT - 1)
     if len(reply) == LOOK_AT:
-        tail: Any = client.lrange(keys.rq_queue(queue), -LOOK_AT, -1)
-        reply = dict.fromkeys([*reply, *tail])
+        tail = bounded.queued(client, keys.rq_queue(queue), -LOOK_AT, -1)
+        reply = list(dict.fromkeys([*reply, *tail]))
     names = [name.decode("ascii", "replace") for name in reply]
     return [name for name in names if keys.SEAT_ID.fullmatch(name)]
 
@@ -41,7 +46,7 @@ def standing(client: redis.Redis, run: str) -> tuple[str | None, bool]:
     """(the run's state, whether a master holds its lease). The state of a run whose master died says running for ever."""
     own = keys.RunKeys(run)
     pipeline: Any = client.pipeline(transaction=False)
-    state, led = pipeline.hget(own.progress, "state").exists(own.master).execute()
+    state, led = pipeline.hget(own.progress, "state").exists(own.master).execute()  # which no worker may write
     return (None if state is None else state.decode("utf-8", "replace")), bool(led)
 
 
@@ -66,16 +71,30 @@ def open_seats(client: redis.Redis, queue: str, run: str, nonce: str, want: int,
         return 0
     target = Queue(queue, connection=client)
     for _ in range(missing):
-        number: Any = client.incr(keys.RunKeys(run).seatno)
+        number = _next_number(client, keys.RunKeys(run).seatno)
         target.enqueue_call(
             SEAT_FUNCTION,
-            job_id=keys.seat_id(run, nonce, int(number)),
+            job_id=keys.seat_id(run, nonce, number),
             timeout=timeout,
             result_ttl=0,
             failure_ttl=FAILURE_SECONDS,
             description=f"es-queue: seat {number} of run {run}",
         )
     return missing
+
+
+def _next_number(client: redis.Redis, counter: str) -> int:
+    """The next seat's number; where somebody has counted to where no seat's id is, counting begins somewhere else."""
+    try:
+        number: Any = client.incr(counter)
+        if 0 < number <= MOST_SEATS:
+            return int(number)
+    except redis.exceptions.ResponseError as error:  # no number, or the largest there is
+        if is_outage(error):
+            raise
+    fresh = secrets.randbelow(MOST_SEATS // 2) + 1
+    client.set(counter, fresh, ex=keys.RUN_SECONDS)
+    return fresh
 
 
 def close_seats(client: redis.Redis, queue: str, run: str) -> int:

@@ -11,6 +11,8 @@ import rq
 #: What it adds to each return and fitness; and the fraction of a fingerprint that it changes, for a worker of other arithmetic.
 TOO_MUCH = 1000.0
 OTHER = "ES_QUEUE_TEST_OTHER_NUMERICS"
+#: How often it sends each answer: somebody who plays a slot again is to be the last of many to be heard.
+REPEAT = "ES_QUEUE_TEST_REPEAT"
 
 
 class Worker(rq.Worker):
@@ -21,6 +23,7 @@ class Worker(rq.Worker):
 
         fix_numeric_environment()  # before numpy is loaded, as the seat does
         corrupt(strange=bool(os.environ.get(OTHER)))
+        repeat(int(os.environ.get(REPEAT, "1")))
         super().main_work_horse(job, queue)
 
 
@@ -40,3 +43,20 @@ def corrupt(*, strange: bool) -> None:
         join.fingerprint = lambda *arguments: own(*arguments)[::-1]
     else:
         Evaluator._slot = lie  # type: ignore[method-assign]
+
+
+def repeat(times: int) -> None:
+    """Each answer so many times, all at once."""
+    from es_queue.protocol.redis_channel import RedisWorkerChannel
+
+    once = RedisWorkerChannel.answer
+
+    def answer(self: RedisWorkerChannel, block: Any, payload: bytes) -> bool:
+        client: Any = self._client
+        pipeline = client.pipeline(transaction=True)
+        for _ in range(times - 1):
+            pipeline.xadd(self.keys.results(block.publication), {"answer": payload}, nomkstream=True)
+        pipeline.execute()
+        return once(self, block, payload)
+
+    RedisWorkerChannel.answer = answer  # type: ignore[method-assign]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import redis
 
-from tests.abuse.lying import OTHER
+from tests.abuse.lying import OTHER, REPEAT
 from tests.integration.processes import Master, Processes, Seen, Started, quiet_digest, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,9 +25,9 @@ def lying(processes: Processes, url: str, name: str = "liar", **environment: str
     return processes.worker(url, "--name", name, "-w", "tests.abuse.lying.Worker", "--path", ROOT, **environment)
 
 
-def among_three(processes: Processes, url: str, seen: Seen, *, strange: bool = False) -> list[Started]:
+def among_three(processes: Processes, url: str, seen: Seen, **environment: str) -> list[Started]:
     """Three honest workers and one that is not, all of them with a seat."""
-    crowd = [lying(processes, url, **({OTHER: "1"} if strange else {})), *(processes.worker(url, "--name", f"honest-{number}") for number in range(3))]
+    crowd = [lying(processes, url, **environment), *(processes.worker(url, "--name", f"honest-{number}") for number in range(3))]
     for one in crowd:
         seen.joined(one)
     return crowd
@@ -47,10 +47,13 @@ def patient(start_master: Callable[..., Master]) -> Callable[..., Master]:
     return start
 
 
-def test_where_every_slot_is_audited_a_liar_moves_no_bit(valkey_url: str, redis_client: redis.Redis, patient: Callable[..., Master], processes: Processes) -> None:
+@pytest.mark.parametrize("times", [1, 20], ids=["said once", "repeated"])
+def test_where_every_slot_is_audited_a_liar_moves_no_bit(
+    valkey_url: str, redis_client: redis.Redis, patient: Callable[..., Master], processes: Processes, times: int
+) -> None:
     seen = Seen(redis_client, "court")
     run = patient("court", audit=1.0, generations=400)
-    among_three(processes, valkey_url, seen)
+    among_three(processes, valkey_url, seen, **{REPEAT: str(times)})
     wait_for(lambda: quarantined(seen), "the liar is found")
     assert quarantined(seen) == ["liar"]
     found = seen.generation()
@@ -108,7 +111,7 @@ def test_without_strict_other_arithmetic_is_called_a_mixed_fleet_and_is_no_liar(
 ) -> None:
     seen = Seen(redis_client, "mixed")
     run = patient("mixed", audit=1.0, generations=400)
-    among_three(processes, valkey_url, seen, strange=True)
+    among_three(processes, valkey_url, seen, **{OTHER: "1"})
     wait_for(lambda: any("mixed fleet" in one for one in run.heard.notes), "the fleet is called mixed")
     generation = seen.generation()
     wait_for(seen.reached(generation + 10), "learning goes on")

@@ -142,7 +142,7 @@ def test_a_blocked_read_outlives_the_servers_change_of_role(redis_place: RedisPl
     assert channel.outages >= 1
 
 
-def test_keys_of_another_type_are_said_in_one_sentence(redis_place: RedisPlace) -> None:
+def test_keys_of_another_type_that_no_worker_may_write_are_said_in_one_sentence(redis_place: RedisPlace) -> None:
     master = redis_place.publish(P0, block(0, 4))
     for name in ("workers", f"results:{P0}", "attempts"):
         redis_place.client.delete(f"es:{RUN}:{name}")

@@ -10,7 +10,7 @@ from es_queue.protocol.memory_channel import MemoryServer
 from tests.model.actors import new_master, new_worker
 from tests.model.world import KINDS_OF_FAULT, WORKER_FAULTS, Rules, World
 
-WHOLE, COLLECTOR = Rules(), Rules(collector=True)
+WHOLE, COLLECTOR, AUDITED = Rules(), Rules(collector=True), Rules(collector=True, audit=1.0)
 NO_OWN_CLAIMS = Rules(own_claims=False, failures=False, faults=WORKER_FAULTS)
 NO_RECONCILE = Rules(reconcile=False, failures=False)
 
@@ -18,7 +18,7 @@ NO_RECONCILE = Rules(reconcile=False, failures=False)
 HANG_WITHOUT_OWN_CLAIMS = (0, 5, 12)
 HANG_WITHOUT_RECONCILE = (15, 21, 30)
 
-both_masters = pytest.mark.parametrize("rules", [WHOLE, COLLECTOR], ids=["bare rules", "collector"])
+all_masters = pytest.mark.parametrize("rules", [WHOLE, COLLECTOR, AUDITED], ids=["bare rules", "collector", "audited"])
 
 
 def outcome(seed: int, rules: Rules, **more: int) -> str:
@@ -41,7 +41,7 @@ def hung(seeds: range, rules: Rules) -> list[int]:
     return [seed for seed in seeds if outcome(seed, rules) == "hung"]
 
 
-@both_masters
+@all_masters
 def test_every_schedule_ends_right_and_every_fault_was_among_them(rules: Rules) -> None:
     seen: Counter[str] = Counter()
     assert not_right(range(160), rules, seen) == []
@@ -50,12 +50,12 @@ def test_every_schedule_ends_right_and_every_fault_was_among_them(rules: Rules) 
 
 
 @pytest.mark.slow
-@both_masters
+@all_masters
 def test_many_more_schedules_end_right(rules: Rules) -> None:
     assert not_right(range(1000, 4000), rules, Counter()) == []
 
 
-@both_masters
+@all_masters
 def test_a_schedule_repeats_itself(rules: Rules) -> None:
     def told(seed: int) -> tuple[str, int, Counter[str]]:
         world = World(seed, rules)
@@ -85,7 +85,7 @@ def test_without_the_publications_name_foreign_values_would_be_offered() -> None
     assert not_right(range(20), Rules(publication=False), Counter())
 
 
-@both_masters
+@all_masters
 def test_without_the_fence_a_replaced_master_would_be_heard(rules: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MemoryServer, "fence", lambda server, token: setattr(server, "epoch", token))
     found = not_right(range(20), rules, Counter())

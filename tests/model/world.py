@@ -42,7 +42,8 @@ WORKER_FAULTS = ("kill worker", "pause worker", "suspect")
 class Rules:
     """publication: rule 2, a worker works only with the parameters that its block names; own_claims: rule 5, look at
     one's own claims first and never send a claim twice; reconcile: rule 8; failures: episodes raise now and then;
-    collector: masters are the real Collector, which also copies overdue blocks, instead of the bare rules.
+    collector: masters are the real Collector, which also copies overdue blocks, instead of the bare rules;
+    audit: the fraction of the slots that the Collector has played again.
     """
 
     publication: bool = True
@@ -50,6 +51,7 @@ class Rules:
     reconcile: bool = True
     failures: bool = True
     collector: bool = False
+    audit: float = 0.0
     faults: tuple[str, ...] = KINDS_OF_FAULT
 
 

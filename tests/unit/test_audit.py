@@ -63,14 +63,75 @@ def test_only_the_sampled_fraction_is_asked_again_and_only_where_somebody_else_c
         assert (SLOT in court.audit.open) is expected
 
 
-def test_the_same_worker_again_says_nothing_and_is_not_asked_for_ever() -> None:
+def test_the_same_worker_again_says_nothing_however_often_it_repeats_itself_and_its_result_does_not_stand() -> None:
     court = Court("a", "b")
     court.audit.taken(SLOT, "a", LIE)
-    for _ in range(TRIES - 1):
-        assert court.audit.heard(SLOT, "a", LIE, "a", LIE) is None
-    assert SLOT in court.audit.open
-    court.audit.heard(SLOT, "a", LIE, "a", LIE)
+    for look in range(1, TRIES + 1):
+        assert SLOT in court.audit.open
+        for _ in range(100):
+            assert court.audit.heard(SLOT, "a", LIE, "a", LIE) is None
+        assert court.audit.review() == ([SLOT] if look == TRIES else [])
     assert SLOT not in court.audit.open and court.audit.disputed == 0
+
+
+def test_two_that_differ_are_not_let_off_by_repeating_themselves() -> None:
+    court = Court("a", "b", "c")
+    court.audit.taken(SLOT, "a", LIE)
+    court.audit.heard(SLOT, "b", HONEST, "a", LIE)
+    for _ in range(2 * TRIES):
+        court.audit.heard(SLOT, "a", LIE, "a", LIE)
+        assert court.audit.review() == []
+    verdict = court.audit.heard(SLOT, "c", HONEST, "a", LIE)
+    assert verdict is not None and verdict.wrong == {identity("a")}
+
+
+def several(court: Court, **hosts: str) -> None:
+    """Workers by host: ``a1="a"`` is the worker a1 on host a."""
+    court.fleet.look({name: {"host": host, "rq_name": name, "numerics": ONE} for name, host in hosts.items()})
+
+
+def test_the_workers_of_one_machine_do_not_outvote_another_machine() -> None:
+    court = Court()
+    several(court, bad1="bad", bad2="bad", good="good")
+    court.audit.taken(SLOT, "bad1", LIE)
+    assert court.audit.heard(SLOT, "bad2", LIE, "bad1", LIE) is None
+    assert court.audit.heard(SLOT, "good", HONEST, "bad1", LIE) is None
+    court.audit.review()
+    assert court.audit.undecided and "on another host" in court.notes[0], "two hosts against each other"
+    several(court, bad1="bad", bad2="bad", good="good", third="third")
+    court.audit.taken(SLOT, "bad1", LIE)
+    for name, told, verdict in (("bad2", LIE, None), ("good", HONEST, None), ("third", HONEST, {Identity("bad", "bad1"), Identity("bad", "bad2")})):
+        found = court.audit.heard(SLOT, name, told, "bad1", LIE)
+        assert (found and found.wrong) == verdict
+
+
+def test_a_liar_on_a_machine_of_honest_workers_is_told_from_them() -> None:
+    court = Court()
+    several(court, liar="one", a="one", b="two")
+    court.audit.taken(SLOT, "liar", LIE)
+    assert court.audit.heard(SLOT, "b", HONEST, "liar", LIE) is None
+    verdict = court.audit.heard(SLOT, "a", HONEST, "liar", LIE)
+    assert verdict is not None and verdict.wrong == {Identity("one", "liar")}
+
+
+def test_the_agreement_of_one_machine_is_enough_when_no_other_can_say() -> None:
+    court = Court()
+    several(court, a1="a", a2="a", b="b")
+    court.audit.taken(SLOT, "a1", HONEST)
+    assert court.audit.heard(SLOT, "a2", HONEST, "a1", HONEST) is None and SLOT in court.audit.open
+    several(court, a1="a", a2="a")
+    court.audit.review()
+    assert court.audit.open == {} and court.audit.checked == 1 and not court.audit.undecided
+
+
+def test_what_somebody_in_quarantine_said_has_no_weight() -> None:
+    court = Court("a", "liar", "c")
+    court.audit.taken(SLOT, "a", HONEST)
+    court.audit.heard(SLOT, "liar", LIE, "a", HONEST)
+    court.audit.forget(identity("liar"))
+    assert court.audit.open[SLOT].opinions == {identity("a"): HONEST}
+    court.audit.forget(identity("a"))
+    assert court.audit.open == {}
 
 
 def test_results_of_other_arithmetic_are_not_held_against_each_other() -> None:
@@ -95,7 +156,7 @@ def test_a_difference_that_nobody_can_decide_is_said_and_bits_are_not_promised()
     court.audit.review()
     assert court.audit.open == {} and court.audit.undecided and court.audit.disputed == 1
     assert court.notes == [
-        "audit: w on a and w on b gave different results for train slot 3, and there is no third worker of equal arithmetic to say who is wrong; "
+        "audit: w on a and w on b gave different results for train slot 3, and there is no third worker of equal arithmetic, on another host where there are several, to say who is wrong; "
         "the first one counts, and bits are not promised"
     ]
 
@@ -191,7 +252,8 @@ def test_a_question_at_which_the_others_only_fail_does_not_stay_open_for_ever() 
         payload = Answer(bench.ledger.publication, TRAIN, "b-1-abcdef", 0.1, (), ((0, f"attempt {number}"),)).encode()
         channels["b"].answer(Block(bench.ledger.publication, TRAIN, 0, 1), payload)
         bench.collector.read(bench.ledger, 0.0)
-    assert (TRAIN, 0) not in bench.collector.audit.open
+        bench.tick()
+    assert (TRAIN, 0) not in bench.collector.audit.open and 0 not in bench.ledger.results[TRAIN], "its result does not stand either"
 
 
 def test_a_liars_reports_of_failures_are_taken_back() -> None:

@@ -175,6 +175,13 @@ def judged(learner: Learner, state: RunState, mean: float, confirm: float | None
     return learner.judged(state, done_of([], evaluation=figures_of([mean]), confirmation=confirmation))
 
 
+def test_an_evaluation_that_was_taken_back_is_not_confirmed_by_what_it_had_asked_for() -> None:
+    """A liar's evaluation passed, the confirming episodes were played, and then it was evaluated again."""
+    setup = setup_of(target_reward="100")
+    after = judged(setup.learner, setup.start(), 11.0, 101.0)
+    assert after.best is not None and not after.best.confirmed
+
+
 def later(state: RunState) -> RunState:
     parameters = state.strategy["parameters"] + np.float32(1)
     return replace(state, generation=state.generation + 1, strategy={"parameters": parameters})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import struct
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from es_queue.config import RunConfig
 from es_queue.errors import EnvironmentFailure
 from es_queue.protocol.messages import CENTRE, EVAL, TRAIN, Answer, Block, EpisodeMoments, SlotResult
 from master.collect import DEATHS, FAILURES, MOST_FAILURES, Expectations, Ledger, blocks_of, ranges
+from master.fleet import Fleet
 from master.recoveries import WORKER_DIED
 
 PUBLICATION, OTHER = "4.2-0000000a", "5.2-0000000a"
@@ -313,3 +315,40 @@ def test_failures_that_do_not_count_are_counted_as_refused_and_not_remembered() 
     remembered = len(book._reports)
     assert not any(book.accept(failed(0, attempt=attempt)) for attempt in range(1, 50))
     assert book.refused == {"duplicate": 1, "late-failure": 49} and len(book._reports) == remembered
+
+
+LIMITED = Expectations(CONFIG, 4, 100, 2, OBSERVED, {TRAIN: 12, CENTRE: 1, EVAL: 5}, (10, 20))
+
+
+@pytest.mark.parametrize(("kind", "most"), [(TRAIN, 10), (CENTRE, 10), (EVAL, 20)])
+def test_no_episode_is_longer_than_its_limit(kind: str, most: int) -> None:
+    at = PLAIN[0] if kind == TRAIN else 0
+    fitting = result(at, kind)
+    count = len(fitting.steps)
+    assert LIMITED.accepts(kind, dataclasses.replace(fitting, steps=(most,) * count)) == ""
+    assert LIMITED.accepts(kind, dataclasses.replace(fitting, steps=(most + 1,) * count)) == "wrong-length"
+
+
+@pytest.mark.parametrize(("mean", "m2"), [(1e150, 0.0), (-3.5e38, 0.0), (0.0, 1e78), (0.0, -1e78)])
+def test_moments_that_no_float32_observation_has_are_refused(mean: float, m2: float) -> None:
+    """Statistics of them would not be finite as float32, and a task that is not finite stops every worker."""
+    def moments(mean: float, m2: float) -> tuple[EpisodeMoments, ...]:
+        one = EpisodeMoments(1, struct.pack("<d", mean) * OBSERVED, struct.pack("<d", m2) * OBSERVED)
+        return (one,) * len(result(SAMPLED[0]).moments)
+
+    assert EXPECTATIONS.accepts(TRAIN, result(SAMPLED[0], moments=moments(3.4e38, 1e76))) == ""
+    assert EXPECTATIONS.accepts(TRAIN, result(SAMPLED[0], moments=moments(mean, m2))) == "wrong-moments"
+
+
+def test_reports_of_failures_count_by_worker_whatever_ids_it_invents() -> None:
+    book = ledger()
+    known: dict[str, dict[str, str]] = {worker(number): {"host": "one", "rq_name": "w"} for number in (1, 2)}
+    book.fleet = Fleet(lambda text: None, lambda: known)
+    book.fleet.look(known)
+    for number, by in enumerate((1, 2, 1, 7, 8, 9)):
+        book.accept(failed(PLAIN[0], by=by, attempt=number), live=2)
+    assert book.hopeless == set() and book.refused == {"unknown-worker": 3}
+    known[worker(3)] = {"host": "two", "rq_name": "w"}
+    book.fleet.look(known)
+    book.accept(failed(PLAIN[0], by=3, attempt=9), live=2)
+    assert book.hopeless == {(TRAIN, PLAIN[0])}

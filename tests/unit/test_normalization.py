@@ -171,3 +171,9 @@ def test_a_checkpoint_brings_back_every_bit():
         again = RunningMoments.from_arrays(arrays)
     assert again.count == running.count
     assert (again.mean.tobytes(), again.m2.tobytes()) == (running.mean.tobytes(), running.m2.tobytes())
+
+
+def test_statistics_are_finite_in_float32_whatever_was_merged():
+    running = RunningMoments.empty(2).merge(Moments(3, np.array([1e150, -1e39]), np.array([1e300, 0.0])))
+    frozen = running.frozen(5.0)
+    assert np.isfinite(frozen.mean).all() and np.isfinite(frozen.std).all()

@@ -48,6 +48,7 @@ class Client:
         self.trouble: Exception | None = None
         self.hashes: dict[str, dict[str, bytes]] = {}
         self.traces: dict[str, bytes] = {}
+        self.sizes: dict[str, int] = {}
         self.numbers = 0
         self.away = False
 
@@ -63,6 +64,18 @@ class Client:
         assert key == "rq:failed:default"
         found = [name for name in self.failed if least <= self.scores.get(name, time.time() + FAILURE_SECONDS) <= most]
         return [name.encode() for name in found[start : start + num]]
+
+    def memory_usage(self, key: str, samples: int) -> int:
+        return self.sizes.get(key, 100)
+
+    def type(self, key: str) -> bytes:
+        return b"stream"
+
+    def zcard(self, key: str) -> int:
+        return len(self.failed)
+
+    def hstrlen(self, key: str, name: str) -> int:
+        return len(self.hashes.get(key, {}).get(name, b""))
 
     def hget(self, key: str, name: str) -> bytes | None:
         return self.hashes.get(key, {}).get(name)

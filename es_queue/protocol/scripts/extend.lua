@@ -3,7 +3,7 @@
 local publication, blocks = argument(), list()
 if redis.call('HGET', KEYS[2], 'publication') ~= publication then return 0 end
 local waiting, fresh = {}, {}
-for _, entry in ipairs(redis.call('LRANGE', KEYS[3], 0, -1)) do waiting[entry] = true end
+for _, entry in ipairs(entries(KEYS[3], 268435456, -1)) do waiting[entry] = true end
 for _, block in ipairs(blocks) do
   if not waiting[block] then fresh[#fresh + 1] = block end
 end

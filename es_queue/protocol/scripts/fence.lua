@@ -30,3 +30,47 @@ local function in_pieces(command, key, items)
     redis.call(command, key, unpack(items, first, math.min(first + 999, #items)))
   end
 end
+
+-- Who may only work may write any text into lists, hashes and sets of these names, and as many as the server has memory for.
+-- What is not of its type, or is larger than any of ours, goes: what it held is owed, and the living say again that they live.
+local LONGEST_BLOCK, MOST_WORKERS, WORKERS_BYTES = 120, 20000, 16777216
+
+-- A list's first entries, up to index last.
+local function entries(key, bytes, last)
+  local size = redis.call('MEMORY', 'USAGE', key, 'SAMPLES', 0)
+  if not size then return {} end
+  local found = size <= bytes and redis.pcall('LRANGE', key, 0, last) or { err = 'too large' }
+  if not found.err then return found end
+  redis.call('UNLINK', key)
+  return {}
+end
+
+local function is_worker(id)
+  if #id > 140 then return false end
+  local name, pid = string.match(id, '^([%w._-]+)%-(%d+)%-[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]$')
+  return name ~= nil and #name <= 120 and #pid <= 10
+end
+
+-- The set of workers without what is no worker's id.
+local function members(key)
+  local count = redis.pcall('SCARD', key)
+  local wrong = type(count) == 'table' or count > MOST_WORKERS
+  if not wrong and count > 0 then wrong = redis.call('MEMORY', 'USAGE', key, 'SAMPLES', 0) > WORKERS_BYTES end
+  if wrong then redis.call('UNLINK', key) end
+  local found = {}
+  for _, id in ipairs(not wrong and redis.call('SMEMBERS', key) or {}) do
+    if is_worker(id) then found[#found + 1] = id else redis.call('SREM', key, id) end
+  end
+  return found
+end
+
+-- Whether a results stream takes no more answers, or soon will not: whoever may answer may give an entry an id of the
+-- far future, and all later ids are higher.
+local function spoilt(key)
+  local about = redis.pcall('XINFO', 'STREAM', key)
+  local tomorrow = (tonumber(redis.call('TIME')[1]) + 86400) * 1000
+  for i = 1, #about - 1, 2 do
+    if about[i] == 'last-generated-id' then return tonumber(string.match(about[i + 1], '^%d+')) > tomorrow end
+  end
+  return true -- no stream
+end

@@ -8,7 +8,7 @@ redis.call('HSET', KEYS[2], unpack(progress))
 local stored = redis.call('HGET', KEYS[2], 'publication')
 if stored then redis.call('UNLINK', prefix .. 'results:' .. stored, prefix .. 'parameters:' .. stored) end
 redis.call('HDEL', KEYS[2], 'publication', 'give_way')
-for _, worker in ipairs(redis.call('SMEMBERS', KEYS[4])) do redis.call('UNLINK', prefix .. 'claims:' .. worker) end
+for _, worker in ipairs(members(KEYS[4])) do redis.call('UNLINK', prefix .. 'claims:' .. worker) end
 redis.call('UNLINK', KEYS[3], KEYS[4], KEYS[5], KEYS[7])
 for _, key in ipairs(lasting) do redis.call('EXPIRE', key, seconds) end
 return 1

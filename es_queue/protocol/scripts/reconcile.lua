@@ -7,7 +7,7 @@ local ranges, suspects, give_way, dismissed = list(), list(), list(), {}
 for _, worker in ipairs(list()) do dismissed[worker] = true end
 if redis.call('HGET', KEYS[2], 'publication') ~= publication then return false end
 
-local unanswered, owed, single = {}, {}, {}
+local unanswered, owed, single, total = {}, {}, {}, 0
 for i = 1, #ranges, 3 do
   local kind = ranges[i]
   unanswered[kind] = unanswered[kind] or {}
@@ -15,22 +15,31 @@ for i = 1, #ranges, 3 do
   for slot = tonumber(ranges[i + 1]), tonumber(ranges[i + 2]) - 1 do
     unanswered[kind][slot] = true
     owed[kind][slot] = true
+    total = total + 1
   end
 end
 for i = 1, #suspects, 2 do single[suspects[i] .. ' ' .. suspects[i + 1]] = true end
 
+local function parts(entry)
+  if #entry <= LONGEST_BLOCK then return string.match(entry, '^(%S+) (%a+) (%d+) (%d+)$') end
+end
 local function parse(entry)
-  local of, kind, start, stop = string.match(entry, '^(%S+) (%a+) (%d+) (%d+)$')
+  local of, kind, start, stop = parts(entry)
   if of ~= publication or not unanswered[kind] then return nil end
   start, stop = tonumber(start), tonumber(stop)
-  if stop - start > 4096 then return nil end
+  -- Past 2^53 a loop would never end.
+  if start >= stop or stop > 2147483648 or stop - start > 4096 then return nil end
   return kind, start, stop
 end
 
--- Crosses the block's slots off the owed ones; true when at least one of them is unanswered.
+-- Crosses the block's slots off the owed ones; true when at least one of them is unanswered. Blocks that somebody made up
+-- may name each slot a million times: after that many slots no block holds any.
+local left = 2 * total + 1048576
 local function cross_off(entry)
   local kind, start, stop = parse(entry)
   local wanted = false
+  left = left - ((stop or 0) - (start or 0))
+  if left < 0 then return false end
   for slot = start or 0, (stop or 0) - 1 do
     owed[kind][slot] = nil
     wanted = wanted or unanswered[kind][slot] == true
@@ -38,27 +47,60 @@ local function cross_off(entry)
   return wanted
 end
 
-for _, entry in ipairs(redis.call('LRANGE', KEYS[3], 0, -1)) do
-  if not cross_off(entry) then redis.call('LREM', KEYS[3], 1, entry) end
+local waiting, strange = {}, {}
+for _, entry in ipairs(entries(KEYS[3], 67108864 + 64 * total, -1)) do
+  local whose = cross_off(entry) and waiting or strange
+  whose[#whose + 1] = entry
+end
+if #strange > 100 then -- one by one they would take the square of their number
+  redis.call('UNLINK', KEYS[3])
+  in_pieces('RPUSH', KEYS[3], waiting)
+else
+  for _, entry in ipairs(strange) do redis.call('LREM', KEYS[3], 1, entry) end
+end
+
+-- What a worker holds, of which the master hears no more than can be: not what is no block.
+local room = 200000
+local function blocks_in(held)
+  local found = {}
+  for _, entry in ipairs(held) do
+    if room > 0 and parts(entry) then
+      found[#found + 1] = entry
+      room = room - 1
+    end
+  end
+  return found
+end
+
+-- Late answers as a worker counts them; 0 for what is no count.
+local function late_of(life)
+  local length = redis.pcall('HSTRLEN', life, 'late')
+  if type(length) == 'table' then
+    redis.call('UNLINK', life)
+  elseif length > 0 and length <= 12 then
+    return tonumber(string.match(redis.call('HGET', life, 'late'), '^%d+$') or '0')
+  end
+  return 0
 end
 
 local claims, dead, late = {}, {}, 0
-for _, worker in ipairs(redis.call('SMEMBERS', KEYS[4])) do
+for _, worker in ipairs(members(KEYS[4])) do
   local key, life = prefix .. 'claims:' .. worker, prefix .. 'worker:' .. worker
-  local held = redis.call('LRANGE', key, 0, -1)
+  local held = entries(key, 65536, 99)
   if dismissed[worker] and redis.call('EXISTS', life) == 1 then
     redis.call('UNLINK', key) -- it may live on and claim more: what it holds is owed all the same
   elseif grace or redis.call('EXISTS', life) == 1 then
-    late = late + (tonumber(redis.call('HGET', life, 'late') or '0') or 0)
-    claims[#claims + 1] = { worker, held }
+    late = late + late_of(life)
+    claims[#claims + 1] = { worker, blocks_in(held) }
     for _, entry in ipairs(held) do cross_off(entry) end
   else
-    dead[#dead + 1] = { worker, held }
+    dead[#dead + 1] = { worker, blocks_in(held) }
     redis.call('UNLINK', key)
     redis.call('SREM', KEYS[4], worker)
     local kind, start, stop = parse(held[1] or '')
+    left = left - ((stop or 0) - (start or 0))
     for slot = start or 0, (stop or 0) - 1 do
-      if unanswered[kind][slot] then redis.call('HINCRBY', KEYS[5], kind .. ' ' .. slot .. ' deaths', 1) end
+      if left >= 0 and unanswered[kind][slot] then redis.pcall('HINCRBY', KEYS[5], kind .. ' ' .. slot .. ' deaths', 1) end
     end
   end
 end
