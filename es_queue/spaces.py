@@ -46,7 +46,7 @@ class EnvironmentSpec:
     step_limit:       the environment's own limit in steps, None where it has none
     reward_threshold: the registered return at which the task counts as solved
     highest_reward:   the largest reward of one step where the environment declares it
-    backend:          "lean" or "stock", resolved
+    backend:          "lean", "envpool", "stock", or "any" where each host decides; never "auto"
     clean_reset:      whether one object may play many episodes without a trace of the former
     discrete_start:   smallest value of a discrete observation space, None where observations are arrays
     """

@@ -22,6 +22,8 @@ from master.requests import Requests
 from master.roll_call import RollCall
 
 BLOCK_SECONDS = 0.5
+#: Individuals of a block where many are played at once: with fewer, each step costs more.
+LEAST_AT_ONCE = 32
 READ_AT_ONCE, READ_AT_FIRST = 1000, 4
 READ_BYTES = 4 * 2**20  # of one reply, as far as its size can be told from the one before
 REFUSING_SECONDS = 5.0
@@ -41,6 +43,13 @@ class Housekeeper(Protocol):
     def tick(self, channel: MasterChannel, workers: Mapping[str, Mapping[str, str]], served: bool, paused: bool) -> list[str]: ...
 
 
+def least_sizes(backend: str, per_slot: int) -> dict[str, int]:
+    """Slots that a block should at least have, by kind; ``per_slot`` individuals are in one of training."""
+    if backend not in ("envpool", "any"):
+        return {}
+    return {kind: max(1, LEAST_AT_ONCE // (per_slot if kind == messages.TRAIN else 1)) for kind in messages.KINDS}
+
+
 class Collector:
     """Reads answers of the open publication into its ledger and keeps the publication alive.
 
@@ -58,6 +67,7 @@ class Collector:
         self.audit = Audit(self.fleet, audit, note)
         self.recoveries = Recoveries()
         self.about: dict[str, str] = {}
+        self.least: dict[str, int] = {}  # slots that a block should have, by kind
         self._paused_at: float | None = None
         self._paused_for = 0.0
         self._answered_at = time.time()
@@ -150,7 +160,9 @@ class Collector:
         sizes = {}
         for kind, count in ledger.wanted.items():
             seconds = self._seconds.get(kind, self._seconds.get(messages.TRAIN, BLOCK_SECONDS))
-            sizes[kind] = min(int(BLOCK_SECONDS / max(seconds, 1e-4)), -(-count // (2 * workers)))
+            least = self.least.get(kind, 0)
+            shares = workers if least else 2 * workers  # a second block for each would make both too small
+            sizes[kind] = min(max(int(BLOCK_SECONDS / max(seconds, 1e-4)), least), -(-count // shares))
         return sizes
 
     # --- reading

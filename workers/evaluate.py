@@ -7,13 +7,14 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 from rq.timeouts import BaseTimeoutException
 
 from es_queue.config import RunConfig
-from es_queue.environments import World
+from es_queue.environments import World, Worlds
 from es_queue.episode_rules import EpisodeRules, evaluation_limit, evaluation_rules, training_rules
 from es_queue.figures import sum_in_order
 from es_queue.noise import NoiseTable
@@ -25,12 +26,33 @@ from es_queue.protocol import messages
 from es_queue.protocol.messages import Answer, Block, EpisodeMoments, SlotResult, Task
 from es_queue.spaces import EnvironmentSpec
 from es_queue.strategies.base import Strategy
+from workers.batch import Game, Outcome, play_together
 from workers.rollout import ActionNoise, Episode, Leaving, Watch, actor, play
 
 Floats = NDArray[np.float32]
 MOST_EVALUATIONS = 100_000
-Attempt = tuple[int, int, Callable[[], SlotResult]]  # slot, its first environment seed, and what plays it
 EVALUATION_STREAMS = {messages.EVAL: EVALUATION, messages.CONFIRM: CONFIRMATION, messages.FINAL: FINAL}
+
+
+@dataclass(frozen=True)
+class Job:
+    """A slot to be played: seeds int64[individuals, episodes]; ``key`` of its action noise, None for none."""
+
+    slot: int
+    index: int
+    seeds: NDArray[np.int64]
+    rules: EpisodeRules
+    statistics: FrozenStatistics | None
+    observe: bool
+    key: int | None
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The first episode of a slot that gave no result."""
+
+    seed: int
+    error: Exception
 
 
 @dataclass(frozen=True)
@@ -53,10 +75,13 @@ class Evaluator:
     the frozen statistics, the episode rules and the back end."""
 
     def __init__(
-        self, config: RunConfig, spec: EnvironmentSpec, world: World, policy: Policy, strategy: Strategy, table: NoiseTable, watch: Watch
-    ) -> None:
+        self, config: RunConfig, spec: EnvironmentSpec, world: World, policy: Policy, strategy: Strategy, table: NoiseTable, watch: Watch,
+        worlds: Worlds | None = None, fewest: int = 1,
+    ) -> None:  # fmt: skip
+        """``worlds`` plays many episodes at once; without them, or for fewer than ``fewest``, ``world`` plays one by one."""
         self.config, self.spec, self.table, self.watch = config, spec, table, watch
-        self._world, self._policy, self._strategy = world, policy, strategy
+        self._world, self._worlds, self._policy, self._strategy = world, worlds, policy, strategy
+        self._fewest = fewest
         self._actions = ActionMap(spec.action, config.action_bound)
         self._evaluation = evaluation_rules(evaluation_limit(config, spec))
         self._most = {kind: most_slots(config, strategy.per_slot)[kind] for kind in (messages.TRAIN, messages.CENTRE)}
@@ -82,55 +107,108 @@ class Evaluator:
         roll = self._training if block.kind in (messages.TRAIN, messages.CENTRE) else self._evaluating
         results, failures = [], []
         with np.errstate(all="ignore"):
-            for slot, seed, attempt in roll(task, published, block):
-                self.watch.playing = {"generation": task.generation, "slot": slot, "seed": seed}
-                try:
-                    results.append(attempt())
-                except (Leaving, BaseTimeoutException):  # RQ's own timeout is no failure of the episode
-                    raise
-                except Exception as error:  # whatever a user's environment raises is that slot's failure
-                    reason = f"{blame(error)}{type(error).__name__}: {error}"[: messages.MAX_REASON]
-                    failures.append((slot, reason))
-                    report(Failure(slot, self.watch.playing["seed"], reason, traceback.format_exc(limit=-12)))
-                finally:
-                    self.watch.began = None
+            for group in self._groups(roll(task, block)):
+                for job, came in self._played(task, published, group):
+                    if isinstance(came, SlotResult):
+                        results.append(came)
+                        continue
+                    reason = f"{blame(came.error)}{type(came.error).__name__}: {came.error}"[: messages.MAX_REASON]
+                    failures.append((job.slot, reason))
+                    report(Failure(job.slot, came.seed, reason, "".join(traceback.format_exception(came.error, limit=-12))))
                 if self.watch.full:  # the rest of the block is for a smaller process
                     break
         return Answer(task.publication, block.kind, worker, time.monotonic() - began, tuple(results), tuple(failures))
 
-    def _training(self, task: Task, published: Floats, block: Block) -> list[Attempt]:
+    def _training(self, task: Task, block: Block) -> list[Job]:
         """Perturbed slots, or the centre on slot 0's seeds, under training's rules."""
         centre = block.kind == messages.CENTRE
         plan = plan_for(self.config, task.generation, self._policy.size, self._strategy.per_slot)
         slots = plan.slots(0, 1) if centre else plan.slots(block.start, block.stop)
         rules = training_rules(self.config, task.step_limit, self._strategy.fitness_by_sign)
         statistics = self._statistics(task)
-        attempts: list[Attempt] = []
+        jobs: list[Job] = []
         for row, slot in enumerate(range(block.start, block.stop)):
             index = -1 if centre else int(slots.noise_indices[row])
             seeds = slots.seeds[row, :1] if centre else slots.seeds[row]
             observe = bool(slots.sampled[row]) and not centre
-            play_slot = partial(self._perturbed, task, published, slot, index, seeds, rules, statistics, observe, int(slots.noise_keys[row]))
-            attempts.append((slot, int(seeds[0, 0]), play_slot))
-        return attempts
+            jobs.append(Job(slot, index, seeds, rules, statistics, observe, int(slots.noise_keys[row])))
+        return jobs
 
-    def _perturbed(
-        self, task: Task, published: Floats, slot: int, index: int, seeds: NDArray[np.int64], rules: EpisodeRules,
-        statistics: FrozenStatistics | None, observe: bool, key: int,
-    ) -> SlotResult:  # fmt: skip
-        individuals = self._individuals(published, task.sigma, index)
-        return self._slot(slot, index, seeds, individuals, rules, statistics, observe, key)
-
-    def _evaluating(self, task: Task, published: Floats, block: Block) -> list[Attempt]:
+    def _evaluating(self, task: Task, block: Block) -> list[Job]:
         """The unperturbed policy, one episode a slot, under the environment's own rules."""
         seeds = evaluation_seeds(self.config, EVALUATION_STREAMS[block.kind], task.generation, block.stop)
-        centre = self._strategy.centre(published)[None]
         statistics = self._statistics(task)
-        attempts: list[Attempt] = []
-        for slot in range(block.start, block.stop):
-            own = seeds[slot].reshape(1, 1)
-            attempts.append((slot, int(seeds[slot]), partial(self._slot, slot, -1, own, centre, self._evaluation, statistics, False, None)))
-        return attempts
+        return [
+            Job(slot, -1, seeds[slot].reshape(1, 1), self._evaluation, statistics, False, None) for slot in range(block.start, block.stop)
+        ]
+
+    def _groups(self, jobs: list[Job]) -> list[list[Job]]:
+        """Jobs that are played together: each alone, or as many whole slots as make batches of about equal size."""
+        if self._worlds is None or not self._enough(jobs):
+            return [[job] for job in jobs]
+        at_once = max(1, self._worlds.most // jobs[0].seeds.size)
+        groups = -(-len(jobs) // at_once)
+        cuts = [len(jobs) * number // groups for number in range(groups + 1)]
+        return [jobs[start:stop] for start, stop in pairwise(cuts)]
+
+    def _enough(self, jobs: list[Job]) -> bool:
+        return sum(job.seeds.size for job in jobs) >= self._fewest
+
+    def _played(self, task: Task, published: Floats, group: list[Job]) -> list[tuple[Job, SlotResult | Failed]]:
+        """What came of each job. Raises Leaving between steps."""
+        self.watch.playing = {"generation": task.generation, "slot": group[0].slot, "seed": int(group[0].seeds[0, 0])}
+        try:
+            if self._worlds is not None and self._enough(group):
+                return self._together(self._worlds, task, published, group)
+            return [(job, self._alone(task, published, job)) for job in group]
+        finally:
+            self.watch.began = None
+
+    def _alone(self, task: Task, published: Floats, job: Job) -> SlotResult | Failed:
+        """The slot's episodes one after the other."""
+        played = []
+        try:
+            for parameters, seeds in zip(self._individuals(published, task.sigma, job.index), job.seeds, strict=True):
+                act = actor(self._policy, parameters, job.statistics)
+                played.append([self._episode(act, job, int(seed)) for seed in seeds])
+        except (Leaving, BaseTimeoutException):  # RQ's own timeout is no failure of the episode
+            raise
+        except Exception as error:  # whatever a user's environment raises is that slot's failure
+            return Failed(self.watch.playing["seed"], error)
+        return self._result(job, played)
+
+    def _together(self, worlds: Worlds, task: Task, published: Floats, group: list[Job]) -> list[tuple[Job, SlotResult | Failed]]:
+        """All episodes of all slots at once; more than a batch holds of them, batch after batch."""
+        rules, statistics = group[0].rules, group[0].statistics
+        games = {job.slot: self._games(task, published, job) for job in group}
+        flat = [game for own in games.values() if isinstance(own, list) for game in own]
+        outcomes: list[Outcome] = []
+        for start in range(0, len(flat), worlds.most):
+            self.watch.began = time.monotonic()
+            outcomes += play_together(worlds, self._policy, flat[start : start + worlds.most], self._actions, rules, statistics, self.watch)
+        left = iter(outcomes)
+        return [(job, own if isinstance(own, Failed) else self._gathered(job, [next(left) for _ in own])) for job, own in zip(group, games.values(), strict=True)]
+
+    def _gathered(self, job: Job, outcomes: list[Outcome]) -> SlotResult | Failed:
+        """A slot's outcomes, in the order of its games."""
+        for seed, one in zip(job.seeds.flat, outcomes, strict=True):
+            if isinstance(one, Exception):
+                return Failed(int(seed), one)
+        per, episodes = job.seeds.shape[1], [one for one in outcomes if isinstance(one, Episode)]
+        return self._result(job, [episodes[at : at + per] for at in range(0, len(episodes), per)])
+
+    def _games(self, task: Task, published: Floats, job: Job) -> list[Game] | Failed:
+        try:
+            individuals = self._individuals(published, task.sigma, job.index)
+        except BaseTimeoutException:
+            raise
+        except Exception as error:  # a noise table that cannot be read
+            return Failed(int(job.seeds[0, 0]), error)
+        return [
+            Game(parameters, int(seed), job.observe, partial(self._noise, job.key))
+            for parameters, seeds in zip(individuals, job.seeds, strict=True)
+            for seed in seeds
+        ]
 
     def _individuals(self, published: Floats, sigma: float, index: int) -> Floats:
         """float32[individuals, size] of one slot."""
@@ -146,22 +224,15 @@ class Evaluator:
         mean, std = np.frombuffer(task.obs_mean, "<f4"), np.frombuffer(task.obs_std, "<f4")
         return FrozenStatistics(mean.astype(np.float32), std.astype(np.float32), self.config.obs_clip)
 
-    def _slot(
-        self, slot: int, index: int, seeds: NDArray[np.int64], individuals: Floats, rules: EpisodeRules,
-        statistics: FrozenStatistics | None, observe: bool, key: int | None,
-    ) -> SlotResult:  # fmt: skip
-        """``seeds`` int64[individuals, episodes], ``individuals`` float32[individuals, size]; ``key`` of action noise, None for none."""
-        played = []
-        for parameters, own_seeds in zip(individuals, seeds, strict=True):
-            act = actor(self._policy, parameters, statistics)
-            played.append([self._episode(act, rules, int(seed), observe, key) for seed in own_seeds])
+    def _result(self, job: Job, played: list[list[Episode]]) -> SlotResult:
+        """What the slot's episodes come to, by individual."""
         return SlotResult(
-            slot, index, int(seeds[0, 0]),
+            job.slot, job.index, int(job.seeds[0, 0]),
             fitness=tuple(mean([one.fitness for one in episodes]) for episodes in played),
             returns=tuple(mean([one.total for one in episodes]) for episodes in played),
             steps=tuple(sum(one.steps for one in episodes) for episodes in played),
             at_limit=tuple(sum(one.at_limit for one in episodes) for episodes in played),
-            cut=tuple(sum(self._was_cut(one, rules) for one in episodes) for episodes in played),
+            cut=tuple(sum(self._was_cut(one, job.rules) for one in episodes) for episodes in played),
             moments=tuple(packed(one.moments) for episodes in played for one in episodes if one.moments),
         )  # fmt: skip
 
@@ -170,16 +241,16 @@ class Evaluator:
         shorter = self.spec.step_limit is None or rules.limit < self.spec.step_limit
         return episode.cut or (episode.at_limit and shorter)
 
-    def _episode(
-        self, act: Callable[[Floats], Floats], rules: EpisodeRules, seed: int, observe: bool, key: int | None
-    ) -> Episode:
-        noise = None
-        if key is not None and self.config.action_noise > 0 and self.spec.action.kind == "box":
-            outputs = self.spec.action.outputs
-            noise = ActionNoise(self.table.row, self.table.size - outputs + 1, key, outputs, self.config.action_noise)
+    def _noise(self, key: int | None) -> ActionNoise | None:
+        if key is None or self.config.action_noise <= 0 or self.spec.action.kind != "box":
+            return None
+        outputs = self.spec.action.outputs
+        return ActionNoise(self.table.row, self.table.size - outputs + 1, key, outputs, self.config.action_noise)
+
+    def _episode(self, act: Callable[[Floats], Floats], job: Job, seed: int) -> Episode:
         self.watch.playing = {**self.watch.playing, "seed": seed}
         self.watch.began = time.monotonic()
-        return play(self._world, act, self._actions, rules, seed, self.watch, observe=observe, noise=noise)
+        return play(self._world, act, self._actions, job.rules, seed, self.watch, observe=job.observe, noise=self._noise(job.key))
 
 
 def mean(values: list[float]) -> float:

@@ -11,7 +11,16 @@ import numpy as np
 from es_queue import __version__
 from es_queue.config import RunConfig
 from es_queue.custom_code import named_modules, not_allowed
-from es_queue.environments import EnvironmentRequest, World, describe, open_world
+from es_queue.environments import (
+    EnvironmentRequest,
+    World,
+    describe,
+    everywhere,
+    open_world,
+    open_worlds,
+    played_by,
+)
+from es_queue.environments.envpool_worlds import FEWEST_AT_ONCE
 from es_queue.episode_rules import evaluation_rules
 from es_queue.errors import DecodeError, EnvironmentFailure, EsQueueError, UsageError
 from es_queue.noise import NoiseTable
@@ -37,11 +46,12 @@ class Refusal(EsQueueError):  # noqa: N818 - the worker refuses; nothing is brok
 
 @dataclass(frozen=True)
 class Joined:
-    """A worker's half of a run, ready for its first block. numerics: digest of the fixed episode."""
+    """A worker's half of a run, ready for its first block. numerics: digest of the fixed episode; backend: what plays here."""
 
     evaluator: Evaluator
     noise_digest: str
     numerics: str
+    backend: str
 
 
 def environment_request(config: RunConfig) -> EnvironmentRequest:
@@ -59,13 +69,17 @@ def join(config: RunConfig, watch: Watch, noise_folder: Path | None = None, tabl
         spec = describe(request)
         policy = make_policy(config, spec.observation_size, spec.action)
         strategy = make_strategy(config, policy.size)
-        world = open_world(request)
+        world, worlds = open_world(request), open_worlds(request)
         numerics = fingerprint(config, spec, policy, world, watch)
+        single = everywhere(request)
+        if single != request:  # the fingerprint is of the back end that was asked for; the lean one has the same bits
+            world.close()
+            world = open_world(single)
     finally:
         watch.began = None
     table = table or NoiseTable.open(config.noise_size, noise_folder)
-    evaluator = Evaluator(config, spec, world, policy, strategy, table, watch)
-    return Joined(evaluator, table.digest, numerics)
+    evaluator = Evaluator(config, spec, world, policy, strategy, table, watch, worlds, 1 if single == request else FEWEST_AT_ONCE)
+    return Joined(evaluator, table.digest, numerics, played_by(spec.backend))
 
 
 def fingerprint(config: RunConfig, spec: EnvironmentSpec, policy: Policy, world: World, watch: Watch) -> str:

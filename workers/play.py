@@ -185,12 +185,12 @@ def play_all(checkpoint: Checkpoint, seeds: list[int], render: str | None) -> li
     """Play the episodes in order, under an evaluation's rules. Raises EnvironmentFailure."""
     import numpy as np
 
-    from es_queue.environments import describe, open_world
+    from es_queue.environments import describe, everywhere, open_world
     from es_queue.numerics import single_threaded_blas
     from workers.join import environment_request
 
     single_threaded_blas()
-    request = environment_request(checkpoint.config)
+    request = everywhere(environment_request(checkpoint.config))
     spec = describe(request)
     refuse_other_spaces(checkpoint, spec)
     try:

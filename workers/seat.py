@@ -180,10 +180,10 @@ class Seat:
                     if about.pop("refuses", ""):
                         channel.depart()  # what a beat does not say any more would stay in the hash
                     check_admitted(channel, config, about["host"], self.rq_name, joined.numerics)
-                    about["numerics"] = joined.numerics
+                    about["numerics"], about["backend"] = joined.numerics, joined.backend
                     channel.arrive(about, self.clocks.beat_ttl)
                     server = Server(channel, joined.evaluator, self.clocks, joined.noise_digest)
-                    self.say(f"joined as {channel.worker}: {config.env}, {config.strategy}, {config.backend} back end")
+                    self.say(f"joined as {channel.worker}: {config.env}, {config.strategy}, {joined.backend} back end")
                     server.serve()
                 except (Refusal, EnvironmentFailure, RunFolderError) as error:
                     about["refuses"] = f"{type(error).__name__}: {error}"[:400]

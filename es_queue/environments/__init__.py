@@ -1,12 +1,12 @@
-"""Environments by id: what they are like (``describe``) and one that plays episodes (``open_world``).
+"""Environments by id: what they are like (``describe``), one that plays episodes (``open_world``), one that plays many (``open_worlds``).
 
 Importing this package registers the old ids (BipedalWalker-v2 and its kin) with Gymnasium.
 """
 
 from es_queue.environments.catalogue import register_old_ids
-from es_queue.environments.opening import describe, open_world
-from es_queue.environments.request import DrawnWorld, EnvironmentRequest, World
+from es_queue.environments.opening import describe, everywhere, open_world, open_worlds, played_by
+from es_queue.environments.request import DrawnWorld, EnvironmentRequest, World, Worlds
 
-__all__ = ["DrawnWorld", "EnvironmentRequest", "World", "describe", "open_world"]
+__all__ = ["DrawnWorld", "EnvironmentRequest", "World", "Worlds", "describe", "everywhere", "open_world", "open_worlds", "played_by"]
 
 register_old_ids()

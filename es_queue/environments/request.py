@@ -1,12 +1,15 @@
-"""What is asked for (EnvironmentRequest) and what comes back (World)."""
+"""What is asked for (EnvironmentRequest) and what comes back (World, or Worlds for many episodes at once)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -16,7 +19,8 @@ class EnvironmentRequest:
     id:        a Gymnasium id; ``module:Id-v0`` imports the user's module first
     arguments: keyword arguments for ``gymnasium.make``
     wrappers:  ``module:Class`` each, applied in order as ``Class(env)``
-    backend:   "auto" (lean where it exists), "lean" or "stock"
+    backend:   "auto" (EnvPool where it is installed and proven equal to lean, else lean where it exists, else stock),
+               "lean", "envpool", "stock", or "any": lean or EnvPool, as each host has it, where both give the same bits
     """
 
     id: str
@@ -52,3 +56,26 @@ class DrawnWorld(World, Protocol):
     def render(self) -> NDArray[np.uint8] | None:
         """The picture of now, [height, width, 3], under "rgb_array"; None under "human"."""
         ...
+
+
+class Worlds(Protocol):
+    """Many episodes played at once, a row each; like a World it applies no step limit.
+
+    most: how many episodes are best played at once
+    """
+
+    most: int
+
+    def reset(self, seeds: Sequence[int]) -> Floats:
+        """Begin one episode for each seed, all former ones forgotten; the first observations [B, observation_size]."""
+        ...
+
+    def step(self, rows: NDArray[np.int32], actions: NDArray[Any]) -> tuple[Floats, NDArray[np.float64], NDArray[np.bool_]]:
+        """Step the episodes ``rows`` [R], ascending, none of which is over, with one action each.
+
+        Observations [R, observation_size], rewards [R], and which episodes the environment ended [R]; the arrays are
+        the caller's to keep.
+        """
+        ...
+
+    def close(self) -> None: ...

@@ -61,7 +61,7 @@ def check_box2d(provided: str, where: str = "") -> Finding:
 
 
 def check_envpool(version: str) -> Finding:
-    return ok("envpool", f"EnvPool {version}" if version else "EnvPool is not installed; nothing needs it")
+    return ok("envpool", f"EnvPool {version}" if version else "EnvPool is not installed; only runs with --backend envpool need it")
 
 
 def check_environments(tried: Sequence[Tried]) -> list[Finding]:

@@ -50,6 +50,18 @@ def test_one_real_worker_gives_the_bits_of_the_ring_in_memory(valkey_url: str, s
     assert len({record["step_limit"] for record in run.heard.records}) > 2
 
 
+def test_a_real_worker_on_envpool_gives_the_bits_of_the_lean_ring_in_memory(
+    valkey_url: str, redis_client: redis.Redis, start_master: Callable[..., Master], processes: Processes
+) -> None:
+    pytest.importorskip("envpool", reason="envpool is not installed")
+    values = {**WALKER, "env": "BipedalWalker-v3", "population": 32, "min_steps": 0, "generations": 3}
+    run = start_master("pool", values)
+    seen = Seen(redis_client, "pool")
+    seat = seen.joined(processes.worker(valkey_url))
+    assert seen.workers()[seat]["backend"] == "envpool"
+    assert run.summary()["digest"] == quiet_digest({**values, "backend": "lean"})
+
+
 def test_two_workers_and_blocks_of_another_size_give_the_same_bits(
     valkey_url: str, redis_client: redis.Redis, start_master: Callable[..., Master], processes: Processes
 ) -> None:

@@ -54,6 +54,12 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "own_module:Own-v0"
 
 
+@pytest.fixture(autouse=True)
+def without_envpool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What auto chooses must not hang on what this machine has."""
+    monkeypatch.setattr("es_queue.environments.opening.installed", lambda: False)
+
+
 def failure(request: EnvironmentRequest) -> str:
     """The one sentence of the EnvironmentFailure that describing ``request`` ends with."""
     with pytest.raises(EnvironmentFailure) as caught:
@@ -256,7 +262,7 @@ def test_gymnasium_makes_the_old_ids_without_a_warning() -> None:
 def test_importing_environments_imports_neither_redis_nor_rq_nor_box2d() -> None:
     program = (
         "import sys, es_queue.environments\n"
-        "print([name for name in ('redis', 'rq', 'Box2D', 'pygame') if name in sys.modules])"
+        "print([name for name in ('redis', 'rq', 'Box2D', 'pygame', 'envpool') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout == "[]\n"

@@ -13,7 +13,7 @@ from gymnasium.envs.box2d.bipedal_walker import BipedalWalker, BipedalWalkerHeur
 from numpy.typing import NDArray
 
 from es_queue.environments import EnvironmentRequest, open_world, terrain
-from es_queue.environments.lean_walker import LeanWalker
+from es_queue.environments.lean_walker import LIDAR, LeanWalker, Lidar, LidarV2
 from es_queue.environments.stream import StandardStream
 from es_queue.environments.walker_v2 import BipedalWalkerV2
 
@@ -129,6 +129,18 @@ def test_the_lidar_of_version_2_sees_otherwise_among_obstacles() -> None:
             action = act(None)
             a, b = v2.step(action)[0], v3.step(action)[0]
     assert differences > 20
+
+
+def test_the_lidar_of_version_2_may_see_otherwise_on_normal_ground_too() -> None:
+    """Through a ridge: why BipedalWalker-v2 is not what a back end with the lidar of version 3 plays."""
+    world = LeanWalker(False)
+    world.reset(705186550)
+    (x, y), (right, down) = (33.74006639843245, 4.56162757176712), LIDAR[9]
+    seen = []
+    for lidar in (Lidar(), LidarV2()):
+        world.body.world.RayCast(lidar, (x, y), (x + right, y - down))
+        seen.append(lidar.fraction)
+    assert seen == [pytest.approx(0.8666213), pytest.approx(0.9882293)]
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,11 @@ def refused(capsys: pytest.CaptureFixture[str], code: int, *argv: object) -> str
     return told.err
 
 
-@pytest.mark.parametrize("config", [CARTPOLE, WALKER, replace(CARTPOLE, obs_norm=False)], ids=["cartpole", "walker", "unnormalised"])
+@pytest.mark.parametrize(
+    "config",
+    [CARTPOLE, WALKER, replace(CARTPOLE, obs_norm=False), replace(WALKER, backend="any", final_episodes=14, eval_step_limit=30)],
+    ids=["cartpole", "walker", "unnormalised", "any"],
+)
 def test_without_flags_the_workers_final_evaluation_is_repeated_to_the_last_digit(
     config: RunConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
