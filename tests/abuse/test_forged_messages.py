@@ -133,10 +133,10 @@ def test_no_more_of_a_string_is_fetched_than_its_decoder_takes(redis_client: red
 
 def test_lists_and_hashes_larger_than_any_of_ours_are_left_in_redis(redis_client: redis.Redis) -> None:
     own, channel = RunKeys("a-run"), RedisMasterChannel(redis_client, "a-run")
-    redis_client.sadd(own.workers, "small", "large", "gone")
-    redis_client.hset(own.worker("small"), "host", "h")
-    redis_client.hset(own.worker("large"), "host", b"x" * 2**20)
-    assert channel.workers() == {"small": {"host": "h"}}
+    redis_client.sadd(own.workers, "small-1-aaaaaa", "large-1-aaaaaa", "gone-1-aaaaaa")
+    redis_client.hset(own.worker("small-1-aaaaaa"), "host", "h")
+    redis_client.hset(own.worker("large-1-aaaaaa"), "host", b"x" * 2**20)
+    assert channel.workers() == {"small-1-aaaaaa": {"host": "h"}}
     redis_client.rpush(own.commands, b"x" * 100)
     redis_client.rpush(own.errors, b"a report")
     assert (channel.requests(), channel.errors()) == ([b"x" * 100], ["a report"])

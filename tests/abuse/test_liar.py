@@ -26,10 +26,12 @@ def lying(processes: Processes, url: str, name: str = "liar", **environment: str
 
 
 def among_three(processes: Processes, url: str, seen: Seen, **environment: str) -> list[Started]:
-    """Three honest workers and one that is not, all of them with a seat."""
-    crowd = [lying(processes, url, **environment), *(processes.worker(url, "--name", f"honest-{number}") for number in range(3))]
+    """Three honest workers, and then one that is not, all of them with a seat: nobody can be held against a worker that is alone."""
+    crowd = [processes.worker(url, "--name", f"honest-{number}") for number in range(3)]
     for one in crowd:
         seen.joined(one)
+    crowd.append(lying(processes, url, **environment))
+    seen.joined(crowd[-1])
     return crowd
 
 
