@@ -295,7 +295,12 @@ class RedisWorkerChannel(WorkerChannel):
         return pipeline.sadd(self.keys.workers, self.worker).expire(self.keys.workers, keys.RUN_SECONDS)
 
     def beat(self, about: Mapping[str, str], ttl: float) -> None:
-        if not self.again(lambda: self._client.pexpire(self._life, int(ttl * 1000))):  # twice: yes
+        def live() -> list[Any]:
+            found: list[Any] = self._client.pipeline(transaction=False).pexpire(self._life, int(ttl * 1000)).exists(self.keys.master).execute()
+            return found
+
+        alive, led = self.again(live)  # twice: yes
+        if not alive:
             if self.again(lambda: self._client.exists(self.keys.config)):  # twice: yes; a purged run must not come back by a beat
                 self.arrive(about, ttl)
             return
@@ -303,7 +308,9 @@ class RedisWorkerChannel(WorkerChannel):
         def write() -> None:
             pipeline = self._client.pipeline(transaction=True)
             pipeline.hset(self._life, mapping=dict(about)).pexpire(self._life, int(ttl * 1000))
-            self._enrol(pipeline).execute()  # the set may be gone by now: others may let it expire
+            if led:  # the set may be gone, for others may let it expire; that of a run that has ended must not come back
+                self._enrol(pipeline)
+            pipeline.execute()
 
         try:
             write()  # twice: yes, but not worth it

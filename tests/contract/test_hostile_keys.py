@@ -82,6 +82,7 @@ def test_a_key_of_another_type_ends_neither_master_nor_script(redis_place: Redis
 
 def test_a_worker_that_others_took_from_the_set_is_there_again_with_its_next_beat(place: Place) -> None:
     master, worker = place.publish(P0, block(0, 4)), place.arrived()
+    master.renew(TOKEN, "me", 60, {}, {})
     if isinstance(place, RedisPlace):
         place.client.expire(place.keys.workers, 0)
     else:
@@ -91,6 +92,14 @@ def test_a_worker_that_others_took_from_the_set_is_there_again_with_its_next_bea
     assert master.workers() == {MINE: ABOUT}
     if isinstance(place, RedisPlace):
         assert 0 < place.client.ttl(place.keys.workers) <= keys.RUN_SECONDS
+
+
+def test_the_beat_of_a_worker_that_has_not_left_yet_brings_back_nothing_of_a_run_that_ended(redis_place: RedisPlace) -> None:
+    master, worker = redis_place.publish(P0, block(0, 4)), redis_place.arrived()
+    master.renew(TOKEN, "me", 60, {}, {})
+    master.finish(TOKEN, {"state": "finished"}, 60, None)
+    worker.beat(ABOUT, TTL)
+    assert not redis_place.client.exists(redis_place.keys.workers)
 
 
 # --- bounded memory and time
@@ -122,6 +131,7 @@ def test_eight_thousand_workers_are_read(redis_place: RedisPlace) -> None:
 @pytest.mark.parametrize("noise", ["many", "long"])
 def test_more_workers_than_can_be_are_not_read_and_the_living_are_back_with_their_next_beat(redis_place: RedisPlace, noise: str) -> None:
     master, worker = redis_place.publish(P0), redis_place.arrived()
+    master.renew(TOKEN, "me", 60, {}, {})
     names = [worker_name(2 + number) for number in range(20_001)] if noise == "many" else [str(number) + "q" * 9_000_000 for number in range(2)]
     redis_place.client.sadd(redis_place.keys.workers, *names)
     assert master.workers() == {}

@@ -130,7 +130,7 @@ def seated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable
             joining()
             who = evaluator(Script())
             who.watch = watch
-            return Joined(who, TABLE.digest, "0" * 32)
+            return Joined(who, TABLE.digest, "0" * 32, "stock")
 
         monkeypatch.setattr(join, "join", joined)
         seat_on(Progress(b"running"))._serve(channel, watch)  # type: ignore[arg-type]
