@@ -236,6 +236,12 @@ class Seen:
 
     def freeze_holding(self, seat: str) -> int:
         """Stop the seat's process at a moment at which it holds a claim; its pid."""
+        pid = self.frozen_holding(seat)
+        assert pid is not None
+        return pid
+
+    def frozen_holding(self, seat: str, unless: Callable[[], bool] = lambda: False) -> int | None:
+        """As ``freeze_holding``; None once ``unless`` says so."""
         pid = self.horse(seat)
 
         def held() -> bool:
@@ -248,8 +254,8 @@ class Seen:
             os.kill(pid, signal.SIGCONT)
             return False
 
-        wait_for(held, f"{seat} holds a claim")
-        return pid
+        outcome = wait_for(lambda: "over" if unless() else "held" if held() else "", f"{seat} holds a claim")
+        return pid if outcome == "held" else None
 
     def failed_jobs(self, queue: str = "default") -> list[bytes]:
         found: list[bytes] = self.client.zrange(f"rq:failed:{queue}", 0, -1)

@@ -27,20 +27,32 @@ class Inlet:
 
     def __init__(self, arena: Arena, run: str, **more: Any) -> None:
         self.url = arena.server()
+        # Seldom a run is over before its worker was caught between a claim and an answer: then another is begun.
+        while not self._caught(arena, run, more):
+            run += "-again"
+
+    def _caught(self, arena: Arena, run: str, more: dict[str, Any]) -> bool:
         self.master, self.seen = arena.started(run, self.url, {**RUN, "block": 1, **more}, clocks=PATIENT)
-        seat = self.seen.joined(arena.processes.worker(self.url, clocks=PATIENT))
+        worker = arena.processes.worker(self.url, clocks=PATIENT)
+        seat = self.seen.joined(worker)
         self.client: Any = self.seen.client
-        while True:
-            self.horse = self.seen.freeze_holding(seat)
+        while self.master.process.poll() is None:
+            horse = self.seen.frozen_holding(seat, unless=lambda: self.master.process.poll() is not None)
+            if horse is None:
+                break
+            self.horse = horse
             self.publication = self.seen.progress()["publication"]
             self.key = self.seen.keys.results(self.publication)
             entries = [fields[b"answer"] for _, fields in self.client.xrange(self.key) if b"answer" in fields]
             answers = [one for one in map(Answer.decode, entries) if one.kind == "train"]
             if answers and publication_generation(self.publication):
-                break
+                self.genuine = answers[0]
+                return True
             self.thaw()
-            wait_for(lambda: self.client.get(self.seen.keys.iteration) and not self.seen.claims(seat), "it answers")
-        self.genuine = answers[0]
+            wait_for(lambda: self.master.process.poll() is not None or (self.client.get(self.seen.keys.iteration) and not self.seen.claims(seat)), "it answers")
+        worker.signal(signal.SIGTERM)
+        worker.wait()
+        return False
 
     def thaw(self) -> None:
         os.kill(self.horse, signal.SIGCONT)
