@@ -364,12 +364,3 @@ def ranges(slots: Iterator[int], kind: str) -> list[tuple[str, int, int]]:
         else:
             found.append((kind, slot, slot + 1))
     return found
-
-
-def blocks_of(publication: str, missing: list[tuple[str, int, int]], sizes: dict[str, int]) -> list[Block]:
-    """Cut ranges of slots into blocks of at most ``sizes[kind]`` slots."""
-    cut = []
-    for kind, start, stop in missing:
-        size = min(messages.MAX_BLOCK, max(1, sizes.get(kind, 1)))
-        cut += [Block(publication, kind, first, min(stop, first + size)) for first in range(start, stop, size)]
-    return cut

@@ -14,16 +14,14 @@ from es_queue.protocol.channel import Entry, MasterChannel, Opened, Publish, Rec
 from es_queue.protocol.clocks import Clocks
 from es_queue.protocol.messages import Block, publication_generation
 from master.audit import Audit
-from master.collect import Ledger, blocks_of
+from master.blocks import Cutter
+from master.collect import Ledger
 from master.fleet import Fleet
 from master.learn import Record
 from master.recoveries import OVERDUE, REDIS_AWAY, REDIS_LOST, Recoveries
 from master.requests import Requests
 from master.roll_call import RollCall
 
-BLOCK_SECONDS = 0.5
-#: Individuals of a block where many are played at once: with fewer, each step costs more.
-LEAST_AT_ONCE = 32
 READ_AT_ONCE, READ_AT_FIRST = 1000, 4
 READ_BYTES = 4 * 2**20  # of one reply, as far as its size can be told from the one before
 REFUSING_SECONDS = 5.0
@@ -43,13 +41,6 @@ class Housekeeper(Protocol):
     def tick(self, channel: MasterChannel, workers: Mapping[str, Mapping[str, str]], served: bool, paused: bool) -> list[str]: ...
 
 
-def least_sizes(backend: str, per_slot: int) -> dict[str, int]:
-    """Slots that a block should at least have, by kind; ``per_slot`` individuals are in one of training."""
-    if backend not in ("envpool", "any"):
-        return {}
-    return {kind: max(1, LEAST_AT_ONCE // (per_slot if kind == messages.TRAIN else 1)) for kind in messages.KINDS}
-
-
 class Collector:
     """Reads answers of the open publication into its ledger and keeps the publication alive.
 
@@ -67,11 +58,11 @@ class Collector:
         self.audit = Audit(self.fleet, audit, note)
         self.recoveries = Recoveries()
         self.about: dict[str, str] = {}
-        self.least: dict[str, int] = {}  # slots that a block should have, by kind
+        self.cutter = Cutter(fixed=block)
         self._paused_at: float | None = None
         self._paused_for = 0.0
         self._answered_at = time.time()
-        self._channel, self._token, self._holder, self._clocks, self._block = channel, token, holder, clocks, block
+        self._channel, self._token, self._holder, self._clocks = channel, token, holder, clocks
         self._housekeeper, self._live, self._note, self._interrupted = housekeeper, live, note, interrupted
         self._what = Publish("", b"", (), "", {})
         self._parameters = b""
@@ -86,7 +77,6 @@ class Collector:
         self._held: dict[tuple[str, Block], float] = {}
         self._copied: set[tuple[str, int]] = set()
         self._refused: Counter[str] = Counter()
-        self._seconds: dict[str, float] = {}
         self._workers: dict[str, dict[str, str]] = {}
         self._late = self._late_before = 0
         self._refusing: float | None = None
@@ -127,7 +117,7 @@ class Collector:
 
     def _publish(self, ledger: Ledger) -> Opened:
         """Stage, then publish the unanswered slots; reading starts again at 0 (rules 3, 4, 9)."""
-        blocks = blocks_of(ledger.publication, ledger.unanswered(), self._sizes(ledger))
+        blocks = self._cut(ledger)
         self._cursor = "0"
         self._read.clear()
         for _ in range(STAGED_AT_MOST):
@@ -148,22 +138,12 @@ class Collector:
 
     def extend(self, ledger: Ledger) -> None:
         """Issue the slots that the ledger has come to want."""
-        blocks = blocks_of(ledger.publication, ledger.unanswered(), self._sizes(ledger))
+        blocks = self._cut(ledger)
         if blocks:
             self._channel.extend(self._token, ledger.publication, blocks)
 
-    def _sizes(self, ledger: Ledger) -> dict[str, int]:
-        """Slots a block by kind: about half a second of work, but something for every worker."""
-        if self._block:
-            return dict.fromkeys(messages.KINDS, self._block)
-        workers = max(1, len(self._workers))
-        sizes = {}
-        for kind, count in ledger.wanted.items():
-            seconds = self._seconds.get(kind, self._seconds.get(messages.TRAIN, BLOCK_SECONDS))
-            least = self.least.get(kind, 0)
-            shares = workers if least else 2 * workers  # a second block for each would make both too small
-            sizes[kind] = min(max(int(BLOCK_SECONDS / max(seconds, 1e-4)), least), -(-count // shares))
-        return sizes
+    def _cut(self, ledger: Ledger) -> list[Block]:
+        return self.cutter.cut(ledger.publication, ledger.unanswered(), max(1, len(self._workers)))
 
     # --- reading
 
@@ -179,7 +159,7 @@ class Collector:
         for kind in ledger.wanted:
             seconds = ledger.seconds_per_slot(kind)
             if seconds is not None:
-                self._seconds[kind] = seconds
+                self.cutter.seconds[kind] = seconds
 
     def read(self, ledger: Ledger, wait: float) -> None:
         """Drain what is there, in bulk, but no flood for ever: a thousand entries, or 32 MiB, and the other duties come first."""
@@ -256,7 +236,7 @@ class Collector:
         return paused
 
     def _most(self, ledger: Ledger) -> int:
-        return max(1, min(messages.MAX_BLOCK, self._sizes(ledger).get(messages.TRAIN, 1)))
+        return self.cutter.most(messages.TRAIN, ledger.wanted.get(messages.TRAIN, 1), max(1, len(self._workers)))
 
     def _reconciled(self, ledger: Ledger, seen: Reconciled) -> None:
         if seen.owed:
@@ -276,7 +256,7 @@ class Collector:
         if seen.todo or not idle:
             return
         for (_, block), since in self._held.items():
-            expected = self._seconds.get(block.kind, 0.0) * (block.stop - block.start)
+            expected = self.cutter.seconds.get(block.kind, 0.0) * (block.stop - block.start)
             if now - since >= max(self._clocks.overdue, 3 * expected):
                 self._copy(ledger, block)
 

@@ -17,8 +17,9 @@ from es_queue.protocol.clocks import Clocks
 from es_queue.protocol.connection import holds_secret
 from es_queue.protocol.messages import Task
 from es_queue.protocol.redis_channel import RedisMasterChannel
+from master.blocks import cutter
 from master.checkpoint import Checkpoints, write_atomically
-from master.collector import Collector, Interrupted, least_sizes
+from master.collector import Collector, Interrupted
 from master.course import Course
 from master.household.client import GuardianClient
 from master.household.duties import Household
@@ -98,7 +99,7 @@ class Drive:
             channel, token, holder, clocks, config.block, household, view.live, view.note, session.interrupted, self._requests,
             config.audit, config.strict,
         )  # fmt: skip
-        self._collector.about, self._collector.least = {"queue": launch.queue}, least_sizes(config.backend, setup.strategy.per_slot)
+        self._collector.about, self._collector.cutter = {"queue": launch.queue}, cutter(config, setup.strategy.per_slot)
         self._log = ReplayLog(place.run_dir)
         self._loop = Loop(channel, setup.learner, token, setup.table.digest, self._collector, view, self._checkpoints, keep_going, self._log)
 

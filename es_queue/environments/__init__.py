@@ -4,9 +4,9 @@ Importing this package registers the old ids (BipedalWalker-v2 and its kin) with
 """
 
 from es_queue.environments.catalogue import register_old_ids
-from es_queue.environments.opening import describe, everywhere, open_world, open_worlds, played_by
+from es_queue.environments.opening import at_once, describe, everywhere, open_world, open_worlds, played_by
 from es_queue.environments.request import DrawnWorld, EnvironmentRequest, World, Worlds
 
-__all__ = ["DrawnWorld", "EnvironmentRequest", "World", "Worlds", "describe", "everywhere", "open_world", "open_worlds", "played_by"]
+__all__ = ["DrawnWorld", "EnvironmentRequest", "World", "Worlds", "at_once", "describe", "everywhere", "open_world", "open_worlds", "played_by"]
 
 register_old_ids()

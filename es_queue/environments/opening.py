@@ -9,7 +9,7 @@ import gymnasium
 
 from es_queue.environments.catalogue import WALKER_V2, WALKER_V3, Entry, describe_error, find, missing_package
 from es_queue.environments.encoding import idle_action
-from es_queue.environments.envpool_worlds import EnvPoolWorlds, OneOfWorlds, installed, knows
+from es_queue.environments.envpool_worlds import FEWEST_AT_ONCE, MOST_AT_ONCE, EnvPoolWorlds, OneOfWorlds, installed, knows
 from es_queue.environments.request import DrawnWorld, EnvironmentRequest, World, Worlds
 from es_queue.environments.stock import StockWorld
 from es_queue.errors import EnvironmentFailure, UsageError
@@ -83,6 +83,11 @@ def open_worlds(request: EnvironmentRequest) -> Worlds | None:
     if played_by(choose(entry, request)) != "envpool":
         return None
     return EnvPoolWorlds(_task(entry))
+
+
+def at_once(request: EnvironmentRequest) -> tuple[int, int] | None:
+    """How many episodes are best played at once, the fewest and the most; None where they are played one by one."""
+    return (FEWEST_AT_ONCE, MOST_AT_ONCE) if choose(find(request), request) in ("envpool", "any") else None
 
 
 def everywhere(request: EnvironmentRequest) -> EnvironmentRequest:

@@ -10,7 +10,8 @@ from es_queue.protocol.channel import RUNNING, MasterChannel, Publish
 from es_queue.protocol.clocks import Clocks
 from es_queue.protocol.memory_channel import MemoryWorkerChannel
 from es_queue.protocol.messages import KINDS, Answer, Block, Task, token_number
-from master.collect import Ledger, blocks_of
+from master.blocks import blocks_of
+from master.collect import Ledger
 from master.collector import Collector
 from tests.model.world import (
     BEAT_TTL,

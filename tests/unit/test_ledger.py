@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from es_queue.config import RunConfig
 from es_queue.errors import EnvironmentFailure
 from es_queue.protocol.messages import CENTRE, EVAL, TRAIN, Answer, Block, EpisodeMoments, SlotResult
-from master.collect import DEATHS, FAILURES, MOST_FAILURES, Expectations, Ledger, blocks_of, ranges
+from master.blocks import blocks_of
+from master.collect import DEATHS, FAILURES, MOST_FAILURES, Expectations, Ledger, ranges
 from master.fleet import Fleet
 from master.recoveries import WORKER_DIED
 

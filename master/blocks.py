@@ -1,0 +1,121 @@
+"""How a generation's work is cut into blocks: about half a second each, the longest first, smaller towards the end.
+
+So workers finish together (guided self-scheduling, Polychronopoulos and Kuck 1987). Nothing here changes a result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from es_queue.config import RunConfig
+from es_queue.environments import EnvironmentRequest, at_once
+from es_queue.protocol import messages
+from es_queue.protocol.messages import Block
+
+BLOCK_SECONDS = 0.5
+#: A block has at most the remaining work of one worker, divided by this.
+SHARES = 2
+
+Missing = Sequence[tuple[str, int, int]]
+
+
+@dataclass(frozen=True)
+class Together:
+    """What is gained by playing many episodes at once: nothing with fewer than ``fewest``, little beyond ``most``."""
+
+    fewest: int
+    most: int
+
+
+@dataclass
+class Cutter:
+    """Cuts ranges of slots into blocks.
+
+    fixed:    slots of every block, in the order given; 0 to measure
+    together: how many episodes are best played at once, None where they are played one by one
+    per_slot: episodes of a training slot; a slot of another kind has one
+    seconds:  wall seconds that a worker needs for a slot, by kind, as measured
+    """
+
+    fixed: int = 0
+    together: Together | None = None
+    per_slot: int = 1
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def cut(self, publication: str, missing: Missing, workers: int) -> list[Block]:
+        """Blocks of all slots in ``missing`` (kind, start, stop), in the order in which they are best begun."""
+        if self.fixed:
+            return blocks_of(publication, missing, dict.fromkeys(messages.KINDS, self.fixed))
+        batches, rest = self._batches(publication, missing, workers)
+        return self._longest_first(batches) + self._guided(publication, rest, workers)
+
+    def most(self, kind: str, slots: int, workers: int) -> int:
+        """Slots that a block issued again may have, where ``slots`` are wanted in all."""
+        if self.fixed:
+            return self.fixed
+        return self._limit(self._seconds_of(kind), slots * self._seconds_of(kind), workers)
+
+    def _longest_first(self, blocks: list[Block]) -> list[Block]:
+        return sorted(blocks, key=lambda block: -self._seconds_of(block.kind) * (block.stop - block.start))
+
+    def _seconds_of(self, kind: str) -> float:
+        """Expected seconds of a slot; a slot that nobody has measured takes a block's time."""
+        known = self.seconds.get(kind, self.seconds.get(messages.TRAIN, BLOCK_SECONDS))
+        return max(known, 1e-4)
+
+    def _limit(self, seconds: float, left: float, workers: int) -> int:
+        """Slots of a block where ``left`` seconds of work are to be shared."""
+        return min(messages.MAX_BLOCK, max(1, int(min(BLOCK_SECONDS, left / (SHARES * workers)) / seconds)))
+
+    def _guided(self, publication: str, missing: Missing, workers: int) -> list[Block]:
+        """Each block a share of what is left when it is claimed; the kind with the longest slots first."""
+        order = sorted(missing, key=lambda one: -self._seconds_of(one[0]))
+        left = sum(self._seconds_of(kind) * (stop - start) for kind, start, stop in order)
+        blocks = []
+        for kind, start, stop in order:
+            seconds = self._seconds_of(kind)
+            while start < stop:
+                end = min(stop, start + self._limit(seconds, left, workers))
+                blocks.append(Block(publication, kind, start, end))
+                left -= seconds * (end - start)
+                start = end
+        return blocks
+
+    def _batches(self, publication: str, missing: Missing, workers: int) -> tuple[list[Block], list[tuple[str, int, int]]]:
+        """What is best played at once, the same for each worker; and what remains for the end, or is too little."""
+        blocks: list[Block] = []
+        rest: list[tuple[str, int, int]] = []
+        for kind, start, stop in missing:
+            ends = self._ends(stop - start, self.per_slot if kind == messages.TRAIN else 1, workers)
+            for end in ends:
+                blocks.append(Block(publication, kind, start, start := start + end))
+            if start < stop:
+                rest.append((kind, start, stop))
+        return blocks, rest
+
+    def _ends(self, slots: int, episodes: int, workers: int) -> list[int]:
+        """Slots of each batch: rounds of one batch a worker, all of about equal size."""
+        together = self.together
+        if together is None or slots * episodes < together.fewest * workers:
+            return []
+        # A slot for each worker evens out the end, where there is more than a small batch for each.
+        bulk = slots - workers if slots * episodes >= 2 * together.fewest * workers else slots
+        size = max(1, min(messages.MAX_BLOCK, together.most // episodes))
+        count = -(-bulk // (size * workers)) * workers
+        return [bulk * (number + 1) // count - bulk * number // count for number in range(count)]
+
+
+def cutter(config: RunConfig, individuals: int) -> Cutter:
+    """The cutter of a run whose training slots have that many ``individuals``."""
+    batch = at_once(EnvironmentRequest(config.env, config.env_arg, config.wrapper, config.backend))
+    return Cutter(config.block, None if batch is None else Together(*batch), individuals * config.episodes)
+
+
+def blocks_of(publication: str, missing: Missing, sizes: Mapping[str, int]) -> list[Block]:
+    """Cut ranges of slots into blocks of at most ``sizes[kind]`` slots."""
+    cut = []
+    for kind, start, stop in missing:
+        size = min(messages.MAX_BLOCK, max(1, sizes.get(kind, 1)))
+        cut += [Block(publication, kind, first, min(stop, first + size)) for first in range(start, stop, size)]
+    return cut

@@ -1,0 +1,82 @@
+"""How a generation is cut into blocks."""
+
+from __future__ import annotations
+
+import pytest
+
+from es_queue.protocol.messages import CENTRE, EVAL, TRAIN, Block
+from master.blocks import BLOCK_SECONDS, Cutter, Together, cutter
+from tests.ring import quick_config
+
+PUBLICATION = "3.1-00000000"
+
+
+def sizes(blocks: list[Block], kind: str = TRAIN) -> list[int]:
+    return [block.stop - block.start for block in blocks if block.kind == kind]
+
+
+def slots(blocks: list[Block]) -> list[tuple[str, int]]:
+    return sorted((block.kind, slot) for block in blocks for slot in range(block.start, block.stop))
+
+
+def everything(*ranges: tuple[str, int, int]) -> list[tuple[str, int]]:
+    return sorted((kind, slot) for kind, start, stop in ranges for slot in range(start, stop))
+
+
+def test_blocks_are_about_half_a_second_and_shrink_towards_the_end() -> None:
+    cut = Cutter(seconds={TRAIN: 0.1}).cut(PUBLICATION, [(TRAIN, 0, 40)], 2)
+    assert sizes(cut)[0] == round(BLOCK_SECONDS / 0.1) and sizes(cut)[-1] == 1
+    assert sizes(cut) == sorted(sizes(cut), reverse=True)
+    assert slots(cut) == everything((TRAIN, 0, 40))
+
+
+@pytest.mark.parametrize("workers", [1, 3, 50])
+def test_no_block_holds_more_than_its_share_of_what_is_left_when_it_is_claimed(workers: int) -> None:
+    cut = Cutter(seconds={TRAIN: 0.001}).cut(PUBLICATION, [(TRAIN, 0, 300)], workers)
+    left = 300
+    for size in sizes(cut):
+        assert size <= max(1, left / workers)
+        left -= size
+    assert left == 0
+
+
+def test_a_slot_that_nobody_has_measured_is_a_block_of_its_own() -> None:
+    assert sizes(Cutter().cut(PUBLICATION, [(TRAIN, 0, 5)], 1)) == [1] * 5
+
+
+def test_the_longest_slots_come_first_and_the_shortest_fill_the_end() -> None:
+    seconds = {TRAIN: 0.3, EVAL: 0.2, CENTRE: 0.1}
+    cut = Cutter(seconds=seconds).cut(PUBLICATION, [(CENTRE, 0, 1), (EVAL, 0, 4), (TRAIN, 0, 9)], 3)
+    assert [block.kind for block in cut] == [TRAIN] * 9 + [EVAL] * 4 + [CENTRE]
+
+
+def test_blocks_of_a_fixed_size_keep_it_and_the_order_given() -> None:
+    cut = Cutter(fixed=3, seconds={TRAIN: 1.0, EVAL: 0.1}).cut(PUBLICATION, [(EVAL, 2, 4), (TRAIN, 0, 7)], 9)
+    assert [(block.kind, block.start, block.stop) for block in cut] == [(EVAL, 2, 4), (TRAIN, 0, 3), (TRAIN, 3, 6), (TRAIN, 6, 7)]
+
+
+def test_episodes_that_are_played_together_make_rounds_of_equal_batches_and_a_slot_for_each_worker_at_the_end() -> None:
+    pool = Cutter(together=Together(12, 64), per_slot=2, seconds={TRAIN: 0.1})
+    assert sizes(pool.cut(PUBLICATION, [(TRAIN, 0, 64)], 2)) == [31, 31, 1, 1]
+    assert sizes(pool.cut(PUBLICATION, [(TRAIN, 0, 128)], 2)) == [32, 32, 31, 31, 1, 1]
+    assert slots(pool.cut(PUBLICATION, [(TRAIN, 3, 130)], 2)) == everything((TRAIN, 3, 130))
+
+
+def test_a_batch_for_each_worker_is_not_made_smaller_for_the_end_and_too_small_ones_are_not_made() -> None:
+    pool = Cutter(together=Together(12, 64), per_slot=2, seconds={TRAIN: 0.1})
+    assert sizes(pool.cut(PUBLICATION, [(TRAIN, 0, 20)], 2)) == [10, 10]
+    assert max(sizes(pool.cut(PUBLICATION, [(TRAIN, 0, 32)], 8))) < 6
+    cut = pool.cut(PUBLICATION, [(EVAL, 0, 20), (TRAIN, 0, 64)], 2)
+    assert max(sizes(cut, EVAL)) < 12 and sizes(cut) == [31, 31, 1, 1]
+
+
+def test_blocks_that_are_issued_again_have_at_most_a_workers_share() -> None:
+    assert Cutter(seconds={TRAIN: 0.01}).most(TRAIN, 1000, 1) == 50
+    assert Cutter(seconds={TRAIN: 0.01}).most(TRAIN, 40, 4) == 5
+    assert Cutter(fixed=7).most(TRAIN, 40, 4) == 7
+
+
+def test_only_back_ends_that_play_many_episodes_at_once_have_batches() -> None:
+    assert cutter(quick_config(env="BipedalWalker-v3", backend="lean"), 2).together is None
+    batch = cutter(quick_config(env="BipedalWalker-v3", backend="any", episodes=3), 2)
+    assert batch.together is not None and batch.per_slot == 6
