@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import mmap
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -11,11 +12,14 @@ from es_queue.numerics import bytes_digest
 from es_queue.private_folder import private_folder
 from es_queue.protocol.messages import PUBLICATION
 
+Data = bytes | memoryview
 WORTH_SHARING = 2**18  # bytes; below, asking Redis is cheaper than a lock and a file
 
 
 class HostCache:
-    """One file a publication in a private folder of this user; each reader checks the digest itself.
+    """One file a publication in a private folder of this user, which all its workers map: one copy in memory.
+
+    Each reader checks the digest itself. The file is replaced and never written to again, so a mapping stays as it is.
 
     Raises nothing of its own: where the folder cannot be used, every worker fetches for itself.
     """
@@ -24,20 +28,22 @@ class HostCache:
         self._run = run
         self._folder = folder or private_folder()
 
-    def get(self, publication: str, size: int, digest: str, fetch: Callable[[], bytes | None]) -> bytes | None:
-        """``size`` bytes whose BLAKE2b-128 is ``digest``, from the host's file or by ``fetch``; None when neither has them."""
+    def get(self, publication: str, size: int, digest: str, fetch: Callable[[], bytes | None]) -> Data | None:
+        """``size`` read-only bytes whose BLAKE2b-128 is ``digest``, from the host's file or by ``fetch``; None when neither has them."""
         if size < WORTH_SHARING or self._folder is None:
             return checked(fetch(), size, digest)
         path = self._folder / f"{self._run}-{publication}"
         with ExitStack() as held:
             with suppress(OSError):  # the folder was swept away, or its disk is full: fetch alone
                 held.enter_context(exclusive(self._folder / f"{self._run}.lock"))
-            found = checked(read(path), size, digest)
-            if found is None:
-                found = checked(fetch(), size, digest)
-                if found is not None:
-                    self._store(path, found)
-        return found
+            shared = checked(mapped(path), size, digest)
+            if shared is not None:
+                return shared
+            found = checked(fetch(), size, digest)
+            if found is not None:
+                self._store(path, found)
+                return checked(mapped(path), size, digest) or found
+        return None
 
     def forget(self) -> None:
         """Remove what the run left on this host: it has ended."""
@@ -52,7 +58,7 @@ class HostCache:
             if PUBLICATION.fullmatch(old.name.removeprefix(f"{self._run}-")):
                 old.unlink(missing_ok=True)
 
-    def _store(self, path: Path, data: bytes) -> None:
+    def _store(self, path: Path, data: Data) -> None:
         """Replace the host's file of this run's former publications."""
         fresh = path.with_name(path.name + ".new")
         try:
@@ -64,15 +70,17 @@ class HostCache:
                 fresh.unlink(missing_ok=True)
 
 
-def checked(data: bytes | None, size: int, digest: str) -> bytes | None:
+def checked(data: Data | None, size: int, digest: str) -> Data | None:
     """``data`` when it is what was published, None otherwise."""
     return data if data is not None and len(data) == size and bytes_digest(data) == digest else None
 
 
-def read(path: Path) -> bytes | None:
+def mapped(path: Path) -> memoryview | None:
+    """The file's bytes without a copy; None where it is missing or empty."""
     try:
-        return path.read_bytes()
-    except OSError:
+        with path.open("rb") as file:
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except (OSError, ValueError):
         return None
 
 

@@ -97,7 +97,7 @@ class Server:
         if data is None:
             return None
         self._evaluator.watch.poll = task.poll
-        return Published(task, np.frombuffer(data, "<f4").astype(np.float32))
+        return Published(task, np.frombuffer(data, "<f4").astype(np.float32, copy=False))
 
     def report(self, failure: Failure) -> None:
         """Tell people of an episode that raised."""

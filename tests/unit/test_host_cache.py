@@ -134,3 +134,12 @@ def test_only_a_folder_of_ours_that_is_closed_to_others_is_private(tmp_path: Pat
     link.symlink_to(made)
     file.touch(0o600)
     assert not is_private(link) and not is_private(file)
+
+
+def test_large_parameters_are_one_copy_for_all_workers_of_a_host(tmp_path: Path) -> None:
+    first, second = (HostCache("run", tmp_path).get(FIRST, SIZE, DIGEST, Source()) for _ in range(2))
+    assert isinstance(first, memoryview) and isinstance(second, memoryview)
+    assert first.readonly and str(tmp_path / f"run-{FIRST}") in Path("/proc/self/maps").read_text()
+    HostCache("run", tmp_path).get(SECOND, 64, bytes_digest(DATA[:64]), Source(DATA[:64]))
+    HostCache("run", tmp_path).forget()
+    assert first == second == DATA
