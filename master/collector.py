@@ -27,6 +27,9 @@ READ_BYTES = 4 * 2**20  # of one reply, as far as its size can be told from the 
 REFUSING_SECONDS = 5.0
 LONELY_SECONDS = 5.0
 STAGED_AT_MOST = 10
+#: How many times its expected duration a block may take before an idle worker plays it too; and how often that is looked
+#: at once nothing waits to be claimed.
+OVERDUE_TIMES, HURRY_SECONDS = 2, 0.25
 LOST = "Redis has lost this generation: it is published again"
 LOST_BEFORE = "Redis has lost the generation before this one, or holds another: this one is published over it"
 
@@ -255,9 +258,10 @@ class Collector:
         idle = any(not blocks for worker, blocks in seen.claims.items() if worker in self._workers)
         if seen.todo or not idle:
             return
+        self._next = min(self._next, now + HURRY_SECONDS)
         for (_, block), since in self._held.items():
             expected = self.cutter.seconds.get(block.kind, 0.0) * (block.stop - block.start)
-            if now - since >= max(self._clocks.overdue, 3 * expected):
+            if now - since >= max(self._clocks.overdue, OVERDUE_TIMES * expected):
                 self._copy(ledger, block)
 
     def _copy(self, ledger: Ledger, block: Block) -> None:

@@ -138,7 +138,10 @@ class Life(threading.Thread):
         """Why the worker must leave now; empty while it may stay."""
         if alone := orphaned(self._parent, self._guardian):
             return alone
-        orders = self._channel.orders()
+        serving = self._watch.serving
+        orders = self._channel.orders(serving)
+        if orders.closed:
+            self._watch.close(serving)
         if orders.state is not None:
             self._seen = now
         gone = orders.state is None and now - self._seen > GONE_SECONDS

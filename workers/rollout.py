@@ -21,7 +21,7 @@ Floats = NDArray[np.float32]
 
 
 class Leaving(Exception):  # noqa: N818 - it is no error: the worker was asked to go
-    """The worker leaves between two environment steps."""
+    """The worker leaves between two environment steps, or leaves this block because its publication has closed."""
 
 
 class EpisodeFailed(EsQueueError):  # noqa: N818 - reads as what happened
@@ -44,6 +44,8 @@ class Watch:
     """What the episode's loop looks at between steps, and what the life thread looks at from outside.
 
     leaving: why the worker leaves, empty while it stays
+    halt:    whether the running episode must stop: the worker leaves, or what it plays for has closed
+    serving: the publication of the block that is played; closed: the one that has closed meanwhile
     full:    why it leaves once the episode is over, empty while it stays: a process that has grown too large
     began:   monotonic second at which the running episode began, None between episodes
     playing: generation, slot and environment seed of that episode
@@ -52,12 +54,35 @@ class Watch:
     """
 
     def __init__(self) -> None:
-        self.leaving = ""
+        self.halt = False
+        self._leaving = ""
+        self.serving = self.closed = ""
         self.full = ""
         self.playing: dict[str, int] = {}
         self.began: float | None = None
         self.steps = 0
         self.poll: float | None = None
+
+    @property
+    def leaving(self) -> str:
+        return self._leaving
+
+    @leaving.setter
+    def leaving(self, reason: str) -> None:
+        self._leaving = reason
+        if reason:
+            self.halt = True
+
+    def serve(self, publication: str) -> None:
+        """A block of that publication begins."""
+        self.serving, self.closed, self.halt = publication, "", False
+        if self._leaving:  # asked last: a signal may have come before ``halt`` was reset
+            self.halt = True
+
+    def close(self, publication: str) -> None:
+        """It has closed; whoever plays for it may stop."""
+        if publication == self.serving:
+            self.closed, self.halt = publication, True
 
 
 class ActionNoise:
@@ -144,7 +169,7 @@ def play(
     seen, shape = [observation], observation.shape
     total, steps, over, ended = 0.0, 0, False, False
     while not (over or ended or steps >= rules.limit):
-        if watch.leaving:
+        if watch.halt:
             raise Leaving
         action = actions.act_one(act(observation), noise.next() if noise else None)
         observation, reward, over = world.step(action)

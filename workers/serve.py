@@ -12,7 +12,7 @@ import numpy as np
 
 from es_queue.protocol.channel import WorkerChannel
 from es_queue.protocol.clocks import Clocks
-from es_queue.protocol.messages import Block, Task
+from es_queue.protocol.messages import Answer, Block, Task
 from workers.evaluate import Evaluator, Failure, Floats
 from workers.host_cache import HostCache
 from workers.join import Refusal, readable_task
@@ -72,11 +72,31 @@ class Server:
             self._channel.drop(block)
             return
         self.block = f"{block.kind} {block.start} {block.stop}"
-        answer = self._evaluator.evaluate(published.task, published.parameters, block, self._channel.worker, self.report)
-        self.block = ""
+        try:
+            answer = self._evaluate(published, block)
+        except Leaving:
+            if self._evaluator.watch.leaving:
+                raise
+            self._given_up(block)
+            return
+        finally:
+            self.block = ""
         self.blocks += 1
         if not self._channel.answer(block, answer.encode()):
             self.late += 1
+
+    def _evaluate(self, published: Published, block: Block) -> Answer:
+        self._evaluator.watch.serve(block.publication)
+        try:
+            return self._evaluator.evaluate(published.task, published.parameters, block, self._channel.worker, self.report)
+        finally:
+            self._evaluator.watch.serving = ""
+
+    def _given_up(self, block: Block) -> None:
+        """Its publication closed while it was played: somebody else's copy was first. Said of another block, it is played again."""
+        if self._evaluator.watch.closed == block.publication:
+            self.late += 1
+            self._channel.drop(block)
 
     def _published(self, block: Block) -> Published | None:
         """The block's publication, None when it has closed (rule 2)."""

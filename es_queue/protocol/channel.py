@@ -86,7 +86,7 @@ class Stored:
 class Orders:
     """What a worker reads at each look: the run's state, whether it is asked to leave, RQ's own flags.
 
-    led: whether a master holds the run's lease
+    led: whether a master holds the run's lease; closed: whether the publication that was asked about has made room for another
     """
 
     state: str | None
@@ -94,6 +94,7 @@ class Orders:
     shutdown: bool = False
     suspended: bool = False
     led: bool = True
+    closed: bool = False
 
 
 @dataclass(frozen=True)
@@ -235,8 +236,8 @@ class WorkerChannel(ABC):
         """I am alive. Works when the server is out of memory, unless the key is gone."""
 
     @abstractmethod
-    def orders(self) -> Orders:
-        """The leave flags, in one round trip."""
+    def orders(self, publication: str = "") -> Orders:
+        """The leave flags, and whether ``publication`` has closed, in one round trip."""
 
     @abstractmethod
     def claimed(self) -> list[Block]:

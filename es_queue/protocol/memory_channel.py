@@ -262,10 +262,11 @@ class MemoryWorkerChannel(WorkerChannel):
     def beat(self, about: Mapping[str, str], ttl: float) -> None:
         self.arrive(about, ttl)
 
-    def orders(self) -> Orders:
+    def orders(self, publication: str = "") -> Orders:
         progress = self.server.progress
         led = self.server.lease[1] > time.monotonic()
-        return Orders(progress.get("state"), self.worker in progress.get("give_way", "").split(" "), led=led)
+        closed = bool(publication) and publication not in self.server.parameters and progress.get("publication") not in (None, publication)
+        return Orders(progress.get("state"), self.worker in progress.get("give_way", "").split(" "), led=led, closed=closed)
 
     def claimed(self) -> list[Block]:
         with self.server.changed:

@@ -317,17 +317,18 @@ class RedisWorkerChannel(WorkerChannel):
         except redis.exceptions.RedisError:
             return  # out of memory, say: what people read may be old, the beat above counted
 
-    def orders(self) -> Orders:
+    def orders(self, publication: str = "") -> Orders:
         def read() -> list[Any]:
-            pipeline = self._client.pipeline(transaction=False).hmget(self.keys.progress, "state", "give_way")
+            pipeline = self._client.pipeline(transaction=False).hmget(self.keys.progress, "state", "give_way", "publication")
             pipeline.hexists(keys.rq_worker(self._rq_name), "shutdown_requested_date").exists(keys.RQ_SUSPENDED)
-            pipeline.exists(self.keys.master)
+            pipeline.exists(self.keys.master).exists(self.keys.parameters(publication))
             found: list[Any] = pipeline.execute()
             return found
 
-        (state, give_way), shutdown, suspended, led = self.again(read)  # twice: yes
+        (state, give_way, newest), shutdown, suspended, led, there = self.again(read)  # twice: yes
         asked = self.worker.encode() in (give_way or b"").split(b" ")
-        return Orders(_text(state), asked, bool(shutdown) and bool(self._rq_name), bool(suspended), bool(led))
+        closed = bool(publication) and not there and _text(newest) not in (None, publication)  # one that is lost opens again
+        return Orders(_text(state), asked, bool(shutdown) and bool(self._rq_name), bool(suspended), bool(led), closed)
 
     def claimed(self) -> list[Block]:
         found = []

@@ -187,6 +187,22 @@ def test_orders_tell_whether_a_master_holds_the_lease(place: Place) -> None:
     wait_until(lambda: not worker.orders().led)
 
 
+def test_orders_tell_when_a_publication_has_made_room_for_another(place: Place) -> None:
+    worker = place.arrived()
+    assert not worker.orders(P0).closed  # of a run that has published nothing
+    place.publish(P0)
+    assert not worker.orders(P0).closed and not worker.orders().closed
+    place.publish(P1)
+    assert worker.orders(P0).closed and not worker.orders(P1).closed
+
+
+def test_a_publication_that_redis_has_lost_has_not_closed(place: Place) -> None:
+    worker = place.arrived()
+    place.publish(P0)
+    place.flush()
+    assert not worker.orders(P0).closed
+
+
 def test_nothing_is_reported_to_a_run_that_is_gone(place: Place) -> None:
     place.worker().report("trouble")
     assert place.master().errors() == []

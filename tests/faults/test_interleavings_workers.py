@@ -191,7 +191,7 @@ class Looked(MemoryWorkerChannel):
 
     looks = 0
 
-    def orders(self) -> Orders:
+    def orders(self, publication: str = "") -> Orders:
         self.looks += 1
         return Orders("running")
 

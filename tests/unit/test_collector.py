@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -253,6 +253,18 @@ def test_an_overdue_block_is_issued_once_more_slot_by_slot(monkeypatch: pytest.M
     bench.server.lives = {name: (about, now[0] + 60) for name, (about, _) in bench.server.lives.items()}
     bench.tick()
     assert bench.todo() == [] and bench.ledger.reissued == 2
+
+
+def test_a_generations_end_is_looked_at_more_often_once_somebody_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench().open()
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(bench.collector, "_clocks", replace(QUICK, renew=1.0, reconcile=1.0, overdue=0.5))
+    bench.tick()
+    assert bench.collector._next == now[0] + 1.0
+    all_but_one_block(bench)
+    bench.tick()
+    assert bench.collector._next == now[0] + module.HURRY_SECONDS
 
 
 def test_nothing_is_issued_twice_while_nobody_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:

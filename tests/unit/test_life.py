@@ -38,7 +38,7 @@ class Told(MemoryWorkerChannel):
     def beat(self, about: Mapping[str, str], ttl: float) -> None:
         self.beats.append((dict(about), ttl))
 
-    def orders(self) -> Orders:
+    def orders(self, publication: str = "") -> Orders:
         self.looks += 1
         return self.told
 
@@ -98,6 +98,20 @@ def test_a_worker_leaves_for_a_reason(orders: Orders, reason: str) -> None:
         channel.told = orders
         assert eventually(lambda: watch.leaving)
     assert watch.leaving == reason
+
+
+def test_a_block_whose_publication_has_closed_is_stopped_and_the_worker_stays() -> None:
+    watch = Watch()
+    watch.serve("3.1-00000000")
+    with living(Told(Orders("running", closed=True)), watch):
+        eventually(lambda: watch.halt)
+    assert (watch.closed, watch.leaving) == ("3.1-00000000", "")
+    watch.serve("4.1-00000000")
+    watch.close("3.1-00000000")
+    assert (watch.halt, watch.closed) == (False, "")
+    watch.leaving = "asked"
+    watch.serve("5.1-00000000")
+    assert watch.halt
 
 
 def test_the_first_reason_stays() -> None:
@@ -166,7 +180,7 @@ def test_a_local_worker_leaves_when_the_guardian_that_started_it_is_gone() -> No
 
 def test_a_server_that_does_not_answer_is_a_reason_to_leave_and_the_thread_goes_on() -> None:
     class Broken(Told):
-        def orders(self) -> Orders:
+        def orders(self, publication: str = "") -> Orders:
             self.looks += 1
             raise RedisError("Redis did not answer for 60 s")
 

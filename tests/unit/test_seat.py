@@ -195,7 +195,7 @@ def test_sigterm_makes_a_worker_leave_whatever_ails_its_life_thread(sitting: Any
     looked, release = threading.Event(), threading.Event()
 
     class Ailing(MemoryWorkerChannel):
-        def orders(self) -> Orders:
+        def orders(self, publication: str = "") -> Orders:
             looked.set()
             release.wait(20)
             if fault == "does not answer":

@@ -188,6 +188,33 @@ def test_an_answer_after_the_publication_has_closed_is_counted_late() -> None:
     assert ring.idle()
 
 
+def test_a_block_whose_publication_closes_meanwhile_is_not_played_to_its_end() -> None:
+    world = Script()
+    ring = Ring(world, "train 0 3", "train 3 4")
+
+    def close(seed: int, step: int) -> None:
+        if len(world.seeds) == 3 and step == 1:  # in the second slot of the first block
+            ring.who.watch.close(ring.task.publication)
+
+    world.hook = close
+    ring.worker.serve()
+    assert [one.results[0].slot for one in ring.answers()] == [3] and ring.idle()
+    assert ring.worker.late == 1 and ring.who.watch.leaving == "nothing to do"
+
+
+def test_a_publication_that_closed_before_says_nothing_of_the_block_in_hand() -> None:
+    world = Script()
+    ring = Ring(world, "train 0 1")
+
+    def mistaken(seed: int, step: int) -> None:
+        if len(world.seeds) == 1:
+            ring.who.watch.halt = True
+
+    world.hook = mistaken
+    ring.worker.serve()
+    assert [one.results[0].slot for one in ring.answers()] == [0] and ring.idle() and ring.worker.late == 0
+
+
 def test_a_failing_episode_is_told_to_people_and_to_the_master() -> None:
     def burn(seed: int, step: int) -> None:
         raise RuntimeError("the motor burnt")
