@@ -19,7 +19,7 @@ from es_queue.episode_rules import EpisodeRules, evaluation_limit, evaluation_ru
 from es_queue.figures import sum_in_order
 from es_queue.noise import NoiseTable
 from es_queue.normalization import FrozenStatistics, Moments
-from es_queue.plan import CONFIRMATION, EVALUATION, FINAL, evaluation_seeds, most_slots, plan_for
+from es_queue.plan import CONFIRMATION, EVALUATION, FINAL, SlotPlan, evaluation_seeds, most_slots, plan_for
 from es_queue.policies import Policy
 from es_queue.policies.actions import ActionMap
 from es_queue.protocol import messages
@@ -82,6 +82,7 @@ class Evaluator:
         self.config, self.spec, self.table, self.watch = config, spec, table, watch
         self._world, self._worlds, self._policy, self._strategy = world, worlds, policy, strategy
         self._fewest = fewest
+        self._planned: tuple[int, int, SlotPlan] | None = None
         self._actions = ActionMap(spec.action, config.action_bound)
         self._evaluation = evaluation_rules(evaluation_limit(config, spec))
         self._most = {kind: most_slots(config, strategy.per_slot)[kind] for kind in (messages.TRAIN, messages.CENTRE)}
@@ -122,8 +123,7 @@ class Evaluator:
     def _training(self, task: Task, block: Block) -> list[Job]:
         """Perturbed slots, or the centre on slot 0's seeds, under training's rules."""
         centre = block.kind == messages.CENTRE
-        plan = plan_for(self.config, task.generation, self._policy.size, self._strategy.per_slot)
-        slots = plan.slots(0, 1) if centre else plan.slots(block.start, block.stop)
+        slots = self._slots(task.generation, 0, 1) if centre else self._slots(task.generation, block.start, block.stop)
         rules = training_rules(self.config, task.step_limit, self._strategy.fitness_by_sign)
         statistics = self._statistics(task)
         jobs: list[Job] = []
@@ -133,6 +133,14 @@ class Evaluator:
             observe = bool(slots.sampled[row]) and not centre
             jobs.append(Job(slot, index, seeds, rules, statistics, observe, int(slots.noise_keys[row])))
         return jobs
+
+    def _slots(self, generation: int, start: int, stop: int) -> SlotPlan:
+        """The plan of a range of slots; that of a whole generation is made once."""
+        if self._planned is None or self._planned[0] != generation or self._planned[1] < stop:
+            plan = plan_for(self.config, generation, self._policy.size, self._strategy.per_slot)
+            count = max(stop, self.config.population // self._strategy.per_slot)
+            self._planned = generation, count, plan.slots(0, count)
+        return self._planned[2].part(start, stop)
 
     def _evaluating(self, task: Task, block: Block) -> list[Job]:
         """The unperturbed policy, one episode a slot, under the environment's own rules."""
