@@ -31,6 +31,7 @@ from workers.rollout import ActionNoise, Episode, Leaving, Watch, actor, play
 
 Floats = NDArray[np.float32]
 MOST_EVALUATIONS = 100_000
+MOST_BYTES = 2**27  # of the parameters of episodes that are played together
 EVALUATION_STREAMS = {messages.EVAL: EVALUATION, messages.CONFIRM: CONFIRMATION, messages.FINAL: FINAL}
 
 
@@ -154,10 +155,13 @@ class Evaluator:
         """Jobs that are played together: each alone, or as many whole slots as make batches of about equal size."""
         if self._worlds is None or not self._enough(jobs):
             return [[job] for job in jobs]
-        at_once = max(1, self._worlds.most // jobs[0].seeds.size)
+        at_once = max(1, self._at_once(self._worlds) // jobs[0].seeds.size)
         groups = -(-len(jobs) // at_once)
         cuts = [len(jobs) * number // groups for number in range(groups + 1)]
         return [jobs[start:stop] for start, stop in pairwise(cuts)]
+
+    def _at_once(self, worlds: Worlds) -> int:
+        return max(1, min(worlds.most, MOST_BYTES // (4 * self._policy.size)))
 
     def _enough(self, jobs: list[Job]) -> bool:
         return sum(job.seeds.size for job in jobs) >= self._fewest
@@ -191,9 +195,10 @@ class Evaluator:
         games = {job.slot: self._games(task, published, job) for job in group}
         flat = [game for own in games.values() if isinstance(own, list) for game in own]
         outcomes: list[Outcome] = []
-        for start in range(0, len(flat), worlds.most):
+        most = self._at_once(worlds)
+        for start in range(0, len(flat), most):
             self.watch.began = time.monotonic()
-            outcomes += play_together(worlds, self._policy, flat[start : start + worlds.most], self._actions, rules, statistics, self.watch)
+            outcomes += play_together(worlds, self._policy, flat[start : start + most], self._actions, rules, statistics, self.watch)
         left = iter(outcomes)
         return [(job, own if isinstance(own, Failed) else self._gathered(job, [next(left) for _ in own])) for job, own in zip(group, games.values(), strict=True)]
 
