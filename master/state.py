@@ -104,6 +104,7 @@ class RunState:
     changes: settings changed while it ran, some of them for generations to come; anchor: kept with --rollback alone
     origin: what a warm start began with, in words; empty without one
     recoveries: count, seconds and worst by cause, see ``master.recoveries``
+    noise: digest of the noise table with which it goes on; empty in a checkpoint that is older than that
     """
 
     generation: int
@@ -123,6 +124,7 @@ class RunState:
     anchor: Anchor | None = None
     origin: str = ""
     recoveries: dict[str, list[float]] = field(default_factory=dict)
+    noise: str = ""
 
     def statistics(self, clip: float) -> FrozenStatistics:
         """What normalises this generation's observations."""
@@ -142,7 +144,7 @@ class RunState:
     def to_dict(self) -> dict[str, Any]:
         """The scalars, as plain data."""
         best = None if self.best is None else {name: getattr(self.best, name) for name in ("generation", "eval_mean", "confirmed")}
-        names = ("generation", "step_limit", "stage", "reason", "confirm_mean", "last_evaluation", "reproducible", "epoch", "numerics", "origin", "recoveries")
+        names = ("generation", "step_limit", "stage", "reason", "confirm_mean", "last_evaluation", "reproducible", "epoch", "numerics", "origin", "recoveries", "noise")
         changes = [asdict(one) for one in self.changes]
         anchor = None if self.anchor is None else self.anchor.to_dict()
         return {**{name: getattr(self, name) for name in names}, "best": best, "counters": asdict(self.counters), "changes": changes, "anchor": anchor}
@@ -160,7 +162,7 @@ class RunState:
             moments = RunningMoments.from_arrays(arrays)
             rest["changes"] = tuple(Change(**one) for one in values.get("changes", ()))  # what a run of version 0.1.0 had none of
             rest["anchor"] = None if values.get("anchor") is None else Anchor.read(arrays, values["anchor"])
-            rest |= {"origin": values.get("origin", ""), "recoveries": values.get("recoveries", {})}
+            rest |= {"origin": values.get("origin", ""), "recoveries": values.get("recoveries", {}), "noise": values.get("noise", "")}
             return cls(int(values["generation"]), strategy, moments, int(values["step_limit"]), best=best, counters=counters, **rest)
         except (KeyError, TypeError, ValueError) as error:
             raise RunFolderError(f"the checkpoint does not hold a run's state: {type(error).__name__} {error}") from None
