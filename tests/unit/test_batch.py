@@ -147,6 +147,21 @@ def test_leaving_happens_between_two_steps() -> None:
     assert watch.steps == 3 * len(SEEDS)
 
 
+def test_the_episodes_of_a_batch_share_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch, now, longest = Watch(), [100.0], [0.0]
+
+    class Slow(Swing):
+        def step(self, action: Any) -> tuple[np.ndarray, float, bool]:
+            assert watch.began is not None
+            longest[0] = max(longest[0], now[0] - watch.began)
+            now[0] += 1.0
+            return super().step(action)
+
+    monkeypatch.setattr("workers.batch.time.monotonic", lambda: now[0])
+    together(rules(), games(), Slow, watch)
+    assert longest[0] <= sum(SEEDS) / len(SEEDS) + len(SEEDS)
+
+
 def test_an_output_that_is_not_finite_fails_its_own_episode_alone() -> None:
     wanted = games()
     wanted[3] = replace(wanted[3], parameters=np.full(POLICY.size, np.nan, np.float32))

@@ -114,6 +114,53 @@ def test_a_pause_takes_what_nobody_holds_out_of_todo_and_continue_puts_it_back()
     assert bench.todo() == ["train 0 2", "train 2 4", "train 4 6"] or sum(int(one.split()[2]) - int(one.split()[1]) for one in bench.todo()) == 6
 
 
+def test_a_pause_issues_nothing_twice_and_looks_no_oftener(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench().open()
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(bench.collector, "_clocks", replace(QUICK, renew=1.0, reconcile=1.0, overdue=0.5))
+    all_but_one_block(bench)
+    bench.collector.requests.paused = "ada"
+    for _ in range(3):
+        bench.tick()
+        assert bench.todo() == [] and bench.collector._next == now[0] + 1.0
+        now[0] += 60.0
+        bench.server.lives = {name: (about, now[0] + 60) for name, (about, _) in bench.server.lives.items()}
+
+
+def test_reconcile_waits_until_all_answers_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "READ_AT_ONCE", 2)
+    bench = Bench(block=1, slots=12).open()
+    bench.work(bench.worker())
+    bench.tick()
+    assert bench.ledger.complete() and bench.ledger.reissued == 0 and bench.todo() == []
+
+
+def test_a_flood_that_does_not_end_puts_reconcile_off_for_a_while_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench().open()
+    monkeypatch.setattr(bench.collector, "read", lambda ledger, wait: False)
+    seen = [0]
+    reconcile = bench.channel.reconcile
+    monkeypatch.setattr(bench.channel, "reconcile", lambda *given: seen.__setitem__(0, seen[0] + 1) or reconcile(*given))
+    for _ in range(module.PUT_OFF_AT_MOST):
+        bench.tick()
+    assert seen == [0]
+    bench.tick()
+    assert seen == [1]
+
+
+def test_many_entries_are_seldom_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench().open()
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    bench.collector._read.update(str(number) for number in range(10 * module.READ_AGAIN_A_SECOND))
+    for later, cursor in ((0.0, "0"), (9.0, "7-0"), (1.1, "0")):
+        now[0] += later
+        bench.collector._cursor = "7-0"
+        bench.collector._read_again()
+        assert bench.collector._cursor == cursor
+
+
 def test_a_complete_generation_does_not_close_while_the_run_is_paused_and_the_time_is_no_time_of_the_run() -> None:
     bench = Bench().open()
     bench.work(bench.worker())

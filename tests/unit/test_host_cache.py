@@ -136,6 +136,13 @@ def test_only_a_folder_of_ours_that_is_closed_to_others_is_private(tmp_path: Pat
     assert not is_private(link) and not is_private(file)
 
 
+def test_whoever_fetches_and_is_frozen_keeps_nobody_waiting_for_long(tmp_path: Path) -> None:
+    source = Source()
+    with host_cache.exclusive(tmp_path / "run.lock", 1.0):
+        assert HostCache("run", tmp_path, patience=0.05).get(FIRST, SIZE, DIGEST, source) == DATA
+    assert source.asked == 1
+
+
 def test_large_parameters_are_one_copy_for_all_workers_of_a_host(tmp_path: Path) -> None:
     first, second = (HostCache("run", tmp_path).get(FIRST, SIZE, DIGEST, Source()) for _ in range(2))
     assert isinstance(first, memoryview) and isinstance(second, memoryview)

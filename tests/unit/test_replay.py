@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from es_queue.errors import RunFolderError
+from es_queue.noise import NoiseTable
 from es_queue.protocol.memory_channel import MemoryServer
 from es_queue.protocol.requests import SET, Request
 from master import replay_log
@@ -48,6 +49,14 @@ def test_a_run_computed_again_from_its_log_has_the_same_digests(strategy: str, t
     assert f"generations 0 to 6 of run {RUN}" in replayed(tmp_path)
     assert outcome.digest in replayed(tmp_path)
     assert "as the newest checkpoint's" in replayed(tmp_path)
+
+
+def test_a_log_of_other_noise_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logged(tmp_path)
+    replayed(tmp_path)
+    monkeypatch.setattr("master.replay.NoiseTable.open", lambda size, folder: NoiseTable.in_memory(size, seed=5))
+    with pytest.raises(RunFolderError, match="was written with other noise than this es-queue makes: replay it with the es-queue that wrote it"):
+        replayed(tmp_path)
 
 
 def test_what_people_changed_is_computed_again_too(tmp_path: Path) -> None:

@@ -200,6 +200,11 @@ def test_a_block_whose_publication_closes_meanwhile_is_not_played_to_its_end() -
     ring.worker.serve()
     assert [one.results[0].slot for one in ring.answers()] == [3] and ring.idle()
     assert ring.worker.late == 1 and ring.who.watch.leaving == "nothing to do"
+    ring.who.watch.leaving = ""
+    ring.who.watch.close(ring.task.publication)
+    assert not ring.who.watch.closed, "nothing is served any more"
+    ring.who.watch.served()
+    assert not ring.who.watch.halt, "a worker that joins again plays its fixed episode"
 
 
 def test_a_publication_that_closed_before_says_nothing_of_the_block_in_hand() -> None:

@@ -148,7 +148,7 @@ def poisoned_training(arena: Arena, count: int) -> Row:
     row.noticed = sum(int(one["failed"]) for one in records)
     attempts = Counter((one["generation"], one["slot"]) for one in reports(seen))
     assert min(attempts.values()) >= FAILURES or attempts.total() >= ERRORS_KEPT
-    assert max(attempts.values()) <= MOST_FAILURES + 4, f"a poisoned slot was tried {max(attempts.values())} times"
+    assert max(attempts.values()) <= 2 * MOST_FAILURES, f"a poisoned slot was tried {max(attempts.values())} times"
     assert records[-1]["recovered"] == 0 and len(seats) == 2 and not seen.failed_jobs()
     row.remark = f"{', '.join(f'{kind} {number}' for kind, number in sorted(poisoned.items()))}; at most {max(attempts.values())} attempts a slot"
     return row
