@@ -9,7 +9,14 @@ import gymnasium
 
 from es_queue.environments.catalogue import WALKER_V2, WALKER_V3, Entry, describe_error, find, missing_package
 from es_queue.environments.encoding import idle_action
-from es_queue.environments.envpool_worlds import FEWEST_AT_ONCE, MOST_AT_ONCE, EnvPoolWorlds, OneOfWorlds, installed, knows
+from es_queue.environments.envpool_worlds import (
+    FEWEST_AT_ONCE,
+    MOST_AT_ONCE,
+    EnvPoolWorlds,
+    OneOfWorlds,
+    installed,
+    knows,
+)
 from es_queue.environments.request import DrawnWorld, EnvironmentRequest, World, Worlds
 from es_queue.environments.stock import StockWorld
 from es_queue.errors import EnvironmentFailure, UsageError
