@@ -92,7 +92,7 @@ class Window(Ledger):
             return super()._of_another(answer)
         if self._strange(answer):
             return False
-        self.refused["late-failure"] += len(answer.failures)
+        self.refused.update(["late-failure"] * len(answer.failures))
         taken = [self._take_older(of, answer.kind, result) for result in answer.results]
         self._credit(answer, any(taken))
         return any(taken)
@@ -148,7 +148,7 @@ class Window(Ledger):
         ]  # fmt: skip
         names = {one.publication for one in kept}
         stale = [one for one in self.fresh if one.publication not in names]
-        self.refused["stale"] += len(stale)
+        self.refused.update(["stale"] * len(stale))
         self.lost_steps += sum(sum(one.result.steps) for one in stale if one.result is not None)
         self.fresh = [one for one in self.fresh if one.publication in names]
         return kept
