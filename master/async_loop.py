@@ -9,7 +9,7 @@ is to be evaluated closes with its evaluation in hand, as in the synchronous sch
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from es_queue.config import ASYNC, RunConfig
@@ -27,6 +27,7 @@ from master.window import Fresh, Older, Window, slots_in
 
 #: Blocks for each living worker: the one that it plays, and two that wait.
 BLOCKS_EACH = 3
+ASYNC_LABEL = "async: not bit-reproducible, --replay repeats it from its log"
 
 
 class AsyncCollector(Collector):
@@ -95,6 +96,9 @@ class AsyncLoop(Loop):
     def run(self, state: RunState, adopted: str | None = None) -> Outcome:
         """As ``Loop.run``; who came first decides what is learnt, so no bits are promised."""
         return super().run(replace(state, reproducible=False), adopted)
+
+    def _progress(self, state: RunState, digest: str) -> Mapping[str, str]:
+        return {**super()._progress(state, digest), "schedule": ASYNC_LABEL}
 
     def _ledger(self, state: RunState, publication: str, wanted: dict[str, int]) -> Ledger:
         if messages.TRAIN not in wanted:

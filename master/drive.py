@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from es_queue.commands import shown_command
+from es_queue.config import ASYNC
 from es_queue.errors import DecodeError, EnvironmentFailure, FencedError
 from es_queue.protocol import keys
 from es_queue.protocol.channel import FAILED, FINISHED, PAUSED, RUNNING, STOPPED
@@ -17,7 +18,7 @@ from es_queue.protocol.clocks import Clocks
 from es_queue.protocol.connection import holds_secret
 from es_queue.protocol.messages import Task
 from es_queue.protocol.redis_channel import RedisMasterChannel
-from master.async_loop import classes
+from master.async_loop import ASYNC_LABEL, classes
 from master.blocks import cutter
 from master.checkpoint import Checkpoints, write_atomically
 from master.collector import Interrupted
@@ -178,6 +179,8 @@ class Drive:
         about = {"watch": f"{shown_command('es-status')} {self._place.run}{where}", "join": join, "seed": str(self._setup.config.seed)}
         if session.private_server is not None:
             about |= directions(session.private_server.folder, session.private_server.socket_path, queue)
+        if self._setup.config.schedule == ASYNC:
+            about["schedule"] = ASYNC_LABEL
         if state.origin:
             about["begun with"] = state.origin
         if self._resumed:

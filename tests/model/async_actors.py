@@ -19,7 +19,18 @@ from master.learn import Used
 from master.state import Floats, OpenPublication
 from master.window import Older, Window, slots_in
 from tests.model.actors import CLOCKS, collecting
-from tests.model.world import FIRST, LEASE, SLOTS, Actor, World, expectations, learned, result, task_of, wanted
+from tests.model.world import (
+    FIRST,
+    LEASE,
+    SLOTS,
+    Actor,
+    World,
+    expectations,
+    learned,
+    result,
+    task_of,
+    wanted,
+)
 
 GENERATIONS, MAX_LAG = 6, 2
 LIMIT = 100

@@ -10,7 +10,16 @@ import pytest
 
 from es_queue.config import RunConfig
 from es_queue.plan import most_slots
-from es_queue.protocol.messages import CENTRE, CONFIRM, EVAL, HOST_FAILURE, TRAIN, Answer, EpisodeMoments, SlotResult
+from es_queue.protocol.messages import (
+    CENTRE,
+    CONFIRM,
+    EVAL,
+    HOST_FAILURE,
+    TRAIN,
+    Answer,
+    EpisodeMoments,
+    SlotResult,
+)
 from master.collect import FAILURES, Expectations
 from master.state import OpenPublication
 from master.window import BATCHES_AHEAD, Older, Window, slots_in
