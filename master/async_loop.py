@@ -25,8 +25,9 @@ from master.loop import Loop, Outcome
 from master.state import RunState
 from master.window import Fresh, Older, Window, slots_in
 
-#: Blocks for each living worker: the one that it plays, and two that wait.
-BLOCKS_EACH = 3
+#: Blocks for each living worker: the one that it plays and one that waits; half as many again are issued when there are
+#: fewer. What waits when parameters change is not played, so it makes no answer late; more would, where the master is slow.
+BLOCKS_EACH = 2
 ASYNC_LABEL = "async: not bit-reproducible, --replay repeats it from its log"
 
 
@@ -47,15 +48,15 @@ class AsyncCollector(Collector):
 
     def _top_up(self, ledger: Window) -> None:
         size, issued = self._size(ledger), ledger.wanted[messages.TRAIN]
-        more = ledger.room(max(ledger.batch, BLOCKS_EACH * size * max(1, len(self._workers))))
+        more = ledger.room(BLOCKS_EACH * size * max(1, len(self._workers)))
         if more:
             ledger.want(messages.TRAIN, issued + more)
             self._channel.extend(self._token, ledger.publication, self._pieces(ledger, [(messages.TRAIN, issued, issued + more)]))
 
     def _size(self, ledger: Window) -> int:
-        """Slots of a training block: of half a second, but a batch has some for each worker; enough to be played together."""
+        """Slots of a training block: of half a second, but a batch has four for each worker; enough to be played together."""
         workers = max(1, len(self._workers))
-        size, together = self.cutter.most(messages.TRAIN, ledger.batch, workers), self.cutter.together
+        size, together = self.cutter.most(messages.TRAIN, -(-ledger.batch // 2), workers), self.cutter.together
         if self.cutter.fixed or together is None or ledger.batch * self.cutter.per_slot < together.fewest * workers:
             return size
         return max(size, -(-together.fewest // self.cutter.per_slot))
@@ -104,8 +105,9 @@ class AsyncLoop(Loop):
         if messages.TRAIN not in wanted:
             return super()._ledger(state, publication, wanted)
         older, fresh = self._next_window or (self._reopened(state), [])
-        spread = self._learner.strategy.spread(state.strategy)
-        return Window(publication, self._expectations(state, wanted), wanted, wanted[messages.TRAIN], state.step_limit, spread, older, fresh)
+        spread, batch = self._learner.strategy.spread(state.strategy), wanted[messages.TRAIN]
+        wanted = {**wanted, messages.TRAIN: max(1, batch - len(fresh))}
+        return Window(publication, self._expectations(state, wanted), wanted, batch, state.step_limit, spread, older, fresh)
 
     def _reopened(self, state: RunState) -> list[Older]:
         """The older publications that a checkpoint names; what Redis has lost of them is gone."""

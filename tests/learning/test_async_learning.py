@@ -14,7 +14,7 @@ from tests.ring import quick_config, run_ring
 from tests.tiny import QUAD
 
 DRAWN = random.SystemRandom().randrange(2, 2**31)
-WORKERS = 4
+WORKERS = 2
 
 
 @pytest.mark.parametrize("seed", [0, 1, pytest.param(DRAWN, id="drawn")])
@@ -43,7 +43,7 @@ def test_cartpole_is_not_solved_when_nothing_is_learnt(monkeypatch: pytest.Monke
 def test_a_quadratic_bowl_is_descended_to_its_bottom(strategy: str, values: dict[str, Any]) -> None:
     outcome, sink = run_ring(
         quick_config(
-            schedule="async", env=QUAD, strategy=strategy, population=16, obs_norm=False, generations=40, target_reward="none", eval_every=20,
+            schedule="async", env=QUAD, strategy=strategy, population=16, obs_norm=False, generations=80, target_reward="none", eval_every=20,
             eval_episodes=5, final_episodes=20, **values,
         ), WORKERS,
     )  # fmt: skip
