@@ -126,6 +126,8 @@ def test_a_made_up_list_of_open_publications_removes_nothing_of_another_name(red
     redis_place.client.hset(redis_place.keys.progress, "open", f"x ../x {P1}:y " + "z" * 100)
     redis_place.publish(P2)
     assert redis_place.client.exists(redis_place.keys.results("x"))
-    redis_place.client.hset(redis_place.keys.progress, "open", f"{P2} " * 10_000)
+    redis_place.client.xadd(redis_place.keys.results(P0), {"answer": b""})
+    redis_place.client.hset(redis_place.keys.progress, "open", f"{P0} " * 10_000)
     redis_place.publish(P3)
-    assert redis_place.streams() == {P3, "x"} and "open" not in redis_place.progress()
+    assert redis_place.streams() == {P0, P3, "x"}, "a list that is longer than any of ours is not read"
+    assert "open" not in redis_place.progress()
