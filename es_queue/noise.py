@@ -1,25 +1,20 @@
 """NoiseTable: one memory-mapped file of float32 standard normals a host; an index into it is a perturbation.
 
-The numbers come from Philox words by nothing but integer operations, + - * / and sqrt, each of which IEEE 754
-rounds in one way only, one numpy call an operation. So every CPU and numpy release makes the same bytes:
-``np.log`` and ``Generator.standard_normal`` promise less (float64 ``np.log`` differs with AVX-512 switched off).
-A smaller table of a seed is a prefix of a larger one.
+Every CPU and numpy release makes the same bytes (``es_queue/normals.py``); a smaller table of a seed is a prefix of
+a larger one. All processes of a host map the one file, so they share its memory.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
-import hashlib
 import json
-import math
 import os
 import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -28,36 +23,25 @@ import numpy as np
 import numpy.typing as npt
 
 from es_queue.errors import EsQueueError, RunFolderError, UsageError
-from es_queue.numerics import DIGEST_BYTES
+from es_queue.normals import RECIPE as RECIPE
+from es_queue.normals import Floats, make, table_digest
 
-Floats = npt.NDArray[np.float32]
-Doubles = npt.NDArray[np.float64]
-Words = npt.NDArray[np.uint64]
-
-#: Raised by any change to the numbers below; part of the file's name, so two releases never share a file.
-RECIPE = 1
 DEFAULT_SEED = 123
-#: Floats that one Philox stream yields; small enough that the arithmetic stays in a core's cache.
-CHUNK = 2**15
-#: Chunks in flight at once (8 MiB); bounds the maker's memory.
-BATCH = 64
 MAX_SIZE = 2**32 - 1
 SMALLEST_DEFAULT = 2**22
 LARGEST_DEFAULT = 250_000_000
 #: Parameters' worth of noise that a table has by default: slices overlap, but rarely two of one generation.
 SLICES = 64
-#: How long to wait for another process to finish the table; the largest takes about a minute on one slow core.
+#: How long to wait for another process to finish the table; a gigabyte takes some seconds, on a slow disk a minute.
 LOCK_SECONDS = 600.0
 FOLDER_VARIABLE = "ES_QUEUE_NOISE_DIR"
-#: Second half of the Philox key: keeps these streams apart from the run's plan, which is keyed by its seed too.
-DOMAIN = int.from_bytes(b"es-noise", "little")
 
 
 class NoiseTable:
     """Read-only standard normals, float32[size]; equal (seed, size) means equal bytes on every host.
 
-    Attributes: ``size`` (floats), ``seed``, ``digest`` (BLAKE2b-128 of the little-endian bytes, as the maker
-    computed it) and ``path`` (None in memory).
+    Attributes: ``size`` (floats), ``seed``, ``digest`` (of the content, 32 hexadecimal digits, as the maker computed
+    it) and ``path`` (None in memory).
     """
 
     def __init__(self, values: Floats, seed: int, digest: str, path: Path | None = None) -> None:
@@ -88,7 +72,11 @@ class NoiseTable:
         """The same table without a file, for tests and tiny runs. Raises UsageError as :meth:`open` does."""
         check_recipe(size, seed)
         values = np.empty(size, dtype="<f4")
-        digest = write_normals(seed, size, into_array(values))
+
+        def put(start: int, piece: Floats) -> None:
+            values[start : start + len(piece)] = piece
+
+        digest = make(seed, size, put)
         values.flags.writeable = False
         return cls(values, seed, digest)
 
@@ -104,17 +92,27 @@ class NoiseTable:
 
         Raises ValueError before anything is read if an index is no integer or reaches outside the table.
         """
+        starts = self._starts(indices, start, stop)
+        shape = (self.size - (stop - start) + 1, stop - start)
+        windows: Floats = np.ndarray(shape, self._values.dtype, self._values, strides=(4, 4))
+        return windows[starts]
+
+    def views(self, indices: npt.NDArray[np.int64], start: int, stop: int) -> list[Floats]:
+        """The rows of :meth:`rows` without a copy, read-only; raises as it does."""
+        width = stop - start
+        return [self._values[first : first + width] for first in self._starts(indices, start, stop).tolist()]
+
+    def _starts(self, indices: npt.NDArray[np.int64], start: int, stop: int) -> npt.NDArray[np.int64]:
         starts = np.asarray(indices)
         if starts.ndim != 1 or starts.dtype.kind not in "iu":
             raise ValueError(f"noise indices are integers[S], not {starts.dtype}{list(starts.shape)}")
         low, high = (int(starts.min()), int(starts.max())) if starts.size else (0, 0)
         self._check_bounds(low, high, start, stop)
-        windows = np.lib.stride_tricks.sliding_window_view(self._values, stop - start)
-        return windows[starts.astype(np.int64) + start]
+        return starts.astype(np.int64) + start
 
     def verify(self) -> bool:
-        """Whether the content has the digest that its maker wrote down; reads it all, about a second a gigabyte."""
-        return hashlib.blake2b(self._values.data, digest_size=DIGEST_BYTES).hexdigest() == self.digest
+        """Whether the content has the digest that its maker wrote down; reads it all, from all cores."""
+        return table_digest(self._values) == self.digest
 
     def _check_bounds(self, low: int, high: int, start: int, stop: int) -> None:
         # numpy would answer a negative index with other noise, and a late one with a short row that broadcasts.
@@ -136,82 +134,6 @@ def check_recipe(size: int, seed: int) -> None:
         raise UsageError(f"a noise table has 1 to {MAX_SIZE} floats, not {size}")
     if not 0 <= seed < 2**64:
         raise UsageError(f"the seed of a noise table is in 0 .. 2**64 - 1, not {seed}")
-
-
-# --- the numbers ------------------------------------------------------------------------------------------
-
-LN2 = 0.6931471805599453
-#: log m = 2 (s + s^3/3 + s^5/5 ...) with s = (m - 1)/(m + 1); |s| < 0.172, so the error is below 1e-13.
-LOG_SERIES = [1 / (2 * k + 1) for k in range(8)]
-#: Taylor series on [-pi/2, pi/2]; the first term left out is below 1e-16.
-COS_SERIES = [(-1) ** k / math.factorial(2 * k) for k in range(12)]
-SIN_SERIES = [(-1) ** k / math.factorial(2 * k + 1) for k in range(11)]
-HALF_BITS = int(np.sqrt(np.float64(0.5)).view(np.int64))
-
-
-def chunk_normals(seed: int, number: int) -> Floats:
-    """Chunk ``number`` of the table: float32[CHUNK] by Box and Muller (1958), two Philox words a pair."""
-    key = np.array([seed, DOMAIN], dtype=np.uint64)
-    counter = np.array([0, 0, number, 0], dtype=np.uint64)
-    words = np.random.Philox(key=key, counter=counter).random_raw(CHUNK)
-    radius, angle = radii(words[: CHUNK // 2], words[CHUNK // 2 :])
-    square = angle * angle
-    normals = np.empty(CHUNK, dtype="<f4")
-    normals[0::2] = series(COS_SERIES, square) * radius
-    normals[1::2] = series(SIN_SERIES, square) * angle * radius
-    return normals
-
-
-def radii(first: Words, second: Words) -> tuple[Doubles, Doubles]:
-    """Signed radii and angles in [-pi/2, pi/2): the sign, a bit of its own, completes the half circle."""
-    uniform = ((first >> np.uint64(11)) + np.uint64(1)).astype(np.float64) * 2.0**-53
-    angle = ((second >> np.uint64(11)).astype(np.float64) * 2.0**-53 - 0.5) * math.pi
-    sign = 1.0 - 2.0 * (second & np.uint64(1)).astype(np.float64)
-    return np.sqrt(-2.0 * logarithm(uniform)) * sign, angle
-
-
-def logarithm(values: Doubles) -> Doubles:
-    """Natural logarithm of normal positive doubles, the same bits on every machine, to about 1e-13."""
-    bits = values.view(np.int64)
-    exponent = (bits - HALF_BITS) >> 52
-    mantissa = (bits - (exponent << 52)).view(np.float64)
-    ratio = (mantissa - 1.0) / (mantissa + 1.0)
-    return series(LOG_SERIES, ratio * ratio) * ratio * 2.0 + exponent * LN2
-
-
-def series(coefficients: list[float], values: Doubles) -> Doubles:
-    """The polynomial with those coefficients, lowest first; separate calls, so that no compiler fuses them."""
-    total = np.full_like(values, coefficients[-1])
-    for coefficient in reversed(coefficients[:-1]):
-        total *= values
-        total += coefficient
-    return total
-
-
-def write_normals(seed: int, size: int, write: Callable[[Floats], object]) -> str:
-    """Hand the table to ``write`` piece by piece, in order; gives its digest. Threads share chunks, no bits."""
-    digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
-    count = -(-size // CHUNK)
-    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
-        for first in range(0, count, BATCH):
-            numbers = range(first, min(first + BATCH, count))
-            for number, normals in zip(numbers, pool.map(lambda one: chunk_normals(seed, one), numbers), strict=True):
-                piece = normals[: size - number * CHUNK]
-                digest.update(piece.data)
-                write(piece)
-    return digest.hexdigest()
-
-
-def into_array(values: Floats) -> Callable[[Floats], None]:
-    """A writer that fills ``values`` from its beginning."""
-    done = 0
-
-    def write(piece: Floats) -> None:
-        nonlocal done
-        values[done : done + len(piece)] = piece
-        done += len(piece)
-
-    return write
 
 
 # --- the file ---------------------------------------------------------------------------------------------
@@ -271,10 +193,19 @@ def make_table(path: Path, seed: int, size: int) -> str:
     """Write table and description under other names and rename them, so that no reader meets half a table."""
     require_space(path.parent, 4 * size)
     with replacing(path) as file:
-        digest = write_normals(seed, size, lambda piece: file.write(piece.data))
+        os.ftruncate(file.fileno(), 4 * size)  # threads that make a file longer wait for each other
+        digest = make(seed, size, lambda start, piece: write_at(file.fileno(), piece, 4 * start))
     with replacing(sidecar(path)) as file:
         file.write(json.dumps(description(seed, size, digest), indent=2).encode())
     return digest
+
+
+def write_at(file: int, piece: Floats, offset: int) -> None:
+    """Write all of ``piece`` to the open file from that byte on; threads may write at once. Raises OSError."""
+    rest = piece.data.cast("B")
+    while rest:
+        written = os.pwrite(file, rest, offset)
+        rest, offset = rest[written:], offset + written
 
 
 def sidecar(path: Path) -> Path:

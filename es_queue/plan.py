@@ -47,6 +47,11 @@ class SlotPlan:
     noise_keys: NDArray[np.uint64]
     sampled: NDArray[np.bool_]
 
+    def part(self, start: int, stop: int) -> SlotPlan:
+        """The plan of slots ``start … stop-1`` out of these."""
+        own = slice(start - self.start, stop - self.start)
+        return SlotPlan(start, self.noise_indices[own], self.seeds[own], self.noise_keys[own], self.sampled[own])
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -72,8 +77,7 @@ class Plan:
         sampled = (words[:, 2] >> np.uint64(11)).astype(np.float64) * 2.0**-53 < self.sample
         if stop:
             sampled[0] = self.sample > 0
-        part = slice(start, stop)
-        return SlotPlan(start, indices[part], self._training_seeds(stop)[part], words[part, 1], sampled[part])
+        return SlotPlan(0, indices, self._training_seeds(stop), words[:, 1], sampled).part(start, stop)
 
     def seeds(self, stream: int, count: int) -> NDArray[np.int64]:
         """``count`` distinct environment seeds of a stream: EVALUATION, CONFIRMATION or FINAL."""

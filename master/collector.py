@@ -21,6 +21,7 @@ from master.learn import Record
 from master.recoveries import OVERDUE, REDIS_AWAY, REDIS_LOST, Recoveries
 from master.requests import Requests
 from master.roll_call import RollCall
+from master.roster import Roster
 
 READ_AT_ONCE, READ_AT_FIRST = 1000, 4
 READ_BYTES = 4 * 2**20  # of one reply, as far as its size can be told from the one before
@@ -81,6 +82,7 @@ class Collector:
         self._at_once = READ_AT_FIRST
         self._outages = channel.outages
         self._open = ""
+        self._roster = Roster()
         self._roll = RollCall(clocks.lease + clocks.beat_ttl, note)
         self._next = 0.0
         self._grace = 0.0
@@ -288,7 +290,7 @@ class Collector:
 
     def _look_after(self, ledger: Ledger) -> None:
         """Who is there, who refuses, who should give way; and the display."""
-        workers = self._channel.workers()
+        workers = self._roster.look(self._channel)
         self._workers = {name: about for name, about in workers.items() if "refuses" not in about}
         self._note_nobody(workers)
         self._roll.look(workers, self._channel.outages, self._give_way)

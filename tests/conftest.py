@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 import redis
 
@@ -15,6 +16,11 @@ from tests.leaks import leaks_in
 
 #: The loose modules of environments that tests name; the tests of what is allowed set their own.
 os.environ.setdefault(ALLOW, "installed,tests,blocking,counted,forgetful,hanging,raising,spies,worlds")
+
+
+#: How long an example takes says nothing on a busy machine.
+hypothesis.settings.register_profile("busy", deadline=None)
+hypothesis.settings.load_profile("busy")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

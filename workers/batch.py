@@ -5,6 +5,7 @@ Each episode is to the bit what ``rollout.play`` makes of it alone.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -22,6 +23,13 @@ from workers.rollout import ActionNoise, Episode, EpisodeFailed, Leaving, Watch
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 Mask = NDArray[np.bool_]
+Places = NDArray[np.intp]
+
+#: The parameters of games that are over are held until they are this share: a copy whenever a game ends would make the
+#: copies of a batch grow by the square of its games.
+IDLE_SHARE = 0.25
+#: Steps for which there is room in the observations of a game, at first.
+FIRST_ROOM = 64
 
 
 @dataclass(frozen=True)
@@ -50,9 +58,12 @@ class Fitnesses:
         self._since = np.zeros(count, np.int64)
         self._stalled = np.zeros(count, np.int64)
 
-    def keep(self, rows: Mask) -> None:
-        self.totals, self._best = self.totals[rows], self._best[rows]
-        self._since, self._stalled = self._since[rows], self._stalled[rows]
+    def keep(self, places: Places) -> None:
+        self.totals = self.totals[places]
+        if self._rules.patience is not None:
+            self._best, self._since = self._best[places], self._since[places]
+        if self._rules.stall is not None:
+            self._stalled = self._stalled[places]
 
     def add(self, rewards: Doubles, observations: Floats) -> Mask:
         """Count a step of every row; which rows end here by training's rules."""
@@ -81,6 +92,76 @@ class Fitnesses:
         return rewards
 
 
+class Actors:
+    """The policies of the games still played, bound together; a row's outputs do not depend on the others."""
+
+    def __init__(self, policy: Policy, parameters: Floats) -> None:
+        self._policy = policy
+        self._bind(parameters)
+
+    def _bind(self, parameters: Floats) -> None:
+        self._parameters = parameters
+        self._act = self._policy.bind(parameters)
+        self._places: Places | None = None  # of the games still played among those held, None for all
+        self._inputs: Floats = np.zeros((len(parameters), self._policy.observation_size), np.float32)
+
+    def keep(self, places: Places) -> None:
+        places = places if self._places is None else self._places[places]
+        if not len(places) or len(places) > (1 - IDLE_SHARE) * len(self._parameters):
+            self._places = places
+        else:
+            self._bind(self._parameters[places])
+
+    def act(self, observations: Floats) -> Floats:
+        """float32[R, outputs] for the observations of the R games still played."""
+        if self._places is None:
+            return self._act(observations)
+        self._inputs[self._places] = observations  # the others act once more on what they saw last, for nobody
+        return self._act(self._inputs)[self._places]
+
+
+class Trails:
+    """The observations of the games whose moments are wanted, from the reset on.
+
+    rows: those games; first: the first observations of all games; most: how many a game may come to
+    """
+
+    def __init__(self, rows: Sequence[int], first: Floats, most: int) -> None:
+        self._rows = np.array(rows, np.int32)
+        self._places: Places = np.array(rows, np.intp)  # where they stand among the games still played
+        self._at = np.arange(len(rows))  # where their observations are kept
+        self._most = most
+        self._seen: Floats = np.empty((len(rows), min(FIRST_ROOM, most), first.shape[1]), np.float32)
+        self._seen[:, 0] = first[self._rows]
+
+    def add(self, step: int, observations: Floats) -> None:
+        """What the games still played see after step number ``step``."""
+        if not len(self._at):
+            return
+        if step == self._seen.shape[1]:
+            self._widen()
+        self._seen[self._at, step] = observations[self._places]
+
+    def _widen(self) -> None:
+        count, room, size = len(self._at), self._seen.shape[1], self._seen.shape[2]
+        wider: Floats = np.empty((count, min(2 * room, self._most), size), np.float32)
+        wider[:, :room] = self._seen[self._at]
+        self._seen, self._at = wider, np.arange(count)
+
+    def moments(self, row: int, steps: int) -> Moments | None:
+        """Of a game still played, after ``steps``; None where they are not wanted."""
+        found = np.flatnonzero(self._rows == row)
+        return Moments.of(self._seen[self._at[found[0]], : steps + 1]) if len(found) else None
+
+    def keep(self, rows: NDArray[np.int32]) -> None:
+        """The games ``rows`` are still played, ascending."""
+        if not len(self._at):
+            return
+        places = np.searchsorted(rows, self._rows)
+        left = rows.take(places, mode="clip") == self._rows if len(rows) else np.zeros(len(places), np.bool_)
+        self._rows, self._at, self._places = self._rows[left], self._at[left], places[left]
+
+
 class Batch:
     """Games that began together, so that all have played as many steps; what is over leaves.
 
@@ -88,64 +169,58 @@ class Batch:
     """
 
     def __init__(self, games: Sequence[Game], policy: Policy, rules: EpisodeRules, first: Floats) -> None:
-        self._policy, self._rules = policy, rules
+        self._rules = rules
         self.outcomes: list[Outcome | None] = [None] * len(games)
         self.rows = np.arange(len(games), dtype=np.int32)
         self.steps = 0
         self._observations = first
-        self._parameters: Floats = np.stack([game.parameters for game in games])
-        self._act = policy.bind(self._parameters)
+        self._actors = Actors(policy, np.stack([game.parameters for game in games]))
         self._totals: Doubles = np.zeros(len(games))
         self._fitness = Fitnesses(rules, len(games))
-        self._seen = {row: [first[row]] for row, game in enumerate(games) if game.observe}
+        self._trails = Trails([row for row, game in enumerate(games) if game.observe], first, rules.limit + 1)
         self._noise = {row: noise for row, noise in enumerate(game.noise() for game in games) if noise is not None}
 
     def actions(self, statistics: FrozenStatistics | None, actions: ActionMap) -> NDArray[np.generic]:
         """The actions of the games still played; one whose policy puts out what is not finite has failed and leaves."""
-        raw = self._act(self._observations if statistics is None else statistics.normalize(self._observations))
-        finite = np.asarray(np.isfinite(raw).all(axis=1), np.bool_)
-        if not finite.all():
-            self.fail(~finite, NonFiniteOutput([0]))
-            raw = raw[finite]
-        noise = [self._noise[row].next() for row in self.rows.tolist()] if self._noise else []
-        return actions.act(raw, np.stack(noise) if noise else None)
+        raw = self._actors.act(self._observations if statistics is None else statistics.normalize(self._observations))
+        noise = np.stack([self._noise[row].next() for row in self.rows.tolist()]) if self._noise else None
+        try:
+            return actions.act(raw, noise)
+        except NonFiniteOutput as error:
+            finite = np.delete(np.arange(len(raw)), error.rows)
+            for row in self.rows[error.rows].tolist():
+                self.outcomes[row] = NonFiniteOutput([0])
+            self._keep(finite)
+            return actions.act(raw[finite], None if noise is None else noise[finite])
 
     def count(self, observations: Floats, rewards: Doubles, over: Mask) -> None:
         """Take in a step of every game still played."""
         self.steps += 1
         self._observations = observations
         self._totals = self._totals + rewards
+        self._trails.add(self.steps, observations)
         ended = self._fitness.add(rewards, observations)
-        if self._seen:
-            for place, row in enumerate(self.rows.tolist()):
-                if row in self._seen:
-                    self._seen[row].append(observations[place])
-        at_limit = self.steps >= self._rules.limit
-        if at_limit or over.any() or ended.any():
-            done = np.full(len(self.rows), True) if at_limit else over | ended
-            for place in np.flatnonzero(done).tolist():
-                self.outcomes[self.rows[place]] = self._episode(place, bool(over[place]), bool(ended[place]))
-            self._keep(~done)
+        done = np.full(len(self.rows), True) if self.steps >= self._rules.limit else over | ended
+        if np.count_nonzero(done):
+            self._finish(np.flatnonzero(done), over, ended)
+            self._keep(np.flatnonzero(~done))
 
-    def fail(self, which: Mask, error: Exception) -> None:
-        for row in self.rows[which]:
-            self.outcomes[row] = error
-        self._keep(~which)
+    def _finish(self, places: Places, over: Mask, ended: Mask) -> None:
+        columns = (self.rows, self._totals, self._fitness.totals, over, ended)
+        for row, *outcome in zip(*(column[places].tolist() for column in columns), strict=True):
+            self.outcomes[row] = self._outcome(row, *outcome)
 
-    def _keep(self, which: Mask) -> None:
-        self.rows, self._observations = self.rows[which], self._observations[which]
-        self._totals, self._parameters = self._totals[which], self._parameters[which]
-        self._fitness.keep(which)
-        if len(self.rows):
-            self._act = self._policy.bind(self._parameters)
-
-    def _episode(self, place: int, over: bool, ended: bool) -> Outcome:
-        total, fitness = float(self._totals[place]), float(self._fitness.totals[place])
-        if not (np.isfinite(total) and np.isfinite(fitness)):
+    def _outcome(self, row: int, total: float, fitness: float, over: bool, ended: bool) -> Outcome:
+        if not (math.isfinite(total) and math.isfinite(fitness)):
             return EpisodeFailed("the episode's return is not a finite number")
-        seen = self._seen.pop(int(self.rows[place]), None)
-        moments = None if seen is None else Moments.of(np.asarray(seen))
-        return Episode(total, fitness, self.steps, not over and self.steps >= self._rules.limit, ended and not over, moments)
+        at_limit = not over and self.steps >= self._rules.limit
+        return Episode(total, fitness, self.steps, at_limit, ended and not over, self._trails.moments(row, self.steps))
+
+    def _keep(self, places: Places) -> None:
+        self.rows, self._observations, self._totals = self.rows[places], self._observations[places], self._totals[places]
+        self._fitness.keep(places)
+        self._actors.keep(places)
+        self._trails.keep(self.rows)
 
 
 def play_together(
@@ -163,7 +238,7 @@ def play_together(
         batch = Batch(games, policy, rules, worlds.reset([game.seed for game in games]))
         outcomes = batch.outcomes
         while len(batch.rows):
-            if watch.leaving:
+            if watch.halt:
                 raise Leaving
             chosen = batch.actions(statistics, actions)
             if len(batch.rows):

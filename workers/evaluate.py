@@ -19,7 +19,7 @@ from es_queue.episode_rules import EpisodeRules, evaluation_limit, evaluation_ru
 from es_queue.figures import sum_in_order
 from es_queue.noise import NoiseTable
 from es_queue.normalization import FrozenStatistics, Moments
-from es_queue.plan import CONFIRMATION, EVALUATION, FINAL, evaluation_seeds, most_slots, plan_for
+from es_queue.plan import CONFIRMATION, EVALUATION, FINAL, SlotPlan, evaluation_seeds, most_slots, plan_for
 from es_queue.policies import Policy
 from es_queue.policies.actions import ActionMap
 from es_queue.protocol import messages
@@ -31,6 +31,7 @@ from workers.rollout import ActionNoise, Episode, Leaving, Watch, actor, play
 
 Floats = NDArray[np.float32]
 MOST_EVALUATIONS = 100_000
+MOST_BYTES = 2**27  # of the parameters of episodes that are played together
 EVALUATION_STREAMS = {messages.EVAL: EVALUATION, messages.CONFIRM: CONFIRMATION, messages.FINAL: FINAL}
 
 
@@ -82,6 +83,7 @@ class Evaluator:
         self.config, self.spec, self.table, self.watch = config, spec, table, watch
         self._world, self._worlds, self._policy, self._strategy = world, worlds, policy, strategy
         self._fewest = fewest
+        self._planned: tuple[int, int, SlotPlan] | None = None
         self._actions = ActionMap(spec.action, config.action_bound)
         self._evaluation = evaluation_rules(evaluation_limit(config, spec))
         self._most = {kind: most_slots(config, strategy.per_slot)[kind] for kind in (messages.TRAIN, messages.CENTRE)}
@@ -122,8 +124,7 @@ class Evaluator:
     def _training(self, task: Task, block: Block) -> list[Job]:
         """Perturbed slots, or the centre on slot 0's seeds, under training's rules."""
         centre = block.kind == messages.CENTRE
-        plan = plan_for(self.config, task.generation, self._policy.size, self._strategy.per_slot)
-        slots = plan.slots(0, 1) if centre else plan.slots(block.start, block.stop)
+        slots = self._slots(task.generation, 0, 1) if centre else self._slots(task.generation, block.start, block.stop)
         rules = training_rules(self.config, task.step_limit, self._strategy.fitness_by_sign)
         statistics = self._statistics(task)
         jobs: list[Job] = []
@@ -133,6 +134,14 @@ class Evaluator:
             observe = bool(slots.sampled[row]) and not centre
             jobs.append(Job(slot, index, seeds, rules, statistics, observe, int(slots.noise_keys[row])))
         return jobs
+
+    def _slots(self, generation: int, start: int, stop: int) -> SlotPlan:
+        """The plan of a range of slots; that of a whole generation is made once."""
+        if self._planned is None or self._planned[0] != generation or self._planned[1] < stop:
+            plan = plan_for(self.config, generation, self._policy.size, self._strategy.per_slot)
+            count = max(stop, self.config.population // self._strategy.per_slot)
+            self._planned = generation, count, plan.slots(0, count)
+        return self._planned[2].part(start, stop)
 
     def _evaluating(self, task: Task, block: Block) -> list[Job]:
         """The unperturbed policy, one episode a slot, under the environment's own rules."""
@@ -146,10 +155,13 @@ class Evaluator:
         """Jobs that are played together: each alone, or as many whole slots as make batches of about equal size."""
         if self._worlds is None or not self._enough(jobs):
             return [[job] for job in jobs]
-        at_once = max(1, self._worlds.most // jobs[0].seeds.size)
+        at_once = max(1, self._at_once(self._worlds) // jobs[0].seeds.size)
         groups = -(-len(jobs) // at_once)
         cuts = [len(jobs) * number // groups for number in range(groups + 1)]
         return [jobs[start:stop] for start, stop in pairwise(cuts)]
+
+    def _at_once(self, worlds: Worlds) -> int:
+        return max(1, min(worlds.most, MOST_BYTES // (4 * self._policy.size)))
 
     def _enough(self, jobs: list[Job]) -> bool:
         return sum(job.seeds.size for job in jobs) >= self._fewest
@@ -183,9 +195,10 @@ class Evaluator:
         games = {job.slot: self._games(task, published, job) for job in group}
         flat = [game for own in games.values() if isinstance(own, list) for game in own]
         outcomes: list[Outcome] = []
-        for start in range(0, len(flat), worlds.most):
+        most = self._at_once(worlds)
+        for start in range(0, len(flat), most):
             self.watch.began = time.monotonic()
-            outcomes += play_together(worlds, self._policy, flat[start : start + worlds.most], self._actions, rules, statistics, self.watch)
+            outcomes += play_together(worlds, self._policy, flat[start : start + most], self._actions, rules, statistics, self.watch)
         left = iter(outcomes)
         return [(job, own if isinstance(own, Failed) else self._gathered(job, [next(left) for _ in own])) for job, own in zip(group, games.values(), strict=True)]
 

@@ -20,7 +20,6 @@ from es_queue.environments import (
     open_worlds,
     played_by,
 )
-from es_queue.environments.envpool_worlds import FEWEST_AT_ONCE
 from es_queue.episode_rules import evaluation_rules
 from es_queue.errors import DecodeError, EnvironmentFailure, EsQueueError, UsageError
 from es_queue.noise import NoiseTable
@@ -72,13 +71,16 @@ def join(config: RunConfig, watch: Watch, noise_folder: Path | None = None, tabl
         world, worlds = open_world(request), open_worlds(request)
         numerics = fingerprint(config, spec, policy, world, watch)
         single = everywhere(request)
-        if single != request:  # the fingerprint is of the back end that was asked for; the lean one has the same bits
+        if single != request:  # the fingerprint is of the back end that was asked for; this one has the same bits
             world.close()
             world = open_world(single)
+            if fingerprint(config, spec, policy, world, watch) != numerics:
+                raise Refusal(f"back ends: {spec.backend} and {single.backend} play different episodes of {config.env} here: compare this host's packages, or use --backend {single.backend}")
     finally:
         watch.began = None
     table = table or NoiseTable.open(config.noise_size, noise_folder)
-    evaluator = Evaluator(config, spec, world, policy, strategy, table, watch, worlds, 1 if single == request else FEWEST_AT_ONCE)
+    fewest = 1 if worlds is None or single == request else worlds.fewest
+    evaluator = Evaluator(config, spec, world, policy, strategy, table, watch, worlds, fewest)
     return Joined(evaluator, table.digest, numerics, played_by(spec.backend))
 
 

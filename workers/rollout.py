@@ -111,6 +111,11 @@ class Fitness:
         self._stalled = 0
         self.total = 0.0
 
+    @property
+    def is_return(self) -> bool:
+        """Whether it is the sum of the rewards as they are, and ends no episode."""
+        return self._plain and self._patience is None and self._stall is None
+
     def add(self, reward: float, observation: Floats) -> bool:
         """Count a step; True when the episode ends here."""
         if not self._plain:
@@ -165,6 +170,7 @@ def play(
     NonFiniteOutput for an action that is not, and whatever the environment raises.
     """
     fitness = Fitness(rules)
+    apart = not fitness.is_return
     observation = world.reset(seed)
     seen, shape = [observation], observation.shape
     total, steps, over, ended = 0.0, 0, False, False
@@ -178,13 +184,15 @@ def play(
         steps += 1
         watch.steps += 1
         total += reward
-        ended = fitness.add(reward, observation)
+        if apart:
+            ended = fitness.add(reward, observation)
         if observe:
             seen.append(observation)
         if look is not None:
             look()
-    if not (math.isfinite(total) and math.isfinite(fitness.total)):
+    fit = fitness.total if apart else total
+    if not (math.isfinite(total) and math.isfinite(fit)):
         raise EpisodeFailed("the episode's return is not a finite number")
     at_limit = not over and steps >= rules.limit
     moments = Moments.of(np.asarray(seen)) if observe else None
-    return Episode(total, fitness.total, steps, at_limit, ended and not over, moments)
+    return Episode(total, fit, steps, at_limit, ended and not over, moments)

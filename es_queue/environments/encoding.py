@@ -35,7 +35,8 @@ def observation_encoder(space: spaces.Space[Any], environment: str) -> tuple[int
 
 
 def _flatten(observation: Any) -> NDArray[np.float32]:
-    return np.array(observation, np.float32).reshape(-1)
+    flat = np.array(observation, np.float32)
+    return flat if flat.ndim == 1 else flat.reshape(-1)
 
 
 def _one_hot(sizes: NDArray[Any], starts: NDArray[Any]) -> tuple[int, Encoder]:

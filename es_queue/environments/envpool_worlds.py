@@ -56,6 +56,7 @@ class EnvPoolWorlds:
     A slot whose episode is over must not be stepped again: EnvPool would begin another episode there.
     """
 
+    fewest = FEWEST_AT_ONCE
     most = MOST_AT_ONCE
 
     def __init__(self, task: str) -> None:

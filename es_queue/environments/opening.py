@@ -9,16 +9,10 @@ import gymnasium
 
 from es_queue.environments.catalogue import WALKER_V2, WALKER_V3, Entry, describe_error, find, missing_package
 from es_queue.environments.encoding import idle_action
-from es_queue.environments.envpool_worlds import (
-    FEWEST_AT_ONCE,
-    MOST_AT_ONCE,
-    EnvPoolWorlds,
-    OneOfWorlds,
-    installed,
-    knows,
-)
+from es_queue.environments.envpool_worlds import EnvPoolWorlds, OneOfWorlds, installed, knows
 from es_queue.environments.request import DrawnWorld, EnvironmentRequest, World, Worlds
 from es_queue.environments.stock import StockWorld
+from es_queue.environments.vectorised import ARGUMENTS, ENTRY_POINT, CartPoleWorlds
 from es_queue.errors import EnvironmentFailure, UsageError
 from es_queue.spaces import ActionSpec, EnvironmentSpec
 
@@ -74,7 +68,7 @@ def open_world(request: EnvironmentRequest, render_mode: str | None = None) -> W
     backend = choose(entry, request)
     if render_mode is None:
         return _open(entry, request, backend)
-    if backend == "stock":
+    if backend == "stock" or (backend == "lean" and _balances(entry, request)):
         return StockWorld(entry, request, render_mode)
     if not _walks(entry, request):
         raise UsageError(f"EnvPool draws nothing, and {entry.id} of another back end plays other episodes: leave the picture out")
@@ -87,20 +81,27 @@ def open_worlds(request: EnvironmentRequest) -> Worlds | None:
     A few episodes are played one by one all the same, where ``everywhere`` names a back end with equal bits.
     """
     entry = find(request)
-    if played_by(choose(entry, request)) != "envpool":
-        return None
-    return EnvPoolWorlds(_task(entry))
+    backend = choose(entry, request)
+    if played_by(backend) == "envpool":
+        return EnvPoolWorlds(_task(entry))
+    return CartPoleWorlds(entry.arguments) if backend == "lean" and _balances(entry, request) else None
 
 
 def at_once(request: EnvironmentRequest) -> tuple[int, int] | None:
     """How many episodes are best played at once, the fewest and the most; None where they are played one by one."""
-    return (FEWEST_AT_ONCE, MOST_AT_ONCE) if choose(find(request), request) in ("envpool", "any") else None
+    entry = find(request)
+    backend = choose(entry, request)
+    if backend in ("envpool", "any"):
+        return EnvPoolWorlds.fewest, EnvPoolWorlds.most
+    return (CartPoleWorlds.fewest, CartPoleWorlds.most) if backend == "lean" and _balances(entry, request) else None
 
 
 def everywhere(request: EnvironmentRequest) -> EnvironmentRequest:
-    """The same episodes, to the bit, from a back end that every installation has, where there is one."""
-    equal = request.backend in ("envpool", "any") and proven(find(request), request)
-    return replace(request, backend="lean") if equal else request
+    """The same episodes, to the bit, from a back end that every installation has and that plays one by one, where there is one."""
+    entry = find(request)
+    if request.backend in ("envpool", "any") and proven(entry, request):
+        return replace(request, backend="lean")
+    return replace(request, backend="stock") if request.backend in ("auto", "lean") and _balances(entry, request) else request
 
 
 def played_by(backend: str) -> str:
@@ -127,15 +128,16 @@ def choose(entry: Entry, request: EnvironmentRequest) -> str:
     wanted = request.backend
     if wanted not in BACKENDS:
         raise UsageError(f"there is no back end {wanted!r}; there are {', '.join(BACKENDS)}")
-    walks = _walks(entry, request)
+    lean = _walks(entry, request) or _balances(entry, request)
     if wanted == "auto":
         if proven(entry, request) and installed():
             return "envpool"
-        return "lean" if walks else "stock"
-    if wanted == "lean" and not walks:
+        return "lean" if lean else "stock"
+    if wanted == "lean" and not lean:
         raise UsageError(
             f"the lean back end does not play {request.id} as asked for: it plays BipedalWalker and "
-            "BipedalWalkerHardcore, v2 and v3, without wrappers and without arguments but hardcore"
+            "BipedalWalkerHardcore, v2 and v3, and CartPole, without wrappers and without arguments but hardcore and "
+            "sutton_barto_reward"
         )
     if wanted == "any" and not proven(entry, request):
         raise UsageError(
@@ -161,6 +163,12 @@ def _walks(entry: Entry, request: EnvironmentRequest) -> bool:
     return plain and entry.entry_point in (WALKER_V2, WALKER_V3)
 
 
+def _balances(entry: Entry, request: EnvironmentRequest) -> bool:
+    """Whether it is a CartPole without anything that the vectorised class does not know."""
+    plain = not (entry.module or request.wrappers or entry.spec.additional_wrappers or set(entry.arguments) - ARGUMENTS)
+    return plain and entry.entry_point == ENTRY_POINT
+
+
 def _task(entry: Entry) -> str:
     """EnvPool's name of the environment."""
     if entry.entry_point in (WALKER_V2, WALKER_V3):
@@ -172,10 +180,12 @@ def _open(entry: Entry, request: EnvironmentRequest, backend: str) -> World:
     plays = played_by(backend)
     if plays == "stock":
         return StockWorld(entry, request)
-    return OneOfWorlds(EnvPoolWorlds(_task(entry))) if plays == "envpool" else _open_lean(entry)
+    return OneOfWorlds(EnvPoolWorlds(_task(entry))) if plays == "envpool" else _open_lean(entry, request)
 
 
-def _open_lean(entry: Entry) -> World:
+def _open_lean(entry: Entry, request: EnvironmentRequest) -> World:
+    if _balances(entry, request):
+        return OneOfWorlds(CartPoleWorlds(entry.arguments))
     try:
         # Box2D is imported when a walker is asked for, not before.
         from es_queue.environments.lean_walker import LeanWalker

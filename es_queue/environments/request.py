@@ -20,7 +20,8 @@ class EnvironmentRequest:
     arguments: keyword arguments for ``gymnasium.make``
     wrappers:  ``module:Class`` each, applied in order as ``Class(env)``
     backend:   "auto" (EnvPool where it is installed and proven equal to lean, else lean where it exists, else stock),
-               "lean", "envpool", "stock", or "any": lean or EnvPool, as each host has it, where both give the same bits
+               "lean" (a BipedalWalker of our own; CartPole vectorised, equal to stock), "envpool", "stock", or "any":
+               lean or EnvPool, as each host has it, where both give the same bits
     """
 
     id: str
@@ -61,9 +62,11 @@ class DrawnWorld(World, Protocol):
 class Worlds(Protocol):
     """Many episodes played at once, a row each; like a World it applies no step limit.
 
-    most: how many episodes are best played at once
+    fewest: how many episodes are played faster at once than one by one
+    most:   how many are best played at once
     """
 
+    fewest: int
     most: int
 
     def reset(self, seeds: Sequence[int]) -> Floats:
@@ -71,10 +74,10 @@ class Worlds(Protocol):
         ...
 
     def step(self, rows: NDArray[np.int32], actions: NDArray[Any]) -> tuple[Floats, NDArray[np.float64], NDArray[np.bool_]]:
-        """Step the episodes ``rows`` [R], ascending, none of which is over, with one action each.
+        """Step the episodes ``rows`` [R], ascending, none of which is over, with one action each; one left out has left for good.
 
-        Observations [R, observation_size], rewards [R], and which episodes the environment ended [R]; the arrays are
-        the caller's to keep.
+        Observations [R, observation_size] in C order, rewards [R], and which episodes the environment ended [R]; the
+        arrays are the caller's to keep.
         """
         ...
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import operator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +23,8 @@ CLEAN_MODULES = (
     "gymnasium.envs.classic_control.",
     "gymnasium.envs.toy_text.",
     "gymnasium.envs.box2d.lunar_lander",
+    "gymnasium.envs.mujoco.",
+    "ale_py.env",
 )
 
 #: The largest reward of one step, for environments whose rewards can never be positive.
@@ -78,6 +82,8 @@ def make(entry: Entry, request: EnvironmentRequest, render_mode: str | None) -> 
     """``gymnasium.make`` without a step limit and without checkers, then the request's wrappers."""
     wrappers = [_wrapper(path) for path in request.wrappers]
     try:
+        if "gymnasium.envs.mujoco." in entry.entry_point:
+            _silence_mujoco()
         environment = _make(entry, render_mode)
         for wrapper in wrappers:
             environment = wrapper(environment)
@@ -90,6 +96,16 @@ def make(entry: Entry, request: EnvironmentRequest, render_mode: str | None) -> 
     if not isinstance(environment, gymnasium.Env):
         raise EnvironmentFailure(f"the wrappers of {entry.id} yield no gymnasium.Env")
     return environment
+
+
+def _silence_mujoco() -> None:
+    """Keep MuJoCo from writing each of its warnings to the terminal and into MUJOCO_LOG.TXT of the current folder.
+
+    They tell of old attributes in Gymnasium's models and of simulations that a wild policy has made unstable. What is
+    called in place of that is a function in C, since an exception that a signal's handler raised there would end the process.
+    """
+    with suppress(ImportError):  # making the environment says what to install
+        importlib.import_module("mujoco").set_mju_user_warning(operator.not_)
 
 
 def _make(entry: Entry, render_mode: str | None) -> Environment:

@@ -61,9 +61,9 @@ class ActionMap:
 
         Raises NonFiniteOutput naming the rows at fault.
         """
-        finite = np.isfinite(raw).all(axis=1)
+        finite = np.isfinite(raw)
         if not finite.all():
-            raise NonFiniteOutput(np.flatnonzero(~finite).tolist())
+            raise NonFiniteOutput(np.flatnonzero(~finite.all(axis=1)).tolist())
         if noise is not None and self._is_box:
             raw = raw + noise
         action = self._act(raw)

@@ -5,7 +5,7 @@ It may grow between the question and the reading; then the next look refuses it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from es_queue.errors import DecodeError
@@ -72,6 +72,14 @@ def hashes(client: Any, names: Sequence[str]) -> list[dict[bytes, bytes]]:
     return [about if isinstance(about, dict) else {} for about in abouts]
 
 
+def present(client: Any, names: Mapping[str, str]) -> set[str]:
+    """Which of these have their key, given by name."""
+    asked = client.pipeline(transaction=False)
+    for key in names.values():
+        asked.exists(key)  # twice: yes
+    return {name for name, there in zip(names, asked.execute() if names else [], strict=True) if there}
+
+
 def counts(client: Any, key: str) -> dict[bytes, bytes]:
     """HGETALL of counts of slots; empty for what is no hash, or a larger one than any of ours."""
     found: dict[bytes, bytes] = client.hgetall(key) if typed(client, key, b"hash", MAX_COUNTS) else {}  # twice: yes
@@ -96,6 +104,16 @@ def blocks(entries: Iterable[bytes]) -> tuple[Block, ...]:
         except DecodeError:
             continue
     return tuple(found)
+
+
+def text(data: bytes | None) -> str | None:
+    """What it reads as, whatever it is."""
+    return None if data is None else data.decode("utf-8", "replace")
+
+
+def texts(data: Mapping[bytes, bytes]) -> dict[str, str]:
+    """A hash as it reads."""
+    return {name.decode("utf-8", "replace"): value.decode("utf-8", "replace") for name, value in data.items()}
 
 
 # --- RQ's own keys, which every worker may write

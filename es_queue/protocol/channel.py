@@ -10,6 +10,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from es_queue.protocol.messages import Block
 
@@ -109,6 +110,10 @@ class Entry:
     payload: bytes = field(repr=False)
 
 
+Abouts = Mapping[str, dict[str, str]]
+NOBODY: Abouts = MappingProxyType({})
+
+
 class MasterChannel(ABC):
     """The master's side. Scripts raise FencedError when another token holds the run (rule 3)."""
 
@@ -184,8 +189,8 @@ class MasterChannel(ABC):
         """(config, task, checkpoint) as they stand, for resume (rule 11)."""
 
     @abstractmethod
-    def workers(self) -> dict[str, dict[str, str]]:
-        """What living workers say of themselves, by worker id."""
+    def workers(self, known: Abouts = NOBODY) -> dict[str, dict[str, str]]:
+        """What living workers say of themselves, by worker id; of those in ``known`` what stands there is not read again."""
 
     @abstractmethod
     def deaths(self) -> dict[tuple[str, int], int]:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 
 from es_queue.errors import DecodeError, FencedError
 from es_queue.protocol.channel import (
+    NOBODY,
+    Abouts,
     Entry,
     MasterChannel,
     Opened,
@@ -213,9 +215,9 @@ class MemoryMasterChannel(MasterChannel):
     def stored(self) -> tuple[bytes | None, bytes | None, bytes | None]:
         return self.server.config, self.server.task, self.server.checkpoint
 
-    def workers(self) -> dict[str, dict[str, str]]:
+    def workers(self, known: Abouts = NOBODY) -> dict[str, dict[str, str]]:
         with self.server.changed:
-            return {name: dict(about) for name, (about, _) in self.server.lives.items() if self._serves(name)}
+            return {name: known.get(name) or dict(about) for name, (about, _) in self.server.lives.items() if self._serves(name)}
 
     def _serves(self, name: str) -> bool:
         return name in self.server.workers and WORKER_ID.fullmatch(name) is not None and self.server.alive(name)

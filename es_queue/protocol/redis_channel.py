@@ -13,8 +13,12 @@ import redis
 from es_queue.errors import DecodeError, FencedError
 from es_queue.protocol import bounded, keys
 from es_queue.protocol.again import Again
+from es_queue.protocol.bounded import text as _text
+from es_queue.protocol.bounded import texts
 from es_queue.protocol.channel import (
+    NOBODY,
     RUNNING,
+    Abouts,
     Entry,
     MasterChannel,
     Opened,
@@ -47,14 +51,6 @@ def _flat(mapping: Mapping[str, Any]) -> list[Any]:
 
 def _counted(items: Sequence[Any]) -> list[Any]:
     return [len(items), *items]
-
-
-def _text(data: bytes | None) -> str | None:
-    return None if data is None else data.decode("utf-8", "replace")
-
-
-def _texts(data: Mapping[bytes, bytes]) -> dict[str, str]:
-    return {name.decode("utf-8", "replace"): value.decode("utf-8", "replace") for name, value in data.items()}
 
 
 class RedisMasterChannel(MasterChannel):
@@ -177,11 +173,14 @@ class RedisMasterChannel(MasterChannel):
         config, task, checkpoint = (one or None for one in self.again(read))  # twice: yes
         return config, task, checkpoint
 
-    def workers(self) -> dict[str, dict[str, str]]:
+    def workers(self, known: Abouts = NOBODY) -> dict[str, dict[str, str]]:
         def read() -> dict[str, dict[str, str]]:
             names = bounded.workers(self._client, self.keys.workers)
-            abouts = bounded.hashes(self._client, [self.keys.worker(name) for name in names])
-            return {name: _texts(about) for name, about in zip(names, abouts, strict=True) if about}
+            strange = [name for name in names if name not in known]
+            abouts = dict(zip(strange, bounded.hashes(self._client, [self.keys.worker(name) for name in strange]), strict=True))
+            there = bounded.present(self._client, {name: self.keys.worker(name) for name in names if name in known})
+            found = {name: known[name] if name in there else texts(abouts.get(name, {})) for name in names}
+            return {name: about for name, about in found.items() if about}
 
         return self.again(read)  # twice: yes
 
@@ -196,7 +195,7 @@ class RedisMasterChannel(MasterChannel):
 
     def errors(self) -> list[str]:
         found = self.again(lambda: bounded.elements(self._client, self.keys.errors, -20, -1))  # twice: yes
-        return [text.decode("utf-8", "replace") for text in found or []]
+        return [str(_text(one)) for one in found or []]
 
     def forget_gone_runs(self) -> None:
         """Take runs whose keys have expired out of the list of runs, the oldest few hundred at most."""

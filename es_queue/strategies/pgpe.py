@@ -122,6 +122,7 @@ class PGPE(Strategy):
         return (sigma * (1 + np.clip(change, -most, most))).astype(np.float32)
 
 
-def squared_less_one(noise: NDArray[np.float32]) -> NDArray[np.float32]:
-    """ε² − 1, element by element, float32 of the same shape."""
-    return np.square(noise) - np.float32(1)
+def squared_less_one(noise: NDArray[np.float32], out: NDArray[np.float32]) -> None:
+    """ε² − 1, element by element, into ``out`` of the same shape."""
+    np.square(noise, out)
+    np.subtract(out, np.float32(1), out)

@@ -300,8 +300,10 @@ def test_the_master_sees_living_workers_and_their_reports(place: Place) -> None:
     place.arrived(1)
     place.arrived(2)
     assert master.workers() == dict.fromkeys((place.worker(1).worker, place.worker(2).worker), ABOUT)
+    one, two = place.worker(1).worker, place.worker(2).worker
+    assert master.workers({one: {"as": "known"}, "gone-1-abcdef": {"as": "known"}}) == {one: {"as": "known"}, two: ABOUT}
     place.lapse(1)
-    assert list(master.workers()) == [place.worker(2).worker]
+    assert list(master.workers()) == list(master.workers({one: ABOUT, two: ABOUT})) == [two]
     place.worker(2).depart()
     assert master.workers() == {}
     place.worker(2).beat(ABOUT, TTL)

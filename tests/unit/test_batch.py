@@ -54,6 +54,8 @@ class Swing:
 class Many:
     """Worlds made of single ones. ``sizes``: how many episodes each reset began."""
 
+    fewest = 1
+
     def __init__(self, make: Any = Swing, most: int = 5) -> None:
         self.make, self.most, self.sizes = make, most, []
 
@@ -185,6 +187,47 @@ def test_a_batch_shrinks_as_its_episodes_end() -> None:
         left.append(len(batch.rows))
         batch.count(*many.step(batch.rows, batch.actions(None, ACTIONS)))
     assert left == [sum(seed > step for seed in SEEDS) for step in range(max(SEEDS))]
+
+
+class Copied(MlpPolicy):
+    """Counts the parameter vectors that are bound: each has been copied for it."""
+
+    rows = 0
+
+    def bind(self, parameters: np.ndarray) -> Any:
+        self.rows += len(parameters)
+        return super().bind(parameters)
+
+
+def long_games(lengths: Sequence[int], every: int = 2) -> list[Game]:
+    generator = np.random.default_rng(6)
+    return [Game(generator.normal(size=POLICY.size).astype(np.float32), length, number % every == 0) for number, length in enumerate(lengths)]
+
+
+@pytest.mark.parametrize("lengths", [range(1, 81), range(80, 0, -1), [3, 200] * 20, [70] * 9])
+def test_parameters_are_copied_a_few_times_in_whatever_order_the_games_end(lengths: Sequence[int]) -> None:
+    policy, wanted = Copied(2, 1, (5,), "tanh"), long_games(lengths)
+    found = play_together(Many(), policy, wanted, ACTIONS, rules(300), STATISTICS, Watch())
+    assert policy.rows <= 4 * len(lengths)
+    assert all(same(one, alone(rules(300), game)) for one, game in zip(found, wanted, strict=True))
+
+
+@pytest.mark.parametrize("limit", [63, 64, 65, 400])
+def test_the_observations_of_long_games_are_all_kept(limit: int) -> None:
+    wanted = long_games([300, 5, 64, 65, 129, 63, 260, 128, 1], every=1)
+    found = together(rules(limit), wanted)
+    assert all(same(one, alone(rules(limit), game)) for one, game in zip(found, wanted, strict=True))
+    moments = [one.moments for one in found if isinstance(one, Episode)]
+    assert [one.count for one in moments if one] == [1 + min(limit, game.seed) for game in wanted]
+
+
+def test_an_output_that_fails_leaves_the_others_their_action_noise() -> None:
+    wanted = games(0.5)
+    for number in (0, 7, len(wanted) - 1):
+        wanted[number] = replace(wanted[number], parameters=np.full(POLICY.size, np.inf, np.float32))
+    found, fresh = together(rules(), wanted), games(0.5)
+    assert [isinstance(one, Episode) for one in found] == [number not in (0, 7, len(wanted) - 1) for number in range(len(wanted))]
+    assert all(same(one, alone(rules(), game)) for one, game in zip(found, fresh, strict=True) if isinstance(one, Episode))
 
 
 def test_a_sum_grows_by_the_same_roundings_as_one_by_one() -> None:

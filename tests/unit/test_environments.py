@@ -77,7 +77,7 @@ def failure(request: EnvironmentRequest) -> str:
         ("BipedalWalkerHardcore-v3", 2000, 300.0, "lean"),
         ("LunarLander-v2", 1000, 200.0, "stock"),
         ("LunarLanderContinuous-v2", 1000, 200.0, "stock"),
-        ("CartPole-v1", 500, 475.0, "stock"),
+        ("CartPole-v1", 500, 475.0, "lean"),
     ],
 )
 def test_old_and_new_ids_carry_their_limit_and_threshold(
@@ -238,7 +238,7 @@ def test_the_lean_back_end_is_refused_where_there_is_none() -> None:
     wrapped = EnvironmentRequest(
         "BipedalWalker-v3", wrappers=("gymnasium.wrappers:FlattenObservation",), backend="lean"
     )
-    for request in (EnvironmentRequest("CartPole-v1", backend="lean"), wrapped):
+    for request in (EnvironmentRequest("Acrobot-v1", backend="lean"), wrapped):
         with pytest.raises(UsageError, match="the lean back end does not play"):
             describe(request)
     with pytest.raises(UsageError, match="there is no back end 'fast'"):

@@ -16,6 +16,7 @@ from es_queue.protocol.memory_channel import MemoryServer, MemoryWorkerChannel
 from tests.parts import TABLE, task_of
 from tests.ring import quick_config
 from tests.tiny import MOODY, QUAD
+from workers import join as join_module
 from workers.join import (
     Joined,
     Refusal,
@@ -74,6 +75,15 @@ def test_another_noise_table_is_refused_by_both_digests() -> None:
         check_noise(task.encode(), other)
     with pytest.raises(Refusal):
         check_noise(replace(task, noise="0" * 32).encode(), TABLE.digest)
+
+
+def test_a_host_on_which_two_back_ends_differ_that_should_be_equal_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = quick_config(env="CartPole-v1", backend="lean")
+    assert joined(config).backend == "lean"
+    prints = iter("ab")
+    monkeypatch.setattr(join_module, "fingerprint", lambda *_: next(prints))
+    with pytest.raises(Refusal, match="lean and stock play different episodes of CartPole-v1 here"):
+        joined(config)
 
 
 def test_a_run_without_a_task_refuses_nobody() -> None:

@@ -104,14 +104,14 @@ def same(one: Outcome, other: Outcome) -> bool:
 
 @pytest.mark.parametrize("strategy", ["openai_es", "ars", "pgpe"])
 def test_the_result_is_the_same_for_any_workers_and_blocks(strategy: str) -> None:
-    quiet = Run(lively(strategy))
+    quiet = Run(lively(strategy, seed=16))  # of a seed that brings all of what the next lines ask for
     expected = quiet.play()
     shown = quiet.figures()
     assert len({record["population"] for record in shown if record["population"]}) > 1  # it grew
     assert len({record["step_limit"] for record in shown}) > 1  # it adapted
     assert expected.state.counters.surplus_steps > 0
     for count, block in ((2, 1), (3, 3), (2, 7)):
-        other = Run(lively(strategy, block=block))
+        other = Run(lively(strategy, seed=16, block=block))
         assert same(other.play(count), expected)
         assert other.figures() == shown
 

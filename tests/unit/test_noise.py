@@ -1,11 +1,9 @@
-"""The noise table and the numeric environment: the same bytes everywhere, and no index outside the table."""
+"""The noise table: one file a host, and no index outside it."""
 
 from __future__ import annotations
 
 import json
-import math
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -14,25 +12,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from threadpoolctl import threadpool_info
 
 import es_queue
-from es_queue import noise, numerics
+from es_queue import noise
 from es_queue.errors import RunFolderError, UsageError
-from es_queue.noise import CHUNK, NoiseTable, chunk_normals, default_size, exclusive, logarithm
+from es_queue.noise import NoiseTable, default_size, exclusive
 
 ROOT = Path(es_queue.__file__).resolve().parent.parent
 SIZE = 100_000
-DIGEST_OF_SIZE = "cf25c63e6ce4e9b6ce9825c006e36ea7"
-PRINT_DIGESTS = "import test_noise; print(*test_noise.digests())"
-
-
-def digests() -> list[str]:
-    """Of the table, and of the doubles before they are rounded: float32 would hide a differing logarithm."""
-    words = np.random.Philox(key=1).random_raw(2**16)
-    radius, angle = noise.radii(words[::2], words[1::2])
-    doubles = [radius, noise.series(noise.COS_SERIES, angle * angle), noise.series(noise.SIN_SERIES, angle * angle)]
-    return [NoiseTable.in_memory(SIZE).digest, *map(numerics.array_digest, doubles)]
 
 
 def python(code: str, **environment: str) -> subprocess.Popen[str]:
@@ -47,62 +34,6 @@ def table() -> NoiseTable:
     return NoiseTable.in_memory(SIZE)
 
 
-# --- the numbers
-
-
-def test_the_bytes_of_a_seed_never_change_without_a_new_recipe(table: NoiseTable) -> None:
-    assert (noise.RECIPE, table.seed, table.digest) == (1, 123, DIGEST_OF_SIZE)
-
-
-@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="names x86 features")
-@pytest.mark.parametrize("also", ["", " X86_V3 AVX2 FMA3"])
-def test_older_processors_make_the_same_bytes(also: str) -> None:
-    with python(PRINT_DIGESTS, NPY_DISABLE_CPU_FEATURES=numerics.features_beyond_avx2() + also) as other:
-        assert other.communicate()[0].split() == digests()
-
-
-def test_threads_and_batches_change_no_bit(table: NoiseTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    alone = np.concatenate([chunk_normals(table.seed, number) for number in range(-(-SIZE // CHUNK))])
-    assert np.array_equal(table.row(0, SIZE), alone[:SIZE])
-    monkeypatch.setattr(noise, "BATCH", 3)
-    assert NoiseTable.in_memory(SIZE).digest == table.digest
-
-
-@pytest.mark.parametrize("size", [1, CHUNK - 1, CHUNK, CHUNK + 1])
-def test_a_smaller_table_is_a_prefix_of_a_larger_one(table: NoiseTable, size: int) -> None:
-    assert np.array_equal(NoiseTable.in_memory(size).row(0, size), table.row(0, size))
-
-
-def test_seeds_and_chunks_have_streams_of_their_own() -> None:
-    streams = [chunk_normals(seed, number) for seed in (0, 1) for number in (0, 1)]
-    assert np.abs(np.corrcoef(streams) - np.eye(4)).max() < 5 / math.sqrt(CHUNK)
-
-
-def test_the_numbers_are_standard_normals() -> None:
-    normals = np.sort(NoiseTable.in_memory(2**20).row(0, 2**20).astype(np.float64))
-    error = 1 / math.sqrt(len(normals))
-    assert abs(normals.mean()) < 4 * error
-    assert abs(normals.var() - 1) < 4 * math.sqrt(2) * error
-    assert abs((normals**3).mean()) < 4 * math.sqrt(15) * error
-    assert abs((normals**4).mean() - 3) < 4 * math.sqrt(96) * error
-    cumulative = np.array([0.5 * math.erfc(-one / math.sqrt(2)) for one in normals[::64]])
-    assert np.abs(cumulative - np.arange(len(normals))[::64] / len(normals)).max() < 1.63 * error  # Kolmogorov, 1 %
-
-
-def test_neighbours_are_independent() -> None:
-    normals = NoiseTable.in_memory(2**20).row(0, 2**20).astype(np.float64)
-    for lag in (1, 2, CHUNK // 2, CHUNK):
-        for power in (1, 2):
-            powers = normals**power - (power == 2)
-            assert abs((powers[lag:] * powers[:-lag]).mean()) < 5 * power / math.sqrt(len(normals))
-
-
-def test_our_logarithm_agrees_with_the_libraries() -> None:
-    values = np.concatenate([np.geomspace(2.0**-53, 1.0, 10_000), 1 - np.geomspace(2.0**-53, 0.5, 10_000)])
-    assert np.allclose(logarithm(values), np.log(values), rtol=1e-12, atol=0)
-    assert logarithm(np.ones(1))[0] == 0.0
-
-
 # --- rows
 
 
@@ -114,6 +45,14 @@ def test_rows_are_the_slices_that_their_indices_name(table: NoiseTable) -> None:
     assert table.rows(np.empty(0, dtype=np.int64), 0, 5).shape == (0, 5)
 
 
+def test_views_are_the_same_rows_where_the_table_has_them(table: NoiseTable) -> None:
+    indices = np.array([SIZE - 50, 7, 0, 7], dtype=np.uint32)
+    views = table.views(indices, 10, 50)
+    assert np.array_equal(views, table.rows(indices, 10, 50))
+    assert all(np.shares_memory(view, table.row(0, SIZE)) and not view.flags.writeable for view in views)
+    assert table.views(np.empty(0, dtype=np.int64), 0, 5) == []
+
+
 def test_an_index_is_accepted_exactly_when_its_slice_lies_in_the_table() -> None:
     table = NoiseTable.in_memory(6)
     for index in range(-8, 9):
@@ -121,11 +60,13 @@ def test_an_index_is_accepted_exactly_when_its_slice_lies_in_the_table() -> None
             if 0 <= stop <= 6 and 0 <= index <= 6 - stop:
                 assert table.row(index, stop).shape == (stop,)
                 assert table.rows(np.array([0, index]), stop // 2, stop).shape == (2, stop - stop // 2)
+                assert np.shape(table.views(np.array([index, 0]), stop // 2, stop)) == (2, stop - stop // 2)
             else:
                 with pytest.raises(ValueError, match="not"):
                     table.row(index, stop)
-                with pytest.raises(ValueError, match="not"):
-                    table.rows(np.array([0, index]), min(stop, 0), stop)
+                for read in (table.rows, table.views):
+                    with pytest.raises(ValueError, match="not"):
+                        read(np.array([0, index]), min(stop, 0), stop)
 
 
 @pytest.mark.parametrize("index", [True, np.True_, 3.0, np.float32(3), "7", None, 2**63 - 1, 2**80, -1])
@@ -136,8 +77,9 @@ def test_what_is_no_index_is_refused(table: NoiseTable, index: object) -> None:
 
 @pytest.mark.parametrize("values", [[True], [1.0], ["7"], [[1]], [2**64 - 1], [None]])
 def test_what_are_no_indices_is_refused(table: NoiseTable, values: list[object]) -> None:
-    with pytest.raises(ValueError, match="noise"):
-        table.rows(np.array(values), 0, 5)  # type: ignore[arg-type]
+    for read in (table.rows, table.views):
+        with pytest.raises(ValueError, match="noise"):
+            read(np.array(values), 0, 5)
 
 
 def test_nobody_can_write_into_a_table(table: NoiseTable, tmp_path: Path) -> None:
@@ -254,6 +196,24 @@ def test_another_users_file_is_refused(folder: Path) -> None:
         NoiseTable.open(10, folder)
 
 
+def test_a_write_that_fails_leaves_no_half_table(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(RunFolderError, match="No space left on device; set ES_QUEUE_NOISE_DIR"):
+        NoiseTable.open(SIZE, folder)
+    assert [path.suffix for path in folder.iterdir()] == [".lock"]
+
+
+def test_a_write_that_takes_only_a_part_is_gone_on_with(table: NoiseTable, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda file, rest, offset: write(file, rest[:100_001], offset))
+    stored = NoiseTable.open(SIZE, folder)
+    assert stored.digest == table.digest
+    assert stored.verify()
+
+
 def test_too_little_space_is_said_before_anything_is_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = namedtuple("usage", "free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(2**21))
@@ -326,6 +286,17 @@ print("ready", flush=True)
 table = noise.NoiseTable.open(100_000, Path(os.environ["FOLDER"]))
 print(len(made), table.digest, table.path.stat().st_ino, flush=True)
 """
+READ_ALL = """
+import os
+from pathlib import Path
+from es_queue import noise
+noise.make_table = None
+table = noise.NoiseTable.open(int(os.environ["SIZE"]), Path(os.environ["FOLDER"]))
+table.row(0, table.size).sum()
+lines = Path("/proc/self/smaps").read_text().partition(str(table.path))[2].splitlines()[1:]
+kilobytes = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines[:12])}
+print(kilobytes["Private_Clean"] + kilobytes["Private_Dirty"], kilobytes["Shared_Clean"] + kilobytes["Shared_Dirty"])
+"""
 HOLD = """
 import os, sys
 from pathlib import Path
@@ -344,7 +315,7 @@ def ready(process: subprocess.Popen[str]) -> bool:
 
 def test_of_processes_that_open_at_once_one_makes_the_table(table: NoiseTable, folder: Path) -> None:
     folder.mkdir(mode=0o700)
-    with exclusive(folder / f"normals-1-123-{SIZE}.lock"):
+    with exclusive(folder / f"normals-{noise.RECIPE}-123-{SIZE}.lock"):
         others = [python(OPEN_AND_COUNT, FOLDER=str(folder)) for _ in range(3)]
         assert all(ready(one) for one in others)
     answers = [one.communicate()[0].split() for one in others]
@@ -353,10 +324,18 @@ def test_of_processes_that_open_at_once_one_makes_the_table(table: NoiseTable, f
     assert len({inode for _, _, inode in answers}) == 1
 
 
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="asks Linux what is shared")
+def test_processes_that_read_the_whole_table_hold_one_copy_of_it(folder: Path) -> None:
+    ours = NoiseTable.open(2**20, folder)
+    ours.row(0, ours.size).sum()
+    private, shared = map(int, python(READ_ALL, FOLDER=str(folder), SIZE=str(ours.size)).communicate()[0].split())
+    assert (private, shared) == (0, 4 * 2**10)
+
+
 def test_a_maker_that_was_killed_holds_nobody_up(table: NoiseTable, folder: Path) -> None:
     folder.mkdir(mode=0o700)
-    (folder / f"normals-1-123-{SIZE}.f32.partial").write_bytes(b"half a table")
-    maker = python(HOLD, LOCK=str(folder / f"normals-1-123-{SIZE}.lock"))
+    (folder / f"normals-{noise.RECIPE}-123-{SIZE}.f32.partial").write_bytes(b"half a table")
+    maker = python(HOLD, LOCK=str(folder / f"normals-{noise.RECIPE}-123-{SIZE}.lock"))
     assert ready(maker)
     maker.kill()
     maker.communicate()
@@ -378,61 +357,3 @@ def test_waiting_for_another_maker_has_a_deadline(folder: Path) -> None:
 )
 def test_the_default_size_grows_with_the_policy(parameters: int, size: int) -> None:
     assert default_size(parameters) == size
-
-
-# --- the numeric environment
-
-AVX2 = "processor : 0\nflags\t\t: fpu avx avx2 fma\n"
-
-
-@pytest.mark.parametrize(("cpuinfo", "told"), [(AVX2, "Haswell"), (AVX2.replace("avx2", ""), None), ("", None)])
-def test_only_a_processor_with_avx2_is_told_haswell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cpuinfo: str, told: str | None) -> None:
-    (tmp_path / "cpuinfo").write_text(cpuinfo)
-    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
-    assert numerics.numeric_environment(tmp_path / "cpuinfo").get("OPENBLAS_CORETYPE") == told
-
-
-def test_other_machines_are_told_nothing_but_the_number_of_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "cpuinfo").write_text(AVX2)
-    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
-    assert numerics.numeric_environment(tmp_path / "cpuinfo") == numerics.ONE_THREAD
-
-
-def test_what_the_user_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "environ", {"OMP_NUM_THREADS": "7"})
-    monkeypatch.delitem(sys.modules, "numpy")
-    numerics.fix_numeric_environment()
-    assert os.environ == {**numerics.numeric_environment(), "OMP_NUM_THREADS": "7"}
-
-
-def test_once_numpy_is_loaded_its_kernels_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "environ", {})
-    numerics.fix_numeric_environment()
-    assert os.environ == numerics.ONE_THREAD
-
-
-def test_numpy_understands_every_name_that_we_disable() -> None:
-    code = "from es_queue.numerics import fix_numeric_environment as fix; fix(); import warnings; warnings.simplefilter('error'); import numpy"
-    surroundings = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", code], env=surroundings, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_numerics_can_be_imported_without_numpy() -> None:
-    with python("import sys, es_queue.numerics; print('numpy' in sys.modules)") as other:
-        assert other.communicate()[0].strip() == "False"
-
-
-def test_blas_keeps_to_one_thread() -> None:
-    numerics.single_threaded_blas()
-    numerics.single_threaded_blas()
-    assert {one["num_threads"] for one in threadpool_info()} <= {1}
-
-
-def test_digests_are_of_the_bytes_in_c_order_and_little_endian() -> None:
-    array = np.arange(6, dtype=np.float32).reshape(2, 3)
-    wanted = numerics.bytes_digest(array.tobytes())
-    assert numerics.array_digest(array) == numerics.array_digest(np.asfortranarray(array)) == wanted
-    assert numerics.array_digest(array.astype(">f4")) == wanted
-    assert numerics.array_digest(array[:, :2]) == numerics.bytes_digest(array[:, :2].tobytes())
-    assert numerics.array_digest(np.empty(0)) == numerics.bytes_digest(b"")

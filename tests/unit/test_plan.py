@@ -185,3 +185,12 @@ GOLDEN = {
     "far": [441131],
     "first parameters": 6931631680644316426,
 }
+
+
+@pytest.mark.parametrize("share", ["pair", "generation", "slot"])
+def test_a_part_of_the_plan_is_the_plan_of_that_part(share: str) -> None:
+    plan = Plan(5, 3, 1000, 2, 2, share, 0.5)
+    whole, part = plan.slots(0, 20).part(7, 12), plan.slots(7, 12)
+    assert whole.start == part.start == 7
+    for one, other in zip(vars(whole).values(), vars(part).values(), strict=True):
+        assert np.array_equal(one, other)

@@ -25,7 +25,7 @@ def refused(**values: Any) -> str:
 
 def test_what_is_open_in_a_config_is_decided_once() -> None:
     config = prepare(quick_config(seed=-1, noise_size=0), table=TABLE).config
-    assert config.seed >= 0 and config.backend == "stock" and config.noise_size == default_size(4 * 2)
+    assert config.seed >= 0 and config.backend == "lean" and config.noise_size == default_size(4 * 2)
     assert prepare(config, table=TABLE).config == config
     assert prepare(quick_config(env="BipedalWalker-v2"), table=TABLE).config.backend == "lean"
 

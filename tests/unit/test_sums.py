@@ -13,11 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from es_queue import sums
-from es_queue.sums import ArrayNoise, norm, unit_scaled, weighted_rows
+from es_queue import sums, threads
+from es_queue.noise import NoiseTable
+from es_queue.sums import ArrayNoise, norm, pieces, unit_scaled, weighted_rows
 
-SPANNING = 2 * sums.COLUMNS + 17  # three chunks of columns, the last one short
-MANY = sums.SLOTS + sums.GROUP + 3  # two chunks of slots, a short group at the end
+LONG = 2 * sums.COLUMNS + 17  # rows that are read where they are, in one piece; three chunks of a norm
+LONGER = sums.SHARED + 5  # two pieces
+MANY = sums.SLOTS + sums.GROUP + 3  # two copies of short rows, a short group at the end
 
 
 def table(length: int, seed: int = 0) -> ArrayNoise:
@@ -31,7 +33,94 @@ def naive(noise: ArrayNoise, indices: np.ndarray, weights: np.ndarray, size: int
     return total
 
 
-@pytest.mark.parametrize(("slots", "size"), [(1, 1), (3, 5), (MANY, 3), (5, SPANNING), (MANY, SPANNING)])
+def less_one(values: np.ndarray, out: np.ndarray) -> None:
+    np.subtract(np.square(values, out=out), np.float32(1), out=out)
+
+
+def column_by_column(noise: ArrayNoise, indices: np.ndarray, weights: np.ndarray, columns: list[int], squared: bool) -> list[float]:
+    """The sums as they are promised, in single numbers: float32 products and groups in slot order, float64 totals."""
+    scaled, exponent = unit_scaled(weights)
+    totals = []
+    for column in columns:
+        total = np.float64(0)
+        for first in range(0, len(indices), sums.GROUP):
+            group = None
+            for index, weight in zip(indices[first : first + sums.GROUP], scaled[first : first + sums.GROUP], strict=True):
+                value = noise.noise[index + column]
+                product = (value * value - np.float32(1) if squared else value) * np.float32(weight)
+                group = product if group is None else group + product
+            total += np.float64(group)
+        totals.append(math.ldexp(total, exponent))
+    return totals
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, sums.COLUMNS, sums.COLUMNS + 1, LONG, LONGER])
+@pytest.mark.parametrize("slots", [1, sums.GROUP, sums.GROUP + 1, MANY])
+@pytest.mark.parametrize("squared", [False, True])
+def test_every_column_is_added_up_in_slot_order_whatever_the_width_of_the_rows(size: int, slots: int, squared: bool) -> None:
+    rng = np.random.default_rng(3)
+    noise, indices, weights = table(size + 5000), rng.integers(0, 5000, slots), rng.standard_normal(slots)
+    got = weighted_rows(noise, indices, weights, size, less_one if squared else None)
+    columns = sorted({0, 1 % size, size // 2, size - 1})
+    assert got[columns].tolist() == column_by_column(noise, indices, weights, columns, squared)
+
+
+@pytest.mark.parametrize("transform", [None, less_one])
+def test_neither_threads_nor_pieces_change_a_bit(monkeypatch: pytest.MonkeyPatch, transform: sums.Transform | None) -> None:
+    rng = np.random.default_rng(4)
+    noise, indices, weights = table(LONGER + 5000), rng.integers(0, 5000, MANY), rng.standard_normal(MANY)
+    assert LONGER * MANY > sums.WORTH_THREADS
+    asked, found = [], []
+    run = threads.for_each
+    monkeypatch.setattr(threads, "for_each", lambda work, items, count: asked.append(count) or run(work, items, count))
+    for cores, widest in ((1, 10**6), (2, 40_000), (3, 1001)):
+        monkeypatch.setattr(threads, "cores", lambda cores=cores: cores)
+        monkeypatch.setattr(sums, "WIDEST", widest)
+        found.append(weighted_rows(noise, indices, weights, LONGER, transform).tobytes())
+    assert asked == [1, 2, 3]
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize(("slots", "size"), [(64, 100), (64, sums.COLUMNS), (4, LONGER)])
+def test_little_work_starts_no_thread(monkeypatch: pytest.MonkeyPatch, slots: int, size: int) -> None:
+    monkeypatch.setattr(threads, "ThreadPoolExecutor", None)
+    assert weighted_rows(table(size + slots), np.arange(slots), np.ones(slots), size).shape == (size,)
+
+
+@pytest.mark.parametrize("size", [1, sums.SHARED - 1, sums.SHARED, 166_673, 2 * sums.WIDEST, 2 * sums.WIDEST + 1, 10**7])
+def test_pieces_are_even_and_cover_all_columns_once(size: int) -> None:
+    cut = pieces(size)
+    assert [start for start, _ in cut] == [0, *(stop for _, stop in cut[:-1])]
+    assert cut[-1][1] == size
+    widths = [stop - start for start, stop in cut]
+    assert max(widths) - min(widths) <= len(cut)
+    assert max(widths) <= sums.WIDEST
+    assert len(cut) % 2 == 0 or size < sums.SHARED
+
+
+@pytest.mark.parametrize("size", [5, LONG])
+@pytest.mark.parametrize("index", [-1, LONG])
+def test_an_index_outside_the_table_is_an_error(size: int, index: int) -> None:
+    with pytest.raises(ValueError, match="noise index"):
+        weighted_rows(NoiseTable.in_memory(LONG), np.array([0, index]), np.ones(2), size)
+
+
+def test_an_error_in_a_thread_is_the_callers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "cores", lambda: 2)
+    with pytest.raises(ValueError, match="noise index"):
+        weighted_rows(NoiseTable.in_memory(LONGER), np.arange(MANY), np.ones(MANY), LONGER)
+
+
+def test_threads_warn_of_what_the_caller_asks_to_hear_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "cores", lambda: 2)
+    large = ArrayNoise(np.full(LONGER + MANY, 3e38, np.float32))
+    with np.errstate(over="ignore"):
+        assert np.isinf(weighted_rows(large, np.arange(MANY), np.ones(MANY), LONGER)).all()
+    with np.errstate(over="raise"), pytest.raises(FloatingPointError):
+        weighted_rows(large, np.arange(MANY), np.ones(MANY), LONGER)
+
+
+@pytest.mark.parametrize(("slots", "size"), [(1, 1), (3, 5), (MANY, 3), (5, LONG), (MANY, LONG)])
 def test_a_weighted_sum_is_that_of_a_loop_in_float64(slots: int, size: int) -> None:
     rng = np.random.default_rng(1)
     noise, indices, weights = table(size + 5000), rng.integers(0, 5000, slots), rng.standard_normal(slots)
@@ -42,12 +131,12 @@ def test_a_weighted_sum_is_that_of_a_loop_in_float64(slots: int, size: int) -> N
 
 def test_a_transform_is_applied_to_each_element_before_the_weights() -> None:
     noise, indices, weights = table(900), np.arange(MANY), np.linspace(-1, 1, MANY)
-    got = weighted_rows(noise, indices, weights, 7, lambda rows: np.square(rows) - np.float32(1))
+    got = weighted_rows(noise, indices, weights, 7, less_one)
     wanted = naive(ArrayNoise(noise.noise**2 - 1), indices, weights, 7)
     np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-4)
 
 
-def test_noise_is_asked_for_by_no_more_than_a_chunk_at_a_time() -> None:
+def test_no_more_than_a_few_short_rows_are_copied_at_a_time_and_long_ones_never() -> None:
     asked = []
 
     class Watched(ArrayNoise):
@@ -55,10 +144,17 @@ def test_noise_is_asked_for_by_no_more_than_a_chunk_at_a_time() -> None:
             asked.append((len(indices), stop - start))
             return super().rows(indices, start, stop)
 
-    weighted_rows(Watched(table(20_000).noise), np.arange(MANY), np.ones(MANY), SPANNING)
-    assert max(rows for rows, _ in asked) == sums.SLOTS
-    assert max(columns for _, columns in asked) == sums.COLUMNS
-    assert sum(rows * columns for rows, columns in asked) == MANY * SPANNING
+    weighted_rows(Watched(table(20_000).noise), np.arange(MANY), np.ones(MANY), 100)
+    assert asked == [(sums.SLOTS, 100), (sums.GROUP + 3, 100)]
+    weighted_rows(Watched(table(20_000).noise), np.arange(MANY), np.ones(MANY), LONG)
+    assert len(asked) == 2
+
+
+def test_looking_long_rows_up_in_several_goes_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    noise, indices, weights = table(20_000), np.arange(MANY), np.linspace(-1, 1, MANY)
+    whole = weighted_rows(noise, indices, weights, LONG)
+    monkeypatch.setattr(sums, "VIEWS", sums.GROUP)
+    assert np.array_equal(weighted_rows(noise, indices, weights, LONG), whole)
 
 
 @pytest.mark.parametrize("weight", [1e-300, 1e300])
@@ -87,7 +183,7 @@ def test_scaling_brings_the_largest_value_between_a_half_and_one(values: list[fl
     assert all(math.ldexp(float(s), exponent) == v for s, v, k in zip(scaled, values, kept, strict=True) if k)
 
 
-@pytest.mark.parametrize("size", [0, 1, 5, SPANNING])
+@pytest.mark.parametrize("size", [0, 1, 5, LONG])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_norm_is_the_euclidean_length_in_float64(size: int, dtype: type) -> None:
     vector = np.random.default_rng(2).standard_normal(size).astype(dtype)
@@ -106,8 +202,9 @@ from es_queue.strategies.shaping import SHAPINGS
 rng = np.random.default_rng(7)
 noise = ArrayNoise(rng.standard_normal(9000, dtype=np.float32))
 total = weighted_rows(noise, np.arange(600), rng.standard_normal(600), 5001)
+short = weighted_rows(noise, np.arange(600), rng.standard_normal(600), 401)
 shaped = [shape(rng.standard_normal(601)).tobytes() for shape in SHAPINGS.values()]
-print(hashlib.blake2b(total.tobytes() + repr(norm(total)).encode() + b"".join(shaped)).hexdigest())
+print(hashlib.blake2b(total.tobytes() + short.tobytes() + repr(norm(total)).encode() + b"".join(shaped)).hexdigest())
 """
 
 

@@ -1,0 +1,190 @@
+"""The simulated cluster's pure parts: its bytes are a worker's, its answers count, its model is sound."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import redis
+
+from es_queue.plan import most_slots
+from es_queue.protocol import messages
+from es_queue.protocol.messages import Block
+from es_queue.protocol.redis_channel import RedisWorkerChannel
+from master.collect import Expectations, Ledger
+from master.options import parse, resolve
+from tests.benchmarks.cluster import advice, rows
+from tests.benchmarks.cluster.durations import CONSTANT, HEAVY, KINDS, RECORDED, Durations, recorded_pairs
+from tests.benchmarks.cluster.events import bound, simulated
+from tests.benchmarks.cluster.links import Loop
+from tests.benchmarks.cluster.live import WALKER, configuration, flags, population_for
+from tests.benchmarks.cluster.services import Services, least_squares
+from tests.benchmarks.cluster.wire import Commands, Incomplete, first_error, parsed
+from tests.benchmarks.cluster.worker import Cost, Host, Shared, Worker
+from tests.ring import QUICK
+
+PUBLICATION, NAME, RQ = "0.1-00000000", "host0-1-abcdef", "rq-name"
+ABOUT = {"host": "host0", "pid": "1", "block": ""}
+NOTHING = Services(*[0.0] * 8, (0, 0), (0, 0, 0), 0.0, (0, 0, 0), (0, 0, 0), (0, 0, 0), (0, 0, 0), 0.0, 0.0)
+
+
+class Told(redis.connection.AbstractConnection):
+    """A connection that keeps what is sent and answers from a list."""
+
+    def __init__(self, sent: list[bytes], answers: list[Any], **more: Any) -> None:
+        super().__init__(**more)
+        self._sent, self._answers = sent, answers
+
+    def connect(self, *_: Any, **__: Any) -> None: ...
+
+    def _connect(self) -> None: ...
+
+    def _host_error(self) -> str:
+        return "nowhere"
+
+    def repr_pieces(self) -> list[Any]:
+        return []
+
+    def can_read(self, timeout: float = 0) -> bool:
+        return False
+
+    def send_packed_command(self, command: bytes | Iterable[bytes], check_health: bool = True) -> None:
+        self._sent.append(command if isinstance(command, bytes) else b"".join(command))
+
+    def read_response(self, *_: Any, **__: Any) -> Any:
+        return self._answers.pop(0)
+
+
+def sent_by(call: Any, answers: list[Any]) -> bytes:
+    """What a worker's channel sends in ``call``."""
+    sent: list[bytes] = []
+    pool = redis.ConnectionPool(connection_class=Told, sent=sent, answers=answers)
+    call(RedisWorkerChannel(redis.Redis(connection_pool=pool), "run", NAME, RQ))
+    assert not answers
+    return b"".join(sent)
+
+
+def commands() -> Commands:
+    return Commands("run", NAME, RQ, ABOUT, 5.0, 0.25)
+
+
+BLOCK = Block(PUBLICATION, messages.TRAIN, 0, 3)
+QUEUED = [b"OK", b"QUEUED", b"QUEUED"]
+SAME = {
+    "claimed": (commands().claimed, lambda channel: channel.claimed(), [[]]),
+    "claim": (commands().claim, lambda channel: channel.claim(0.25), [str(BLOCK).encode()]),
+    "task": (commands().task, lambda channel: channel.task(), [b"task"]),
+    "orders": (commands().orders(PUBLICATION), lambda channel: channel.orders(PUBLICATION), [[None] * 3, 0, 0, 1, 1]),
+    "parameters": (commands().parameters(PUBLICATION, 0, 9), lambda channel: channel.parameters(PUBLICATION, 9), [b"x" * 9]),
+    "answer": (commands().answer(PUBLICATION, str(BLOCK), b"bytes"), lambda channel: channel.answer(BLOCK, b"bytes"), [*QUEUED, [b"1-0", 1]]),
+    "drop": (commands().drop(str(BLOCK)), lambda channel: channel.drop(BLOCK), [1]),
+    "beat": (
+        (commands().alive[0] + commands().beat[0], 8), lambda channel: channel.beat(ABOUT, 5.0), [1, 1, b"OK", *[b"QUEUED"] * 4, [0, 1, 0, 1]],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_a_simulated_worker_sends_what_a_workers_channel_sends_and_awaits_as_many_replies(name: str) -> None:
+    (data, count), call, answers = SAME[name]
+    awaited = len(answers)
+    assert sent_by(call, list(answers)) == data
+    assert count == awaited
+
+
+def test_a_reply_is_the_same_wherever_it_is_cut() -> None:
+    data = b"*4\r\n$3\r\nabc\r\n:-12\r\n$-1\r\n*1\r\n+OK\r\n"
+    assert parsed(data, 0) == ([b"abc", -12, None, [b"OK"]], len(data))
+    for end in range(len(data)):
+        with pytest.raises(Incomplete):
+            parsed(data[:end], 0)
+
+
+def test_an_error_is_found_in_a_transactions_reply() -> None:
+    reply, _ = parsed(b"*2\r\n:1\r\n-OOM no memory\r\n", 0)
+    assert first_error([b"OK", reply]) == "OOM no memory"
+
+
+def test_the_master_accepts_a_simulated_workers_answers() -> None:
+    config = replace(configuration(20, 1, WALKER), noise_size=2**18)
+    most = most_slots(config, 2)
+    expectations = Expectations(config, 0, 100, 2, 24, most)
+    ledger = Ledger(PUBLICATION, expectations, {messages.TRAIN: 10, messages.CENTRE: 1})
+    shared = Shared(Loop(), QUICK, {}, Cost(), np.zeros(24, "<f8").tobytes())
+    worker = Worker(shared, NAME, Host(), None, None, commands())  # type: ignore[arg-type]
+    for kind, stop in ((messages.TRAIN, 10), (messages.CENTRE, 1)):
+        assert ledger.accept(worker._answer(PUBLICATION, kind, 0, stop, 0.5, expectations)), ledger.refused
+    assert ledger.complete()
+
+
+def test_the_command_line_gives_the_configuration() -> None:
+    config = configuration(128, 3, WALKER)
+    values, launch = parse([*flags(config), "--redis-url", "redis://localhost"])
+    found = resolve(values)
+    assert {name: getattr(found, name) for name in ("env", "population", "generations", "policy", "strategy", "eval_every", "env_arg")} == {
+        name: getattr(config, name) for name in ("env", "population", "generations", "policy", "strategy", "eval_every", "env_arg")
+    }
+    assert launch.redis_url
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_durations_are_a_function_of_seed_generation_and_slot(kind: str) -> None:
+    one, other = Durations(kind, 3).slots(2, 4000), Durations(kind, 3).slots(2, 4000)
+    assert (one == other).all()
+    assert one.min() > 0
+    assert abs(one.mean() / 2 - Durations(kind).mean()) < 0.1 * Durations(kind).mean()
+
+
+def test_the_recorded_durations_are_pairs_of_whole_episodes() -> None:
+    pairs = recorded_pairs()
+    assert pairs.shape[1] == 2
+    assert pairs.min() > 0
+    assert pairs.max() < 60
+
+
+def test_least_squares_finds_what_made_the_figures_and_nothing_below_zero() -> None:
+    sizes = [[1.0, 10.0], [50.0, 5.0], [1000.0, 400.0], [7.0, 900.0]]
+    exact = [2e-3 + 1e-5 * first + 3e-6 * second for first, second in sizes]
+    assert least_squares(sizes, exact) == pytest.approx((2e-3, 1e-5, 3e-6))
+    falling = least_squares([[1.0], [2.0], [3.0]], [3.0, 2.0, 1.0])
+    assert min(falling) >= 0
+
+
+def test_a_cluster_without_service_times_loses_the_end_of_a_generation_alone() -> None:
+    found = simulated(20, Durations(RECORDED), population_for(20, Durations(RECORDED).mean()), NOTHING)
+    assert 0.98 < found["efficiency"] <= 1.0
+
+
+def test_no_simulated_cluster_is_more_efficient_than_its_bound() -> None:
+    found = simulated(50, Durations(HEAVY), 1000, NOTHING)
+    assert found["efficiency"] <= found["bound"] == bound(50, Durations(HEAVY), 1000, 4)
+
+
+def test_a_slow_master_makes_a_simulated_cluster_wait() -> None:
+    quick = simulated(20, Durations(CONSTANT), 2000, NOTHING)
+    slow = simulated(20, Durations(CONSTANT), 2000, replace(NOTHING, close=(1.0, 0.0, 0.0)))
+    assert slow["gap"] >= 1.0 > quick["gap"]
+    assert slow["efficiency"] < quick["efficiency"]
+
+
+def test_a_simulated_cluster_is_the_same_each_time() -> None:
+    assert simulated(30, Durations(HEAVY), 400, rows.shipped()) == simulated(30, Durations(HEAVY), 400, rows.shipped())
+
+
+def test_advice_names_what_limits_the_workers() -> None:
+    services = rows.shipped()
+    assert advice.carried(advice.Case(1_000, 1_000, 0.02), services)[1] == advice.SHORT
+    overrun = replace(services, read=(services.read[0], 0.01, 0.0))
+    workers, why = advice.carried(advice.Case(1_000, 1_000_000, 1.0), overrun)
+    assert why == advice.MASTER
+    assert workers < advice.carried(advice.Case(1_000, 1_000_000, 1.0), services)[0]
+
+
+def test_the_advice_has_a_cell_for_each_kind_of_run() -> None:
+    page = advice.page(rows.shipped())
+    table = [line for line in page.splitlines() if line.startswith("| ")]
+    assert len(table) == 1 + len(advice.PARAMETERS) * len(advice.POPULATIONS)
+    assert all(line.count("|") == 3 + len(advice.EPISODES) for line in table)

@@ -1,0 +1,60 @@
+"""Who lives, and what of them is read again."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from es_queue.protocol.channel import NOBODY, Abouts
+from es_queue.protocol.memory_channel import MemoryMasterChannel, MemoryServer, MemoryWorkerChannel
+from master.roster import FEW, TURNS, Roster
+
+
+class Counting(MemoryMasterChannel):
+    """Counts whose words were read."""
+
+    def __init__(self, server: MemoryServer) -> None:
+        super().__init__(server)
+        self.read: Counter[str] = Counter()
+
+    def workers(self, known: Abouts = NOBODY) -> dict[str, dict[str, str]]:
+        found = super().workers(known)
+        self.read = Counter(set(found) - set(known))
+        return found
+
+
+def fleet(count: int) -> Counting:
+    server = MemoryServer()
+    for number in range(count):
+        MemoryWorkerChannel(server, f"host-{number}-abcdef").arrive({"host": str(number)}, 60)
+    return Counting(server)
+
+
+def test_a_small_fleet_is_read_whole_each_time() -> None:
+    channel, roster = fleet(FEW), Roster()
+    for _ in range(3):
+        assert len(roster.look(channel)) == FEW == channel.read.total()
+
+
+def test_of_a_large_fleet_everybody_is_read_again_within_so_many_looks_but_few_at_once() -> None:
+    channel, roster = fleet(1000), Roster()
+    roster.look(channel)
+    assert channel.read.total() == 1000
+    again: Counter[str] = Counter()
+    for _ in range(TURNS):
+        roster.look(channel)
+        assert channel.read.total() < 3 * 1000 / TURNS
+        again += channel.read
+    assert set(again.values()) == {1} and len(again) == 1000
+
+
+def test_who_comes_goes_or_refuses_in_a_large_fleet_is_seen_at_once() -> None:
+    channel, roster = fleet(500), Roster()
+    roster.look(channel)
+    new = MemoryWorkerChannel(channel.server, "new-1-abcdef")
+    new.arrive({"refuses": "Refusal: noise"}, 60)
+    MemoryWorkerChannel(channel.server, "host-7-abcdef").depart()
+    found = roster.look(channel)
+    assert found["new-1-abcdef"]["refuses"] and "host-7-abcdef" not in found and len(found) == 500
+    new.depart()
+    new.arrive({"host": "new"}, 60)
+    assert roster.look(channel)["new-1-abcdef"] == {"host": "new"}
