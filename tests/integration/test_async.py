@@ -37,10 +37,10 @@ def keys_of(client: redis.Redis, run: str, kind: str) -> list[bytes]:
 def test_two_workers_train_a_run_that_a_replay_repeats_and_leave_nothing_open(
     valkey_url: str, redis_client: redis.Redis, start_master: Callable[..., Master], processes: Processes, tmp_path: Path, short_folder: Path
 ) -> None:
-    pair = [processes.worker(valkey_url) for _ in range(2)]
+    seen, pair = Seen(redis_client, "free"), [processes.worker(valkey_url) for _ in range(2)]
     run = start_master("free", {**VALUES, "generations": 60})
     for one in pair:
-        Seen(redis_client, "free").joined(one)
+        seen.joined(one)
     summary = run.summary()
     assert summary["state"] == "finished" and summary["generation"] == 60 and summary["reproducible"] is False
     assert max(record["workers"] for record in run.heard.records) == 2
@@ -50,6 +50,9 @@ def test_two_workers_train_a_run_that_a_replay_repeats_and_leave_nothing_open(
     again = processes.master("--replay", "free", "--run-dir", tmp_path / "free", "--noise-dir", short_folder / "noise")
     assert again.wait() == 0, again.said()
     assert summary["digest"] in again.said()
+    assert seen.progress()["schedule"].startswith("async: not bit-reproducible")
+    refused = processes.master("--resume", "free", "--audit", 0.1, "--run-dir", tmp_path / "free", url=valkey_url)
+    assert refused.wait() == 2 and "schedule is async, but audit needs generations that close on their own slots" in refused.said()
 
 
 def test_a_straggler_holds_nothing_up_and_counts_when_it_comes(
