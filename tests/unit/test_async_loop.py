@@ -283,6 +283,18 @@ def test_a_paused_run_issues_nothing_until_it_goes_on() -> None:
     assert not thread.is_alive() and len(sink.records) == 9
 
 
+def test_the_newest_publication_always_has_blocks() -> None:
+    setup, server = prepare(config_of(eval_every=0), table=TABLE), MemoryServer()
+    loop, hand = make_loop(setup, server, Sink()), Hand(server, setup.config)
+    book = loop._open(setup.start(), None)
+    for answered in range(1, PAIRS):
+        assert hand.answer(hand.claim())
+        loop._collector.read(book, 0.0)
+        assert book.answered() == (answered, PAIRS)
+        assert any(" train " in entry for entry in server.todo), f"nothing to do after {answered} answers"
+    assert any(Block.decode(entry).start >= PAIRS for entry in server.todo)
+
+
 def test_what_is_answered_in_a_pause_has_nothing_issued_in_its_place() -> None:
     setup = prepare(config_of(), table=TABLE)
     loop = make_loop(setup, MemoryServer(), Sink())
