@@ -82,7 +82,7 @@ SAME = {
     "answer": (commands().answer(PUBLICATION, str(BLOCK), b"bytes"), lambda channel: channel.answer(BLOCK, b"bytes"), [*QUEUED, [b"1-0", 1]]),
     "drop": (commands().drop(str(BLOCK)), lambda channel: channel.drop(BLOCK), [1]),
     "beat": (
-        (commands().alive[0] + commands().beat[0], 8), lambda channel: channel.beat(ABOUT, 5.0), [1, 1, b"OK", *[b"QUEUED"] * 4, [0, 1, 0, 1]],
+        (commands().alive[0] + commands().beat[0], commands().alive[1] + commands().beat[1]), lambda channel: channel.beat(ABOUT, 5.0), [1, 1, b"OK", *[b"QUEUED"] * 4, [0, 1, 0, 1]],
     ),
 }  # fmt: skip
 
@@ -96,8 +96,8 @@ def test_a_simulated_worker_sends_what_a_workers_channel_sends_and_awaits_as_man
 
 
 def test_a_reply_is_the_same_wherever_it_is_cut() -> None:
-    data = b"*4\r\n$3\r\nabc\r\n:-12\r\n$-1\r\n*1\r\n+OK\r\n"
-    assert parsed(data, 0) == ([b"abc", -12, None, [b"OK"]], len(data))
+    data = b"*4\r\n:-12\r\n$-1\r\n*1\r\n+OK\r\n$3\r\nabc\r\n"
+    assert parsed(data, 0) == ([-12, None, [b"OK"], b"abc"], len(data))
     for end in range(len(data)):
         with pytest.raises(Incomplete):
             parsed(data[:end], 0)

@@ -1,0 +1,120 @@
+"""How many workers one master and one Redis carry, from the fitted service times: the table of ``docs/scale.md``.
+
+A worker's time beside its episodes is its waiting between two generations, and at the end of one for the last slot.
+The master's and Redis' time is what blocks, looks and beats take of each second.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from es_queue.protocol.clocks import Clocks
+from master.blocks import BLOCK_SECONDS
+from tests.benchmarks.cluster.events import POLLS_PER_SECOND
+from tests.benchmarks.cluster.services import Services
+
+EFFICIENCY = 0.9
+#: A server that works a larger share of the time than this makes others queue.
+BUSY = 0.7
+MOST = 10_000
+PARAMETERS, POPULATIONS, EPISODES = (1_000, 166_673, 1_700_000), (1_000, 10_000, 100_000), (0.02, 0.1, 1.0, 10.0)
+PER_HOST = 48
+NETWORK_BYTES = 1.25e8  # a second, on 1 Gb/s
+SHORT, MASTER, REDIS, CLIENTS = "generation too short", "master", "Redis", "connections"
+REMEDY = {
+    SHORT: "a larger population, or fewer workers: the waiting between two generations is too large a share",
+    MASTER: "larger blocks (--block), a lower --obs-sample, or results joined on each host",
+    REDIS: "larger blocks, Redis on a core of its own, and near the master",
+    CLIENTS: "raise maxclients: a worker has about four connections with RQ's own",
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kind of run. seconds: of an episode."""
+
+    parameters: int
+    population: int
+    seconds: float
+
+    @property
+    def slots(self) -> int:
+        return self.population // 2
+
+
+def loads(case: Case, workers: int, services: Services) -> dict[str, float]:
+    """Share of its time that the master and Redis work while the episodes are played."""
+    slots = workers / (2 * case.seconds)
+    blocks = min(slots, workers / BLOCK_SECONDS)
+    poll = max(Clocks().leave_poll, workers / POLLS_PER_SECOND)
+    beat = min(max(Clocks().beat, 2.5 * poll), Clocks().beat_ttl / 2)
+    fixed, answer, slot = services.read
+    tick, worker, missing = services.tick
+    script, unanswered, claims = services.reconcile
+    reads = min(blocks, 1 / fixed / 10)  # the busier the master, the more answers a read brings
+    master = reads * fixed + blocks * answer + slots * slot + tick + worker * workers + missing * case.slots / 2
+    redis = blocks * (services.answer + services.claimed + services.claim) + workers * services.orders / poll
+    redis += workers * (services.alive + services.beat) / beat + script + unanswered * case.slots / 2 + claims * workers
+    return {MASTER: master, REDIS: redis}
+
+
+def gap(case: Case, workers: int, services: Services) -> float:
+    """Seconds between a generation's last answer and the next one's first episode on the last host."""
+    size, hosts = 4 * case.parameters, -(-workers // PER_HOST)
+    close = services.close[0] + services.close[1] * case.slots + services.close[2] * case.slots * case.parameters
+    opened = services.open[0] + services.open[1] * case.slots + services.open[2] * case.parameters
+    blocks = min(case.slots, 2 * case.slots * case.seconds / BLOCK_SECONDS + workers)
+    published = services.publish[0] + services.publish[1] * blocks
+    fetched = hosts * size * (services.fetched_byte + 1 / NETWORK_BYTES) + services.digest_byte * size
+    return close + opened + published + fetched + workers * (services.claim / 2 + services.task)
+
+
+def efficiency(case: Case, workers: int, services: Services) -> float:
+    """Busy time in that available, for episodes of about equal length: at the end a worker waits for half a slot."""
+    playing = case.population * case.seconds / workers
+    rounds = max(playing, 2 * case.seconds)
+    return playing / (rounds + min(case.seconds, rounds / 2) + gap(case, workers, services))
+
+
+def carried(case: Case, services: Services) -> tuple[int, str]:
+    """(workers, what limits them): the most at which 90 % of the workers' time goes into episodes and nothing is overrun."""
+
+    def limit(workers: int) -> str:
+        found = loads(case, workers, services)
+        if found[MASTER] > BUSY:
+            return MASTER
+        if found[REDIS] > BUSY:
+            return REDIS
+        return SHORT if efficiency(case, workers, services) < EFFICIENCY else ""
+
+    low, high = 0, MOST
+    if not limit(high):
+        return high, CLIENTS
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if limit(middle) else (middle, high)
+    return low, limit(high)
+
+
+def table(services: Services) -> str:
+    """Markdown: a row for each number of parameters and population, a column for each length of an episode."""
+    lines = ["| parameters | population | " + " | ".join(f"{seconds:g} s" for seconds in EPISODES) + " |", "|---" * (2 + len(EPISODES)) + "|"]
+    for parameters in PARAMETERS:
+        for population in POPULATIONS:
+            cells = [carried(Case(parameters, population, seconds), services) for seconds in EPISODES]
+            shown = " | ".join(f"{workers:,}{'+' if why == CLIENTS else ''} ({why})" for workers, why in cells)
+            lines.append(f"| {parameters:,} | {population:,} | {shown} |")
+    return "\n".join(lines)
+
+
+def page(services: Services) -> str:
+    """The advice as it stands in ``docs/scale.md``."""
+    beyond = "\n".join(f"- *{why}*: {what}." for why, what in REMEDY.items())
+    return (
+        "## How many workers one master and one Redis carry\n\n"
+        f"The most workers of which at least {EFFICIENCY:.0%} of the time goes into episodes, while the master and Redis work at most {BUSY:.0%} of theirs, "
+        "by the length of an episode; behind each stands what would have to change first. Mirrored pairs, episodes of about equal length, "
+        f"{PER_HOST} workers a host, 1 Gb/s, synchronous schedule. Where lengths differ much the longest slot of a generation bounds it: "
+        "no synchronous schedule is more efficient than the mean work of a worker divided by that.\n\n"
+        f"{table(services)}\n\nWhat to change beyond:\n\n{beyond}\n"
+    )
