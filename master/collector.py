@@ -176,6 +176,7 @@ class Collector:
     def read(self, ledger: Ledger, wait: float) -> None:
         """Drain what is there, in bulk, but no flood for ever: a thousand entries, or 32 MiB, and the other duties come first."""
         number = size = 0
+        self._tails.setdefault(ledger.publication, Tail())
         while number < READ_AT_ONCE and size < 8 * READ_BYTES:
             asked = self._at_once
             cursors = {publication: tail.cursor for publication, tail in self._tails.items()}
