@@ -40,11 +40,12 @@ class AsyncCollector(Collector):
             self.tick(ledger)
         super().collect(ledger)
 
-    def read(self, ledger: Ledger, wait: float) -> None:
+    def read(self, ledger: Ledger, wait: float) -> bool:
         """Drain what is there, and issue slots in its place."""
-        super().read(ledger, wait)
+        drained = super().read(ledger, wait)
         if isinstance(ledger, Window) and not self.requests.paused:
             self._top_up(ledger)
+        return drained
 
     def _top_up(self, ledger: Window) -> None:
         size, issued = self._size(ledger), ledger.wanted[messages.TRAIN]

@@ -14,6 +14,8 @@ from es_queue.protocol import messages
 from es_queue.protocol.messages import Block
 
 BLOCK_SECONDS = 0.5
+#: Of slots that nobody has measured one in so many makes a block, but no block has more than so many.
+UNMEASURED, MOST_UNMEASURED = 1000, 16
 #: A block has at most the remaining work of one worker, divided by this.
 SHARES = 2
 
@@ -42,9 +44,12 @@ class Cutter:
     together: Together | None = None
     per_slot: int = 1
     seconds: dict[str, float] = field(default_factory=dict)
+    _guess: float = BLOCK_SECONDS
 
     def cut(self, publication: str, missing: Missing, workers: int) -> list[Block]:
         """Blocks of all slots in ``missing`` (kind, start, stop), in the order in which they are best begun."""
+        total = sum(stop - start for _, start, stop in missing)
+        self._guess = BLOCK_SECONDS / min(MOST_UNMEASURED, max(1, total // UNMEASURED))
         if self.fixed:
             return blocks_of(publication, missing, dict.fromkeys(messages.KINDS, self.fixed))
         batches, rest = self._batches(publication, missing, workers)
@@ -60,8 +65,8 @@ class Cutter:
         return sorted(blocks, key=lambda block: -self._seconds_of(block.kind) * (block.stop - block.start))
 
     def _seconds_of(self, kind: str) -> float:
-        """Expected seconds of a slot; a slot that nobody has measured takes a block's time."""
-        known = self.seconds.get(kind, self.seconds.get(messages.TRAIN, BLOCK_SECONDS))
+        """Expected seconds of a slot; one that nobody has measured takes a block's time, unless there are a great many."""
+        known = self.seconds.get(kind, self.seconds.get(messages.TRAIN, self._guess))
         return max(known, 1e-4)
 
     def _limit(self, seconds: float, left: float, workers: int) -> int:
@@ -102,13 +107,13 @@ class Cutter:
         # A slot for each worker evens out the end, where there is more than a small batch for each.
         bulk = slots - workers if slots * episodes >= 2 * together.fewest * workers else slots
         size = max(1, min(messages.MAX_BLOCK, together.most // episodes))
-        count = -(-bulk // (size * workers)) * workers
+        count = min(bulk, -(-bulk // (size * workers)) * workers)
         return [bulk * (number + 1) // count - bulk * number // count for number in range(count)]
 
 
-def cutter(config: RunConfig, individuals: int) -> Cutter:
-    """The cutter of a run whose training slots have that many ``individuals``."""
-    batch = at_once(EnvironmentRequest(config.env, config.env_arg, config.wrapper, config.backend))
+def cutter(config: RunConfig, individuals: int, parameters: int) -> Cutter:
+    """The cutter of a run whose training slots have that many ``individuals`` with so many ``parameters`` each."""
+    batch = at_once(EnvironmentRequest(config.env, config.env_arg, config.wrapper, config.backend), parameters)
     return Cutter(config.block, None if batch is None else Together(*batch), individuals * config.episodes)
 
 

@@ -14,7 +14,7 @@ from es_queue.protocol.channel import Entry, MasterChannel, Opened, Publish, Rec
 from es_queue.protocol.clocks import Clocks
 from es_queue.protocol.messages import Block, publication_generation
 from master.audit import Audit
-from master.blocks import Cutter
+from master.blocks import BLOCK_SECONDS, Cutter
 from master.collect import Ledger
 from master.fleet import Fleet
 from master.learn import Record
@@ -24,6 +24,8 @@ from master.roll_call import RollCall
 from master.roster import Roster
 
 READ_AT_ONCE, READ_AT_FIRST = 1000, 4
+#: Entries a second that are read again at the most, and how many seconds a flood may keep reconcile waiting.
+READ_AGAIN_A_SECOND, PUT_OFF_AT_MOST = 5000, 10
 READ_BYTES = 4 * 2**20  # of one reply, as far as its size can be told from the one before
 REFUSING_SECONDS = 5.0
 LONELY_SECONDS = 5.0
@@ -81,6 +83,8 @@ class Collector:
         self._tails: dict[str, Tail] = {}
         self._at_once = READ_AT_FIRST
         self._outages = channel.outages
+        self._put_off = 0
+        self._read_again_from = 0.0
         self._open = ""
         self._roster = Roster()
         self._roll = RollCall(clocks.lease + clocks.beat_ttl, note)
@@ -155,7 +159,8 @@ class Collector:
             self._channel.extend(self._token, ledger.publication, blocks)
 
     def _cut(self, ledger: Ledger) -> list[Block]:
-        return self.cutter.cut(ledger.publication, ledger.unanswered(), max(1, len(self._workers)))
+        workers = self._workers or self._roster.look(self._channel)  # a new master has not looked yet
+        return self.cutter.cut(ledger.publication, ledger.unanswered(), max(1, len(workers)))
 
     # --- reading
 
@@ -173,8 +178,11 @@ class Collector:
             if seconds is not None:
                 self.cutter.seconds[kind] = seconds
 
-    def read(self, ledger: Ledger, wait: float) -> None:
-        """Drain what is there, in bulk, but no flood for ever: a thousand entries, or 32 MiB, and the other duties come first."""
+    def read(self, ledger: Ledger, wait: float) -> bool:
+        """Drain what is there, in bulk, but no flood for ever: a thousand entries, or 32 MiB, and the other duties come first.
+
+        Whether nothing is left.
+        """
         number = size = 0
         self._tails.setdefault(ledger.publication, Tail())
         while number < READ_AT_ONCE and size < 8 * READ_BYTES:
@@ -187,9 +195,20 @@ class Collector:
                 self._take_in(ledger, publication, entries)
             if all(len(entries) < asked for entries in found.values()):
                 self._at_once = READ_AT_FIRST
-                return
+                return True
             # Large entries are read one by one: a reply of a thousand of them would fill this process.
             self._at_once = max(1, min(READ_AT_ONCE, 4 * asked, READ_BYTES * asked // (length + 1)))
+        return False
+
+    def _drained(self, ledger: Ledger) -> bool:
+        """Read to the end: what is unread would look as if nobody held it. A flood that does not end puts reconcile off for a while only."""
+        until = time.monotonic() + self._clocks.reconcile
+        while not self.read(ledger, 0.0):
+            if time.monotonic() > until:
+                self._put_off += 1
+                return self._put_off > PUT_OFF_AT_MOST
+        self._put_off = 0
+        return True
 
     def _take_in(self, ledger: Ledger, publication: str, entries: Sequence[Entry]) -> None:
         """What did not count is deleted, so that a flood does not stay (rule 6)."""
@@ -227,7 +246,8 @@ class Collector:
             self._rewind()
             ledger.remember_deaths(self._channel.deaths())
         self._look_after(ledger)
-        self.read(ledger, 0.0)  # what was answered meanwhile is owed by nobody
+        if not self._drained(ledger):
+            return
         owed = ledger.owed(self._most(ledger), time.monotonic() < self._grace, self._give_way, self.fleet.dismissed())
         # What is owed to nobody leaves todo: the workers of a paused run finish what they hold and wait.
         seen = self._channel.reconcile(self._token, replace(owed, ranges=()) if self.requests.paused else owed)
@@ -254,7 +274,7 @@ class Collector:
 
     def _reconciled(self, ledger: Ledger, seen: Reconciled) -> None:
         if seen.owed:
-            self._rewind()
+            self._read_again()
             ledger.reissued += max(0, seen.owed - len(self.audit.open))  # what the audit asks for was not lost
         for _, blocks in seen.dead:
             ledger.died(blocks)
@@ -266,19 +286,31 @@ class Collector:
         for tail in self._tails.values():
             tail.cursor = "0"
 
+    def _read_again(self) -> None:
+        """From the beginning (rule 9), in case something stands where nobody looks; of many entries seldom, for that takes its time."""
+        now = time.monotonic()
+        if now >= self._read_again_from:
+            self._rewind()
+            self._read_again_from = now + sum(len(tail.seen) for tail in self._tails.values()) / READ_AGAIN_A_SECOND
+
     def _copy_overdue(self, ledger: Ledger, seen: Reconciled) -> None:
         """With nothing left to claim and a worker idle, a block that takes too long is issued once more, slot by slot."""
         now = time.monotonic()
         held = {(worker, block) for worker, blocks in seen.claims.items() for block in blocks if block.publication == ledger.publication}
         self._held = {key: self._held.get(key, now) for key in held}
         idle = any(not blocks for worker, blocks in seen.claims.items() if worker in self._workers)
-        if seen.todo or not idle:
+        if seen.todo or not idle or self.requests.paused:
             return
         self._next = min(self._next, now + HURRY_SECONDS)
         for (_, block), since in self._held.items():
-            expected = self.cutter.seconds.get(block.kind, 0.0) * (block.stop - block.start)
+            expected = self._expected(ledger, block)
             if now - since >= max(self._clocks.overdue, OVERDUE_TIMES * expected):
                 self._copy(ledger, block)
+
+    def _expected(self, ledger: Ledger, block: Block) -> float:
+        """Seconds that a block should take, by what this generation or the ones before have shown."""
+        measured = self.cutter.seconds.get(block.kind) or ledger.seconds_per_slot(block.kind)
+        return (BLOCK_SECONDS if measured is None else measured) * (block.stop - block.start)
 
     def _copy(self, ledger: Ledger, block: Block) -> None:
         """Issue the block's unanswered slots once more, but none of them twice: a copy is not copied."""

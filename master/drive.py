@@ -102,7 +102,7 @@ class Drive:
             channel, token, holder, clocks, config.block, household, view.live, view.note, session.interrupted, self._requests,
             config.audit, config.strict,
         )  # fmt: skip
-        self._collector.about, self._collector.cutter = {"queue": launch.queue}, cutter(config, setup.strategy.per_slot)
+        self._collector.about, self._collector.cutter = {"queue": launch.queue}, cutter(config, setup.strategy.per_slot, setup.policy.size)
         self._log = ReplayLog(place.run_dir)
         self._loop = loops(channel, setup.learner, token, setup.table.digest, self._collector, view, self._checkpoints, keep_going, self._log)
 
@@ -115,7 +115,7 @@ class Drive:
         except DecodeError:
             return None
         vector = self._setup.strategy.published(state.strategy)
-        if task is None or state.stage == FINAL or task.generation != state.generation:
+        if task is None or state.stage == FINAL or task.generation != state.generation or task.noise != self._setup.table.digest:
             return None
         if found.publication != task.publication or not found.whole:
             return None

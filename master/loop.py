@@ -284,7 +284,7 @@ class Loop:
     def _encoded(self, state: RunState) -> bytes:
         """The state's checkpoint."""
         strategy = self._learner.strategy
-        state = replace(state, epoch=messages.token_number(self._token))
+        state = replace(state, epoch=messages.token_number(self._token), noise=self._noise)
         return checkpoint.encode(self._course.config, self._learner.spec, self._channel.run, state, strategy.centre(strategy.published(state.strategy)))
 
     def _staged(self, state: RunState, confirmed: bool) -> RunState:

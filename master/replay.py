@@ -45,6 +45,8 @@ def replay(run: str, run_dir: Path, noise_dir: Path | None, say: Callable[[str],
         if named != run:
             raise RunFolderError(f"{path} is of run {named[:40]!r}, not {run}: give the --run-dir of {run}")
         table = table or NoiseTable.open(config.noise_size, noise_dir)
+        if start.noise != table.digest:
+            raise RunFolderError(f"{path} was written with other noise than this es-queue makes: replay it with the es-queue that wrote it")
         if state is not None:
             compare(path, state, digest(config, start), start.generation, config)
         state = replayed(path, config, start, table)

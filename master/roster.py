@@ -21,11 +21,11 @@ class Roster:
         self._turn = 0
 
     def look(self, channel: MasterChannel) -> dict[str, dict[str, str]]:
-        """The living workers, by id; what one says that refuses to work is always new."""
+        """The living workers, by id; what one says that refuses to work, or has not joined yet, is always new."""
         self._turn = (self._turn + 1) % TURNS
         known = {name: about for name, about in self._seen.items() if not self._due(name, about)}
         self._seen = channel.workers(known)
         return self._seen
 
     def _due(self, name: str, about: dict[str, str]) -> bool:
-        return len(self._seen) <= FEW or "refuses" in about or crc32(name.encode()) % TURNS == self._turn
+        return len(self._seen) <= FEW or "refuses" in about or not about.get("numerics") or crc32(name.encode()) % TURNS == self._turn

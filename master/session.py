@@ -155,6 +155,9 @@ class Session:
                 setup = prepare(replace(found, **changes), self.launch.noise_dir)
             write_atomically(place.config_file, setup.config.to_json().encode())
             view = self._make_view(place, setup.config, self._redis_name)
+            if state.noise != setup.table.digest:
+                said.append(f"this es-queue makes other noise than the one that made generation {state.generation}: the run goes on, but no longer as it would have")
+                state = replace(state, reproducible=False)
             for text in said:
                 view.note(text)
             state = replace(state, changes=without(state.changes, changes))

@@ -133,6 +133,7 @@ class RunState:
     changes: settings changed while it ran, some of them for generations to come; anchor: kept with --rollback alone
     origin: what a warm start began with, in words; empty without one
     recoveries: count, seconds and worst by cause, see ``master.recoveries``
+    noise: digest of the noise table with which it goes on; empty in a checkpoint that is older than that
     open: older publications, oldest first; none but in the asynchronous schedule
     """
 
@@ -153,6 +154,7 @@ class RunState:
     anchor: Anchor | None = None
     origin: str = ""
     recoveries: dict[str, list[float]] = field(default_factory=dict)
+    noise: str = ""
     open: tuple[OpenPublication, ...] = ()
 
     def statistics(self, clip: float) -> FrozenStatistics:
@@ -175,7 +177,7 @@ class RunState:
     def to_dict(self) -> dict[str, Any]:
         """The scalars, as plain data."""
         best = None if self.best is None else {name: getattr(self.best, name) for name in ("generation", "eval_mean", "confirmed")}
-        names = ("generation", "step_limit", "stage", "reason", "confirm_mean", "last_evaluation", "reproducible", "epoch", "numerics", "origin", "recoveries")
+        names = ("generation", "step_limit", "stage", "reason", "confirm_mean", "last_evaluation", "reproducible", "epoch", "numerics", "origin", "recoveries", "noise")
         changes = [asdict(one) for one in self.changes]
         anchor = None if self.anchor is None else self.anchor.to_dict()
         older = {"open": [[one.publication, one.step_limit] for one in self.open]} if self.open else {}
@@ -194,7 +196,7 @@ class RunState:
             moments = RunningMoments.from_arrays(arrays)
             rest["changes"] = tuple(Change(**one) for one in values.get("changes", ()))  # what a run of version 0.1.0 had none of
             rest["anchor"] = None if values.get("anchor") is None else Anchor.read(arrays, values["anchor"])
-            rest |= {"origin": values.get("origin", ""), "recoveries": values.get("recoveries", {})}
+            rest |= {"origin": values.get("origin", ""), "recoveries": values.get("recoveries", {}), "noise": values.get("noise", "")}
             rest["open"] = tuple(OpenPublication.read(arrays, *one) for one in values.get("open", ()))
             return cls(int(values["generation"]), strategy, moments, int(values["step_limit"]), best=best, counters=counters, **rest)
         except (KeyError, TypeError, ValueError, DecodeError) as error:

@@ -6,6 +6,7 @@ Each episode is to the bit what ``rollout.play`` makes of it alone.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -234,12 +235,16 @@ def play_together(
     batch: Batch | None = None
     outcomes: list[Outcome | None] = [None] * len(games)
     fault: Exception = EpisodeFailed("the episode was not played")
+    began = time.monotonic()
     try:
         batch = Batch(games, policy, rules, worlds.reset([game.seed for game in games]))
         outcomes = batch.outcomes
         while len(batch.rows):
             if watch.halt:
                 raise Leaving
+            # The wall limit is of an episode, and they share the time; a step that hangs is seen all the same.
+            now = time.monotonic()
+            watch.began = now - (now - began) / len(games)
             chosen = batch.actions(statistics, actions)
             if len(batch.rows):
                 batch.count(*worlds.step(batch.rows, chosen))

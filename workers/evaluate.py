@@ -15,6 +15,7 @@ from rq.timeouts import BaseTimeoutException
 
 from es_queue.config import RunConfig
 from es_queue.environments import World, Worlds
+from es_queue.environments.request import held_at_once
 from es_queue.episode_rules import EpisodeRules, evaluation_limit, evaluation_rules, training_rules
 from es_queue.figures import sum_in_order
 from es_queue.noise import NoiseTable
@@ -31,7 +32,6 @@ from workers.rollout import ActionNoise, Episode, Leaving, Watch, actor, play
 
 Floats = NDArray[np.float32]
 MOST_EVALUATIONS = 100_000
-MOST_BYTES = 2**27  # of the parameters of episodes that are played together
 EVALUATION_STREAMS = {messages.EVAL: EVALUATION, messages.CONFIRM: CONFIRMATION, messages.FINAL: FINAL}
 
 
@@ -161,10 +161,12 @@ class Evaluator:
         return [jobs[start:stop] for start, stop in pairwise(cuts)]
 
     def _at_once(self, worlds: Worlds) -> int:
-        return max(1, min(worlds.most, MOST_BYTES // (4 * self._policy.size)))
+        return held_at_once(worlds.most, self._policy.size)
 
     def _enough(self, jobs: list[Job]) -> bool:
-        return sum(job.seeds.size for job in jobs) >= self._fewest
+        """``fewest`` is 1 where nothing but ``worlds`` plays these episodes."""
+        held = self._fewest == 1 or (self._worlds is not None and self._at_once(self._worlds) >= self._fewest)
+        return held and sum(job.seeds.size for job in jobs) >= self._fewest
 
     def _played(self, task: Task, published: Floats, group: list[Job]) -> list[tuple[Job, SlotResult | Failed]]:
         """What came of each job. Raises Leaving between steps."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import mmap
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -14,6 +15,7 @@ from es_queue.protocol.messages import PUBLICATION
 
 Data = bytes | memoryview
 WORTH_SHARING = 2**18  # bytes; below, asking Redis is cheaper than a lock and a file
+PATIENCE, LOOK_SECONDS = 5.0, 0.01
 
 
 class HostCache:
@@ -24,8 +26,9 @@ class HostCache:
     Raises nothing of its own: where the folder cannot be used, every worker fetches for itself.
     """
 
-    def __init__(self, run: str, folder: Path | None = None) -> None:
-        self._run = run
+    def __init__(self, run: str, folder: Path | None = None, patience: float = PATIENCE) -> None:
+        """``patience``: seconds to wait for another worker that fetches."""
+        self._run, self._patience = run, patience
         self._folder = folder or private_folder()
 
     def get(self, publication: str, size: int, digest: str, fetch: Callable[[], bytes | None]) -> Data | None:
@@ -34,8 +37,8 @@ class HostCache:
             return checked(fetch(), size, digest)
         path = self._folder / f"{self._run}-{publication}"
         with ExitStack() as held:
-            with suppress(OSError):  # the folder was swept away, or its disk is full: fetch alone
-                held.enter_context(exclusive(self._folder / f"{self._run}.lock"))
+            with suppress(OSError):  # the folder was swept away, its disk is full, whoever fetches is frozen: fetch alone
+                held.enter_context(exclusive(self._folder / f"{self._run}.lock", self._patience))
             shared = checked(mapped(path), size, digest)
             if shared is not None:
                 return shared
@@ -85,8 +88,16 @@ def mapped(path: Path) -> memoryview | None:
 
 
 @contextmanager
-def exclusive(path: Path) -> Iterator[None]:
-    """Hold the lock file; another worker of this host is fetching meanwhile."""
+def exclusive(path: Path, patience: float) -> Iterator[None]:
+    """Hold the lock file; another worker of this host is fetching meanwhile. Raises OSError after ``patience`` seconds."""
+    until = time.monotonic() + patience
     with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(LOOK_SECONDS)
         yield

@@ -79,6 +79,12 @@ class Watch:
         if self._leaving:  # asked last: a signal may have come before ``halt`` was reset
             self.halt = True
 
+    def served(self) -> None:
+        """The block is over, or given up."""
+        self.serving, self.halt = "", False
+        if self._leaving:
+            self.halt = True
+
     def close(self, publication: str) -> None:
         """It has closed; whoever plays for it may stop."""
         if publication == self.serving:

@@ -18,6 +18,9 @@ from workers.host_cache import HostCache
 from workers.join import Refusal, readable_task
 from workers.rollout import Leaving
 
+#: Seconds that a claim may wait, well below the socket's own time-out.
+MOST_WAIT = 2.0
+
 
 @dataclass(frozen=True)
 class Published:
@@ -64,7 +67,8 @@ class Server:
     def _next_block(self) -> Block | None:
         """What I hold already comes first: the reply to an earlier claim may have been lost (rule 5)."""
         held = self._channel.claimed()
-        return held[0] if held else self._channel.claim(self._clocks.claim_wait)
+        # A large fleet asks less often, as its life threads do.
+        return held[0] if held else self._channel.claim(max(self._clocks.claim_wait, min(self._evaluator.watch.poll or 0.0, MOST_WAIT)))
 
     def _work(self, block: Block) -> None:
         published = self._published(block)
@@ -90,7 +94,7 @@ class Server:
         try:
             return self._evaluator.evaluate(published.task, published.parameters, block, self._channel.worker, self.report)
         finally:
-            self._evaluator.watch.serving = ""
+            self._evaluator.watch.served()
 
     def _given_up(self, block: Block) -> None:
         """Its publication closed while it was played: somebody else's copy was first. Said of another block, it is played again."""

@@ -10,7 +10,7 @@ import gymnasium
 from es_queue.environments.catalogue import WALKER_V2, WALKER_V3, Entry, describe_error, find, missing_package
 from es_queue.environments.encoding import idle_action
 from es_queue.environments.envpool_worlds import EnvPoolWorlds, OneOfWorlds, installed, knows
-from es_queue.environments.request import DrawnWorld, EnvironmentRequest, World, Worlds
+from es_queue.environments.request import DrawnWorld, EnvironmentRequest, World, Worlds, held_at_once
 from es_queue.environments.stock import StockWorld
 from es_queue.environments.vectorised import ARGUMENTS, ENTRY_POINT, CartPoleWorlds
 from es_queue.errors import EnvironmentFailure, UsageError
@@ -87,13 +87,17 @@ def open_worlds(request: EnvironmentRequest) -> Worlds | None:
     return CartPoleWorlds(entry.arguments) if backend == "lean" and _balances(entry, request) else None
 
 
-def at_once(request: EnvironmentRequest) -> tuple[int, int] | None:
-    """How many episodes are best played at once, the fewest and the most; None where they are played one by one."""
+def at_once(request: EnvironmentRequest, parameters: int = 1) -> tuple[int, int] | None:
+    """How many episodes of policies of that size are best played at once, the fewest and the most; None where they are played one by one."""
     entry = find(request)
     backend = choose(entry, request)
-    if backend in ("envpool", "any"):
-        return EnvPoolWorlds.fewest, EnvPoolWorlds.most
-    return (CartPoleWorlds.fewest, CartPoleWorlds.most) if backend == "lean" and _balances(entry, request) else None
+    kind: type[EnvPoolWorlds] | type[CartPoleWorlds] = EnvPoolWorlds if backend in ("envpool", "any") else CartPoleWorlds
+    if kind is CartPoleWorlds and not (backend == "lean" and _balances(entry, request)):
+        return None
+    most = held_at_once(kind.most, parameters)
+    if most < kind.fewest and everywhere(request) != request:
+        return None
+    return min(kind.fewest, most), most
 
 
 def everywhere(request: EnvironmentRequest) -> EnvironmentRequest:

@@ -30,6 +30,15 @@ class EnvironmentRequest:
     backend: str = "auto"
 
 
+#: Of the parameters of episodes that are played at once: every step reads all of them, so they must stay in the cache.
+MOST_BYTES = 2**23
+
+
+def held_at_once(most: int, parameters: int) -> int:
+    """How many of at most ``most`` episodes are best played at once, of policies with so many parameters."""
+    return max(1, min(most, MOST_BYTES // (4 * max(1, parameters))))
+
+
 class World(Protocol):
     """One environment object that plays episodes, each one independent of those before.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hypothesis
+import hypothesis.strategies as st
 import pytest
 
 from es_queue.protocol.messages import CENTRE, EVAL, TRAIN, Block
@@ -15,7 +17,7 @@ def sizes(blocks: list[Block], kind: str = TRAIN) -> list[int]:
     return [block.stop - block.start for block in blocks if block.kind == kind]
 
 
-def slots(blocks: list[Block]) -> list[tuple[str, int]]:
+def slots_of(blocks: list[Block]) -> list[tuple[str, int]]:
     return sorted((block.kind, slot) for block in blocks for slot in range(block.start, block.stop))
 
 
@@ -27,7 +29,7 @@ def test_blocks_are_about_half_a_second_and_shrink_towards_the_end() -> None:
     cut = Cutter(seconds={TRAIN: 0.1}).cut(PUBLICATION, [(TRAIN, 0, 40)], 2)
     assert sizes(cut)[0] == round(BLOCK_SECONDS / 0.1) and sizes(cut)[-1] == 1
     assert sizes(cut) == sorted(sizes(cut), reverse=True)
-    assert slots(cut) == everything((TRAIN, 0, 40))
+    assert slots_of(cut) == everything((TRAIN, 0, 40))
 
 
 @pytest.mark.parametrize("workers", [1, 3, 50])
@@ -59,7 +61,7 @@ def test_episodes_that_are_played_together_make_rounds_of_equal_batches_and_a_sl
     pool = Cutter(together=Together(12, 64), per_slot=2, seconds={TRAIN: 0.1})
     assert sizes(pool.cut(PUBLICATION, [(TRAIN, 0, 64)], 2)) == [31, 31, 1, 1]
     assert sizes(pool.cut(PUBLICATION, [(TRAIN, 0, 128)], 2)) == [32, 32, 31, 31, 1, 1]
-    assert slots(pool.cut(PUBLICATION, [(TRAIN, 3, 130)], 2)) == everything((TRAIN, 3, 130))
+    assert slots_of(pool.cut(PUBLICATION, [(TRAIN, 3, 130)], 2)) == everything((TRAIN, 3, 130))
 
 
 def test_a_batch_for_each_worker_is_not_made_smaller_for_the_end_and_too_small_ones_are_not_made() -> None:
@@ -70,6 +72,21 @@ def test_a_batch_for_each_worker_is_not_made_smaller_for_the_end_and_too_small_o
     assert max(sizes(cut, EVAL)) < 12 and sizes(cut) == [31, 31, 1, 1]
 
 
+@hypothesis.given(
+    st.integers(1, 400), st.integers(1, 30), st.integers(1, 70), st.integers(1, 64), st.integers(1, 600), st.floats(1e-5, 10), st.booleans()
+)  # fmt: skip
+def test_every_slot_is_in_one_block_and_every_block_has_a_slot(slots: int, workers: int, per_slot: int, fewest: int, most: int, seconds: float, measured: bool) -> None:
+    pool = Cutter(together=Together(min(fewest, most), most), per_slot=per_slot, seconds={TRAIN: seconds} if measured else {})
+    cut = pool.cut(PUBLICATION, [(EVAL, 0, 3), (TRAIN, 5, 5 + slots)], workers)
+    assert slots_of(cut) == everything((EVAL, 0, 3), (TRAIN, 5, 5 + slots))
+    assert all(block.start < block.stop for block in cut)
+
+
+def test_of_very_many_slots_that_nobody_has_measured_some_make_a_block() -> None:
+    assert max(sizes(Cutter().cut(PUBLICATION, [(TRAIN, 0, 5000)], 100))) == 5
+    assert max(sizes(Cutter().cut(PUBLICATION, [(TRAIN, 0, 900_000)], 100))) == 16
+
+
 def test_blocks_that_are_issued_again_have_at_most_a_workers_share() -> None:
     assert Cutter(seconds={TRAIN: 0.01}).most(TRAIN, 1000, 1) == 50
     assert Cutter(seconds={TRAIN: 0.01}).most(TRAIN, 40, 4) == 5
@@ -77,6 +94,12 @@ def test_blocks_that_are_issued_again_have_at_most_a_workers_share() -> None:
 
 
 def test_only_back_ends_that_play_many_episodes_at_once_have_batches() -> None:
-    assert cutter(quick_config(env="BipedalWalker-v3", backend="lean"), 2).together is None
-    batch = cutter(quick_config(env="BipedalWalker-v3", backend="any", episodes=3), 2)
+    assert cutter(quick_config(env="BipedalWalker-v3", backend="lean"), 2, 100).together is None
+    batch = cutter(quick_config(env="BipedalWalker-v3", backend="any", episodes=3), 2, 100)
     assert batch.together is not None and batch.per_slot == 6
+
+
+def test_policies_that_no_cache_holds_are_played_one_by_one_where_that_gives_the_same_bits() -> None:
+    walker = quick_config(env="BipedalWalker-v3", backend="any")
+    assert cutter(walker, 2, 100_000).together == Together(12, 20)
+    assert cutter(walker, 2, 1_000_000).together is None

@@ -25,7 +25,7 @@ class Counting(MemoryMasterChannel):
 def fleet(count: int) -> Counting:
     server = MemoryServer()
     for number in range(count):
-        MemoryWorkerChannel(server, f"host-{number}-abcdef").arrive({"host": str(number)}, 60)
+        MemoryWorkerChannel(server, f"host-{number}-abcdef").arrive({"host": str(number), "numerics": "0"}, 60)
     return Counting(server)
 
 
@@ -45,6 +45,16 @@ def test_of_a_large_fleet_everybody_is_read_again_within_so_many_looks_but_few_a
         assert channel.read.total() < 3 * 1000 / TURNS
         again += channel.read
     assert set(again.values()) == {1} and len(again) == 1000
+
+
+def test_a_newcomer_is_read_again_until_it_has_joined() -> None:
+    channel, roster = fleet(500), Roster()
+    new = MemoryWorkerChannel(channel.server, "new-1-abcdef")
+    new.arrive({"host": "new"}, 60)
+    roster.look(channel)
+    new.depart()
+    new.arrive({"host": "new", "numerics": "1"}, 60)
+    assert roster.look(channel)["new-1-abcdef"]["numerics"] == "1"
 
 
 def test_who_comes_goes_or_refuses_in_a_large_fleet_is_seen_at_once() -> None:
