@@ -12,6 +12,7 @@ from typing import Any
 
 AUTO = "auto"
 NONE = "none"
+SYNC, ASYNC = "sync", "async"
 
 
 def option(
@@ -63,6 +64,8 @@ class RunConfig:
     learning_rate_schedule: str = option("constant", "search", "factor of the learning rate over generations: constant, exponential:RATE[,LEAST], linear:END,N or piecewise:N=FACTOR,...")
     sigma_schedule: str = option("constant", "search", "factor of sigma over generations, in the same forms (pgpe: of the sigma that it has learnt)")
     decay_schedule: str = option("constant", "search", "factor of l2 and weight_decay over generations, in the same forms")
+    schedule: str = option(SYNC, "search", "when a batch closes: with its generation (sync), or (async) with as many answers of any open one, so that nobody waits; async is not bit-reproducible", choices=(SYNC, ASYNC))
+    max_lag: int = option(8, "search", "generations that an answer may be late in the async schedule; later ones do not count", unit="generations", low=1, high=100)
     optimizer: str = option(AUTO, "search", "what turns a gradient into a step (openai_es: adam, sgd; pgpe: clipup, adam, sgd)", choices=(AUTO, "adam", "sgd", "clipup"))
     momentum: float = option(0.9, "search", "momentum of sgd and clipup", low=0.0, high=0.9999)
     shaping: str = option("centered-rank", "search", "how fitness becomes utility (openai_es, pgpe)", choices=("centered-rank", "sign", "centered-sign-rank", "z-score", "log-rank"))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.config import RunConfig
+from es_queue.config import ASYNC, RunConfig
 from es_queue.protocol.messages import CENTRE, CONFIRM, EVAL, TRAIN
 from es_queue.protocol.messages import FINAL as FINAL_KIND
 
@@ -136,10 +136,15 @@ def plan_for(config: RunConfig, generation: int, size: int, individuals: int) ->
 
 
 def most_slots(config: RunConfig, individuals: int) -> dict[str, int]:
-    """How many slots of each kind a publication can ever have; ``individuals`` a training slot."""
+    """How many slots of each kind a publication can ever have; ``individuals`` a training slot.
+
+    In the asynchronous schedule more workers than ``max_lag`` batches are of no use; two are for whoever waits.
+    """
     population = config.population
     if config.min_steps:
         population = config.population_max or GROWTH * population
+    if config.schedule == ASYNC:
+        population *= config.max_lag + 2
     evaluations = {EVAL: config.eval_episodes, CONFIRM: CONFIRM_EPISODES, FINAL_KIND: config.final_episodes}
     return {TRAIN: population // individuals, CENTRE: 1, **evaluations}
 

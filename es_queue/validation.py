@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import Field, fields
 from typing import TYPE_CHECKING, Any
 
+from es_queue.config import ASYNC
 from es_queue.episode_rules import parse_floor, parse_patience, parse_stall, parse_step_limit, parse_target
 from es_queue.errors import UsageError
 from es_queue.schedules import parse_schedule
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 OPTIMIZERS = {"openai_es": ("adam", "sgd"), "pgpe": ("clipup", "adam", "sgd"), "ars": ()}
 #: Strategies that evaluate each perturbation with both signs.
 MIRRORED = ("openai_es", "pgpe", "ars")
+#: Strategies that can learn from a batch of several publications.
+ASYNCHRONOUS = ("openai_es", "pgpe", "ars")
 #: Text options that a TOML file may also give as a bare number.
 NUMBERS_AS_TEXT = ("step_limit", "reward_floor", "target_reward")
 #: Fewer episodes say too little to throw training away for.
@@ -173,6 +176,7 @@ def refuse_combinations(config: RunConfig) -> None:
     _refuse_unreadable_forms(config)
     _refuse_population(config)
     _refuse_audit(config)
+    _refuse_async(config)
     _refuse_optimizer(config)
     _refuse_foreign_options(config)
     if config.rollback and (config.eval_every == 0 or config.eval_episodes < ROLLBACK_EPISODES):
@@ -207,6 +211,21 @@ def _refuse_schedules(config: RunConfig) -> None:
 def _refuse_audit(config: RunConfig) -> None:
     if config.audit and config.allow_nondeterministic:
         raise UsageError(f"audit is {config.audit:g}, but with allow_nondeterministic two results of a slot may differ by right: leave one of them out")
+
+
+def _refuse_async(config: RunConfig) -> None:
+    """What needs a generation that closes on its own slots alone."""
+    if config.schedule != ASYNC:
+        if config.max_lag != type(config).max_lag:
+            raise UsageError(f"max_lag is {config.max_lag}, but the schedule {config.schedule} has no use for it: leave it out, or use the schedule async")
+        return
+    if config.strategy not in ASYNCHRONOUS:
+        raise UsageError(f"schedule is async, but {config.strategy} learns from whole generations: use the schedule sync, or the strategy {_either(ASYNCHRONOUS)}")
+    for name in ("min_steps", "audit", "rollback"):
+        if getattr(config, name):
+            raise UsageError(f"schedule is async, but {name} needs generations that close on their own slots: leave {name} out, or use the schedule sync")
+    if parse_step_limit(config.step_limit).kind not in ("env", "fixed"):
+        raise UsageError(f"schedule is async, but a step_limit of {config.step_limit} is adapted to whole generations: use env or a number, or the schedule sync")
 
 
 def _refuse_population(config: RunConfig) -> None:

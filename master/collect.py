@@ -119,7 +119,12 @@ def _plausible(result: SlotResult, episodes: int, limit: int) -> bool:
 
 
 class Ledger:
-    """Truth (rule 1): which slots of the open publication have no accepted answer."""
+    """Truth (rule 1): which slots of the open publication have no accepted answer.
+
+    keep: older publications that are open still; none but in the asynchronous schedule
+    """
+
+    keep: tuple[str, ...] = ()
 
     def __init__(self, publication: str, expectations: Expectations, wanted: dict[str, int]) -> None:
         """``wanted``: how many slots of each kind the publication closes on; ``want`` may raise it."""
@@ -155,19 +160,32 @@ class Ledger:
             self.refused["undecodable"] += 1
             return False
         if answer.publication != self.publication:
-            self.refused["wrong-publication"] += 1
-            return False
-        stranger = self.fleet.refusal(answer.worker) if self.fleet is not None and self.guarded else ""
-        if stranger:
-            self.refused[stranger] += max(1, len(answer.results) + len(answer.failures))
+            return self._of_another(answer)
+        if self._strange(answer):
             return False
         taken = [self._take(answer, result) for result in answer.results]
         noted = self._reported(answer, payload, live) if answer.failures else []
-        if any(taken):
+        self._credit(answer, any(taken))
+        return any(taken) or any(noted)
+
+    def _of_another(self, answer: Answer) -> bool:
+        """An answer of another publication."""
+        self.refused["wrong-publication"] += 1
+        return False
+
+    def _strange(self, answer: Answer) -> bool:
+        """Whether nothing of it counts because of who sent it."""
+        stranger = self.fleet.refusal(answer.worker) if self.fleet is not None and self.guarded else ""
+        if stranger:
+            self.refused[stranger] += max(1, len(answer.results) + len(answer.failures))
+        return bool(stranger)
+
+    def _credit(self, answer: Answer, taken: bool) -> None:
+        """Who worked, and how long, where something counted."""
+        if taken:
             self.contributors.add(answer.worker)
             seconds, slots = self._seconds.get(answer.kind, (0.0, 0))
             self._seconds[answer.kind] = (seconds + answer.seconds, slots + len(answer.results))
-        return any(taken) or any(noted)
 
     def _reported(self, answer: Answer, payload: bytes, live: int) -> list[bool]:
         """Failures, each once: an answer may be sent twice, and the stream be read twice. Only what counted is remembered."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,17 +19,30 @@ from es_queue.normalization import Moments, RunningMoments
 from es_queue.protocol import messages
 from es_queue.protocol.messages import SlotResult
 from es_queue.spaces import EnvironmentSpec
-from es_queue.strategies.base import Batch, NoiseRows, Strategy
+from es_queue.strategies.base import Batch, NoiseRows, Part, Strategy
 from master.collect import Ledger
-from master.state import CLOSING, TRAINING, Best, RunState
+from master.state import CLOSING, TRAINING, Best, Floats, OpenPublication, RunState
 
 Record = dict[str, float | int | str | None]
 Slots = Sequence[SlotResult | None]
 
 
 @dataclass(frozen=True)
+class Used:
+    """Slots of one publication in an asynchronous batch, ascending; spread: what learning must know of its perturbations."""
+
+    publication: str
+    slots: NDArray[np.int64]
+    spread: Floats
+
+
+@dataclass(frozen=True)
 class Closed:
-    """A closed generation: the counted training slots, the surplus ones, and its evaluations."""
+    """A closed generation: the counted training slots, the surplus ones, and its evaluations.
+
+    In the asynchronous schedule ``counted`` is the batch; used: whose slots it has, in their order; open: the
+    publications that stay open after it.
+    """
 
     counted: Slots
     surplus: Slots
@@ -36,6 +50,8 @@ class Closed:
     confirmation: Figures | None
     eval_steps: int
     centre: SlotResult | None
+    used: Sequence[Used] = ()
+    open: tuple[OpenPublication, ...] = ()
 
     @property
     def results(self) -> list[SlotResult]:
@@ -81,11 +97,11 @@ class Learner:
 
     def learn(self, state: RunState, done: Closed) -> tuple[RunState, dict[str, float]]:
         """The next generation's state, and the strategy's figures."""
-        batch = Batch(self.noise, self._indices(done.counted), self.fitness(done.counted))
+        batch = Batch(self.noise, self._indices(done.counted), self.fitness(done.counted), parts_of(done.used))
         after, figures = self.strategy.learn(state.strategy, batch)
         limit = self._limit.next(state.step_limit, self._lengths(done.results, state.step_limit), self.spec.step_limit)
         following = replace(
-            state, generation=state.generation + 1, strategy=after, moments=self._merged(state, done), step_limit=limit
+            state, generation=state.generation + 1, strategy=after, moments=self._merged(state, done), step_limit=limit, open=done.open
         )
         return following, figures
 
@@ -141,6 +157,12 @@ class Learner:
         statistics = state.statistics(self.config.obs_clip)
         centre = self.strategy.centre(self.strategy.published(state.strategy)).copy()
         return Best(centre, statistics.mean, statistics.std, state.generation, eval_mean, confirmed)
+
+
+def parts_of(used: Sequence[Used]) -> list[Part]:
+    """The rows of each publication in a batch of several."""
+    ends = accumulate(len(one.slots) for one in used)
+    return [Part(stop, one.spread) for stop, one in zip(ends, used, strict=True)]
 
 
 def split_lengths(steps: int, reached: int, episodes: int, limit: int) -> list[int]:

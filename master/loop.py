@@ -144,7 +144,7 @@ class Loop:
             publication, self._learner.strategy.sigma(state.strategy), state.step_limit, len(own), digest if chosen is None else bytes_digest(data),
             mean.astype("<f4").tobytes(), std.astype("<f4").tobytes(), self._noise, self._collector.poll(),
         )  # fmt: skip
-        ledger = Ledger(publication, self._expectations(state, wanted), wanted)
+        ledger = self._ledger(state, publication, wanted)
         saved = self._encoded(state)
         often = len(saved) <= REDIS_CHECKPOINT_BYTES or state.generation % REDIS_CHECKPOINT_EVERY == 0
         what = Publish(publication, task.encode(), (), self._config.to_json(), self._progress(state, digest), self._history(), saved if often else None)
@@ -153,6 +153,9 @@ class Loop:
         self._collector.requests.published()
         self._save(state, saved)
         return ledger
+
+    def _ledger(self, state: RunState, publication: str, wanted: dict[str, int]) -> Ledger:
+        return Ledger(publication, self._expectations(state, wanted), wanted)
 
     def _expectations(self, state: RunState, wanted: dict[str, int]) -> Expectations:
         strategy = self._learner.strategy
@@ -219,8 +222,7 @@ class Loop:
     def _close(self, state: RunState, ledger: Ledger) -> RunState:
         """Learn from a complete ledger; decide what comes next."""
         began = time.monotonic()
-        least = self._config.population // self._learner.strategy.per_slot
-        done = closed(ledger, least, self._config.min_steps)
+        done = self._closed(state, ledger)
         judged = self._learner.judged(state, done)
         if self._config.rollback:
             judged = kept_anchor(state, judged, done.evaluation)
@@ -245,6 +247,10 @@ class Loop:
         refuse_hopeless(after, self._config)
         return self._staged(after, confirmed)
 
+    def _closed(self, state: RunState, ledger: Ledger) -> Closed:
+        """What was answered, in the order in which it is learnt."""
+        return closed(ledger, self._config.population // self._learner.strategy.per_slot, self._config.min_steps)
+
     def _next(self, state: RunState, judged: RunState, done: Closed) -> tuple[RunState, dict[str, float]]:
         """The next generation's search: what was learnt or what is gone back to, under the settings of that generation."""
         if fallen(judged, done.evaluation):
@@ -266,7 +272,9 @@ class Loop:
             return
         changes, anchored = after.changes[len(state.changes) :], after.anchor is not state.anchor
         fitness = self._learner.fitness(done.counted)
-        self._log.append(Step(state.generation, str(self._record["digest"]), fitness, after.moments, after.step_limit, back, anchored, changes))
+        used = tuple((one.publication, one.slots) for one in done.used)
+        step = Step(state.generation, str(self._record["digest"]), fitness, after.moments, after.step_limit, back, anchored, changes, str(self._record["publication"]), used)
+        self._log.append(step)
         if self._log.full:
             self._log.renew(after, self._encoded(after))
         if self._log.trouble:
@@ -347,7 +355,7 @@ class Loop:
         renamed = {f"reward_{name}": shown[f"return_{name}"] for name in ("mean", "max") if f"return_{name}" in shown}
         changes = told(one for one in state.changes if one.generation <= state.generation)
         shown.pop("changed", None)
-        about = {"changed": changes.rpartition("; ")[2], "origin": state.origin, **self._collector.requests.progress(), "stage": state.stage, "env": self._config.env, "strategy": self._config.strategy, "noise": self._noise}
+        about = {"changed": changes.rpartition("; ")[2], "origin": state.origin, **self._collector.requests.progress(), "stage": state.stage, "env": self._config.env, "strategy": self._config.strategy, "schedule": self._config.schedule, "noise": self._noise}
         last = {"eval_mean": state.last_evaluation} if state.last_evaluation is not None else {}
         return texts({**shown, **renamed, **about, **last, "digest": digest, "generation": state.generation, "updated": f"{time.time():.3f}"})
 

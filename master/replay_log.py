@@ -37,6 +37,7 @@ class Step:
 
     fitness: float64 [S, per_slot], NaN where a slot failed everywhere; back: the generation that a rollback returned to;
     anchored: whether its search was kept to return to; changes: what people changed, for generations to come
+    publication, used: in the asynchronous schedule, what was published, and (publication, slots) of the rows of fitness
     """
 
     generation: int
@@ -47,11 +48,15 @@ class Step:
     back: int | None
     anchored: bool
     changes: tuple[Change, ...]
+    publication: str = ""
+    used: tuple[tuple[str, NDArray[np.int64]], ...] = ()
 
     def payload(self) -> bytes:
         fields: dict[str, Any] = {name: getattr(self, name) for name in ("generation", "digest", "step_limit", "back", "anchored")}
         fields |= {"fitness": self.fitness.astype("<f8").tobytes(), "individuals": self.fitness.shape[1], "count": self.moments.count}
         fields |= {name: getattr(self.moments, name).astype("<f8").tobytes() for name in ("mean", "m2")}
+        if self.used:
+            fields |= {"publication": self.publication, "used": [(name, slots.astype("<i8").tobytes()) for name, slots in self.used]}
         packed: bytes = msgpack.packb({**fields, "changes": [asdict(one) for one in self.changes]})
         return packed
 
@@ -63,6 +68,7 @@ class Step:
             fitness = np.frombuffer(fields.pop("fitness"), "<f8").reshape(-1, fields.pop("individuals"))
             mean, m2 = (np.frombuffer(fields.pop(name), "<f8") for name in ("mean", "m2"))
             changes = tuple(Change(**one) for one in fields.pop("changes"))
+            fields["used"] = tuple((name, np.frombuffer(slots, "<i8")) for name, slots in fields.pop("used", ()))
             return cls(fitness=fitness, moments=RunningMoments(fields.pop("count"), mean, m2), changes=changes, **fields)
         except (ValueError, TypeError, KeyError, AttributeError, msgpack.exceptions.UnpackException) as error:
             raise RunFolderError(f"a generation of the replay log cannot be read: {type(error).__name__}") from None

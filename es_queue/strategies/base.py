@@ -6,6 +6,7 @@ Workers call ``individuals``, the master all else. Pure functions of arrays: no 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -25,12 +26,32 @@ Info = dict[str, float]
 
 
 @dataclass(frozen=True)
+class Part:
+    """Rows of a batch up to ``stop`` that another state than the one which learns has perturbed.
+
+    spread: its ``Strategy.spread``
+    """
+
+    stop: int
+    spread: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
 class Batch:
-    """A closed generation in slot order: what was tried and how it went."""
+    """A closed generation in slot order: what was tried and how it went.
+
+    parts: in the asynchronous schedule, whose perturbations the rows are, in their order; else none, for all are the state's own
+    """
 
     noise: NoiseRows
     noise_indices: NDArray[np.int64]  # [S], one a slot
     fitness: NDArray[np.float64]  # [S, per_slot]: plus, minus; NaN: failed everywhere
+    parts: Sequence[Part] = ()
+
+    def by_spread(self, own: NDArray[np.float32]) -> list[tuple[slice, NDArray[np.float32]]]:
+        """(rows, spread) of each part; all rows with ``own``, the state's, where there are none."""
+        starts = [0, *(part.stop for part in self.parts)]
+        return [(slice(start, part.stop), part.spread) for start, part in zip(starts, self.parts)] or [(slice(None), own)]  # noqa: B905
 
 
 class Strategy(ABC):
@@ -84,6 +105,10 @@ class Strategy(ABC):
     def sigma(self, state: State) -> float:
         """The deviation of the perturbations; goes to workers as a float32, and to people."""
         return (self.config.sigma or self.SIGMA) * self.pace.sigma
+
+    def spread(self, state: State) -> NDArray[np.float32]:
+        """What ``learn`` must know of a state's perturbations when a later one learns from them; nothing but where σ is learnt."""
+        return np.empty(0, np.float32)
 
     def individuals(
         self, published: NDArray[np.float32], sigma: float, noise: NDArray[np.float32]

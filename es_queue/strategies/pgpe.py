@@ -6,6 +6,7 @@ https://arxiv.org/abs/2008.02387: symmetric sampling, a deviation for each param
 from __future__ import annotations
 
 import math
+from functools import reduce
 from typing import ClassVar
 
 import numpy as np
@@ -58,6 +59,10 @@ class PGPE(Strategy):
         """Twice the policy's."""
         return 2 * self.size
 
+    def spread(self, state: State) -> NDArray[np.float32]:
+        """The deviations, float32 [size]."""
+        return state["sigma"]
+
     def sigma(self, state: State) -> float:
         """The root mean square of the deviations, ‖σ‖/√size; workers use the published vector, not this."""
         return norm(state["sigma"]) / math.sqrt(self.size)
@@ -91,9 +96,12 @@ class PGPE(Strategy):
     def centre_gradient(
         self, sigma: NDArray[np.float32], batch: Batch, shaped: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """∇μ, float64 [size] (Sehnke et al., equation 15, times σ²)."""
+        """∇μ, float64 [size] (Sehnke et al., equation 15, times σ²), each perturbation with its own σ."""
         weights = (shaped[:, 0] - shaped[:, 1]) / shaped.size
-        return sigma * weighted_rows(batch.noise, batch.noise_indices, weights, self.size)
+        return reduce(
+            np.add,
+            (own * weighted_rows(batch.noise, batch.noise_indices[rows], weights[rows], self.size) for rows, own in batch.by_spread(sigma)),
+        )
 
     def next_sigma(
         self, sigma: NDArray[np.float32], batch: Batch, shaped: NDArray[np.float64]
@@ -102,7 +110,13 @@ class PGPE(Strategy):
         if self.config.sigma_learning_rate == 0:
             return sigma
         weights = (shaped[:, 0] + shaped[:, 1]) / shaped.size
-        slope = weighted_rows(batch.noise, batch.noise_indices, weights, self.size, squared_less_one)
+        slope = reduce(
+            np.add,
+            (
+                (1.0 if own is sigma else own / sigma) * weighted_rows(batch.noise, batch.noise_indices[rows], weights[rows], self.size, squared_less_one)
+                for rows, own in batch.by_spread(sigma)
+            ),
+        )
         change = self.config.sigma_learning_rate * slope
         most = self.config.sigma_max_change
         return (sigma * (1 + np.clip(change, -most, most))).astype(np.float32)
