@@ -52,16 +52,16 @@ class RunConfig:
     obs_sample: float = option(0.25, "policy", "fraction of the slots whose observations feed the statistics", low=0.0, high=1.0)
 
     # --- search
-    strategy: str = option("pgpe", "search", "the algorithm", choices=("openai_es", "ars", "pgpe"))
+    strategy: str = option("pgpe", "search", "the algorithm", choices=("openai_es", "ars", "pgpe", "snes", "random_search"))
     population: int = option(64, "search", "individuals a generation (pairs count as two)", low=2, high=1_000_000)
     population_max: int = option(0, "search", "largest population that --min-steps may ask for; 0 is 8 times the population", low=0, high=8_000_000)
     min_steps: int = option(0, "search", "a generation grows by slots until its episodes have this many steps", unit="steps", low=0)
     episodes: int = option(1, "search", "episodes an individual plays; its fitness is their mean", low=1, high=1000)
-    env_seeds: str = option("pair", "search", "who shares an environment seed: the two of a pair, the whole generation, or (slot) nobody", choices=("pair", "generation", "slot"))
+    env_seeds: str = option(AUTO, "search", "who shares an environment seed: the two of a pair (auto, where the strategy tries pairs), the whole generation (auto elsewhere), or (slot) nobody", choices=(AUTO, "pair", "generation", "slot"))
     sigma: float = option(0.0, "search", "deviation of the perturbations; 0 takes the strategy's own default", low=0.0)
     learning_rate: float = option(0.0, "search", "step size of the update; 0 takes the strategy's own default", low=0.0)
     learning_rate_schedule: str = option("constant", "search", "factor of the learning rate over generations: constant, exponential:RATE[,LEAST], linear:END,N or piecewise:N=FACTOR,...")
-    sigma_schedule: str = option("constant", "search", "factor of sigma over generations, in the same forms (pgpe: of the sigma that it has learnt)")
+    sigma_schedule: str = option("constant", "search", "factor of sigma over generations, in the same forms (pgpe, snes: of the sigma that it has learnt)")
     decay_schedule: str = option("constant", "search", "factor of l2 and weight_decay over generations, in the same forms")
     optimizer: str = option(AUTO, "search", "what turns a gradient into a step (openai_es: adam, sgd; pgpe: clipup, adam, sgd)", choices=(AUTO, "adam", "sgd", "clipup"))
     momentum: float = option(0.9, "search", "momentum of sgd and clipup", low=0.0, high=0.9999)
@@ -70,7 +70,9 @@ class RunConfig:
     weight_decay: float = option(0.0, "search", "parameters are multiplied by 1 - weight_decay after each step", low=0.0, high=1.0)
     top: int = option(0, "search", "directions that ars keeps, best first; 0 keeps all", unit="pairs", low=0)
     max_speed: float = option(0.0, "search", "largest step of clipup; 0 is twice the learning rate", low=0.0)
-    sigma_learning_rate: float = option(0.1, "search", "step size of pgpe's own sigma; 0 keeps sigma fixed", low=0.0)
+    sigma_learning_rate: float = option(-1.0, "search", "step size of the sigma that pgpe and snes learn; 0 keeps sigma fixed, -1 takes the strategy's own default", low=-1.0)
+    candidates: int = option(10, "search", "best individuals of a generation that are evaluated again before one becomes the elite (random_search)", low=1, high=1000)
+    elite_episodes: int = option(30, "search", "fresh episodes of such an evaluation, the same for all of them", low=1, high=1000)
     sigma_max_change: float = option(0.2, "search", "largest relative change of pgpe's sigma a generation", low=0.0, high=0.99)
 
     # --- episodes in training

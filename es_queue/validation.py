@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from es_queue.config import RunConfig
 
 #: The optimizers that each strategy can use besides ``auto``, which is the first of them.
-OPTIMIZERS = {"openai_es": ("adam", "sgd"), "pgpe": ("clipup", "adam", "sgd"), "ars": ()}
+OPTIMIZERS: dict[str, tuple[str, ...]] = {"openai_es": ("adam", "sgd"), "pgpe": ("clipup", "adam", "sgd"), "ars": (), "snes": (), "random_search": ()}
 #: Strategies that evaluate each perturbation with both signs.
 MIRRORED = ("openai_es", "pgpe", "ars")
+#: What was the default in version 0.1.0: stored settings of then hold it for strategies that have no use for it.
+FORMER_DEFAULTS = {"sigma_learning_rate": 0.1}
 #: Text options that a TOML file may also give as a bare number.
 NUMBERS_AS_TEXT = ("step_limit", "reward_floor", "target_reward")
 #: Fewer episodes say too little to throw training away for.
@@ -175,6 +177,8 @@ def refuse_combinations(config: RunConfig) -> None:
     _refuse_audit(config)
     _refuse_optimizer(config)
     _refuse_foreign_options(config)
+    if -1 < config.sigma_learning_rate < 0:
+        raise UsageError(f"sigma_learning_rate is {config.sigma_learning_rate:g}: use 0 or more, or -1 for the strategy's own default")
     if config.rollback and (config.eval_every == 0 or config.eval_episodes < ROLLBACK_EPISODES):
         raise UsageError(
             f"rollback needs evaluations of at least {ROLLBACK_EPISODES} episodes, but eval_every is {config.eval_every} and "
@@ -215,6 +219,8 @@ def _refuse_population(config: RunConfig) -> None:
         for name, value in (("population", population), ("population_max", largest)):
             if value % 2:
                 raise UsageError(f"{name} is {value}, but {config.strategy} samples mirrored pairs: use an even number")
+    elif config.env_seeds == "pair" and config.strategy in OPTIMIZERS:
+        raise UsageError(f"env_seeds is pair, but {config.strategy} samples no pairs: use generation or slot")
     if largest and largest < population:
         raise UsageError(f"population_max is {largest}, below the population of {population}: use {population} or more, or 0")
     if largest and not config.min_steps:
@@ -225,15 +231,20 @@ def _refuse_population(config: RunConfig) -> None:
 
 def _refuse_foreign_options(config: RunConfig) -> None:
     """An option that the chosen strategy or policy would ignore is a mistake of whoever set it."""
-    changed = {field.name for field in fields(config) if getattr(config, field.name) != field.default}
+    changed = {one.name for one in fields(config) if getattr(config, one.name) not in (one.default, FORMER_DEFAULTS.get(one.name, one.default))}
     owners: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ("top", "strategy", ("ars",)),
         ("shaping", "strategy", ("openai_es", "pgpe")),
         ("l2", "strategy", ("openai_es",)),
         ("momentum", "strategy", ("openai_es", "pgpe")),
         ("max_speed", "strategy", ("pgpe",)),
-        ("sigma_learning_rate", "strategy", ("pgpe",)),
+        ("sigma_learning_rate", "strategy", ("pgpe", "snes")),
         ("sigma_max_change", "strategy", ("pgpe",)),
+        ("learning_rate", "strategy", ("openai_es", "ars", "pgpe", "snes")),
+        ("learning_rate_schedule", "strategy", ("openai_es", "ars", "pgpe", "snes")),
+        ("weight_decay", "strategy", ("openai_es", "ars", "pgpe", "snes")),
+        ("candidates", "strategy", ("random_search",)),
+        ("elite_episodes", "strategy", ("random_search",)),
         ("hidden", "policy", ("mlp",)),
         ("activation", "policy", ("mlp",)),
     )

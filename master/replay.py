@@ -94,7 +94,7 @@ def batch_of(config: RunConfig, strategy: Strategy, step: Step, noise: NoiseRows
     """What the strategy learnt from: the plan's noise indices, the logged fitness."""
     slots = plan_for(config, step.generation, strategy.size, strategy.per_slot).slots(0, len(step.fitness))
     failed = np.isnan(step.fitness).all(axis=1)
-    return Batch(noise, np.where(failed, 0, slots.noise_indices), step.fitness)
+    return Batch(noise, np.where(failed, 0, slots.noise_indices), step.fitness, step.again)
 
 
 def size_of(state: RunState) -> int:
@@ -103,7 +103,8 @@ def size_of(state: RunState) -> int:
 
 def digest(config: RunConfig, state: RunState) -> str:
     """The digest of what the state publishes."""
-    return digest_of(strategy_of(config, state.changes, state.generation, size_of(state)).published(state.strategy))
+    strategy = strategy_of(config, state.changes, state.generation, size_of(state))
+    return digest_of(strategy.digested(strategy.published(state.strategy)))
 
 
 def compare(path: Path, state: RunState, logged: str, generation: int, config: RunConfig) -> None:

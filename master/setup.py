@@ -14,12 +14,12 @@ from es_queue.episode_rules import parse_patience, parse_stall, parse_step_limit
 from es_queue.errors import UsageError
 from es_queue.noise import NoiseTable, default_size
 from es_queue.normalization import RunningMoments
-from es_queue.plan import first_parameters_seed, most_slots
+from es_queue.plan import first_parameters_seed, most_slots, seeds_shared
 from es_queue.policies import Policy, make_policy
 from es_queue.policies.actions import ActionMap
 from es_queue.protocol.messages import TRAIN
 from es_queue.spaces import EnvironmentSpec
-from es_queue.strategies import make_strategy
+from es_queue.strategies import make_strategy, strategy_class
 from es_queue.strategies.base import Strategy
 from master.budget import target_of
 from master.learn import Learner
@@ -70,7 +70,8 @@ def resolved(config: RunConfig, spec: EnvironmentSpec, policy: Policy) -> RunCon
     size = config.noise_size or default_size(policy.size)
     if size < 2 * policy.size:
         raise UsageError(f"noise_size is {size}, but a policy of {policy.size} parameters needs at least {2 * policy.size}")
-    config = replace(config, seed=seed, backend=spec.backend, noise_size=size)
+    shared = seeds_shared(config, strategy_class(config).per_slot)
+    config = replace(config, seed=seed, backend=spec.backend, noise_size=size, env_seeds=shared)
     slots = most_slots(config, 1)[TRAIN]
     if size - policy.size + 1 < slots:
         raise UsageError(f"noise_size is {size}, but {slots} slots need as many different places for {policy.size} parameters: use {slots + policy.size} or more")

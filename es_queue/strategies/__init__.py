@@ -9,10 +9,12 @@ from es_queue.strategies.ars import ARS
 from es_queue.strategies.base import Batch, NoiseRows, State, Strategy
 from es_queue.strategies.openai_es import OpenaiES
 from es_queue.strategies.pgpe import PGPE
+from es_queue.strategies.random_search import RandomSearch
+from es_queue.strategies.snes import SNES
 
-__all__ = ["STRATEGIES", "Batch", "NoiseRows", "State", "Strategy", "make_strategy"]
+__all__ = ["STRATEGIES", "Batch", "NoiseRows", "State", "Strategy", "make_strategy", "strategy_class"]
 
-STRATEGIES: dict[str, type[Strategy]] = {"ars": ARS, "openai_es": OpenaiES, "pgpe": PGPE}
+STRATEGIES: dict[str, type[Strategy]] = {"ars": ARS, "openai_es": OpenaiES, "pgpe": PGPE, "random_search": RandomSearch, "snes": SNES}
 
 
 def make_strategy(config: RunConfig, size: int, generation: int = 0) -> Strategy:
@@ -20,9 +22,7 @@ def make_strategy(config: RunConfig, size: int, generation: int = 0) -> Strategy
 
     Raises UsageError for what cannot be.
     """
-    if config.strategy not in STRATEGIES:
-        raise UsageError(f"no strategy is called {config.strategy!r}; there are {', '.join(STRATEGIES)}")
-    kind = STRATEGIES[config.strategy]
+    kind = strategy_class(config)
     _refuse_population(config, kind)
     _refuse_optimizer(config, kind)
     if size < 1:
@@ -30,10 +30,19 @@ def make_strategy(config: RunConfig, size: int, generation: int = 0) -> Strategy
     return kind(config, size, pace_of(config, generation))
 
 
+def strategy_class(config: RunConfig) -> type[Strategy]:
+    """The configured strategy's class. Raises UsageError where there is none of that name."""
+    if config.strategy not in STRATEGIES:
+        raise UsageError(f"no strategy is called {config.strategy!r}; there are {', '.join(STRATEGIES)}")
+    return STRATEGIES[config.strategy]
+
+
 def _refuse_population(config: RunConfig, kind: type[Strategy]) -> None:
     slots, rest = divmod(config.population, kind.per_slot)
     if rest:
         raise UsageError(f"{config.strategy} tries pairs, so --population {config.population} cannot be odd")
+    if config.env_seeds == "pair" and kind.per_slot != 2:
+        raise UsageError(f"--env-seeds is pair, but {config.strategy} tries no pairs: use generation or slot")
     if config.top > slots:
         raise UsageError(f"--top {config.top} is more than the {slots} pairs of the population")
 

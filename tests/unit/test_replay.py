@@ -42,9 +42,10 @@ def replayed(folder: Path) -> str:
     return said[0]
 
 
-@pytest.mark.parametrize("strategy", ["ars", "openai_es", "pgpe"])
+@pytest.mark.parametrize("strategy", ["ars", "openai_es", "pgpe", "snes", "random_search"])
 def test_a_run_computed_again_from_its_log_has_the_same_digests(strategy: str, tmp_path: Path) -> None:
-    outcome, _ = logged(tmp_path, strategy=strategy, sigma_schedule="exponential:0.9", weight_decay=0.01, decay_schedule="linear:0,4")
+    decay = {} if strategy == "random_search" else {"weight_decay": 0.01, "decay_schedule": "linear:0,4"}
+    outcome, _ = logged(tmp_path, strategy=strategy, sigma_schedule="exponential:0.9", **decay)
     assert f"generations 0 to 6 of run {RUN}" in replayed(tmp_path)
     assert outcome.digest in replayed(tmp_path)
     assert "as the newest checkpoint's" in replayed(tmp_path)
