@@ -66,6 +66,7 @@ class RunConfig:
     optimizer: str = option(AUTO, "search", "what turns a gradient into a step (openai_es: adam, sgd; pgpe: clipup, adam, sgd)", choices=(AUTO, "adam", "sgd", "clipup"))
     momentum: float = option(0.9, "search", "momentum of sgd and clipup", low=0.0, high=0.9999)
     shaping: str = option("centered-rank", "search", "how fitness becomes utility (openai_es, pgpe)", choices=("centered-rank", "sign", "centered-sign-rank", "z-score", "log-rank"))
+    gradient_form: str = option("starter", "search", "starter leaves the gradient as evolution-strategies-starter has it, true divides it by sigma as the paper does (openai_es)", choices=("starter", "true"))
     l2: float = option(0.0, "search", "coefficient of -l2*parameters added to the gradient (openai_es)", low=0.0)
     weight_decay: float = option(0.0, "search", "parameters are multiplied by 1 - weight_decay after each step", low=0.0, high=1.0)
     top: int = option(0, "search", "directions that ars keeps, best first; 0 keeps all", unit="pairs", low=0)

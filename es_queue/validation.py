@@ -236,6 +236,7 @@ def _refuse_foreign_options(config: RunConfig) -> None:
         ("top", "strategy", ("ars",)),
         ("shaping", "strategy", ("openai_es", "pgpe")),
         ("l2", "strategy", ("openai_es",)),
+        ("gradient_form", "strategy", ("openai_es",)),
         ("momentum", "strategy", ("openai_es", "pgpe")),
         ("max_speed", "strategy", ("pgpe",)),
         ("sigma_learning_rate", "strategy", ("pgpe", "snes")),
