@@ -21,11 +21,15 @@ def option(
     *,
     unit: str = "",
     choices: tuple[str, ...] = (),
+    own: bool = False,
     low: float | None = None,
     high: float | None = None,
 ) -> Any:
-    """A dataclass field with what ``--help`` and the checks need: group, sentence, unit, allowed values."""
-    about = {"group": group, "text": text, "unit": unit, "choices": choices, "low": low, "high": high}
+    """A dataclass field with what ``--help`` and the checks need: group, sentence, unit, allowed values.
+
+    own: besides the choices, the name of something of the user's own, module:Name
+    """
+    about = {"group": group, "text": text, "unit": unit, "choices": choices, "own": own, "low": low, "high": high}
     return field(default=default, metadata=about)
 
 
@@ -35,6 +39,8 @@ class RunConfig:
 
     # --- what is trained
     env: str = option("", "task", "Gymnasium environment id, or module:Id for one of your own")
+    objective: str = option("", "task", "module:function to be maximised in place of an environment's return, of a float32 vector and an integer seed")
+    parameters: int = option(0, "task", "length of the vector that the objective takes", low=0, high=2**28)
     seed: int = option(-1, "task", "seed of all the run's randomness; -1 draws one, prints and stores it", low=-1, high=2**63 - 1)
     env_arg: tuple[tuple[str, Any], ...] = option((), "task", "key=value handed to the environment when it is made; repeatable")
     wrapper: tuple[str, ...] = option((), "task", "module:Class of a Gymnasium wrapper, applied in the order given; repeatable")
@@ -52,7 +58,7 @@ class RunConfig:
     obs_sample: float = option(0.25, "policy", "fraction of the slots whose observations feed the statistics", low=0.0, high=1.0)
 
     # --- search
-    strategy: str = option("pgpe", "search", "the algorithm", choices=("openai_es", "ars", "pgpe", "snes", "random_search"))
+    strategy: str = option("pgpe", "search", "the algorithm", choices=("openai_es", "ars", "pgpe", "snes", "random_search"), own=True)
     population: int = option(64, "search", "individuals a generation (pairs count as two)", low=2, high=1_000_000)
     population_max: int = option(0, "search", "largest population that --min-steps may ask for; 0 is 8 times the population", low=0, high=8_000_000)
     min_steps: int = option(0, "search", "a generation grows by slots until its episodes have this many steps", unit="steps", low=0)
@@ -102,6 +108,16 @@ class RunConfig:
     audit: float = option(0.0, "machinery", "fraction of the slots that another worker plays again, to find broken machines and false answers (changes no result)", low=0.0, high=1.0)
     strict: bool = option(False, "machinery", "refuse workers whose arithmetic differs from the run's own (their numerics fingerprint), where the fleet would else be mixed")
     allow_nondeterministic: bool = option(False, "machinery", "go on with an environment that does not repeat itself")
+
+    @property
+    def task(self) -> str:
+        """What is optimised, by name: the environment's id or the objective."""
+        return self.env or self.objective
+
+    @property
+    def policy_name(self) -> str:
+        """The kind of policy, for people: an objective has its vector and no policy."""
+        return "vector" if self.objective else self.policy
 
     def to_json(self) -> str:
         """The configuration as indented JSON, fit for people and for ``settings.config_from_json``."""

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 #: The optimizers that each strategy can use besides ``auto``, which is the first of them.
 OPTIMIZERS: dict[str, tuple[str, ...]] = {"openai_es": ("adam", "sgd"), "pgpe": ("clipup", "adam", "sgd"), "ars": (), "snes": (), "random_search": ()}
+#: The name of something of the user's own.
+OWN = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 #: Strategies that evaluate each perturbation with both signs.
 MIRRORED = ("openai_es", "pgpe", "ars")
 #: What was the default in version 0.1.0: stored settings of then hold it for strategies that have no use for it.
@@ -79,9 +81,9 @@ def _float(field: Field[Any], value: Any, source: str) -> float:
 def _text(field: Field[Any], value: Any, source: str) -> str:
     if field.name in NUMBERS_AS_TEXT and isinstance(value, int | float) and not isinstance(value, bool):
         value = repr(value)
-    choices = field.metadata.get("choices", ())
-    if choices and value not in choices:
-        raise _refusal(field.name, value, source, f"use {_either(choices)}")
+    choices, own = field.metadata.get("choices", ()), field.metadata.get("own", False)
+    if choices and value not in choices and not (own and isinstance(value, str) and OWN.fullmatch(value)):
+        raise _refusal(field.name, value, source, f"use {_either((*choices, 'module:Class') if own else choices)}")
     # Settings are printed on terminals, so an escape sequence must not hide in one.
     if not isinstance(value, str) or not value.isprintable():
         raise _refusal(field.name, value, source, "use printable text")
@@ -170,8 +172,7 @@ def number_or_text(text: str) -> int | float | str:
 
 def refuse_combinations(config: RunConfig) -> None:
     """Raise UsageError, one sentence, where settings that are each allowed do not fit together."""
-    if not config.env:
-        raise UsageError("env is not given: name the environment to train with --env, for example --env BipedalWalker-v3")
+    _refuse_task(config)
     _refuse_unreadable_forms(config)
     _refuse_population(config)
     _refuse_audit(config)
@@ -189,6 +190,26 @@ def refuse_combinations(config: RunConfig) -> None:
             f"target_reward is {config.target_reward}, but eval_every is 0 and only evaluations are held against it: "
             "set eval_every to 1 or more, or target_reward to none"
         )
+
+
+def _refuse_task(config: RunConfig) -> None:
+    if config.env and config.objective:
+        raise UsageError(f"env is {config.env} and objective is {config.objective}: a run has one of them, so leave the other out")
+    if not config.task:
+        raise UsageError("env is not given: name the environment to train with --env, for example --env BipedalWalker-v3")
+    if config.env and config.parameters:
+        raise UsageError(f"parameters is {config.parameters}, but the environment decides how many its policy has: leave it out, or use objective instead of env")
+    if not config.objective:
+        return
+    if not OWN.fullmatch(config.objective):
+        raise UsageError(f"objective is {config.objective!r}: use module:function")
+    if not config.parameters:
+        raise UsageError(f"objective is {config.objective}, but parameters is 0: say how long its vector is with --parameters")
+    for name, value, plain in (("env_arg", config.env_arg, ()), ("wrapper", config.wrapper, ()), ("policy", config.policy, "linear"), ("action_noise", config.action_noise, 0.0)):
+        if value != plain:
+            raise UsageError(f"{name} is set, but an objective has no environment and no policy: leave it out")
+    if config.backend not in ("auto", "stock"):
+        raise UsageError(f"backend is {config.backend}, but an objective is played by stock alone: leave it at auto")
 
 
 def _refuse_unreadable_forms(config: RunConfig) -> None:
@@ -251,8 +272,12 @@ def _refuse_foreign_options(config: RunConfig) -> None:
     )
     for name, chooser, users in owners:
         chosen = getattr(config, chooser)
+        if OWN.fullmatch(chosen):  # a strategy of the user's own decides what it uses
+            continue
         if name in changed and chosen not in users:
             raise _foreign(config, name, chooser, chosen, users)
+    if config.strategy not in OPTIMIZERS:
+        return
     optimizer, offered = _optimizer(config), OPTIMIZERS[config.strategy]
     for name, users in (("max_speed", ("clipup",)), ("momentum", ("clipup", "sgd"))):
         if name in changed and optimizer not in users:
@@ -266,7 +291,7 @@ def _foreign(config: RunConfig, name: str, chooser: str, chosen: str, users: tup
 
 
 def _refuse_optimizer(config: RunConfig) -> None:
-    allowed = OPTIMIZERS[config.strategy]
+    allowed = OPTIMIZERS.get(config.strategy, (config.optimizer,))
     if config.optimizer != "auto" and config.optimizer not in allowed:
         fix = f"use {_either(('auto', *allowed))}" if allowed else "leave it at auto"
         raise UsageError(f"optimizer is {config.optimizer}, but {config.strategy} does not take it: {fix}")

@@ -108,7 +108,7 @@ class Cutter:
 
 def cutter(config: RunConfig, individuals: int) -> Cutter:
     """The cutter of a run whose training slots have that many ``individuals``."""
-    batch = at_once(EnvironmentRequest(config.env, config.env_arg, config.wrapper, config.backend))
+    batch = at_once(EnvironmentRequest.of(config))
     return Cutter(config.block, None if batch is None else Together(*batch), individuals * config.episodes)
 
 

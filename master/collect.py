@@ -52,7 +52,7 @@ class Expectations:
     ) -> None:  # fmt: skip
         """``most``: how many slots each kind may ever have in this publication; ``limits``: steps of an episode in training and in evaluation."""
         self.most, self._limits = most, limits
-        self.generation, self.environment = generation, config.env
+        self.generation, self.environment = generation, config.task
         self._individuals, self._moment_bytes = individuals, 8 * observation_size
         self._per_sampled, self._episodes = individuals * config.episodes, config.episodes
         self._plan = plan_for(config, generation, size, individuals).slots(0, max(1, most.get(messages.TRAIN, 0)))

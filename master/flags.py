@@ -41,6 +41,7 @@ exit codes: 0 done, 2 bad usage, 3 Redis, 4 run busy or taken over,
 """
 METAVARS = {
     "env": "ID",
+    "objective": "MODULE:FUNCTION",
     "env_arg": "KEY=VALUE",
     "wrapper": "MODULE:CLASS",
     "hidden": "N,N",
@@ -149,9 +150,9 @@ def _add_option(group: argparse._ArgumentGroup, one: Field[Any]) -> None:
 
 def _explained(one: Field[Any]) -> str:
     """Effect, allowed values, unit and default of an option."""
-    choices = one.metadata["choices"]
+    choices = (*one.metadata["choices"], *(("module:Class",) if one.metadata["own"] else ()))
     listed = f"one of {', '.join(choices)}" if choices else ""
-    default = "required" if one.name == "env" else f"default: {_default_shown(one.default)}"
+    default = "required, unless there is an objective" if one.name == "env" else f"default: {_default_shown(one.default)}"
     return f"{one.metadata['text']} [{'; '.join(filter(None, (listed, one.metadata['unit'], default)))}]"
 
 

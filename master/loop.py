@@ -354,7 +354,7 @@ class Loop:
         renamed = {f"reward_{name}": shown[f"return_{name}"] for name in ("mean", "max") if f"return_{name}" in shown}
         changes = told(one for one in state.changes if one.generation <= state.generation)
         shown.pop("changed", None)
-        about = {"changed": changes.rpartition("; ")[2], "origin": state.origin, **self._collector.requests.progress(), "stage": state.stage, "env": self._config.env, "strategy": self._config.strategy, "noise": self._noise}
+        about = {"changed": changes.rpartition("; ")[2], "origin": state.origin, **self._collector.requests.progress(), "stage": state.stage, "env": self._config.task, "strategy": self._config.strategy, "noise": self._noise}
         last = {"eval_mean": state.last_evaluation} if state.last_evaluation is not None else {}
         return texts({**shown, **renamed, **about, **last, "digest": digest, "generation": state.generation, "updated": f"{time.time():.3f}"})
 

@@ -55,7 +55,7 @@ class Joined:
 
 
 def environment_request(config: RunConfig) -> EnvironmentRequest:
-    return EnvironmentRequest(config.env, config.env_arg, config.wrapper, config.backend)
+    return EnvironmentRequest.of(config)
 
 
 def join(config: RunConfig, watch: Watch, noise_folder: Path | None = None, table: NoiseTable | None = None) -> Joined:
@@ -75,6 +75,8 @@ def join(config: RunConfig, watch: Watch, noise_folder: Path | None = None, tabl
         if single != request:  # the fingerprint is of the back end that was asked for; the lean one has the same bits
             world.close()
             world = open_world(single)
+    except UsageError as error:  # what this host cannot have, as a strategy of the user's own
+        raise Refusal(str(error)) from None
     finally:
         watch.began = None
     table = table or NoiseTable.open(config.noise_size, noise_folder)
@@ -92,7 +94,7 @@ def fingerprint(config: RunConfig, spec: EnvironmentSpec, policy: Policy, world:
     traces = [episode_trace(config, spec, policy, world, parameters, seed, watch) for seed in CHECK_SEEDS]
     if traces[0] != traces[2] and not config.allow_nondeterministic:
         raise EnvironmentFailure(
-            f"{config.env} does not repeat itself: the same seed and actions gave another episode the second time; "
+            f"{config.task} does not repeat itself: the same seed and actions gave another episode the second time; "
             "seed all its randomness in reset, or use --allow-nondeterministic and lose reproducible results"
         )
     return bytes_digest(traces[0])

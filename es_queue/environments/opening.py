@@ -9,7 +9,15 @@ import gymnasium
 
 from es_queue.environments.catalogue import WALKER_V2, WALKER_V3, Entry, describe_error, find, missing_package
 from es_queue.environments.encoding import idle_action
-from es_queue.environments.envpool_worlds import FEWEST_AT_ONCE, MOST_AT_ONCE, EnvPoolWorlds, OneOfWorlds, installed, knows
+from es_queue.environments.envpool_worlds import (
+    FEWEST_AT_ONCE,
+    MOST_AT_ONCE,
+    EnvPoolWorlds,
+    OneOfWorlds,
+    installed,
+    knows,
+)
+from es_queue.environments.objective import ObjectiveWorld, describe_objective
 from es_queue.environments.request import DrawnWorld, EnvironmentRequest, World, Worlds
 from es_queue.environments.stock import StockWorld
 from es_queue.errors import EnvironmentFailure, UsageError
@@ -27,6 +35,8 @@ def describe(request: EnvironmentRequest) -> EnvironmentSpec:
     Raises EnvironmentFailure where it is unknown, cannot be made or raises, UsageError for a bad back end
     or wrapper.
     """
+    if request.parameters:
+        return describe_objective(request)
     entry = find(request)
     backend = choose(entry, request)
     if _walks(entry, request) and backend != "stock":
@@ -63,6 +73,10 @@ def open_world(request: EnvironmentRequest, render_mode: str) -> DrawnWorld: ...
 
 def open_world(request: EnvironmentRequest, render_mode: str | None = None) -> World:
     """The World of ``request``; with ``render_mode`` ("rgb_array" or "human") one that draws itself."""
+    if request.parameters:
+        if render_mode is not None:
+            raise UsageError(f"{request.id} is an objective, which draws nothing: leave the picture out")
+        return ObjectiveWorld(request)
     entry = find(request)
     backend = choose(entry, request)
     if render_mode is None:
@@ -79,6 +93,8 @@ def open_worlds(request: EnvironmentRequest) -> Worlds | None:
 
     A few episodes are played one by one all the same, where ``everywhere`` names a back end with equal bits.
     """
+    if request.parameters:
+        return None
     entry = find(request)
     if played_by(choose(entry, request)) != "envpool":
         return None
@@ -87,6 +103,8 @@ def open_worlds(request: EnvironmentRequest) -> Worlds | None:
 
 def at_once(request: EnvironmentRequest) -> tuple[int, int] | None:
     """How many episodes are best played at once, the fewest and the most; None where they are played one by one."""
+    if request.parameters:
+        return None
     return (FEWEST_AT_ONCE, MOST_AT_ONCE) if choose(find(request), request) in ("envpool", "any") else None
 
 

@@ -9,6 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from es_queue.config import RunConfig
+
 Floats = NDArray[np.float32]
 
 
@@ -19,6 +21,7 @@ class EnvironmentRequest:
     id:        a Gymnasium id; ``module:Id-v0`` imports the user's module first
     arguments: keyword arguments for ``gymnasium.make``
     wrappers:  ``module:Class`` each, applied in order as ``Class(env)``
+    parameters: of an objective, length of its vector; ``id`` is its ``module:function`` then. 0: an environment
     backend:   "auto" (EnvPool where it is installed and proven equal to lean, else lean where it exists, else stock),
                "lean", "envpool", "stock", or "any": lean or EnvPool, as each host has it, where both give the same bits
     """
@@ -27,6 +30,12 @@ class EnvironmentRequest:
     arguments: tuple[tuple[str, Any], ...] = ()
     wrappers: tuple[str, ...] = ()
     backend: str = "auto"
+    parameters: int = 0
+
+    @classmethod
+    def of(cls, config: RunConfig) -> EnvironmentRequest:
+        """What a run asks for."""
+        return cls(config.task, config.env_arg, config.wrapper, config.backend, config.parameters)
 
 
 class World(Protocol):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+from inspect import isabstract
+
 from es_queue.config import AUTO, RunConfig
 from es_queue.errors import UsageError
 from es_queue.schedules import pace_of
@@ -31,10 +34,26 @@ def make_strategy(config: RunConfig, size: int, generation: int = 0) -> Strategy
 
 
 def strategy_class(config: RunConfig) -> type[Strategy]:
-    """The configured strategy's class. Raises UsageError where there is none of that name."""
+    """The configured strategy's class; ``module:Class`` is imported. Raises UsageError where there is none of that name."""
+    if ":" in config.strategy:
+        return own_class(config.strategy)
     if config.strategy not in STRATEGIES:
         raise UsageError(f"no strategy is called {config.strategy!r}; there are {', '.join(STRATEGIES)}")
     return STRATEGIES[config.strategy]
+
+
+def own_class(path: str) -> type[Strategy]:
+    """The Strategy that ``module:Class`` names. Raises UsageError in one sentence."""
+    module, _, name = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (Exception, SystemExit) as error:  # a program's module, once imported, may want to exit
+        raise UsageError(f"the strategy {path} cannot be imported: {type(error).__name__}: {error}") from None
+    if not (isinstance(found, type) and issubclass(found, Strategy)) or isabstract(found):
+        raise UsageError(f"the strategy {path} is no class that extends es_queue.strategies.Strategy and defines improve")
+    if found.per_slot not in (1, 2):
+        raise UsageError(f"the strategy {path} has {found.per_slot} individuals a slot: one, or two for pairs, are possible")
+    return found
 
 
 def _refuse_population(config: RunConfig, kind: type[Strategy]) -> None:
