@@ -17,6 +17,7 @@ from es_queue.protocol.memory_channel import MemoryWorkerChannel
 from es_queue.protocol.messages import CENTRE, ELITE, TRAIN, Answer, Block, SlotResult
 from master import checkpoint
 from master.collect import FAILURES, Expectations, Ledger
+from master.learn import Closed, Learner
 from master.loop import Interrupted
 from tests.parts import TABLE, config_of, evaluator, task_of
 from tests.tiny import MOODY, Script
@@ -138,6 +139,22 @@ def test_the_elite_of_a_generation_is_the_best_by_its_new_episodes() -> None:
     found = [record["elite_fitness"] for record in run.sink.records if record["population"]]
     assert len(found) == 6 and found[-1] > found[0]
     assert ended.state.counters.env_steps == 6 * (8 * 5 + 4 * 5 * 5)  # a budget counts the second episodes too
+
+
+def test_slots_beyond_the_batch_are_never_elites(monkeypatch: pytest.MonkeyPatch) -> None:
+    again: list[tuple[set[int], int, bool]] = []
+    real = Learner.learn
+
+    def learn(self: Learner, state: Any, done: Closed) -> Any:
+        lucky = max((one.fitness[0] for one in done.surplus if one), default=0.0)
+        better = lucky > sorted(one.fitness[0] for one in done.counted if one)[-3]
+        again.append(({one.slot for one in done.again if one} - {self.strategy.standing}, len(done.counted), better))
+        return real(self, state, done)
+
+    monkeypatch.setattr(Learner, "learn", learn)
+    Run(lively("random_search", generations=30, population=4, step_limit="200", sigma=1.0, elite_episodes=1, eval_every=0)).play()
+    assert any(better for _, _, better in again), "one of the surplus would be among the best"
+    assert all(len(slots) == 3 and max(slots) < counted for slots, counted, _ in again)
 
 
 def test_a_failing_second_episode_is_the_same_for_everybody() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from es_queue.config import RunConfig
+from es_queue.custom_code import ALLOW, named_modules
 from es_queue.environments import EnvironmentRequest, at_once, describe, open_world, open_worlds
 from es_queue.errors import EnvironmentFailure, UsageError
 from es_queue.noise import NoiseTable
@@ -26,7 +27,7 @@ from master.warm_start import warm_state
 from tests.objectives import GOAL
 from tests.ring import Sink, run_ring
 from workers import play
-from workers.join import join
+from workers.join import Refusal, join
 from workers.rollout import Watch
 
 SPHERE, ROSENBROCK = "tests.objectives:sphere", "tests.objectives:rosenbrock"
@@ -138,6 +139,22 @@ def test_an_objective_draws_nothing_and_is_played_one_by_one() -> None:
     assert open_worlds(request) is None and at_once(request) is None
     with pytest.raises(UsageError, match="is an objective, which draws nothing"):
         open_world(request, "human")
+
+
+def test_the_function_gets_the_vector_and_the_seed_of_the_episode() -> None:
+    heard: list[tuple[list[float], int]] = []
+    world = open_world(EnvironmentRequest(SPHERE, parameters=4))
+    world._function = lambda vector, seed: heard.append((vector.tolist(), seed)) or 2.5  # type: ignore[attr-defined]
+    world.reset(7)
+    assert world.step(np.zeros(4, np.float32))[1:] == (2.5, True)
+    assert heard == [([0.0] * 4, 7)]
+
+
+def test_a_worker_imports_an_objective_only_where_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert named_modules(config_of()) == ["tests.objectives"]
+    monkeypatch.setenv(ALLOW, "installed")
+    with pytest.raises(Refusal, match=r"the run names the module tests.objectives, which is not allowed here"):
+        join(config_of(), Watch(), table=TABLE)
 
 
 def test_a_policy_of_a_vector_is_that_vector_for_each_row() -> None:
