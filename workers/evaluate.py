@@ -19,7 +19,16 @@ from es_queue.episode_rules import EpisodeRules, evaluation_limit, evaluation_ru
 from es_queue.figures import sum_in_order
 from es_queue.noise import NoiseTable
 from es_queue.normalization import FrozenStatistics, Moments
-from es_queue.plan import CONFIRMATION, ELITE, EVALUATION, FINAL, SlotPlan, evaluation_seeds, most_slots, plan_for
+from es_queue.plan import (
+    CONFIRMATION,
+    ELITE,
+    EVALUATION,
+    FINAL,
+    SlotPlan,
+    evaluation_seeds,
+    most_slots,
+    plan_for,
+)
 from es_queue.policies import Policy
 from es_queue.policies.actions import ActionMap
 from es_queue.protocol import messages
