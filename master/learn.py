@@ -38,7 +38,7 @@ class Used:
 
 @dataclass(frozen=True)
 class Closed:
-    """A closed generation: the counted training slots, the surplus ones, and its evaluations.
+    """A closed generation: the counted training slots, the surplus ones, those evaluated again, and its evaluations.
 
     In the asynchronous schedule ``counted`` is the batch; used: whose slots it has, in their order; open: the
     publications that stay open after it.
@@ -50,6 +50,7 @@ class Closed:
     confirmation: Figures | None
     eval_steps: int
     centre: SlotResult | None
+    again: Slots = ()
     used: Sequence[Used] = ()
     open: tuple[OpenPublication, ...] = ()
 
@@ -84,7 +85,7 @@ def closed(ledger: Ledger, least: int, min_steps: int) -> Closed:
     centre = ledger.ordered(messages.CENTRE)
     return Closed(
         slots[:count], slots[count:], figures_of(returns_of(evaluation)), figures_of(returns_of(confirmation)),
-        steps_of(evaluation) + steps_of(confirmation), centre[0] if centre else None,
+        steps_of(evaluation) + steps_of(confirmation), centre[0] if centre else None, ledger.ordered(messages.ELITE),
     )  # fmt: skip
 
 
@@ -97,13 +98,20 @@ class Learner:
 
     def learn(self, state: RunState, done: Closed) -> tuple[RunState, dict[str, float]]:
         """The next generation's state, and the strategy's figures."""
-        batch = Batch(self.noise, self._indices(done.counted), self.fitness(done.counted), parts_of(done.used))
+        batch = Batch(self.noise, self._indices(done.counted), self.fitness(done.counted), self.again(done.again), parts_of(done.used))
         after, figures = self.strategy.learn(state.strategy, batch)
         limit = self._limit.next(state.step_limit, self._lengths(done.results, state.step_limit), self.spec.step_limit)
         following = replace(
             state, generation=state.generation + 1, strategy=after, moments=self._merged(state, done), step_limit=limit, open=done.open
         )
         return following, figures
+
+    def candidates(self, state: RunState, counted: Slots) -> list[int]:
+        """Slots that are to be evaluated again before anything is learnt."""
+        if not self.strategy.reevaluates or all(one is None for one in counted):
+            return []
+        slots: list[int] = self.strategy.candidates(state.strategy, Batch(self.noise, self._indices(counted), self.fitness(counted))).tolist()
+        return slots
 
     def _indices(self, counted: Slots) -> NDArray[np.int64]:
         """Slots that failed everywhere have no say in the gradient, so any index does for them."""
@@ -113,6 +121,10 @@ class Learner:
         """float64 [S, per_slot] in slot order; NaN where a slot failed everywhere."""
         nothing = (float("nan"),) * self.strategy.per_slot
         return np.array([nothing if one is None else one.fitness for one in counted], dtype=np.float64)
+
+    def again(self, slots: Slots) -> NDArray[np.float64]:
+        """float64 [k]: the fitness of those evaluated again; NaN where one failed everywhere."""
+        return np.array([float("nan") if one is None else one.fitness[0] for one in slots], dtype=np.float64)
 
     def _lengths(self, results: list[SlotResult], limit: int) -> Iterator[int]:
         """Episode lengths, with the sum and the number at the limit exact when an individual plays several."""

@@ -110,7 +110,7 @@ class Window(Ledger):
     def complete(self) -> bool:
         """A batch is there, and the evaluation that the newest publication closes on. The centre is not waited for."""
         whole = (kind for kind in self.wanted if kind not in (messages.TRAIN, messages.CENTRE))
-        return len(self.fresh) >= self.batch and not any(True for kind in whole for _ in self._missing(kind, self.wanted[kind]))
+        return len(self.fresh) >= self.batch and not any(True for kind in whole for _ in self._missing(kind))
 
     def answered(self) -> tuple[int, int]:
         """(slots of the batch that are there, slots of a batch)."""

@@ -50,5 +50,5 @@ def test_a_step_without_deviations_in_it_is_the_same_for_any_parts(strategy: str
     state = made.start(START)
     assert made.spread(state).size == 0
     parts = [Part(FIRST, made.spread(state)), Part(PAIRS, made.spread(state))]
-    plain, mixed = (made.learn(state, Batch(NOISE, INDICES, BATCH.fitness, some))[0] for some in ((), parts))
+    plain, mixed = (made.learn(state, Batch(NOISE, INDICES, BATCH.fitness, parts=some))[0] for some in ((), parts))
     assert all(np.array_equal(plain[name], mixed[name]) for name in plain)
