@@ -12,6 +12,7 @@ from typing import Any
 
 AUTO = "auto"
 NONE = "none"
+SYNC, ASYNC = "sync", "async"
 
 
 def option(
@@ -21,11 +22,15 @@ def option(
     *,
     unit: str = "",
     choices: tuple[str, ...] = (),
+    own: bool = False,
     low: float | None = None,
     high: float | None = None,
 ) -> Any:
-    """A dataclass field with what ``--help`` and the checks need: group, sentence, unit, allowed values."""
-    about = {"group": group, "text": text, "unit": unit, "choices": choices, "low": low, "high": high}
+    """A dataclass field with what ``--help`` and the checks need: group, sentence, unit, allowed values.
+
+    own: besides the choices, the name of something of the user's own, module:Name
+    """
+    about = {"group": group, "text": text, "unit": unit, "choices": choices, "own": own, "low": low, "high": high}
     return field(default=default, metadata=about)
 
 
@@ -35,6 +40,8 @@ class RunConfig:
 
     # --- what is trained
     env: str = option("", "task", "Gymnasium environment id, or module:Id for one of your own")
+    objective: str = option("", "task", "module:function to be maximised in place of an environment's return, of a float32 vector and an integer seed")
+    parameters: int = option(0, "task", "length of the vector that the objective takes", low=0, high=2**28)
     seed: int = option(-1, "task", "seed of all the run's randomness; -1 draws one, prints and stores it", low=-1, high=2**63 - 1)
     env_arg: tuple[tuple[str, Any], ...] = option((), "task", "key=value handed to the environment when it is made; repeatable")
     wrapper: tuple[str, ...] = option((), "task", "module:Class of a Gymnasium wrapper, applied in the order given; repeatable")
@@ -52,25 +59,30 @@ class RunConfig:
     obs_sample: float = option(0.25, "policy", "fraction of the slots whose observations feed the statistics", low=0.0, high=1.0)
 
     # --- search
-    strategy: str = option("pgpe", "search", "the algorithm", choices=("openai_es", "ars", "pgpe"))
+    strategy: str = option("pgpe", "search", "the algorithm", choices=("openai_es", "ars", "pgpe", "snes", "random_search"), own=True)
     population: int = option(64, "search", "individuals a generation (pairs count as two)", low=2, high=1_000_000)
     population_max: int = option(0, "search", "largest population that --min-steps may ask for; 0 is 8 times the population", low=0, high=8_000_000)
     min_steps: int = option(0, "search", "a generation grows by slots until its episodes have this many steps", unit="steps", low=0)
     episodes: int = option(1, "search", "episodes an individual plays; its fitness is their mean", low=1, high=1000)
-    env_seeds: str = option("pair", "search", "who shares an environment seed: the two of a pair, the whole generation, or (slot) nobody", choices=("pair", "generation", "slot"))
+    env_seeds: str = option(AUTO, "search", "who shares an environment seed: the two of a pair (auto, where the strategy tries pairs), the whole generation (auto elsewhere), or (slot) nobody", choices=(AUTO, "pair", "generation", "slot"))
     sigma: float = option(0.0, "search", "deviation of the perturbations; 0 takes the strategy's own default", low=0.0)
     learning_rate: float = option(0.0, "search", "step size of the update; 0 takes the strategy's own default", low=0.0)
     learning_rate_schedule: str = option("constant", "search", "factor of the learning rate over generations: constant, exponential:RATE[,LEAST], linear:END,N or piecewise:N=FACTOR,...")
-    sigma_schedule: str = option("constant", "search", "factor of sigma over generations, in the same forms (pgpe: of the sigma that it has learnt)")
+    sigma_schedule: str = option("constant", "search", "factor of sigma over generations, in the same forms (pgpe, snes: of the sigma that it has learnt)")
     decay_schedule: str = option("constant", "search", "factor of l2 and weight_decay over generations, in the same forms")
+    schedule: str = option(SYNC, "search", "when a batch closes: with its generation (sync), or (async) with as many answers of any open one, so that nobody waits; async is not bit-reproducible", choices=(SYNC, ASYNC))
+    max_lag: int = option(8, "search", "generations that an answer may be late in the async schedule; later ones do not count", unit="generations", low=1, high=100)
     optimizer: str = option(AUTO, "search", "what turns a gradient into a step (openai_es: adam, sgd; pgpe: clipup, adam, sgd)", choices=(AUTO, "adam", "sgd", "clipup"))
     momentum: float = option(0.9, "search", "momentum of sgd and clipup", low=0.0, high=0.9999)
     shaping: str = option("centered-rank", "search", "how fitness becomes utility (openai_es, pgpe)", choices=("centered-rank", "sign", "centered-sign-rank", "z-score", "log-rank"))
+    gradient_form: str = option("starter", "search", "starter leaves the gradient as evolution-strategies-starter has it, true divides it by sigma as the paper does (openai_es)", choices=("starter", "true"))
     l2: float = option(0.0, "search", "coefficient of -l2*parameters added to the gradient (openai_es)", low=0.0)
     weight_decay: float = option(0.0, "search", "parameters are multiplied by 1 - weight_decay after each step", low=0.0, high=1.0)
     top: int = option(0, "search", "directions that ars keeps, best first; 0 keeps all", unit="pairs", low=0)
     max_speed: float = option(0.0, "search", "largest step of clipup; 0 is twice the learning rate", low=0.0)
-    sigma_learning_rate: float = option(0.1, "search", "step size of pgpe's own sigma; 0 keeps sigma fixed", low=0.0)
+    sigma_learning_rate: float = option(-1.0, "search", "step size of the sigma that pgpe and snes learn; 0 keeps sigma fixed, -1 takes the strategy's own default", low=-1.0)
+    candidates: int = option(10, "search", "best individuals of a generation that are evaluated again before one becomes the elite (random_search)", low=1, high=1000)
+    elite_episodes: int = option(30, "search", "fresh episodes of such an evaluation, the same for all of them", low=1, high=1000)
     sigma_max_change: float = option(0.2, "search", "largest relative change of pgpe's sigma a generation", low=0.0, high=0.99)
 
     # --- episodes in training
@@ -99,6 +111,16 @@ class RunConfig:
     audit: float = option(0.0, "machinery", "fraction of the slots that another worker plays again, to find broken machines and false answers (changes no result)", low=0.0, high=1.0)
     strict: bool = option(False, "machinery", "refuse workers whose arithmetic differs from the run's own (their numerics fingerprint), where the fleet would else be mixed")
     allow_nondeterministic: bool = option(False, "machinery", "go on with an environment that does not repeat itself")
+
+    @property
+    def task(self) -> str:
+        """What is optimised, by name: the environment's id or the objective."""
+        return self.env or self.objective
+
+    @property
+    def policy_name(self) -> str:
+        """The kind of policy, for people: an objective has its vector and no policy."""
+        return "vector" if self.objective else self.policy
 
     def to_json(self) -> str:
         """The configuration as indented JSON, fit for people and for ``settings.config_from_json``."""

@@ -20,9 +20,10 @@ MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 
 
 def named_modules(config: RunConfig) -> list[str]:
-    """The modules of a run's own code: of its environment and of its wrappers."""
-    module = config.env.rpartition(":")[0]
-    return list(dict.fromkeys(filter(None, (module, *(one.partition(":")[0] for one in config.wrapper)))))
+    """The modules of a run's own code: of its environment or objective, of its strategy and of its wrappers."""
+    named = (config.task, config.strategy)
+    modules = (*(one.rpartition(":")[0] for one in named), *(one.partition(":")[0] for one in config.wrapper))
+    return list(dict.fromkeys(filter(None, modules)))
 
 
 def allowing(modules: Iterable[str]) -> dict[str, str]:

@@ -13,18 +13,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.config import RunConfig
+from es_queue.config import ASYNC, AUTO, RunConfig
 from es_queue.protocol.messages import CENTRE, CONFIRM, EVAL, TRAIN
+from es_queue.protocol.messages import ELITE as ELITE_KIND
 from es_queue.protocol.messages import FINAL as FINAL_KIND
 
 CONFIRM_EPISODES = 100
 GROWTH = 8  # how much larger a population may become by --min-steps, unless --population-max says
 WORDS = 4  # Philox4x64 puts out four words a counter value
-SLOTS, TRAINING, EVALUATION, CONFIRMATION, FINAL, CHOICE, RETRY = range(7)
+SLOTS, TRAINING, EVALUATION, CONFIRMATION, FINAL, CHOICE, RETRY, ELITE = range(8)
 
 # Environment seeds are int32 for EnvPool; the ranges are disjoint so that nothing is tested on what trained it.
 SEED_RANGES = {
     TRAINING: (0, 2**30),
+    ELITE: (0, 2**30),  # it selects, so it is training
     EVALUATION: (2**30, 2**28),
     CONFIRMATION: (2**30 + 2**28, 2**28),
     FINAL: (2**30 + 2**29, 2**29),
@@ -80,7 +82,7 @@ class Plan:
         return SlotPlan(0, indices, self._training_seeds(stop), words[:, 1], sampled).part(start, stop)
 
     def seeds(self, stream: int, count: int) -> NDArray[np.int64]:
-        """``count`` distinct environment seeds of a stream: EVALUATION, CONFIRMATION or FINAL."""
+        """``count`` distinct environment seeds of a stream: ELITE, EVALUATION, CONFIRMATION or FINAL."""
         low, size = SEED_RANGES[stream]
         return self._distinct(stream, self._raw(stream, count)[:, 0], low, size)
 
@@ -132,20 +134,35 @@ class Plan:
 def plan_for(config: RunConfig, generation: int, size: int, individuals: int) -> Plan:
     """The plan of a generation for a policy of ``size`` floats; the config's noise_size is resolved, so the table's."""
     sample = config.obs_sample if config.obs_norm else 0.0
-    return Plan(config.seed, generation, config.noise_size - size + 1, individuals, config.episodes, config.env_seeds, sample)
+    share = seeds_shared(config, individuals)
+    return Plan(config.seed, generation, config.noise_size - size + 1, individuals, config.episodes, share, sample)
+
+
+def seeds_shared(config: RunConfig, individuals: int) -> str:
+    """What ``auto`` stands for in ``env_seeds``, for a strategy of so many individuals a slot."""
+    if config.env_seeds != AUTO:
+        return config.env_seeds
+    return "pair" if individuals == 2 else "generation"
 
 
 def most_slots(config: RunConfig, individuals: int) -> dict[str, int]:
-    """How many slots of each kind a publication can ever have; ``individuals`` a training slot."""
+    """How many slots of each kind a publication can ever have; ``individuals`` a training slot.
+
+    In the asynchronous schedule more workers than ``max_lag`` batches are of no use; two are for whoever waits.
+    Elites have the numbers of the training slots, and one more for the centre.
+    """
     population = config.population
     if config.min_steps:
         population = config.population_max or GROWTH * population
+    if config.schedule == ASYNC:
+        population *= config.max_lag + 2
     evaluations = {EVAL: config.eval_episodes, CONFIRM: CONFIRM_EPISODES, FINAL_KIND: config.final_episodes}
-    return {TRAIN: population // individuals, CENTRE: 1, **evaluations}
+    slots = population // individuals
+    return {TRAIN: slots, CENTRE: 1, ELITE_KIND: slots + 1, **evaluations}
 
 
 def evaluation_seeds(config: RunConfig, stream: int, generation: int, count: int) -> NDArray[np.int64]:
-    """int64[count] environment seeds of EVALUATION, CONFIRMATION or FINAL; FINAL's are one set for the whole run."""
+    """int64[count] environment seeds of ELITE, EVALUATION, CONFIRMATION or FINAL; FINAL's are one set for the whole run."""
     return Plan(config.seed, 0 if stream == FINAL else generation, 1, 1, 1, "slot", 0.0).seeds(stream, count)
 
 

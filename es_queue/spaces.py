@@ -10,7 +10,7 @@ from typing import Any
 class ActionSpec:
     """An action space.
 
-    kind:   "box", "discrete", "multidiscrete" or "multibinary"
+    kind:   "box", "discrete", "multidiscrete" or "multibinary"; "vector" for the whole vector of parameters, as it is
     shape:  shape of the action that the environment takes ("discrete": empty)
     low, high: bounds of a box, flattened in C order (empty otherwise; infinite bounds allowed)
     sizes:  number of choices: one entry for "discrete", one a group for "multidiscrete",
@@ -28,6 +28,8 @@ class ActionSpec:
     @property
     def outputs(self) -> int:
         """How many numbers a policy puts out for one action."""
+        if self.kind == "vector":
+            return self.shape[0]
         return len(self.low) if self.kind == "box" else sum(self.sizes)
 
     def to_dict(self) -> dict[str, Any]:

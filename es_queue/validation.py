@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import Field, fields
 from typing import TYPE_CHECKING, Any
 
+from es_queue.config import ASYNC
 from es_queue.episode_rules import parse_floor, parse_patience, parse_stall, parse_step_limit, parse_target
 from es_queue.errors import UsageError
 from es_queue.schedules import parse_schedule
@@ -17,9 +18,15 @@ if TYPE_CHECKING:
     from es_queue.config import RunConfig
 
 #: The optimizers that each strategy can use besides ``auto``, which is the first of them.
-OPTIMIZERS = {"openai_es": ("adam", "sgd"), "pgpe": ("clipup", "adam", "sgd"), "ars": ()}
+OPTIMIZERS: dict[str, tuple[str, ...]] = {"openai_es": ("adam", "sgd"), "pgpe": ("clipup", "adam", "sgd"), "ars": (), "snes": (), "random_search": ()}
+#: The name of something of the user's own.
+OWN = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 #: Strategies that evaluate each perturbation with both signs.
 MIRRORED = ("openai_es", "pgpe", "ars")
+#: Strategies that can learn from a batch of several publications.
+ASYNCHRONOUS = ("openai_es", "pgpe", "ars")
+#: What was the default in version 0.1.0: stored settings of then hold it for strategies that have no use for it.
+FORMER_DEFAULTS = {"sigma_learning_rate": 0.1}
 #: Text options that a TOML file may also give as a bare number.
 NUMBERS_AS_TEXT = ("step_limit", "reward_floor", "target_reward")
 #: Fewer episodes say too little to throw training away for.
@@ -77,9 +84,9 @@ def _float(field: Field[Any], value: Any, source: str) -> float:
 def _text(field: Field[Any], value: Any, source: str) -> str:
     if field.name in NUMBERS_AS_TEXT and isinstance(value, int | float) and not isinstance(value, bool):
         value = repr(value)
-    choices = field.metadata.get("choices", ())
-    if choices and value not in choices:
-        raise _refusal(field.name, value, source, f"use {_either(choices)}")
+    choices, own = field.metadata.get("choices", ()), field.metadata.get("own", False)
+    if choices and value not in choices and not (own and isinstance(value, str) and OWN.fullmatch(value)):
+        raise _refusal(field.name, value, source, f"use {_either((*choices, 'module:Class') if own else choices)}")
     # Settings are printed on terminals, so an escape sequence must not hide in one.
     if not isinstance(value, str) or not value.isprintable():
         raise _refusal(field.name, value, source, "use printable text")
@@ -168,13 +175,15 @@ def number_or_text(text: str) -> int | float | str:
 
 def refuse_combinations(config: RunConfig) -> None:
     """Raise UsageError, one sentence, where settings that are each allowed do not fit together."""
-    if not config.env:
-        raise UsageError("env is not given: name the environment to train with --env, for example --env BipedalWalker-v3")
+    _refuse_task(config)
     _refuse_unreadable_forms(config)
     _refuse_population(config)
     _refuse_audit(config)
+    _refuse_async(config)
     _refuse_optimizer(config)
     _refuse_foreign_options(config)
+    if -1 < config.sigma_learning_rate < 0:
+        raise UsageError(f"sigma_learning_rate is {config.sigma_learning_rate:g}: use 0 or more, or -1 for the strategy's own default")
     if config.rollback and (config.eval_every == 0 or config.eval_episodes < ROLLBACK_EPISODES):
         raise UsageError(
             f"rollback needs evaluations of at least {ROLLBACK_EPISODES} episodes, but eval_every is {config.eval_every} and "
@@ -185,6 +194,26 @@ def refuse_combinations(config: RunConfig) -> None:
             f"target_reward is {config.target_reward}, but eval_every is 0 and only evaluations are held against it: "
             "set eval_every to 1 or more, or target_reward to none"
         )
+
+
+def _refuse_task(config: RunConfig) -> None:
+    if config.env and config.objective:
+        raise UsageError(f"env is {config.env} and objective is {config.objective}: a run has one of them, so leave the other out")
+    if not config.task:
+        raise UsageError("env is not given: name the environment to train with --env, for example --env BipedalWalker-v3")
+    if config.env and config.parameters:
+        raise UsageError(f"parameters is {config.parameters}, but the environment decides how many its policy has: leave it out, or use objective instead of env")
+    if not config.objective:
+        return
+    if not OWN.fullmatch(config.objective):
+        raise UsageError(f"objective is {config.objective!r}: use module:function")
+    if not config.parameters:
+        raise UsageError(f"objective is {config.objective}, but parameters is 0: say how long its vector is with --parameters")
+    for name, value, plain in (("env_arg", config.env_arg, ()), ("wrapper", config.wrapper, ()), ("policy", config.policy, "linear"), ("action_noise", config.action_noise, 0.0)):
+        if value != plain:
+            raise UsageError(f"{name} is set, but an objective has no environment and no policy: leave it out")
+    if config.backend not in ("auto", "stock"):
+        raise UsageError(f"backend is {config.backend}, but an objective is played by stock alone: leave it at auto")
 
 
 def _refuse_unreadable_forms(config: RunConfig) -> None:
@@ -209,12 +238,29 @@ def _refuse_audit(config: RunConfig) -> None:
         raise UsageError(f"audit is {config.audit:g}, but with allow_nondeterministic two results of a slot may differ by right: leave one of them out")
 
 
+def _refuse_async(config: RunConfig) -> None:
+    """What needs a generation that closes on its own slots alone."""
+    if config.schedule != ASYNC:
+        if config.max_lag != type(config).max_lag:
+            raise UsageError(f"max_lag is {config.max_lag}, but the schedule {config.schedule} has no use for it: leave it out, or use the schedule async")
+        return
+    if config.strategy not in ASYNCHRONOUS:
+        raise UsageError(f"schedule is async, but {config.strategy} learns from whole generations: use the schedule sync, or the strategy {_either(ASYNCHRONOUS)}")
+    for name in ("min_steps", "audit", "rollback"):
+        if getattr(config, name):
+            raise UsageError(f"schedule is async, but {name} needs generations that close on their own slots: leave {name} out, or use the schedule sync")
+    if parse_step_limit(config.step_limit).kind not in ("env", "fixed"):
+        raise UsageError(f"schedule is async, but a step_limit of {config.step_limit} is adapted to whole generations: use env or a number, or the schedule sync")
+
+
 def _refuse_population(config: RunConfig) -> None:
     population, largest = config.population, config.population_max
     if config.strategy in MIRRORED:
         for name, value in (("population", population), ("population_max", largest)):
             if value % 2:
                 raise UsageError(f"{name} is {value}, but {config.strategy} samples mirrored pairs: use an even number")
+    elif config.env_seeds == "pair" and config.strategy in OPTIMIZERS:
+        raise UsageError(f"env_seeds is pair, but {config.strategy} samples no pairs: use generation or slot")
     if largest and largest < population:
         raise UsageError(f"population_max is {largest}, below the population of {population}: use {population} or more, or 0")
     if largest and not config.min_steps:
@@ -225,22 +271,32 @@ def _refuse_population(config: RunConfig) -> None:
 
 def _refuse_foreign_options(config: RunConfig) -> None:
     """An option that the chosen strategy or policy would ignore is a mistake of whoever set it."""
-    changed = {field.name for field in fields(config) if getattr(config, field.name) != field.default}
+    changed = {one.name for one in fields(config) if getattr(config, one.name) not in (one.default, FORMER_DEFAULTS.get(one.name, one.default))}
     owners: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ("top", "strategy", ("ars",)),
         ("shaping", "strategy", ("openai_es", "pgpe")),
         ("l2", "strategy", ("openai_es",)),
+        ("gradient_form", "strategy", ("openai_es",)),
         ("momentum", "strategy", ("openai_es", "pgpe")),
         ("max_speed", "strategy", ("pgpe",)),
-        ("sigma_learning_rate", "strategy", ("pgpe",)),
+        ("sigma_learning_rate", "strategy", ("pgpe", "snes")),
         ("sigma_max_change", "strategy", ("pgpe",)),
+        ("learning_rate", "strategy", ("openai_es", "ars", "pgpe", "snes")),
+        ("learning_rate_schedule", "strategy", ("openai_es", "ars", "pgpe", "snes")),
+        ("weight_decay", "strategy", ("openai_es", "ars", "pgpe", "snes")),
+        ("candidates", "strategy", ("random_search",)),
+        ("elite_episodes", "strategy", ("random_search",)),
         ("hidden", "policy", ("mlp",)),
         ("activation", "policy", ("mlp",)),
     )
     for name, chooser, users in owners:
         chosen = getattr(config, chooser)
+        if OWN.fullmatch(chosen):  # a strategy of the user's own decides what it uses
+            continue
         if name in changed and chosen not in users:
             raise _foreign(config, name, chooser, chosen, users)
+    if config.strategy not in OPTIMIZERS:
+        return
     optimizer, offered = _optimizer(config), OPTIMIZERS[config.strategy]
     for name, users in (("max_speed", ("clipup",)), ("momentum", ("clipup", "sgd"))):
         if name in changed and optimizer not in users:
@@ -254,7 +310,7 @@ def _foreign(config: RunConfig, name: str, chooser: str, chosen: str, users: tup
 
 
 def _refuse_optimizer(config: RunConfig) -> None:
-    allowed = OPTIMIZERS[config.strategy]
+    allowed = OPTIMIZERS.get(config.strategy, (config.optimizer,))
     if config.optimizer != "auto" and config.optimizer not in allowed:
         fix = f"use {_either(('auto', *allowed))}" if allowed else "leave it at auto"
         raise UsageError(f"optimizer is {config.optimizer}, but {config.strategy} does not take it: {fix}")

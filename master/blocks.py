@@ -113,7 +113,7 @@ class Cutter:
 
 def cutter(config: RunConfig, individuals: int, parameters: int) -> Cutter:
     """The cutter of a run whose training slots have that many ``individuals`` with so many ``parameters`` each."""
-    batch = at_once(EnvironmentRequest(config.env, config.env_arg, config.wrapper, config.backend), parameters)
+    batch = at_once(EnvironmentRequest.of(config), parameters)
     return Cutter(config.block, None if batch is None else Together(*batch), individuals * config.episodes)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from es_queue.config import RunConfig
 from es_queue.errors import DecodeError, EnvironmentFailure
 from es_queue.numerics import bytes_digest
-from es_queue.plan import CONFIRMATION, EVALUATION, FINAL, evaluation_seeds, plan_for
+from es_queue.plan import CONFIRMATION, ELITE, EVALUATION, FINAL, evaluation_seeds, plan_for
 from es_queue.protocol import messages
 from es_queue.protocol.channel import Owed
 from es_queue.protocol.messages import Answer, Block, EpisodeMoments, SlotResult
@@ -52,13 +52,15 @@ class Expectations:
     ) -> None:  # fmt: skip
         """``most``: how many slots each kind may ever have in this publication; ``limits``: steps of an episode in training and in evaluation."""
         self.most, self._limits = most, limits
-        self.generation, self.environment = generation, config.env
+        self.generation, self.environment = generation, config.task
         self._individuals, self._moment_bytes = individuals, 8 * observation_size
         self._per_sampled, self._episodes = individuals * config.episodes, config.episodes
         self._plan = plan_for(config, generation, size, individuals).slots(0, max(1, most.get(messages.TRAIN, 0)))
         self._seeds = {
             kind: evaluation_seeds(config, stream, generation, most[kind]) for kind, stream in STREAMS.items() if most.get(kind)
         }
+        self._elite_episodes = config.elite_episodes
+        self._elite_seed = int(evaluation_seeds(config, ELITE, generation, config.elite_episodes)[0])
         sampled = int(self._plan.sampled.sum()) * self._per_sampled
         self.slots = min(messages.MAX_BLOCK, max(most.values(), default=1))
         self.bytes = messages.answer_bytes(self.slots, individuals, sampled, observation_size)
@@ -72,6 +74,9 @@ class Expectations:
             return Expected(int(self._plan.noise_indices[slot]), int(self._plan.seeds[slot, 0, 0]), self._individuals, sampled, self._episodes)
         if kind == messages.CENTRE:
             return Expected(-1, int(self._plan.seeds[0, 0, 0]), 1, 0, self._episodes)
+        if kind == messages.ELITE:  # the last of them is the centre
+            index = -1 if slot == self.most[messages.TRAIN] else int(self._plan.noise_indices[slot])
+            return Expected(index, self._elite_seed, 1, 0, self._elite_episodes)
         return Expected(-1, int(self._seeds[kind][slot]), 1, 0)
 
     def named(self, kind: str, slot: int) -> str:
@@ -91,7 +96,7 @@ class Expectations:
             return "wrong-shape"
         if any(len(one.mean) != self._moment_bytes for one in result.moments):
             return "wrong-shape"
-        limit = self._limits[kind not in (messages.TRAIN, messages.CENTRE)]
+        limit = self._limits[kind not in messages.TRAINED]
         if not _plausible(result, expected.episodes, limit):
             return "wrong-length"
         return "" if _observable(result.moments) else "wrong-moments"
@@ -119,13 +124,19 @@ def _plausible(result: SlotResult, episodes: int, limit: int) -> bool:
 
 
 class Ledger:
-    """Truth (rule 1): which slots of the open publication have no accepted answer."""
+    """Truth (rule 1): which slots of the open publication have no accepted answer.
+
+    keep: older publications that are open still; none but in the asynchronous schedule
+    """
+
+    keep: tuple[str, ...] = ()
 
     def __init__(self, publication: str, expectations: Expectations, wanted: dict[str, int]) -> None:
         """``wanted``: how many slots of each kind the publication closes on; ``want`` may raise it."""
         self.publication = publication
         self.expectations = expectations
         self.wanted = dict(wanted)
+        self._chosen: dict[str, tuple[int, ...]] = {}
         self.results: dict[str, dict[int, SlotResult]] = {kind: {} for kind in messages.KINDS}
         self.hopeless: set[Slot] = set()
         self.refused: Counter[str] = Counter()
@@ -155,19 +166,32 @@ class Ledger:
             self.refused["undecodable"] += 1
             return False
         if answer.publication != self.publication:
-            self.refused["wrong-publication"] += 1
-            return False
-        stranger = self.fleet.refusal(answer.worker) if self.fleet is not None and self.guarded else ""
-        if stranger:
-            self.refused[stranger] += max(1, len(answer.results) + len(answer.failures))
+            return self._of_another(answer)
+        if self._strange(answer):
             return False
         taken = [self._take(answer, result) for result in answer.results]
         noted = self._reported(answer, payload, live) if answer.failures else []
-        if any(taken):
+        self._credit(answer, any(taken))
+        return any(taken) or any(noted)
+
+    def _of_another(self, answer: Answer) -> bool:
+        """An answer of another publication."""
+        self.refused["wrong-publication"] += 1
+        return False
+
+    def _strange(self, answer: Answer) -> bool:
+        """Whether nothing of it counts because of who sent it."""
+        stranger = self.fleet.refusal(answer.worker) if self.fleet is not None and self.guarded else ""
+        if stranger:
+            self.refused[stranger] += max(1, len(answer.results) + len(answer.failures))
+        return bool(stranger)
+
+    def _credit(self, answer: Answer, taken: bool) -> None:
+        """Who worked, and how long, where something counted."""
+        if taken:
             self.contributors.add(answer.worker)
             seconds, slots = self._seconds.get(answer.kind, (0.0, 0))
             self._seconds[answer.kind] = (seconds + answer.seconds, slots + len(answer.results))
-        return any(taken) or any(noted)
 
     def _reported(self, answer: Answer, payload: bytes, live: int) -> list[bool]:
         """Failures, each once: an answer may be sent twice, and the stream be read twice. Only what counted is remembered."""
@@ -278,7 +302,7 @@ class Ledger:
         named = self.expectations.named(*slot)
         if reason.startswith(messages.HOST_FAILURE):
             raise EnvironmentFailure(f"{named} failed {times} times for want of something on the hosts: {reason.removeprefix(messages.HOST_FAILURE)}")
-        if slot[0] not in (messages.TRAIN, messages.CENTRE):
+        if slot[0] not in messages.TRAINED:
             raise EnvironmentFailure(f"{named} failed {times} times, and an evaluation has no worst: {reason}")
         self.hopeless.add(slot)
         self.last_reason = f"{named}: {reason}"
@@ -319,16 +343,26 @@ class Ledger:
         """The publication closes on ``count`` slots of a kind."""
         self.wanted[kind] = count
 
+    def choose(self, kind: str, slots: Sequence[int]) -> bool:
+        """The publication closes on these slots of a kind, ascending; False where it did so already."""
+        if self._chosen.get(kind, ()) == tuple(slots):
+            return False
+        self._chosen[kind], self.wanted[kind] = tuple(slots), len(slots)
+        return True
+
+    def _slots(self, kind: str) -> Sequence[int]:
+        return self._chosen.get(kind, range(self.wanted.get(kind, 0)))
+
     def unanswered(self) -> list[tuple[str, int, int]]:
         """(kind, start, stop) of wanted slots without an answer."""
-        return [one for kind, count in self.wanted.items() for one in ranges(self._missing(kind, count), kind)]
+        return [one for kind in self.wanted for one in ranges(self._missing(kind), kind)]
 
-    def _missing(self, kind: str, count: int) -> Iterator[int]:
+    def _missing(self, kind: str) -> Iterator[int]:
         have, again = self.results[kind], self.audit.open if self.audit is not None else {}
-        return (slot for slot in range(count) if (slot not in have and (kind, slot) not in self.hopeless) or (kind, slot) in again)
+        return (slot for slot in self._slots(kind) if (slot not in have and (kind, slot) not in self.hopeless) or (kind, slot) in again)
 
     def complete(self) -> bool:
-        return not any(True for kind, count in self.wanted.items() for _ in self._missing(kind, count))
+        return not any(True for kind in self.wanted for _ in self._missing(kind))
 
     def owed(self, block: int, grace: bool, give_way: Sequence[str], dismissed: Sequence[str] = ()) -> Owed:
         suspect = {slot for slot, count in self._deaths.items() if count >= SUSPECT_DEATHS} | set(self._failures)
@@ -352,7 +386,7 @@ class Ledger:
 
     def ordered(self, kind: str) -> list[SlotResult | None]:
         """Results of a kind in slot order; None for a slot that failed everywhere."""
-        return [self.results[kind].get(slot) for slot in range(self.wanted.get(kind, 0))]
+        return [self.results[kind].get(slot) for slot in self._slots(kind)]
 
 
 def ranges(slots: Iterator[int], kind: str) -> list[tuple[str, int, int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from es_queue.errors import EnvironmentFailure, RedisError
@@ -41,6 +41,14 @@ class Interrupted(Exception):  # noqa: N818 - it is no error: a person asked to 
     """Somebody asked the master to stop; it happens between two looks at the results."""
 
 
+@dataclass
+class Tail:
+    """How far the stream of an open publication was read; the cursor may go back, and what was ``seen`` does not count twice."""
+
+    cursor: str = "0"
+    seen: set[str] = field(default_factory=set)
+
+
 class Housekeeper(Protocol):
     """What else must be looked after each second while the master waits."""
 
@@ -72,8 +80,7 @@ class Collector:
         self._housekeeper, self._live, self._note, self._interrupted = housekeeper, live, note, interrupted
         self._what = Publish("", b"", (), "", {})
         self._parameters = b""
-        self._cursor = "0"
-        self._read: set[str] = set()
+        self._tails: dict[str, Tail] = {}
         self._at_once = READ_AT_FIRST
         self._outages = channel.outages
         self._put_off = 0
@@ -115,9 +122,9 @@ class Collector:
         ledger.audit = self.audit if self.audit.fraction else None
         self.contributors = ledger.contributors
         before, self._open = self._open, ledger.publication
+        self._tails = {one: self._tails.get(one, Tail()) for one in ledger.keep}
         if adopted:
-            self._cursor, self._next = "0", 0.0
-            self._read.clear()
+            self._tails[ledger.publication], self._next = Tail(), 0.0
             ledger.remember_deaths(self._channel.deaths())
         else:
             began, found = time.monotonic(), self._publish(ledger)
@@ -127,11 +134,10 @@ class Collector:
     def _publish(self, ledger: Ledger) -> Opened:
         """Stage, then publish the unanswered slots; reading starts again at 0 (rules 3, 4, 9)."""
         blocks = self._cut(ledger)
-        self._cursor = "0"
-        self._read.clear()
+        self._tails[ledger.publication] = Tail()
         for _ in range(STAGED_AT_MOST):
             self._channel.stage(ledger.publication, self._parameters)
-            found = self._channel.publish(self._token, replace(self._what, blocks=blocks))
+            found = self._channel.publish(self._token, replace(self._what, blocks=blocks, keep=ledger.keep))
             if found.done:
                 return found
         raise RedisError(
@@ -142,6 +148,7 @@ class Collector:
     def _lost(self, what: str, began: float) -> None:
         """Redis had forgotten something and was told again; it took from ``began`` on."""
         self._note(what)
+        self._tails = {one: Tail() for one in self._tails}  # what is there again may have ids that others had
         self.recoveries.note(REDIS_LOST, time.monotonic() - began)
         self._grace = time.monotonic() + self._clocks.beat_ttl
 
@@ -177,13 +184,16 @@ class Collector:
         Whether nothing is left.
         """
         number = size = 0
+        self._tails.setdefault(ledger.publication, Tail())
         while number < READ_AT_ONCE and size < 8 * READ_BYTES:
             asked = self._at_once
-            entries = self._channel.collect(ledger.publication, self._cursor, asked, 0.0 if number else wait)
-            number, length = number + len(entries), sum(len(entry.payload) for entry in entries)
-            size += length
-            self._take_in(ledger, entries)
-            if len(entries) < asked:
+            cursors = {publication: tail.cursor for publication, tail in self._tails.items()}
+            found = self._channel.collect_each(cursors, asked, 0.0 if number else wait)
+            length = sum(len(entry.payload) for entries in found.values() for entry in entries)
+            number, size = number + sum(map(len, found.values())), size + length
+            for publication, entries in found.items():
+                self._take_in(ledger, publication, entries)
+            if all(len(entries) < asked for entries in found.values()):
                 self._at_once = READ_AT_FIRST
                 return True
             # Large entries are read one by one: a reply of a thousand of them would fill this process.
@@ -200,18 +210,17 @@ class Collector:
         self._put_off = 0
         return True
 
-    def _take_in(self, ledger: Ledger, entries: Sequence[Entry]) -> None:
+    def _take_in(self, ledger: Ledger, publication: str, entries: Sequence[Entry]) -> None:
         """What did not count is deleted, so that a flood does not stay (rule 6)."""
-        if not entries:
-            return
-        if not self._read and not entries[0].payload:  # the header; any other entry without an answer is refused
-            self._read.add(entries[0].id)
-        fresh = [entry for entry in entries if entry.id not in self._read]
-        self._read.update(entry.id for entry in fresh)  # the cursor may go back; what was read does not count twice
+        tail = self._tails[publication]
+        if not tail.seen and not entries[0].payload:  # the header; any other entry without an answer is refused
+            tail.seen.add(entries[0].id)
+        fresh = [entry for entry in entries if entry.id not in tail.seen]
+        tail.seen.update(entry.id for entry in fresh)
         refused = [entry.id for entry in fresh if not ledger.accept(entry.payload, len(self._workers))]
-        self._channel.discard(ledger.publication, refused)
-        self._read.difference_update(refused)  # they are gone: a flood is not remembered either
-        self._cursor = entries[-1].id
+        self._channel.discard(publication, refused)
+        tail.seen.difference_update(refused)  # they are gone: a flood is not remembered either
+        tail.cursor = entries[-1].id
         self._served = self._served or bool(ledger.contributors)
         if len(refused) < len(fresh):
             self._answered_at = time.time()
@@ -234,7 +243,7 @@ class Collector:
         if self._channel.outages != self._outages:
             self._outages = self._channel.outages
             self._grace = time.monotonic() + self._clocks.beat_ttl  # Redis was away, and with it every beat
-            self._cursor = "0"
+            self._rewind()
             ledger.remember_deaths(self._channel.deaths())
         self._look_after(ledger)
         if not self._drained(ledger):
@@ -272,12 +281,17 @@ class Collector:
         self._late = max(self._late, seen.late)
         self._copy_overdue(ledger, seen)
 
+    def _rewind(self) -> None:
+        """All streams are read from their beginning again (rule 9)."""
+        for tail in self._tails.values():
+            tail.cursor = "0"
+
     def _read_again(self) -> None:
         """From the beginning (rule 9), in case something stands where nobody looks; of many entries seldom, for that takes its time."""
         now = time.monotonic()
         if now >= self._read_again_from:
-            self._cursor = "0"
-            self._read_again_from = now + len(self._read) / READ_AGAIN_A_SECOND
+            self._rewind()
+            self._read_again_from = now + sum(len(tail.seen) for tail in self._tails.values()) / READ_AGAIN_A_SECOND
 
     def _copy_overdue(self, ledger: Ledger, seen: Reconciled) -> None:
         """With nothing left to claim and a worker idle, a block that takes too long is issued once more, slot by slot."""

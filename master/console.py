@@ -108,8 +108,8 @@ def _fits(sign: str, encoding: str) -> bool:
 
 def started_lines(run: str, config: RunConfig, about: Mapping[str, str]) -> list[str]:
     """Where everything of a run is, how to watch it and how to join it: commands stand whole on their lines."""
-    what = f"{config.strategy} with a {config.policy} policy, population {config.population}"
-    lines = [f"run {run}: {printable(config.env)}, {what}"]
+    what = f"{config.strategy} with a {config.policy_name} policy, population {config.population}"
+    lines = [f"run {run}: {printable(config.task)}, {what}"]
     width = max([8, *(len(name) for name in about)]) + 2
     return lines + [f"  {printable(name):<{width}}{printable(text, 4096)}" for name, text in about.items()]
 

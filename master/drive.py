@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from es_queue.commands import shown_command
+from es_queue.config import ASYNC
 from es_queue.errors import DecodeError, EnvironmentFailure, FencedError
 from es_queue.protocol import keys
 from es_queue.protocol.channel import FAILED, FINISHED, PAUSED, RUNNING, STOPPED
@@ -17,16 +18,17 @@ from es_queue.protocol.clocks import Clocks
 from es_queue.protocol.connection import holds_secret
 from es_queue.protocol.messages import Task
 from es_queue.protocol.redis_channel import RedisMasterChannel
+from master.async_loop import ASYNC_LABEL, classes
 from master.blocks import cutter
 from master.checkpoint import Checkpoints, write_atomically
-from master.collector import Collector, Interrupted
+from master.collector import Interrupted
 from master.course import Course
 from master.household.client import GuardianClient
 from master.household.duties import Household
 from master.household.embedded import EmbeddedServer
 from master.household.listen import directions
 from master.learn import Record
-from master.loop import Loop, Outcome, Sink, digest_of
+from master.loop import Outcome, Sink, digest_of
 from master.options import Launch
 from master.place import Place
 from master.recoveries import TAKEN_OVER
@@ -95,13 +97,14 @@ class Drive:
         self._household, self._ended = household, False
         channel.again.on_outage = self._outage
         self._requests = Requests(channel, view.note, Course(setup.learner).refusal, self._way())
-        self._collector = Collector(
+        collects, loops = classes(config)
+        self._collector = collects(
             channel, token, holder, clocks, config.block, household, view.live, view.note, session.interrupted, self._requests,
             config.audit, config.strict,
         )  # fmt: skip
         self._collector.about, self._collector.cutter = {"queue": launch.queue}, cutter(config, setup.strategy.per_slot, setup.policy.size)
         self._log = ReplayLog(place.run_dir)
-        self._loop = Loop(channel, setup.learner, token, setup.table.digest, self._collector, view, self._checkpoints, keep_going, self._log)
+        self._loop = loops(channel, setup.learner, token, setup.table.digest, self._collector, view, self._checkpoints, keep_going, self._log)
 
     def adoptable(self, state: RunState) -> str | None:
         """The open publication, when it is whole and of exactly this state's parameters."""
@@ -176,6 +179,8 @@ class Drive:
         about = {"watch": f"{shown_command('es-status')} {self._place.run}{where}", "join": join, "seed": str(self._setup.config.seed)}
         if session.private_server is not None:
             about |= directions(session.private_server.folder, session.private_server.socket_path, queue)
+        if self._setup.config.schedule == ASYNC:
+            about["schedule"] = ASYNC_LABEL
         if state.origin:
             about["begun with"] = state.origin
         if self._resumed:
@@ -252,7 +257,7 @@ class Drive:
         best = self._checkpoints.best
         return {
             "state": name, "reason": state.reason, "run": self._place.run, "run_dir": str(self._place.run_dir),
-            "digest": digest_of(vector), "generation": state.generation,
+            "digest": digest_of(self._setup.strategy.digested(vector)), "generation": state.generation,
             "env_steps": state.counters.env_steps, "episodes": state.counters.episodes, "seconds": round(state.counters.seconds, 3),
             "eval_mean": figures.mean if figures else None, "eval_std": figures.std if figures else None,
             "eval_min": figures.least if figures else None, "eval_episodes": figures.count if figures else None,

@@ -13,6 +13,7 @@ import es_queue
 from es_queue.config import option_fields
 from es_queue.errors import UsageError
 from es_queue.protocol.passwords import hushed
+from es_queue.recipes import recipe_names
 from es_queue.validation import number_or_text
 
 COMMAND_LINE = "the command line"
@@ -32,13 +33,15 @@ Train a policy with Evolution Strategies on RQ workers.
 """
 EPILOG = """\
 A setting comes from its flag, else from the --config file, else from the
-built-in recipe for the environment, else from the default shown here.
+--recipe, else from the built-in recipe for the environment, else from the
+default shown here.
 
 exit codes: 0 done, 2 bad usage, 3 Redis, 4 run busy or taken over,
             5 environment, 6 run folder, 130 interrupted
 """
 METAVARS = {
     "env": "ID",
+    "objective": "MODULE:FUNCTION",
     "env_arg": "KEY=VALUE",
     "wrapper": "MODULE:CLASS",
     "hidden": "N,N",
@@ -57,7 +60,7 @@ class _Parser(argparse.ArgumentParser):
 
 #: The flags that are no settings, by the names of their values.
 LAUNCH_NAMES = (
-    "help", "version", "redis_url", "redis_password_file", "insecure", "workers", "queue", "run", "run_dir", "resume", "standby", "seeds", "warm_start", "listen", "config", "noise_dir", "quiet", "json",
+    "help", "version", "redis_url", "redis_password_file", "insecure", "workers", "queue", "run", "run_dir", "resume", "standby", "seeds", "warm_start", "listen", "config", "recipe", "noise_dir", "quiet", "json",
     "stop", "pause", "continue", "attach", "set", "at", "purge", "yes", "replay",
 )  # fmt: skip
 
@@ -114,6 +117,7 @@ def _add_launch_options(group: argparse._ArgumentGroup) -> None:
     add("--warm-start", metavar="PATH", help="begin with the policy of a checkpoint or run folder, also one of a smaller network or of fewer observations")
     add("--listen", metavar="HOST:PORT", nargs="?", const="", help="let other hosts reach the private server, by a password that it makes [default: this user on this host alone; without a value: all addresses, a free port]")
     add("--config", metavar="FILE", help="TOML file of settings by the names of these options, from task to machinery; a flag wins over it")
+    add("--recipe", metavar="NAME", help=f"published settings by name, over which flags and the --config file win: {', '.join(recipe_names())}")
     add("--noise-dir", metavar="PATH", help="folder of the noise table that all processes of this host share [default: ES_QUEUE_NOISE_DIR, then the user's cache]")
     add("--quiet", action="store_true", help="print warnings, errors and the summary alone")
     add("--json", action="store_true", help="print progress as JSON, a line a generation")
@@ -146,9 +150,9 @@ def _add_option(group: argparse._ArgumentGroup, one: Field[Any]) -> None:
 
 def _explained(one: Field[Any]) -> str:
     """Effect, allowed values, unit and default of an option."""
-    choices = one.metadata["choices"]
+    choices = (*one.metadata["choices"], *(("module:Class",) if one.metadata["own"] else ()))
     listed = f"one of {', '.join(choices)}" if choices else ""
-    default = "required" if one.name == "env" else f"default: {_default_shown(one.default)}"
+    default = "required, unless there is an objective" if one.name == "env" else f"default: {_default_shown(one.default)}"
     return f"{one.metadata['text']} [{'; '.join(filter(None, (listed, one.metadata['unit'], default)))}]"
 
 

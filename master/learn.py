@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,17 +19,30 @@ from es_queue.normalization import Moments, RunningMoments
 from es_queue.protocol import messages
 from es_queue.protocol.messages import SlotResult
 from es_queue.spaces import EnvironmentSpec
-from es_queue.strategies.base import Batch, NoiseRows, Strategy
+from es_queue.strategies.base import Batch, NoiseRows, Part, Strategy
 from master.collect import Ledger
-from master.state import CLOSING, TRAINING, Best, RunState
+from master.state import CLOSING, TRAINING, Best, Floats, OpenPublication, RunState
 
 Record = dict[str, float | int | str | None]
 Slots = Sequence[SlotResult | None]
 
 
 @dataclass(frozen=True)
+class Used:
+    """Slots of one publication in an asynchronous batch, ascending; spread: what learning must know of its perturbations."""
+
+    publication: str
+    slots: NDArray[np.int64]
+    spread: Floats
+
+
+@dataclass(frozen=True)
 class Closed:
-    """A closed generation: the counted training slots, the surplus ones, and its evaluations."""
+    """A closed generation: the counted training slots, the surplus ones, those evaluated again, and its evaluations.
+
+    In the asynchronous schedule ``counted`` is the batch; used: whose slots it has, in their order; open: the
+    publications that stay open after it.
+    """
 
     counted: Slots
     surplus: Slots
@@ -36,6 +50,9 @@ class Closed:
     confirmation: Figures | None
     eval_steps: int
     centre: SlotResult | None
+    again: Slots = ()
+    used: Sequence[Used] = ()
+    open: tuple[OpenPublication, ...] = ()
 
     @property
     def results(self) -> list[SlotResult]:
@@ -68,7 +85,7 @@ def closed(ledger: Ledger, least: int, min_steps: int) -> Closed:
     centre = ledger.ordered(messages.CENTRE)
     return Closed(
         slots[:count], slots[count:], figures_of(returns_of(evaluation)), figures_of(returns_of(confirmation)),
-        steps_of(evaluation) + steps_of(confirmation), centre[0] if centre else None,
+        steps_of(evaluation) + steps_of(confirmation), centre[0] if centre else None, ledger.ordered(messages.ELITE),
     )  # fmt: skip
 
 
@@ -81,13 +98,20 @@ class Learner:
 
     def learn(self, state: RunState, done: Closed) -> tuple[RunState, dict[str, float]]:
         """The next generation's state, and the strategy's figures."""
-        batch = Batch(self.noise, self._indices(done.counted), self.fitness(done.counted))
+        batch = Batch(self.noise, self._indices(done.counted), self.fitness(done.counted), self.again(done.again), parts_of(done.used))
         after, figures = self.strategy.learn(state.strategy, batch)
         limit = self._limit.next(state.step_limit, self._lengths(done.results, state.step_limit), self.spec.step_limit)
         following = replace(
-            state, generation=state.generation + 1, strategy=after, moments=self._merged(state, done), step_limit=limit
+            state, generation=state.generation + 1, strategy=after, moments=self._merged(state, done), step_limit=limit, open=done.open
         )
         return following, figures
+
+    def candidates(self, state: RunState, counted: Slots) -> list[int]:
+        """Slots that are to be evaluated again before anything is learnt."""
+        if not self.strategy.reevaluates or all(one is None for one in counted):
+            return []
+        slots: list[int] = self.strategy.candidates(state.strategy, Batch(self.noise, self._indices(counted), self.fitness(counted))).tolist()
+        return slots
 
     def _indices(self, counted: Slots) -> NDArray[np.int64]:
         """Slots that failed everywhere have no say in the gradient, so any index does for them."""
@@ -97,6 +121,10 @@ class Learner:
         """float64 [S, per_slot] in slot order; NaN where a slot failed everywhere."""
         nothing = (float("nan"),) * self.strategy.per_slot
         return np.array([nothing if one is None else one.fitness for one in counted], dtype=np.float64)
+
+    def again(self, slots: Slots) -> NDArray[np.float64]:
+        """float64 [k]: the fitness of those evaluated again; NaN where one failed everywhere."""
+        return np.array([float("nan") if one is None else one.fitness[0] for one in slots], dtype=np.float64)
 
     def _lengths(self, results: list[SlotResult], limit: int) -> Iterator[int]:
         """Episode lengths, with the sum and the number at the limit exact when an individual plays several."""
@@ -141,6 +169,12 @@ class Learner:
         statistics = state.statistics(self.config.obs_clip)
         centre = self.strategy.centre(self.strategy.published(state.strategy)).copy()
         return Best(centre, statistics.mean, statistics.std, state.generation, eval_mean, confirmed)
+
+
+def parts_of(used: Sequence[Used]) -> list[Part]:
+    """The rows of each publication in a batch of several."""
+    ends = accumulate(len(one.slots) for one in used)
+    return [Part(stop, one.spread) for stop, one in zip(ends, used, strict=True)]
 
 
 def split_lengths(steps: int, reached: int, episodes: int, limit: int) -> list[int]:

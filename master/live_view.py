@@ -96,7 +96,7 @@ class LiveView(LivePanel):
         for label, text in self._rows():
             if text:
                 grid.add_row(Text(label), Text(text))
-        title = Text(f"{self._run} · {printable(self._config.env, 60)} · {self._config.strategy}, {self._config.policy}")
+        title = Text(f"{self._run} · {printable(self._config.task, 60)} · {self._config.strategy}, {self._config.policy_name}")
         return Panel(grid, title=title, title_align="left", width=WIDEST, border_style="dim")
 
     def _rows(self) -> list[tuple[str, str]]:

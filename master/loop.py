@@ -33,6 +33,7 @@ from master.learn import (
     episodes_record,
     evaluation_record,
     returns_of,
+    shortest_prefix,
     steps_of,
     training_record,
 )
@@ -101,7 +102,7 @@ class Loop:
         while state.stage != FINAL:
             ledger = self._open(state, adopted)
             adopted = None
-            self._collect(ledger)
+            self._collect(state, ledger)
             state = self._close(state, ledger)
         return self._finale(state)
 
@@ -115,7 +116,7 @@ class Loop:
         vector = self._learner.strategy.published(state.strategy)
         statistics = state.statistics(self._config.obs_clip)
         wanted = self._wanted(state)
-        digest = digest_of(vector)
+        digest = digest_of(self._learner.strategy.digested(vector))
         ledger = self._publish(state, vector, digest, statistics.mean, statistics.std, wanted, adopted)
         self._record = {
             "generation": state.generation, "publication": ledger.publication, "digest": digest,
@@ -136,15 +137,16 @@ class Loop:
         self, state: RunState, own: Floats, digest: str, mean: Floats, std: Floats, wanted: dict[str, int], adopted: str | None = None,
         chosen: Floats | None = None,
     ) -> Ledger:  # fmt: skip
-        """``own``: what the state's strategy publishes, with its digest; ``chosen`` goes out in its place."""
+        """``own``: what the state's strategy publishes, with the run's digest; ``chosen`` goes out in its place."""
         # The final episodes are published after the closing generation, so under the next number.
         publication = adopted or f"{state.generation + (state.stage == FINAL)}.{self._token}"
         data = (own if chosen is None else chosen).astype("<f4").tobytes()
+        whole = chosen is None and self._learner.strategy.digested(own) is own
         task = Task(
-            publication, self._learner.strategy.sigma(state.strategy), state.step_limit, len(own), digest if chosen is None else bytes_digest(data),
+            publication, self._learner.strategy.sigma(state.strategy), state.step_limit, len(own), digest if whole else bytes_digest(data),
             mean.astype("<f4").tobytes(), std.astype("<f4").tobytes(), self._noise, self._collector.poll(),
         )  # fmt: skip
-        ledger = Ledger(publication, self._expectations(state, wanted), wanted)
+        ledger = self._ledger(state, publication, wanted)
         saved = self._encoded(state)
         often = len(saved) <= REDIS_CHECKPOINT_BYTES or state.generation % REDIS_CHECKPOINT_EVERY == 0
         what = Publish(publication, task.encode(), (), self._config.to_json(), self._progress(state, digest), self._history(), saved if often else None)
@@ -154,9 +156,13 @@ class Loop:
         self._save(state, saved)
         return ledger
 
+    def _ledger(self, state: RunState, publication: str, wanted: dict[str, int]) -> Ledger:
+        return Ledger(publication, self._expectations(state, wanted), wanted)
+
     def _expectations(self, state: RunState, wanted: dict[str, int]) -> Expectations:
         strategy = self._learner.strategy
         kinds = {*wanted} | ({messages.CONFIRM} if messages.EVAL in wanted and self._learner.target is not None else set())
+        kinds |= {messages.ELITE} if strategy.reevaluates and messages.TRAIN in wanted else set()
         most = {kind: count for kind, count in self._most.items() if kind in kinds}
         size = strategy.size
         spec = self._learner.spec
@@ -189,17 +195,17 @@ class Loop:
 
     # --- collect
 
-    def _collect(self, ledger: Ledger) -> None:
+    def _collect(self, state: RunState, ledger: Ledger) -> None:
         """Until every wanted slot is answered and nothing more is asked for."""
         began = time.monotonic()
         self._collector.collect(ledger)
-        while self._more(ledger):
+        while self._more(state, ledger):
             self._collector.extend(ledger)
             self._collector.collect(ledger)
         self._paused = self._collector.paused_since()
         self._record["seconds_wait"] = time.monotonic() - began - self._paused
 
-    def _more(self, ledger: Ledger) -> bool:
+    def _more(self, state: RunState, ledger: Ledger) -> bool:
         """More slots of the same publication, as a pure function of its answers."""
         slots = ledger.ordered(messages.TRAIN)
         steps = steps_of(slots)
@@ -207,6 +213,9 @@ class Loop:
             mean = max(1.0, steps / len(slots))
             missing = int(np.ceil((self._config.min_steps - steps) / mean))
             ledger.want(messages.TRAIN, min(self._most[messages.TRAIN], len(slots) + max(1, missing)))
+            return True
+        least = self._config.population // self._learner.strategy.per_slot
+        if ledger.choose(messages.ELITE, self._learner.candidates(state, slots[: shortest_prefix(slots, least, self._config.min_steps)])):
             return True
         evaluation = figures_of(returns_of(ledger.ordered(messages.EVAL)))
         if self._learner.passes(evaluation) and messages.CONFIRM not in ledger.wanted:
@@ -219,8 +228,7 @@ class Loop:
     def _close(self, state: RunState, ledger: Ledger) -> RunState:
         """Learn from a complete ledger; decide what comes next."""
         began = time.monotonic()
-        least = self._config.population // self._learner.strategy.per_slot
-        done = closed(ledger, least, self._config.min_steps)
+        done = self._closed(state, ledger)
         judged = self._learner.judged(state, done)
         if self._config.rollback:
             judged = kept_anchor(state, judged, done.evaluation)
@@ -245,6 +253,10 @@ class Loop:
         refuse_hopeless(after, self._config)
         return self._staged(after, confirmed)
 
+    def _closed(self, state: RunState, ledger: Ledger) -> Closed:
+        """What was answered, in the order in which it is learnt."""
+        return closed(ledger, self._config.population // self._learner.strategy.per_slot, self._config.min_steps)
+
     def _next(self, state: RunState, judged: RunState, done: Closed) -> tuple[RunState, dict[str, float]]:
         """The next generation's search: what was learnt or what is gone back to, under the settings of that generation."""
         if fallen(judged, done.evaluation):
@@ -265,8 +277,10 @@ class Loop:
         if self._log is None:
             return
         changes, anchored = after.changes[len(state.changes) :], after.anchor is not state.anchor
-        fitness = self._learner.fitness(done.counted)
-        self._log.append(Step(state.generation, str(self._record["digest"]), fitness, after.moments, after.step_limit, back, anchored, changes))
+        fitness, again = self._learner.fitness(done.counted), self._learner.again(done.again)
+        used = tuple((one.publication, one.slots) for one in done.used)
+        step = Step(state.generation, str(self._record["digest"]), fitness, after.moments, after.step_limit, back, anchored, changes, again, str(self._record["publication"]), used)
+        self._log.append(step)
         if self._log.full:
             self._log.renew(after, self._encoded(after))
         if self._log.trouble:
@@ -293,7 +307,7 @@ class Loop:
         episodes = sum(len(result.fitness) for result in done.results) * self._config.episodes
         centre = sum(done.centre.steps) if done.centre else 0
         counters = state.counted(
-            episodes=episodes, env_steps=steps_of(done.counted), eval_steps=done.eval_steps + centre,
+            episodes=episodes, env_steps=steps_of(done.counted) + steps_of(done.again), eval_steps=done.eval_steps + centre,
             surplus_steps=steps_of(done.surplus), lost_steps=ledger.lost_steps, seconds=self._elapsed(),
             duplicate=ledger.refused["duplicate"] + ledger.refused["conflict"], refused=ledger.refused.total() - ledger.refused["audit"],
             reissued=ledger.reissued, recovered=ledger.recovered, late=self._collector.late_since(),
@@ -329,7 +343,7 @@ class Loop:
         """The chosen parameters play the final episodes; whatever comes out is the result."""
         best = state.best or self._learner.chosen(state, float("nan"))
         vector = self._learner.strategy.published(state.strategy)
-        digest = digest_of(vector)
+        digest = digest_of(self._learner.strategy.digested(vector))
         chosen = np.zeros_like(vector)
         chosen[: len(best.parameters)] = best.parameters
         ledger = self._publish(state, vector, digest, best.mean, best.std, {messages.FINAL: self._config.final_episodes}, chosen=chosen)
@@ -347,7 +361,7 @@ class Loop:
         renamed = {f"reward_{name}": shown[f"return_{name}"] for name in ("mean", "max") if f"return_{name}" in shown}
         changes = told(one for one in state.changes if one.generation <= state.generation)
         shown.pop("changed", None)
-        about = {"changed": changes.rpartition("; ")[2], "origin": state.origin, **self._collector.requests.progress(), "stage": state.stage, "env": self._config.env, "strategy": self._config.strategy, "noise": self._noise}
+        about = {"changed": changes.rpartition("; ")[2], "origin": state.origin, **self._collector.requests.progress(), "stage": state.stage, "env": self._config.task, "strategy": self._config.strategy, "schedule": self._config.schedule, "noise": self._noise}
         last = {"eval_mean": state.last_evaluation} if state.last_evaluation is not None else {}
         return texts({**shown, **renamed, **about, **last, "digest": digest, "generation": state.generation, "updated": f"{time.time():.3f}"})
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from es_queue.config import RunConfig, default_of, option_fields
 from es_queue.errors import UsageError
-from es_queue.recipes import recipe_for
+from es_queue.recipes import named_recipe, recipe_for
 from es_queue.settings import from_values, unknown_option
 from es_queue.validation import checked_value, number_or_text
 from master.asks import Ask, asked, checked_run
@@ -62,7 +62,7 @@ LAUNCHED = tuple(one.name for one in fields(Launch) if one.name not in ("ask", "
 
 
 def parse(argv: list[str] | None) -> tuple[dict[str, Any], Launch]:
-    """The settings that were given, by flag or else by --config, each checked; and the launch.
+    """The settings that were given, by flag, else by --config, else by --recipe, each checked; and the launch.
 
     ``argv`` is the command line without the program's name, None for this process's own. Raises UsageError
     for all that cannot be; --help and --version print and end the process.
@@ -70,10 +70,11 @@ def parse(argv: list[str] | None) -> tuple[dict[str, Any], Launch]:
     given, unknown = make_parser().parse_known_args(joined(argv))
     refuse_unknown(unknown)
     named = vars(given)
-    path = named.pop("config", None)
+    path, recipe = named.pop("config", None), named.pop("recipe", None)
     ask = asked(named)
     launch = replace(_launch({name: named.pop(name) for name in (*LAUNCHED, "redis_password_file") if name in named}), ask=ask)
-    values = {} if path is None else read_settings(Path(path))
+    values = {} if recipe is None else named_recipe(recipe)
+    values |= {} if path is None else read_settings(Path(path))
     for name, value in named.items():
         values[name] = _checked_flag(option_fields()[name], value)
     if launch.resume is not None:

@@ -40,7 +40,7 @@ class Place:
 
 def new_place(config: RunConfig, launch: Launch) -> Place:
     """The id and folder of a new run. Raises UsageError for a folder that holds a run already."""
-    run = launch.run or derived_run_id(config.env)
+    run = launch.run or derived_run_id(config.task)
     place = Place(keys.checked_run_id(run), launch.run_dir or Path("runs") / run)
     if place.config_file.exists():
         raise UsageError(f"run-dir {place.run_dir} holds a run already; go on with it by --resume {run}, or give another --run")

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from es_queue.config import RunConfig
 from es_queue.errors import EXIT_DONE, RunFolderError
@@ -21,9 +22,10 @@ from es_queue.strategies.base import Batch, NoiseRows, Strategy
 from master import checkpoint
 from master.checkpoint import Checkpoints
 from master.course import strategy_of
+from master.learn import Used, parts_of
 from master.loop import digest_of
 from master.replay_log import FOLDER, Step, files, frames
-from master.state import Anchor, RunState
+from master.state import Anchor, Floats, OpenPublication, RunState
 
 
 def replay(run: str, run_dir: Path, noise_dir: Path | None, say: Callable[[str], None] = print) -> int:
@@ -84,19 +86,44 @@ def following(config: RunConfig, state: RunState, step: Step, noise: NoiseRows) 
         strategy = strategy_of(config, (*state.changes, *step.changes), step.back, size_of(state))
         after = state.anchor.strategy
     else:
-        after, _ = strategy.learn(state.strategy, batch_of(config, strategy, step, noise))
+        after, _ = strategy.learn(state.strategy, batch_of(config, strategy, step, noise, spreads_of(state, strategy, step)))
     changes = (*state.changes, *step.changes)
     fresh = strategy_of(config, changes, state.generation + 1, size_of(state))
     return replace(
-        state, generation=state.generation + 1, strategy=fresh.taken_over(after, strategy), moments=step.moments, step_limit=step.step_limit, changes=changes
+        state, generation=state.generation + 1, strategy=fresh.taken_over(after, strategy), moments=step.moments, step_limit=step.step_limit, changes=changes, open=still_open(config, state, strategy, step)
     )  # fmt: skip
 
 
-def batch_of(config: RunConfig, strategy: Strategy, step: Step, noise: NoiseRows) -> Batch:
-    """What the strategy learnt from: the plan's noise indices, the logged fitness."""
-    slots = plan_for(config, step.generation, strategy.size, strategy.per_slot).slots(0, len(step.fitness))
+def batch_of(config: RunConfig, strategy: Strategy, step: Step, noise: NoiseRows, spreads: dict[str, Floats]) -> Batch:
+    """What the strategy learnt from: the plans' noise indices, the logged fitness."""
+    used = step.used or ((f"{step.generation}.", np.arange(len(step.fitness))),)
+    indices = np.concatenate([indices_of(config, strategy, name, slots) for name, slots in used])
     failed = np.isnan(step.fitness).all(axis=1)
-    return Batch(noise, np.where(failed, 0, slots.noise_indices), step.fitness)
+    parts = parts_of([Used(name, slots, spreads[name]) for name, slots in step.used])
+    return Batch(noise, np.where(failed, 0, indices), step.fitness, step.again, parts)
+
+
+def indices_of(config: RunConfig, strategy: Strategy, publication: str, slots: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The noise indices of slots of a publication."""
+    generation = int(publication.partition(".")[0])
+    return plan_for(config, generation, strategy.size, strategy.per_slot).slots(0, int(slots.max(initial=-1)) + 1).noise_indices[slots]
+
+
+def spreads_of(state: RunState, strategy: Strategy, step: Step) -> dict[str, Floats]:
+    """What learning must know of the perturbations of each publication that can be in the batch. Raises RunFolderError for one that is not known."""
+    known = {**{one.publication: one.spread for one in state.open}, step.publication: strategy.spread(state.strategy)}
+    missing = [name for name, _ in step.used if name not in known]
+    if missing:
+        raise RunFolderError(f"generation {step.generation} of the replay log learnt from publication {missing[0][:60]}, which the log does not know")
+    return known
+
+
+def still_open(config: RunConfig, state: RunState, strategy: Strategy, step: Step) -> tuple[OpenPublication, ...]:
+    """The publications that later batches can have slots of."""
+    if not step.used:
+        return ()
+    own = OpenPublication(step.publication, state.step_limit, strategy.spread(state.strategy), np.empty((0, 2), np.int64))
+    return tuple(one for one in (*state.open, own) if step.generation + 1 - one.generation <= config.max_lag)
 
 
 def size_of(state: RunState) -> int:
@@ -105,7 +132,8 @@ def size_of(state: RunState) -> int:
 
 def digest(config: RunConfig, state: RunState) -> str:
     """The digest of what the state publishes."""
-    return digest_of(strategy_of(config, state.changes, state.generation, size_of(state)).published(state.strategy))
+    strategy = strategy_of(config, state.changes, state.generation, size_of(state))
+    return digest_of(strategy.digested(strategy.published(state.strategy)))
 
 
 def compare(path: Path, state: RunState, logged: str, generation: int, config: RunConfig) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -37,6 +37,8 @@ class Step:
 
     fitness: float64 [S, per_slot], NaN where a slot failed everywhere; back: the generation that a rollback returned to;
     anchored: whether its search was kept to return to; changes: what people changed, for generations to come
+    again: float64 [k], fitness of those that were evaluated again
+    publication, used: in the asynchronous schedule, what was published, and (publication, slots) of the rows of fitness
     """
 
     generation: int
@@ -47,11 +49,17 @@ class Step:
     back: int | None
     anchored: bool
     changes: tuple[Change, ...]
+    again: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    publication: str = ""
+    used: tuple[tuple[str, NDArray[np.int64]], ...] = ()
 
     def payload(self) -> bytes:
         fields: dict[str, Any] = {name: getattr(self, name) for name in ("generation", "digest", "step_limit", "back", "anchored")}
         fields |= {"fitness": self.fitness.astype("<f8").tobytes(), "individuals": self.fitness.shape[1], "count": self.moments.count}
+        fields["again"] = self.again.astype("<f8").tobytes()
         fields |= {name: getattr(self.moments, name).astype("<f8").tobytes() for name in ("mean", "m2")}
+        if self.used:
+            fields |= {"publication": self.publication, "used": [(name, slots.astype("<i8").tobytes()) for name, slots in self.used]}
         packed: bytes = msgpack.packb({**fields, "changes": [asdict(one) for one in self.changes]})
         return packed
 
@@ -61,9 +69,11 @@ class Step:
         try:
             fields = msgpack.unpackb(payload, strict_map_key=True)
             fitness = np.frombuffer(fields.pop("fitness"), "<f8").reshape(-1, fields.pop("individuals"))
+            again = np.frombuffer(fields.pop("again", b""), "<f8")  # version 0.1.0 evaluated nobody again
             mean, m2 = (np.frombuffer(fields.pop(name), "<f8") for name in ("mean", "m2"))
             changes = tuple(Change(**one) for one in fields.pop("changes"))
-            return cls(fitness=fitness, moments=RunningMoments(fields.pop("count"), mean, m2), changes=changes, **fields)
+            fields["used"] = tuple((name, np.frombuffer(slots, "<i8")) for name, slots in fields.pop("used", ()))
+            return cls(fitness=fitness, moments=RunningMoments(fields.pop("count"), mean, m2), changes=changes, again=again, **fields)
         except (ValueError, TypeError, KeyError, AttributeError, msgpack.exceptions.UnpackException) as error:
             raise RunFolderError(f"a generation of the replay log cannot be read: {type(error).__name__}") from None
 

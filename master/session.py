@@ -18,6 +18,7 @@ from es_queue.protocol.channel import FAILED, STOPPED
 from es_queue.protocol.clocks import Clocks
 from es_queue.protocol.connection import ANY_ERROR, client_from_url, refusal, refuse_unfit, safe_name
 from es_queue.protocol.redis_channel import RedisMasterChannel
+from es_queue.validation import refuse_combinations
 from master import checkpoint
 from master.budget import reopened
 from master.checkpoint import Checkpoints, write_atomically
@@ -139,6 +140,7 @@ class Session:
             refuse_live(channel, self.clocks, wait=True, note=said.append)
         config, state = newest(place, disk, stored)
         self._modules = named_modules(config)
+        refuse_combinations(replace(config, **changes))
         setup = prepare(replace(config, **changes), self.launch.noise_dir)
         holder = holder_name()
         if self.launch.standby:

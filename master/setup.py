@@ -8,18 +8,19 @@ from pathlib import Path
 
 import numpy as np
 
-from es_queue.config import RunConfig
+from es_queue.config import AUTO, RunConfig
 from es_queue.environments import EnvironmentRequest, describe
+from es_queue.environments.objective import first_vector
 from es_queue.episode_rules import parse_patience, parse_stall, parse_step_limit
 from es_queue.errors import UsageError
 from es_queue.noise import NoiseTable, default_size
 from es_queue.normalization import RunningMoments
-from es_queue.plan import first_parameters_seed, most_slots
+from es_queue.plan import first_parameters_seed, most_slots, seeds_shared
 from es_queue.policies import Policy, make_policy
 from es_queue.policies.actions import ActionMap
 from es_queue.protocol.messages import TRAIN
 from es_queue.spaces import EnvironmentSpec
-from es_queue.strategies import make_strategy
+from es_queue.strategies import make_strategy, strategy_class
 from es_queue.strategies.base import Strategy
 from master.budget import target_of
 from master.learn import Learner
@@ -38,7 +39,9 @@ class Setup:
     learner: Learner
 
     def first_parameters(self) -> Floats:
-        """float32 [size]: what the seed and --init give."""
+        """float32 [size]: what the seed and --init give, and for an objective its own first vector."""
+        if self.config.objective and self.config.init == AUTO:
+            return first_vector(EnvironmentRequest.of(self.config))
         return np.asarray(self.policy.initial(first_parameters_seed(self.config.seed), self.config.init), np.float32)
 
     def start(self, parameters: Floats | None = None, moments: RunningMoments | None = None, origin: str = "") -> RunState:
@@ -54,7 +57,7 @@ def prepare(config: RunConfig, noise_folder: Path | None = None, table: NoiseTab
 
     Raises EnvironmentFailure, UsageError or RunFolderError in one sentence.
     """
-    spec = describe(EnvironmentRequest(config.env, config.env_arg, config.wrapper, config.backend))
+    spec = describe(EnvironmentRequest.of(config))
     policy = make_policy(config, spec.observation_size, spec.action)
     refuse_unfit(config, spec)
     config = resolved(config, spec, policy)
@@ -70,7 +73,10 @@ def resolved(config: RunConfig, spec: EnvironmentSpec, policy: Policy) -> RunCon
     size = config.noise_size or default_size(policy.size)
     if size < 2 * policy.size:
         raise UsageError(f"noise_size is {size}, but a policy of {policy.size} parameters needs at least {2 * policy.size}")
-    config = replace(config, seed=seed, backend=spec.backend, noise_size=size)
+    shared = seeds_shared(config, strategy_class(config).per_slot)
+    config = replace(config, seed=seed, backend=spec.backend, noise_size=size, env_seeds=shared)
+    if config.objective:  # there is nothing to observe
+        config = replace(config, obs_norm=False)
     slots = most_slots(config, 1)[TRAIN]
     if size - policy.size + 1 < slots:
         raise UsageError(f"noise_size is {size}, but {slots} slots need as many different places for {policy.size} parameters: use {slots + policy.size} or more")
@@ -82,12 +88,12 @@ def refuse_unfit(config: RunConfig, spec: EnvironmentSpec) -> None:
     ActionMap(spec.action, config.action_bound)
     stall = parse_stall(config.stall)
     if stall is not None and stall.index >= spec.observation_size:
-        raise UsageError(f"stall is {config.stall}, but {config.env} has observations 0 to {spec.observation_size - 1}")
+        raise UsageError(f"stall is {config.stall}, but {config.task} has observations 0 to {spec.observation_size - 1}")
     never_positive = spec.highest_reward is not None and spec.highest_reward - config.reward_shift <= 0
     if parse_patience(config.patience) is not None and never_positive:
         raise UsageError(
-            f"patience is {config.patience}, but rewards of {config.env} are never positive, so every episode would end "
+            f"patience is {config.patience}, but rewards of {config.task} are never positive, so every episode would end "
             "there: drop --patience or use --reward-shift"
         )
     if config.action_noise > 0 and spec.action.kind != "box":
-        raise UsageError(f"action_noise is {config.action_noise:g}, but {config.env} has no continuous actions: leave it 0")
+        raise UsageError(f"action_noise is {config.action_noise:g}, but {config.task} has no continuous actions: leave it 0")

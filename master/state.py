@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.errors import RunFolderError
+from es_queue.errors import DecodeError, RunFolderError
 from es_queue.normalization import FrozenStatistics, RunningMoments
+from es_queue.protocol.messages import publication_generation
 from es_queue.strategies.base import State
 
 Arrays = dict[str, NDArray[Any]]
@@ -62,6 +63,34 @@ class Anchor:
 
 
 @dataclass(frozen=True)
+class OpenPublication:
+    """A replaced publication whose answers count still (--schedule async).
+
+    step_limit: of its training episodes; spread: what learning must know of its perturbations
+    counted: int64 [R, 2], ranges (start, stop) of the training slots that have been learnt from
+    """
+
+    publication: str
+    step_limit: int
+    spread: Floats
+    counted: NDArray[np.int64]
+
+    @property
+    def generation(self) -> int:
+        return publication_generation(self.publication)
+
+    def to_arrays(self) -> Arrays:
+        return {f"open.{self.publication}.{name}": getattr(self, name) for name in ("spread", "counted")}
+
+    @classmethod
+    def read(cls, arrays: Mapping[str, NDArray[Any]], publication: str, step_limit: int) -> OpenPublication:
+        spread, counted = (arrays[f"open.{publication}.{name}"] for name in ("spread", "counted"))
+        if counted.ndim != 2 or counted.shape[1] != 2:
+            raise ValueError("counted slots are no ranges")
+        return cls(publication, int(step_limit), spread.astype(np.float32), counted.astype(np.int64))
+
+
+@dataclass(frozen=True)
 class Change:
     """Settings that a person changed while the run was under way, from ``generation`` on.
 
@@ -105,6 +134,7 @@ class RunState:
     origin: what a warm start began with, in words; empty without one
     recoveries: count, seconds and worst by cause, see ``master.recoveries``
     noise: digest of the noise table with which it goes on; empty in a checkpoint that is older than that
+    open: older publications, oldest first; none but in the asynchronous schedule
     """
 
     generation: int
@@ -125,6 +155,7 @@ class RunState:
     origin: str = ""
     recoveries: dict[str, list[float]] = field(default_factory=dict)
     noise: str = ""
+    open: tuple[OpenPublication, ...] = ()
 
     def statistics(self, clip: float) -> FrozenStatistics:
         """What normalises this generation's observations."""
@@ -139,6 +170,8 @@ class RunState:
         arrays.update(self.moments.to_arrays())
         if self.best is not None:
             arrays.update({f"best.{name}": getattr(self.best, name) for name in ("parameters", "mean", "std")})
+        for one in self.open:
+            arrays |= one.to_arrays()
         return arrays if self.anchor is None else arrays | self.anchor.to_arrays()
 
     def to_dict(self) -> dict[str, Any]:
@@ -147,7 +180,8 @@ class RunState:
         names = ("generation", "step_limit", "stage", "reason", "confirm_mean", "last_evaluation", "reproducible", "epoch", "numerics", "origin", "recoveries", "noise")
         changes = [asdict(one) for one in self.changes]
         anchor = None if self.anchor is None else self.anchor.to_dict()
-        return {**{name: getattr(self, name) for name in names}, "best": best, "counters": asdict(self.counters), "changes": changes, "anchor": anchor}
+        older = {"open": [[one.publication, one.step_limit] for one in self.open]} if self.open else {}
+        return {**{name: getattr(self, name) for name in names}, "best": best, "counters": asdict(self.counters), "changes": changes, "anchor": anchor, **older}
 
     @classmethod
     def read(cls, arrays: Mapping[str, NDArray[Any]], values: Mapping[str, Any]) -> RunState:
@@ -163,6 +197,7 @@ class RunState:
             rest["changes"] = tuple(Change(**one) for one in values.get("changes", ()))  # what a run of version 0.1.0 had none of
             rest["anchor"] = None if values.get("anchor") is None else Anchor.read(arrays, values["anchor"])
             rest |= {"origin": values.get("origin", ""), "recoveries": values.get("recoveries", {}), "noise": values.get("noise", "")}
+            rest["open"] = tuple(OpenPublication.read(arrays, *one) for one in values.get("open", ()))
             return cls(int(values["generation"]), strategy, moments, int(values["step_limit"]), best=best, counters=counters, **rest)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, DecodeError) as error:
             raise RunFolderError(f"the checkpoint does not hold a run's state: {type(error).__name__} {error}") from None

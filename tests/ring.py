@@ -12,7 +12,7 @@ from es_queue.config import RunConfig
 from es_queue.noise import NoiseTable
 from es_queue.protocol.clocks import Clocks
 from es_queue.protocol.memory_channel import MemoryMasterChannel, MemoryServer, MemoryWorkerChannel
-from master.collector import Collector
+from master.async_loop import classes
 from master.course import Course
 from master.lease import take
 from master.loop import Loop, Outcome
@@ -82,8 +82,9 @@ def make_loop(setup: Setup, server: MemoryServer, sink: Sink, checkpoints: Any =
     token = take(channel, "test", QUICK, wait=True)
     interrupted = more.pop("interrupted", lambda: False)
     requests = Requests(channel, sink.note, Course(setup.learner).refusal)
-    collector = Collector(channel, token, "test", QUICK, setup.config.block, None, sink.live, sink.note, interrupted, requests)
-    return Loop(channel, setup.learner, token, setup.table.digest, collector, sink, checkpoints, **more)
+    collects, loops = classes(setup.config)
+    collector = collects(channel, token, "test", QUICK, setup.config.block, None, sink.live, sink.note, interrupted, requests)
+    return loops(channel, setup.learner, token, setup.table.digest, collector, sink, checkpoints, **more)
 
 
 def run_ring(config: RunConfig, count: int = 1, state: RunState | None = None, **more: Any) -> tuple[Outcome, Sink]:

@@ -20,7 +20,16 @@ from es_queue.episode_rules import EpisodeRules, evaluation_limit, evaluation_ru
 from es_queue.figures import sum_in_order
 from es_queue.noise import NoiseTable
 from es_queue.normalization import FrozenStatistics, Moments
-from es_queue.plan import CONFIRMATION, EVALUATION, FINAL, SlotPlan, evaluation_seeds, most_slots, plan_for
+from es_queue.plan import (
+    CONFIRMATION,
+    ELITE,
+    EVALUATION,
+    FINAL,
+    SlotPlan,
+    evaluation_seeds,
+    most_slots,
+    plan_for,
+)
 from es_queue.policies import Policy
 from es_queue.policies.actions import ActionMap
 from es_queue.protocol import messages
@@ -86,7 +95,8 @@ class Evaluator:
         self._planned: tuple[int, int, SlotPlan] | None = None
         self._actions = ActionMap(spec.action, config.action_bound)
         self._evaluation = evaluation_rules(evaluation_limit(config, spec))
-        self._most = {kind: most_slots(config, strategy.per_slot)[kind] for kind in (messages.TRAIN, messages.CENTRE)}
+        self._most = {kind: most_slots(config, strategy.per_slot)[kind] for kind in messages.TRAINED}
+        self._most[messages.ELITE] *= strategy.reevaluates
 
     def fits(self, task: Task) -> bool:
         """Whether the task's vectors have the lengths that this run's policy has."""
@@ -106,7 +116,8 @@ class Evaluator:
         A process that has grown too large answers the slots that it has played; the others are owed again.
         """
         began = time.monotonic()
-        roll = self._training if block.kind in (messages.TRAIN, messages.CENTRE) else self._evaluating
+        rolls = {messages.TRAIN: self._training, messages.CENTRE: self._training, messages.ELITE: self._again}
+        roll = rolls.get(block.kind, self._evaluating)
         results, failures = [], []
         with np.errstate(all="ignore"):
             for group in self._groups(roll(task, block)):
@@ -142,6 +153,15 @@ class Evaluator:
             count = max(stop, self.config.population // self._strategy.per_slot)
             self._planned = generation, count, plan.slots(0, count)
         return self._planned[2].part(start, stop)
+
+    def _again(self, task: Task, block: Block) -> list[Job]:
+        """Training slots on fresh seeds, the same for all of them, without action noise; the slot after the last is the centre."""
+        seeds = evaluation_seeds(self.config, ELITE, task.generation, self.config.elite_episodes).reshape(1, -1)
+        plan = self._slots(task.generation, 0, min(block.stop, self._strategy.standing))
+        indices = [*plan.noise_indices.tolist(), -1]
+        rules = training_rules(self.config, task.step_limit, self._strategy.fitness_by_sign)
+        statistics = self._statistics(task)
+        return [Job(slot, indices[slot], seeds, rules, statistics, False, None) for slot in range(block.start, block.stop)]
 
     def _evaluating(self, task: Task, block: Block) -> list[Job]:
         """The unperturbed policy, one episode a slot, under the environment's own rules."""

@@ -54,7 +54,7 @@ class Joined:
 
 
 def environment_request(config: RunConfig) -> EnvironmentRequest:
-    return EnvironmentRequest(config.env, config.env_arg, config.wrapper, config.backend)
+    return EnvironmentRequest.of(config)
 
 
 def join(config: RunConfig, watch: Watch, noise_folder: Path | None = None, table: NoiseTable | None = None) -> Joined:
@@ -75,7 +75,9 @@ def join(config: RunConfig, watch: Watch, noise_folder: Path | None = None, tabl
             world.close()
             world = open_world(single)
             if fingerprint(config, spec, policy, world, watch) != numerics:
-                raise Refusal(f"back ends: {spec.backend} and {single.backend} play different episodes of {config.env} here: compare this host's packages, or use --backend {single.backend}")
+                raise Refusal(f"back ends: {spec.backend} and {single.backend} play different episodes of {config.task} here: compare this host's packages, or use --backend {single.backend}")
+    except UsageError as error:  # what this host cannot have, as a strategy of the user's own
+        raise Refusal(str(error)) from None
     finally:
         watch.began = None
     table = table or NoiseTable.open(config.noise_size, noise_folder)
@@ -94,7 +96,7 @@ def fingerprint(config: RunConfig, spec: EnvironmentSpec, policy: Policy, world:
     traces = [episode_trace(config, spec, policy, world, parameters, seed, watch) for seed in CHECK_SEEDS]
     if traces[0] != traces[2] and not config.allow_nondeterministic:
         raise EnvironmentFailure(
-            f"{config.env} does not repeat itself: the same seed and actions gave another episode the second time; "
+            f"{config.task} does not repeat itself: the same seed and actions gave another episode the second time; "
             "seed all its randomness in reset, or use --allow-nondeterministic and lose reproducible results"
         )
     return bytes_digest(traces[0])

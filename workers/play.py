@@ -267,7 +267,7 @@ def outcome(checkpoint: Checkpoint, given: argparse.Namespace, episodes: list[Ep
     recorded = comparable(checkpoint, given, figures)
     return {
         "run": checkpoint.run, "checkpoint": str(checkpoint.path), "generation": checkpoint.generation,
-        "env": checkpoint.config.env, "policy": checkpoint.config.policy, "episodes": figures.count, "seed": given.seed,
+        "env": checkpoint.config.task, "policy": checkpoint.config.policy_name, "episodes": figures.count, "seed": given.seed,
         "eval_mean": figures.mean, "eval_std": figures.std, "eval_min": figures.least, "eval_max": figures.greatest,
         "length_mean": sum(one.steps for one in episodes) / len(episodes),
         "recorded": recorded, "equal": None if recorded is None else figures.mean == recorded,

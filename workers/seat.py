@@ -183,7 +183,7 @@ class Seat:
                     about["numerics"], about["backend"] = joined.numerics, joined.backend
                     channel.arrive(about, self.clocks.beat_ttl)
                     server = Server(channel, joined.evaluator, self.clocks, joined.noise_digest)
-                    self.say(f"joined as {channel.worker}: {config.env}, {config.strategy}, {joined.backend} back end")
+                    self.say(f"joined as {channel.worker}: {config.task}, {config.strategy}, {joined.backend} back end")
                     server.serve()
                 except (Refusal, EnvironmentFailure, RunFolderError) as error:
                     about["refuses"] = f"{type(error).__name__}: {error}"[:400]
@@ -208,7 +208,7 @@ class Seat:
         own = RedisWorkerChannel(client, self.run, channel.worker, self.rq_name, Again(60, leave_in_outage(watch, self._parent, self._guardian)))
 
         def report(reason: str, **more: object) -> None:
-            text = {"time": round(time.time(), 3), "worker": channel.worker, "environment": config.env, "reason": reason, **more}
+            text = {"time": round(time.time(), 3), "worker": channel.worker, "environment": config.task, "reason": reason, **more}
             with suppress(EsQueueError, Leaving):  # Redis may be away for long; the episode must end all the same
                 own.report(json.dumps(text))
 

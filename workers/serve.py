@@ -129,7 +129,7 @@ class Server:
         self._channel.report(
             json.dumps(
                 {
-                    "time": round(time.time(), 3), "worker": self._channel.worker, "environment": config.env, "seed": failure.seed,
+                    "time": round(time.time(), 3), "worker": self._channel.worker, "environment": config.task, "seed": failure.seed,
                     "slot": failure.slot, "generation": self.generation, "reason": failure.reason, "trace": failure.trace[-4000:],
                 }
             )

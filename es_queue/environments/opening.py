@@ -10,6 +10,7 @@ import gymnasium
 from es_queue.environments.catalogue import WALKER_V2, WALKER_V3, Entry, describe_error, find, missing_package
 from es_queue.environments.encoding import idle_action
 from es_queue.environments.envpool_worlds import EnvPoolWorlds, OneOfWorlds, installed, knows
+from es_queue.environments.objective import ObjectiveWorld, describe_objective
 from es_queue.environments.request import DrawnWorld, EnvironmentRequest, World, Worlds, held_at_once
 from es_queue.environments.stock import StockWorld
 from es_queue.environments.vectorised import ARGUMENTS, ENTRY_POINT, CartPoleWorlds
@@ -28,6 +29,8 @@ def describe(request: EnvironmentRequest) -> EnvironmentSpec:
     Raises EnvironmentFailure where it is unknown, cannot be made or raises, UsageError for a bad back end
     or wrapper.
     """
+    if request.parameters:
+        return describe_objective(request)
     entry = find(request)
     backend = choose(entry, request)
     if _walks(entry, request) and backend != "stock":
@@ -64,6 +67,10 @@ def open_world(request: EnvironmentRequest, render_mode: str) -> DrawnWorld: ...
 
 def open_world(request: EnvironmentRequest, render_mode: str | None = None) -> World:
     """The World of ``request``; with ``render_mode`` ("rgb_array" or "human") one that draws itself."""
+    if request.parameters:
+        if render_mode is not None:
+            raise UsageError(f"{request.id} is an objective, which draws nothing: leave the picture out")
+        return ObjectiveWorld(request)
     entry = find(request)
     backend = choose(entry, request)
     if render_mode is None:
@@ -80,6 +87,8 @@ def open_worlds(request: EnvironmentRequest) -> Worlds | None:
 
     A few episodes are played one by one all the same, where ``everywhere`` names a back end with equal bits.
     """
+    if request.parameters:
+        return None
     entry = find(request)
     backend = choose(entry, request)
     if played_by(backend) == "envpool":
@@ -89,6 +98,8 @@ def open_worlds(request: EnvironmentRequest) -> Worlds | None:
 
 def at_once(request: EnvironmentRequest, parameters: int = 1) -> tuple[int, int] | None:
     """How many episodes of policies of that size are best played at once, the fewest and the most; None where they are played one by one."""
+    if request.parameters:
+        return None
     entry = find(request)
     backend = choose(entry, request)
     kind: type[EnvPoolWorlds] | type[CartPoleWorlds] = EnvPoolWorlds if backend in ("envpool", "any") else CartPoleWorlds
@@ -102,6 +113,8 @@ def at_once(request: EnvironmentRequest, parameters: int = 1) -> tuple[int, int]
 
 def everywhere(request: EnvironmentRequest) -> EnvironmentRequest:
     """The same episodes, to the bit, from a back end that every installation has and that plays one by one, where there is one."""
+    if request.parameters:
+        return request
     entry = find(request)
     if request.backend in ("envpool", "any") and proven(entry, request):
         return replace(request, backend="lean")

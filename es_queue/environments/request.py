@@ -9,6 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from es_queue.config import RunConfig
+
 Floats = NDArray[np.float32]
 
 
@@ -19,6 +21,7 @@ class EnvironmentRequest:
     id:        a Gymnasium id; ``module:Id-v0`` imports the user's module first
     arguments: keyword arguments for ``gymnasium.make``
     wrappers:  ``module:Class`` each, applied in order as ``Class(env)``
+    parameters: of an objective, length of its vector; ``id`` is its ``module:function`` then. 0: an environment
     backend:   "auto" (EnvPool where it is installed and proven equal to lean, else lean where it exists, else stock),
                "lean" (a BipedalWalker of our own; CartPole vectorised, equal to stock), "envpool", "stock", or "any":
                lean or EnvPool, as each host has it, where both give the same bits
@@ -28,6 +31,12 @@ class EnvironmentRequest:
     arguments: tuple[tuple[str, Any], ...] = ()
     wrappers: tuple[str, ...] = ()
     backend: str = "auto"
+    parameters: int = 0
+
+    @classmethod
+    def of(cls, config: RunConfig) -> EnvironmentRequest:
+        """What a run asks for."""
+        return cls(config.task, config.env_arg, config.wrapper, config.backend, config.parameters)
 
 
 #: Of the parameters of episodes that are played at once: every step reads all of them, so they must stay in the cache.

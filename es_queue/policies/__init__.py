@@ -7,9 +7,10 @@ from es_queue.errors import UsageError
 from es_queue.policies.base import BoundPolicy, Policy
 from es_queue.policies.linear import LinearPolicy
 from es_queue.policies.mlp import MlpPolicy
+from es_queue.policies.vector import VectorPolicy
 from es_queue.spaces import ActionSpec
 
-__all__ = ["BoundPolicy", "LinearPolicy", "MlpPolicy", "Policy", "make_policy"]
+__all__ = ["BoundPolicy", "LinearPolicy", "MlpPolicy", "Policy", "VectorPolicy", "make_policy"]
 
 
 def make_policy(config: RunConfig, observation_size: int, action: ActionSpec) -> Policy:
@@ -21,6 +22,8 @@ def make_policy(config: RunConfig, observation_size: int, action: ActionSpec) ->
         raise UsageError(
             f"a policy needs an observation and an action, not {observation_size} → {action.outputs} numbers"
         )
+    if action.kind == "vector":
+        return VectorPolicy(action.outputs)
     if config.policy == "linear":
         return LinearPolicy(observation_size, action.outputs)
     if config.policy == "mlp":

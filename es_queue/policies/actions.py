@@ -78,6 +78,8 @@ def shaper(spec: ActionSpec, bound: str) -> Shape:
         return discrete(spec)
     if spec.kind == "multidiscrete":
         return multidiscrete(spec)
+    if spec.kind == "vector":
+        return lambda raw: raw
     if spec.kind == "multibinary":
         return lambda raw: (raw > 0).astype(np.int8)
     raise UsageError(f"there is no policy for an action space of kind {spec.kind!r}")

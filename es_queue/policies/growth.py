@@ -14,6 +14,7 @@ from es_queue.errors import UsageError
 from es_queue.policies.base import Floats, Policy
 from es_queue.policies.linear import LinearPolicy
 from es_queue.policies.mlp import MlpPolicy
+from es_queue.policies.vector import VectorPolicy
 
 Part = tuple[Floats, Floats]  # weights float32[rows, columns], bias float32[columns] or float32[0]
 
@@ -38,7 +39,7 @@ def grown(small: Policy, parameters: Floats, large: Policy, first: Floats) -> Fl
 
 def parts(policy: Policy, vector: Floats) -> list[Part]:
     """Weights and bias of each layer, as views of the flat vector."""
-    if isinstance(policy, LinearPolicy):
+    if isinstance(policy, LinearPolicy | VectorPolicy):
         return [(vector.reshape(policy.observation_size, policy.outputs), np.zeros(0, np.float32))]
     if isinstance(policy, MlpPolicy):
         return [(weights[0], bias[0]) for weights, bias in policy.layers(vector[None])]
@@ -71,4 +72,4 @@ def shown(numbers: Sequence[int]) -> str:
 
 
 def name_of(policy: Policy) -> str:
-    return "linear" if isinstance(policy, LinearPolicy) else "mlp"
+    return {LinearPolicy: "linear", VectorPolicy: "vector"}.get(type(policy), "mlp")

@@ -22,7 +22,10 @@ QUARANTINED_AT_MOST = 100
 
 @dataclass(frozen=True)
 class Publish:
-    """Everything that becomes true at once when a publication opens."""
+    """Everything that becomes true at once when a publication opens.
+
+    keep: older publications whose streams and parameters stay; all others close
+    """
 
     publication: str
     task: bytes
@@ -31,6 +34,7 @@ class Publish:
     progress: Mapping[str, str]
     history: Mapping[str, str] | None = None
     checkpoint: bytes | None = None
+    keep: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -150,7 +154,7 @@ class MasterChannel(ABC):
 
     @abstractmethod
     def publish(self, token: str, what: Publish) -> Opened:
-        """Open a publication and close the stored one (rule 4). Nothing happens when it is stored already."""
+        """Open a publication and close the stored one and older ones, but those to keep (rule 4). Nothing happens when it is stored already."""
 
     @abstractmethod
     def extend(self, token: str, publication: str, blocks: Iterable[Block]) -> bool:
@@ -166,11 +170,15 @@ class MasterChannel(ABC):
 
     @abstractmethod
     def finish(self, token: str, progress: Mapping[str, str], seconds: int, checkpoint: bytes | None) -> None:
-        """Close the open publication, write the last state, let all keys expire after ``seconds``."""
+        """Close the open publications, write the last state, let all keys expire after ``seconds``."""
 
-    @abstractmethod
     def collect(self, publication: str, cursor: str, count: int, wait: float) -> list[Entry]:
         """Entries after the cursor ("0" from the start), at most ``count``; waits up to ``wait`` seconds for one."""
+        return self.collect_each({publication: cursor}, count, wait).get(publication, [])
+
+    @abstractmethod
+    def collect_each(self, cursors: Mapping[str, str], count: int, wait: float) -> dict[str, list[Entry]]:
+        """``collect`` for several publications at once, at most ``count`` entries of each; those without any are left out."""
 
     @abstractmethod
     def discard(self, publication: str, ids: Sequence[str]) -> None:

@@ -5,7 +5,8 @@
 | es:runs                      | zset   | run ids, scored by start time                                  | none; each master drops ids without a config |
 | es:<run>:config              | string | the RunConfig as indented JSON                                 | run      |
 | es:<run>:iteration           | string | the open generation, decimal                                   | run      |
-| es:<run>:progress            | hash   | state, publication, generation, reward_mean … as plain text    | run      |
+| es:<run>:progress            | hash   | state, publication, generation, reward_mean … as plain text;   | run      |
+|                              |        | open: older publications that are open still (--schedule async) |          |
 | es:<run>:history             | stream | one entry a generation, the names of progress                  | run      |
 | es:<run>:parameters:<p>      | string | raw little-endian float32                                      | until <p> closes |
 | es:<run>:task                | string | msgpack header of the open publication                         | run      |

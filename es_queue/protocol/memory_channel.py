@@ -99,14 +99,19 @@ class MemoryMasterChannel(MasterChannel):
             server.progress.update(what.progress, publication=what.publication, generation=what.publication.partition(".")[0])
             if what.history:
                 server.history.append(dict(what.history))
-            if stored is not None and stored != what.publication:
-                server.results.pop(stored, None)
-                server.parameters.pop(stored, None)
+            self._close({stored or ""} - {what.publication, *what.keep})
+            self._close({*server.progress.get("open", "").split()} - {what.publication, *what.keep})
+            server.progress["open"] = " ".join(what.keep)
             server.attempts.clear()
             server.todo[:] = [str(block) for block in what.blocks]
             server.results[what.publication] = [self._entry(b"")]
             server.changed.notify_all()
             return Opened(stored)
+
+    def _close(self, publications: Iterable[str]) -> None:
+        for one in publications:
+            self.server.results.pop(one, None)
+            self.server.parameters.pop(one, None)
 
     def _entry(self, payload: bytes) -> Entry:
         self.server.entries += 1
@@ -183,9 +188,7 @@ class MemoryMasterChannel(MasterChannel):
         with server.changed:
             server.fence(token)
             server.progress.update(progress)
-            stored = server.progress.pop("publication", "")
-            server.results.pop(stored, None)
-            server.parameters.pop(stored, None)
+            self._close([server.progress.pop("publication", ""), *server.progress.pop("open", "").split()])
             server.checkpoint = checkpoint or server.checkpoint
             server.todo.clear()
             server.claims.clear()
@@ -193,11 +196,12 @@ class MemoryMasterChannel(MasterChannel):
             server.lease = ("", 0.0)
             server.changed.notify_all()
 
-    def collect(self, publication: str, cursor: str, count: int, wait: float) -> list[Entry]:
+    def collect_each(self, cursors: Mapping[str, str], count: int, wait: float) -> dict[str, list[Entry]]:
         server = self.server
 
-        def fresh() -> list[Entry]:
-            return [entry for entry in server.results.get(publication, []) if int(entry.id) > int(cursor)][:count]
+        def fresh() -> dict[str, list[Entry]]:
+            found = {one: [entry for entry in server.results.get(one, []) if int(entry.id) > int(at)][:count] for one, at in cursors.items()}
+            return {one: entries for one, entries in found.items() if entries}
 
         with server.changed:
             server.changed.wait_for(lambda: bool(fresh()), wait)

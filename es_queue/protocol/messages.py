@@ -36,8 +36,10 @@ MAX_OBSERVATION = 2**18
 MAX_REASON = 400
 HOST_FAILURE = "host: "  # begins the reason of a failure that another host may not have
 
-TRAIN, CENTRE, EVAL, CONFIRM, FINAL = "train", "centre", "eval", "confirm", "final"
-KINDS = (TRAIN, CENTRE, EVAL, CONFIRM, FINAL)
+TRAIN, CENTRE, ELITE, EVAL, CONFIRM, FINAL = "train", "centre", "elite", "eval", "confirm", "final"
+KINDS = (TRAIN, CENTRE, ELITE, EVAL, CONFIRM, FINAL)
+#: Kinds that are played under training's rules.
+TRAINED = (TRAIN, CENTRE, ELITE)
 
 PUBLICATION = re.compile(r"(0|[1-9][0-9]{0,9})\.([1-9][0-9]{0,9})-([0-9a-f]{8})")
 TOKEN = re.compile(r"([1-9][0-9]{0,9})-([0-9a-f]{8})")

@@ -118,7 +118,7 @@ class RedisMasterChannel(MasterChannel):
         arguments: list[Any] = [token, what.publication, generation, what.task, what.config]
         arguments += [what.checkpoint or b"", own.prefix, self.run]
         arguments += [time.time(), keys.RUN_SECONDS, *_counted(_flat(what.progress)), *_counted(_flat(what.history or {}))]
-        arguments += [*_counted([str(block) for block in what.blocks]), *_counted(own.lasting())]
+        arguments += [*_counted([str(block) for block in what.blocks]), *_counted(own.lasting()), *_counted(what.keep)]
         before, done = self._script("publish", names, arguments)
         return Opened(_text(before), bool(done))
 
@@ -153,16 +153,12 @@ class RedisMasterChannel(MasterChannel):
         self._script("finish", names, arguments)
         self.again(lambda: self._client.delete(own.master))  # twice: yes; finish is fenced, the lease fences nobody
 
-    def collect(self, publication: str, cursor: str, count: int, wait: float) -> list[Entry]:
-        def read() -> Any:
-            return self._client.xread({self.keys.results(publication): cursor}, count=count, block=max(1, int(wait * 1000)))
-
-        streams = self.again(read)  # twice: yes
-        if not streams:
-            return []
-        batches = streams.values() if isinstance(streams, dict) else [entries for _, entries in streams]
-        entries = [one for batch in batches for one in _nested(batch)]
-        return [Entry(entry.decode(), fields.get(b"answer", b"")) for entry, fields in entries]
+    def collect_each(self, cursors: Mapping[str, str], count: int, wait: float) -> dict[str, list[Entry]]:
+        names = {self.keys.results(one).encode(): one for one in cursors}
+        places = {self.keys.results(one): cursor for one, cursor in cursors.items()}
+        streams = self.again(lambda: self._client.xread(places, count=count, block=max(1, int(wait * 1000))))  # twice: yes
+        found = streams.items() if isinstance(streams, dict) else streams or ()
+        return {names[name]: [Entry(entry.decode(), fields.get(b"answer", b"")) for entry, fields in _nested(batch)] for name, batch in found}
 
     def discard(self, publication: str, ids: Sequence[str]) -> None:
         if ids:

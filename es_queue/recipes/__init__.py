@@ -1,4 +1,7 @@
-"""Tuned settings by environment id, one TOML file a recipe, with the evaluation points to expect of them."""
+"""Tuned settings by environment id, with the evaluation points to expect of them, and published ones by name.
+
+A recipe is a TOML file: for the environments that it names it is the default, under its name it is asked for.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,9 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-__all__ = ["Expectation", "expected_points", "recipe_for"]
+from es_queue.errors import UsageError
+
+__all__ = ["Expectation", "expected_points", "named_recipe", "recipe_for", "recipe_names"]
 
 
 @dataclass(frozen=True)
@@ -34,12 +39,33 @@ def expected_points(env_id: str) -> tuple[Expectation, ...]:
     return tuple(Expectation(**point) for point in _recipes().get(env_id, {}).get("expect", ()))
 
 
+def recipe_names() -> list[str]:
+    """The names under which recipes can be asked for."""
+    return sorted(_named())
+
+
+def named_recipe(name: str) -> dict[str, Any]:
+    """Option values of the recipe of that name. Raises UsageError where there is none."""
+    if name not in _named():
+        raise UsageError(f"there is no recipe {name!r}; there are {', '.join(recipe_names())}")
+    return dict(_named()[name]["options"])
+
+
 @cache
 def _recipes() -> dict[str, dict[str, Any]]:
     """Every recipe under every environment id that it names."""
     found: dict[str, dict[str, Any]] = {}
-    for path in sorted(resources.files(__name__).iterdir(), key=lambda entry: entry.name):
-        if path.name.endswith(".toml"):
-            recipe = tomllib.loads(path.read_text("utf-8"))
-            found.update(dict.fromkeys(recipe["environments"], recipe))
+    for recipe in _files():
+        found.update(dict.fromkeys(recipe.get("environments", ()), recipe))
     return found
+
+
+@cache
+def _named() -> dict[str, dict[str, Any]]:
+    return {recipe["name"]: recipe for recipe in _files() if "name" in recipe}
+
+
+@cache
+def _files() -> list[dict[str, Any]]:
+    paths = sorted(resources.files(__name__).iterdir(), key=lambda entry: entry.name)
+    return [tomllib.loads(path.read_text("utf-8")) for path in paths if path.name.endswith(".toml")]

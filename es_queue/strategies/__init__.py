@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+from inspect import isabstract
+
 from es_queue.config import AUTO, RunConfig
 from es_queue.errors import UsageError
 from es_queue.schedules import pace_of
@@ -9,10 +12,12 @@ from es_queue.strategies.ars import ARS
 from es_queue.strategies.base import Batch, NoiseRows, State, Strategy
 from es_queue.strategies.openai_es import OpenaiES
 from es_queue.strategies.pgpe import PGPE
+from es_queue.strategies.random_search import RandomSearch
+from es_queue.strategies.snes import SNES
 
-__all__ = ["STRATEGIES", "Batch", "NoiseRows", "State", "Strategy", "make_strategy"]
+__all__ = ["STRATEGIES", "Batch", "NoiseRows", "State", "Strategy", "make_strategy", "strategy_class"]
 
-STRATEGIES: dict[str, type[Strategy]] = {"ars": ARS, "openai_es": OpenaiES, "pgpe": PGPE}
+STRATEGIES: dict[str, type[Strategy]] = {"ars": ARS, "openai_es": OpenaiES, "pgpe": PGPE, "random_search": RandomSearch, "snes": SNES}
 
 
 def make_strategy(config: RunConfig, size: int, generation: int = 0) -> Strategy:
@@ -20,9 +25,7 @@ def make_strategy(config: RunConfig, size: int, generation: int = 0) -> Strategy
 
     Raises UsageError for what cannot be.
     """
-    if config.strategy not in STRATEGIES:
-        raise UsageError(f"no strategy is called {config.strategy!r}; there are {', '.join(STRATEGIES)}")
-    kind = STRATEGIES[config.strategy]
+    kind = strategy_class(config)
     _refuse_population(config, kind)
     _refuse_optimizer(config, kind)
     if size < 1:
@@ -30,10 +33,35 @@ def make_strategy(config: RunConfig, size: int, generation: int = 0) -> Strategy
     return kind(config, size, pace_of(config, generation))
 
 
+def strategy_class(config: RunConfig) -> type[Strategy]:
+    """The configured strategy's class; ``module:Class`` is imported. Raises UsageError where there is none of that name."""
+    if ":" in config.strategy:
+        return own_class(config.strategy)
+    if config.strategy not in STRATEGIES:
+        raise UsageError(f"no strategy is called {config.strategy!r}; there are {', '.join(STRATEGIES)}")
+    return STRATEGIES[config.strategy]
+
+
+def own_class(path: str) -> type[Strategy]:
+    """The Strategy that ``module:Class`` names. Raises UsageError in one sentence."""
+    module, _, name = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (Exception, SystemExit) as error:  # a program's module, once imported, may want to exit
+        raise UsageError(f"the strategy {path} cannot be imported: {type(error).__name__}: {error}") from None
+    if not (isinstance(found, type) and issubclass(found, Strategy)) or isabstract(found):
+        raise UsageError(f"the strategy {path} is no class that extends es_queue.strategies.Strategy and defines improve")
+    if found.per_slot not in (1, 2):
+        raise UsageError(f"the strategy {path} has {found.per_slot} individuals a slot: one, or two for pairs, are possible")
+    return found
+
+
 def _refuse_population(config: RunConfig, kind: type[Strategy]) -> None:
     slots, rest = divmod(config.population, kind.per_slot)
     if rest:
         raise UsageError(f"{config.strategy} tries pairs, so --population {config.population} cannot be odd")
+    if config.env_seeds == "pair" and kind.per_slot != 2:
+        raise UsageError(f"--env-seeds is pair, but {config.strategy} tries no pairs: use generation or slot")
     if config.top > slots:
         raise UsageError(f"--top {config.top} is more than the {slots} pairs of the population")
 

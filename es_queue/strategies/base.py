@@ -6,13 +6,16 @@ Workers call ``individuals``, the master all else. Pure functions of arrays: no 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.config import AUTO, RunConfig
+from es_queue.plan import most_slots
+from es_queue.protocol.messages import TRAIN
 from es_queue.schedules import Pace
 from es_queue.strategies.shaping import BY_SIGN
 from es_queue.sums import NoiseRows, norm
@@ -25,12 +28,34 @@ Info = dict[str, float]
 
 
 @dataclass(frozen=True)
+class Part:
+    """Rows of a batch up to ``stop`` that another state than the one which learns has perturbed.
+
+    spread: its ``Strategy.spread``
+    """
+
+    stop: int
+    spread: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
 class Batch:
-    """A closed generation in slot order: what was tried and how it went."""
+    """A closed generation in slot order: what was tried and how it went.
+
+    parts: in the asynchronous schedule, whose perturbations the rows are, in their order; else none, for all are the state's own
+    """
 
     noise: NoiseRows
     noise_indices: NDArray[np.int64]  # [S], one a slot
     fitness: NDArray[np.float64]  # [S, per_slot]: plus, minus; NaN: failed everywhere
+    #: [k]: mean fitness on fresh seeds of those whom ``candidates`` names, in its order; NaN: failed everywhere.
+    again: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    parts: Sequence[Part] = ()
+
+    def by_spread(self, own: NDArray[np.float32]) -> list[tuple[slice, NDArray[np.float32]]]:
+        """(rows, spread) of each part; all rows with ``own``, the state's, where there are none."""
+        starts = [0, *(part.stop for part in self.parts)]
+        return [(slice(start, part.stop), part.spread) for start, part in zip(starts, self.parts)] or [(slice(None), own)]  # noqa: B905
 
 
 class Strategy(ABC):
@@ -40,6 +65,8 @@ class Strategy(ABC):
     mirrored: ClassVar[bool] = True
     #: Individuals a slot.
     per_slot: ClassVar[int] = 2
+    #: True when individuals are evaluated again, on fresh seeds, before the strategy learns.
+    reevaluates: ClassVar[bool] = False
     #: Optimizers that the strategy can use; the first is its own choice ("auto").
     optimizers: ClassVar[tuple[str, ...]] = ()
     #: True when fitness is shaped into utilities.
@@ -70,8 +97,12 @@ class Strategy(ABC):
         return {"parameters": np.array(parameters, np.float32)}
 
     def published(self, state: State) -> NDArray[np.float32]:
-        """What workers get, float32 [published_size]; the run's digest is of these bytes."""
+        """What workers get, float32 [published_size]."""
         return state["parameters"]
+
+    def digested(self, published: NDArray[np.float32]) -> NDArray[np.float32]:
+        """What the run's digest is of; for most strategies all that is published."""
+        return published
 
     def published_size(self) -> int:
         """Length of what is published, in floats."""
@@ -85,6 +116,10 @@ class Strategy(ABC):
         """The deviation of the perturbations; goes to workers as a float32, and to people."""
         return (self.config.sigma or self.SIGMA) * self.pace.sigma
 
+    def spread(self, state: State) -> NDArray[np.float32]:
+        """What ``learn`` must know of a state's perturbations when a later one learns from them; nothing but where σ is learnt."""
+        return np.empty(0, np.float32)
+
     def individuals(
         self, published: NDArray[np.float32], sigma: float, noise: NDArray[np.float32]
     ) -> NDArray[np.float32]:
@@ -97,19 +132,32 @@ class Strategy(ABC):
 
     # --- what the master learns
 
+    @property
+    def standing(self) -> int:
+        """The slot by whose number the centre is evaluated again: the one after all that a generation can ever have."""
+        return most_slots(self.config, self.per_slot)[TRAIN]
+
+    def candidates(self, state: State, batch: Batch) -> NDArray[np.int64]:
+        """Slots to be evaluated again before ``learn``, ascending, as a pure function of the first results; ``standing`` is the centre."""
+        return np.empty(0, np.int64)
+
     def learn(self, state: State, batch: Batch) -> tuple[State, Info]:
         """The state after a generation, and figures for people; changes neither argument.
 
         Figures: norm (of the new parameters), gradient_norm, update_ratio (length of the step before decay over
         ``norm``), sigma (the next generation's), no_step (1: nothing was learnt and the state stays as it was).
         There is no step when every individual failed, when the strategy finds nothing to learn, and when the
-        new state or a figure would not be finite. Raises ValueError when the batch's shapes disagree.
+        new state or a figure would not be finite. Raises ValueError when the batch's shapes disagree, or when it lacks
+        the second results of those whom ``candidates`` names.
         """
         wanted = (len(batch.noise_indices), self.per_slot)
         if batch.fitness.shape != wanted:
             raise ValueError(f"fitness of shape {batch.fitness.shape} where {wanted} is due")
         if not np.isfinite(batch.fitness).any():
             return self.stay(state)
+        due = len(self.candidates(state, batch))
+        if batch.again.shape != (due,):
+            raise ValueError(f"{batch.again.shape} second results where {due} are due")
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is seen, and dropped, below
             after, info = self.improve(state, batch)
         numbers: tuple[Any, ...] = (*after.values(), *info.values())

@@ -22,6 +22,7 @@ class OpenaiES(Strategy):
     """g = (1/2n) Σ (u⁺ − u⁻) ε − l2 θ over n pairs, climbed by Adam or SGD.
 
     Without 1/σ, as the starter has it: Adam does not see the difference, l2 weighs more against the gradient.
+    With ``gradient_form`` true the sum is divided by σ, as the paper has it.
     """
 
     optimizers: ClassVar[tuple[str, ...]] = ("adam", "sgd")
@@ -53,4 +54,6 @@ class OpenaiES(Strategy):
         shaped = utilities(self.config.shaping, batch.fitness)
         weights = (shaped[:, 0] - shaped[:, 1]) / shaped.size
         climb = weighted_rows(batch.noise, batch.noise_indices, weights, self.size)
+        if self.config.gradient_form == "true":
+            climb = climb / self.sigma({})
         return climb - self.config.l2 * self.pace.decay * parameters.astype(np.float64)

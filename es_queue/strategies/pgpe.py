@@ -6,6 +6,7 @@ https://arxiv.org/abs/2008.02387: symmetric sampling, a deviation for each param
 from __future__ import annotations
 
 import math
+from functools import reduce
 from typing import ClassVar
 
 import numpy as np
@@ -13,13 +14,14 @@ from numpy.typing import NDArray
 
 from es_queue.config import RunConfig
 from es_queue.schedules import Pace
-from es_queue.strategies.base import Batch, Info, State, Strategy, mirrored
+from es_queue.strategies.base import Batch, Info, State, mirrored
+from es_queue.strategies.learnt_sigma import LearntSigma
 from es_queue.strategies.optimizers import make_optimizer
 from es_queue.strategies.shaping import utilities
 from es_queue.sums import norm, weighted_rows
 
 
-class PGPE(Strategy):
+class PGPE(LearntSigma):
     """∇μ = (1/n) Σ ½(u⁺ − u⁻) σ⊙ε and ∇σ = (1/n) Σ ½(u⁺ + u⁻) σ⊙(ε² − 1) over n pairs."""
 
     optimizers: ClassVar[tuple[str, ...]] = ("clipup", "adam", "sgd")
@@ -28,6 +30,8 @@ class PGPE(Strategy):
     LEARNING_RATES: ClassVar[dict[str, float]] = {"clipup": 0.06, "adam": 0.02, "sgd": 5.0}
     #: ClipUp's longest step, in learning rates (the paper's guideline, section 3.2).
     SPEED: ClassVar[float] = 2.0
+    #: α_σ (the paper's).
+    SIGMA_LEARNING_RATE: ClassVar[float] = 0.1
     #: Length ‖σ‖ of the first perturbations, in longest steps (the paper's guideline).
     RADIUS: ClassVar[float] = 15.0
 
@@ -47,34 +51,22 @@ class PGPE(Strategy):
     def start(self, parameters: NDArray[np.float32]) -> State:
         """``parameters``, ``sigma`` float32 [size] and the optimizer's moments."""
         first = self.config.sigma or self.RADIUS * self.max_speed / math.sqrt(self.size)
-        sigma = np.full(self.size, first * self.pace.sigma, np.float32)
-        return {**super().start(parameters), "sigma": sigma, **self.optimizer.start(self.size)}
+        return {**super().start(parameters), "sigma": self.first_sigma(first), **self.optimizer.start(self.size)}
 
-    def published(self, state: State) -> NDArray[np.float32]:
-        """The centre and the deviations, float32 [2 · size]."""
-        return np.concatenate([state["parameters"], state["sigma"]])
+    def sigma_rate(self) -> float:
+        """α_σ."""
+        given = self.config.sigma_learning_rate
+        return self.SIGMA_LEARNING_RATE if given < 0 else given
 
-    def published_size(self) -> int:
-        """Twice the policy's."""
-        return 2 * self.size
-
-    def sigma(self, state: State) -> float:
-        """The root mean square of the deviations, ‖σ‖/√size; workers use the published vector, not this."""
-        return norm(state["sigma"]) / math.sqrt(self.size)
+    def spread(self, state: State) -> NDArray[np.float32]:
+        """The deviations, float32 [size]."""
+        return state["sigma"]
 
     def individuals(
         self, published: NDArray[np.float32], sigma: float, noise: NDArray[np.float32]
     ) -> NDArray[np.float32]:
         """μ ± σ⊙ε with the published σ, float32 [S, 2, size]; the scalar ``sigma`` is not used."""
         return mirrored(self.centre(published), published[self.size :] * noise)
-
-    def taken_over(self, state: State, before: Strategy) -> State:
-        """The learnt σ scaled: to the root mean square that ``--set sigma`` names, else by what the schedule changed."""
-        factor = self.pace.sigma / before.pace.sigma if before.pace.sigma > 0 else 1.0
-        if self.config.sigma and self.config.sigma != before.config.sigma:
-            now = self.sigma(state)
-            factor = self.config.sigma * self.pace.sigma / now if now > 0 else 1.0
-        return state if factor == 1.0 else {**state, "sigma": (state["sigma"] * factor).astype(np.float32)}
 
     # --- what the master learns
 
@@ -91,19 +83,29 @@ class PGPE(Strategy):
     def centre_gradient(
         self, sigma: NDArray[np.float32], batch: Batch, shaped: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """∇μ, float64 [size] (Sehnke et al., equation 15, times σ²)."""
+        """∇μ, float64 [size] (Sehnke et al., equation 15, times σ²), each perturbation with its own σ."""
         weights = (shaped[:, 0] - shaped[:, 1]) / shaped.size
-        return sigma * weighted_rows(batch.noise, batch.noise_indices, weights, self.size)
+        return reduce(
+            np.add,
+            (own * weighted_rows(batch.noise, batch.noise_indices[rows], weights[rows], self.size) for rows, own in batch.by_spread(sigma)),
+        )
 
     def next_sigma(
         self, sigma: NDArray[np.float32], batch: Batch, shaped: NDArray[np.float64]
     ) -> NDArray[np.float32]:
         """clip(σ + α_σ ∇σ, (1 − c) σ, (1 + c) σ), float32 [size]; σ itself when α_σ is 0."""
-        if self.config.sigma_learning_rate == 0:
+        rate = self.sigma_rate()
+        if rate == 0:
             return sigma
         weights = (shaped[:, 0] + shaped[:, 1]) / shaped.size
-        slope = weighted_rows(batch.noise, batch.noise_indices, weights, self.size, squared_less_one)
-        change = self.config.sigma_learning_rate * slope
+        slope = reduce(
+            np.add,
+            (
+                (1.0 if own is sigma else own / sigma) * weighted_rows(batch.noise, batch.noise_indices[rows], weights[rows], self.size, squared_less_one)
+                for rows, own in batch.by_spread(sigma)
+            ),
+        )
+        change = rate * slope
         most = self.config.sigma_max_change
         return (sigma * (1 + np.clip(change, -most, most))).astype(np.float32)
 

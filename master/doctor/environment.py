@@ -28,7 +28,7 @@ from es_queue.errors import EsQueueError
 asked = json.loads(sys.argv[3])
 try:
     from es_queue.environments import EnvironmentRequest, describe
-    request = EnvironmentRequest(asked["id"], tuple(map(tuple, asked["arguments"])), tuple(asked["wrappers"]), asked["backend"])
+    request = EnvironmentRequest(asked["id"], tuple(map(tuple, asked["arguments"])), tuple(asked["wrappers"]), asked["backend"], asked["parameters"])
     spec = describe(request)
     told = {"observations": spec.observation_size, "action": spec.action.kind, "backend": spec.backend}
 except EsQueueError as error:
@@ -47,6 +47,7 @@ class Wanted:
     arguments: tuple[tuple[str, Any], ...] = ()
     wrappers: tuple[str, ...] = ()
     backend: str = "auto"
+    parameters: int = 0
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ def begin(values: dict[str, Any], launch: Launch) -> int:
     """A new study of ``launch.seeds``; see ``seeds.study``."""
     stop = Stop()
     config = resolve(values)
-    run = base_id(config.env, launch)
+    run = base_id(config.task, launch)
     place = Place(run, launch.run_dir or Path("runs") / run)
     if place.config_file.exists() or (place.run_dir / FILE).exists():
         raise UsageError(f"run-dir {place.run_dir} holds a run already; go on with it by --resume {run}, or give another --run")

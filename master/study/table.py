@@ -68,7 +68,7 @@ class StudyTable(LivePanel):
         if hidden := len(self._rows) - len(shown):
             table.add_row("…", Text(f"and {hidden} more", "dim"))
         config = self._record.config
-        title = Text(f"{self._record.run} · {printable(config.env, 60)} · {config.strategy}, {config.policy}")
+        title = Text(f"{self._record.run} · {printable(config.task, 60)} · {config.strategy}, {config.policy_name}")
         return Panel(table, title=title, title_align="left", width=width, border_style="dim")
 
     def _cells(self, row: Row) -> list[str]:

@@ -137,9 +137,9 @@ def chosen_view(out: SafeStream, record: StudyRecord, *, quiet: bool, json_lines
 def started_lines(record: StudyRecord, about: Mapping[str, str]) -> list[str]:
     """What is run, where it all is, and how to watch and join: commands stand whole on their lines."""
     config = record.config
-    what = f"{config.strategy} with a {config.policy} policy, population {config.population}"
+    what = f"{config.strategy} with a {config.policy_name} policy, population {config.population}"
     width = max([8, *(len(name) for name in about)]) + 2
-    head = f"study {record.run}: {printable(config.env)}, {what}, {counted(len(record.entries), 'seed')}"
+    head = f"study {record.run}: {printable(config.task)}, {what}, {counted(len(record.entries), 'seed')}"
     return [head, *(f"  {name:<{width}}{printable(text, 4096)}" for name, text in about.items())]
 
 

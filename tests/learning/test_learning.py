@@ -38,7 +38,7 @@ def test_cartpole_is_solved_with_the_defaults_whatever_the_seed(seed: int) -> No
     assert outcome.evaluation.mean >= SOLVED, f"seed {seed} ends at {outcome.evaluation}"
 
 
-@pytest.mark.parametrize("strategy", ["openai_es", "ars"])
+@pytest.mark.parametrize("strategy", ["openai_es", "ars", "snes"])
 def test_cartpole_is_solved_by_every_strategy(strategy: str) -> None:
     outcome, sink = trained(seed=0, strategy=strategy, max_steps=500_000, eval_every=5, eval_episodes=10, final_episodes=20)
     assert first_evaluation(sink) < 100
@@ -60,7 +60,10 @@ def test_cartpole_is_not_solved_when_nothing_is_learnt(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize(
     ("strategy", "values"),
-    [("ars", {"learning_rate": 0.1, "sigma": 0.2}), ("openai_es", {"learning_rate": 0.1, "sigma": 0.2}), ("pgpe", {"learning_rate": 0.05})],
+    [
+        ("ars", {"learning_rate": 0.1, "sigma": 0.2}), ("openai_es", {"learning_rate": 0.1, "sigma": 0.2}), ("pgpe", {"learning_rate": 0.05}),
+        ("snes", {"sigma": 0.5}),
+    ],
 )
 def test_a_quadratic_bowl_is_descended_to_its_bottom(strategy: str, values: dict[str, Any]) -> None:
     outcome, sink = trained(

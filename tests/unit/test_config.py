@@ -208,7 +208,11 @@ BAD_PAIRS: list[tuple[dict[str, Any], str]] = [
     ({"top": 3}, "top is 3, but the strategy pgpe has no use for it: leave it out, or use the strategy ars"),
     ({"strategy": "ars", "shaping": "sign"}, "shaping is sign, but the strategy ars has no use for it: leave it out, or use the strategy openai_es or pgpe"),
     ({"l2": 0.1}, "l2 is 0.1, but the strategy pgpe has no use for it: leave it out, or use the strategy openai_es"),
-    ({"strategy": "ars", "sigma_learning_rate": 0.2}, "sigma_learning_rate is 0.2, but the strategy ars has no use for it: leave it out, or use the strategy pgpe"),
+    ({"strategy": "ars", "sigma_learning_rate": 0.2}, "sigma_learning_rate is 0.2, but the strategy ars has no use for it: leave it out, or use the strategy pgpe or snes"),
+    ({"sigma_learning_rate": -0.5}, "sigma_learning_rate is -0.5: use 0 or more, or -1 for the strategy's own default"),
+    ({"strategy": "snes", "env_seeds": "pair"}, "env_seeds is pair, but snes samples no pairs: use generation or slot"),
+    ({"strategy": "random_search", "weight_decay": 0.1}, "weight_decay is 0.1, but the strategy random_search has no use for it: leave it out, or use the strategy openai_es, ars, pgpe or snes"),
+    ({"candidates": 3}, "candidates is 3, but the strategy pgpe has no use for it: leave it out, or use the strategy random_search"),
     ({"strategy": "openai_es", "sigma_max_change": 0.3}, "sigma_max_change is 0.3, but the strategy openai_es has no use for it: leave it out, or use the strategy pgpe"),
     ({"hidden": [32]}, "hidden is 32, but the policy linear has no use for it: leave it out, or use the policy mlp"),
     ({"activation": "relu"}, "activation is relu, but the policy linear has no use for it: leave it out, or use the policy mlp"),
@@ -240,6 +244,9 @@ def test_settings_that_do_not_fit_together_are_refused_with_the_fix(values: dict
         {"max_speed": 0.1, "momentum": 0.5},
         {"policy": "mlp", "hidden": [32], "activation": "relu"},
         {"strategy": "ars", "shaping": "centered-rank"},
+        {"strategy": "ars", "sigma_learning_rate": 0.1, "env_seeds": "pair"},  # as version 0.1.0 stored it
+        {"strategy": "snes", "population": 7},
+        {"strategy": "random_search", "population": 7, "candidates": 3, "elite_episodes": 5},
         {"eval_every": 0, "target_reward": "none"},
     ],
 )

@@ -38,6 +38,7 @@ def lively(strategy: str, **values: Any) -> RunConfig:
         "strategy": strategy, "population": 8, "population_max": 40, "min_steps": 300, "step_limit": "adaptive:12,0.4,1.5", "eval_every": 2,
         "eval_episodes": 3, "eval_step_limit": 30, "final_episodes": 4, "generations": 5, "target_reward": "none", "noise_size": TABLE.size,
     }  # fmt: skip
+    plain |= {"candidates": 3, "elite_episodes": 4} if strategy == "random_search" else {}
     return quick_config(**{**plain, **values})
 
 
@@ -102,7 +103,7 @@ def same(one: Outcome, other: Outcome) -> bool:
 # --- the same parameters at any size of cluster
 
 
-@pytest.mark.parametrize("strategy", ["openai_es", "ars", "pgpe"])
+@pytest.mark.parametrize("strategy", ["openai_es", "ars", "pgpe", "snes", "random_search"])
 def test_the_result_is_the_same_for_any_workers_and_blocks(strategy: str) -> None:
     quiet = Run(lively(strategy, seed=16))  # of a seed that brings all of what the next lines ask for
     expected = quiet.play()
@@ -114,6 +115,17 @@ def test_the_result_is_the_same_for_any_workers_and_blocks(strategy: str) -> Non
         other = Run(lively(strategy, seed=16, block=block))
         assert same(other.play(count), expected)
         assert other.figures() == shown
+
+
+@pytest.mark.parametrize(("interactions", "reached"), [(400, True), (5000, False)])
+def test_the_population_of_pgpe_grows_until_a_number_of_interactions_or_to_its_largest(interactions: int, reached: bool) -> None:
+    run = Run(lively("pgpe", generations=3, step_limit="40", population_max=24, min_steps=interactions))
+    run.play()
+    grown = [(record["population"], record["steps_generation"]) for record in run.sink.records[:-1]]
+    if reached:  # by the last pair and not before
+        assert all(8 < population < 24 and 0 <= steps - interactions < 2 * 40 for population, steps in grown)
+    else:
+        assert {population for population, _ in grown} == {24}
 
 
 def test_the_result_is_the_same_with_several_episodes_each() -> None:
@@ -200,7 +212,7 @@ def test_a_target_that_fresh_episodes_do_not_confirm_is_tried_again(monkeypatch:
 
 def test_going_on_from_any_checkpoint_gives_the_same_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "DISK_SECONDS", 0.0)
-    for strategy in ("openai_es", "pgpe"):
+    for strategy in ("openai_es", "pgpe", "snes", "random_search"):
         quiet = Run(lively(strategy, generations=4))
         expected = quiet.play(2)
         states = [checkpoint.decode(data) for _, data in quiet.saved.all]

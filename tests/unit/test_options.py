@@ -89,7 +89,7 @@ def test_every_field_of_the_configuration_has_its_flag() -> None:
         (["--population", "2.5"], "population is 2.5 in the command line"),
         (["--sigma", "nan"], "sigma is nan in the command line"),
         (["--reward-shift", "-inf"], "reward_shift is -inf in the command line"),
-        (["--strategy", "cma"], "strategy is 'cma' in the command line: use openai_es, ars or pgpe"),
+        (["--strategy", "cma"], "strategy is 'cma' in the command line: use openai_es, ars, pgpe, snes, random_search or module:Class"),
         (["--env-arg", "size"], "env_arg is 'size' in the command line: use key=value"),
         (["--workers", "-1"], "workers is '-1' in the command line: use a whole number from 0"),
         (["--workers", "many"], "workers is 'many'"),
@@ -220,6 +220,15 @@ def test_flag_wins_over_file_over_recipe_over_default(tmp_path: Path) -> None:
     assert (config.eval_every, config.sigma, config.population, config.wall_limit) == (2, 0.3, 128, 300.0)
 
 
+def test_flag_and_file_win_over_a_named_recipe_and_that_over_the_environments(tmp_path: Path) -> None:
+    path = toml(tmp_path, "sigma = 0.3\nlearning_rate = 0.5\n")
+    config = resolve(parsed("--env", WALKER, "--recipe", "ars-v2-t", "--config", path, "--learning-rate", "0.1"))
+    assert (config.strategy, config.top, config.population, config.obs_clip) == ("ars", 4, 64, 0.0)
+    assert (config.sigma, config.learning_rate, config.stall) == (0.3, 0.1, "2:0.0006:50")
+    assert "there is no recipe 'none'" in refused("--env", WALKER, "--recipe", "none")
+    assert "only the command line takes: use --recipe" in refused("--config", toml(tmp_path, 'recipe = "ars-v1"'))
+
+
 def test_without_an_environment_the_sentence_names_the_flag() -> None:
     with pytest.raises(UsageError, match="--env"):
         resolve({"population": 8})
@@ -258,6 +267,7 @@ def test_a_resumed_run_takes_new_budgets_ends_and_guards() -> None:
 
 def test_a_resumed_run_refuses_what_would_change_it(tmp_path: Path) -> None:
     assert "so sigma, seed cannot be set" in refused("--resume", "a", "--sigma", "1", "--seed", "2", "--generations", "5")
+    assert "so strategy, policy" in refused("--resume", "a", "--recipe", "ars-v1")
     assert "so env cannot be set" in refused("--resume", "a", "--config", toml(tmp_path, 'env = "X"'))
 
 

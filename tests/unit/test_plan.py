@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from es_queue.config import RunConfig
 from es_queue.plan import (
     CONFIRMATION,
+    ELITE,
     EVALUATION,
     FINAL,
     SEED_RANGES,
@@ -78,10 +79,10 @@ def test_environment_seeds_lie_in_the_range_of_their_stream(stream: int) -> None
 
 
 def test_the_ranges_of_the_streams_are_disjoint_and_fit_an_int32() -> None:
-    spans = sorted((low, low + size) for low, size in SEED_RANGES.values())
+    spans = sorted((low, low + size) for stream, (low, size) in SEED_RANGES.items() if stream != ELITE)
     assert all(first[1] <= second[0] for first, second in itertools.pairwise(spans))
     assert spans[0][0] == 0 and spans[-1][1] == 2**31
-    assert SEED_RANGES[TRAINING] == (0, 2**30)
+    assert SEED_RANGES[TRAINING] == SEED_RANGES[ELITE] == (0, 2**30)
 
 
 def test_the_two_of_a_pair_share_their_seeds_and_pairs_do_not() -> None:
@@ -89,6 +90,20 @@ def test_the_two_of_a_pair_share_their_seeds_and_pairs_do_not() -> None:
     assert seeds.shape == (100, 2, 3)
     assert np.array_equal(seeds[:, 0], seeds[:, 1])
     assert len(set(seeds[:, 0].ravel().tolist())) == 300
+
+
+def test_elites_have_fresh_seeds_in_each_generation_which_no_training_slot_has() -> None:
+    config = RunConfig(seed=3)
+    drawn = [evaluation_seeds(config, ELITE, generation, 30).tolist() for generation in range(3)]
+    trained = [replace(PLAN, generation=generation).slots(0, 100).seeds[:, 0, 0].tolist() for generation in range(3)]
+    assert len({*itertools.chain(*drawn, *trained)}) == 3 * 130
+
+
+@pytest.mark.parametrize(("individuals", "share"), [(2, "pair"), (1, "generation")])
+def test_who_shares_seeds_by_default_depends_on_whether_there_are_pairs(individuals: int, share: str) -> None:
+    config = RunConfig(seed=3, noise_size=2**18)
+    assert plan_for(config, 4, 100, individuals).share == share
+    assert plan_for(replace(config, env_seeds="slot"), 4, 100, individuals).share == "slot"
 
 
 def test_a_generation_shares_its_seeds_and_the_next_has_others() -> None:

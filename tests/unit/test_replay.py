@@ -8,11 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import numpy as np
 import pytest
 
 from es_queue.errors import RunFolderError
 from es_queue.noise import NoiseTable
+from es_queue.normalization import RunningMoments
 from es_queue.protocol.memory_channel import MemoryServer
 from es_queue.protocol.requests import SET, Request
 from master import replay_log
@@ -43,9 +45,10 @@ def replayed(folder: Path) -> str:
     return said[0]
 
 
-@pytest.mark.parametrize("strategy", ["ars", "openai_es", "pgpe"])
+@pytest.mark.parametrize("strategy", ["ars", "openai_es", "pgpe", "snes", "random_search"])
 def test_a_run_computed_again_from_its_log_has_the_same_digests(strategy: str, tmp_path: Path) -> None:
-    outcome, _ = logged(tmp_path, strategy=strategy, sigma_schedule="exponential:0.9", weight_decay=0.01, decay_schedule="linear:0,4")
+    decay = {} if strategy == "random_search" else {"weight_decay": 0.01, "decay_schedule": "linear:0,4"}
+    outcome, _ = logged(tmp_path, strategy=strategy, sigma_schedule="exponential:0.9", **decay)
     assert f"generations 0 to 6 of run {RUN}" in replayed(tmp_path)
     assert outcome.digest in replayed(tmp_path)
     assert "as the newest checkpoint's" in replayed(tmp_path)
@@ -189,3 +192,11 @@ def test_whole_frames_that_are_no_generations_begin_a_new_file_and_end_no_run(tm
     again.begin(replace(state, generation=1), b"the next checkpoint")
     assert [path.name for path in files(tmp_path / "replay")] == ["00000000.log", "00000001.log"] and not again.trouble
     again.close()
+
+
+def test_a_generation_of_version_0_1_0_knows_nobody_that_was_evaluated_again() -> None:
+    step = Step(3, "0" * 32, np.zeros((2, 2)), RunningMoments.empty(3), 5, None, False, (), np.array([1.0, np.nan]))
+    assert Step.read(step.payload()).again.tolist()[0] == 1.0
+    old = msgpack.unpackb(step.payload())
+    del old["again"]
+    assert Step.read(msgpack.packb(old)).again.shape == (0,)

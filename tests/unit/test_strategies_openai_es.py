@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from es_queue.config import RunConfig
-from es_queue.strategies import Batch
+from es_queue.strategies import Batch, make_strategy
 from es_queue.strategies.openai_es import OpenaiES
 from es_queue.strategies.shaping import utilities
 from es_queue.sums import ArrayNoise
@@ -45,6 +45,15 @@ def test_a_step_of_sgd_without_momentum_is_the_learning_rate_times_the_gradient(
     gradient = looped("centered-rank", 0.0)
     np.testing.assert_allclose(after["parameters"], START + 0.5 * gradient, rtol=1e-5, atol=1e-6)
     assert info["gradient_norm"] == pytest.approx(np.linalg.norm(gradient), rel=1e-5)
+
+
+@pytest.mark.parametrize("sigma", [0.05, 0.4])
+def test_the_true_form_of_the_gradient_is_divided_by_sigma_before_the_decay(sigma: float) -> None:
+    true = made(gradient_form="true", sigma=sigma, l2=0.02).gradient(START, BATCH)
+    np.testing.assert_allclose(true, looped("centered-rank", 0.0) / sigma - 0.02 * START, rtol=1e-5, atol=1e-6)
+    scheduled = make_strategy(RunConfig(strategy="openai_es", gradient_form="true", sigma=sigma, sigma_schedule="piecewise:3=0.5"), SIZE, 3)
+    assert isinstance(scheduled, OpenaiES)
+    np.testing.assert_allclose(scheduled.gradient(START, BATCH), looped("centered-rank", 0.0) / (sigma / 2), rtol=1e-5, atol=1e-6)
 
 
 def test_l2_passes_through_adam_and_weight_decay_does_not() -> None:

@@ -64,6 +64,15 @@ local function members(key)
   return found
 end
 
+-- Close what stands open besides the publication itself, in the asynchronous schedule: all but those in keep.
+local function close_older(progress, prefix, keep)
+  local length = redis.call('HSTRLEN', progress, 'open')
+  local open = length > 0 and length <= 16384 and redis.call('HGET', progress, 'open') or ''
+  for publication in string.gmatch(open, '%d+%.%d+%-%x+') do
+    if not keep[publication] then redis.call('UNLINK', prefix .. 'results:' .. publication, prefix .. 'parameters:' .. publication) end
+  end
+end
+
 -- Whether a results stream takes no more answers, or soon will not: whoever may answer may give an entry an id of the
 -- far future, and all later ids are higher.
 local function spoilt(key)

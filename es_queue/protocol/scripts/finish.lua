@@ -1,4 +1,4 @@
--- Close the open publication, write the last state, let every key of the run expire.
+-- Close the open publications, write the last state, let every key of the run expire.
 -- KEYS: epoch progress todo workers master checkpoint attempts
 -- ARGV: token prefix seconds checkpoint {progress} {lasting}
 local prefix, seconds, checkpoint = argument(), argument(), argument()
@@ -7,7 +7,8 @@ if checkpoint ~= '' then redis.call('SET', KEYS[6], checkpoint) end
 redis.call('HSET', KEYS[2], unpack(progress))
 local stored = redis.call('HGET', KEYS[2], 'publication')
 if stored then redis.call('UNLINK', prefix .. 'results:' .. stored, prefix .. 'parameters:' .. stored) end
-redis.call('HDEL', KEYS[2], 'publication', 'give_way')
+close_older(KEYS[2], prefix, {})
+redis.call('HDEL', KEYS[2], 'publication', 'open', 'give_way')
 for _, worker in ipairs(members(KEYS[4])) do redis.call('UNLINK', prefix .. 'claims:' .. worker) end
 redis.call('UNLINK', KEYS[3], KEYS[4], KEYS[5], KEYS[7])
 for _, key in ipairs(lasting) do redis.call('EXPIRE', key, seconds) end

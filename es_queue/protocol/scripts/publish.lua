@@ -1,10 +1,10 @@
--- Open a publication and close the one that is stored. Sent again it does nothing.
+-- Open a publication and close the one that is stored and older ones, but those to keep. Sent again it does nothing.
 -- Returns {the publication that was stored, whether this one is open now: not when its parameters are gone}.
 -- KEYS: epoch progress task iteration todo config history checkpoint attempts results:<p> parameters:<p> runs
--- ARGV: token publication generation task config checkpoint prefix run now seconds {progress} {history} {todo} {lasting}
+-- ARGV: token publication generation task config checkpoint prefix run now seconds {progress} {history} {todo} {lasting} {keep}
 local publication, generation, task, config = argument(), argument(), argument(), argument()
 local checkpoint, prefix, run, now, seconds = argument(), argument(), argument(), argument(), argument()
-local progress, history, todo, lasting = list(), list(), list(), list()
+local progress, history, todo, lasting, kept = list(), list(), list(), list(), list()
 
 local stored = redis.call('HGET', KEYS[2], 'publication')
 if stored == publication and redis.call('EXISTS', KEYS[3], KEYS[10], KEYS[11]) == 3 and not spoilt(KEYS[10]) then
@@ -17,12 +17,16 @@ redis.call('SET', KEYS[3], task)
 redis.call('SET', KEYS[4], generation)
 redis.call('SET', KEYS[6], config)
 if checkpoint ~= '' then redis.call('SET', KEYS[8], checkpoint) end
-if stored and stored ~= publication then -- before its name is forgotten
+local keep = { [publication] = true }
+for _, name in ipairs(kept) do keep[name] = true end
+close_older(KEYS[2], prefix, keep)
+if stored and not keep[stored] then -- before its name is forgotten
   redis.call('UNLINK', prefix .. 'results:' .. stored, prefix .. 'parameters:' .. stored)
 end
 progress[#progress + 1] = 'publication'
 progress[#progress + 1] = publication
 redis.call('HSET', KEYS[2], unpack(progress))
+if #kept > 0 then redis.call('HSET', KEYS[2], 'open', table.concat(kept, ' ')) else redis.call('HDEL', KEYS[2], 'open') end
 if #history > 0 then redis.call('XADD', KEYS[7], 'MAXLEN', '~', 10000, '*', unpack(history)) end
 redis.call('ZADD', KEYS[12], 'NX', now, run)
 redis.call('PERSIST', KEYS[11])

@@ -1,0 +1,86 @@
+"""Wierstra, Schaul, Glasmachers, Sun, Peters, Schmidhuber 2014, Natural evolution strategies (separable NES, SNES).
+
+https://jmlr.org/papers/v15/wierstra14a.html, algorithm 6 and table 1: the natural gradient of a Gaussian with a
+deviation for each parameter. A slot is one individual, so any population of two or more will do.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_queue.strategies.base import Batch, Info, State
+from es_queue.strategies.learnt_sigma import LearntSigma
+from es_queue.strategies.pgpe import squared_less_one
+from es_queue.strategies.shaping import utilities
+from es_queue.sums import norm, weighted_rows
+
+#: Terms of the series in ``steady_exp``; the next one is below 2^-60 for |r| ≤ ½ ln 2.
+TERMS = 14
+
+
+class SNES(LearntSigma):
+    """μ ← μ + η_μ σ⊙Σ u s and σ ← σ⊙exp(½ η_σ Σ u (s² − 1)) over individuals μ + σ⊙s."""
+
+    mirrored: ClassVar[bool] = False
+    per_slot: ClassVar[int] = 1
+    shapes: ClassVar[bool] = False
+    #: η_μ (table 1).
+    LEARNING_RATE: ClassVar[float] = 1.0
+    #: Length ‖σ‖ of the first perturbations: what pgpe begins with, too, in policies of any size.
+    RADIUS: ClassVar[float] = 1.8
+
+    def start(self, parameters: NDArray[np.float32]) -> State:
+        """``parameters`` (the paper's μ) and ``sigma``, float32 [size]."""
+        first = self.config.sigma or self.RADIUS / math.sqrt(self.size)
+        return {**super().start(parameters), "sigma": self.first_sigma(first)}
+
+    def individuals(
+        self, published: NDArray[np.float32], sigma: float, noise: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
+        """μ + σ⊙s with the published σ, float32 [S, 1, size]; the scalar ``sigma`` is not used."""
+        tried: NDArray[np.float32] = self.centre(published) + published[self.size :] * noise
+        return tried[:, np.newaxis]
+
+    def improve(self, state: State, batch: Batch) -> tuple[State, Info]:
+        """One step of the centre and one of the deviations; none when all individuals are alike."""
+        shaped = utilities("log-rank", batch.fitness)[:, 0]
+        if not shaped.any():
+            return self.stay(state)
+        gradient = state["sigma"] * weighted_rows(batch.noise, batch.noise_indices, shaped, self.size)
+        rate = (self.config.learning_rate or self.LEARNING_RATE) * self.pace.learning_rate
+        step = (rate * gradient).astype(np.float32)
+        after = {"parameters": self.moved(state["parameters"], step), "sigma": self.next_sigma(state["sigma"], batch, shaped)}
+        return after, self.figures(after, norm(gradient), norm(step))
+
+    def next_sigma(
+        self, sigma: NDArray[np.float32], batch: Batch, shaped: NDArray[np.float64]
+    ) -> NDArray[np.float32]:
+        """σ⊙exp(½ η_σ Σ u (s² − 1)), float32 [size]; σ itself when η_σ is 0."""
+        rate = self.sigma_rate()
+        if rate == 0:
+            return sigma
+        slope = weighted_rows(batch.noise, batch.noise_indices, shaped, self.size, squared_less_one)
+        return (sigma * steady_exp(0.5 * rate * slope)).astype(np.float32)
+
+    def sigma_rate(self) -> float:
+        """η_σ, by default (3 + ln d)/(5 √d) for d parameters."""
+        given = self.config.sigma_learning_rate
+        return (3 + math.log(self.size)) / (5 * math.sqrt(self.size)) if given < 0 else given
+
+
+def steady_exp(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """exp, element by element, by sums and products alone: numpy's own has other last bits on other CPUs.
+
+    Within a few units in the last place where the result is a normal number; ∞ or 0 beyond.
+    """
+    bounded = np.clip(values, -1000.0, 1000.0)
+    twos = np.rint(bounded / math.log(2))
+    rest = bounded - twos * math.log(2)
+    series = np.ones_like(rest)
+    for term in range(TERMS, 0, -1):
+        series = 1.0 + rest / term * series
+    return np.asarray(np.ldexp(series, twos.astype(np.int32)))

@@ -1,0 +1,51 @@
+"""The asynchronous schedule learns what the synchronous one learns, to the same bounds."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from es_queue.strategies.base import Batch, Info, State
+from es_queue.strategies.pgpe import PGPE
+from tests.learning.test_learning import SOLVED, first_evaluation
+from tests.ring import quick_config, run_ring
+from tests.tiny import QUAD
+
+DRAWN = random.SystemRandom().randrange(2, 2**31)
+WORKERS = 2
+
+
+@pytest.mark.parametrize("seed", [0, 1, pytest.param(DRAWN, id="drawn")])
+def test_cartpole_is_solved_with_the_defaults_whatever_the_seed(seed: int) -> None:
+    print(f"seed {seed}")
+    outcome, sink = run_ring(quick_config(schedule="async", seed=seed, max_steps=1_000_000), WORKERS)
+    assert first_evaluation(sink) < 100, f"seed {seed} starts solved"
+    assert outcome.evaluation is not None and outcome.evaluation.count == 100
+    assert outcome.evaluation.mean >= SOLVED, f"seed {seed} ends at {outcome.evaluation}"
+    assert max(record["lag_max"] for record in sink.records if "lag_max" in record) >= 1, "no answer was late"
+
+
+def test_cartpole_is_not_solved_when_nothing_is_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unlearnt(self: PGPE, state: State, batch: Batch) -> tuple[State, Info]:
+        return self.stay(state)
+
+    monkeypatch.setattr(PGPE, "learn", unlearnt)
+    outcome, _ = run_ring(quick_config(schedule="async", seed=0, max_steps=50_000), WORKERS)
+    assert outcome.state.reason == "max_steps" and outcome.evaluation is not None and outcome.evaluation.mean < 100
+
+
+@pytest.mark.parametrize(
+    ("strategy", "values"),
+    [("ars", {"learning_rate": 0.1, "sigma": 0.2}), ("openai_es", {"learning_rate": 0.1, "sigma": 0.2}), ("pgpe", {"learning_rate": 0.05})],
+)
+def test_a_quadratic_bowl_is_descended_to_its_bottom(strategy: str, values: dict[str, Any]) -> None:
+    outcome, sink = run_ring(
+        quick_config(
+            schedule="async", env=QUAD, strategy=strategy, population=16, obs_norm=False, generations=80, target_reward="none", eval_every=20,
+            eval_episodes=5, final_episodes=20, **values,
+        ), WORKERS,
+    )  # fmt: skip
+    assert first_evaluation(sink) == -6.25
+    assert outcome.evaluation is not None and outcome.evaluation.mean > -0.1

@@ -1,0 +1,45 @@
+"""Functions to be maximised."""
+
+from __future__ import annotations
+
+import numpy as np
+
+GOAL = np.array([0.5, -1.0, 2.0, 0.0])
+
+
+def sphere(vector: np.ndarray, seed: int) -> float:
+    """0 at GOAL, whatever the seed."""
+    vector -= GOAL.astype(np.float32)  # it may do with its argument what it likes
+    return -float(np.square(vector, dtype=np.float64).sum())
+
+
+def rosenbrock(vector: np.ndarray, seed: int) -> float:
+    """0 at (1, 1, …, 1), along a bent valley; noise by the seed."""
+    x = vector.astype(np.float64)
+    value = float((100 * np.square(x[1:] - np.square(x[:-1])) + np.square(1 - x[:-1])).sum())
+    return -value + np.random.default_rng(seed).normal(scale=0.001)
+
+
+rosenbrock.initial = np.array([-1.0, 1.0])  # type: ignore[attr-defined]
+
+
+def picky(vector: np.ndarray, seed: int) -> float:
+    """Raises for many vectors, and has no value for others."""
+    if vector[0] > 0.1:
+        raise ArithmeticError("no value above")
+    return float("nan") if vector[1] > 0.1 else float(vector.sum())
+
+
+def strange(vector: np.ndarray, seed: int) -> None:
+    """No number."""
+
+
+def restless(vector: np.ndarray, seed: int) -> float:
+    """Another value each time."""
+    restless.calls = getattr(restless, "calls", 0) + 1  # type: ignore[attr-defined]
+    return float(restless.calls)  # type: ignore[attr-defined]
+
+
+crooked = 3
+misshapen = lambda vector, seed: 0.0  # noqa: E731 - it gets an attribute
+misshapen.initial = [1.0, 2.0, 3.0]  # type: ignore[attr-defined]
