@@ -59,7 +59,7 @@ class RunConfig:
     obs_sample: float = option(0.25, "policy", "fraction of the slots whose observations feed the statistics", low=0.0, high=1.0)
 
     # --- search
-    strategy: str = option("pgpe", "search", "the algorithm", choices=("openai_es", "ars", "pgpe", "snes", "random_search"), own=True)
+    strategy: str = option("pgpe", "search", "the algorithm", choices=("openai_es", "ars", "pgpe", "snes", "ga", "random_search"), own=True)
     population: int = option(64, "search", "individuals a generation (pairs count as two)", low=2, high=1_000_000)
     population_max: int = option(0, "search", "largest population that --min-steps may ask for; 0 is 8 times the population", low=0, high=8_000_000)
     min_steps: int = option(0, "search", "a generation grows by slots until its episodes have this many steps", unit="steps", low=0)
@@ -81,7 +81,8 @@ class RunConfig:
     top: int = option(0, "search", "directions that ars keeps, best first; 0 keeps all", unit="pairs", low=0)
     max_speed: float = option(0.0, "search", "largest step of clipup; 0 is twice the learning rate", low=0.0)
     sigma_learning_rate: float = option(-1.0, "search", "step size of the sigma that pgpe and snes learn; 0 keeps sigma fixed, -1 takes the strategy's own default", low=-1.0)
-    candidates: int = option(10, "search", "best individuals of a generation that are evaluated again before one becomes the elite (random_search)", low=1, high=1000)
+    truncation: int = option(20, "search", "parents: the elite and the best others of the population (ga)", unit="individuals", low=1, high=1_000_000)
+    candidates: int = option(10, "search", "best individuals of a generation that are evaluated again before one becomes the elite (ga, random_search)", low=1, high=1000)
     elite_episodes: int = option(30, "search", "fresh episodes of such an evaluation, the same for all of them", low=1, high=1000)
     sigma_max_change: float = option(0.2, "search", "largest relative change of pgpe's sigma a generation", low=0.0, high=0.99)
 

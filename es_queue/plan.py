@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ from es_queue.protocol.messages import FINAL as FINAL_KIND
 CONFIRM_EPISODES = 100
 GROWTH = 8  # how much larger a population may become by --min-steps, unless --population-max says
 WORDS = 4  # Philox4x64 puts out four words a counter value
-SLOTS, TRAINING, EVALUATION, CONFIRMATION, FINAL, CHOICE, RETRY, ELITE = range(8)
+SLOTS, TRAINING, EVALUATION, CONFIRMATION, FINAL, CHOICE, RETRY, ELITE, PARENTS = range(9)
 
 # Environment seeds are int32 for EnvPool; the ranges are disjoint so that nothing is tested on what trained it.
 SEED_RANGES = {
@@ -142,14 +143,16 @@ def seeds_shared(config: RunConfig, individuals: int) -> str:
     """What ``auto`` stands for in ``env_seeds``, for a strategy of so many individuals a slot."""
     if config.env_seeds != AUTO:
         return config.env_seeds
-    return "pair" if individuals == 2 else "generation"
+    alone = "slot" if config.schedule == ASYNC else "generation"  # of several generations, one would have the easy seed
+    return "pair" if individuals == 2 else alone
 
 
 def most_slots(config: RunConfig, individuals: int) -> dict[str, int]:
     """How many slots of each kind a publication can ever have; ``individuals`` a training slot.
 
     In the asynchronous schedule more workers than ``max_lag`` batches are of no use; two are for whoever waits.
-    Elites have the numbers of the training slots, and one more for the centre.
+    Elites have the numbers of the training slots, and one more for the centre; in the asynchronous schedule a number
+    for each episode of each candidate, the centre being the last of them.
     """
     population = config.population
     if config.min_steps:
@@ -158,12 +161,24 @@ def most_slots(config: RunConfig, individuals: int) -> dict[str, int]:
         population *= config.max_lag + 2
     evaluations = {EVAL: config.eval_episodes, CONFIRM: CONFIRM_EPISODES, FINAL_KIND: config.final_episodes}
     slots = population // individuals
-    return {TRAIN: slots, CENTRE: 1, ELITE_KIND: slots + 1, **evaluations}
+    elites = (config.candidates + 1) * config.elite_episodes if config.schedule == ASYNC else slots + 1
+    return {TRAIN: slots, CENTRE: 1, ELITE_KIND: elites, **evaluations}
 
 
 def evaluation_seeds(config: RunConfig, stream: int, generation: int, count: int) -> NDArray[np.int64]:
     """int64[count] environment seeds of ELITE, EVALUATION, CONFIRMATION or FINAL; FINAL's are one set for the whole run."""
     return Plan(config.seed, 0 if stream == FINAL else generation, 1, 1, 1, "slot", 0.0).seeds(stream, count)
+
+
+def parents_drawn(seed: int, generation: int, slots: NDArray[np.int64], parents: int) -> NDArray[np.int64]:
+    """Which of so many parents each of the ``slots`` int64[S] of a generation mutates, uniform and with replacement: int64[S]."""
+    stop = int(slots.max(initial=0)) + 1
+    return multiply_shift(_parent_words(seed, generation, 1 << (stop - 1).bit_length())[slots], parents)
+
+
+@lru_cache(maxsize=16)
+def _parent_words(seed: int, generation: int, count: int) -> NDArray[np.uint64]:
+    return Plan(seed, generation, 1, 1, 1, "slot", 0.0)._raw(PARENTS, count)[:, 0]
 
 
 def multiply_shift(words: NDArray[np.uint64], size: int) -> NDArray[np.int64]:

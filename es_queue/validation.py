@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from es_queue.config import RunConfig
 
 #: The optimizers that each strategy can use besides ``auto``, which is the first of them.
-OPTIMIZERS: dict[str, tuple[str, ...]] = {"openai_es": ("adam", "sgd"), "pgpe": ("clipup", "adam", "sgd"), "ars": (), "snes": (), "random_search": ()}
+OPTIMIZERS: dict[str, tuple[str, ...]] = {"openai_es": ("adam", "sgd"), "pgpe": ("clipup", "adam", "sgd"), "ars": (), "snes": (), "ga": (), "random_search": ()}
 #: The name of something of the user's own.
 OWN = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 #: Strategies that evaluate each perturbation with both signs.
 MIRRORED = ("openai_es", "pgpe", "ars")
 #: Strategies that can learn from a batch of several publications.
-ASYNCHRONOUS = ("openai_es", "pgpe", "ars")
+ASYNCHRONOUS = ("openai_es", "pgpe", "ars", "ga")
 #: What was the default in version 0.1.0: stored settings of then hold it for strategies that have no use for it.
 FORMER_DEFAULTS = {"sigma_learning_rate": 0.1}
 #: Text options that a TOML file may also give as a bare number.
@@ -261,6 +261,8 @@ def _refuse_population(config: RunConfig) -> None:
                 raise UsageError(f"{name} is {value}, but {config.strategy} samples mirrored pairs: use an even number")
     elif config.env_seeds == "pair" and config.strategy in OPTIMIZERS:
         raise UsageError(f"env_seeds is pair, but {config.strategy} samples no pairs: use generation or slot")
+    if config.strategy == "ga" and config.truncation > population:
+        raise UsageError(f"truncation is {config.truncation}, but a population has {population} individuals: use at most {population}")
     if largest and largest < population:
         raise UsageError(f"population_max is {largest}, below the population of {population}: use {population} or more, or 0")
     if largest and not config.min_steps:
@@ -284,8 +286,9 @@ def _refuse_foreign_options(config: RunConfig) -> None:
         ("learning_rate", "strategy", ("openai_es", "ars", "pgpe", "snes")),
         ("learning_rate_schedule", "strategy", ("openai_es", "ars", "pgpe", "snes")),
         ("weight_decay", "strategy", ("openai_es", "ars", "pgpe", "snes")),
-        ("candidates", "strategy", ("random_search",)),
-        ("elite_episodes", "strategy", ("random_search",)),
+        ("truncation", "strategy", ("ga",)),
+        ("candidates", "strategy", ("ga", "random_search")),
+        ("elite_episodes", "strategy", ("ga", "random_search")),
         ("hidden", "policy", ("mlp",)),
         ("activation", "policy", ("mlp",)),
     )

@@ -17,7 +17,7 @@ from es_queue.episode_rules import parse_patience, parse_step_limit
 from es_queue.figures import Figures, figures_of
 from es_queue.normalization import Moments, RunningMoments
 from es_queue.protocol import messages
-from es_queue.protocol.messages import SlotResult
+from es_queue.protocol.messages import SlotResult, publication_generation
 from es_queue.spaces import EnvironmentSpec
 from es_queue.strategies.base import Batch, NoiseRows, Part, Strategy
 from master.collect import Ledger
@@ -36,12 +36,16 @@ class Used:
     spread: Floats
 
 
+#: (publication, its slots ascending).
+Tried = Sequence[tuple[str, NDArray[np.int64]]]
+
+
 @dataclass(frozen=True)
 class Closed:
     """A closed generation: the counted training slots, the surplus ones, those evaluated again, and its evaluations.
 
-    In the asynchronous schedule ``counted`` is the batch; used: whose slots it has, in their order; open: the
-    publications that stay open after it.
+    In the asynchronous schedule ``counted`` is the batch; used: whose slots it has, in their order; tried: publication and
+    slots of those in ``again``; open: the publications that stay open after it.
     """
 
     counted: Slots
@@ -52,6 +56,7 @@ class Closed:
     centre: SlotResult | None
     again: Slots = ()
     used: Sequence[Used] = ()
+    tried: Tried = ()
     open: tuple[OpenPublication, ...] = ()
 
     @property
@@ -98,7 +103,10 @@ class Learner:
 
     def learn(self, state: RunState, done: Closed) -> tuple[RunState, dict[str, float]]:
         """The next generation's state, and the strategy's figures."""
-        batch = Batch(self.noise, self._indices(done.counted), self.fitness(done.counted), self.again(done.again), parts_of(done.used))
+        batch = Batch(
+            self.noise, self._indices(done.counted), self.fitness(done.counted), self.again(done.again), parts_of(done.used), state.generation,
+            plans_of([(one.publication, one.slots) for one in done.used]) if done.used else None, plans_of(done.tried) if done.used else None,
+        )  # fmt: skip
         after, figures = self.strategy.learn(state.strategy, batch)
         limit = self._limit.next(state.step_limit, self._lengths(done.results, state.step_limit), self.spec.step_limit)
         following = replace(
@@ -110,7 +118,7 @@ class Learner:
         """Slots that are to be evaluated again before anything is learnt."""
         if not self.strategy.reevaluates or all(one is None for one in counted):
             return []
-        slots: list[int] = self.strategy.candidates(state.strategy, Batch(self.noise, self._indices(counted), self.fitness(counted))).tolist()
+        slots: list[int] = self.strategy.candidates(state.strategy, Batch(self.noise, self._indices(counted), self.fitness(counted), generation=state.generation)).tolist()
         return slots
 
     def _indices(self, counted: Slots) -> NDArray[np.int64]:
@@ -175,6 +183,12 @@ def parts_of(used: Sequence[Used]) -> list[Part]:
     """The rows of each publication in a batch of several."""
     ends = accumulate(len(one.slots) for one in used)
     return [Part(stop, one.spread) for stop, one in zip(ends, used, strict=True)]
+
+
+def plans_of(slots: Tried) -> NDArray[np.int64]:
+    """int64[S, 2]: generation and slot of each."""
+    each = [np.stack([np.full(len(own), publication_generation(name)), own], axis=1) for name, own in slots]
+    return np.concatenate(each) if each else np.empty((0, 2), np.int64)
 
 
 def split_lengths(steps: int, reached: int, episodes: int, limit: int) -> list[int]:

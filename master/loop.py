@@ -278,8 +278,8 @@ class Loop:
             return
         changes, anchored = after.changes[len(state.changes) :], after.anchor is not state.anchor
         fitness, again = self._learner.fitness(done.counted), self._learner.again(done.again)
-        used = tuple((one.publication, one.slots) for one in done.used)
-        step = Step(state.generation, str(self._record["digest"]), fitness, after.moments, after.step_limit, back, anchored, changes, again, str(self._record["publication"]), used)
+        used, tried = tuple((one.publication, one.slots) for one in done.used), tuple(done.tried)
+        step = Step(state.generation, str(self._record["digest"]), fitness, after.moments, after.step_limit, back, anchored, changes, again, str(self._record["publication"]), used, tried)
         self._log.append(step)
         if self._log.full:
             self._log.renew(after, self._encoded(after))

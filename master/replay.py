@@ -22,7 +22,7 @@ from es_queue.strategies.base import Batch, NoiseRows, Strategy
 from master import checkpoint
 from master.checkpoint import Checkpoints
 from master.course import strategy_of
-from master.learn import Used, parts_of
+from master.learn import Used, parts_of, plans_of
 from master.loop import digest_of
 from master.replay_log import FOLDER, Step, files, frames
 from master.state import Anchor, Floats, OpenPublication, RunState
@@ -100,7 +100,8 @@ def batch_of(config: RunConfig, strategy: Strategy, step: Step, noise: NoiseRows
     indices = np.concatenate([indices_of(config, strategy, name, slots) for name, slots in used])
     failed = np.isnan(step.fitness).all(axis=1)
     parts = parts_of([Used(name, slots, spreads[name]) for name, slots in step.used])
-    return Batch(noise, np.where(failed, 0, indices), step.fitness, step.again, parts)
+    drawn, tried = (plans_of(step.used), plans_of(step.tried)) if step.used else (None, None)
+    return Batch(noise, np.where(failed, 0, indices), step.fitness, step.again, parts, step.generation, drawn, tried)
 
 
 def indices_of(config: RunConfig, strategy: Strategy, publication: str, slots: NDArray[np.int64]) -> NDArray[np.int64]:

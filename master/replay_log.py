@@ -38,7 +38,8 @@ class Step:
     fitness: float64 [S, per_slot], NaN where a slot failed everywhere; back: the generation that a rollback returned to;
     anchored: whether its search was kept to return to; changes: what people changed, for generations to come
     again: float64 [k], fitness of those that were evaluated again
-    publication, used: in the asynchronous schedule, what was published, and (publication, slots) of the rows of fitness
+    publication, used, tried: in the asynchronous schedule, what was published, and (publication, slots) of the rows of
+    fitness and of ``again``
     """
 
     generation: int
@@ -52,6 +53,7 @@ class Step:
     again: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     publication: str = ""
     used: tuple[tuple[str, NDArray[np.int64]], ...] = ()
+    tried: tuple[tuple[str, NDArray[np.int64]], ...] = ()
 
     def payload(self) -> bytes:
         fields: dict[str, Any] = {name: getattr(self, name) for name in ("generation", "digest", "step_limit", "back", "anchored")}
@@ -59,7 +61,8 @@ class Step:
         fields["again"] = self.again.astype("<f8").tobytes()
         fields |= {name: getattr(self.moments, name).astype("<f8").tobytes() for name in ("mean", "m2")}
         if self.used:
-            fields |= {"publication": self.publication, "used": [(name, slots.astype("<i8").tobytes()) for name, slots in self.used]}
+            fields |= {name: [(one, slots.astype("<i8").tobytes()) for one, slots in getattr(self, name)] for name in ("used", "tried")}
+            fields["publication"] = self.publication
         packed: bytes = msgpack.packb({**fields, "changes": [asdict(one) for one in self.changes]})
         return packed
 
@@ -72,7 +75,8 @@ class Step:
             again = np.frombuffer(fields.pop("again", b""), "<f8")  # version 0.1.0 evaluated nobody again
             mean, m2 = (np.frombuffer(fields.pop(name), "<f8") for name in ("mean", "m2"))
             changes = tuple(Change(**one) for one in fields.pop("changes"))
-            fields["used"] = tuple((name, np.frombuffer(slots, "<i8")) for name, slots in fields.pop("used", ()))
+            for name in ("used", "tried"):
+                fields[name] = tuple((one, np.frombuffer(slots, "<i8")) for one, slots in fields.pop(name, ()))
             return cls(fitness=fitness, moments=RunningMoments(fields.pop("count"), mean, m2), changes=changes, again=again, **fields)
         except (ValueError, TypeError, KeyError, AttributeError, msgpack.exceptions.UnpackException) as error:
             raise RunFolderError(f"a generation of the replay log cannot be read: {type(error).__name__}") from None

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rq.timeouts import BaseTimeoutException
 
-from es_queue.config import RunConfig
+from es_queue.config import ASYNC, RunConfig
 from es_queue.environments import World, Worlds
 from es_queue.environments.request import held_at_once
 from es_queue.episode_rules import EpisodeRules, evaluation_limit, evaluation_rules, training_rules
@@ -35,7 +35,7 @@ from es_queue.policies.actions import ActionMap
 from es_queue.protocol import messages
 from es_queue.protocol.messages import Answer, Block, EpisodeMoments, SlotResult, Task
 from es_queue.spaces import EnvironmentSpec
-from es_queue.strategies.base import Strategy
+from es_queue.strategies.base import Drawn, Strategy
 from workers.batch import Game, Outcome, play_together
 from workers.rollout import ActionNoise, Episode, Leaving, Watch, actor, play
 
@@ -48,6 +48,7 @@ EVALUATION_STREAMS = {messages.EVAL: EVALUATION, messages.CONFIRM: CONFIRMATION,
 class Job:
     """A slot to be played: seeds int64[individuals, episodes]; ``key`` of its action noise, None for none."""
 
+    kind: str
     slot: int
     index: int
     seeds: NDArray[np.int64]
@@ -91,6 +92,7 @@ class Evaluator:
         """``worlds`` plays many episodes at once; without them, or for fewer than ``fewest``, ``world`` plays one by one."""
         self.config, self.spec, self.table, self.watch = config, spec, table, watch
         self._world, self._worlds, self._policy, self._strategy = world, worlds, policy, strategy
+        self._build = strategy.builder(table)
         self._fewest = fewest
         self._planned: tuple[int, int, SlotPlan] | None = None
         self._actions = ActionMap(spec.action, config.action_bound)
@@ -100,7 +102,7 @@ class Evaluator:
 
     def fits(self, task: Task) -> bool:
         """Whether the task's vectors have the lengths that this run's policy has."""
-        return task.size == self._strategy.published_size() and len(task.obs_mean) == 4 * self.spec.observation_size
+        return self._strategy.fits(task.size) and len(task.obs_mean) == 4 * self.spec.observation_size
 
     def has(self, block: Block) -> bool:
         """Whether the run can have these slots; a block's text may say anything.
@@ -143,7 +145,7 @@ class Evaluator:
             index = -1 if centre else int(slots.noise_indices[row])
             seeds = slots.seeds[row, :1] if centre else slots.seeds[row]
             observe = bool(slots.sampled[row]) and not centre
-            jobs.append(Job(slot, index, seeds, rules, statistics, observe, int(slots.noise_keys[row])))
+            jobs.append(Job(block.kind, slot, index, seeds, rules, statistics, observe, int(slots.noise_keys[row])))
         return jobs
 
     def _slots(self, generation: int, start: int, stop: int) -> SlotPlan:
@@ -157,18 +159,21 @@ class Evaluator:
     def _again(self, task: Task, block: Block) -> list[Job]:
         """Training slots on fresh seeds, the same for all of them, without action noise; the slot after the last is the centre."""
         seeds = evaluation_seeds(self.config, ELITE, task.generation, self.config.elite_episodes).reshape(1, -1)
+        rules = training_rules(self.config, task.step_limit, self._strategy.fitness_by_sign)
+        job = partial(Job, block.kind, rules=rules, statistics=self._statistics(task), observe=False, key=None)
+        slots = range(block.start, block.stop)
+        if self.config.schedule == ASYNC:  # an episode a slot, of those whom the publication names
+            return [job(slot, -1, seeds=seeds[:, slot % seeds.size, np.newaxis]) for slot in slots]
         plan = self._slots(task.generation, 0, min(block.stop, self._strategy.standing))
         indices = [*plan.noise_indices.tolist(), -1]
-        rules = training_rules(self.config, task.step_limit, self._strategy.fitness_by_sign)
-        statistics = self._statistics(task)
-        return [Job(slot, indices[slot], seeds, rules, statistics, False, None) for slot in range(block.start, block.stop)]
+        return [job(slot, indices[slot], seeds=seeds) for slot in slots]
 
     def _evaluating(self, task: Task, block: Block) -> list[Job]:
         """The unperturbed policy, one episode a slot, under the environment's own rules."""
         seeds = evaluation_seeds(self.config, EVALUATION_STREAMS[block.kind], task.generation, block.stop)
         statistics = self._statistics(task)
         return [
-            Job(slot, -1, seeds[slot].reshape(1, 1), self._evaluation, statistics, False, None) for slot in range(block.start, block.stop)
+            Job(block.kind, slot, -1, seeds[slot].reshape(1, 1), self._evaluation, statistics, False, None) for slot in range(block.start, block.stop)
         ]
 
     def _groups(self, jobs: list[Job]) -> list[list[Job]]:
@@ -202,7 +207,7 @@ class Evaluator:
         """The slot's episodes one after the other."""
         played = []
         try:
-            for parameters, seeds in zip(self._individuals(published, task.sigma, job.index), job.seeds, strict=True):
+            for parameters, seeds in zip(self._individuals(task, published, job), job.seeds, strict=True):
                 act = actor(self._policy, parameters, job.statistics)
                 played.append([self._episode(act, job, int(seed)) for seed in seeds])
         except (Leaving, BaseTimeoutException):  # RQ's own timeout is no failure of the episode
@@ -234,7 +239,7 @@ class Evaluator:
 
     def _games(self, task: Task, published: Floats, job: Job) -> list[Game] | Failed:
         try:
-            individuals = self._individuals(published, task.sigma, job.index)
+            individuals = self._individuals(task, published, job)
         except BaseTimeoutException:
             raise
         except Exception as error:  # a noise table that cannot be read
@@ -245,13 +250,12 @@ class Evaluator:
             for seed in seeds
         ]
 
-    def _individuals(self, published: Floats, sigma: float, index: int) -> Floats:
+    def _individuals(self, task: Task, published: Floats, job: Job) -> Floats:
         """float32[individuals, size] of one slot."""
-        if index < 0:
+        if job.index < 0 and not (job.kind == messages.ELITE and self.config.schedule == ASYNC):
             return self._strategy.centre(published)[None]
-        noise: Floats = self.table.row(index, self._policy.size)
-        individuals: Floats = self._strategy.individuals(published, sigma, noise[None])[0]
-        return individuals
+        noise: Floats = self.table.row(max(0, job.index), self._policy.size)
+        return self._build(published, task.sigma, Drawn(job.kind, task.generation, job.slot, job.index, noise))
 
     def _statistics(self, task: Task) -> FrozenStatistics | None:
         if not self.config.obs_norm:

@@ -10,6 +10,7 @@ from es_queue.errors import UsageError
 from es_queue.schedules import pace_of
 from es_queue.strategies.ars import ARS
 from es_queue.strategies.base import Batch, NoiseRows, State, Strategy
+from es_queue.strategies.ga import GA
 from es_queue.strategies.openai_es import OpenaiES
 from es_queue.strategies.pgpe import PGPE
 from es_queue.strategies.random_search import RandomSearch
@@ -17,7 +18,7 @@ from es_queue.strategies.snes import SNES
 
 __all__ = ["STRATEGIES", "Batch", "NoiseRows", "State", "Strategy", "make_strategy", "strategy_class"]
 
-STRATEGIES: dict[str, type[Strategy]] = {"ars": ARS, "openai_es": OpenaiES, "pgpe": PGPE, "random_search": RandomSearch, "snes": SNES}
+STRATEGIES: dict[str, type[Strategy]] = {"ars": ARS, "ga": GA, "openai_es": OpenaiES, "pgpe": PGPE, "random_search": RandomSearch, "snes": SNES}
 
 
 def make_strategy(config: RunConfig, size: int, generation: int = 0) -> Strategy:

@@ -6,9 +6,9 @@ Workers call ``individuals``, the master all else. Pure functions of arrays: no 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,23 @@ State = dict[str, NDArray[Any]]
 Info = dict[str, float]
 
 
+class Drawn(NamedTuple):
+    """A slot of a publication as its plan has it.
+
+    kind: of the slot (``messages.TRAIN`` or ``ELITE``); noise: float32[size], the row at ``index``
+    """
+
+    kind: str
+    generation: int
+    slot: int
+    index: int
+    noise: NDArray[np.float32]
+
+
+#: (what is published, sigma, the slot) -> its individuals, float32[per_slot, size].
+Builder = Callable[[NDArray[np.float32], float, Drawn], NDArray[np.float32]]
+
+
 @dataclass(frozen=True)
 class Part:
     """Rows of a batch up to ``stop`` that another state than the one which learns has perturbed.
@@ -42,6 +59,9 @@ class Part:
 class Batch:
     """A closed generation in slot order: what was tried and how it went.
 
+    generation: that which closes
+    drawn: int64[S, 2], generation and slot of each row; None where row k is slot k of ``generation``
+    tried_again: int64[k, 2], generation and slot of each of ``again``; None where they are those whom ``candidates`` names
     parts: in the asynchronous schedule, whose perturbations the rows are, in their order; else none, for all are the state's own
     """
 
@@ -51,6 +71,14 @@ class Batch:
     #: [k]: mean fitness on fresh seeds of those whom ``candidates`` names, in its order; NaN: failed everywhere.
     again: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     parts: Sequence[Part] = ()
+    generation: int = 0
+    drawn: NDArray[np.int64] | None = None
+    tried_again: NDArray[np.int64] | None = None
+
+    def plans(self) -> NDArray[np.int64]:
+        """int64[S, 2]: generation and slot of each row."""
+        slots = len(self.noise_indices)
+        return np.stack([np.full(slots, self.generation), np.arange(slots)], axis=1) if self.drawn is None else self.drawn
 
     def by_spread(self, own: NDArray[np.float32]) -> list[tuple[slice, NDArray[np.float32]]]:
         """(rows, spread) of each part; all rows with ``own``, the state's, where there are none."""
@@ -126,6 +154,18 @@ class Strategy(ABC):
         """θ + σε and θ − σε for each row of ``noise`` [S, size], float32 [S, 2, size], in float32 arithmetic."""
         return mirrored(self.centre(published), np.float32(sigma) * noise)
 
+    def builder(self, noise: NoiseRows) -> Builder:
+        """What builds individuals in one process, which may remember what it has made; ``individuals``, one slot at a time."""
+        return lambda published, sigma, drawn: self.individuals(published, sigma, drawn.noise[np.newaxis])[0]
+
+    def fits(self, size: int) -> bool:
+        """Whether so many floats can be what is published."""
+        return size == self.published_size()
+
+    def genome(self, state: State) -> State:
+        """How the centre was made, for seed lists; nothing where only its numbers say so."""
+        return {}
+
     def taken_over(self, state: State, before: Strategy) -> State:
         """``state``, which ``before`` made, as this strategy of other settings or of a later generation begins with it."""
         return state
@@ -141,6 +181,14 @@ class Strategy(ABC):
         """Slots to be evaluated again before ``learn``, ascending, as a pure function of the first results; ``standing`` is the centre."""
         return np.empty(0, np.int64)
 
+    def batch_slots(self) -> int:
+        """How many training slots close a batch of the asynchronous schedule."""
+        return self.config.population // self.per_slot
+
+    def contenders(self, state: State, generation: int) -> int:
+        """How many slots of kind elite are evaluated in a generation of the asynchronous schedule: all from 0 on."""
+        return 0
+
     def learn(self, state: State, batch: Batch) -> tuple[State, Info]:
         """The state after a generation, and figures for people; changes neither argument.
 
@@ -155,7 +203,7 @@ class Strategy(ABC):
             raise ValueError(f"fitness of shape {batch.fitness.shape} where {wanted} is due")
         if not np.isfinite(batch.fitness).any():
             return self.stay(state)
-        due = len(self.candidates(state, batch))
+        due = len(self.candidates(state, batch) if batch.tried_again is None else batch.tried_again)
         if batch.again.shape != (due,):
             raise ValueError(f"{batch.again.shape} second results where {due} are due")
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is seen, and dropped, below
