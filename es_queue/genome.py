@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,8 @@ Ints = NDArray[np.int64]
 Arrays = dict[str, NDArray[Any]]
 
 
-class Links(NamedTuple):
+@dataclass(frozen=True)
+class Links:
     """Mutations in their order. index: int64[k], starts in the noise table; sigma: float32[k]"""
 
     index: Ints
@@ -148,7 +149,8 @@ class Family:
 
     def genome(self, name: int) -> Links:
         """All links of one of the tree, from the first parameters on."""
-        return self.prefix.then(*self.tree.chain(self.tree.path(self._row(name))))
+        rest = self.tree.chain(self.tree.path(self._row(name)))
+        return self.prefix.then(rest.index, rest.sigma)
 
     def _row(self, name: int) -> int:
         return int(self.rows(np.array([name]))[0])

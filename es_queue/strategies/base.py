@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,8 @@ State = dict[str, NDArray[Any]]
 Info = dict[str, float]
 
 
-class Drawn(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Drawn:
     """A slot of a publication as its plan has it.
 
     kind: of the slot (``messages.TRAIN`` or ``ELITE``); noise: float32[size], the row at ``index``

@@ -105,7 +105,8 @@ class GA(Strategy):
 
     def genome(self, state: State) -> State:
         """The elite's links from the first parameters on: ``index`` int64[k], ``sigma`` float32[k]."""
-        return Family.from_arrays(state).genome(int(state["parents"][0]))._asdict()
+        links = Family.from_arrays(state).genome(int(state["parents"][0]))
+        return {"index": links.index, "sigma": links.sigma}
 
     def candidates(self, state: State, batch: Batch) -> Ints:
         """The best by their first episodes, ties to the lower slot, none that failed; and the standing elite."""

@@ -212,7 +212,7 @@ BAD_PAIRS: list[tuple[dict[str, Any], str]] = [
     ({"sigma_learning_rate": -0.5}, "sigma_learning_rate is -0.5: use 0 or more, or -1 for the strategy's own default"),
     ({"strategy": "snes", "env_seeds": "pair"}, "env_seeds is pair, but snes samples no pairs: use generation or slot"),
     ({"strategy": "random_search", "weight_decay": 0.1}, "weight_decay is 0.1, but the strategy random_search has no use for it: leave it out, or use the strategy openai_es, ars, pgpe or snes"),
-    ({"candidates": 3}, "candidates is 3, but the strategy pgpe has no use for it: leave it out, or use the strategy random_search"),
+    ({"candidates": 3}, "candidates is 3, but the strategy pgpe has no use for it: leave it out, or use the strategy ga or random_search"),
     ({"strategy": "openai_es", "sigma_max_change": 0.3}, "sigma_max_change is 0.3, but the strategy openai_es has no use for it: leave it out, or use the strategy pgpe"),
     ({"hidden": [32]}, "hidden is 32, but the policy linear has no use for it: leave it out, or use the policy mlp"),
     ({"activation": "relu"}, "activation is relu, but the policy linear has no use for it: leave it out, or use the policy mlp"),

@@ -38,7 +38,8 @@ def lively(strategy: str, **values: Any) -> RunConfig:
         "strategy": strategy, "population": 8, "population_max": 40, "min_steps": 300, "step_limit": "adaptive:12,0.4,1.5", "eval_every": 2,
         "eval_episodes": 3, "eval_step_limit": 30, "final_episodes": 4, "generations": 5, "target_reward": "none", "noise_size": TABLE.size,
     }  # fmt: skip
-    plain |= {"candidates": 3, "elite_episodes": 4} if strategy == "random_search" else {}
+    plain |= {"candidates": 3, "elite_episodes": 4} if strategy in ("ga", "random_search") else {}
+    plain |= {"truncation": 4} if strategy == "ga" else {}
     return quick_config(**{**plain, **values})
 
 
@@ -103,7 +104,7 @@ def same(one: Outcome, other: Outcome) -> bool:
 # --- the same parameters at any size of cluster
 
 
-@pytest.mark.parametrize("strategy", ["openai_es", "ars", "pgpe", "snes", "random_search"])
+@pytest.mark.parametrize("strategy", ["openai_es", "ars", "pgpe", "snes", "ga", "random_search"])
 def test_the_result_is_the_same_for_any_workers_and_blocks(strategy: str) -> None:
     quiet = Run(lively(strategy, seed=16))  # of a seed that brings all of what the next lines ask for
     expected = quiet.play()
@@ -212,7 +213,7 @@ def test_a_target_that_fresh_episodes_do_not_confirm_is_tried_again(monkeypatch:
 
 def test_going_on_from_any_checkpoint_gives_the_same_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "DISK_SECONDS", 0.0)
-    for strategy in ("openai_es", "pgpe", "snes", "random_search"):
+    for strategy in ("openai_es", "pgpe", "snes", "ga", "random_search"):
         quiet = Run(lively(strategy, generations=4))
         expected = quiet.play(2)
         states = [checkpoint.decode(data) for _, data in quiet.saved.all]

@@ -52,9 +52,10 @@ def test_a_target_ends_the_run() -> None:
     assert (ended.state.reason, ended.state.stage) == ("target", FINAL) and ended.state.generation < 100
 
 
-@pytest.mark.parametrize("strategy", ["openai_es", "ars", "pgpe", "snes", "random_search"])
+@pytest.mark.parametrize("strategy", ["openai_es", "ars", "pgpe", "snes", "ga", "random_search"])
 def test_every_strategy_gives_the_same_bits_for_one_worker_and_three_and_across_a_resume(strategy: str) -> None:
-    more = {"candidates": 3, "elite_episodes": 4} if strategy == "random_search" else {}
+    more = {"candidates": 3, "elite_episodes": 4} if strategy in ("ga", "random_search") else {}
+    more |= {"truncation": 4} if strategy == "ga" else {}
     config = config_of(ROSENBROCK, strategy=strategy, generations=6, **more)
     expected, sink = run_ring(config)
     assert len({record["digest"] for record in sink.records[:-1]}) > 1

@@ -15,7 +15,9 @@ import pytest
 
 from es_queue.config import RunConfig
 from es_queue.errors import UsageError
+from es_queue.protocol.messages import TRAIN
 from es_queue.strategies import STRATEGIES, Batch, State, Strategy, make_strategy
+from es_queue.strategies.base import Drawn
 from es_queue.sums import ArrayNoise
 
 NOISE = ArrayNoise(np.random.default_rng(0).standard_normal(60_000, dtype=np.float32))
@@ -33,8 +35,11 @@ VARIANTS: list[dict[str, Any]] = [
     {"strategy": "pgpe", "sigma_learning_rate": 0.0},
     {"strategy": "snes"},
     {"strategy": "snes", "population": 31},
+    {"strategy": "ga", "truncation": 5},
     {"strategy": "random_search", "candidates": 3},
 ]
+#: Those whose centre is an elite, which no gradient moves.
+WITH_ELITE = ("ga", "random_search")
 
 
 def name_of(variant: dict[str, Any]) -> str:
@@ -43,11 +48,11 @@ def name_of(variant: dict[str, Any]) -> str:
 
 each_variant = pytest.mark.parametrize("variant", VARIANTS, ids=name_of)
 each_strategy = pytest.mark.parametrize("name", STRATEGIES)
-each_stepping = pytest.mark.parametrize("name", [name for name in STRATEGIES if name != "random_search"])
+each_stepping = pytest.mark.parametrize("name", [name for name in STRATEGIES if name not in WITH_ELITE])
 
 
 def made(size: int = SIZE, **settings: Any) -> Strategy:
-    return make_strategy(RunConfig(**{"population": 32, **settings}), size)
+    return make_strategy(RunConfig(**{"population": 32, "seed": 1, "noise_size": len(NOISE.noise), **settings}), size)
 
 
 def sphere(policies: np.ndarray) -> np.ndarray:
@@ -59,8 +64,9 @@ def tried(strategy: Strategy, state: State, seed: int) -> Batch:
     """A generation on the sphere."""
     slots = strategy.config.population // strategy.per_slot
     indices = np.random.default_rng(seed).choice(50_000, slots, replace=False)
-    rows = NOISE.rows(indices, 0, strategy.size)
-    policies = strategy.individuals(strategy.published(state), strategy.sigma(state), rows)
+    build, published = strategy.builder(NOISE), strategy.published(state)
+    drawn = [Drawn(TRAIN, 0, slot, int(index), NOISE.views(indices, 0, strategy.size)[slot]) for slot, index in enumerate(indices)]
+    policies = np.stack([build(published, strategy.sigma(state), one) for one in drawn])
     return replied(strategy, state, Batch(NOISE, indices, sphere(policies)))
 
 
@@ -242,7 +248,8 @@ def test_what_is_published_is_float32_of_the_promised_length_and_holds_the_centr
     strategy = made(**variant)
     state = begun(strategy)
     published = strategy.published(state)
-    assert (published.dtype, published.shape) == (np.float32, (strategy.published_size(),))
+    assert published.dtype == np.float32 and strategy.fits(len(published)) and published.ndim == 1
+    assert len(published) == strategy.published_size() or strategy.config.strategy == "ga"
     assert np.array_equal(strategy.centre(published), state["parameters"])
     assert published.flags.c_contiguous
 
@@ -250,7 +257,8 @@ def test_what_is_published_is_float32_of_the_promised_length_and_holds_the_centr
 @each_variant
 def test_parameters_and_moments_stay_float32(variant: dict[str, Any]) -> None:
     strategy = made(**variant)
-    for name, array in begun(strategy).items():
+    vectors = {name: array for name, array in begun(strategy).items() if name in ("parameters", "base") or strategy.config.strategy != "ga"}
+    for name, array in vectors.items():
         assert (array.dtype, array.shape) == ((np.int64, ()) if name == "step" else (np.float32, (SIZE,)))
 
 
@@ -308,7 +316,7 @@ def test_signs_are_asked_for_exactly_where_shaping_is_of_signs(shaping: str) -> 
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"strategy": "cma"}, "no strategy is called 'cma'; there are ars, openai_es, pgpe, random_search, snes"),
+        ({"strategy": "cma"}, "no strategy is called 'cma'; there are ars, ga, openai_es, pgpe, random_search, snes"),
         ({"strategy": "pgpe", "population": 31}, "pgpe tries pairs, so --population 31 cannot be odd"),
         ({"strategy": "ars", "top": 17}, "--top 17 is more than the 16 pairs of the population"),
         (
