@@ -78,7 +78,7 @@ class AsyncCollector(Collector):
         """Issue what was asked for besides training, which has its blocks already."""
         blocks = self._cut(ledger)
         if isinstance(ledger, Window):
-            blocks = [block for block in blocks if block.kind not in (messages.TRAIN, messages.CENTRE)]
+            blocks = [block for block in blocks if block.kind not in (messages.TRAIN, messages.CENTRE, messages.ELITE)]
         self._channel.extend(self._token, ledger.publication, blocks)
 
     def _most(self, ledger: Ledger) -> int:
@@ -94,6 +94,7 @@ class AsyncLoop(Loop):
     """The loop of ``Loop``, where a generation closes on a batch of any open publications."""
 
     _next_window: tuple[list[Older], list[Fresh]] | None = None
+    _failed = 0
 
     def run(self, state: RunState, adopted: str | None = None) -> Outcome:
         """As ``Loop.run``; who came first decides what is learnt, so no bits are promised."""
@@ -106,9 +107,12 @@ class AsyncLoop(Loop):
         if messages.TRAIN not in wanted:
             return super()._ledger(state, publication, wanted)
         older, fresh = self._next_window or (self._reopened(state), [])
-        spread, batch = self._learner.strategy.spread(state.strategy), wanted[messages.TRAIN]
+        strategy, most = self._learner.strategy, wanted[messages.TRAIN]
+        batch = strategy.batch_slots()
         wanted = {**wanted, messages.TRAIN: max(1, batch - len(fresh))}
-        return Window(publication, self._expectations(state, wanted), wanted, batch, state.step_limit, spread, older, fresh)
+        window = Window(publication, self._expectations(state, wanted), wanted, batch, state.step_limit, strategy.spread(state.strategy), older, fresh, most)
+        window.choose(messages.ELITE, range(strategy.contenders(state.strategy, state.generation)))
+        return window
 
     def _reopened(self, state: RunState) -> list[Older]:
         """The older publications that a checkpoint names; what Redis has lost of them is gone."""
@@ -124,14 +128,15 @@ class AsyncLoop(Loop):
         done = super()._closed(state, ledger)
         if not isinstance(ledger, Window):
             return done
-        batch, used = ledger.take_batch()
-        if not any(batch):
+        (batch, used), (again, tried) = ledger.take_batch(), ledger.take_tried()
+        self._failed = 0 if any(batch) else self._failed + len(batch)
+        if self._failed >= ledger.most:
             raise EnvironmentFailure(f"every episode of a batch failed; the last was {ledger.last_reason}")
         kept = ledger.succeeded(state.generation + 1, self._config.max_lag)
         self._next_window = kept, ledger.fresh
         lags = [state.generation - publication_generation(one.publication) for one in used for _ in one.slots]
         self._record |= {"lag_mean": sum(lags) / len(lags), "lag_max": max(lags)}
-        return replace(done, counted=batch, surplus=(), used=used, open=tuple(ledger.recorded(one) for one in kept))
+        return replace(done, counted=batch, surplus=(), used=used, again=again, tried=tried, open=tuple(ledger.recorded(one) for one in kept))
 
 
 def classes(config: RunConfig) -> tuple[type[Collector], type[Loop]]:

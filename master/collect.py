@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from es_queue.config import RunConfig
+from es_queue.config import ASYNC, RunConfig
 from es_queue.errors import DecodeError, EnvironmentFailure
 from es_queue.numerics import bytes_digest
 from es_queue.plan import CONFIRMATION, ELITE, EVALUATION, FINAL, evaluation_seeds, plan_for
@@ -59,8 +59,7 @@ class Expectations:
         self._seeds = {
             kind: evaluation_seeds(config, stream, generation, most[kind]) for kind, stream in STREAMS.items() if most.get(kind)
         }
-        self._elite_episodes = config.elite_episodes
-        self._elite_seed = int(evaluation_seeds(config, ELITE, generation, config.elite_episodes)[0])
+        self._elite_seeds, self._elites_by_episode = evaluation_seeds(config, ELITE, generation, config.elite_episodes), config.schedule == ASYNC
         sampled = int(self._plan.sampled.sum()) * self._per_sampled
         self.slots = min(messages.MAX_BLOCK, max(most.values(), default=1))
         self.bytes = messages.answer_bytes(self.slots, individuals, sampled, observation_size)
@@ -74,9 +73,10 @@ class Expectations:
             return Expected(int(self._plan.noise_indices[slot]), int(self._plan.seeds[slot, 0, 0]), self._individuals, sampled, self._episodes)
         if kind == messages.CENTRE:
             return Expected(-1, int(self._plan.seeds[0, 0, 0]), 1, 0, self._episodes)
-        if kind == messages.ELITE:  # the last of them is the centre
-            index = -1 if slot == self.most[messages.TRAIN] else int(self._plan.noise_indices[slot])
-            return Expected(index, self._elite_seed, 1, 0, self._elite_episodes)
+        if kind == messages.ELITE:  # episode by episode, or else the last of them is the centre
+            episodes = 1 if self._elites_by_episode else len(self._elite_seeds)
+            index = -1 if self._elites_by_episode or slot == self.most[messages.TRAIN] else int(self._plan.noise_indices[slot])
+            return Expected(index, int(self._elite_seeds[slot * (episodes == 1) % len(self._elite_seeds)]), 1, 0, episodes)
         return Expected(-1, int(self._seeds[kind][slot]), 1, 0)
 
     def named(self, kind: str, slot: int) -> str:

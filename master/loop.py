@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from es_queue.config import RunConfig
+from es_queue.config import SYNC, RunConfig
 from es_queue.episode_rules import evaluation_limit
 from es_queue.errors import EnvironmentFailure, RunFolderError
 from es_queue.figures import Figures, figures_of
@@ -214,8 +214,8 @@ class Loop:
             missing = int(np.ceil((self._config.min_steps - steps) / mean))
             ledger.want(messages.TRAIN, min(self._most[messages.TRAIN], len(slots) + max(1, missing)))
             return True
-        least = self._config.population // self._learner.strategy.per_slot
-        if ledger.choose(messages.ELITE, self._learner.candidates(state, slots[: shortest_prefix(slots, least, self._config.min_steps)])):
+        batch = slots[: shortest_prefix(slots, self._config.population // self._learner.strategy.per_slot, self._config.min_steps)]
+        if self._config.schedule == SYNC and ledger.choose(messages.ELITE, self._learner.candidates(state, batch)):
             return True
         evaluation = figures_of(returns_of(ledger.ordered(messages.EVAL)))
         if self._learner.passes(evaluation) and messages.CONFIRM not in ledger.wanted:

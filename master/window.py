@@ -34,7 +34,7 @@ class Fresh(NamedTuple):
 class Older:
     """A replaced publication that is open still. answered: its training slots that count, used or fresh.
 
-    held: whether a living worker was last seen with a block of it, or may have one
+    tried: its answered slots of kind elite; held: whether a living worker was last seen with a block of it, or may have one
     """
 
     publication: str
@@ -42,21 +42,23 @@ class Older:
     step_limit: int
     spread: Floats
     answered: set[int] = field(default_factory=set)
+    tried: set[int] = field(default_factory=set)
     held: bool = True
 
 
 class Window(Ledger):
     """Which slots of the newest publication are owed, and what counts of older ones.
 
-    batch: training slots that close it, besides its evaluation
+    batch: training slots that close it, besides its evaluation; most: of which a batch has no more, ``batch`` itself where it is 0
     """
 
     def __init__(
         self, publication: str, expectations: Expectations, wanted: dict[str, int], batch: int, step_limit: int, spread: Floats,
-        older: Sequence[Older] = (), fresh: Iterable[Fresh] = (),
+        older: Sequence[Older] = (), fresh: Iterable[Fresh] = (), most: int = 0,
     ) -> None:  # fmt: skip
         super().__init__(publication, expectations, wanted)
-        self.batch = batch
+        self.batch, self.most = batch, most or batch
+        self.tried: list[Fresh] = []
         self.older = {one.publication: one for one in older}
         self.fresh = list(fresh)
         self.keep = tuple(self.older)
@@ -65,6 +67,8 @@ class Window(Ledger):
     # --- what comes in
 
     def _take(self, answer: Answer, result: SlotResult) -> bool:
+        if answer.kind == messages.ELITE:
+            return super()._take(answer, result) and self._try(self._own, result.slot, result)
         if answer.kind != messages.TRAIN:
             return super()._take(answer, result)
         if (answer.kind, result.slot) in self.hopeless:  # it counts as failed already
@@ -79,14 +83,21 @@ class Window(Ledger):
         self.fresh.append(Fresh(of.publication, slot, result))
         return True
 
+    def _try(self, of: Older, slot: int, result: SlotResult | None) -> bool:
+        of.tried.add(slot)
+        self.tried.append(Fresh(of.publication, slot, result))
+        return True
+
     def _give_up(self, slot: tuple[str, int], times: int, reason: str) -> None:
         known = slot in self.hopeless
         super()._give_up(slot, times, reason)
         if slot[0] == messages.TRAIN and not known:
             self._add(self._own, slot[1], None)
+        if slot[0] == messages.ELITE and not known:
+            self._try(self._own, slot[1], None)
 
     def _of_another(self, answer: Answer) -> bool:
-        """Training slots of an older publication count as long as it is open; nothing else of it does, and nothing of it is owed."""
+        """Training slots and elites of an older publication count as long as it is open; nothing else of it does, and nothing of it is owed."""
         of = self.older.get(answer.publication)
         if of is None:
             return super()._of_another(answer)
@@ -98,19 +109,24 @@ class Window(Ledger):
         return any(taken)
 
     def _take_older(self, of: Older, kind: str, result: SlotResult) -> bool:
-        refusal = of.expectations.accepts(kind, result) or ("stale" if kind != messages.TRAIN else "duplicate" if result.slot in of.answered else "")
+        known = {messages.TRAIN: of.answered, messages.ELITE: of.tried}.get(kind)
+        refusal = of.expectations.accepts(kind, result) or ("stale" if known is None else "duplicate" if result.slot in known else "")
         if refusal:
             self.refused[refusal] += 1
             self.lost_steps += sum(result.steps) if refusal in ("stale", "duplicate") else 0
             return False
-        return self._add(of, result.slot, result)
+        return self._add(of, result.slot, result) if kind == messages.TRAIN else self._try(of, result.slot, result)
 
     # --- what is owed
 
     def complete(self) -> bool:
-        """A batch is there, and the evaluation that the newest publication closes on. The centre is not waited for."""
-        whole = (kind for kind in self.wanted if kind not in (messages.TRAIN, messages.CENTRE))
-        return len(self.fresh) >= self.batch and not any(True for kind in whole for _ in self._missing(kind))
+        """A batch is there, and the evaluation that the newest publication closes on. Neither centre nor elites are waited for.
+
+        But elites have to be claimed, for nobody claims a block of an older publication: theirs stand before the training blocks.
+        """
+        whole = (kind for kind in self.wanted if kind not in (messages.TRAIN, messages.CENTRE, messages.ELITE))
+        claimed = bool(self._own.answered) or not self.wanted.get(messages.ELITE)
+        return len(self.fresh) >= self.batch and claimed and not any(True for kind in whole for _ in self._missing(kind))
 
     def answered(self) -> tuple[int, int]:
         """(slots of the batch that are there, slots of a batch)."""
@@ -118,7 +134,7 @@ class Window(Ledger):
 
     def room(self, least: int) -> int:
         """How many more training slots to issue, that ``least`` and half as many again are owed when fewer are."""
-        if len(self.fresh) >= BATCHES_AHEAD * self.batch or messages.CONFIRM in self.wanted:
+        if len(self.fresh) >= BATCHES_AHEAD * self.most or messages.CONFIRM in self.wanted:
             return 0
         issued, most = self.wanted[messages.TRAIN], self.expectations.most[messages.TRAIN]
         owed = issued - len(self._own.answered)
@@ -133,11 +149,17 @@ class Window(Ledger):
 
     def take_batch(self) -> tuple[list[SlotResult | None], list[Used]]:
         """The batch, by publication and slot, and whose slots they are; the fresh ones are fewer by it."""
-        batch, self.fresh = sorted(self.fresh[: self.batch], key=order), self.fresh[self.batch :]
+        batch, self.fresh = sorted(self.fresh[: self.most], key=order), self.fresh[self.most :]
         spreads = {one.publication: one.spread for one in (*self.older.values(), self._own)}
         names = list(dict.fromkeys(one.publication for one in batch))
         slots = {name: np.array([one.slot for one in batch if one.publication == name], np.int64) for name in names}
         return [one.result for one in batch], [Used(name, slots[name], spreads[name]) for name in names]
+
+    def take_tried(self) -> tuple[list[SlotResult | None], list[tuple[str, NDArray[np.int64]]]]:
+        """The elites that were answered since the last batch, by publication and slot, and whose slots they are."""
+        tried, self.tried = sorted(self.tried, key=order), []
+        names = dict.fromkeys(one.publication for one in tried)
+        return [one.result for one in tried], [(name, np.array([one.slot for one in tried if one.publication == name], np.int64)) for name in names]
 
     def succeeded(self, generation: int, max_lag: int) -> list[Older]:
         """What stays open when ``generation`` is published; the fresh slots of what closes go, counted as stale."""
