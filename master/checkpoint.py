@@ -38,7 +38,8 @@ def encode(config: RunConfig, spec: EnvironmentSpec, run: str, state: RunState, 
 def encode_best(config: RunConfig, spec: EnvironmentSpec, run: str, best: Best, evaluation: dict[str, Any] | None) -> bytes:
     """The chosen policy alone; ``evaluation`` is its final evaluation once that has been played."""
     meta = {**policy_meta(config, spec, run), "generation": best.generation, "evaluation": evaluation}
-    return packed(policy_arrays(best.parameters, best.mean, best.std), meta)
+    genome = {f"genome_{name}": array for name, array in best.genome.items()}
+    return packed({**policy_arrays(best.parameters, best.mean, best.std), **genome}, meta)
 
 
 def policy_arrays(parameters: NDArray[np.float32], mean: NDArray[np.float32], std: NDArray[np.float32]) -> dict[str, NDArray[Any]]:

@@ -176,7 +176,7 @@ class Learner:
         """This generation's unperturbed policy with the statistics under which it was evaluated."""
         statistics = state.statistics(self.config.obs_clip)
         centre = self.strategy.centre(self.strategy.published(state.strategy)).copy()
-        return Best(centre, statistics.mean, statistics.std, state.generation, eval_mean, confirmed)
+        return Best(centre, statistics.mean, statistics.std, state.generation, eval_mean, confirmed, self.strategy.genome(state.strategy))
 
 
 def parts_of(used: Sequence[Used]) -> list[Part]:

@@ -6,19 +6,17 @@ import secrets
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
-from es_queue.config import AUTO, RunConfig
+from es_queue.config import RunConfig
 from es_queue.environments import EnvironmentRequest, describe
-from es_queue.environments.objective import first_vector
 from es_queue.episode_rules import parse_patience, parse_stall, parse_step_limit
 from es_queue.errors import UsageError
 from es_queue.noise import NoiseTable, default_size
 from es_queue.normalization import RunningMoments
-from es_queue.plan import first_parameters_seed, most_slots, seeds_shared
+from es_queue.plan import most_slots, seeds_shared
 from es_queue.policies import Policy, make_policy
 from es_queue.policies.actions import ActionMap
 from es_queue.protocol.messages import TRAIN
+from es_queue.seed_list import first_parameters
 from es_queue.spaces import EnvironmentSpec
 from es_queue.strategies import make_strategy, strategy_class
 from es_queue.strategies.base import Strategy
@@ -40,9 +38,7 @@ class Setup:
 
     def first_parameters(self) -> Floats:
         """float32 [size]: what the seed and --init give, and for an objective its own first vector."""
-        if self.config.objective and self.config.init == AUTO:
-            return first_vector(EnvironmentRequest.of(self.config))
-        return np.asarray(self.policy.initial(first_parameters_seed(self.config.seed), self.config.init), np.float32)
+        return first_parameters(self.config, self.policy)
 
     def start(self, parameters: Floats | None = None, moments: RunningMoments | None = None, origin: str = "") -> RunState:
         """The state of generation 0; with what a warm start brings, of which ``origin`` tells."""

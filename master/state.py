@@ -25,6 +25,7 @@ class Best:
     """The best evaluated parameters so far, with the statistics under which they were evaluated.
 
     confirmed: they passed the target on fresh episodes; then nothing replaces them.
+    genome: ``Strategy.genome`` of them, nothing where there is no shorter way to write them down
     """
 
     parameters: Floats
@@ -33,6 +34,7 @@ class Best:
     generation: int
     eval_mean: float
     confirmed: bool = False
+    genome: State = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -170,6 +172,7 @@ class RunState:
         arrays.update(self.moments.to_arrays())
         if self.best is not None:
             arrays.update({f"best.{name}": getattr(self.best, name) for name in ("parameters", "mean", "std")})
+            arrays.update({f"best.genome.{name}": value for name, value in self.best.genome.items()})
         for one in self.open:
             arrays |= one.to_arrays()
         return arrays if self.anchor is None else arrays | self.anchor.to_arrays()
@@ -190,7 +193,8 @@ class RunState:
             strategy = {name.removeprefix("strategy."): array for name, array in arrays.items() if name.startswith("strategy.")}
             best = None
             if values["best"] is not None:
-                best = Best(arrays["best.parameters"], arrays["best.mean"], arrays["best.std"], **values["best"])
+                genome = {name.removeprefix("best.genome."): array for name, array in arrays.items() if name.startswith("best.genome.")}
+                best = Best(arrays["best.parameters"], arrays["best.mean"], arrays["best.std"], **values["best"], genome=genome)
             rest = {name: values[name] for name in ("stage", "reason", "confirm_mean", "last_evaluation", "reproducible", "epoch", "numerics")}
             counters = Counters(**values["counters"])
             moments = RunningMoments.from_arrays(arrays)

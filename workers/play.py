@@ -96,7 +96,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     add = parser.add_argument
-    add("checkpoint", metavar="CHECKPOINT", type=Path, help=f"an .npz checkpoint, or a run's folder for its {BEST}")
+    add("checkpoint", metavar="CHECKPOINT", type=Path, help=f"an .npz checkpoint, a .json seed list, or a run's folder for its {BEST}")
+    add("--export", metavar="FILE.json", type=Path, help="write the policy as a list of seeds, and play nothing (strategy ga)")
     add("--episodes", metavar="N", type=int, help="episodes to play [default: as many as the run's final evaluation]")
     add("--seed", metavar="S", type=int, help="environment seed of the first episode, the next has S+1 [default: the final evaluation's seeds]")
     add("--render", choices=("human",), help="show the episodes in a window")
@@ -112,7 +113,11 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
 def show(given: argparse.Namespace) -> None:
     """Play and print. Raises RunFolderError for the checkpoint, EnvironmentFailure for the environment."""
-    checkpoint = read(checkpoint_path(given.checkpoint))
+    path = checkpoint_path(given.checkpoint)
+    if given.export:
+        export(path, given.export)
+        return
+    checkpoint = read(path)
     if given.render:
         refuse_without_display()
     episodes = play_all(checkpoint, chosen_seeds(checkpoint, given), given.render)
@@ -138,13 +143,30 @@ def checkpoint_path(path: Path) -> Path:
     raise RunFolderError(f"{path} holds no {BEST}: the run has not evaluated a policy yet{hint}")
 
 
-def read(path: Path) -> Checkpoint:
-    """The checkpoint at ``path``, checked. Raises RunFolderError in one sentence."""
+def export(path: Path, target: Path) -> None:
+    """Write the checkpoint's policy as a seed list. Raises RunFolderError in one sentence."""
     from es_queue.policies.archive import read_checkpoint
-    from es_queue.policies.saved import SavedPolicy
+    from es_queue.seed_list import seed_list_of
 
     try:
-        arrays, meta = read_checkpoint(path)
+        text = seed_list_of(path, *read_checkpoint(path))
+    except RunFolderError as error:
+        raise RunFolderError(f"{path}: {error}") from None
+    try:
+        target.write_text(text + "\n")
+    except OSError as error:
+        raise RunFolderError(f"{target} cannot be written: {error.strerror}") from None
+    print(f"{shown(str(target))}: the policy of {shown(str(path))} in {len(text)} bytes; es-play plays it")
+
+
+def read(path: Path) -> Checkpoint:
+    """The checkpoint or seed list at ``path``, checked. Raises RunFolderError in one sentence."""
+    from es_queue.policies.archive import read_checkpoint
+    from es_queue.policies.saved import SavedPolicy
+    from es_queue.seed_list import read_seed_list
+
+    try:
+        arrays, meta = read_seed_list(path) if path.suffix == ".json" else read_checkpoint(path)
         policy = SavedPolicy.from_arrays(arrays, meta)
         config = config_from_json(json.dumps(meta["config"]))
     except RunFolderError as error:

@@ -1,0 +1,208 @@
+"""Chains of mutations: decoded alike whatever was compacted, published exactly, read with every number checked."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from es_queue.genome import HEAD, NO_LINKS, ROOT, Family, Floats, Ints, Links, Table, Tree, descended, unpacked
+from es_queue.nursery import Nursery
+from es_queue.sums import ArrayNoise
+
+SIZE = 9
+NOISE = ArrayNoise(np.random.default_rng(0).standard_normal(5_000, dtype=np.float32))
+PLACES = len(NOISE.noise) - SIZE + 1
+FIRST = np.linspace(-1, 1, SIZE).astype(np.float32)
+
+
+def links(*index: int, sigma: float = 0.1) -> Links:
+    return Links(np.array(index, np.int64), np.full(len(index), sigma, np.float32))
+
+
+def evolved(generations: int, parents: int = 3, children: int = 6, seed: int = 1, compact: bool = True) -> tuple[Family, Ints]:
+    """A family after so many generations of drift, and those of it who live."""
+    rng, family, living = np.random.default_rng(seed), Family.of(FIRST), np.zeros(1, np.int64)
+    for _ in range(generations):
+        of = rng.choice(living, children)
+        born = Links(rng.integers(0, PLACES, children), rng.uniform(0, 0.3, children).astype(np.float32))
+        family, names = family.with_children(of, born)
+        living = np.append(living[:1] if rng.random() < 0.7 else names[:1], names[rng.permutation(children)[: parents - 1]])
+        family = family.compacted(living, NOISE) if compact else family
+    return family, living
+
+
+def table_of(family: Family, living: Ints) -> Table:
+    return Table(family.tree, family.rows(living), np.empty(0, np.int64))
+
+
+# --- decoding
+
+
+def test_a_chain_is_one_rounded_product_and_one_rounded_sum_a_link() -> None:
+    expected = FIRST
+    for index, sigma in ((7, 0.1), (2000, 0.3), (7, 0.02)):
+        expected = (expected + (np.float32(sigma) * NOISE.noise[index : index + SIZE]).astype(np.float32)).astype(np.float32)
+    found = descended(FIRST, Links(np.array([7, 2000, 7]), np.array([0.1, 0.3, 0.02], np.float32)), NOISE)
+    assert found.tobytes() == expected.tobytes() and found is not FIRST
+
+
+def test_long_vectors_are_decoded_in_pieces_to_the_same_bits() -> None:
+    noise = ArrayNoise(np.random.default_rng(1).standard_normal(300_000, dtype=np.float32))
+    start, chain = noise.noise[:250_000].copy(), links(3, 40_000, 11)
+    expected = start
+    for index in chain.index:
+        expected = expected + np.float32(0.1) * noise.noise[index : index + len(start)]
+    assert descended(start, chain, noise).tobytes() == expected.tobytes()
+
+
+def test_no_links_leave_a_copy() -> None:
+    found = descended(FIRST, NO_LINKS, NOISE)
+    assert found.tobytes() == FIRST.tobytes() and not np.shares_memory(found, FIRST)
+
+
+# --- the family
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_compaction_changes_no_bit_of_anybody_and_forgets_no_link(seed: int) -> None:
+    (short, living), (whole, same) = evolved(40, seed=seed), evolved(40, seed=seed, compact=False)
+    assert living.tolist() == same.tolist()
+    assert len(short.tree) < 40 < len(whole.tree) and len(short.prefix.index) > 3
+    for name in living.tolist():
+        assert short.decoded(name, NOISE).tobytes() == whole.decoded(name, NOISE).tobytes()
+        long, own = whole.genome(name), short.genome(name)
+        assert own.index.tolist() == long.index.tolist() and own.sigma.tobytes() == long.sigma.tobytes()
+        assert descended(FIRST, own, NOISE).tobytes() == short.decoded(name, NOISE).tobytes()
+
+
+def test_a_root_that_lives_stays_where_it_is() -> None:
+    family, names = Family.of(FIRST).with_children(np.array([0]), links(5))
+    assert family.compacted(np.array([0, names[0]]), NOISE).base is family.base
+    moved = family.compacted(names, NOISE)
+    assert len(moved.tree) == 1 and moved.prefix.index.tolist() == [5]
+    assert moved.base.tobytes() == family.decoded(int(names[0]), NOISE).tobytes() == moved.decoded(int(names[0]), NOISE).tobytes()
+
+
+def test_a_fork_holds_the_root_until_one_side_has_died_out() -> None:
+    family, (left, right) = Family.of(FIRST).with_children(np.array([0, 0]), links(5, 6))
+    both = family.compacted(np.array([left, right]), NOISE)
+    assert len(both.prefix.index) == 0 and len(both.tree) == 3
+    assert both.compacted(np.array([right]), NOISE).prefix.index.tolist() == [6]
+
+
+def test_names_are_given_once_and_unknown_ones_have_no_row() -> None:
+    family, living = evolved(10)
+    assert family.born == 1 + 10 * 6 and len(set(family.name.tolist())) == len(family.name)
+    assert (family.rows(np.array([family.born, -1])) == -1).all()
+    assert family.name[family.rows(living)].tolist() == living.tolist()
+
+
+def test_a_family_survives_its_arrays() -> None:
+    family, living = evolved(12)
+    again = Family.from_arrays(family.to_arrays())
+    assert again.decoded(int(living[-1]), NOISE).tobytes() == family.decoded(int(living[-1]), NOISE).tobytes()
+    assert again.born == family.born and again.genome(int(living[0])).index.tolist() == family.genome(int(living[0])).index.tolist()
+
+
+# --- the table on the wire
+
+
+def test_a_table_is_read_as_it_was_written() -> None:
+    tree = Tree(np.array([0, 0, 0, 1, 3]), Links(np.array([0, 2**32 - 1, 65_536, 65_535, 1]), np.array([0, 0.1, 0.2, 3, 0], np.float32)))
+    table = Table(tree, np.array([4, 0, 2]), np.array([3]))
+    packed = table.packed()
+    assert packed.dtype == np.float32
+    found = unpacked(packed, 2**32)
+    assert found.tree.parent.tolist() == tree.parent.tolist() and found.tree.links.index.tolist() == tree.links.index.tolist()
+    assert found.tree.links.sigma.tobytes() == tree.links.sigma.tobytes()
+    assert found.parents.tolist() == [4, 0, 2] and found.contenders.tolist() == [3]
+
+
+def packed(**changes: float) -> Floats:
+    """A root with one child, who is the only parent, with some of the numbers changed."""
+    names = ("rows", "parents", "contenders", "named", "parent", "high", "low", "sigma")
+    plain = dict(zip(names, (2, 1, 0, 1, 0, 0, 9, 0.5), strict=True))
+    return np.array(list((plain | changes).values()), np.float32)
+
+
+def test_the_plain_table_can_be_read() -> None:
+    assert unpacked(packed(), PLACES).tree.links.index.tolist() == [0, 9]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rows": 0}, {"rows": 3}, {"rows": 1.5}, {"rows": -1}, {"rows": np.nan}, {"rows": np.inf}, {"rows": 2**21}, {"parents": 2}, {"contenders": 1}, {"parents": -1},
+        {"named": 2}, {"named": 0.5}, {"named": -1}, {"named": np.nan}, {"parent": 1}, {"parent": -1}, {"parent": 0.1}, {"high": 1}, {"high": 70_000},
+        {"low": -1}, {"low": PLACES}, {"low": np.nan}, {"sigma": -0.5}, {"sigma": np.nan}, {"sigma": np.inf},
+    ],
+)  # fmt: skip
+def test_a_table_that_cannot_be_is_refused(changes: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="a table of mutations"):
+        unpacked(packed(**changes), PLACES)
+
+
+@pytest.mark.parametrize("cut", range(8))
+def test_a_table_that_ends_too_early_is_refused(cut: int) -> None:
+    with pytest.raises(ValueError, match="a table of mutations"):
+        unpacked(packed()[:cut], PLACES)
+    with pytest.raises(ValueError, match="a table of mutations"):
+        unpacked(np.append(packed(), np.zeros(cut + 1, np.float32)), PLACES)
+
+
+def test_nothing_below_the_root_is_a_table_too() -> None:
+    table = Table(ROOT, np.zeros(1, np.int64), np.empty(0, np.int64))
+    assert len(table.packed()) == HEAD + 1 and len(unpacked(table.packed(), 1).tree) == 1
+
+
+# --- the nursery
+
+
+def test_parents_have_the_bits_of_their_chains_from_publication_to_publication() -> None:
+    nursery = Nursery(NOISE)
+    for generations in (1, 2, 3, 9, 10, 30):
+        family, living = evolved(generations)
+        nursery.open(family.base, table_of(family, living))
+        for name, row in zip(living.tolist(), family.rows(living).tolist(), strict=True):
+            assert nursery.parent(row).tobytes() == family.decoded(name, NOISE).tobytes()
+            child = nursery.child(row, 77, 0.25)
+            assert child.tobytes() == (family.decoded(name, NOISE) + np.float32(0.25) * NOISE.noise[77 : 77 + SIZE]).tobytes()
+
+
+def test_a_kept_parent_is_not_decoded_again_though_the_root_has_moved() -> None:
+    family, (left, right) = Family.of(FIRST).with_children(np.array([0, 0]), links(5, 6))
+    family, (older, younger) = family.with_children(np.array([left, left]), links(7, 8))
+    nursery = Nursery(NOISE)
+    nursery.open(family.base, table_of(family, np.array([older, younger, right])))
+    for name in (older, younger, right):
+        nursery.parent(int(family.rows(np.array([name]))[0]))
+    assert nursery.decodes == 4  # five rows, but the root
+    moved = family.compacted(np.array([older, younger]), NOISE)
+    assert len(moved.prefix.index) == 1
+    nursery.open(moved.base.copy(), table_of(moved, np.array([older, younger])))
+    assert nursery.parent(1).tobytes() == moved.decoded(int(older), NOISE).tobytes()
+    assert nursery.decodes == 4
+
+
+def test_a_root_that_nobody_knows_makes_everything_kept_worthless() -> None:
+    family, living = evolved(3)
+    nursery = Nursery(NOISE)
+    nursery.open(family.base, table_of(family, living))
+    row = int(family.rows(living)[1])
+    honest = nursery.parent(row).copy()
+    forged = family.base.copy()
+    forged[-1] += 1
+    nursery.open(forged, table_of(family, living))
+    assert nursery.parent(row).tobytes() != honest.tobytes()
+    nursery.open(family.base, table_of(family, living))
+    assert nursery.parent(row).tobytes() == honest.tobytes()
+
+
+def test_no_more_bytes_are_kept_than_allowed_and_the_bits_stay() -> None:
+    family, living = evolved(30, parents=6, children=12)
+    nursery = Nursery(NOISE, most=2 * 4 * SIZE)
+    nursery.open(family.base, table_of(family, living))
+    for _ in range(2):
+        for name, row in zip(living.tolist(), family.rows(living).tolist(), strict=True):
+            assert nursery.parent(row).tobytes() == family.decoded(name, NOISE).tobytes()
+    assert len(nursery._kept) <= 2
