@@ -84,6 +84,18 @@ def gradient(bench: Bench) -> list[Row]:
     ]  # fmt: skip
 
 
+def genome(bench: Bench) -> list[Row]:
+    from tests.benchmarks import genome
+
+    return genome.measured(bench)
+
+
+def steady(bench: Bench) -> list[Row]:
+    from tests.benchmarks import steady
+
+    return steady.measured(bench)
+
+
 def drain(bench: Bench) -> list[Row]:
     from tests.benchmarks import drain
 
@@ -125,6 +137,8 @@ MEASURES: dict[str, Measure] = {
     "cartpole": cartpole,
     "gradient": gradient,
     "noise": noise,
+    "genome": genome,
+    "steady": steady,
     "extras": extras,
     "drain": drain,
     **{f"{one.__name__}-{backend}": partial(one, backend) for one in (start, memory) for backend in ("lean", ENVPOOL)},

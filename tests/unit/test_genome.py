@@ -5,7 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from es_queue.genome import HEAD, NO_LINKS, ROOT, Family, Floats, Ints, Links, Table, Tree, descended, unpacked
+from es_queue.genome import (
+    HEAD,
+    NO_LINKS,
+    ROOT,
+    Family,
+    Floats,
+    Ints,
+    Links,
+    Table,
+    Tree,
+    descended,
+    unpacked,
+)
 from es_queue.nursery import Nursery
 from es_queue.sums import ArrayNoise
 
