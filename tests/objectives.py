@@ -43,3 +43,9 @@ def restless(vector: np.ndarray, seed: int) -> float:
 crooked = 3
 misshapen = lambda vector, seed: 0.0  # noqa: E731 - it gets an attribute
 misshapen.initial = [1.0, 2.0, 3.0]  # type: ignore[attr-defined]
+
+
+def far(vector: np.ndarray, seed: int) -> float:
+    """0 at (±1, ±1, …), many steps from zeros; noise by the seed, so that single values lie."""
+    goal = np.where(np.arange(len(vector)) % 3, 1.0, -1.0)
+    return -float(np.square(vector - goal, dtype=np.float64).sum()) + np.random.default_rng(seed).normal(scale=0.3)

@@ -12,7 +12,7 @@ from gymnasium import spaces
 TAILED = "tests.benchmarks.heavy_tailed:Tailed-v0"
 #: Lengths are Pareto's: a mean of some 20 steps, one in a hundred beyond 100.
 LEAST, EXPONENT, MOST = 5, 1.3, 400
-STEP_SECONDS = 0.002
+STEP_SECONDS = 0.005
 
 
 class Tailed(gymnasium.Env[Any, Any]):

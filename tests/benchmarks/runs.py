@@ -97,7 +97,7 @@ class Whole:
         if path.exists() and path.stat().st_size > self._read:
             with path.open("rb") as file:
                 file.seek(self._read)
-                whole = file.read().rpartition(b"\n")[0] + b"\n"
+                whole = b"".join(file.read().rpartition(b"\n")[:2])
             self._read += len(whole)
             self.records += [json.loads(line) for line in whole.splitlines() if line]
         return self.records

@@ -16,7 +16,7 @@ from tests.benchmarks.runs import Bench, Whole, processes_of
 
 #: They sleep, so that more of them than processors are no less idle for it.
 WORKERS, POPULATION = 8, 64
-EPISODES, QUICK_EPISODES = 1500, 150
+EPISODES, QUICK_EPISODES = 1000, 100
 WORDS = (
     "--env", TAILED, "--strategy", "ga", "--env-seeds", "slot", "--population", POPULATION, "--truncation", 10, "--candidates", 4, "--elite-episodes", 4,
     "--eval-every", 0, "--final-episodes", 0, "--target-reward", "none", "--no-obs-norm", "--seed", 1, "--workers", WORKERS,
