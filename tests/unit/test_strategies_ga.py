@@ -179,7 +179,7 @@ def answered(state: State, generation: int, *rows: tuple[int, int, float], sprea
     parts = [Part(stop, spreads[one]) for one, stop in ends.items()]
     return Batch(
         NOISE, np.array([1000 * one + slot for one, slot, _ in rows]), np.array([[value] for *_, value in rows]), np.array([value for *_, value in again]),
-        parts, generation, drawn, tried,
+        parts, generation=generation, drawn=drawn, tried_again=tried,
     )  # fmt: skip
 
 
