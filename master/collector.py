@@ -168,7 +168,8 @@ class Collector:
         """Until the ledger is complete and the run not paused. Raises Interrupted, FencedError, RedisError, EnvironmentFailure."""
         while self.requests.paused or not ledger.complete():
             wait = min(self._clocks.collect_wait, max(0.001, self._next - time.monotonic()))
-            self.read(ledger, wait)
+            if self.read(ledger, wait):
+                ledger.gather()
             if self._interrupted() or self.requests.stop:
                 raise Interrupted
             if time.monotonic() >= self._next or ledger.needs_reconcile:

@@ -23,6 +23,7 @@ from master import checkpoint
 from master.budget import reason_to_stop
 from master.collect import Expectations, Ledger
 from master.collector import Collector, Interrupted
+from master.columns import Gathered
 from master.course import Course, told
 from master.learn import (
     Closed,
@@ -157,7 +158,10 @@ class Loop:
         return ledger
 
     def _ledger(self, state: RunState, publication: str, wanted: dict[str, int]) -> Ledger:
-        return Ledger(publication, self._expectations(state, wanted), wanted)
+        ledger = Ledger(publication, self._expectations(state, wanted), wanted)
+        if messages.TRAIN in wanted:
+            ledger.gathered = Gathered(state.moments, wanted[messages.TRAIN])
+        return ledger
 
     def _expectations(self, state: RunState, wanted: dict[str, int]) -> Expectations:
         strategy = self._learner.strategy
@@ -208,7 +212,7 @@ class Loop:
     def _more(self, state: RunState, ledger: Ledger) -> bool:
         """More slots of the same publication, as a pure function of its answers."""
         slots = ledger.ordered(messages.TRAIN)
-        steps = steps_of(slots)
+        steps = steps_of(slots) if self._config.min_steps else 0
         if slots and steps < self._config.min_steps and len(slots) < self._most[messages.TRAIN]:
             mean = max(1.0, steps / len(slots))
             missing = int(np.ceil((self._config.min_steps - steps) / mean))
@@ -277,7 +281,7 @@ class Loop:
         if self._log is None:
             return
         changes, anchored = after.changes[len(state.changes) :], after.anchor is not state.anchor
-        fitness, again = self._learner.fitness(done.counted), self._learner.again(done.again)
+        fitness, again = self._learner.fitness(done.columns), self._learner.again(done.again)
         used = tuple((one.publication, one.slots) for one in done.used)
         step = Step(state.generation, str(self._record["digest"]), fitness, after.moments, after.step_limit, back, anchored, changes, again, str(self._record["publication"]), used)
         self._log.append(step)
@@ -304,10 +308,10 @@ class Loop:
         return replace(state, stage=CLOSING, reason=reason) if reason else state
 
     def _counted(self, state: RunState, done: Closed, ledger: Ledger) -> Counters:
-        episodes = sum(len(result.fitness) for result in done.results) * self._config.episodes
+        episodes = done.columns.individuals * self._config.episodes
         centre = sum(done.centre.steps) if done.centre else 0
         counters = state.counted(
-            episodes=episodes, env_steps=steps_of(done.counted) + steps_of(done.again), eval_steps=done.eval_steps + centre,
+            episodes=episodes, env_steps=done.columns.total_steps + steps_of(done.again), eval_steps=done.eval_steps + centre,
             surplus_steps=steps_of(done.surplus), lost_steps=ledger.lost_steps, seconds=self._elapsed(),
             duplicate=ledger.refused["duplicate"] + ledger.refused["conflict"], refused=ledger.refused.total() - ledger.refused["audit"],
             reissued=ledger.reissued, recovered=ledger.recovered, late=self._collector.late_since(),
@@ -328,7 +332,7 @@ class Loop:
         took = float(self._record["seconds_publish"] or 0) + float(self._record["seconds_wait"] or 0)
         return {
             **{name: getattr(counters, name) for name in names},
-            "steps_per_second": (steps_of(done.counted) + done.eval_steps) / took if took > 0 else None,
+            "steps_per_second": (done.columns.total_steps + done.eval_steps) / took if took > 0 else None,
             "workers": len(self._collector.contributors), "eta": eta(self._config, counters.seconds, counters.env_steps, state.generation),
         }  # fmt: skip
 
