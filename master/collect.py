@@ -269,7 +269,7 @@ class Ledger:
 
     def _owing_of(self, kind: str) -> Owing:
         if kind not in self._owing:
-            self._owing[kind] = Owing(partial(self._settled, kind))
+            self._owing[kind] = Owing(partial(self._settled, kind), lambda: not self.results[kind] and not self.hopeless)
         return self._owing[kind]
 
     def _settled(self, kind: str, slot: int) -> bool:

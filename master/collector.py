@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -59,7 +59,7 @@ class Collector:
     """Reads answers of the open publication into its ledger and keeps the publication alive.
 
     contributors: workers whose answers counted; fleet: who works, and on what arithmetic; about: what else progress
-    says of the run.
+    says of the run; ahead: work of the next generation that is done in idle moments, or not at all.
     """
 
     def __init__(
@@ -72,6 +72,7 @@ class Collector:
         self.audit = Audit(self.fleet, audit, note)
         self.recoveries = Recoveries()
         self.about: dict[str, str] = {}
+        self.ahead: deque[Callable[[], object]] = deque()
         self.cutter = Cutter(fixed=block)
         self._paused_at: float | None = None
         self._paused_for = 0.0
@@ -112,6 +113,7 @@ class Collector:
     def open(self, ledger: Ledger, what: Publish, parameters: bytes, *, adopted: bool) -> None:
         """Publish what the ledger wants, unless a former master has left it open."""
         self._what, self._parameters = what, parameters
+        self.ahead.clear()
         self._held.clear()
         self._copied.clear()
         self._refused += self._ledger.refused if self._ledger is not None else Counter()
@@ -169,7 +171,7 @@ class Collector:
         while self.requests.paused or not ledger.complete():
             wait = min(self._clocks.collect_wait, max(0.001, self._next - time.monotonic()))
             if self.read(ledger, wait):
-                ledger.gather()
+                self._meanwhile(ledger)
             if self._interrupted() or self.requests.stop:
                 raise Interrupted
             if time.monotonic() >= self._next or ledger.needs_reconcile:
@@ -178,6 +180,12 @@ class Collector:
             seconds = ledger.seconds_per_slot(kind)
             if seconds is not None:
                 self.cutter.seconds[kind] = seconds
+
+    def _meanwhile(self, ledger: Ledger) -> None:
+        """With nothing left to read, what can be done before the last answer is there."""
+        ledger.gather()
+        if self.ahead and not ledger.complete():
+            self.ahead.popleft()()
 
     def read(self, ledger: Ledger, wait: float) -> bool:
         """Drain what is there, in bulk, but no flood for ever: a thousand entries, or 32 MiB, and the other duties come first.

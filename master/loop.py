@@ -25,6 +25,7 @@ from master.collect import Expectations, Ledger
 from master.collector import Collector, Interrupted
 from master.columns import Gathered
 from master.course import Course, told
+from master.expectations import planned
 from master.learn import (
     Closed,
     Learner,
@@ -155,7 +156,15 @@ class Loop:
         self._collector.open(ledger, what, data, adopted=adopted is not None)
         self._collector.requests.published()
         self._save(state, saved)
+        self._collector.ahead.append(partial(self._plan_ahead, state, ledger))
         return ledger
+
+    def _plan_ahead(self, state: RunState, ledger: Ledger) -> None:
+        """The next generation's plan, and its learner: pure functions, kept where they are made until they are asked for."""
+        following = self._course.learner_at(replace(state, generation=state.generation + 1))
+        count = ledger.expectations.most.get(messages.TRAIN, 0)
+        if count:
+            planned(following.config, state.generation + 1, following.strategy.size, following.strategy.per_slot, count)
 
     def _ledger(self, state: RunState, publication: str, wanted: dict[str, int]) -> Ledger:
         ledger = Ledger(publication, self._expectations(state, wanted), wanted)
@@ -211,7 +220,7 @@ class Loop:
 
     def _more(self, state: RunState, ledger: Ledger) -> bool:
         """More slots of the same publication, as a pure function of its answers."""
-        slots = ledger.ordered(messages.TRAIN)
+        slots = ledger.ordered(messages.TRAIN) if self._config.min_steps or self._learner.strategy.reevaluates else []
         steps = steps_of(slots) if self._config.min_steps else 0
         if slots and steps < self._config.min_steps and len(slots) < self._most[messages.TRAIN]:
             mean = max(1.0, steps / len(slots))

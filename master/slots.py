@@ -8,13 +8,14 @@ Ranges = list[tuple[str, int, int]]
 
 
 class Owed:
-    """The slots 0 … wanted-1 of a kind, or chosen ones. settled: whether a slot has a result or counts as failed.
+    """The slots 0 … wanted-1 of a kind, or chosen ones. settled: whether a slot has a result or counts as failed;
+    untouched: whether none has.
 
     left: how many are unanswered
     """
 
-    def __init__(self, settled: Callable[[int], bool]) -> None:
-        self._settled = settled
+    def __init__(self, settled: Callable[[int], bool], untouched: Callable[[], bool]) -> None:
+        self._settled, self._untouched = settled, untouched
         self._chosen: tuple[int, ...] | None = None
         self._marks = bytearray()  # 1 where a slot is wanted and unanswered
         self.left = 0
@@ -26,7 +27,8 @@ class Owed:
         if count < len(self._marks):
             del self._marks[count:]
             self.left = self._marks.count(1)
-        fresh = bytearray(not self._settled(slot) for slot in range(len(self._marks), count))
+        more = range(len(self._marks), count)
+        fresh = bytearray(b"\1") * len(more) if self._untouched() else bytearray(not self._settled(slot) for slot in more)
         self._marks += fresh
         self.left += fresh.count(1)
 
