@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Protocol
 
 from es_queue.errors import EnvironmentFailure, RedisError
@@ -27,6 +28,8 @@ READ_AT_ONCE, READ_AT_FIRST = 1000, 4
 #: Entries a second that are read again at the most, and how many seconds a flood may keep reconcile waiting.
 READ_AGAIN_A_SECOND, PUT_OFF_AT_MOST = 5000, 10
 READ_BYTES = 4 * 2**20  # of one reply, as far as its size can be told from the one before
+#: Blocks that are published with the parameters, in all and for each worker; the others follow, so many in one script.
+FIRST_BLOCKS, FIRST_BLOCKS_EACH, BLOCKS_AT_ONCE = 1024, 4, 8192
 REFUSING_SECONDS = 5.0
 LONELY_SECONDS = 5.0
 STAGED_AT_MOST = 10
@@ -134,13 +137,19 @@ class Collector:
                 self._lost(LOST_BEFORE, began)
 
     def _publish(self, ledger: Ledger) -> Opened:
-        """Stage, then publish the unanswered slots; reading starts again at 0 (rules 3, 4, 9)."""
-        blocks = self._cut(ledger)
+        """Stage, then publish the unanswered slots; reading starts again at 0 (rules 3, 4, 9).
+
+        Nobody waits for blocks that come late in the generation: they follow at once. Of a master that ends between the
+        two its successor finds them owed, for todo is a hint (rules 1, 8).
+        """
+        blocks = iter(self._cut(ledger))
+        first = list(islice(blocks, max(FIRST_BLOCKS, FIRST_BLOCKS_EACH * len(self._workers))))
         self._tails[ledger.publication] = Tail()
         for _ in range(STAGED_AT_MOST):
             self._channel.stage(ledger.publication, self._parameters)
-            found = self._channel.publish(self._token, replace(self._what, blocks=blocks, keep=ledger.keep))
+            found = self._channel.publish(self._token, replace(self._what, blocks=first, keep=ledger.keep))
             if found.done:
+                self._extend(ledger, blocks)
                 return found
         raise RedisError(
             f"the parameters of publication {ledger.publication} went from Redis {STAGED_AT_MOST} times before they were published: "
@@ -156,13 +165,15 @@ class Collector:
 
     def extend(self, ledger: Ledger) -> None:
         """Issue the slots that the ledger has come to want."""
-        blocks = self._cut(ledger)
-        if blocks:
-            self._channel.extend(self._token, ledger.publication, blocks)
+        self._extend(ledger, iter(self._cut(ledger)))
 
-    def _cut(self, ledger: Ledger) -> list[Block]:
+    def _extend(self, ledger: Ledger, blocks: Iterator[Block]) -> None:
+        while some := list(islice(blocks, BLOCKS_AT_ONCE)):
+            self._channel.extend(self._token, ledger.publication, some)
+
+    def _cut(self, ledger: Ledger) -> Iterable[Block]:
         workers = self._workers or self._roster.look(self._channel)  # a new master has not looked yet
-        return self.cutter.cut(ledger.publication, ledger.unanswered(), max(1, len(workers)))
+        return self.cutter.each(ledger.publication, ledger.unanswered(), max(1, len(workers)))
 
     # --- reading
 
