@@ -15,10 +15,11 @@ from es_queue.protocol.channel import Entry, MasterChannel, Opened, Publish, Rec
 from es_queue.protocol.clocks import Clocks
 from es_queue.protocol.messages import Block, publication_generation
 from master.audit import Audit
-from master.blocks import BLOCK_SECONDS, Cutter
+from master.blocks import Cutter
 from master.collect import Ledger
 from master.fleet import Fleet
 from master.learn import Record
+from master.overdue import HURRY_SECONDS, Overdue
 from master.recoveries import OVERDUE, REDIS_AWAY, REDIS_LOST, Recoveries
 from master.requests import Requests
 from master.roll_call import RollCall
@@ -33,9 +34,6 @@ FIRST_BLOCKS, FIRST_BLOCKS_EACH, BLOCKS_AT_ONCE = 1024, 4, 8192
 REFUSING_SECONDS = 5.0
 LONELY_SECONDS = 5.0
 STAGED_AT_MOST = 10
-#: How many times its expected duration a block may take before an idle worker plays it too; and how often that is looked
-#: at once nothing waits to be claimed.
-OVERDUE_TIMES, HURRY_SECONDS = 2, 0.25
 LOST = "Redis has lost this generation: it is published again"
 LOST_BEFORE = "Redis has lost the generation before this one, or holds another: this one is published over it"
 
@@ -94,8 +92,7 @@ class Collector:
         self._roll = RollCall(clocks.lease + clocks.beat_ttl, note)
         self._next = 0.0
         self._grace = 0.0
-        self._held: dict[tuple[str, Block], float] = {}
-        self._copied: set[tuple[str, int]] = set()
+        self._overdue = Overdue(self.cutter, clocks.overdue)
         self._refused: Counter[str] = Counter()
         self._workers: dict[str, dict[str, str]] = {}
         self._late = self._late_before = 0
@@ -117,8 +114,7 @@ class Collector:
         """Publish what the ledger wants, unless a former master has left it open."""
         self._what, self._parameters = what, parameters
         self.ahead.clear()
-        self._held.clear()
-        self._copied.clear()
+        self._overdue.begin()
         self._refused += self._ledger.refused if self._ledger is not None else Counter()
         self._ledger = ledger
         ledger.recoveries = self.recoveries
@@ -268,11 +264,27 @@ class Collector:
         self._look_after(ledger)
         if not self._drained(ledger):
             return
-        owed = ledger.owed(self._most(ledger), time.monotonic() < self._grace, self._give_way, self.fleet.dismissed())
-        # What is owed to nobody leaves todo: the workers of a paused run finish what they hold and wait.
-        seen = self._channel.reconcile(self._token, replace(owed, ranges=()) if self.requests.paused else owed)
+        seen = self._reconcile(ledger, ())
         if seen is not None:
             self._reconciled(ledger, seen)
+            self._issue_again(ledger, seen)
+
+    def _reconcile(self, ledger: Ledger, only: Sequence[tuple[str, int, int]]) -> Reconciled | None:
+        owed = replace(ledger.owed(self._most(ledger), time.monotonic() < self._grace, self._give_way, self.fleet.dismissed()), only=only)
+        # What is owed to nobody leaves todo: the workers of a paused run finish what they hold and wait.
+        return self._channel.reconcile(self._token, replace(owed, ranges=()) if self.requests.paused else owed)
+
+    def _issue_again(self, ledger: Ledger, seen: Reconciled) -> None:
+        """What nobody held at that look, and what is not among the answers that were there by then either.
+
+        An answer and the end of its claim are one: whoever was seen without one has answered before, or never will.
+        """
+        if not seen.nobody or not self._drained(ledger):
+            return
+        again = self._reconcile(ledger, seen.nobody)
+        if again is not None and again.owed:
+            self._read_again()
+            ledger.reissued += max(0, again.owed - len(self.audit.open))  # what the audit asks for was not lost
 
     def _take_up(self, generation: int) -> None:
         """What people ask; the time that a pause takes is no time of the run."""
@@ -293,9 +305,6 @@ class Collector:
         return self.cutter.most(messages.TRAIN, ledger.wanted.get(messages.TRAIN, 1), max(1, len(self._workers)))
 
     def _reconciled(self, ledger: Ledger, seen: Reconciled) -> None:
-        if seen.owed:
-            self._read_again()
-            ledger.reissued += max(0, seen.owed - len(self.audit.open))  # what the audit asks for was not lost
         for _, blocks in seen.dead:
             ledger.died(blocks)
         self._late = max(self._late, seen.late)
@@ -314,32 +323,17 @@ class Collector:
             self._read_again_from = now + sum(len(tail.seen) for tail in self._tails.values()) / READ_AGAIN_A_SECOND
 
     def _copy_overdue(self, ledger: Ledger, seen: Reconciled) -> None:
-        """With nothing left to claim and a worker idle, a block that takes too long is issued once more, slot by slot."""
         now = time.monotonic()
-        held = {(worker, block) for worker, blocks in seen.claims.items() for block in blocks if block.publication == ledger.publication}
-        self._held = {key: self._held.get(key, now) for key in held}
+        self._overdue.look(ledger.publication, seen, now)
         idle = any(not blocks for worker, blocks in seen.claims.items() if worker in self._workers)
         if seen.todo or not idle or self.requests.paused:
             return
         self._next = min(self._next, now + HURRY_SECONDS)
-        for (_, block), since in self._held.items():
-            expected = self._expected(ledger, block)
-            if now - since >= max(self._clocks.overdue, OVERDUE_TIMES * expected):
-                self._copy(ledger, block)
-
-    def _expected(self, ledger: Ledger, block: Block) -> float:
-        """Seconds that a block should take, by what this generation or the ones before have shown."""
-        measured = self.cutter.seconds.get(block.kind) or ledger.seconds_per_slot(block.kind)
-        return (BLOCK_SECONDS if measured is None else measured) * (block.stop - block.start)
-
-    def _copy(self, ledger: Ledger, block: Block) -> None:
-        """Issue the block's unanswered slots once more, but none of them twice: a copy is not copied."""
-        fresh = [slot for _, slot in ledger.missing_of(block) if (block.kind, slot) not in self._copied]
-        self._copied.update((block.kind, slot) for slot in fresh)
-        if fresh:
-            self._channel.extend(self._token, ledger.publication, [Block(ledger.publication, block.kind, slot, slot + 1) for slot in fresh])
-            ledger.reissued += len(fresh)
-            self.recoveries.begin(OVERDUE, ((block.kind, slot) for slot in fresh))
+        copies = self._overdue.copies(ledger, now)
+        if copies:
+            self._channel.extend(self._token, ledger.publication, copies)
+            ledger.reissued += len(copies)
+            self.recoveries.begin(OVERDUE, ((block.kind, block.start) for block in copies))
 
     def _look_after(self, ledger: Ledger) -> None:
         """Who is there, who refuses, who should give way; and the display."""

@@ -136,6 +136,32 @@ def test_reconcile_waits_until_all_answers_are_read(monkeypatch: pytest.MonkeyPa
     assert bench.ledger.complete() and bench.ledger.reissued == 0 and bench.todo() == []
 
 
+def test_an_answer_that_comes_just_before_reconcile_is_neither_issued_again_nor_read_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench().open()
+    bench.tick()
+    worker, reconcile = bench.worker(), bench.channel.reconcile
+    held = worker.claim(0.0)
+    assert held is not None
+    waiting = bench.todo()
+
+    def late(token: str, owed: Any) -> Any:
+        if not bench.ledger.has(held.kind, held.start, held.stop) and bench.server.claims.get(worker.worker):
+            bench.answer(worker, held)
+        return reconcile(token, owed)
+
+    monkeypatch.setattr(bench.channel, "reconcile", late)
+    monkeypatch.setattr(bench.collector, "_rewind", lambda: pytest.fail("everything is read again"))
+    bench.tick()
+    assert bench.todo() == waiting and bench.ledger.has(held.kind, held.start, held.stop) and bench.ledger.reissued == 0
+
+
+def test_what_was_lost_is_issued_again_at_once() -> None:
+    bench = Bench().open()
+    bench.server.todo.clear()
+    bench.tick()
+    assert bench.todo() == ALL and bench.ledger.reissued == 7
+
+
 def test_a_flood_that_does_not_end_puts_reconcile_off_for_a_while_only(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench().open()
     monkeypatch.setattr(bench.collector, "read", lambda ledger, wait: False)
