@@ -149,7 +149,7 @@ class MemoryMasterChannel(MasterChannel):
             server.changed.notify_all()
             late = sum(_number(server.lives[worker][0].get("late", "0")) for worker in claims if worker in server.lives)
             count = sum(block.stop - block.start for block in blocks)
-            nobody = [(one.kind, one.start, one.stop) for one in grouped(replace(owed, block=4096), left)]
+            nobody = tuple((one.kind, one.start, one.stop) for one in grouped(replace(owed, block=4096), left))
             return Reconciled(count, len(server.todo), {name: Block.decode_all(held) for name, held in claims.items()}, dead, late, nobody)
 
     def _claims(

@@ -139,7 +139,7 @@ class RedisMasterChannel(MasterChannel):
         count, todo, claims, dead, late, nobody = found
         held = {str(_text(worker)): Block.decode_all(entries) for worker, entries in claims}
         ended = [(str(_text(worker)), Block.decode_all(entries)) for worker, entries in dead]
-        left = [(str(_text(kind)), start, stop) for kind, start, stop in zip(*[iter(nobody)] * 3, strict=True)]
+        left = tuple((str(_text(kind)), start, stop) for kind, start, stop in zip(*[iter(nobody)] * 3, strict=True))
         return Reconciled(count, todo, held, ended, late, left)
 
     def renew(self, token: str, holder: str, lease: float, progress: Mapping[str, str], refused: Mapping[str, int]) -> Stored:

@@ -460,7 +460,7 @@ def test_workers_look_less_often_the_more_there_are() -> None:
     assert bench.collector.poll() == QUICK.leave_poll
     bench.there({f"w{number}-1-abcdef": ({}, 1e12) for number in range(1000)})
     bench.tick()
-    assert bench.collector.poll() == pytest.approx(0.2)
+    assert bench.collector.poll() == pytest.approx(0.4)
 
 
 def test_a_person_ends_the_wait_between_two_looks() -> None:
