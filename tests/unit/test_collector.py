@@ -153,7 +153,7 @@ def test_many_entries_are_seldom_read_again(monkeypatch: pytest.MonkeyPatch) -> 
     bench = Bench().open()
     now = [100.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
-    tail = bench.collector._tails[PUBLICATION]
+    tail = bench.collector._tails[bench.ledger.publication]
     tail.seen.update(str(number) for number in range(10 * module.READ_AGAIN_A_SECOND))
     for later, cursor in ((0.0, "0"), (9.0, "7-0"), (1.1, "0")):
         now[0] += later
