@@ -154,6 +154,7 @@ def once(size: Size, table: NoiseTable, generations: int) -> dict[str, list[floa
         report.close()
     # The first closing meets noise that nobody has read, and what the last one publishes has no training slots.
     found["wall"], found["cpu"] = ([one[at] for one in channel.spent[1 : generations - 1]] for at in (0, 1))
+    found["first"] = [one[0] for one in channel.spent[:1]]
     found["collecting"] = channel.collecting[1 : generations - 1]
     return found
 

@@ -23,7 +23,7 @@ from master.learn import Learner
 from master.lease import take
 from master.loop import Interrupted, Loop, Outcome
 from master.setup import Setup, prepare
-from master.state import CLOSING, FINAL, RunState
+from master.state import CLOSING, FINAL, Best, RunState
 from tests.ring import QUICK, Sink, make_loop, quick_config, workers
 from tests.tiny import MOODY, QUAD, eventually
 
@@ -61,6 +61,9 @@ class Saved:
     def save(self, generation: int, data: bytes) -> Path:
         self.all.append((generation, data))
         return Path("nowhere")
+
+    def holds(self, best: Best) -> bool:
+        return False
 
     def save_best(self, data: bytes) -> Path:
         self.best.append(data)
