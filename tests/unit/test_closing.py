@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,12 +15,15 @@ from es_queue.figures import figures_of
 from es_queue.normalization import Moments, RunningMoments
 from es_queue.plan import Plan
 from es_queue.protocol import messages
+from es_queue.protocol.memory_channel import MemoryMasterChannel
 from es_queue.protocol.messages import Block, EpisodeMoments, SlotResult
-from master import blocks, collector, columns
+from master import blocks, checkpoint, collector, columns
+from master.checkpoint import Checkpoints
 from master.columns import Columns, Gathered, figures_in_order, merged
 from master.slots import Owed, ranges
+from master.state import TRAINING
 from tests.unit.test_collector import Bench
-from tests.unit.test_loop import Run, lively, same
+from tests.unit.test_loop import Run, lively, same, tiny
 
 numbers = st.floats(-1e300, 1e300, allow_nan=False)
 
@@ -31,7 +36,7 @@ numbers = st.floats(-1e300, 1e300, allow_nan=False)
 def test_moments_merged_at_once_have_the_bits_of_one_after_the_other(size: int, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("es_queue.normalization.PIECE", piece)
     rng = np.random.default_rng(size)
-    for count in (0, 1, 7, 40):
+    for count in (0, 1, 7, 400):
         counts = rng.integers(0, 3, count).tolist()
         means, m2s = 100 * rng.normal(size=(count, size)), rng.uniform(size=(count, size))
         first = RunningMoments(2**53 + 1, rng.normal(size=size), rng.uniform(size=size))
@@ -84,6 +89,12 @@ def test_columns_hold_what_the_results_hold_and_nothing_of_failed_slots(failed: 
 @given(st.lists(numbers, max_size=50))
 def test_figures_of_an_array_are_those_of_the_list_to_the_bit(values: list[float]) -> None:
     assert repr(figures_in_order(np.array(values, float))) == repr(figures_of(values))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_squares_are_those_of_the_list_too(seed: int) -> None:
+    values = np.random.default_rng(seed).normal(size=20_000)
+    assert figures_in_order(values) == figures_of(values.tolist())
 
 
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=6), st.sets(st.integers(0, 19)), st.integers(0, 20))
@@ -183,3 +194,26 @@ def test_what_a_master_had_no_time_to_add_after_publishing_is_owed_to_its_succes
     assert len(bench.server.todo) == 2
     bench.tick()
     assert sorted(slot for entry in bench.server.todo for slot in [Block.decode(entry).start] if " train " in entry) == list(range(6))
+
+
+# --- what follows the publish
+
+
+def test_the_best_policys_file_follows_the_publish_and_is_written_again_only_where_it_is_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    run = Run(tiny(generations=3, eval_every=1), saved=Checkpoints(tmp_path))
+    real_publish, real_save = MemoryMasterChannel.publish, Checkpoints.save_best
+    monkeypatch.setattr(MemoryMasterChannel, "publish", lambda self, token, what: order.append(what.publication.partition(".")[0]) or real_publish(self, token, what))
+    monkeypatch.setattr(Checkpoints, "save_best", lambda self, data: order.append("best") or real_save(self, data))
+    best = run.play().best
+    assert order[:3] == ["0", "1", "best"], "generation 0 is evaluated, published after, and only then written"
+    assert Checkpoints(tmp_path).holds(best) and not Checkpoints(tmp_path).holds(replace(best, generation=best.generation + 1))
+    assert not Checkpoints(tmp_path / "none").holds(best)
+    state = checkpoint.decode(run.server.checkpoint or b"")[1]
+    assert state.best is not None
+    order.clear()
+    loop = run.loop()
+    loop._save(replace(state, stage=TRAINING), b"")
+    assert order == [], "the file is of these parameters already"
+    loop._save(replace(state, stage=TRAINING, best=replace(state.best, eval_mean=9.0)), b"")
+    assert order == ["best"]

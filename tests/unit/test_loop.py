@@ -77,7 +77,7 @@ class Run:
     config: RunConfig
     server: MemoryServer = field(default_factory=MemoryServer)
     sink: Sink = field(default_factory=Sink)
-    saved: Saved = field(default_factory=Saved)
+    saved: Any = field(default_factory=Saved)
 
     def __post_init__(self) -> None:
         self.setup: Setup = prepare(self.config, table=TABLE)
