@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Protocol
 
-from es_queue.errors import EnvironmentFailure, RedisError
+from es_queue.errors import RedisError
 from es_queue.protocol import messages
 from es_queue.protocol.channel import Entry, MasterChannel, Opened, Publish, Reconciled
 from es_queue.protocol.clocks import Clocks
@@ -17,6 +17,7 @@ from es_queue.protocol.messages import Block, publication_generation
 from master.audit import Audit
 from master.blocks import Cutter
 from master.collect import Ledger
+from master.company import Company
 from master.fleet import Fleet
 from master.learn import Record
 from master.overdue import HURRY_SECONDS, Overdue
@@ -31,8 +32,6 @@ READ_AGAIN_A_SECOND, PUT_OFF_AT_MOST = 5000, 10
 READ_BYTES = 4 * 2**20  # of one reply, as far as its size can be told from the one before
 #: Blocks that are published with the parameters, in all and for each worker; the others follow, so many in one script.
 FIRST_BLOCKS, FIRST_BLOCKS_EACH, BLOCKS_AT_ONCE = 1024, 4, 8192
-REFUSING_SECONDS = 5.0
-LONELY_SECONDS = 5.0
 STAGED_AT_MOST = 10
 LOST = "Redis has lost this generation: it is published again"
 LOST_BEFORE = "Redis has lost the generation before this one, or holds another: this one is published over it"
@@ -96,9 +95,7 @@ class Collector:
         self._refused: Counter[str] = Counter()
         self._workers: dict[str, dict[str, str]] = {}
         self._late = self._late_before = 0
-        self._refusing: float | None = None
-        self._lonely: float | None = None
-        self._told_lonely = False
+        self._company = Company(note)
         self._give_way: list[str] = []
         self._served = False
         self._ledger: Ledger | None = None
@@ -339,9 +336,8 @@ class Collector:
         """Who is there, who refuses, who should give way; and the display."""
         workers = self._roster.look(self._channel)
         self._workers = {name: about for name, about in workers.items() if "refuses" not in about}
-        self._note_nobody(workers)
+        self._company.look(workers)
         self._roll.look(workers, self._channel.outages, self._give_way)
-        self._note_refusals({name: about for name, about in workers.items() if "refuses" in about})
         self.fleet.look(self._workers)
         for slot in self.audit.review():
             ledger.withdraw(slot)
@@ -350,30 +346,6 @@ class Collector:
         done, total = ledger.answered()
         waiting = {"waiting": f"paused by {self.requests.paused}"} if self.requests.paused else {}
         self._live({"workers": len(self._workers), "answered": done, "slots": total, **waiting})
-
-    def _note_refusals(self, refusing: dict[str, dict[str, str]]) -> None:
-        """Name them; when nobody else comes and the environment is to blame, the run cannot go on."""
-        reasons = {about["refuses"] for about in refusing.values()}
-        for reason in sorted(reasons):
-            hosts = [about.get("host", "?")[:60] for about in refusing.values() if about["refuses"] == reason]
-            self._note(f"{len(hosts)} worker{'s' if len(hosts) > 1 else ''} on {', '.join(sorted(set(hosts)))} cannot join: {reason}")
-        if self._workers or not reasons:
-            self._refusing = None
-            return
-        now = time.monotonic()
-        self._refusing = self._refusing or now
-        blamed = sorted((about["refuses"], about.get("host", "?")[:60]) for about in refusing.values() if about["refuses"].startswith("EnvironmentFailure"))
-        if blamed and now - self._refusing > REFUSING_SECONDS:
-            raise EnvironmentFailure(f"no worker can join; the one on {blamed[0][1]} says: {blamed[0][0].partition(': ')[2]}")
-
-    def _note_nobody(self, workers: Mapping[str, Mapping[str, str]]) -> None:
-        """Say once that nobody works, after a while without a worker."""
-        now = time.monotonic()
-        self._lonely = None if workers else self._lonely or now
-        if self._lonely is not None and not self._told_lonely and now - self._lonely > LONELY_SECONDS:
-            self._told_lonely = True
-            self._note("no worker is here: the run waits for one to join (rq worker, on the same Redis and queue)")
-        self._told_lonely = self._told_lonely and not workers
 
     def _shown(self, ledger: Ledger) -> dict[str, str]:
         done, total = ledger.answered()

@@ -107,7 +107,8 @@ def figures_in_order(values: NDArray[np.float64]) -> Figures | None:
 
 def sum_of(values: NDArray[np.float64]) -> float:
     """Left to right from 0, in float64."""
-    return float(np.add.accumulate(np.concatenate([np.zeros(1), values]))[-1])
+    with np.errstate(all="ignore"):  # as Python's own, which says nothing
+        return float(np.add.accumulate(np.concatenate([np.zeros(1), values]))[-1])
 
 
 def merged(moments: RunningMoments, slots: Slots) -> RunningMoments:

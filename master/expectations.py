@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,14 +18,24 @@ LARGEST = float(np.finfo(np.float32).max)
 STREAMS = {messages.EVAL: EVALUATION, messages.CONFIRM: CONFIRMATION, messages.FINAL: FINAL}
 
 
-@lru_cache(maxsize=2)
-def planned(config: RunConfig, generation: int, size: int, individuals: int, count: int) -> SlotPlan:
-    """The plan of a generation's first ``count`` slots. Made ahead of its use while answers are awaited, so it is kept."""
-    return plan_for(config, generation, size, individuals).slots(0, count)
-
-
 @dataclass(frozen=True)
-class Expected:
+class Listed:
+    """What answers for the training slots of a plan must say, as plain numbers. plan: all of it."""
+
+    plan: SlotPlan
+    noise_indices: list[int]
+    seeds: list[int]
+    sampled: list[bool]
+
+
+@lru_cache(maxsize=2)
+def planned(config: RunConfig, generation: int, size: int, individuals: int, count: int) -> Listed:
+    """The plan of a generation's first ``count`` slots. Made ahead of its use while answers are awaited, so it is kept."""
+    plan = plan_for(config, generation, size, individuals).slots(0, count)
+    return Listed(plan, plan.noise_indices.tolist(), plan.seeds[:, 0, 0].tolist(), plan.sampled.tolist())
+
+
+class Expected(NamedTuple):
     """What an answer for one slot must say, or it is refused."""
 
     noise_index: int
@@ -54,7 +65,7 @@ class Expectations:
         }
         self._elite_episodes = config.elite_episodes
         self._elite_seed = int(evaluation_seeds(config, ELITE, generation, config.elite_episodes)[0])
-        sampled = int(self._plan.sampled.sum()) * self._per_sampled
+        sampled = sum(self._plan.sampled) * self._per_sampled
         self.slots = min(messages.MAX_BLOCK, max(most.values(), default=1))
         self.bytes = messages.answer_bytes(self.slots, individuals, sampled, observation_size)
 
@@ -64,11 +75,11 @@ class Expectations:
             return None
         if kind == messages.TRAIN:
             sampled = self._per_sampled if self._plan.sampled[slot] else 0
-            return Expected(int(self._plan.noise_indices[slot]), int(self._plan.seeds[slot, 0, 0]), self._individuals, sampled, self._episodes)
+            return Expected(self._plan.noise_indices[slot], self._plan.seeds[slot], self._individuals, sampled, self._episodes)
         if kind == messages.CENTRE:
-            return Expected(-1, int(self._plan.seeds[0, 0, 0]), 1, 0, self._episodes)
+            return Expected(-1, self._plan.seeds[0], 1, 0, self._episodes)
         if kind == messages.ELITE:  # the last of them is the centre
-            index = -1 if slot == self.most[messages.TRAIN] else int(self._plan.noise_indices[slot])
+            index = -1 if slot == self.most[messages.TRAIN] else self._plan.noise_indices[slot]
             return Expected(index, self._elite_seed, 1, 0, self._elite_episodes)
         return Expected(-1, int(self._seeds[kind][slot]), 1, 0)
 
@@ -97,20 +108,23 @@ class Expectations:
 
 def _observable(moments: tuple[EpisodeMoments, ...]) -> bool:
     """Whether float32 observations can have these moments: the statistics are float32 again when they are published."""
-    for one in moments:
-        mean, m2 = np.frombuffer(one.mean, "<f8"), np.frombuffer(one.m2, "<f8")
-        if one.count and (np.abs(mean).max(initial=0.0) > LARGEST or np.abs(m2).max(initial=0.0) > one.count * LARGEST**2):
-            return False
-    return True
+    counted = [one for one in moments if one.count]
+    if not counted:
+        return True
+    means, m2s = (np.abs(np.frombuffer(b"".join(parts), "<f8")) for parts in ([one.mean for one in counted], [one.m2 for one in counted]))
+    if means.max(initial=0.0) > LARGEST:
+        return False
+    # What the fewest observations can have, all can.
+    if m2s.max(initial=0.0) <= min(one.count for one in counted) * LARGEST**2:
+        return True
+    return all(np.abs(np.frombuffer(one.m2, "<f8")).max(initial=0.0) <= one.count * LARGEST**2 for one in counted)
 
 
 def _plausible(result: SlotResult, episodes: int, limit: int) -> bool:
     """Whether each individual can have played so many episodes: a step or more in each, at most ``limit``, and observations one more than steps."""
-    each = len(result.moments) // len(result.steps)
-    observed = [sum(one.count for one in result.moments[at * each : (at + 1) * each]) for at in range(len(result.steps))]
-    return (
-        episodes <= min(result.steps)
-        and max(result.steps) <= episodes * limit
-        and max(*result.at_limit, *result.cut) <= episodes
-        and all(count <= steps + episodes for count, steps in zip(observed, result.steps, strict=True))
-    )
+    steps = result.steps
+    if not episodes <= min(steps) or max(steps) > episodes * limit or max(*result.at_limit, *result.cut) > episodes:
+        return False
+    each = len(result.moments) // len(steps)
+    observed = [sum(one.count for one in result.moments[at * each : (at + 1) * each]) for at in range(len(steps))] if each else ()
+    return all(count <= own + episodes for count, own in zip(observed, steps, strict=False))

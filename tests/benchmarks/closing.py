@@ -86,14 +86,13 @@ def results(expectations: Expectations, kind: str, start: int, stop: int, observ
 class Scripted(MemoryMasterChannel):
     """Answers every publication by itself, and notes when the last answer was handed out and the next publish began.
 
-    spent: (wall seconds, CPU seconds) of each closing; between: called before the last answer goes out
+    spent: (wall seconds, CPU seconds) of each closing; collecting: CPU seconds of all answers before it
     """
 
-    def __init__(self, setup: Setup, between: Callable[[], None]) -> None:
+    def __init__(self, setup: Setup) -> None:
         super().__init__(MemoryServer())
         self.spent: list[tuple[float, float]] = []
         self.collecting: list[float] = []
-        self.between = between
         self._setup, self._waiting, self._last = setup, list[Entry](), (0.0, 0.0)
         self._opened = 0.0
 
@@ -121,12 +120,10 @@ class Scripted(MemoryMasterChannel):
                 yield Answer(what.publication, kind, "host-1-abcdef", 0.5, found).encode()
 
     def collect_each(self, cursors: Mapping[str, str], count: int, wait: float) -> dict[str, list[Entry]]:
-        """Some entries of the newest publication; nothing every other time, as if no more had come yet."""
+        """Some entries of the newest publication, the last one alone."""
         if not self._waiting:
             return {}
         last = len(self._waiting) == 1
-        if last:
-            self.between()
         some = min(count, TRICKLE, max(1, len(self._waiting) - 1))
         found, self._waiting = self._waiting[:some], self._waiting[some:]
         if last:
@@ -140,7 +137,7 @@ def once(size: Size, table: NoiseTable, generations: int) -> dict[str, list[floa
     setup = size.setup(table)
     found: dict[str, list[float]] = {"ticks": []}
     with tempfile.TemporaryDirectory() as folder:
-        channel = Scripted(setup, lambda: None)
+        channel = Scripted(setup)
         clocks = Clocks()
         token = take(channel, "bench", clocks, wait=True)
         run_dir = Path(folder)

@@ -14,6 +14,7 @@ from es_queue.protocol.channel import Publish
 from es_queue.protocol.memory_channel import MemoryMasterChannel, MemoryServer, MemoryWorkerChannel
 from es_queue.protocol.messages import Answer, Block, SlotResult
 from master import collector as module
+from master import company
 from master.collect import Expectations, Ledger
 from master.collector import Collector, Interrupted
 from tests.ring import QUICK, quick_config
@@ -377,12 +378,12 @@ def test_a_run_without_a_worker_says_so_once_until_one_has_come_and_gone(monkeyp
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
     for _ in range(4):
         bench.tick()
-        now[0] += module.LONELY_SECONDS / 2 + 0.1
+        now[0] += company.LONELY_SECONDS / 2 + 0.1
     assert len(bench.notes) == 1 and "no worker is here" in bench.notes[0]
     bench.there({"a-1-abcdef": ({"host": "a"}, now[0] + 1)})
     bench.tick()
     for _ in range(4):
-        now[0] += module.LONELY_SECONDS / 2 + 0.1
+        now[0] += company.LONELY_SECONDS / 2 + 0.1
         bench.tick()
     assert len(bench.notes) == 2
 
@@ -405,7 +406,7 @@ def test_a_run_whose_environment_everybody_refuses_ends(monkeypatch: pytest.Monk
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
     bench.there({"a-1-abcdef": ({"host": "a", "refuses": reason}, 1e9)})
     bench.tick()
-    now[0] += module.REFUSING_SECONDS + 1
+    now[0] += company.REFUSING_SECONDS + 1
     if ends:
         with pytest.raises(EnvironmentFailure, match=r"^no worker can join; the one on a says: it does not repeat itself$"):
             bench.tick()
