@@ -79,7 +79,7 @@ class Window(Ledger):
     def _add(self, of: Older, slot: int, result: SlotResult | None) -> bool:
         of.answered.add(slot)
         if of is self._own:  # a former master may have issued it
-            self.wanted[messages.TRAIN] = max(self.wanted[messages.TRAIN], slot + 1)
+            self.want(messages.TRAIN, max(self.wanted[messages.TRAIN], slot + 1))
         self.fresh.append(Fresh(of.publication, slot, result))
         return True
 
@@ -126,7 +126,7 @@ class Window(Ledger):
         """
         whole = (kind for kind in self.wanted if kind not in (messages.TRAIN, messages.CENTRE, messages.ELITE))
         claimed = bool(self._own.answered) or not self.wanted.get(messages.ELITE)
-        return len(self.fresh) >= self.batch and claimed and not any(True for kind in whole for _ in self._missing(kind))
+        return len(self.fresh) >= self.batch and claimed and not any(map(self._left, whole))
 
     def answered(self) -> tuple[int, int]:
         """(slots of the batch that are there, slots of a batch)."""

@@ -11,7 +11,8 @@ from es_queue.config import RunConfig
 from es_queue.plan import ELITE as SEEDS
 from es_queue.plan import evaluation_seeds, most_slots
 from es_queue.protocol.messages import CENTRE, ELITE, TRAIN, Answer, Block, SlotResult
-from master.collect import FAILURES, Expectations
+from master.collect import FAILURES
+from master.expectations import Expectations
 from master.window import BATCHES_AHEAD, Older, Window
 from tests.parts import evaluator, task_of
 from tests.tiny import Script
