@@ -11,7 +11,7 @@ import numpy as np
 from es_queue.config import RunConfig
 from es_queue.errors import DecodeError, EnvironmentFailure
 from es_queue.numerics import bytes_digest
-from es_queue.plan import CONFIRMATION, ELITE, EVALUATION, FINAL, evaluation_seeds, plan_for
+from es_queue.plan import BEHAVIOUR, CONFIRMATION, ELITE, EVALUATION, FINAL, evaluation_seeds, plan_for
 from es_queue.protocol import messages
 from es_queue.protocol.channel import Owed
 from es_queue.protocol.messages import Answer, Block, EpisodeMoments, SlotResult
@@ -39,6 +39,7 @@ class Expected:
     individuals: int
     moments: int
     episodes: int = 1
+    behaviour: int = 0  # bytes
 
 
 class Expectations:
@@ -48,12 +49,12 @@ class Expectations:
     """
 
     def __init__(
-        self, config: RunConfig, generation: int, size: int, individuals: int, observation_size: int, most: dict[str, int], limits: tuple[int, int] = (MOST_STEPS, MOST_STEPS),
+        self, config: RunConfig, generation: int, size: int, individuals: int, observation_size: int, most: dict[str, int], limits: tuple[int, int] = (MOST_STEPS, MOST_STEPS), behaviour: int = 0,
     ) -> None:  # fmt: skip
-        """``most``: how many slots each kind may ever have in this publication; ``limits``: steps of an episode in training and in evaluation."""
+        """``most``: how many slots each kind may ever have in this publication; ``limits``: steps of an episode in training and in evaluation; ``behaviour``: its floats."""
         self.most, self._limits = most, limits
         self.generation, self.environment = generation, config.task
-        self._individuals, self._moment_bytes = individuals, 8 * observation_size
+        self._individuals, self._moment_bytes, self._behaviour = individuals, 8 * observation_size, 4 * behaviour
         self._per_sampled, self._episodes = individuals * config.episodes, config.episodes
         self._plan = plan_for(config, generation, size, individuals).slots(0, max(1, most.get(messages.TRAIN, 0)))
         self._seeds = {
@@ -61,9 +62,9 @@ class Expectations:
         }
         self._elite_episodes = config.elite_episodes
         self._elite_seed = int(evaluation_seeds(config, ELITE, generation, config.elite_episodes)[0])
-        sampled = int(self._plan.sampled.sum()) * self._per_sampled
-        self.slots = min(messages.MAX_BLOCK, max(most.values(), default=1))
-        self.bytes = messages.answer_bytes(self.slots, individuals, sampled, observation_size)
+        self._measured = int(evaluation_seeds(config, BEHAVIOUR, generation, 1)[0]), 1, 0, config.behaviour_episodes
+        self.slots, sampled = min(messages.MAX_BLOCK, max(most.values(), default=1)), int(self._plan.sampled.sum()) * self._per_sampled
+        self.bytes = messages.answer_bytes(self.slots, individuals, sampled, observation_size, behaviour)
 
     def of(self, kind: str, slot: int) -> Expected | None:
         """None for a slot that this publication can never have."""
@@ -71,9 +72,9 @@ class Expectations:
             return None
         if kind == messages.TRAIN:
             sampled = self._per_sampled if self._plan.sampled[slot] else 0
-            return Expected(int(self._plan.noise_indices[slot]), int(self._plan.seeds[slot, 0, 0]), self._individuals, sampled, self._episodes)
-        if kind == messages.CENTRE:
-            return Expected(-1, int(self._plan.seeds[0, 0, 0]), 1, 0, self._episodes)
+            return Expected(int(self._plan.noise_indices[slot]), int(self._plan.seeds[slot, 0, 0]), self._individuals, sampled, self._episodes, self._individuals * self._behaviour)
+        if kind == messages.CENTRE:  # the first under training's own seeds, the others to see how they behave
+            return Expected(-1, *(self._measured if slot else (int(self._plan.seeds[0, 0, 0]), 1, 0, self._episodes)), self._behaviour)
         if kind == messages.ELITE:  # the last of them is the centre
             index = -1 if slot == self.most[messages.TRAIN] else int(self._plan.noise_indices[slot])
             return Expected(index, self._elite_seed, 1, 0, self._elite_episodes)
@@ -92,12 +93,11 @@ class Expectations:
             return "unknown-slot"
         if (result.noise_index, result.seed) != (expected.noise_index, expected.seed):
             return "wrong-index"
-        if len(result.fitness) != expected.individuals or len(result.moments) != expected.moments:
+        if (len(result.fitness), len(result.moments), len(result.behaviour)) != (expected.individuals, expected.moments, expected.behaviour):
             return "wrong-shape"
         if any(len(one.mean) != self._moment_bytes for one in result.moments):
             return "wrong-shape"
-        limit = self._limits[kind not in messages.TRAINED]
-        if not _plausible(result, expected.episodes, limit):
+        if not _plausible(result, expected.episodes, self._limits[kind not in messages.TRAINED]):
             return "wrong-length"
         return "" if _observable(result.moments) else "wrong-moments"
 
