@@ -57,7 +57,7 @@ class Novelty(OpenaiES):
         state = super().start(parameters)
         moments = {f"member_{name}": np.stack([state.pop(name)] * self.count) for name in self.moments}
         members = np.stack([self.first_member(parameters, number) for number in range(self.count)])
-        nothing = {"archive": np.empty((0, 0), np.float32), "behaviours": np.empty((0, 0), np.float32), "best_fitness": np.empty(0)}
+        nothing: State = {"archive": np.empty((0, 0), np.float32), "behaviours": np.empty((0, 0), np.float32), "best_fitness": np.empty(0)}
         counters = {name: np.array(0, np.int64) for name in ("active", "last", "updates", "stagnant")}
         return {**state, "members": members, **moments, **nothing, **counters, "reward_weight": np.array(1.0)}
 
@@ -115,7 +115,7 @@ class Novelty(OpenaiES):
 
     def with_statistics(self, state: State, moments: RunningMoments) -> State:
         """All members begin with the same."""
-        arrays = {"member_count": np.array(moments.count, np.int64), "member_mean": moments.mean, "member_m2": moments.m2}
+        arrays: State = {"member_count": np.array(moments.count, np.int64), "member_mean": moments.mean, "member_m2": moments.m2}
         return {**state, **{name: np.stack([value] * self.count) for name, value in arrays.items()}}
 
     def statistics(self, state: State, member: int) -> RunningMoments:
@@ -145,7 +145,7 @@ class Novelty(OpenaiES):
         following = self.next_member(found, int(state["updates"]))
         after: State = {
             **state, **found, **weighed, "members": members, "parameters": members[following], "active": np.array(following, np.int64),
-            "last": np.array(played, np.int64), "updates": state["updates"] + 1,
+            "last": np.array(played, np.int64), "updates": np.array(state["updates"] + 1),
             **{f"member_{name}": replaced(state[f"member_{name}"], played, value) for name, value in moments.items()},
         }  # fmt: skip
         figures = self.figures({**after, "parameters": moved}, norm(gradient), norm(step))

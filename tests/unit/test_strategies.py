@@ -34,6 +34,7 @@ VARIANTS: list[dict[str, Any]] = [
     {"strategy": "snes"},
     {"strategy": "snes", "population": 31},
     {"strategy": "random_search", "candidates": 3},
+    {"strategy": "novelty", "novelty": "nsra", "members": 2},
 ]
 
 
@@ -42,12 +43,14 @@ def name_of(variant: dict[str, Any]) -> str:
 
 
 each_variant = pytest.mark.parametrize("variant", VARIANTS, ids=name_of)
+#: Strategies whose ``parameters`` are the ones that a step moves.
+each_alone = pytest.mark.parametrize("variant", [one for one in VARIANTS if one["strategy"] != "novelty"], ids=name_of)
 each_strategy = pytest.mark.parametrize("name", STRATEGIES)
-each_stepping = pytest.mark.parametrize("name", [name for name in STRATEGIES if name != "random_search"])
+each_stepping = pytest.mark.parametrize("name", [name for name in STRATEGIES if name not in ("random_search", "novelty")])
 
 
 def made(size: int = SIZE, **settings: Any) -> Strategy:
-    return make_strategy(RunConfig(**{"population": 32, **settings}), size)
+    return make_strategy(RunConfig(**{"population": 32, "seed": 0, **settings}), size)
 
 
 def sphere(policies: np.ndarray) -> np.ndarray:
@@ -61,12 +64,17 @@ def tried(strategy: Strategy, state: State, seed: int) -> Batch:
     indices = np.random.default_rng(seed).choice(50_000, slots, replace=False)
     rows = NOISE.rows(indices, 0, strategy.size)
     policies = strategy.individuals(strategy.published(state), strategy.sigma(state), rows)
-    return replied(strategy, state, Batch(NOISE, indices, sphere(policies)))
+    return replied(strategy, state, Batch(NOISE, indices, sphere(policies), behaviour=policies[:, :, :2]))
 
 
 def replied(strategy: Strategy, state: State, batch: Batch) -> Batch:
-    """The batch with the second results of its candidates: better than the first ones, and than the centre's."""
+    """The batch with the second results of its candidates: better than the first ones, and than the centre's; and how all behaved."""
     slots = strategy.candidates(state, batch)
+    if strategy.wants_behaviour:
+        published = strategy.published(state)
+        centres = np.array([strategy.centre_of(published, slot) for slot in range(1, strategy.centres(state))])
+        behaviour = batch.behaviour if batch.behaviour.size else np.clip(batch.fitness, -1e9, 1e9).astype(np.float32)[..., None].repeat(2, axis=-1)
+        batch = replace(batch, behaviour=behaviour, centre_fitness=sphere(centres), centre_behaviour=centres[:, :2])
     return replace(batch, again=np.array([batch.fitness[slot, 0] if slot < len(batch.fitness) else -np.inf for slot in slots]))
 
 
@@ -177,7 +185,7 @@ def test_a_failed_individual_counts_no_better_than_the_worst(variant: dict[str, 
     assert info["no_step"] == 0
 
 
-@each_variant
+@each_alone
 def test_figures_describe_the_step(variant: dict[str, Any]) -> None:
     strategy = made(**{**variant, "weight_decay": 0.0})
     state = begun(strategy)
@@ -247,7 +255,7 @@ def test_what_is_published_is_float32_of_the_promised_length_and_holds_the_centr
     assert published.flags.c_contiguous
 
 
-@each_variant
+@each_alone
 def test_parameters_and_moments_stay_float32(variant: dict[str, Any]) -> None:
     strategy = made(**variant)
     for name, array in begun(strategy).items():
@@ -308,7 +316,7 @@ def test_signs_are_asked_for_exactly_where_shaping_is_of_signs(shaping: str) -> 
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"strategy": "cma"}, "no strategy is called 'cma'; there are ars, openai_es, pgpe, random_search, snes"),
+        ({"strategy": "cma"}, "no strategy is called 'cma'; there are ars, novelty, openai_es, pgpe, random_search, snes"),
         ({"strategy": "pgpe", "population": 31}, "pgpe tries pairs, so --population 31 cannot be odd"),
         ({"strategy": "ars", "top": 17}, "--top 17 is more than the 16 pairs of the population"),
         (
