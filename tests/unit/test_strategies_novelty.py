@@ -219,7 +219,7 @@ def test_each_member_has_its_own_observation_statistics() -> None:
     run = RunningMoments(4, np.array([1.0, 2.0]), np.array([4.0, 8.0]))
     state = strategy.with_statistics(strategy.start(START), run)
     assert len(strategy.published(state)) == 2 * SIZE + 4 and strategy.fits(2 * SIZE + 4, 2) and not strategy.fits(2 * SIZE, 2)
-    kept = {number: run for number in range(MEMBERS)}
+    kept = dict.fromkeys(range(MEMBERS), run)
     for number in range(1, 9):
         played = int(state["active"])
         after = learnt(strategy, state)
