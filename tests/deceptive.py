@@ -10,9 +10,9 @@ from gymnasium import spaces
 
 MAZE = "tests.deceptive:Trap-v0"
 START, GOAL, REACH = np.array([0.0, -1.0]), np.array([0.0, 2.0]), 0.3
-STEPS, STRIDE = 40, 0.25
+STEPS, STRIDE = 20, 0.35
 #: A cup that is open towards the start: a wall across the straight way, and one down each of its ends.
-WALLS = ((-1.0, 1.0, 1.0, 1.0), (-1.0, 0.0, -1.0, 1.0), (1.0, 0.0, 1.0, 1.0))
+WALLS = ((-1.0, 1.0, 1.0, 1.0), (-1.0, 0.4, -1.0, 1.0), (1.0, 0.4, 1.0, 1.0))
 
 
 class Trap(gymnasium.Env[Any, Any]):
