@@ -2,19 +2,19 @@
 
 | defect | whose | held by |
 |---|---|---|
-| the noise stays after an evaluation, or adds up over several | alirezamika/evostra's kin, es on ray | here; test_evaluate: an_episode_depends_on_nothing_but_its_inputs |
-| all workers draw the same seeds, so the same perturbations | forked workers, RLlib | test_plan: noise_indices_of_a_generation_are_distinct_and_in_the_table; here |
-| a chain of seeds that enters a cycle | forked workers | here |
-| the negative half of a pair is the centre | forked workers | test_strategies: a_pair_is_the_centre_plus_and_minus_one_perturbation_in_float32 |
-| equal returns give NaN, or move the parameters | evostra, the starter | test_shaping: when_all_are_equal_every_utility_is_exactly_zero; test_strategies_ars (σ_R = 0) |
+| the noise stays after an evaluation, or adds up over several | walking_marvin, Evolution-Strategies-PyTorch | here; test_evaluate: an_episode_depends_on_nothing_but_its_inputs |
+| all workers draw the same seeds, so the same perturbations | Evolution-Strategies-PyTorch, RLlib | test_plan: noise_indices_of_a_generation_are_distinct_and_in_the_table; here |
+| a chain of seeds that enters a cycle | Evolution-Strategies-PyTorch | here |
+| the negative half of a pair is the centre | Evolution-Strategies-PyTorch | test_strategies: a_pair_is_the_centre_plus_and_minus_one_perturbation_in_float32 |
+| equal returns give NaN, or move the parameters | pytorch-es, the starter | test_shaping: when_all_are_equal_every_utility_is_exactly_zero; test_strategies_ars (σ_R = 0) |
 | ties are not shared in ranks | the starter | test_shaping: ranks_share_the_mean_utility_of_their_ties_and_failures_come_last |
-| insertion overwrites its neighbour; an elite keeps a lucky score | cshenton, Uber | test_strategies_random_search: the_best_of_the_new_results_wins_and_the_standing_elite_wins_ties |
-| one path of actions alone works | forked workers, the starter | here; test_actions |
-| playing a saved policy is broken | atgambardella, evostra | test_es_master: es_play_repeats_the_final_evaluation_to_the_last_digit |
-| time limits do not apply | evostra's walker | here; test_rollout: an_end_at_the_very_limit_is_the_environments |
-| sigma, limits or fitness of the master do not reach the workers | es on ray, the starter | here; test_evaluate |
+| insertion overwrites its neighbour; an elite keeps a lucky score | neuroevolution, Uber | test_strategies_random_search: the_best_of_the_new_results_wins_and_the_standing_elite_wins_ties |
+| one path of actions alone works | Evolution-Strategies-PyTorch, the starter | here; test_actions |
+| playing a saved policy is broken | pytorch-es, Evolution-Strategies-PyTorch | test_es_master: es_play_repeats_the_final_evaluation_to_the_last_digit |
+| time limits do not apply | walking_marvin | here; test_rollout: an_end_at_the_very_limit_is_the_environments |
+| sigma, limits or fitness of the master do not reach the workers | walking_marvin, the starter | here; test_evaluate |
 | the environment is not seeded | the starter | test_evaluate: both_halves_of_a_pair_play_the_same_seeds_and_pairs_play_others |
-| evaluations are played one after the other | es on ray | docs/performance.md has the scaling that was measured |
+| evaluations are played one after the other | walking_marvin | docs/performance.md has the scaling that was measured |
 | 1/σ is missing | the starter | test_strategies_openai_es; --gradient-form true |
 | results of a former run or another θ count | the starter | test_collector, test_ledger: wrong-publication; here |
 | late answers are thrown away, long episodes under-sampled | the starter | test_async_loop: an_answer_that_is_late_counts_for_what_it_is; test_learn |
@@ -40,6 +40,8 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -65,6 +67,15 @@ def played(who: Evaluator, kind: str, start: int, stop: int, size: int = 2, **mo
     answer = who.evaluate(task, published, Block(task.publication, kind, start, stop), WORKER, lambda failure: None)
     assert not answer.failures
     return answer.results
+
+
+def test_every_test_that_the_table_names_is_there() -> None:
+    assert __doc__ is not None
+    files = list(Path(__file__).parents[1].rglob("*.py"))
+    known = {path.stem for path in files} | {name for path in files for name in re.findall(r"^def test_(\w+)", path.read_text("utf-8"), re.MULTILINE)}
+    rows = [line.split("|")[3] for line in __doc__.splitlines() if line.startswith("| ")][1:]
+    named = {word for row in rows for word in re.findall(r"[a-z0-9_]{9,}", row) if "_" in word}
+    assert len(rows) > 25 and named - known == set()
 
 
 def test_no_noise_is_left_after_an_evaluation_nor_adds_up_over_several() -> None:
