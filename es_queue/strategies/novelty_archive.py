@@ -12,6 +12,9 @@ from es_queue.figures import sum_in_order
 
 Floats = NDArray[np.float32]
 
+#: Numbers of the archive that are worked at once: they stay in the cache.
+PIECE = 2**14
+
 
 def novelty(behaviours: Floats, archive: Floats, neighbours: int) -> NDArray[np.float64]:
     """Mean distance of each of ``behaviours`` [n, b] to its nearest ``neighbours`` in ``archive`` [A, b], float64 [n].
@@ -20,15 +23,21 @@ def novelty(behaviours: Floats, archive: Floats, neighbours: int) -> NDArray[np.
     """
     if not len(archive):
         return np.where(np.isfinite(behaviours).all(axis=1), 0.0, np.nan)
-    columns = np.ascontiguousarray(archive.T, np.float64)
-    return np.array([mean_distance(one, columns, neighbours) for one in behaviours.astype(np.float64)], np.float64)
+    pieces = in_pieces(archive)
+    return np.array([mean_distance(one, pieces, neighbours) for one in behaviours.astype(np.float64)], np.float64)
 
 
-def mean_distance(behaviour: NDArray[np.float64], columns: NDArray[np.float64], neighbours: int) -> float:
-    """Of one behaviour [b] to the nearest of an archive [b, A]."""
+def in_pieces(archive: Floats) -> list[NDArray[np.float64]]:
+    """The archive [A, b] as columns [b, …] in pieces of about ``PIECE`` numbers, all of about equal width: numpy adds up a single column in another order."""
+    count = max(1, min(len(archive) // 2, archive.size // PIECE))
+    return [np.ascontiguousarray(piece.T, np.float64) for piece in np.array_split(archive, count)]
+
+
+def mean_distance(behaviour: NDArray[np.float64], pieces: list[NDArray[np.float64]], neighbours: int) -> float:
+    """Of one behaviour [b] to the nearest of an archive in pieces."""
     if not np.isfinite(behaviour).all():
         return float("nan")
-    squares = np.add.reduce(np.square(columns - behaviour[:, np.newaxis]), axis=0)
+    squares = np.concatenate([np.add.reduce(np.square(piece - behaviour[:, np.newaxis]), axis=0) for piece in pieces])
     if neighbours < len(squares):
         squares = np.partition(squares, neighbours - 1)[:neighbours]
     nearest = np.sqrt(np.sort(squares)).tolist()
