@@ -33,11 +33,13 @@ from es_queue.plan import BEHAVIOUR, evaluation_seeds
 from es_queue.protocol import messages
 from es_queue.protocol.messages import CENTRE, EVAL, TRAIN, Answer, Block, SlotResult
 from es_queue.settings import from_values
-from es_queue.strategies import make_strategy
+from es_queue.strategies import Batch, State, make_strategy
+from es_queue.strategies.base import Info
+from es_queue.strategies.openai_es import OpenaiES
 from master.collect import Expectations, Ledger
 from tests.deceptive import MAZE
 from tests.parts import config_of, evaluator, task_of
-from tests.ring import quick_config
+from tests.ring import quick_config, run_ring
 from tests.tiny import Script, spec_of
 from workers.evaluate import Evaluator
 from workers.join import join
@@ -248,6 +250,25 @@ def test_a_behaviour_of_another_length_is_a_failure_of_its_slot() -> None:
     task, published = task_of(2 * 6 + 4, 2)
     told = who.evaluate(task, published, Block(task.publication, TRAIN, 0, 4), "host-1-abcdef", lambda failure: None)
     assert any("the behaviour has 2 numbers, and 1 in other episodes" in reason for _, reason in told.failures)
+
+
+class Curious(OpenaiES):
+    """A strategy of one's own that compares behaviours."""
+
+    wants_behaviour = True
+
+    def improve(self, state: State, batch: Batch) -> tuple[State, Info]:
+        after, info = super().improve(state, batch)
+        return after, {**info, "spread": float(np.ptp(batch.behaviour)), "numbers": float(batch.behaviour.shape[2])}
+
+
+def test_a_strategy_of_ones_own_may_compare_behaviours_and_says_which() -> None:
+    values: dict[str, Any] = {"strategy": "tests.unit.test_behaviour:Curious", "population": 8, "generations": 2, "eval_every": 0, "final_episodes": 0, "env": MAZE, "sigma": 0.5}
+    outcome, sink = run_ring(quick_config(**values, behaviour="tests.deceptive:quarter"), 2)
+    assert [(record["numbers"], record["spread"]) for record in sink.records if record["population"]] == [(2.0, 2.0)] * 2
+    assert run_ring(quick_config(**values, behaviour="tests.deceptive:quarter", block=1))[0].digest == outcome.digest
+    with pytest.raises(UsageError, match="compares behaviours, and behaviour is auto: say which with --behaviour"):
+        run_ring(quick_config(**values))
 
 
 # --- the wire
