@@ -59,7 +59,7 @@ class RunConfig:
     obs_sample: float = option(0.25, "policy", "fraction of the slots whose observations feed the statistics", low=0.0, high=1.0)
 
     # --- search
-    strategy: str = option("pgpe", "search", "the algorithm", choices=("openai_es", "ars", "pgpe", "snes", "ga", "random_search"), own=True)
+    strategy: str = option("pgpe", "search", "the algorithm", choices=("openai_es", "ars", "pgpe", "snes", "ga", "random_search", "novelty"), own=True)
     population: int = option(64, "search", "individuals a generation (pairs count as two)", low=2, high=1_000_000)
     population_max: int = option(0, "search", "largest population that --min-steps may ask for; 0 is 8 times the population", low=0, high=8_000_000)
     min_steps: int = option(0, "search", "a generation grows by slots until its episodes have this many steps", unit="steps", low=0)
@@ -72,11 +72,11 @@ class RunConfig:
     decay_schedule: str = option("constant", "search", "factor of l2 and weight_decay over generations, in the same forms")
     schedule: str = option(SYNC, "search", "when a batch closes: with its generation (sync), or (async) with as many answers of any open one, so that nobody waits; async is not bit-reproducible", choices=(SYNC, ASYNC))
     max_lag: int = option(8, "search", "generations that an answer may be late in the async schedule; later ones do not count", unit="generations", low=1, high=100)
-    optimizer: str = option(AUTO, "search", "what turns a gradient into a step (openai_es: adam, sgd; pgpe: clipup, adam, sgd)", choices=(AUTO, "adam", "sgd", "clipup"))
+    optimizer: str = option(AUTO, "search", "what turns a gradient into a step (openai_es, novelty: adam, sgd; pgpe: clipup, adam, sgd)", choices=(AUTO, "adam", "sgd", "clipup"))
     momentum: float = option(0.9, "search", "momentum of sgd and clipup", low=0.0, high=0.9999)
     shaping: str = option("centered-rank", "search", "how fitness becomes utility (openai_es, pgpe)", choices=("centered-rank", "sign", "centered-sign-rank", "z-score", "log-rank"))
-    gradient_form: str = option("starter", "search", "starter leaves the gradient as evolution-strategies-starter has it, true divides it by sigma as the paper does (openai_es)", choices=("starter", "true"))
-    l2: float = option(0.0, "search", "coefficient of -l2*parameters added to the gradient (openai_es)", low=0.0)
+    gradient_form: str = option("starter", "search", "starter leaves the gradient as evolution-strategies-starter has it, true divides it by sigma as the paper does (openai_es, novelty)", choices=("starter", "true"))
+    l2: float = option(0.0, "search", "coefficient of -l2*parameters added to the gradient (openai_es, novelty)", low=0.0)
     weight_decay: float = option(0.0, "search", "parameters are multiplied by 1 - weight_decay after each step", low=0.0, high=1.0)
     top: int = option(0, "search", "directions that ars keeps, best first; 0 keeps all", unit="pairs", low=0)
     max_speed: float = option(0.0, "search", "largest step of clipup; 0 is twice the learning rate", low=0.0)
@@ -84,6 +84,12 @@ class RunConfig:
     truncation: int = option(20, "search", "parents: the elite and the best others of the population (ga)", unit="individuals", low=1, high=1_000_000)
     candidates: int = option(10, "search", "best individuals of a generation that are evaluated again before one becomes the elite (ga, random_search)", low=1, high=1000)
     elite_episodes: int = option(30, "search", "fresh episodes of such an evaluation, the same for all of them", low=1, high=1000)
+    novelty: str = option("nsr", "search", "what the strategy novelty climbs: novelty alone (ns), novelty and reward alike (nsr), or a mixture that turns to novelty where reward stagnates (nsra)", choices=("ns", "nsr", "nsra"))
+    members: int = option(5, "search", "centres that novelty trains in turn, the more often the more novel they are", low=1, high=100)
+    neighbours: int = option(10, "search", "nearest behaviours of the archive whose mean distance is novelty", low=1, high=1000)
+    archive_size: int = option(2000, "search", "behaviours that novelty's archive keeps; the oldest go", low=1, high=100_000)
+    behaviour: str = option(AUTO, "search", "what of an episode novelty compares: its last-observation, its final-position, the ram of an Atari game, or module:function of your own, of the environment at its end; auto is what fits the environment", choices=(AUTO, "last-observation", "final-position", "ram"), own=True)
+    behaviour_episodes: int = option(5, "search", "episodes whose mean behaviour enters the archive for a new centre", low=1, high=1000)
     sigma_max_change: float = option(0.2, "search", "largest relative change of pgpe's sigma a generation", low=0.0, high=0.99)
 
     # --- episodes in training

@@ -20,8 +20,8 @@ MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 
 
 def named_modules(config: RunConfig) -> list[str]:
-    """The modules of a run's own code: of its environment or objective, of its strategy and of its wrappers."""
-    named = (config.task, config.strategy)
+    """The modules of a run's own code: of its environment or objective, of its strategy, of what it compares and of its wrappers."""
+    named = (config.task, config.strategy, config.behaviour)
     modules = (*(one.rpartition(":")[0] for one in named), *(one.partition(":")[0] for one in config.wrapper))
     return list(dict.fromkeys(filter(None, modules)))
 

@@ -23,12 +23,13 @@ from es_queue.protocol.messages import FINAL as FINAL_KIND
 CONFIRM_EPISODES = 100
 GROWTH = 8  # how much larger a population may become by --min-steps, unless --population-max says
 WORDS = 4  # Philox4x64 puts out four words a counter value
-SLOTS, TRAINING, EVALUATION, CONFIRMATION, FINAL, CHOICE, RETRY, ELITE, PARENTS = range(9)
+SLOTS, TRAINING, EVALUATION, CONFIRMATION, FINAL, CHOICE, RETRY, ELITE, BEHAVIOUR, MEMBER, PARENTS = range(11)
 
 # Environment seeds are int32 for EnvPool; the ranges are disjoint so that nothing is tested on what trained it.
 SEED_RANGES = {
     TRAINING: (0, 2**30),
     ELITE: (0, 2**30),  # it selects, so it is training
+    BEHAVIOUR: (0, 2**30),
     EVALUATION: (2**30, 2**28),
     CONFIRMATION: (2**30 + 2**28, 2**28),
     FINAL: (2**30 + 2**29, 2**29),
@@ -84,7 +85,7 @@ class Plan:
         return SlotPlan(0, indices, self._training_seeds(stop), words[:, 1], sampled).part(start, stop)
 
     def seeds(self, stream: int, count: int) -> NDArray[np.int64]:
-        """``count`` distinct environment seeds of a stream: ELITE, EVALUATION, CONFIRMATION or FINAL."""
+        """``count`` distinct environment seeds of a stream: ELITE, BEHAVIOUR, EVALUATION, CONFIRMATION or FINAL."""
         low, size = SEED_RANGES[stream]
         return self._distinct(stream, self._raw(stream, count)[:, 0], low, size)
 
@@ -176,7 +177,7 @@ def most_slots(config: RunConfig, individuals: int) -> dict[str, int]:
 
 
 def evaluation_seeds(config: RunConfig, stream: int, generation: int, count: int) -> NDArray[np.int64]:
-    """int64[count] environment seeds of ELITE, EVALUATION, CONFIRMATION or FINAL; FINAL's are one set for the whole run."""
+    """int64[count] environment seeds of ELITE, BEHAVIOUR, EVALUATION, CONFIRMATION or FINAL; FINAL's are one set for the whole run."""
     return Plan(config.seed, 0 if stream == FINAL else generation, 1, 1, 1, "slot", 0.0).seeds(stream, count)
 
 
@@ -198,6 +199,12 @@ def multiply_shift(words: NDArray[np.uint64], size: int) -> NDArray[np.int64]:
     wide = np.uint64(size)
     high, low = words >> np.uint64(32), words & np.uint64(0xFFFFFFFF)
     return ((high * wide + ((low * wide) >> np.uint64(32))) >> np.uint64(32)).astype(np.int64)
+
+
+def uniform(seed: int, stream: int, number: int) -> float:
+    """The number-th draw of a stream of the run, uniform in [0, 1), of 53 bits."""
+    generator = np.random.Philox(key=np.array([seed, 0], dtype=np.uint64), counter=np.array([0, 0, number, stream], dtype=np.uint64))
+    return (int(generator.random_raw()) >> 11) * 2.0**-53
 
 
 def first_parameters_seed(seed: int) -> int:

@@ -50,6 +50,7 @@ class EnvironmentSpec:
     highest_reward:   the largest reward of one step where the environment declares it
     backend:          "lean", "envpool", "stock", or "any" where each host decides; never "auto"
     clean_reset:      whether one object may play many episodes without a trace of the former
+    behaviour:        what of an episode is compared, and how many numbers it has; empty and 0 where nothing is
     discrete_start:   smallest value of a discrete observation space, None where observations are arrays
     """
 
@@ -62,3 +63,5 @@ class EnvironmentSpec:
     backend: str
     clean_reset: bool
     discrete_start: int | None = None
+    behaviour: str = ""
+    behaviour_size: int = 0

@@ -18,13 +18,17 @@ if TYPE_CHECKING:
     from es_queue.config import RunConfig
 
 #: The optimizers that each strategy can use besides ``auto``, which is the first of them.
-OPTIMIZERS: dict[str, tuple[str, ...]] = {"openai_es": ("adam", "sgd"), "pgpe": ("clipup", "adam", "sgd"), "ars": (), "snes": (), "ga": (), "random_search": ()}
+OPTIMIZERS: dict[str, tuple[str, ...]] = {"openai_es": ("adam", "sgd"), "pgpe": ("clipup", "adam", "sgd"), "ars": (), "snes": (), "ga": (), "random_search": (), "novelty": ("adam", "sgd")}
 #: The name of something of the user's own.
 OWN = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
+#: What a field of the user's own names where that is no class.
+OWN_FORMS = {"behaviour": "module:function"}
 #: Strategies that evaluate each perturbation with both signs.
-MIRRORED = ("openai_es", "pgpe", "ars")
+MIRRORED = ("openai_es", "pgpe", "ars", "novelty")
+#: Strategies that move a centre by steps.
+CLIMBING = ("openai_es", "ars", "pgpe", "snes", "novelty")
 #: Strategies that can learn from a batch of several publications.
-ASYNCHRONOUS = ("openai_es", "pgpe", "ars", "ga")
+ASYNCHRONOUS = ("openai_es", "pgpe", "ars", "snes", "ga")
 #: What was the default in version 0.1.0: stored settings of then hold it for strategies that have no use for it.
 FORMER_DEFAULTS = {"sigma_learning_rate": 0.1}
 #: Text options that a TOML file may also give as a bare number.
@@ -86,7 +90,7 @@ def _text(field: Field[Any], value: Any, source: str) -> str:
         value = repr(value)
     choices, own = field.metadata.get("choices", ()), field.metadata.get("own", False)
     if choices and value not in choices and not (own and isinstance(value, str) and OWN.fullmatch(value)):
-        raise _refusal(field.name, value, source, f"use {_either((*choices, 'module:Class') if own else choices)}")
+        raise _refusal(field.name, value, source, f"use {_either((*choices, OWN_FORMS.get(field.name, 'module:Class')) if own else choices)}")
     # Settings are printed on terminals, so an escape sequence must not hide in one.
     if not isinstance(value, str) or not value.isprintable():
         raise _refusal(field.name, value, source, "use printable text")
@@ -212,6 +216,8 @@ def _refuse_task(config: RunConfig) -> None:
     for name, value, plain in (("env_arg", config.env_arg, ()), ("wrapper", config.wrapper, ()), ("policy", config.policy, "linear"), ("action_noise", config.action_noise, 0.0)):
         if value != plain:
             raise UsageError(f"{name} is set, but an objective has no environment and no policy: leave it out")
+    if config.strategy == "novelty" or config.behaviour != "auto":
+        raise UsageError("novelty compares how episodes behave, and an objective has no episodes: use an env, or another strategy")
     if config.backend not in ("auto", "stock"):
         raise UsageError(f"backend is {config.backend}, but an objective is played by stock alone: leave it at auto")
 
@@ -277,18 +283,18 @@ def _refuse_foreign_options(config: RunConfig) -> None:
     owners: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ("top", "strategy", ("ars",)),
         ("shaping", "strategy", ("openai_es", "pgpe")),
-        ("l2", "strategy", ("openai_es",)),
-        ("gradient_form", "strategy", ("openai_es",)),
-        ("momentum", "strategy", ("openai_es", "pgpe")),
+        ("l2", "strategy", ("openai_es", "novelty")),
+        ("gradient_form", "strategy", ("openai_es", "novelty")),
+        ("momentum", "strategy", ("openai_es", "pgpe", "novelty")),
         ("max_speed", "strategy", ("pgpe",)),
         ("sigma_learning_rate", "strategy", ("pgpe", "snes")),
         ("sigma_max_change", "strategy", ("pgpe",)),
-        ("learning_rate", "strategy", ("openai_es", "ars", "pgpe", "snes")),
-        ("learning_rate_schedule", "strategy", ("openai_es", "ars", "pgpe", "snes")),
-        ("weight_decay", "strategy", ("openai_es", "ars", "pgpe", "snes")),
+        ("learning_rate", "strategy", CLIMBING),
+        ("learning_rate_schedule", "strategy", CLIMBING),
+        ("weight_decay", "strategy", CLIMBING),
         ("truncation", "strategy", ("ga",)),
-        ("candidates", "strategy", ("ga", "random_search")),
-        ("elite_episodes", "strategy", ("ga", "random_search")),
+        *((name, "strategy", ("ga", "random_search")) for name in ("candidates", "elite_episodes")),
+        *((name, "strategy", ("novelty",)) for name in ("novelty", "members", "neighbours", "archive_size", "behaviour", "behaviour_episodes")),
         ("hidden", "policy", ("mlp",)),
         ("activation", "policy", ("mlp",)),
     )

@@ -36,13 +36,14 @@ class Cutter:
 
     fixed:    slots of every block, in the order given; 0 to measure
     together: how many episodes are best played at once, None where they are played one by one
-    per_slot: episodes of a training slot; a slot of another kind has one
+    per_slot: episodes of a training slot; others: of a slot of another kind, one where it is not named
     seconds:  wall seconds that a worker needs for a slot, by kind, as measured
     """
 
     fixed: int = 0
     together: Together | None = None
     per_slot: int = 1
+    others: Mapping[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     _guess: float = BLOCK_SECONDS
 
@@ -71,9 +72,17 @@ class Cutter:
         return sorted(blocks, key=lambda block: -self._seconds_of(block.kind) * (block.stop - block.start))
 
     def _seconds_of(self, kind: str) -> float:
-        """Expected seconds of a slot; one that nobody has measured takes a block's time, unless there are a great many."""
-        known = self.seconds.get(kind, self.seconds.get(messages.TRAIN, self._guess))
+        """Expected seconds of a slot; of a kind that nobody has measured those of a training slot, or more for more episodes. Where that is
+        unknown too a slot takes a block's time, unless there are a great many."""
+        known = self.seconds.get(kind)
+        if known is None:
+            trained = self.seconds.get(messages.TRAIN)
+            known = self._guess if trained is None else trained * max(1.0, self._episodes(kind) / self.per_slot)
         return max(known, 1e-4)
+
+    def _episodes(self, kind: str) -> int:
+        """Of one slot."""
+        return self.per_slot if kind == messages.TRAIN else self.others.get(kind, 1)
 
     def _limit(self, seconds: float, left: float, workers: int) -> int:
         """Slots of a block where ``left`` seconds of work are to be shared."""
@@ -96,7 +105,7 @@ class Cutter:
         blocks: list[Block] = []
         rest: list[tuple[str, int, int]] = []
         for kind, start, stop in missing:
-            ends = self._ends(stop - start, self.per_slot if kind == messages.TRAIN else 1, workers)
+            ends = self._ends(stop - start, self._episodes(kind), workers)
             for end in ends:
                 blocks.append(Block(publication, kind, start, start := start + end))
             if start < stop:
@@ -118,7 +127,8 @@ class Cutter:
 def cutter(config: RunConfig, individuals: int, parameters: int) -> Cutter:
     """The cutter of a run whose training slots have that many ``individuals`` with so many ``parameters`` each."""
     batch = at_once(EnvironmentRequest.of(config), parameters)
-    return Cutter(config.block, None if batch is None else Together(*batch), individuals * config.episodes)
+    others = {messages.ELITE: config.elite_episodes, messages.CENTRE: config.episodes}
+    return Cutter(config.block, None if batch is None else Together(*batch), individuals * config.episodes, others)
 
 
 def blocks_of(publication: str, missing: Missing, sizes: Mapping[str, int]) -> list[Block]:

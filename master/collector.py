@@ -299,7 +299,9 @@ class Collector:
         return paused
 
     def _most(self, ledger: Ledger) -> int:
-        return self.cutter.most(messages.TRAIN, ledger.wanted.get(messages.TRAIN, 1), max(1, len(self._workers)))
+        """Slots of a block that is issued again; it may be of any kind that is owed, and of some a slot has many episodes."""
+        owed = {kind for kind, _, _ in ledger.unanswered()} or {messages.TRAIN}
+        return min(self.cutter.most(kind, ledger.wanted.get(kind, 1), max(1, len(self._workers))) for kind in owed)
 
     def _reconciled(self, ledger: Ledger, seen: Reconciled) -> None:
         for _, blocks in seen.dead:

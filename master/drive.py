@@ -257,7 +257,7 @@ class Drive:
         best = self._checkpoints.best
         return {
             "state": name, "reason": state.reason, "run": self._place.run, "run_dir": str(self._place.run_dir),
-            "digest": digest_of(self._setup.strategy.digested(vector)), "generation": state.generation,
+            "digest": digest_of(self._setup.strategy.identified(state.strategy, vector)), "generation": state.generation,
             "env_steps": state.counters.env_steps, "episodes": state.counters.episodes, "seconds": round(state.counters.seconds, 3),
             "eval_mean": figures.mean if figures else None, "eval_std": figures.std if figures else None,
             "eval_min": figures.least if figures else None, "eval_episodes": figures.count if figures else None,

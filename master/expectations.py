@@ -9,7 +9,16 @@ from typing import NamedTuple
 import numpy as np
 
 from es_queue.config import ASYNC, RunConfig
-from es_queue.plan import CONFIRMATION, ELITE, EVALUATION, FINAL, SlotPlan, evaluation_seeds, plan_for
+from es_queue.plan import (
+    BEHAVIOUR,
+    CONFIRMATION,
+    ELITE,
+    EVALUATION,
+    FINAL,
+    SlotPlan,
+    evaluation_seeds,
+    plan_for,
+)
 from es_queue.protocol import messages
 from es_queue.protocol.messages import EpisodeMoments, SlotResult
 
@@ -36,13 +45,14 @@ def planned(config: RunConfig, generation: int, size: int, individuals: int, cou
 
 
 class Expected(NamedTuple):
-    """What an answer for one slot must say, or it is refused."""
+    """What an answer for one slot must say, or it is refused. behaviour: how many bytes"""
 
     noise_index: int
     seed: int
     individuals: int
     moments: int
     episodes: int = 1
+    behaviour: int = 0
 
 
 class Expectations:
@@ -52,12 +62,12 @@ class Expectations:
     """
 
     def __init__(
-        self, config: RunConfig, generation: int, size: int, individuals: int, observation_size: int, most: dict[str, int], limits: tuple[int, int] = (MOST_STEPS, MOST_STEPS),
+        self, config: RunConfig, generation: int, size: int, individuals: int, observation_size: int, most: dict[str, int], limits: tuple[int, int] = (MOST_STEPS, MOST_STEPS), behaviour: int = 0,
     ) -> None:  # fmt: skip
-        """``most``: how many slots each kind may ever have in this publication; ``limits``: steps of an episode in training and in evaluation."""
+        """``most``: how many slots each kind may ever have in this publication; ``limits``: steps of an episode in training and in evaluation; ``behaviour``: its floats."""
         self.most, self._limits = most, limits
         self.generation, self.environment = generation, config.task
-        self._individuals, self._moment_bytes = individuals, 8 * observation_size
+        self._individuals, self._moment_bytes, self._behaviour = individuals, 8 * observation_size, 4 * behaviour
         self._per_sampled, self._episodes = individuals * config.episodes, config.episodes
         self._plan = planned(config, generation, size, individuals, max(1, most.get(messages.TRAIN, 0)))
         self._seeds = {
@@ -65,9 +75,10 @@ class Expectations:
         }
         self._elite_seeds = evaluation_seeds(config, ELITE, generation, config.elite_episodes).tolist()
         self._elites_by_episode = config.schedule == ASYNC
+        self._measured = int(evaluation_seeds(config, BEHAVIOUR, generation, 1)[0]), 1, 0, config.behaviour_episodes
         sampled = sum(self._plan.sampled) * self._per_sampled
         self.slots = min(messages.MAX_BLOCK, max(most.values(), default=1))
-        self.bytes = messages.answer_bytes(self.slots, individuals, sampled, observation_size)
+        self.bytes = messages.answer_bytes(self.slots, individuals, sampled, observation_size, behaviour)
 
     def of(self, kind: str, slot: int) -> Expected | None:
         """None for a slot that this publication can never have."""
@@ -75,9 +86,9 @@ class Expectations:
             return None
         if kind == messages.TRAIN:
             sampled = self._per_sampled if self._plan.sampled[slot] else 0
-            return Expected(self._plan.noise_indices[slot], self._plan.seeds[slot], self._individuals, sampled, self._episodes)
-        if kind == messages.CENTRE:
-            return Expected(-1, self._plan.seeds[0], 1, 0, self._episodes)
+            return Expected(self._plan.noise_indices[slot], self._plan.seeds[slot], self._individuals, sampled, self._episodes, self._individuals * self._behaviour)
+        if kind == messages.CENTRE:  # the first under training's own seeds, the others to see how they behave
+            return Expected(-1, *(self._measured if slot else (self._plan.seeds[0], 1, 0, self._episodes)), self._behaviour)
         if kind == messages.ELITE and self._elites_by_episode:
             return Expected(-1, self._elite_seeds[slot % len(self._elite_seeds)], 1, 0)
         if kind == messages.ELITE:  # the last of them is the centre
@@ -98,7 +109,7 @@ class Expectations:
             return "unknown-slot"
         if (result.noise_index, result.seed) != (expected.noise_index, expected.seed):
             return "wrong-index"
-        if len(result.fitness) != expected.individuals or len(result.moments) != expected.moments:
+        if (len(result.fitness), len(result.moments), len(result.behaviour)) != (expected.individuals, expected.moments, expected.behaviour):
             return "wrong-shape"
         if any(len(one.mean) != self._moment_bytes for one in result.moments):
             return "wrong-shape"

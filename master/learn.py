@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +45,7 @@ Tried = Sequence[tuple[str, NDArray[np.int64]]]
 
 @dataclass(frozen=True)
 class Closed:
-    """A closed generation: the counted training slots, the surplus ones, those evaluated again, and its evaluations.
+    """A closed generation: the counted training slots, the surplus ones, those evaluated again, the centres that were measured, and its evaluations.
 
     In the asynchronous schedule ``counted`` is the batch; used: whose slots it has, in their order; tried: publication and
     slots of those in ``again``; open: the publications that stay open after it. gathered: what was made of the first
@@ -58,6 +59,7 @@ class Closed:
     eval_steps: int
     centre: SlotResult | None
     again: Slots = ()
+    measured: Slots = ()
     used: Sequence[Used] = ()
     tried: Tried = ()
     open: tuple[OpenPublication, ...] = ()
@@ -101,7 +103,7 @@ def closed(ledger: Ledger, least: int, min_steps: int) -> Closed:
     centre = ledger.ordered(messages.CENTRE)
     return Closed(
         slots[:count], slots[count:], figures_of(returns_of(evaluation)), figures_of(returns_of(confirmation)),
-        steps_of(evaluation) + steps_of(confirmation), centre[0] if centre else None, ledger.ordered(messages.ELITE), gathered=ledger.gathered,
+        steps_of(evaluation) + steps_of(confirmation), centre[0] if centre else None, ledger.ordered(messages.ELITE), centre[1:], gathered=ledger.gathered,
     )  # fmt: skip
 
 
@@ -118,12 +120,13 @@ class Learner:
         batch = Batch(
             self.noise, columns.noise_indices, self.fitness(columns), self.again(done.again), parts_of(done.used), generation=state.generation,
             drawn=plans_of([(one.publication, one.slots) for one in done.used]) if done.used else None,
-            tried_again=plans_of(done.tried) if done.used else None,
+            tried_again=plans_of(done.tried) if done.used else None, **self.behaved(done),
         )  # fmt: skip
         after, figures = self.strategy.learn(state.strategy, batch)
+        after, moments = self.strategy.exchanged(state.strategy, after, self._merged(state, done))
         limit = self._limit.next(state.step_limit, self._lengths(done, state.step_limit), self.spec.step_limit)
         following = replace(
-            state, generation=state.generation + 1, strategy=after, moments=self._merged(state, done), step_limit=limit, open=done.open
+            state, generation=state.generation + 1, strategy=after, moments=moments, step_limit=limit, open=done.open
         )
         return following, figures
 
@@ -143,6 +146,19 @@ class Learner:
     def again(self, slots: Slots) -> NDArray[np.float64]:
         """float64 [k]: the fitness of those evaluated again; NaN where one failed everywhere."""
         return np.array([float("nan") if one is None else one.fitness[0] for one in slots], dtype=np.float64)
+
+    def behaved(self, done: Closed) -> dict[str, NDArray[Any]]:
+        """What a batch says of how individuals and measured centres behaved; nothing where nobody asks."""
+        if not self.strategy.wants_behaviour:
+            return {}
+        centres = self.behaviour(done.measured, 1)[:, 0]
+        return {"behaviour": self.behaviour(done.counted, self.strategy.per_slot), "centre_fitness": self.again(done.measured), "centre_behaviour": centres}
+
+    def behaviour(self, slots: Slots, each: int) -> Floats:
+        """float32 [S, each, b]: how individuals behaved, NaN where a slot failed everywhere."""
+        nothing = np.full(each * self.spec.behaviour_size, np.nan, "<f4").tobytes()
+        found = b"".join([nothing if one is None else one.behaviour for one in slots])
+        return np.frombuffer(found, "<f4").astype(np.float32).reshape(len(slots), each, self.spec.behaviour_size)
 
     def _lengths(self, done: Closed, limit: int) -> Iterator[int]:
         """Episode lengths, with the sum and the number at the limit exact when an individual plays several."""

@@ -84,7 +84,7 @@ class Loop:
         self._keep_going = keep_going
         self._course = Course(learner)
         self._ahead = Ahead(self._course, learner.noise)
-        self._most = most_slots(learner.config, learner.strategy.per_slot)
+        self._most = {**most_slots(learner.config, learner.strategy.per_slot), messages.CENTRE: learner.strategy.most_centres}
         self._config: RunConfig = learner.config
         self._record: Record = {}
         self._paused = 0.0
@@ -121,7 +121,7 @@ class Loop:
         vector = self._learner.strategy.published(state.strategy)
         statistics = state.statistics(self._config.obs_clip)
         wanted = self._wanted(state)
-        digest = digest_of(self._learner.strategy.digested(vector))
+        digest = digest_of(self._learner.strategy.identified(state.strategy, vector))
         ledger = self._publish(state, vector, digest, statistics.mean, statistics.std, wanted, adopted)
         self._record = {
             "generation": state.generation, "publication": ledger.publication, "digest": digest,
@@ -134,7 +134,7 @@ class Loop:
         """Slots of each kind that the generation closes on; evaluation first, so that it costs no tail."""
         wanted = {messages.EVAL: self._config.eval_episodes} if self._learner.due(state) else {}
         if state.stage == TRAINING:
-            wanted[messages.CENTRE] = 1
+            wanted[messages.CENTRE] = self._learner.strategy.centres(state.strategy)
             wanted[messages.TRAIN] = self._config.population // self._learner.strategy.per_slot
         return wanted
 
@@ -146,7 +146,7 @@ class Loop:
         # The final episodes are published after the closing generation, so under the next number.
         publication = adopted or f"{state.generation + (state.stage == FINAL)}.{self._token}"
         data = (own if chosen is None else chosen).astype("<f4").tobytes()
-        whole = chosen is None and self._learner.strategy.digested(own) is own
+        whole = chosen is None and self._learner.strategy.identified(state.strategy, own) is own
         task = Task(
             publication, self._learner.strategy.sigma(state.strategy), state.step_limit, len(own), digest if whole else bytes_digest(data),
             mean.astype("<f4").tobytes(), std.astype("<f4").tobytes(), self._noise, self._collector.poll(),
@@ -177,7 +177,7 @@ class Loop:
         size = strategy.size
         spec = self._learner.spec
         limits = (state.step_limit, evaluation_limit(self._config, spec))
-        return Expectations(self._config, state.generation, size, strategy.per_slot, spec.observation_size, most, limits)
+        return Expectations(self._config, state.generation, size, strategy.per_slot, spec.observation_size, most, limits, spec.behaviour_size if strategy.wants_behaviour else 0)
 
     def _save(self, state: RunState, data: bytes) -> None:
         """The disk's checkpoint follows an accepted publish; not more often than every few seconds."""
@@ -300,7 +300,7 @@ class Loop:
         changes, anchored = after.changes[len(state.changes) :], after.anchor is not state.anchor
         fitness, again = self._learner.fitness(done.columns), self._learner.again(done.again)
         used, tried = tuple((one.publication, one.slots) for one in done.used), tuple(done.tried)
-        step = Step(state.generation, str(self._record["digest"]), fitness, after.moments, after.step_limit, back, anchored, changes, again, str(self._record["publication"]), used, tried)
+        step = Step(state.generation, str(self._record["digest"]), fitness, after.moments, after.step_limit, back, anchored, changes, again, str(self._record["publication"]), used, tried, **self._learner.behaved(done))
         self._log.append(step)
         if self._log.full:
             self._log.renew(after, self._encoded(after))
@@ -328,7 +328,7 @@ class Loop:
         episodes = done.columns.individuals * self._config.episodes
         centre = sum(done.centre.steps) if done.centre else 0
         counters = state.counted(
-            episodes=episodes, env_steps=done.columns.total_steps + steps_of(done.again), eval_steps=done.eval_steps + centre,
+            episodes=episodes, env_steps=done.columns.total_steps + steps_of(done.again) + steps_of(done.measured), eval_steps=done.eval_steps + centre,
             surplus_steps=steps_of(done.surplus), lost_steps=ledger.lost_steps, seconds=self._elapsed(),
             duplicate=ledger.refused["duplicate"] + ledger.refused["conflict"], refused=ledger.refused.total() - ledger.refused["audit"],
             reissued=ledger.reissued, recovered=ledger.recovered, late=self._collector.late_since(),
@@ -359,7 +359,7 @@ class Loop:
         """The chosen parameters play the final episodes; whatever comes out is the result."""
         best = state.best or self._learner.chosen(state, float("nan"))
         vector = self._learner.strategy.published(state.strategy)
-        digest = digest_of(self._learner.strategy.digested(vector))
+        digest = digest_of(self._learner.strategy.identified(state.strategy, vector))
         chosen = np.zeros_like(vector)
         chosen[: len(best.parameters)] = best.parameters
         ledger = self._publish(state, vector, digest, best.mean, best.std, {messages.FINAL: self._config.final_episodes}, chosen=chosen)

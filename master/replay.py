@@ -101,7 +101,9 @@ def batch_of(config: RunConfig, strategy: Strategy, step: Step, noise: NoiseRows
     failed = np.isnan(step.fitness).all(axis=1)
     parts = parts_of([Used(name, slots, spreads[name]) for name, slots in step.used])
     drawn, tried = (plans_of(step.used), plans_of(step.tried)) if step.used else (None, None)
-    return Batch(noise, np.where(failed, 0, indices), step.fitness, step.again, parts, step.generation, drawn, tried)
+    return Batch(
+        noise, np.where(failed, 0, indices), step.fitness, step.again, parts, step.behaviour, step.centre_fitness, step.centre_behaviour, step.generation, drawn, tried
+    )  # fmt: skip
 
 
 def indices_of(config: RunConfig, strategy: Strategy, publication: str, slots: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -134,7 +136,7 @@ def size_of(state: RunState) -> int:
 def digest(config: RunConfig, state: RunState) -> str:
     """The digest of what the state publishes."""
     strategy = strategy_of(config, state.changes, state.generation, size_of(state))
-    return digest_of(strategy.digested(strategy.published(state.strategy)))
+    return digest_of(strategy.identified(state.strategy, strategy.published(state.strategy)))
 
 
 def compare(path: Path, state: RunState, logged: str, generation: int, config: RunConfig) -> None:

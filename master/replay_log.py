@@ -38,6 +38,7 @@ class Step:
     fitness: float64 [S, per_slot], NaN where a slot failed everywhere; back: the generation that a rollback returned to;
     anchored: whether its search was kept to return to; changes: what people changed, for generations to come
     again: float64 [k], fitness of those that were evaluated again
+    behaviour, centre_fitness, centre_behaviour: as in ``strategies.base.Batch``, where behaviours are compared
     publication, used, tried: in the asynchronous schedule, what was published, and (publication, slots) of the rows of
     fitness and of ``again``
     """
@@ -54,6 +55,9 @@ class Step:
     publication: str = ""
     used: tuple[tuple[str, NDArray[np.int64]], ...] = ()
     tried: tuple[tuple[str, NDArray[np.int64]], ...] = ()
+    behaviour: NDArray[np.float32] = field(default_factory=lambda: np.empty((0, 0, 0), np.float32))
+    centre_fitness: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    centre_behaviour: NDArray[np.float32] = field(default_factory=lambda: np.empty((0, 0), np.float32))
 
     def payload(self) -> bytes:
         fields: dict[str, Any] = {name: getattr(self, name) for name in ("generation", "digest", "step_limit", "back", "anchored")}
@@ -63,6 +67,9 @@ class Step:
         if self.used:
             fields |= {name: [(one, slots.astype("<i8").tobytes()) for one, slots in getattr(self, name)] for name in ("used", "tried")}
             fields["publication"] = self.publication
+        if self.behaviour.size:
+            fields |= {"behaviour": self.behaviour.astype("<f4").tobytes(), "numbers": self.behaviour.shape[2]}
+            fields |= {"centre_fitness": self.centre_fitness.astype("<f8").tobytes(), "centre_behaviour": self.centre_behaviour.astype("<f4").tobytes()}
         packed: bytes = msgpack.packb({**fields, "changes": [asdict(one) for one in self.changes]})
         return packed
 
@@ -77,9 +84,19 @@ class Step:
             changes = tuple(Change(**one) for one in fields.pop("changes"))
             for name in ("used", "tried"):
                 fields[name] = tuple((one, np.frombuffer(slots, "<i8")) for one, slots in fields.pop(name, ()))
+            if "behaviour" in fields:
+                fields |= _behaviours(fields, fields.pop("numbers"), fitness.shape)
             return cls(fitness=fitness, moments=RunningMoments(fields.pop("count"), mean, m2), changes=changes, again=again, **fields)
         except (ValueError, TypeError, KeyError, AttributeError, msgpack.exceptions.UnpackException) as error:
             raise RunFolderError(f"a generation of the replay log cannot be read: {type(error).__name__}") from None
+
+
+def _behaviours(fields: dict[str, Any], numbers: int, slots: tuple[int, ...]) -> dict[str, NDArray[Any]]:
+    """The arrays of behaviours, of so many ``numbers`` each."""
+    behaviour, centres = (np.frombuffer(fields[name], "<f4") for name in ("behaviour", "centre_behaviour"))
+    return {
+        "behaviour": behaviour.reshape(*slots, numbers), "centre_fitness": np.frombuffer(fields["centre_fitness"], "<f8"), "centre_behaviour": centres.reshape(-1, numbers),
+    }  # fmt: skip
 
 
 class ReplayLog:

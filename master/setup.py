@@ -45,7 +45,7 @@ class Setup:
         limit = parse_step_limit(self.config.step_limit).first(self.spec.step_limit)
         first = self.first_parameters() if parameters is None else parameters
         seen = RunningMoments.empty(self.spec.observation_size) if moments is None else moments
-        return RunState(0, self.strategy.start(first), seen, limit, origin=origin)
+        return RunState(0, self.strategy.with_statistics(self.strategy.start(first), seen), seen, limit, origin=origin)
 
 
 def prepare(config: RunConfig, noise_folder: Path | None = None, table: NoiseTable | None = None) -> Setup:
@@ -70,7 +70,7 @@ def resolved(config: RunConfig, spec: EnvironmentSpec, policy: Policy) -> RunCon
     if size < 2 * policy.size:
         raise UsageError(f"noise_size is {size}, but a policy of {policy.size} parameters needs at least {2 * policy.size}")
     shared = seeds_shared(config, strategy_class(config).per_slot)
-    config = replace(config, seed=seed, backend=spec.backend, noise_size=size, env_seeds=shared)
+    config = replace(config, seed=seed, backend=spec.backend, noise_size=size, env_seeds=shared, behaviour=spec.behaviour or config.behaviour)
     if config.objective:  # there is nothing to observe
         config = replace(config, obs_norm=False)
     slots = most_slots(config, 1)[TRAIN]

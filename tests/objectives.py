@@ -23,6 +23,14 @@ def rosenbrock(vector: np.ndarray, seed: int) -> float:
 rosenbrock.initial = np.array([-1.0, 1.0])  # type: ignore[attr-defined]
 
 
+STIFFNESS = 10.0 ** np.linspace(0, 3, 30)
+
+
+def ellipsoid(vector: np.ndarray, seed: int) -> float:
+    """-log10 of an ill-conditioned quadratic in 30 dimensions around (1, 1, …, 1); -3.7 at zero, larger without end near its middle."""
+    return -float(np.log10(np.sum(STIFFNESS * np.square(vector.astype(np.float64) - 1)) + 1e-12))
+
+
 def picky(vector: np.ndarray, seed: int) -> float:
     """Raises for many vectors, and has no value for others."""
     if vector[0] > 0.1:

@@ -19,7 +19,7 @@ from es_queue.episode_rules import EpisodeRules
 from es_queue.normalization import FrozenStatistics, Moments
 from es_queue.policies import Policy
 from es_queue.policies.actions import ActionMap, NonFiniteOutput
-from workers.rollout import ActionNoise, Episode, EpisodeFailed, Leaving, Watch
+from workers.rollout import NOT_FINITE, ActionNoise, Episode, EpisodeFailed, Leaving, Watch
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -37,13 +37,14 @@ FIRST_ROOM = 64
 class Game:
     """An episode to be played: parameters float32[size], environment seed, whether its moments are wanted.
 
-    noise: makes its action noise, from the start each time
+    noise: makes its action noise, from the start each time; behave: whether its last observation is wanted, as its behaviour
     """
 
     parameters: Floats
     seed: int
     observe: bool = False
     noise: Callable[[], ActionNoise | None] = lambda: None
+    behave: bool = False
 
 
 Outcome = Episode | Exception
@@ -179,6 +180,7 @@ class Batch:
         self._totals: Doubles = np.zeros(len(games))
         self._fitness = Fitnesses(rules, len(games))
         self._trails = Trails([row for row, game in enumerate(games) if game.observe], first, rules.limit + 1)
+        self._behave = frozenset(row for row, game in enumerate(games) if game.behave)
         self._noise = {row: noise for row, noise in enumerate(game.noise() for game in games) if noise is not None}
 
     def actions(self, statistics: FrozenStatistics | None, actions: ActionMap) -> NDArray[np.generic]:
@@ -208,14 +210,17 @@ class Batch:
 
     def _finish(self, places: Places, over: Mask, ended: Mask) -> None:
         columns = (self.rows, self._totals, self._fitness.totals, over, ended)
-        for row, *outcome in zip(*(column[places].tolist() for column in columns), strict=True):
-            self.outcomes[row] = self._outcome(row, *outcome)
+        for place, row, *outcome in zip(places.tolist(), *(column[places].tolist() for column in columns), strict=True):
+            self.outcomes[row] = self._outcome(place, row, *outcome)
 
-    def _outcome(self, row: int, total: float, fitness: float, over: bool, ended: bool) -> Outcome:
+    def _outcome(self, place: int, row: int, total: float, fitness: float, over: bool, ended: bool) -> Outcome:
         if not (math.isfinite(total) and math.isfinite(fitness)):
             return EpisodeFailed("the episode's return is not a finite number")
         at_limit = not over and self.steps >= self._rules.limit
-        return Episode(total, fitness, self.steps, at_limit, ended and not over, self._trails.moments(row, self.steps))
+        behaviour = self._observations[place].copy() if row in self._behave else None
+        if behaviour is not None and not np.isfinite(behaviour).all():
+            return EpisodeFailed(NOT_FINITE)
+        return Episode(total, fitness, self.steps, at_limit, ended and not over, self._trails.moments(row, self.steps), behaviour)
 
     def _keep(self, places: Places) -> None:
         self.rows, self._observations, self._totals = self.rows[places], self._observations[places], self._totals[places]

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,12 +16,14 @@ from rq.timeouts import BaseTimeoutException
 
 from es_queue.config import ASYNC, RunConfig
 from es_queue.environments import World, Worlds
-from es_queue.environments.request import held_at_once
+from es_queue.environments.behaviour import LAST
+from es_queue.environments.request import BehavingWorld, held_at_once
 from es_queue.episode_rules import EpisodeRules, evaluation_limit, evaluation_rules, training_rules
 from es_queue.figures import sum_in_order
 from es_queue.noise import NoiseTable
 from es_queue.normalization import FrozenStatistics, Moments
 from es_queue.plan import (
+    BEHAVIOUR,
     CONFIRMATION,
     ELITE,
     EVALUATION,
@@ -37,7 +40,16 @@ from es_queue.protocol.messages import Answer, Block, EpisodeMoments, SlotResult
 from es_queue.spaces import EnvironmentSpec
 from es_queue.strategies.base import Drawn, Strategy
 from workers.batch import Game, Outcome, play_together
-from workers.rollout import ActionNoise, Episode, Leaving, Watch, actor, play
+from workers.rollout import (
+    ActionNoise,
+    Episode,
+    EpisodeFailed,
+    Leaving,
+    Watch,
+    actor,
+    last_observation,
+    play,
+)
 
 Floats = NDArray[np.float32]
 MOST_EVALUATIONS = 100_000
@@ -46,7 +58,10 @@ EVALUATION_STREAMS = {messages.EVAL: EVALUATION, messages.CONFIRM: CONFIRMATION,
 
 @dataclass(frozen=True)
 class Job:
-    """A slot to be played: seeds int64[individuals, episodes]; ``key`` of its action noise, None for none."""
+    """A slot to be played: seeds int64[individuals, episodes]; ``key`` of its action noise, None for none.
+
+    behave: whether it is asked how its individuals behave; centre: which, where it is not perturbed
+    """
 
     kind: str
     slot: int
@@ -56,6 +71,8 @@ class Job:
     statistics: FrozenStatistics | None
     observe: bool
     key: int | None
+    behave: bool = False
+    centre: int = 0
 
 
 @dataclass(frozen=True)
@@ -99,10 +116,12 @@ class Evaluator:
         self._evaluation = evaluation_rules(evaluation_limit(config, spec))
         self._most = {kind: most_slots(config, strategy.per_slot)[kind] for kind in messages.TRAINED}
         self._most[messages.ELITE] *= strategy.reevaluates
+        self._most[messages.CENTRE] = strategy.most_centres
+        self._behave = last_observation if spec.behaviour in ("", LAST) else self._look_inside
 
     def fits(self, task: Task) -> bool:
         """Whether the task's vectors have the lengths that this run's policy has."""
-        return self._strategy.fits(task.size) and len(task.obs_mean) == 4 * self.spec.observation_size
+        return self._strategy.fits(task.size, self.spec.observation_size) and len(task.obs_mean) == 4 * self.spec.observation_size
 
     def has(self, block: Block) -> bool:
         """Whether the run can have these slots; a block's text may say anything.
@@ -118,11 +137,13 @@ class Evaluator:
         A process that has grown too large answers the slots that it has played; the others are owed again.
         """
         began = time.monotonic()
-        rolls = {messages.TRAIN: self._training, messages.CENTRE: self._training, messages.ELITE: self._again}
+        rolls = {messages.TRAIN: self._training, messages.CENTRE: self._centres, messages.ELITE: self._again}
         roll = rolls.get(block.kind, self._evaluating)
         results, failures = [], []
         with np.errstate(all="ignore"):
-            for group in self._groups(roll(task, block)):
+            jobs = roll(task, published, block)
+            # Centres are few, and each may have statistics of its own.
+            for group in [[job] for job in jobs] if block.kind == messages.CENTRE else self._groups(jobs):
                 for job, came in self._played(task, published, group):
                     if isinstance(came, SlotResult):
                         results.append(came)
@@ -134,19 +155,26 @@ class Evaluator:
                     break
         return Answer(task.publication, block.kind, worker, time.monotonic() - began, tuple(results), tuple(failures))
 
-    def _training(self, task: Task, block: Block) -> list[Job]:
-        """Perturbed slots, or the centre on slot 0's seeds, under training's rules."""
-        centre = block.kind == messages.CENTRE
-        slots = self._slots(task.generation, 0, 1) if centre else self._slots(task.generation, block.start, block.stop)
+    def _training(self, task: Task, published: Floats, block: Block) -> list[Job]:
+        """Perturbed slots, under training's rules."""
+        slots = self._slots(task.generation, block.start, block.stop)
         rules = training_rules(self.config, task.step_limit, self._strategy.fitness_by_sign)
         statistics = self._statistics(task)
         jobs: list[Job] = []
         for row, slot in enumerate(range(block.start, block.stop)):
-            index = -1 if centre else int(slots.noise_indices[row])
-            seeds = slots.seeds[row, :1] if centre else slots.seeds[row]
-            observe = bool(slots.sampled[row]) and not centre
-            jobs.append(Job(block.kind, slot, index, seeds, rules, statistics, observe, int(slots.noise_keys[row])))
+            observe, key = bool(slots.sampled[row]), int(slots.noise_keys[row])
+            jobs.append(Job(block.kind, slot, int(slots.noise_indices[row]), slots.seeds[row], rules, statistics, observe, key, self._strategy.wants_behaviour))
         return jobs
+
+    def _centres(self, task: Task, published: Floats, block: Block) -> list[Job]:
+        """Slot 0 is the centre on slot 0's seeds, as training plays them; the others are centres on fresh seeds, without action noise."""
+        first, behave = self._slots(task.generation, 0, 1), self._strategy.wants_behaviour
+        rules = training_rules(self.config, task.step_limit, self._strategy.fitness_by_sign)
+        fresh = evaluation_seeds(self.config, BEHAVIOUR, task.generation, self.config.behaviour_episodes).reshape(1, -1)
+        return [
+            Job(block.kind, slot, -1, fresh if slot else first.seeds[0, :1], rules, self._statistics(task, self._strategy.centre_statistics(published, slot)), False, None if slot else int(first.noise_keys[0]), behave, slot)
+            for slot in range(block.start, block.stop)
+        ]
 
     def _slots(self, generation: int, start: int, stop: int) -> SlotPlan:
         """The plan of a range of slots; that of a whole generation is made once."""
@@ -156,7 +184,7 @@ class Evaluator:
             self._planned = generation, count, plan.slots(0, count)
         return self._planned[2].part(start, stop)
 
-    def _again(self, task: Task, block: Block) -> list[Job]:
+    def _again(self, task: Task, published: Floats, block: Block) -> list[Job]:
         """Training slots on fresh seeds, the same for all of them, without action noise; the slot after the last is the centre."""
         seeds = evaluation_seeds(self.config, ELITE, task.generation, self.config.elite_episodes).reshape(1, -1)
         rules = training_rules(self.config, task.step_limit, self._strategy.fitness_by_sign)
@@ -168,7 +196,7 @@ class Evaluator:
         indices = [*plan.noise_indices.tolist(), -1]
         return [job(slot, indices[slot], seeds=seeds) for slot in slots]
 
-    def _evaluating(self, task: Task, block: Block) -> list[Job]:
+    def _evaluating(self, task: Task, published: Floats, block: Block) -> list[Job]:
         """The unperturbed policy, one episode a slot, under the environment's own rules."""
         seeds = evaluation_seeds(self.config, EVALUATION_STREAMS[block.kind], task.generation, block.stop)
         statistics = self._statistics(task)
@@ -245,7 +273,7 @@ class Evaluator:
         except Exception as error:  # a noise table that cannot be read
             return Failed(int(job.seeds[0, 0]), error)
         return [
-            Game(parameters, int(seed), job.observe, partial(self._noise, job.key))
+            Game(parameters, int(seed), job.observe, partial(self._noise, job.key), job.behave)
             for parameters, seeds in zip(individuals, job.seeds, strict=True)
             for seed in seeds
         ]
@@ -253,14 +281,15 @@ class Evaluator:
     def _individuals(self, task: Task, published: Floats, job: Job) -> Floats:
         """float32[individuals, size] of one slot."""
         if job.index < 0 and not (job.kind == messages.ELITE and self.config.schedule == ASYNC):
-            return self._strategy.centre(published)[None]
+            return self._strategy.centre_of(published, job.centre)[None]
         noise: Floats = self.table.row(max(0, job.index), self._policy.size)
         return self._build(published, task.sigma, Drawn(job.kind, task.generation, job.slot, job.index, noise))
 
-    def _statistics(self, task: Task) -> FrozenStatistics | None:
+    def _statistics(self, task: Task, own: tuple[Floats, Floats] | None = None) -> FrozenStatistics | None:
+        """The generation's, or a centre's ``own``."""
         if not self.config.obs_norm:
             return None
-        mean, std = np.frombuffer(task.obs_mean, "<f4"), np.frombuffer(task.obs_std, "<f4")
+        mean, std = own or (np.frombuffer(task.obs_mean, "<f4"), np.frombuffer(task.obs_std, "<f4"))
         return FrozenStatistics(mean.astype(np.float32), std.astype(np.float32), self.config.obs_clip)
 
     def _result(self, job: Job, played: list[list[Episode]]) -> SlotResult:
@@ -273,6 +302,7 @@ class Evaluator:
             at_limit=tuple(sum(one.at_limit for one in episodes) for episodes in played),
             cut=tuple(sum(self._was_cut(one, job.rules) for one in episodes) for episodes in played),
             moments=tuple(packed(one.moments) for episodes in played for one in episodes if one.moments),
+            behaviour=b"".join(mean_behaviour([one.behaviour for one in episodes if one.behaviour is not None]) for episodes in played),
         )  # fmt: skip
 
     def _was_cut(self, episode: Episode, rules: EpisodeRules) -> bool:
@@ -289,12 +319,30 @@ class Evaluator:
     def _episode(self, act: Callable[[Floats], Floats], job: Job, seed: int) -> Episode:
         self.watch.playing = {**self.watch.playing, "seed": seed}
         self.watch.began = time.monotonic()
-        return play(self._world, act, self._actions, job.rules, seed, self.watch, observe=job.observe, noise=self._noise(job.key))
+        behave = self._behave if job.behave else None
+        return play(self._world, act, self._actions, job.rules, seed, self.watch, observe=job.observe, noise=self._noise(job.key), behave=behave)
+
+    def _look_inside(self, observation: Floats) -> Floats:
+        """How the episode that is over behaved, as its environment tells. Raises EpisodeFailed for another number of numbers."""
+        found = cast(BehavingWorld, self._world).behaviour()
+        if len(found) != self.spec.behaviour_size:
+            raise EpisodeFailed(f"the behaviour has {len(found)} numbers, and {self.spec.behaviour_size} in other episodes")
+        return found
 
 
 def mean(values: list[float]) -> float:
     """Summed in order, in float64; one value stays itself to the bit."""
     return sum_in_order(values) / len(values)
+
+
+def mean_behaviour(episodes: list[Floats]) -> bytes:
+    """The mean of an individual's episodes, summed in order in float64, as little-endian float32; nothing of none."""
+    if not episodes:
+        return b""
+    total = episodes[0].astype(np.float64)
+    for one in episodes[1:]:
+        total = total + one
+    return (total / len(episodes)).astype("<f4").tobytes()
 
 
 def packed(moments: Moments) -> EpisodeMoments:

@@ -10,7 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -212,7 +212,8 @@ def play_all(checkpoint: Checkpoint, seeds: list[int], render: str | None) -> li
     from workers.join import environment_request
 
     single_threaded_blas()
-    request = everywhere(environment_request(checkpoint.config))
+    # How an episode behaves is training's business; the code that tells it may not be here.
+    request = everywhere(replace(environment_request(checkpoint.config), behaviour=""))
     spec = describe(request)
     refuse_other_spaces(checkpoint, spec)
     try:

@@ -20,6 +20,10 @@ from es_queue.policies.actions import ActionMap
 Floats = NDArray[np.float32]
 
 
+#: Why an episode without a usable behaviour has failed.
+NOT_FINITE = "the episode's behaviour holds what is not finite"
+
+
 class Leaving(Exception):  # noqa: N818 - it is no error: the worker was asked to go
     """The worker leaves between two environment steps, or leaves this block because its publication has closed."""
 
@@ -38,6 +42,7 @@ class Episode:
     at_limit: bool
     cut: bool
     moments: Moments | None
+    behaviour: Floats | None = None
 
 
 class Watch:
@@ -160,6 +165,13 @@ def actor(policy: Policy, parameters: Floats, statistics: FrozenStatistics | Non
     return lambda observation: act(normalize(observation))
 
 
+def last_observation(observation: Floats) -> Floats:
+    """What an episode ended with, as its behaviour. Raises EpisodeFailed where it is not finite."""
+    if not np.isfinite(observation).all():
+        raise EpisodeFailed(NOT_FINITE)
+    return observation
+
+
 def play(
     world: World,
     act: Callable[[Floats], Floats],
@@ -171,8 +183,10 @@ def play(
     observe: bool = False,
     noise: ActionNoise | None = None,
     look: Callable[[], Any] | None = None,
+    behave: Callable[[Floats], Floats] | None = None,
 ) -> Episode:
-    """Play the episode of ``seed``. ``observe`` gathers the moments of all its observations; ``look`` follows each step.
+    """Play the episode of ``seed``. ``observe`` gathers the moments of all its observations; ``look`` follows each step;
+    ``behave`` makes the behaviour of the last observation, or of the world as it then is.
 
     Raises Leaving when the worker was asked to go, EpisodeFailed for a return that is not finite or an observation of another shape,
     NonFiniteOutput for an action that is not, and whatever the environment raises.
@@ -203,4 +217,4 @@ def play(
         raise EpisodeFailed("the episode's return is not a finite number")
     at_limit = not over and steps >= rules.limit
     moments = Moments.of(np.asarray(seen)) if observe else None
-    return Episode(total, fit, steps, at_limit, ended and not over, moments)
+    return Episode(total, fit, steps, at_limit, ended and not over, moments, None if behave is None else behave(observation))

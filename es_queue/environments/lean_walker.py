@@ -94,6 +94,11 @@ class LeanWalker:
             return observation, -100.0, True
         return observation, float(reward), x > FINISH
 
+    def behaviour(self) -> NDArray[np.float32]:
+        """Where the hull is, x and y [2]."""
+        position = self.body.hull.position
+        return np.array([position.x, position.y], np.float32)
+
     def close(self) -> None:
         """Nothing is held outside this process's memory."""
 

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import overload
+from typing import cast, overload
 
 import gymnasium
 
+from es_queue.environments.behaviour import POSITION, inside, refuse_length, settled
 from es_queue.environments.catalogue import WALKER_V2, WALKER_V3, Entry, describe_error, find, missing_package
 from es_queue.environments.encoding import idle_action
 from es_queue.environments.envpool_worlds import EnvPoolWorlds, OneOfWorlds, installed, knows
 from es_queue.environments.objective import ObjectiveWorld, describe_objective
-from es_queue.environments.request import DrawnWorld, EnvironmentRequest, World, Worlds, held_at_once
+from es_queue.environments.request import (
+    BehavingWorld,
+    DrawnWorld,
+    EnvironmentRequest,
+    World,
+    Worlds,
+    held_at_once,
+)
 from es_queue.environments.stock import StockWorld
 from es_queue.environments.vectorised import ARGUMENTS, ENTRY_POINT, CartPoleWorlds
 from es_queue.errors import EnvironmentFailure, UsageError
@@ -44,9 +52,9 @@ def describe(request: EnvironmentRequest) -> EnvironmentSpec:
         world = _instead(stock, entry, request, spec)
     try:
         _try_out(world, spec)
+        return _behaving(world, spec, settled(entry, request))
     finally:
         world.close()
-    return spec
 
 
 def _instead(stock: StockWorld, entry: Entry, request: EnvironmentRequest, spec: EnvironmentSpec) -> World:
@@ -146,8 +154,13 @@ def choose(entry: Entry, request: EnvironmentRequest) -> str:
     if wanted not in BACKENDS:
         raise UsageError(f"there is no back end {wanted!r}; there are {', '.join(BACKENDS)}")
     lean = _walks(entry, request) or _balances(entry, request)
+    behaviour = settled(entry, request)
+    looks_inside = inside(behaviour)
+    if looks_inside:
+        lean = lean and _walks(entry, request) and behaviour == POSITION
+        _refuse_unseen(entry, request, behaviour, lean)
     if wanted == "auto":
-        if proven(entry, request) and installed():
+        if proven(entry, request) and installed() and not looks_inside:
             return "envpool"
         return "lean" if lean else "stock"
     if wanted == "lean" and not lean:
@@ -164,6 +177,13 @@ def choose(entry: Entry, request: EnvironmentRequest) -> str:
     if wanted == "envpool":
         _refuse_foreign_to_envpool(entry, request)
     return wanted
+
+
+def _refuse_unseen(entry: Entry, request: EnvironmentRequest, behaviour: str, lean: bool) -> None:
+    """A behaviour that is read inside the environment, from a back end that does not show its inside."""
+    shown = ("auto", "stock", "lean") if lean else ("auto", "stock")
+    if request.backend not in shown:
+        raise UsageError(f"the {request.backend} back end does not tell the {behaviour} of {entry.id}: use --backend {' or '.join(shown)}, or the behaviour last-observation")
 
 
 def _refuse_foreign_to_envpool(entry: Entry, request: EnvironmentRequest) -> None:
@@ -238,6 +258,18 @@ def _spec(
         backend=backend,
         clean_reset=clean_reset,
     )
+
+
+def _behaving(world: World, spec: EnvironmentSpec, behaviour: str) -> EnvironmentSpec:
+    """The spec with what is compared of an episode, tried out on the one that has just begun."""
+    if not behaviour:
+        return spec
+    try:
+        size = len(cast(BehavingWorld, world).behaviour()) if inside(behaviour) else spec.observation_size
+        refuse_length(size)
+    except Exception as error:  # whatever a user's function raises
+        raise EnvironmentFailure(f"{behaviour} of {spec.id} cannot be had: {error if isinstance(error, EnvironmentFailure) else describe_error(error)}") from error
+    return replace(spec, behaviour=behaviour, behaviour_size=size)
 
 
 def _try_out(world: World, spec: EnvironmentSpec) -> None:

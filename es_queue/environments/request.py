@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.config import RunConfig
+from es_queue.config import AUTO, RunConfig
 
 Floats = NDArray[np.float32]
 
@@ -21,6 +21,7 @@ class EnvironmentRequest:
     id:        a Gymnasium id; ``module:Id-v0`` imports the user's module first
     arguments: keyword arguments for ``gymnasium.make``
     wrappers:  ``module:Class`` each, applied in order as ``Class(env)``
+    behaviour: what of an episode is compared, see ``behaviour.settled``; empty where nothing is
     parameters: of an objective, length of its vector; ``id`` is its ``module:function`` then. 0: an environment
     backend:   "auto" (EnvPool where it is installed and proven equal to lean, else lean where it exists, else stock),
                "lean" (a BipedalWalker of our own; CartPole vectorised, equal to stock), "envpool", "stock", or "any":
@@ -32,11 +33,13 @@ class EnvironmentRequest:
     wrappers: tuple[str, ...] = ()
     backend: str = "auto"
     parameters: int = 0
+    behaviour: str = ""
 
     @classmethod
     def of(cls, config: RunConfig) -> EnvironmentRequest:
         """What a run asks for."""
-        return cls(config.task, config.env_arg, config.wrapper, config.backend, config.parameters)
+        behaviour = config.behaviour if config.strategy == "novelty" or config.behaviour != AUTO else ""
+        return cls(config.task, config.env_arg, config.wrapper, config.backend, config.parameters, behaviour)
 
 
 #: Of the parameters of episodes that are played at once: every step reads all of them, so they must stay in the cache.
@@ -67,6 +70,14 @@ class World(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class BehavingWorld(World, Protocol):
+    """A World that knows how an episode went beyond what is observed of it."""
+
+    def behaviour(self) -> NDArray[np.float32]:
+        """Float32 [b] of the episode as it stands."""
+        ...
 
 
 class DrawnWorld(World, Protocol):

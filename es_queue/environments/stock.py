@@ -13,6 +13,7 @@ import numpy as np
 from gymnasium.envs.registration import load_env_creator
 from numpy.typing import NDArray
 
+from es_queue.environments.behaviour import measure_of, settled, vector
 from es_queue.environments.catalogue import Entry, describe_error, missing_package
 from es_queue.environments.encoding import action_adapter, action_spec, observation_encoder
 from es_queue.environments.request import EnvironmentRequest
@@ -43,6 +44,7 @@ class StockWorld:
         self._entry, self._request, self._render_mode = entry, request, render_mode
         self._environment = make(entry, request, render_mode)
         self._used = False
+        self._measure = measure_of(settled(entry, request))
         space = self._environment.observation_space
         self.observation_size, self._encode = observation_encoder(space, entry.id)
         self.discrete_start = int(space.start) if isinstance(space, gymnasium.spaces.Discrete) else None
@@ -60,6 +62,10 @@ class StockWorld:
     def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool]:
         observation, reward, terminated, truncated, _ = self._environment.step(self._adapt(action))
         return self._encode(observation), float(reward), bool(terminated or truncated)
+
+    def behaviour(self) -> NDArray[np.float32]:
+        assert self._measure is not None, "nobody asked for a behaviour"
+        return vector(self._measure(self._environment))
 
     def render(self) -> NDArray[np.uint8] | None:
         picture = self._environment.render()

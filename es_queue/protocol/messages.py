@@ -7,7 +7,8 @@ An answer is one flat list; its numbers stand in columns, byte strings of little
 
     WIRE, publication, kind, worker, seconds, individuals,
     columns: slot, noise index, seed, number of moments [S]; steps, at limit, cut [S, individuals]; fitness, returns [S, individuals],
-    counts [M], means [M, d], M2s [M, d] of the moments, slot by slot; failed slots [F], and F reasons
+    counts [M], means [M, d], M2s [M, d] of the moments, slot by slot; failed slots [F], and F reasons;
+    where the strategy looks at behaviours: those [S, individuals, b], little-endian float32
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import re
 import struct
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import chain, islice
 from typing import Any
 
@@ -35,6 +36,7 @@ MAX_EPISODES = 2 * 1000
 MAX_MOMENTS = 2**17
 MAX_OBSERVATION = 2**18
 MAX_REASON = 400
+MAX_BEHAVIOUR = 4096  # bytes a slot
 HOST_FAILURE = "host: "  # begins the reason of a failure that another host may not have
 
 TRAIN, CENTRE, ELITE, EVAL, CONFIRM, FINAL = "train", "centre", "elite", "eval", "confirm", "final"
@@ -190,6 +192,7 @@ class SlotResult:
     fitness: what the strategy sees; returns: the environment's own; both are means over the episodes
     steps: sum over the episodes; at_limit: episodes that reached the step limit; cut: episodes that training
     rules ended early; moments: one an episode of a sampled slot, individual by individual
+    behaviour: little-endian float32 bytes [individuals, b], empty where nobody asks how they behaved
     """
 
     slot: int
@@ -201,13 +204,14 @@ class SlotResult:
     at_limit: tuple[int, ...]
     cut: tuple[int, ...]
     moments: tuple[EpisodeMoments, ...] = ()
+    behaviour: bytes = b""
 
 
 @dataclass(frozen=True)
 class Answer:
     """A worker's answer to a block: results of slots, and the slots that failed with the reason.
 
-    All results have as many individuals as the first, all moments as many columns.
+    All results have as many individuals as the first, all moments as many columns, all behaviours as many bytes.
     seconds: wall time that the block took, an estimate for sizing blocks and nothing else.
     """
 
@@ -235,7 +239,8 @@ class Answer:
         # An exception's text may hold half characters (surrogates), which cannot be packed.
         reasons = [reason[:MAX_REASON].encode("utf-8", "replace").decode() for _, reason in self.failures]
         head = [WIRE, self.publication, self.kind, self.worker, self.seconds, individuals]
-        return bytes(msgpack.packb([*head, columns, counts, means, m2s, failed, *reasons]))
+        behaved = [b"".join([one.behaviour for one in results])] if results and results[0].behaviour else []
+        return bytes(msgpack.packb([*head, columns, counts, means, m2s, failed, *reasons, *behaved]))
 
     @classmethod
     def decode(cls, data: bytes, limit: int = MAX_ANSWER, slots: int = MAX_BLOCK) -> Answer:
@@ -244,29 +249,34 @@ class Answer:
 
     @classmethod
     def _read(cls, reader: Reader, most: int) -> Answer:
-        length = reader.array(FIXED, FIXED + most)
+        length = reader.array(FIXED, FIXED + most + 1)
         _same_wire(reader)
         publication, kind, worker = reader.text(PUBLICATION), reader.text(KIND), reader.text(WORKER_ID)
         seconds, individuals = abs(reader.real()), reader.whole(1, MAX_INDIVIDUALS)
         results = _results(reader, individuals, most)
-        failures = length - FIXED
+        failed = reader.raw(8 * most, 8)
+        failures = len(failed) // 8
         if len(results) + failures > most:
             raise DecodeError("an answer has more slots than a block")
-        failed = reader.exactly(8 * failures)
-        if not failures:
-            return cls(publication, kind, worker, seconds, results)
+        if length not in (FIXED + failures, FIXED + failures + 1):
+            raise DecodeError("an answer has not one reason for each slot that failed")
         slots = within(struct.unpack(f"<{failures}q", failed), 0, MAX_SLOT)
-        return cls(publication, kind, worker, seconds, results, tuple((slot, reader.prose(MAX_REASON)) for slot in slots))
+        reasons = tuple((slot, reader.prose(MAX_REASON)) for slot in slots)
+        if length > FIXED + failures:
+            results = _behaved(reader, results, individuals)
+        return cls(publication, kind, worker, seconds, results, reasons)
 
 
-FIXED = 11  # elements of an answer without failures
+FIXED = 11  # elements of an answer without failures and behaviours
 KIND = re.compile("|".join(KINDS))
 
 
-def answer_bytes(slots: int, individuals: int, moments: int, observation: int) -> int:
-    """Bytes that an answer of so many slots can honestly have, results or failures, with so many episodes' moments."""
+def answer_bytes(slots: int, individuals: int, moments: int, observation: int, behaviour: int = 0) -> int:
+    """Bytes that an answer of so many slots can honestly have, results or failures, with so many episodes' moments and
+    ``behaviour`` floats an individual."""
     head, failure = 512, 8 + 5 + 4 * MAX_REASON
-    return min(MAX_ANSWER, head + min(slots, MAX_BLOCK) * max(_row(individuals), failure) + moments * (8 + 16 * observation))
+    slot = max(_row(individuals) + 4 * individuals * behaviour, failure)
+    return min(MAX_ANSWER, head + min(slots, MAX_BLOCK) * slot + moments * (8 + 16 * observation))
 
 
 def _row(individuals: int) -> int:
@@ -287,6 +297,16 @@ def _results(reader: Reader, each: int, most: int) -> tuple[SlotResult, ...]:
     pairs = list(zip(*[own[at::each] for at in range(each)], strict=True))  # one tuple a slot, five times
     parts = [pairs[at * slots : (at + 1) * slots] for at in (3, 4, 0, 1, 2)]
     return tuple(map(SlotResult, slot, index, seed, *parts, _moments(reader, sampled)))
+
+
+def _behaved(reader: Reader, results: tuple[SlotResult, ...], individuals: int) -> tuple[SlotResult, ...]:
+    """The results with the behaviours that stand next, all of one length."""
+    found = reader.raw(len(results) * MAX_BEHAVIOUR, 4 * individuals * len(results) or 1)
+    if not found:
+        raise DecodeError("an answer's behaviours have no numbers")
+    finite_bytes(found, "<f4")
+    each = len(found) // len(results)
+    return tuple(replace(one, behaviour=found[at * each : (at + 1) * each]) for at, one in enumerate(results))
 
 
 def _moments(reader: Reader, sampled: tuple[int, ...]) -> list[tuple[EpisodeMoments, ...]]:

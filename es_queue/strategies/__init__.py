@@ -11,6 +11,7 @@ from es_queue.schedules import pace_of
 from es_queue.strategies.ars import ARS
 from es_queue.strategies.base import Batch, NoiseRows, State, Strategy
 from es_queue.strategies.ga import GA
+from es_queue.strategies.novelty import Novelty
 from es_queue.strategies.openai_es import OpenaiES
 from es_queue.strategies.pgpe import PGPE
 from es_queue.strategies.random_search import RandomSearch
@@ -18,7 +19,9 @@ from es_queue.strategies.snes import SNES
 
 __all__ = ["STRATEGIES", "Batch", "NoiseRows", "State", "Strategy", "make_strategy", "strategy_class"]
 
-STRATEGIES: dict[str, type[Strategy]] = {"ars": ARS, "ga": GA, "openai_es": OpenaiES, "pgpe": PGPE, "random_search": RandomSearch, "snes": SNES}
+STRATEGIES: dict[str, type[Strategy]] = {
+    "ars": ARS, "ga": GA, "novelty": Novelty, "openai_es": OpenaiES, "pgpe": PGPE, "random_search": RandomSearch, "snes": SNES,
+}  # fmt: skip
 
 
 def make_strategy(config: RunConfig, size: int, generation: int = 0) -> Strategy:
@@ -29,6 +32,8 @@ def make_strategy(config: RunConfig, size: int, generation: int = 0) -> Strategy
     kind = strategy_class(config)
     _refuse_population(config, kind)
     _refuse_optimizer(config, kind)
+    if kind.wants_behaviour and config.strategy != "novelty" and config.behaviour == AUTO:
+        raise UsageError(f"the strategy {config.strategy} compares behaviours, and behaviour is auto: say which with --behaviour")
     if size < 1:
         raise UsageError("the policy has no parameters to train")
     return kind(config, size, pace_of(config, generation))

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.config import AUTO, RunConfig
+from es_queue.normalization import RunningMoments
 from es_queue.plan import most_slots
 from es_queue.protocol.messages import TRAIN
 from es_queue.schedules import Pace
@@ -72,6 +73,11 @@ class Batch:
     #: [k]: mean fitness on fresh seeds of those whom ``candidates`` names, in its order; NaN: failed everywhere.
     again: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     parts: Sequence[Part] = ()
+    #: float32 [S, per_slot, b], how individuals behaved, where the strategy ``wants_behaviour``; NaN: failed everywhere.
+    behaviour: NDArray[np.float32] = field(default_factory=lambda: np.empty((0, 0, 0), np.float32))
+    #: Fitness float64 [k] and behaviour float32 [k, b] of the other ``centres``, in their order; NaN: failed everywhere.
+    centre_fitness: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    centre_behaviour: NDArray[np.float32] = field(default_factory=lambda: np.empty((0, 0), np.float32))
     generation: int = 0
     drawn: NDArray[np.int64] | None = None
     tried_again: NDArray[np.int64] | None = None
@@ -96,6 +102,8 @@ class Strategy(ABC):
     per_slot: ClassVar[int] = 2
     #: True when individuals are evaluated again, on fresh seeds, before the strategy learns.
     reevaluates: ClassVar[bool] = False
+    #: True when workers must say how individuals behaved (see ``es_queue.environments.behaviour``).
+    wants_behaviour: ClassVar[bool] = False
     #: Optimizers that the strategy can use; the first is its own choice ("auto").
     optimizers: ClassVar[tuple[str, ...]] = ()
     #: True when fitness is shaped into utilities.
@@ -133,13 +141,38 @@ class Strategy(ABC):
         """What the run's digest is of; for most strategies all that is published."""
         return published
 
+    def identified(self, state: State, published: NDArray[np.float32]) -> NDArray[np.float32]:
+        """What the run's digest is of, given what the state publishes; a strategy may have more to it than it publishes."""
+        return self.digested(published)
+
     def published_size(self) -> int:
         """Length of what is published, in floats."""
         return self.size
 
+    def fits(self, size: int, observations: int) -> bool:
+        """Whether so many floats can have been published, for policies of so many observations."""
+        return size == self.published_size()
+
     def centre(self, published: NDArray[np.float32]) -> NDArray[np.float32]:
         """The unperturbed policy, float32 [size]."""
         return published[: self.size]
+
+    @property
+    def most_centres(self) -> int:
+        """Centre slots that a generation can have: slot 0 is the unperturbed policy, others are what ``centres`` asks for."""
+        return 1
+
+    def centres(self, state: State) -> int:
+        """Centre slots of the state's generation; those from 1 on are played on seeds of their own for ``learn``."""
+        return 1
+
+    def centre_of(self, published: NDArray[np.float32], slot: int) -> NDArray[np.float32]:
+        """The policy of a centre slot, float32 [size]."""
+        return self.centre(published)
+
+    def centre_statistics(self, published: NDArray[np.float32], slot: int) -> tuple[NDArray[np.float32], NDArray[np.float32]] | None:
+        """Mean and deviation float32 [d] of a centre slot's observations, where they are not the generation's."""
+        return None
 
     def sigma(self, state: State) -> float:
         """The deviation of the perturbations; goes to workers as a float32, and to people."""
@@ -159,13 +192,18 @@ class Strategy(ABC):
         """What builds individuals in one process, which may remember what it has made; ``individuals``, one slot at a time."""
         return lambda published, sigma, drawn: self.individuals(published, sigma, drawn.noise[np.newaxis])[0]
 
-    def fits(self, size: int) -> bool:
-        """Whether so many floats can be what is published."""
-        return size == self.published_size()
-
     def genome(self, state: State) -> State:
         """How the centre was made, for seed lists; nothing where only its numbers say so."""
         return {}
+
+    def with_statistics(self, state: State, moments: RunningMoments) -> State:
+        """The first state with the observation statistics with which the run begins."""
+        return state
+
+    def exchanged(self, before: State, after: State, moments: RunningMoments) -> tuple[State, RunningMoments]:
+        """The state ``after`` a generation and its observation statistics, as the next generation begins with them: the same,
+        but where a strategy trains policies in turn that each have their own."""
+        return after, moments
 
     def taken_over(self, state: State, before: Strategy) -> State:
         """``state``, which ``before`` made, as this strategy of other settings or of a later generation begins with it."""
@@ -207,6 +245,8 @@ class Strategy(ABC):
         due = len(self.candidates(state, batch) if batch.tried_again is None else batch.tried_again)
         if batch.again.shape != (due,):
             raise ValueError(f"{batch.again.shape} second results where {due} are due")
+        if self.wants_behaviour and (batch.behaviour.shape[:2] != wanted or len(batch.centre_behaviour) != self.centres(state) - 1):
+            raise ValueError(f"behaviours of shape {batch.behaviour.shape} and {len(batch.centre_behaviour)} of centres where {wanted} and {self.centres(state) - 1} are due")
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is seen, and dropped, below
             after, info = self.improve(state, batch)
         numbers: tuple[Any, ...] = (*after.values(), *info.values())

@@ -67,7 +67,7 @@ class GA(Strategy):
         """The least that it can be; it is another in each generation."""
         return 2 * self.size + HEAD
 
-    def fits(self, size: int) -> bool:
+    def fits(self, size: int, observations: int) -> bool:
         """At most as many mutations as a run can have."""
         return self.published_size() <= size <= 2 * self.size + MOST_FLOATS
 

@@ -30,6 +30,10 @@ class LearntSigma(Strategy):
         """The root mean square of the deviations, ‖σ‖/√size; workers use the published vector, not this."""
         return norm(state["sigma"]) / math.sqrt(self.size)
 
+    def spread(self, state: State) -> NDArray[np.float32]:
+        """The deviations, float32 [size]."""
+        return state["sigma"]
+
     def taken_over(self, state: State, before: Strategy) -> State:
         """The learnt σ scaled: to the root mean square that ``--set sigma`` names, else by what the schedule changed."""
         factor = self.pace.sigma / before.pace.sigma if before.pace.sigma > 0 else 1.0

@@ -51,9 +51,12 @@ class OpenaiES(Strategy):
 
     def gradient(self, parameters: NDArray[np.float32], batch: Batch) -> NDArray[np.float64]:
         """g, float64 [size] (the paper's algorithm 2, line 11, with mirrored sampling and shaped fitness)."""
-        shaped = utilities(self.config.shaping, batch.fitness)
+        return self.climb(parameters, batch, utilities(self.config.shaping, batch.fitness))
+
+    def climb(self, parameters: NDArray[np.float32], batch: Batch, shaped: NDArray[np.float64]) -> NDArray[np.float64]:
+        """g of utilities ``shaped`` [S, 2]."""
         weights = (shaped[:, 0] - shaped[:, 1]) / shaped.size
-        climb = weighted_rows(batch.noise, batch.noise_indices, weights, self.size)
+        slope = weighted_rows(batch.noise, batch.noise_indices, weights, self.size)
         if self.config.gradient_form == "true":
-            climb = climb / self.sigma({})
-        return climb - self.config.l2 * self.pace.decay * parameters.astype(np.float64)
+            slope = slope / self.sigma({})
+        return slope - self.config.l2 * self.pace.decay * parameters.astype(np.float64)

@@ -58,10 +58,6 @@ class PGPE(LearntSigma):
         given = self.config.sigma_learning_rate
         return self.SIGMA_LEARNING_RATE if given < 0 else given
 
-    def spread(self, state: State) -> NDArray[np.float32]:
-        """The deviations, float32 [size]."""
-        return state["sigma"]
-
     def individuals(
         self, published: NDArray[np.float32], sigma: float, noise: NDArray[np.float32]
     ) -> NDArray[np.float32]:

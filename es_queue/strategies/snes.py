@@ -7,6 +7,7 @@ deviation for each parameter. A slot is one individual, so any population of two
 from __future__ import annotations
 
 import math
+from functools import reduce
 from typing import ClassVar
 
 import numpy as np
@@ -50,16 +51,28 @@ class SNES(LearntSigma):
         shaped = utilities("log-rank", batch.fitness)[:, 0]
         if not shaped.any():
             return self.stay(state)
-        gradient = state["sigma"] * weighted_rows(batch.noise, batch.noise_indices, shaped, self.size)
+        gradient = self.centre_gradient(state["sigma"], batch, shaped)
         rate = (self.config.learning_rate or self.LEARNING_RATE) * self.pace.learning_rate
         step = (rate * gradient).astype(np.float32)
         after = {"parameters": self.moved(state["parameters"], step), "sigma": self.next_sigma(state["sigma"], batch, shaped)}
         return after, self.figures(after, norm(gradient), norm(step))
 
+    def centre_gradient(
+        self, sigma: NDArray[np.float32], batch: Batch, shaped: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """σ⊙Σ u s, float64 [size], each perturbation with its own σ."""
+        return reduce(
+            np.add,
+            (own * weighted_rows(batch.noise, batch.noise_indices[rows], shaped[rows], self.size) for rows, own in batch.by_spread(sigma)),
+        )
+
     def next_sigma(
         self, sigma: NDArray[np.float32], batch: Batch, shaped: NDArray[np.float64]
     ) -> NDArray[np.float32]:
-        """σ⊙exp(½ η_σ Σ u (s² − 1)), float32 [size]; σ itself when η_σ is 0."""
+        """σ⊙exp(½ η_σ Σ u (s² − 1)), float32 [size]; σ itself when η_σ is 0.
+
+        The natural gradient of ln σ holds no σ, so it is the same whosever σ a perturbation had.
+        """
         rate = self.sigma_rate()
         if rate == 0:
             return sigma

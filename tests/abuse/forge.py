@@ -57,6 +57,12 @@ def wide_answer() -> Answer:
     return replace(ANSWER, results=tuple(replace(RESULT, slot=slot, moments=each) for slot in range(64)), failures=())
 
 
+def behaving_answer() -> Answer:
+    """Of a strategy that compares behaviours."""
+    behaviour = struct.pack("<4f", 0.5, -3e38, 1e-45, 2.0)
+    return replace(ANSWER, results=tuple(replace(RESULT, slot=slot, moments=(), behaviour=behaviour) for slot in range(3)))
+
+
 def saved_run() -> bytes:
     """A checkpoint's bytes."""
     from es_queue.noise import NoiseTable
@@ -95,7 +101,7 @@ def decoders() -> dict[str, Decoder]:
     """Every decoder of what comes from Redis."""
     failed = replace(ANSWER, results=(), failures=tuple((slot, f"attempt {slot}") for slot in range(5)))
     one = replace(ANSWER, kind="eval", results=(replace(RESULT, fitness=(1.0,), returns=(1.5,), steps=(9,), at_limit=(0,), cut=(0,), moments=()),), failures=())
-    answers = tuple(each.encode() for each in (ANSWER, one, failed, wide_answer(), replace(ANSWER, results=(), failures=())))
+    answers = tuple(each.encode() for each in (ANSWER, one, failed, wide_answer(), behaving_answer(), replace(ANSWER, results=(), failures=())))
     genuine = saved_run()
     return {
         "answer": Decoder(Answer.decode, Answer.encode, DecodeError, answers, 16),

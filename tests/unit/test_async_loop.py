@@ -84,7 +84,7 @@ def test_an_evaluation_is_of_the_parameters_that_its_generation_published(tmp_pa
     assert [record["generation"] for record in sink.records if record["eval_mean"] is not None] == [0, 3, 6, 8]
 
 
-@pytest.mark.parametrize("strategy", ["ars", "openai_es", "pgpe"])
+@pytest.mark.parametrize("strategy", ["ars", "openai_es", "pgpe", "snes"])
 def test_a_replay_from_the_order_of_use_has_the_same_digest(strategy: str, tmp_path: Path) -> None:
     outcome, _ = logged(tmp_path, config_of(strategy=strategy, sigma_schedule="exponential:0.9", generations=12), 4)
     assert any(len(step.used) > 1 for step in steps_in(tmp_path)), "no batch has more than one publication"

@@ -6,7 +6,7 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from es_queue.protocol.messages import CENTRE, EVAL, TRAIN, Block
+from es_queue.protocol.messages import CENTRE, ELITE, EVAL, TRAIN, Block
 from master.blocks import BLOCK_SECONDS, Cutter, Together, cutter
 from tests.ring import quick_config
 
@@ -50,6 +50,27 @@ def test_the_longest_slots_come_first_and_the_shortest_fill_the_end() -> None:
     seconds = {TRAIN: 0.3, EVAL: 0.2, CENTRE: 0.1}
     cut = Cutter(seconds=seconds).cut(PUBLICATION, [(CENTRE, 0, 1), (EVAL, 0, 4), (TRAIN, 0, 9)], 3)
     assert [block.kind for block in cut] == [TRAIN] * 9 + [EVAL] * 4 + [CENTRE]
+
+
+def test_a_kind_that_nobody_has_measured_is_cut_by_its_episodes() -> None:
+    """A slot evaluated again has many episodes where training's have two."""
+    cutter = Cutter(per_slot=2, others={ELITE: 20}, seconds={TRAIN: 0.02})
+    assert max(sizes(cutter.cut(PUBLICATION, [(ELITE, 0, 110)], 2), ELITE)) == 2  # 0.2 s each
+    assert max(sizes(cutter.cut(PUBLICATION, [(TRAIN, 0, 110)], 2))) == 25
+    assert cutter.most(ELITE, 110, 2) == 2
+    measured = Cutter(per_slot=2, others={ELITE: 20}, seconds={TRAIN: 0.02, ELITE: 0.05})
+    assert max(sizes(measured.cut(PUBLICATION, [(ELITE, 0, 100)], 2), ELITE)) == 10
+
+
+def test_episodes_of_elites_that_are_played_together_fill_batches() -> None:
+    cutter = Cutter(together=Together(12, 64), per_slot=2, others={ELITE: 30})
+    cut = cutter.cut(PUBLICATION, [(ELITE, 0, 10)], 2)
+    assert sizes(cut, ELITE) == [2, 2, 2, 2, 1, 1] and slots_of(cut) == everything((ELITE, 0, 10))
+
+
+def test_the_cutter_of_a_run_knows_how_many_episodes_each_kind_has() -> None:
+    made = cutter(quick_config(strategy="random_search", elite_episodes=7, episodes=3), 1, 8)
+    assert (made.per_slot, made.others[ELITE], made.others[CENTRE]) == (3, 7, 3)
 
 
 def test_blocks_of_a_fixed_size_keep_it_and_the_order_given() -> None:

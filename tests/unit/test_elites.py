@@ -16,11 +16,13 @@ from es_queue.plan import evaluation_seeds, plan_for
 from es_queue.protocol.memory_channel import MemoryWorkerChannel
 from es_queue.protocol.messages import CENTRE, ELITE, TRAIN, Answer, Block, SlotResult
 from master import checkpoint
+from master.blocks import Cutter
 from master.collect import FAILURES, Expectations, Ledger
 from master.learn import Closed, Learner
 from master.loop import Interrupted
 from tests.parts import TABLE, config_of, evaluator, task_of
 from tests.tiny import MOODY, Script
+from tests.unit.test_collector import Bench
 from tests.unit.test_loop import Run, lively, same, tiny
 
 PUBLICATION = "4.1-00000000"
@@ -232,3 +234,23 @@ def test_another_training_result_chooses_other_elites(monkeypatch: pytest.Monkey
     run.play()
     assert len(chosen) == 2
     assert sum(one is None for one in chosen[1]) == 1, "of the new choice one was not yet evaluated"
+
+
+def test_lost_elites_are_issued_again_in_blocks_of_their_own_length() -> None:
+    """A slot of 40 episodes where training's has two: a block of as many slots would take twenty times as long."""
+    bench = Bench(block=0)
+    bench.collector.cutter = Cutter(per_slot=2, others={ELITE: 40}, seconds={TRAIN: 0.01})
+    bench.ledger = Ledger(bench.ledger.publication, Expectations(CONFIG, 3, 8, 1, 2, {TRAIN: 12, ELITE: 13}), {TRAIN: 12})
+    bench.open()
+    lost = bench.server.todo.copy()
+    bench.server.todo.clear()
+    bench.tick()
+    assert max(block.stop - block.start for block in decoded(bench)) == 6 and lost
+    bench.ledger.choose(ELITE, range(13))
+    bench.server.todo.clear()
+    bench.tick()
+    assert max(block.stop - block.start for block in decoded(bench) if block.kind == ELITE) == 2
+
+
+def decoded(bench: Bench) -> list[Block]:
+    return [Block.decode(one) if isinstance(one, str | bytes) else one for one in bench.server.todo]

@@ -40,6 +40,7 @@ def lively(strategy: str, **values: Any) -> RunConfig:
     }  # fmt: skip
     plain |= {"candidates": 3, "elite_episodes": 4} if strategy in ("ga", "random_search") else {}
     plain |= {"truncation": 4} if strategy == "ga" else {}
+    plain |= {"members": 3, "neighbours": 2, "behaviour_episodes": 2} if strategy == "novelty" else {}
     return quick_config(**{**plain, **values})
 
 
@@ -107,7 +108,7 @@ def same(one: Outcome, other: Outcome) -> bool:
 # --- the same parameters at any size of cluster
 
 
-@pytest.mark.parametrize("strategy", ["openai_es", "ars", "pgpe", "snes", "ga", "random_search"])
+@pytest.mark.parametrize("strategy", ["openai_es", "ars", "pgpe", "snes", "ga", "novelty", "random_search"])
 def test_the_result_is_the_same_for_any_workers_and_blocks(strategy: str) -> None:
     quiet = Run(lively(strategy, seed=16))  # of a seed that brings all of what the next lines ask for
     expected = quiet.play()
@@ -216,7 +217,7 @@ def test_a_target_that_fresh_episodes_do_not_confirm_is_tried_again(monkeypatch:
 
 def test_going_on_from_any_checkpoint_gives_the_same_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "DISK_SECONDS", 0.0)
-    for strategy in ("openai_es", "pgpe", "snes", "ga", "random_search"):
+    for strategy in ("openai_es", "pgpe", "snes", "ga", "novelty", "random_search"):
         quiet = Run(lively(strategy, generations=4))
         expected = quiet.play(2)
         states = [checkpoint.decode(data) for _, data in quiet.saved.all]

@@ -185,6 +185,8 @@ WRONG_ANSWERS: dict[str, bytes] = {
     )},
     "failed slots that are no column": changed_answer(FAILED, [7]),
     "more slots than a block": failed(*[1] * messages.MAX_BLOCK),
+    "a list that ends before its reasons": b"\x9b" + ANSWER.encode()[1:],
+    "a list that announces more than its reasons": b"\x9d" + ANSWER.encode()[1:],
     "a reason that is no UTF-8": failed(1, reasons=[]).replace(b"\x9b", b"\x9c", 1) + b"\xa1\xff",
     **{f"slot {value!r}": changed_result(slot=value) for value in (-1, 2**31 + 1)},
     **{f"noise index {value!r}": changed_result(noise_index=value) for value in (-2, 2**32 + 1, 2**63 - 1)},

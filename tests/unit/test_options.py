@@ -89,7 +89,7 @@ def test_every_field_of_the_configuration_has_its_flag() -> None:
         (["--population", "2.5"], "population is 2.5 in the command line"),
         (["--sigma", "nan"], "sigma is nan in the command line"),
         (["--reward-shift", "-inf"], "reward_shift is -inf in the command line"),
-        (["--strategy", "cma"], "strategy is 'cma' in the command line: use openai_es, ars, pgpe, snes, ga, random_search or module:Class"),
+        (["--strategy", "cma"], "strategy is 'cma' in the command line: use openai_es, ars, pgpe, snes, ga, random_search, novelty or module:Class"),
         (["--env-arg", "size"], "env_arg is 'size' in the command line: use key=value"),
         (["--workers", "-1"], "workers is '-1' in the command line: use a whole number from 0"),
         (["--workers", "many"], "workers is 'many'"),

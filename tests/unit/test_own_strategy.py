@@ -105,7 +105,7 @@ def test_what_is_no_strategy_is_refused_in_one_sentence(path: str, sentence: str
 
 @pytest.mark.parametrize("text", ["cma", "module", "a b:C", "module:", ":Class", "module:Class:more", "../x:C"])
 def test_what_does_not_name_a_class_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="use openai_es, ars, pgpe, snes, ga, random_search or module:Class"):
+    with pytest.raises(UsageError, match="use openai_es, ars, pgpe, snes, ga, random_search, novelty or module:Class"):
         from_values({"env": "X-v0", "strategy": text}, "the test")
 
 

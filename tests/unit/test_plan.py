@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from es_queue.config import RunConfig
 from es_queue.plan import (
+    BEHAVIOUR,
     CONFIRMATION,
     ELITE,
     EVALUATION,
@@ -79,10 +80,10 @@ def test_environment_seeds_lie_in_the_range_of_their_stream(stream: int) -> None
 
 
 def test_the_ranges_of_the_streams_are_disjoint_and_fit_an_int32() -> None:
-    spans = sorted((low, low + size) for stream, (low, size) in SEED_RANGES.items() if stream != ELITE)
+    spans = sorted((low, low + size) for stream, (low, size) in SEED_RANGES.items() if stream not in (ELITE, BEHAVIOUR))
     assert all(first[1] <= second[0] for first, second in itertools.pairwise(spans))
     assert spans[0][0] == 0 and spans[-1][1] == 2**31
-    assert SEED_RANGES[TRAINING] == SEED_RANGES[ELITE] == (0, 2**30)
+    assert SEED_RANGES[TRAINING] == SEED_RANGES[ELITE] == SEED_RANGES[BEHAVIOUR] == (0, 2**30)
 
 
 def test_the_two_of_a_pair_share_their_seeds_and_pairs_do_not() -> None:

@@ -100,6 +100,12 @@ def test_without_flags_the_workers_final_evaluation_is_repeated_to_the_last_digi
     assert found["episodes"] == config.final_episodes
 
 
+def test_a_policy_of_novelty_search_is_played_where_nobody_can_tell_its_behaviour(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    novel = replace(CARTPOLE, strategy="novelty", population=8, behaviour="lab.elsewhere:where")
+    recorded = checkpoint(tmp_path / "best.npz", CARTPOLE, config=novel.to_dict())
+    assert played(capsys, tmp_path / "best.npz")["eval_mean"] == recorded
+
+
 @pytest.mark.parametrize("place", ["best.npz", "checkpoints/best.npz"])
 def test_a_runs_folder_stands_for_its_best_policy(place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     checkpoint(tmp_path / place, CARTPOLE)

@@ -45,7 +45,7 @@ def replayed(folder: Path) -> str:
     return said[0]
 
 
-@pytest.mark.parametrize("strategy", ["ars", "openai_es", "pgpe", "snes", "ga", "random_search"])
+@pytest.mark.parametrize("strategy", ["ars", "openai_es", "pgpe", "snes", "ga", "novelty", "random_search"])
 def test_a_run_computed_again_from_its_log_has_the_same_digests(strategy: str, tmp_path: Path) -> None:
     decay = {} if strategy in ("ga", "random_search") else {"weight_decay": 0.01, "decay_schedule": "linear:0,4"}
     outcome, _ = logged(tmp_path, strategy=strategy, truncation=4 if strategy == "ga" else 20, sigma_schedule="exponential:0.9", **decay)

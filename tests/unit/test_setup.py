@@ -30,7 +30,7 @@ def test_what_is_open_in_a_config_is_decided_once() -> None:
     assert prepare(quick_config(env="BipedalWalker-v2"), table=TABLE).config.backend == "lean"
 
 
-@pytest.mark.parametrize(("strategy", "shared"), [("ars", "pair"), ("pgpe", "pair"), ("snes", "generation"), ("ga", "generation"), ("random_search", "generation")])
+@pytest.mark.parametrize(("strategy", "shared"), [("ars", "pair"), ("pgpe", "pair"), ("novelty", "pair"), ("snes", "generation"), ("ga", "generation"), ("random_search", "generation")])
 def test_who_shares_environment_seeds_is_decided_once(strategy: str, shared: str) -> None:
     assert prepare(quick_config(strategy=strategy), table=TABLE).config.env_seeds == shared
     assert prepare(quick_config(strategy=strategy, env_seeds="slot"), table=TABLE).config.env_seeds == "slot"

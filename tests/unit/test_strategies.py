@@ -37,6 +37,7 @@ VARIANTS: list[dict[str, Any]] = [
     {"strategy": "snes", "population": 31},
     {"strategy": "ga", "truncation": 5},
     {"strategy": "random_search", "candidates": 3},
+    {"strategy": "novelty", "novelty": "nsra", "members": 2},
 ]
 #: Those whose centre is an elite, which no gradient moves.
 WITH_ELITE = ("ga", "random_search")
@@ -47,8 +48,10 @@ def name_of(variant: dict[str, Any]) -> str:
 
 
 each_variant = pytest.mark.parametrize("variant", VARIANTS, ids=name_of)
+#: Strategies whose ``parameters`` are the ones that a step moves.
+each_alone = pytest.mark.parametrize("variant", [one for one in VARIANTS if one["strategy"] != "novelty"], ids=name_of)
 each_strategy = pytest.mark.parametrize("name", STRATEGIES)
-each_stepping = pytest.mark.parametrize("name", [name for name in STRATEGIES if name not in WITH_ELITE])
+each_stepping = pytest.mark.parametrize("name", [name for name in STRATEGIES if name not in (*WITH_ELITE, "novelty")])
 
 
 def made(size: int = SIZE, **settings: Any) -> Strategy:
@@ -67,12 +70,17 @@ def tried(strategy: Strategy, state: State, seed: int) -> Batch:
     build, published = strategy.builder(NOISE), strategy.published(state)
     drawn = [Drawn(TRAIN, 0, slot, int(index), NOISE.views(indices, 0, strategy.size)[slot]) for slot, index in enumerate(indices)]
     policies = np.stack([build(published, strategy.sigma(state), one) for one in drawn])
-    return replied(strategy, state, Batch(NOISE, indices, sphere(policies)))
+    return replied(strategy, state, Batch(NOISE, indices, sphere(policies), behaviour=policies[:, :, :2]))
 
 
 def replied(strategy: Strategy, state: State, batch: Batch) -> Batch:
-    """The batch with the second results of its candidates: better than the first ones, and than the centre's."""
+    """The batch with the second results of its candidates: better than the first ones, and than the centre's; and how all behaved."""
     slots = strategy.candidates(state, batch)
+    if strategy.wants_behaviour:
+        published = strategy.published(state)
+        centres = np.array([strategy.centre_of(published, slot) for slot in range(1, strategy.centres(state))])
+        behaviour = batch.behaviour if batch.behaviour.size else np.clip(batch.fitness, -1e9, 1e9).astype(np.float32)[..., None].repeat(2, axis=-1)
+        batch = replace(batch, behaviour=behaviour, centre_fitness=sphere(centres), centre_behaviour=centres[:, :2])
     return replace(batch, again=np.array([batch.fitness[slot, 0] if slot < len(batch.fitness) else -np.inf for slot in slots]))
 
 
@@ -183,7 +191,7 @@ def test_a_failed_individual_counts_no_better_than_the_worst(variant: dict[str, 
     assert info["no_step"] == 0
 
 
-@each_variant
+@each_alone
 def test_figures_describe_the_step(variant: dict[str, Any]) -> None:
     strategy = made(**{**variant, "weight_decay": 0.0})
     state = begun(strategy)
@@ -248,13 +256,13 @@ def test_what_is_published_is_float32_of_the_promised_length_and_holds_the_centr
     strategy = made(**variant)
     state = begun(strategy)
     published = strategy.published(state)
-    assert published.dtype == np.float32 and strategy.fits(len(published)) and published.ndim == 1
+    assert published.dtype == np.float32 and strategy.fits(len(published), 0) and published.ndim == 1
     assert len(published) == strategy.published_size() or strategy.config.strategy == "ga"
     assert np.array_equal(strategy.centre(published), state["parameters"])
     assert published.flags.c_contiguous
 
 
-@each_variant
+@each_alone
 def test_parameters_and_moments_stay_float32(variant: dict[str, Any]) -> None:
     strategy = made(**variant)
     vectors = {name: array for name, array in begun(strategy).items() if name in ("parameters", "base") or strategy.config.strategy != "ga"}
@@ -316,7 +324,7 @@ def test_signs_are_asked_for_exactly_where_shaping_is_of_signs(shaping: str) -> 
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"strategy": "cma"}, "no strategy is called 'cma'; there are ars, ga, openai_es, pgpe, random_search, snes"),
+        ({"strategy": "cma"}, "no strategy is called 'cma'; there are ars, ga, novelty, openai_es, pgpe, random_search, snes"),
         ({"strategy": "pgpe", "population": 31}, "pgpe tries pairs, so --population 31 cannot be odd"),
         ({"strategy": "ars", "top": 17}, "--top 17 is more than the 16 pairs of the population"),
         (

@@ -161,7 +161,7 @@ def test_a_changed_sigma_counts_from_its_generation_on() -> None:
 
 @pytest.mark.parametrize(("size", "fits"), [(2 * SIZE, False), (2 * SIZE + 3, True), (2 * SIZE + 400, True), (2 * SIZE + 3 + 6 * 2**20, True), (2 * SIZE + 4 + 6 * 2**20, False)])
 def test_what_is_published_has_a_bounded_length(size: int, fits: bool) -> None:
-    assert made().fits(size) is fits
+    assert made().fits(size, 3) is fits
 
 
 # --- without generations

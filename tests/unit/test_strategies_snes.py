@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from es_queue.config import RunConfig
 from es_queue.strategies import Batch, State, Strategy, make_strategy
+from es_queue.strategies.base import Part
 from es_queue.strategies.snes import steady_exp
 from es_queue.sums import ArrayNoise
 
@@ -29,6 +31,9 @@ def begun(strategy: Strategy) -> State:
 
 def batch(*fitness: float) -> Batch:
     return Batch(NOISE, INDICES[: len(fitness)], np.array(fitness)[:, None])
+
+
+BATCH = batch(3.0, -1.0, 10.0, 2.5, 0.0)
 
 
 def paper(state: State, ranks: list[int], mean_rate: float, sigma_rate: float) -> tuple[np.ndarray, np.ndarray]:
@@ -52,6 +57,29 @@ def test_a_step_is_the_papers(settings: dict[str, float], mean_rate: float) -> N
     np.testing.assert_allclose(after["parameters"], mean, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(after["sigma"], sigma, rtol=1e-5)
     assert info["sigma"] == pytest.approx(math.sqrt(np.square(sigma).mean()), rel=1e-5)
+
+
+def test_one_part_of_the_states_own_deviations_gives_the_bits_of_a_batch_without_parts() -> None:
+    strategy, own = made(), begun(made())
+    plain = strategy.learn(own, BATCH)[0]
+    for spread in (strategy.spread(own), strategy.spread(own).copy()):
+        parts = replace(BATCH, parts=[Part(5, spread)])
+        assert all(np.array_equal(value, strategy.learn(own, parts)[0][name]) for name, value in plain.items())
+
+
+def test_each_part_moves_the_centre_by_its_own_deviations_and_all_change_sigma_alike() -> None:
+    strategy, own = made(), begun(made())
+    old = np.linspace(0.6, 0.2, SIZE).astype(np.float32)
+    after = strategy.learn(own, replace(BATCH, parts=[Part(2, old), Part(5, own["sigma"])]))[0]
+    raw = [max(0.0, math.log(3.5) - math.log(rank)) for rank in range(1, 6)]
+    moved = np.zeros(SIZE)
+    for row, (rank, index) in enumerate(zip([2, 5, 1, 3, 4], INDICES, strict=True)):
+        sigma = old if row < 2 else own["sigma"]
+        moved += (raw[rank - 1] / sum(raw) - 1 / 5) * sigma.astype(np.float64) * NOISE.noise[index : index + SIZE]
+    np.testing.assert_allclose(after["parameters"], own["parameters"] + moved, rtol=1e-5, atol=1e-6)
+    plain = strategy.learn(own, BATCH)[0]
+    assert np.array_equal(after["sigma"], plain["sigma"])
+    assert not np.allclose(after["parameters"], plain["parameters"]), "the older deviations make a difference"
 
 
 def test_the_rate_of_sigma_can_be_named_and_zero_keeps_sigma() -> None:
