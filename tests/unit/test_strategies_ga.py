@@ -168,7 +168,7 @@ def test_what_is_published_has_a_bounded_length(size: int, fits: bool) -> None:
 
 
 def steady(**settings: Any) -> Strategy:
-    return made(schedule="async", population=4, max_lag=3, **settings)
+    return made(**{"schedule": "async", "population": 4, "max_lag": 3, **settings})
 
 
 def answered(state: State, generation: int, *rows: tuple[int, int, float], spreads: dict[int, Floats], again: tuple[tuple[int, int, float], ...] = ()) -> Batch:
@@ -200,12 +200,20 @@ def test_whoever_was_lucky_grows_old() -> None:
     assert lucky in states[4]["parents"] and lucky not in states[5]["parents"]
 
 
+def childless(seed: int) -> tuple[Strategy, list[State], dict[int, Floats], int]:
+    """A run in which the child of generation 0 has left the window without children by generation 4, and a slot of generation 1 that is one."""
+    strategy = steady(seed=seed, population=2, candidates=1)
+    states, spreads = lived(strategy, [-9.0, 1.0, 2.0, 3.0])
+    drawn = parents_drawn(seed, 1, np.arange(50), 2).tolist()
+    family, name = Family.from_arrays(states[4]), int(states[1]["window"][0])
+    rows = family.rows(np.array([name]))
+    fits = drawn[0] == 0 and rows[0] >= 0 and rows[0] not in family.tree.parent[1:] and name not in states[4]["window"] and name not in states[4]["parents"]
+    return strategy, states, spreads, drawn.index(1) if fits else -1
+
+
 def test_a_late_child_is_its_own_parents_whatever_has_died_out_meanwhile() -> None:
-    strategy = steady()
-    states, spreads = lived(strategy, [9.0, 1.0, 2.0, 3.0])
-    slot = next(slot for slot in range(50) if parents_drawn(4, 1, np.array([slot]), 2)[0] == 1)  # the child of generation 0, not the elite
-    late = answered(states[4], 4, (1, slot, 20.0), spreads=spreads)
-    after, _ = strategy.learn(states[4], late)
+    strategy, states, spreads, slot = next(found for found in map(childless, range(200)) if found[3] >= 0)
+    after, _ = strategy.learn(states[4], answered(states[4], 4, (1, slot, 20.0), spreads=spreads))
     child = Family.from_arrays(after).decoded(int(after["window"][-1]), NOISE)
     build = strategy.builder(NOISE)
     assert child.tobytes() == build(strategy.published(states[1]), 0.5, Drawn(TRAIN, 1, slot, 1000 + slot, NOISE.noise[:SIZE]))[0].tobytes()
