@@ -68,14 +68,14 @@ def sent_by(call: Any, answers: list[Any]) -> bytes:
 
 
 def commands() -> Commands:
-    return Commands("run", NAME, RQ, ABOUT, 5.0, 0.25)
+    return Commands("run", NAME, RQ, ABOUT, 5.0)
 
 
 BLOCK = Block(PUBLICATION, messages.TRAIN, 0, 3)
 QUEUED = [b"OK", b"QUEUED", b"QUEUED"]
 SAME = {
     "claimed": (commands().claimed, lambda channel: channel.claimed(), [[]]),
-    "claim": (commands().claim, lambda channel: channel.claim(0.25), [str(BLOCK).encode()]),
+    "claim": (commands().claim(0.25), lambda channel: channel.claim(0.25), [str(BLOCK).encode()]),
     "task": (commands().task, lambda channel: channel.task(), [b"task"]),
     "orders": (commands().orders(PUBLICATION), lambda channel: channel.orders(PUBLICATION), [[None] * 3, 0, 0, 1, 1]),
     "parameters": (commands().parameters(PUBLICATION, 0, 9), lambda channel: channel.parameters(PUBLICATION, 9), [b"x" * 9]),

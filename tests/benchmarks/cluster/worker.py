@@ -16,6 +16,7 @@ from master.collect import Expectations
 from tests.benchmarks.cluster.durations import Durations, Seconds
 from tests.benchmarks.cluster.links import Link, Loop
 from tests.benchmarks.cluster.wire import PIECE, Commands, Reply
+from workers.serve import MOST_WAIT
 
 WORTH_SHARING = 2**18  # as workers.host_cache has it
 ENDED = (b"stopped", b"finished", b"failed", b"stopping")
@@ -55,7 +56,8 @@ class Cost:
 
 @dataclass
 class Shared:
-    """What all workers of a process share. trips: requests by name; received: bytes of their replies by name."""
+    """What all workers of a process share. trips: requests by name; received: bytes of their replies by name;
+    plays: (began, seconds) of each block whose answer came in time."""
 
     loop: Loop
     clocks: Clocks
@@ -64,6 +66,7 @@ class Shared:
     mean: bytes
     trips: Counter[str] = field(default_factory=Counter)
     received: Counter[str] = field(default_factory=Counter)
+    plays: list[tuple[float, float]] = field(default_factory=list)
     ended: bool = False
 
 
@@ -76,7 +79,8 @@ class Worker:
         self._serving = ""
         self._turn = 0
         self._poll = shared.clocks.leave_poll
-        self._beaten = 0.0
+        self._beaten = self._began = 0.0
+        self._claim = commands.claim(shared.clocks.claim_wait)
         self._orders: tuple[str, tuple[bytes, int]] = ("", commands.orders(""))
 
     def begin(self) -> None:
@@ -108,7 +112,7 @@ class Worker:
         if replies[0]:
             self._work(replies[0][0].decode())
         else:
-            self._ask("claim", self._commands.claim, self._moved)
+            self._ask("claim", self._claim, self._moved)
 
     def _moved(self, replies: Sequence[Reply]) -> None:
         if replies[0] is None:
@@ -126,6 +130,7 @@ class Worker:
 
     def _fetched(self, block: str, task: Task) -> None:
         self._task, self._poll = task, task.poll
+        self._claim = self._commands.claim(max(self._shared.clocks.claim_wait, min(task.poll, MOST_WAIT)))
         if task.publication != block.partition(" ")[0]:
             self._ask("drop", self._commands.drop(block), lambda _: self._look())
             return
@@ -160,8 +165,8 @@ class Worker:
         publication, kind, start, stop = block.split(" ")
         number = int(publication.partition(".")[0])
         generation = self._shared.generations[number]
-        now = time.monotonic()
-        generation.first_claim = min(generation.first_claim, now)
+        self._began = time.monotonic()
+        generation.first_claim = min(generation.first_claim, self._began)
         first, last = int(start), int(stop)
         seconds = float(generation.seconds[first:last].sum() if kind == TRAIN else generation.seconds[first] / 2)
         self._serving, self._turn = publication, self._turn + 1
@@ -175,13 +180,14 @@ class Worker:
         generation.played += seconds
         payload = self._answer(publication, kind, start, stop, seconds, generation.expectations)
         generation.sent += len(payload)
-        self._ask("answer", self._commands.answer(publication, block, payload), partial(self._heard, generation))
+        self._ask("answer", self._commands.answer(publication, block, payload), partial(self._heard, generation, seconds))
 
-    def _heard(self, generation: Generation, replies: Sequence[Reply]) -> None:
+    def _heard(self, generation: Generation, seconds: float, replies: Sequence[Reply]) -> None:
         if replies[-1][0] is None:
             generation.late += 1
         else:
             generation.last_answer, generation.answers = time.monotonic(), generation.answers + 1
+            self._shared.plays.append((self._began, seconds))
         self._look()
 
     def _answer(self, publication: str, kind: str, start: int, stop: int, seconds: float, expectations: Expectations) -> bytes:
