@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +41,13 @@ from workers.rollout import Watch  # noqa: E402
 FIRST, SYNC, ASYNC = "first arrivals", "sync", "async"
 VARIANTS = {FIRST: ("tests.benchmarks.first_arrivals", "async"), SYNC: ("master.cli", "sync"), ASYNC: ("master.cli", "async")}
 ENV, NOISE, SEED, SIGMA = "CartPole-v1", 2**18, 5, 0.1
+#: Of the runs: each measurement is made once with each.
+SEEDS = (7, 8, 9)
 #: Generations that are trained first: episodes of all lengths come of these parameters.
 TRAINED = 2
 WORKERS = 16
 POPULATIONS = (32, 64, 256)
-#: Counted individuals of each measurement, about. The first batches, in which workers arrive, are left out.
+#: Counted individuals of each run, about. The first batches, in which workers arrive, are left out.
 INDIVIDUALS, LEFT_OUT = 8192, 3
 TRUTH_PAIRS = 50_000
 HOUSE = Path(__file__).resolve().parents[2]
@@ -94,13 +97,13 @@ def truth(checkpoint: Path, pairs: int = TRUTH_PAIRS) -> tuple[Mean, dict[str, f
     return Mean("truth", 2 * pairs, float(found.mean()), float(found.mean(axis=1).std() / pairs**0.5), pairs), quantiles
 
 
-def counted(name: str, checkpoint: Path, folder: Path, population: int, batches: int) -> Mean:
+def counted(name: str, seed: int, checkpoint: Path, folder: Path, population: int, batches: int) -> Mean:
     """The mean return of what counts under a schedule, over so many batches."""
     module, schedule = VARIANTS[name]
     run_dir = Path(tempfile.mkdtemp(dir=folder)) / "run"
     processes = Processes(run_dir.parent, {"PYTHONPATH": str(HOUSE), ALLOW: "installed,tests"})
     processes.environment["ES_QUEUE_CLOCKS"] = json.dumps(asdict(Clocks()))
-    words = ["--env", ENV, "--wrapper", "tests.benchmarks.paced:Paced", "--seed", SEED + 2, *STARTER, "--sigma", SIGMA, "--learning-rate", 1e-30, "--schedule", schedule]
+    words = ["--env", ENV, "--wrapper", "tests.benchmarks.paced:Paced", "--seed", seed, *STARTER, "--sigma", SIGMA, "--learning-rate", 1e-30, "--schedule", schedule]
     words += ["--population", population, "--generations", LEFT_OUT + batches, "--workers", WORKERS, "--block", 1, "--warm-start", checkpoint, "--run-dir", run_dir, "--quiet"]
     try:
         process = processes.start(sys.executable, "-m", module, *words)
@@ -113,6 +116,20 @@ def counted(name: str, checkpoint: Path, folder: Path, population: int, batches:
         raise RuntimeError("the parameters have changed: the population is not one")
     kept = [record for record in records if record["generation"] >= LEFT_OUT and record.get("return_mean") is not None]
     return mean_of(name, population, [record["return_mean"] for record in kept], records[-1]["seconds"] - records[LEFT_OUT - 1]["seconds"])
+
+
+def together(runs: Sequence[Mean]) -> Mean:
+    """One mean of several runs with other seeds."""
+    count, first = len(runs), runs[0]
+    error = sum(one.error**2 for one in runs) ** 0.5 / count
+    return Mean(first.name, first.population, statistics.fmean(one.mean for one in runs), error, sum(one.batches for one in runs), sum(one.seconds for one in runs))
+
+
+def rows(known: dict[str, Any]) -> list[Mean]:
+    """A row for each population and schedule, of all its runs."""
+    runs = [Mean(**value) for key, value in known.items() if key not in ("truth", "spread")]
+    kinds = sorted({(one.population, list(VARIANTS).index(one.name)) for one in runs})
+    return [together([one for one in runs if (one.population, one.name) == (population, list(VARIANTS)[place])]) for population, place in kinds]
 
 
 def picture(rows: Sequence[Mean], of: Mean) -> str:
@@ -132,7 +149,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.bias", description="Which episodes count; figures, never asserted.")
     parser.add_argument("--only", choices=VARIANTS, action="append", help="of the schedules, these alone")
     parser.add_argument("--population", type=int, action="append", help="of the populations, these alone")
-    parser.add_argument("--individuals", type=int, default=INDIVIDUALS, help="that each measurement counts")
+    parser.add_argument("--seed", type=int, action="append", help="of the runs' seeds, these alone")
+    parser.add_argument("--individuals", type=int, default=INDIVIDUALS, help="that each run counts; 0 to measure nothing and show what is in --json")
     parser.add_argument("--json", type=Path, metavar="FILE", help="keep the figures; those in the file stay, the truth among them")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the plot there, of all figures in --json")
     given = parser.parse_args()
@@ -143,14 +161,13 @@ def main() -> None:
         of, spread = (Mean(**known["truth"]), known["spread"]) if "truth" in known else truth(checkpoint)
         print(f"truth {of.mean:.2f} ± {of.error:.2f}, quantiles of the return {spread}", flush=True)
         for population in given.population or POPULATIONS:
-            for variant in given.only or VARIANTS:
-                one = counted(variant, checkpoint, folder, population, given.individuals // population)
-                known[f"{population} {variant}"] = asdict(one)
-                print(one, flush=True)
+            for variant, seed in product(given.only or VARIANTS, given.seed or SEEDS if given.individuals else ()):
+                one = counted(variant, seed, checkpoint, folder, population, given.individuals // population)
+                known[f"{population} {variant} {seed}"] = asdict(one)
+                print(seed, one, flush=True)
                 if given.json:
                     given.json.write_text(json.dumps({**known, "truth": asdict(of), "spread": spread}, indent=1))
-    found = [Mean(**value) for key, value in known.items() if key not in ("truth", "spread")]
-    found.sort(key=lambda one: (one.population, list(VARIANTS).index(one.name)))
+    found = rows(known)
     if given.svg:
         given.svg.write_text(picture(found, of))
     print(lines(found, of))

@@ -160,7 +160,7 @@ def test_a_cluster_without_service_times_loses_the_end_of_a_generation_alone() -
 
 def test_no_simulated_cluster_is_more_efficient_than_its_bound() -> None:
     found = simulated(50, Durations(HEAVY), 1000, NOTHING)
-    assert found["efficiency"] <= found["bound"] == bound(50, Durations(HEAVY), 1000, 4)
+    assert found["efficiency"] <= found["bound"] == bound(50, Durations(HEAVY), 1000, 3)
 
 
 def test_a_slow_master_makes_a_simulated_cluster_wait() -> None:

@@ -17,7 +17,7 @@ class Services:
 
     A pair or triple is (constant, a unit more of the first size, of the second): publish by blocks; reconcile by
     unanswered slots and workers; read by answers and their slots; tick by workers and unanswered slots; close by slots
-    and slots times parameters; open by slots and parameters.
+    and slots times parameters; open by planned slots and parameters; extend by blocks.
     """
 
     answer: float
@@ -37,6 +37,7 @@ class Services:
     open: tuple[float, ...]
     worker: float
     digest_byte: float
+    extend: tuple[float, ...] = (5e-4, 2e-6)
 
 
 def least_squares(sizes: Sequence[Sequence[float]], seconds: Sequence[float]) -> tuple[float, ...]:
