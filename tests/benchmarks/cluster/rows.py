@@ -19,7 +19,7 @@ from tests.benchmarks.cluster.services import Row, Services, fit, rates
 from tests.benchmarks.drain import drain
 
 #: The most that two cores drive while the simulator takes at most a tenth of them.
-LARGEST = {RECORDED: 240, SLOW: 600, HEAVY: 600}
+LARGEST = {RECORDED: 240, SLOW: 540, HEAVY: 480}
 SCHEDULES = (SYNC, ASYNC)
 SIZES, SIMULATED = (18, 180), (1440, 8192)
 CONNECTIONS = 8192
