@@ -19,8 +19,9 @@ class Paced(gymnasium.Wrapper[Any, Any, Any, Any]):
     _due = 0.0
 
     def reset(self, **given: Any) -> tuple[Any, dict[str, Any]]:
+        found = super().reset(**given)
         self._due = time.monotonic()
-        return super().reset(**given)
+        return found
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         found = super().step(action)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import redis
 
+from es_queue.config import ASYNC
 from es_queue.plan import most_slots
 from es_queue.protocol import messages
 from es_queue.protocol.messages import Block
@@ -17,7 +18,7 @@ from es_queue.protocol.redis_channel import RedisWorkerChannel
 from master.collect import Expectations, Ledger
 from master.options import parse, resolve
 from tests.benchmarks.cluster import advice, rows
-from tests.benchmarks.cluster.durations import CONSTANT, HEAVY, KINDS, RECORDED, Durations, recorded_pairs
+from tests.benchmarks.cluster.durations import CONSTANT, HEAVY, KINDS, RECORDED, SLOW_STEP, Durations, recorded_pairs, slow_pairs
 from tests.benchmarks.cluster.events import bound, simulated
 from tests.benchmarks.cluster.links import Loop
 from tests.benchmarks.cluster.live import WALKER, configuration, flags, population_for
@@ -28,7 +29,8 @@ from tests.ring import QUICK
 
 PUBLICATION, NAME, RQ = "0.1-00000000", "host0-1-abcdef", "rq-name"
 ABOUT = {"host": "host0", "pid": "1", "block": ""}
-NOTHING = Services(*[0.0] * 8, (0, 0), (0, 0, 0), 0.0, (0, 0, 0), (0, 0, 0), (0, 0, 0), (0, 0, 0), 0.0, 0.0)
+NOTHING = Services(*[0.0] * 8, (0, 0), (0, 0, 0), 0.0, (0, 0, 0), (0, 0, 0), (0, 0, 0), (0, 0, 0), 0.0, 0.0, (0, 0))
+NOTHING_EACH = replace(NOTHING, read=(1e-9, 0, 0))
 
 
 class Told(redis.connection.AbstractConnection):
@@ -138,6 +140,13 @@ def test_durations_are_a_function_of_seed_generation_and_slot(kind: str) -> None
     assert abs(one.mean() / 2 - Durations(kind).mean()) < 0.1 * Durations(kind).mean()
 
 
+def test_a_slower_physics_has_the_recorded_episodes_cut_at_twice_their_mean_length() -> None:
+    slow, recorded = slow_pairs() / SLOW_STEP, recorded_pairs()
+    steps = recorded / recorded.min() * slow.min()
+    assert slow.max() == pytest.approx(2 * steps.mean())
+    assert slow[steps < slow.max()] == pytest.approx(steps[steps < slow.max()])
+
+
 def test_the_recorded_durations_are_pairs_of_whole_episodes() -> None:
     pairs = recorded_pairs()
     assert pairs.shape[1] == 2
@@ -183,8 +192,14 @@ def test_advice_names_what_limits_the_workers() -> None:
     assert workers < advice.carried(advice.Case(1_000, 1_000_000, 1.0), services)[0]
 
 
+def test_more_workers_than_a_population_has_pairs_are_no_advice() -> None:
+    for seconds in advice.EPISODES:
+        workers, why = advice.carried(advice.Case(1_000, 1_000, seconds), NOTHING_EACH, ASYNC)
+        assert (workers, why) == (500, advice.FEW)
+
+
 def test_the_advice_has_a_cell_for_each_kind_of_run() -> None:
     page = advice.page(rows.shipped())
     table = [line for line in page.splitlines() if line.startswith("| ")]
-    assert len(table) == 1 + len(advice.PARAMETERS) * len(advice.POPULATIONS)
+    assert len(table) == 2 * (1 + len(advice.PARAMETERS) * len(advice.POPULATIONS))
     assert all(line.count("|") == 3 + len(advice.EPISODES) for line in table)
