@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-import xml.etree.ElementTree as xml
 from pathlib import Path
+from xml.etree import ElementTree
 
 import gymnasium
 import pytest
@@ -42,14 +42,14 @@ def test_rows_are_by_population_and_schedule() -> None:
 
 
 def test_the_picture_is_well_formed_and_has_a_bar_each_and_one_line() -> None:
-    root = xml.fromstring(picture(rows(known()), TRUTH))
+    root = ElementTree.fromstring(picture(rows(known()), TRUTH))
     shapes = [one for one in root.iter() if one.tag.endswith("rect")]
     assert len(shapes) == 1 + 6 + 3, "a background, six bars, three in the legend"
     assert sum(one.get("class") == "truth" for one in root.iter()) == 1
 
 
 def test_a_taller_bar_is_taller() -> None:
-    root = xml.fromstring(drawing([Bar("g", "a", 1.0, 0.1), Bar("g", "b", 2.0, 0.1)], "title", (1.5, "line"), "below"))
+    root = ElementTree.fromstring(drawing([Bar("g", "a", 1.0, 0.1), Bar("g", "b", 2.0, 0.1)], "title", (1.5, "line"), "below"))
     heights = [float(one.get("height", 0)) for one in root.iter() if one.tag.endswith("rect")][1:3]
     assert heights[1] == pytest.approx(2 * heights[0], abs=0.2)
 

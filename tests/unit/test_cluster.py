@@ -18,7 +18,16 @@ from es_queue.protocol.redis_channel import RedisWorkerChannel
 from master.collect import Expectations, Ledger
 from master.options import parse, resolve
 from tests.benchmarks.cluster import advice, rows
-from tests.benchmarks.cluster.durations import CONSTANT, HEAVY, KINDS, RECORDED, SLOW_STEP, Durations, recorded_pairs, slow_pairs
+from tests.benchmarks.cluster.durations import (
+    CONSTANT,
+    HEAVY,
+    KINDS,
+    RECORDED,
+    SLOW_STEP,
+    Durations,
+    recorded_pairs,
+    slow_pairs,
+)
 from tests.benchmarks.cluster.events import bound, simulated
 from tests.benchmarks.cluster.links import Loop
 from tests.benchmarks.cluster.live import WALKER, configuration, flags, population_for
