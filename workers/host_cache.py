@@ -1,4 +1,4 @@
-"""Published parameters, fetched once per host and not once per worker when they are large."""
+"""Published parameters, and the header that goes with them, fetched once per host and not once per worker when they are large."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from pathlib import Path
 
 from es_queue.numerics import bytes_digest
 from es_queue.private_folder import private_folder
-from es_queue.protocol.messages import PUBLICATION
+from es_queue.protocol.messages import MAX_TASK, PUBLICATION
 
 Data = bytes | memoryview
 WORTH_SHARING = 2**18  # bytes; below, asking Redis is cheaper than a lock and a file
+HEADER = ".header"
+DIGEST = 32  # hexadecimal digits before a header in its file
 PATIENCE, LOOK_SECONDS = 5.0, 0.01
 
 
@@ -30,15 +32,30 @@ class HostCache:
         """``patience``: seconds to wait for another worker that fetches."""
         self._run, self._patience = run, patience
         self._folder = folder or private_folder()
+        self._worth = self._held = False
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """One worker of the host at a time asks for what is large; whoever comes next finds it there. Nothing before the first large ``get``."""
+        if self._folder is None or self._held or not self._worth:
+            yield
+            return
+        with ExitStack() as stack:
+            with suppress(OSError):  # the folder was swept away, its disk is full, whoever fetches is frozen: fetch alone
+                stack.enter_context(exclusive(self._folder / f"{self._run}.lock", self._patience))
+                self._held = True
+            try:
+                yield
+            finally:
+                self._held = False
 
     def get(self, publication: str, size: int, digest: str, fetch: Callable[[], bytes | None]) -> Data | None:
         """``size`` read-only bytes whose BLAKE2b-128 is ``digest``, from the host's file or by ``fetch``; None when neither has them."""
-        if size < WORTH_SHARING or self._folder is None:
+        self._worth = size >= WORTH_SHARING
+        if not self._worth or self._folder is None:
             return checked(fetch(), size, digest)
-        path = self._folder / f"{self._run}-{publication}"
-        with ExitStack() as held:
-            with suppress(OSError):  # the folder was swept away, its disk is full, whoever fetches is frozen: fetch alone
-                held.enter_context(exclusive(self._folder / f"{self._run}.lock", self._patience))
+        path = self._path(publication)
+        with self.turn():
             shared = checked(mapped(path), size, digest)
             if shared is not None:
                 return shared
@@ -47,6 +64,28 @@ class HostCache:
                 self._store(path, found)
                 return checked(mapped(path), size, digest) or found
         return None
+
+    def header(self, publication: str) -> bytes | None:
+        """What ``keep`` was given for the publication on this host; None where it was given nothing or the file is damaged."""
+        if self._folder is None or not self._worth:
+            return None
+        with suppress(OSError), self._header(publication).open("rb") as file:
+            data = file.read(DIGEST + MAX_TASK + 1)
+            if bytes_digest(data[DIGEST:]).encode() == data[:DIGEST]:
+                return data[DIGEST:]
+        return None
+
+    def keep(self, publication: str, header: bytes) -> None:
+        """Let the host's other workers have the header of large parameters without asking Redis."""
+        if self._folder is not None and self._worth:
+            self._replace(self._header(publication), bytes_digest(header).encode() + header)
+
+    def _path(self, publication: str) -> Path:
+        assert self._folder is not None
+        return self._folder / f"{self._run}-{publication}"
+
+    def _header(self, publication: str) -> Path:
+        return self._path(publication).with_name(f"{self._run}-{publication}{HEADER}")
 
     def forget(self) -> None:
         """Remove what the run left on this host: it has ended."""
@@ -58,14 +97,18 @@ class HostCache:
 
     def _remove_publications(self, folder: Path) -> None:
         for old in folder.glob(f"{self._run}-*"):
-            if PUBLICATION.fullmatch(old.name.removeprefix(f"{self._run}-")):
+            if PUBLICATION.fullmatch(old.name.removeprefix(f"{self._run}-").removesuffix(HEADER)):
                 old.unlink(missing_ok=True)
 
     def _store(self, path: Path, data: Data) -> None:
-        """Replace the host's file of this run's former publications."""
+        """Replace the host's files of this run's former publications."""
+        with suppress(OSError):
+            self._remove_publications(path.parent)
+        self._replace(path, data)
+
+    def _replace(self, path: Path, data: Data) -> None:
         fresh = path.with_name(path.name + ".new")
         try:
-            self._remove_publications(path.parent)
             fresh.write_bytes(data)
             fresh.replace(path)
         except OSError:

@@ -75,14 +75,16 @@ class Watch:
 
     def serve(self, publication: str) -> None:
         """A block of that publication begins."""
-        self.serving, self.closed, self.halt = publication, "", False
-        if self._leaving:  # asked last: a signal may have come before ``halt`` was reset
-            self.halt = True
+        self.closed = ""
+        self._turn_to(publication)
 
     def served(self) -> None:
         """The block is over, or given up."""
-        self.serving, self.halt = "", False
-        if self._leaving:
+        self._turn_to("")
+
+    def _turn_to(self, publication: str) -> None:
+        self.serving, self.halt = publication, False
+        if self._leaving:  # asked last: a signal may have come before ``halt`` was reset
             self.halt = True
 
     def close(self, publication: str) -> None:

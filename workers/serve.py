@@ -105,12 +105,15 @@ class Server:
     def _published(self, block: Block) -> Published | None:
         """The block's publication, None when it has closed (rule 2)."""
         if self._open is None or self._open.task.publication != block.publication:
-            self._open = self._fetch()
+            with self._cache.turn():
+                self._open = self._fetch(block.publication)
         found = self._open
         return found if found is not None and found.task.publication == block.publication else None
 
-    def _fetch(self) -> Published | None:
-        raw = self._channel.task()
+    def _fetch(self, publication: str) -> Published | None:
+        """What is open; its header from another worker of the host where that is the publication asked for."""
+        shared = self._cache.header(publication)
+        raw = shared or self._channel.task()
         if raw is None:
             return None
         task = readable_task(raw, self._noise)
@@ -120,6 +123,8 @@ class Server:
         data = self._cache.get(task.publication, size, task.digest, lambda: self._channel.parameters(task.publication, size))
         if data is None:
             return None
+        if shared is None:
+            self._cache.keep(task.publication, raw)
         self._evaluator.watch.poll = task.poll
         return Published(task, np.frombuffer(data, "<f4").astype(np.float32, copy=False))
 

@@ -5,11 +5,10 @@ It may grow between the question and the reading; then the next look refuses it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from es_queue.errors import DecodeError
-from es_queue.protocol.messages import WORKER_ID, Block
+from es_queue.protocol.messages import WORKER_ID
 
 MAX_LIST = 4 * 2**20  # bytes in Redis; a hundred of the largest requests take 0.8 MB
 MAX_HASH = 2**13
@@ -93,17 +92,6 @@ def workers(client: Any, key: str) -> list[str]:
         return []
     names = [name.decode("ascii", "replace") for name in client.smembers(key)]  # twice: yes
     return sorted(name for name in names if WORKER_ID.fullmatch(name))
-
-
-def blocks(entries: Iterable[bytes]) -> tuple[Block, ...]:
-    """The entries that are blocks."""
-    found = []
-    for entry in entries:
-        try:
-            found.append(Block.decode(entry))
-        except DecodeError:
-            continue
-    return tuple(found)
 
 
 def text(data: bytes | None) -> str | None:

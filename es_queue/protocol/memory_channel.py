@@ -147,7 +147,7 @@ class MemoryMasterChannel(MasterChannel):
             server.changed.notify_all()
             late = sum(_number(server.lives[worker][0].get("late", "0")) for worker in claims if worker in server.lives)
             count = sum(block.stop - block.start for block in blocks)
-            return Reconciled(count, len(server.todo), {name: _decoded(held) for name, held in claims.items()}, dead, late)
+            return Reconciled(count, len(server.todo), {name: Block.decode_all(held) for name, held in claims.items()}, dead, late)
 
     def _claims(
         self, owed: Owed, unanswered: set[tuple[str, int]]
@@ -165,7 +165,7 @@ class MemoryMasterChannel(MasterChannel):
                 continue
             held = server.claims.pop(worker, [])
             server.workers.discard(worker)
-            dead.append((worker, _decoded(held)))
+            dead.append((worker, Block.decode_all(held)))
             for kind, slot in slots_of(held[0], owed.publication) & unanswered if held else ():
                 name = f"{kind} {slot} deaths"
                 server.attempts[name] = server.attempts.get(name, 0) + 1
@@ -277,7 +277,7 @@ class MemoryWorkerChannel(WorkerChannel):
     def claimed(self) -> list[Block]:
         with self.server.changed:
             held = self.server.claims.get(self.worker, [])
-            blocks = _decoded(held)
+            blocks = Block.decode_all(held)
             held[:] = [str(block) for block in blocks]
             return list(blocks)
 
@@ -287,7 +287,7 @@ class MemoryWorkerChannel(WorkerChannel):
             if not server.changed.wait_for(lambda: bool(server.todo), wait):
                 return None
             entry = server.todo.pop(0)
-            block = next(iter(_decoded([entry])), None)
+            block = next(iter(Block.decode_all([entry])), None)
             if block is not None:
                 server.claims.setdefault(self.worker, []).append(entry)
             return block
@@ -341,16 +341,6 @@ def slots_of(entry: str, publication: str) -> set[tuple[str, int]]:
 
 def _number(text: str) -> int:
     return int(text) if text.isdecimal() and text.isascii() else 0
-
-
-def _decoded(entries: Iterable[str]) -> tuple[Block, ...]:
-    found = []
-    for entry in entries:
-        try:
-            found.append(Block.decode(entry))
-        except DecodeError:
-            continue
-    return tuple(found)
 
 
 def grouped(owed: Owed, slots: set[tuple[str, int]]) -> list[Block]:

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from itertools import chain, islice
 from typing import Any
@@ -91,6 +92,15 @@ class Block:
         if not 0 <= start < stop <= MAX_SLOT or stop - start > MAX_BLOCK:
             raise DecodeError("a block's range is not possible")
         return cls(parts[0], parts[1], start, stop)
+
+    @classmethod
+    def decode_all(cls, entries: Iterable[bytes | str]) -> tuple[Block, ...]:
+        """Those of the entries that are blocks."""
+        found = []
+        for entry in entries:
+            with suppress(DecodeError):
+                found.append(cls.decode(entry))
+        return tuple(found)
 
 
 @dataclass(frozen=True)

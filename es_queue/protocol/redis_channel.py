@@ -136,8 +136,8 @@ class RedisMasterChannel(MasterChannel):
         if found is None:
             return None
         count, todo, claims, dead, late = found
-        held = {str(_text(worker)): bounded.blocks(entries) for worker, entries in claims}
-        return Reconciled(count, todo, held, [(str(_text(worker)), bounded.blocks(entries)) for worker, entries in dead], late)
+        held = {str(_text(worker)): Block.decode_all(entries) for worker, entries in claims}
+        return Reconciled(count, todo, held, [(str(_text(worker)), Block.decode_all(entries)) for worker, entries in dead], late)
 
     def renew(self, token: str, holder: str, lease: float, progress: Mapping[str, str], refused: Mapping[str, int]) -> Stored:
         own = self.keys

@@ -92,7 +92,7 @@ MASTERS: dict[str, Callable[[MasterChannel], object]] = {
     "reconcile": lambda one: one.reconcile(TOKEN, owed(("train", 0, 4))),
     "renew": lambda one: one.renew(TOKEN, "me", 9.0, {}, {}),
     "finish": lambda one: one.finish(TOKEN, {"state": "stopped"}, 60, None),
-    "collect": lambda one: one.collect(P0, "$", 10, SHORT / 2),
+    "collect_each": lambda one: one.collect_each({P0: "$"}, 10, SHORT / 2),
     "discard": lambda one: one.discard(P0, ["1-1"]),
     "stored": lambda one: one.stored(),
     "workers": lambda one: one.workers(),

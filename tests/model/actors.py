@@ -8,7 +8,7 @@ from functools import partial
 
 from es_queue.protocol.channel import RUNNING, MasterChannel, Publish
 from es_queue.protocol.clocks import Clocks
-from es_queue.protocol.memory_channel import MemoryWorkerChannel
+from es_queue.protocol.memory_channel import MemoryMasterChannel, MemoryWorkerChannel
 from es_queue.protocol.messages import KINDS, Answer, Block, Task, token_number
 from master.blocks import blocks_of
 from master.collect import Ledger
@@ -104,14 +104,20 @@ def new_master(world: World) -> None:
     world.masters.append(Actor(f"master {world.counter}", master(world, world.counter)))
 
 
-def master(world: World, number: int) -> Iterator[None]:
-    """Raise the token, then read (rule 11); then generation by generation."""
-    channel = world.channel()
+def seized(world: World, channel: MemoryMasterChannel, number: int) -> Generator[None, None, str]:
+    """A higher token than any that was seen; from here on the writes of former masters are refused."""
     seen = [token for token in (channel.epoch(), world.disk and world.disk[2]) if token]
     yield
     token = f"{1 + max(map(token_number, seen), default=0)}-{number:08x}"
     channel.renew(token, f"master {number}", LEASE, {}, {})
     yield
+    return token
+
+
+def master(world: World, number: int) -> Iterator[None]:
+    """Raise the token, then read (rule 11); then generation by generation."""
+    channel = world.channel()
+    token = yield from seized(world, channel, number)
     generation, parameters, adopted = resumed(world)
     watcher = Collector(channel, token, f"master {number}", CLOCKS, 2, None, lambda _: None, blames_an_honest_worker(world), audit=world.rules.audit)
     while generation < GENERATIONS:

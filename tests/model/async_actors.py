@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from es_queue.protocol.channel import RUNNING, Publish
-from es_queue.protocol.messages import EVAL, TRAIN, Task, publication_generation, token_number
+from es_queue.protocol.messages import EVAL, TRAIN, Task, publication_generation
 from master.async_loop import AsyncCollector
 from master.learn import Used
 from master.state import Floats, OpenPublication
 from master.window import Older, Window, slots_in
-from tests.model.actors import CLOCKS, collecting
+from tests.model.actors import CLOCKS, collecting, seized
 from tests.model.world import (
     FIRST,
     LEASE,
@@ -89,11 +89,7 @@ def new_async_master(world: World) -> None:
 def async_master(world: AsyncWorld, number: int) -> Iterator[None]:
     """Raise the token, then read (rule 11); then batch by batch."""
     channel = world.channel()
-    seen = [token for token in (channel.epoch(), world.disk and world.disk[2]) if token]
-    yield
-    token = f"{1 + max(map(token_number, seen), default=0)}-{number:08x}"
-    channel.renew(token, f"master {number}", LEASE, {}, {})
-    yield
+    token = yield from seized(world, channel, number)
     state, adopted = resumed(world)
     watcher = AsyncCollector(channel, token, f"master {number}", CLOCKS, 2, None, lambda _: None, lambda _: None)
     older, fresh = [reopened(one) for one in state.open], []

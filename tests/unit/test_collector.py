@@ -153,12 +153,13 @@ def test_many_entries_are_seldom_read_again(monkeypatch: pytest.MonkeyPatch) -> 
     bench = Bench().open()
     now = [100.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
-    bench.collector._read.update(str(number) for number in range(10 * module.READ_AGAIN_A_SECOND))
+    tail = bench.collector._tails[bench.ledger.publication]
+    tail.seen.update(str(number) for number in range(10 * module.READ_AGAIN_A_SECOND))
     for later, cursor in ((0.0, "0"), (9.0, "7-0"), (1.1, "0")):
         now[0] += later
-        bench.collector._cursor = "7-0"
+        tail.cursor = "7-0"
         bench.collector._read_again()
-        assert bench.collector._cursor == cursor
+        assert tail.cursor == cursor
 
 
 def test_a_complete_generation_does_not_close_while_the_run_is_paused_and_the_time_is_no_time_of_the_run() -> None:

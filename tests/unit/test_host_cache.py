@@ -150,3 +150,43 @@ def test_large_parameters_are_one_copy_for_all_workers_of_a_host(tmp_path: Path)
     HostCache("run", tmp_path).get(SECOND, 64, bytes_digest(DATA[:64]), Source(DATA[:64]))
     HostCache("run", tmp_path).forget()
     assert first == second == DATA
+
+
+def test_the_header_of_large_parameters_is_read_from_the_host_too(tmp_path: Path) -> None:
+    first, second = (HostCache("run", tmp_path) for _ in range(2))
+    first.get(FIRST, SIZE, DIGEST, Source())
+    first.keep(FIRST, b"header")
+    assert second.header(FIRST) is None  # it does not know yet that this run's parameters are large
+    second.get(FIRST, SIZE, DIGEST, Source())
+    assert second.header(FIRST) == b"header" and second.header(SECOND) is None
+    (tmp_path / f"run-{FIRST}.header").write_bytes(bytes_digest(b"header").encode() + b"headed")
+    assert second.header(FIRST) is None, "a damaged header is none"
+    second.get(SECOND, SIZE, DIGEST, Source())
+    assert {path.name for path in tmp_path.iterdir()} == {f"run-{SECOND}", "run.lock"}
+
+
+def test_headers_of_small_parameters_never_touch_the_disk(tmp_path: Path) -> None:
+    cache = HostCache("run", tmp_path)
+    cache.get(FIRST, 100, bytes_digest(DATA[:100]), Source(DATA[:100]))
+    with cache.turn():
+        cache.keep(FIRST, b"header")
+    assert cache.header(FIRST) is None and not list(tmp_path.iterdir())
+
+
+def test_who_comes_while_another_fetches_finds_the_header(tmp_path: Path) -> None:
+    first, second = (HostCache("run", tmp_path) for _ in range(2))
+    for cache in (first, second):
+        cache.get(FIRST, SIZE, DIGEST, Source())
+    found: list[bytes | None] = []
+
+    def come() -> None:
+        with second.turn():
+            found.append(second.header(SECOND))
+
+    with first.turn():
+        other = threading.Thread(target=come)
+        other.start()
+        first.get(SECOND, SIZE, DIGEST, Source())
+        first.keep(SECOND, b"header")
+    other.join(10)
+    assert found == [b"header"]

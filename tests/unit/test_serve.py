@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from es_queue.protocol.messages import WORKER_ID, Answer, Block, Task
 from tests.parts import TABLE, evaluator, task_of
 from tests.ring import QUICK
 from tests.tiny import Script
+from workers import host_cache
 from workers.join import Refusal
 from workers.serve import Server, worker_id
 
@@ -96,6 +98,26 @@ def test_it_takes_up_the_next_publication() -> None:
     ring.task = task
     ring.worker.serve()
     assert ring.answers()[0].publication == task.publication and ring.worker.generation == 5
+
+
+def test_of_two_workers_of_a_host_one_asks_for_the_header_of_large_parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_cache, "WORTH_SHARING", 1)
+    monkeypatch.setattr(host_cache, "private_folder", lambda: tmp_path)
+    ring = Ring(Script(), "train 0 1")
+    others = [Server(Patient(ring.server, name), ring.who, QUICK, TABLE.digest) for name in (ME, "host-2-abcdef")]
+    asked: list[str] = []
+    for other in others:
+        channel: Any = other._channel
+        monkeypatch.setattr(channel, "task", lambda channel=channel: asked.append(channel.worker) or MemoryWorkerChannel.task(channel))
+        assert other._published(ring.blocks[0]) is not None  # the first time, to see that they are large
+    task, published = task_of(2, 2, generation=5, parameters=[1, 2])
+    master = MemoryMasterChannel(ring.server)
+    master.stage(task.publication, published.tobytes())
+    block = Block(task.publication, "train", 0, 1)
+    master.publish(TOKEN, Publish(task.publication, task.encode(), [block], "{}", {}))
+    asked.clear()
+    found = [other._published(block) for other in others]
+    assert asked == [ME] and [one and one.task for one in found] == [task, task]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,8 @@ VALLEY: dict[str, Any] = {
     "objective": "tests.objectives:rosenbrock", "parameters": 2, "strategy": "snes", "seed": 5, "population": 40, "eval_every": 10, "eval_episodes": 5,
     "target_reward": "-0.05", "final_episodes": 5, "noise_size": 2**18, "generations": 400,
 }  # fmt: skip
-EXAMPLE = re.findall(r"```python\n(.*?)```", (Path(__file__).parents[2] / "docs" / "own_strategy.md").read_text(), re.DOTALL)[0]
+HOUSE = Path(__file__).parents[2]
+EXAMPLE = re.findall(r"```python\n(.*?)```", (HOUSE / "docs" / "own_strategy.md").read_text(), re.DOTALL)[0]
 
 
 def test_random_search_gives_the_same_bits_with_two_workers_of_which_one_is_killed(
@@ -53,7 +54,7 @@ def test_random_search_goes_on_where_its_master_was_killed(valkey_url: str, redi
 
 def test_an_objective_is_optimised_by_real_workers(valkey_url: str, start_master: Callable[..., Master], processes: Processes, tmp_path: Path) -> None:
     for _ in range(2):
-        processes.worker(valkey_url)
+        processes.worker(valkey_url, PYTHONPATH=str(HOUSE))
     summary = start_master("valley", VALLEY).summary()
     assert summary["reason"] == "target" and summary["eval_mean"] > -0.06  # it begins at -4
     np.testing.assert_allclose(load_policy(summary["best_checkpoint"]).parameters, [1, 1], atol=0.5)
