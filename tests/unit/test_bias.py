@@ -20,7 +20,7 @@ HOUSE = Path(__file__).resolve().parents[2]
 
 
 def test_neighbouring_batches_are_taken_together_for_the_error() -> None:
-    alternating = [0.0, 2.0] * 8
+    alternating = [0.0, 2.0, 0.0, 2.0, 2.0, 0.0, 2.0, 0.0] * 2
     assert mean_of(SYNC, 64, alternating).error == 0.0
     assert mean_of(SYNC, 64, alternating).mean == 1.0
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from es_queue.config import ASYNC, SYNC
 from es_queue.protocol.clocks import Clocks
 from master.blocks import BLOCK_SECONDS
-from tests.benchmarks.cluster.events import POLLS_PER_SECOND
+from tests.benchmarks.cluster.events import POLLS_PER_SECOND, WORTH_SHARING
 from tests.benchmarks.cluster.services import Services
 
 EFFICIENCY = 0.9
@@ -78,7 +78,7 @@ def turn(case: Case, workers: int, services: Services) -> float:
 def fetch(case: Case, workers: int, services: Services) -> float:
     """Seconds until the last worker has the new parameters."""
     size, hosts = 4 * case.parameters, -(-workers // PER_HOST)
-    return hosts * size * (services.fetched_byte + 1 / NETWORK_BYTES) + services.digest_byte * size + workers * services.task
+    return hosts * size * (services.fetched_byte + 1 / NETWORK_BYTES) + services.digest_byte * size + services.task * (hosts if size >= WORTH_SHARING else workers)
 
 
 def efficiency(case: Case, workers: int, services: Services, schedule: str = SYNC) -> float:
