@@ -38,7 +38,7 @@ from tests.ring import QUICK
 
 PUBLICATION, NAME, RQ = "0.1-00000000", "host0-1-abcdef", "rq-name"
 ABOUT = {"host": "host0", "pid": "1", "block": ""}
-NOTHING = Services(*[0.0] * 8, (0, 0), (0, 0, 0), 0.0, (0, 0, 0), (0, 0, 0), (0, 0, 0), (0, 0, 0), 0.0, 0.0, (0, 0))
+NOTHING = Services(*[0.0] * 8, (0, 0), (0, 0, 0), 0.0, (0, 0, 0), (0, 0, 0), (0, 0, 0), (0, 0, 0), 0.0, 0.0, (0, 0), (0, 0, 0))
 NOTHING_EACH = replace(NOTHING, read=(1e-9, 0, 0))
 
 

@@ -64,12 +64,13 @@ def loads(case: Case, workers: int, services: Services) -> dict[str, float]:
 
 def gap(case: Case, workers: int, services: Services) -> float:
     """Seconds between a generation's last answer and the next one's first episode on the last host."""
-    return turn(case, workers, services) + fetch(case, workers, services) + workers * services.claim / 2
+    return turn(case, workers, services, SYNC) + fetch(case, workers, services) + workers * services.claim / 2
 
 
-def turn(case: Case, workers: int, services: Services) -> float:
+def turn(case: Case, workers: int, services: Services, schedule: str) -> float:
     """Seconds in which the master learns and publishes."""
-    close = services.close[0] + services.close[1] * case.slots + services.close[2] * case.slots * case.parameters
+    fixed, slot, both = services.close_async if schedule == ASYNC else services.close
+    close = fixed + slot * case.slots + both * case.slots * case.parameters
     opened = services.open[0] + services.open[1] * case.slots + services.open[2] * case.parameters
     blocks = min(case.slots, 2 * case.slots * case.seconds / BLOCK_SECONDS + workers)
     return close + opened + services.publish[0] + services.publish[1] * blocks
@@ -86,7 +87,7 @@ def efficiency(case: Case, workers: int, services: Services, schedule: str = SYN
     playing = case.population * case.seconds / workers
     if schedule == ASYNC:
         waiting = max(2 * case.seconds, min(BLOCK_SECONDS, playing / 4))
-        idle = max(0.0, turn(case, workers, services) - waiting) + fetch(case, workers, services) / 2
+        idle = max(0.0, turn(case, workers, services, schedule) - waiting) + fetch(case, workers, services) / 2
         return playing / (playing + idle)
     rounds = max(playing, 2 * case.seconds)
     return playing / (rounds + min(case.seconds, rounds / 2) + gap(case, workers, services))

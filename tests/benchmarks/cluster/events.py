@@ -119,12 +119,8 @@ class Cluster:
         if self._generation >= self._last:
             return
         fixed, slot, byte = self._services.open
-        done = self._work(fixed + slot * self._planned() + byte * self._size)
+        done = self._work(fixed + slot * self._slots + byte * self._size)
         self._at(done, self._publish, self._cut())
-
-    def _planned(self) -> int:
-        """Slots whose plan the master makes."""
-        return self._slots
 
     def _cut(self) -> list[Block]:
         """The new generation's blocks."""
@@ -255,6 +251,9 @@ class Cluster:
         self._serve_waiting()
         self._read()
 
+    def _closing(self) -> tuple[float, ...]:
+        return self._services.close
+
     def _copy(self, block: Block) -> None:
         fresh = [slot for slot in range(block.start, block.stop) if not self._known[slot] and slot not in self._copied]
         self._copied.update(fresh)
@@ -262,7 +261,7 @@ class Cluster:
         self._todo.extend(Block(self._publication, TRAIN, slot, slot + 1) for slot in fresh)
 
     def _close(self) -> None:
-        fixed, slot, both = self._services.close
+        fixed, slot, both = self._closing()
         self._at(self._work(fixed + slot * self._slots + both * self._slots * self._size), self._open)
 
     # --- workers

@@ -30,9 +30,6 @@ class AsyncCluster(Cluster):
 
     # --- master
 
-    def _planned(self) -> int:
-        return self._most
-
     def _cut(self) -> list[Block]:
         """What the next batch lacks."""
         self._of[self._generation] = self._durations.slots(self._generation, self._most)
@@ -93,6 +90,9 @@ class AsyncCluster(Cluster):
         self._issue_unread()
         self._serve_waiting()
         self._read()
+
+    def _closing(self) -> tuple[float, ...]:
+        return self._services.close_async
 
     def _close(self) -> None:
         self._fresh -= self._slots
