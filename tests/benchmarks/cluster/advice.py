@@ -8,11 +8,12 @@ The master's and Redis' time is what blocks, looks and beats take of each second
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from es_queue.config import ASYNC, SYNC
 from es_queue.protocol.clocks import Clocks
-from master.blocks import BLOCK_SECONDS
+from master.blocks import BLOCK_SECONDS, SHARES
 from tests.benchmarks.cluster.events import POLLS_PER_SECOND, WORTH_SHARING
 from tests.benchmarks.cluster.services import Services
 
@@ -46,20 +47,51 @@ class Case:
         return self.population // 2
 
 
-def loads(case: Case, workers: int, services: Services) -> dict[str, float]:
+def playing(case: Case, workers: int) -> float:
+    """Seconds of a generation in which its episodes are played."""
+    return max(case.population * case.seconds / workers, 2 * case.seconds)
+
+
+def last_blocks(case: Case, workers: int) -> float:
+    """Blocks of a synchronous generation's end, which shrink to one slot: a worker takes its share of what is left, halved."""
+    slot, share = 2 * case.seconds, min(BLOCK_SECONDS, playing(case, workers) / SHARES)
+    return min(case.slots, workers * SHARES * (1 + math.log(max(1.0, share / slot))))
+
+
+def blocks(case: Case, workers: int, schedule: str) -> float:
+    """Blocks of a generation."""
+    slot, whole = 2 * case.seconds, playing(case, workers)
+    if schedule == ASYNC:
+        return case.slots / max(1, int(min(BLOCK_SECONDS, whole / 4) / slot))
+    before = workers * max(0.0, whole - SHARES * BLOCK_SECONDS) / max(slot, BLOCK_SECONDS)
+    return min(case.slots, before + last_blocks(case, workers))
+
+
+def trips(services: Services) -> float:
+    """Seconds of Redis for one block."""
+    return services.answer + services.claimed + services.claim + services.entry
+
+
+def loads(case: Case, workers: int, services: Services, schedule: str = SYNC) -> dict[str, float]:
     """Share of its time that the master and Redis work while the episodes are played."""
-    slots = workers / (2 * case.seconds)
-    blocks = min(slots, workers / BLOCK_SECONDS)
+    slots, number = case.slots / playing(case, workers), blocks(case, workers, schedule) / playing(case, workers)
     poll = max(Clocks().leave_poll, workers / POLLS_PER_SECOND)
     beat = min(max(Clocks().beat, 2.5 * poll), Clocks().beat_ttl / 2)
     fixed, answer, slot = services.read
     tick, worker, missing = services.tick
     script, unanswered, claims = services.reconcile
-    reads = min(blocks, 1 / fixed / 10)  # the busier the master, the more answers a read brings
-    master = reads * fixed + blocks * answer + slots * slot + tick + worker * workers + missing * case.slots / 2
-    redis = blocks * (services.answer + services.claimed + services.claim) + workers * services.orders / poll
+    reads = min(number, 1 / fixed / 10)  # the busier the master, the more answers a read brings
+    master = reads * fixed + number * answer + slots * slot + tick + worker * workers + missing * case.slots / 2
+    redis = number * trips(services) + reads * services.claim + workers * services.orders / poll
     redis += workers * (services.alive + services.beat) / beat + script + unanswered * case.slots / 2 + claims * workers
-    return {MASTER: master, REDIS: redis}
+    return {MASTER: master, REDIS: redis + asked(case, workers, services) / playing(case, workers)}
+
+
+def asked(case: Case, workers: int, services: Services) -> float:
+    """Seconds of Redis for a generation's header and parameters."""
+    size = 4 * case.parameters
+    askers = -(-workers // PER_HOST) if size >= WORTH_SHARING else workers
+    return askers * (2 * services.task + services.fetched_byte * size)
 
 
 def gap(case: Case, workers: int, services: Services) -> float:
@@ -72,32 +104,31 @@ def turn(case: Case, workers: int, services: Services, schedule: str) -> float:
     fixed, slot, both = services.close_async if schedule == ASYNC else services.close
     close = fixed + slot * case.slots + both * case.slots * case.parameters
     opened = services.open[0] + services.open[1] * case.slots + services.open[2] * case.parameters
-    blocks = min(case.slots, 2 * case.slots * case.seconds / BLOCK_SECONDS + workers)
-    return close + opened + services.publish[0] + services.publish[1] * blocks
+    return close + opened + services.publish[0] + services.publish[1] * blocks(case, workers, schedule)
 
 
 def fetch(case: Case, workers: int, services: Services) -> float:
     """Seconds until the last worker has the new parameters."""
     size, hosts = 4 * case.parameters, -(-workers // PER_HOST)
-    return hosts * size * (services.fetched_byte + 1 / NETWORK_BYTES) + services.digest_byte * size + services.task * (hosts if size >= WORTH_SHARING else workers)
+    return asked(case, workers, services) + hosts * size / NETWORK_BYTES + services.digest_byte * size
 
 
 def efficiency(case: Case, workers: int, services: Services, schedule: str = SYNC) -> float:
     """Busy time in that available, for episodes of about equal length: at the end a worker waits for half a slot."""
-    playing = case.population * case.seconds / workers
+    work, whole = case.population * case.seconds / workers, playing(case, workers)
     if schedule == ASYNC:
-        waiting = max(2 * case.seconds, min(BLOCK_SECONDS, playing / 4))
+        waiting = max(2 * case.seconds, min(BLOCK_SECONDS, work / 4))
         idle = max(0.0, turn(case, workers, services, schedule) - waiting) + fetch(case, workers, services) / 2
-        return playing / (playing + idle)
-    rounds = max(playing, 2 * case.seconds)
-    return playing / (rounds + min(case.seconds, rounds / 2) + gap(case, workers, services))
+        return work / (work + idle)
+    crowded = max(0.0, last_blocks(case, workers) * trips(services) - BUSY * min(whole, SHARES * BLOCK_SECONDS))
+    return work / (whole + min(case.seconds, whole / 2) + crowded + gap(case, workers, services))
 
 
 def carried(case: Case, services: Services, schedule: str = SYNC) -> tuple[int, str]:
     """(workers, what limits them): the most at which 90 % of the workers' time goes into episodes and nothing is overrun."""
 
     def limit(workers: int) -> str:
-        found = loads(case, workers, services)
+        found = loads(case, workers, services, schedule)
         if found[MASTER] > BUSY:
             return MASTER
         if found[REDIS] > BUSY:
