@@ -13,7 +13,7 @@ import redis
 from es_queue.config import ASYNC
 from es_queue.plan import most_slots
 from es_queue.protocol import messages
-from es_queue.protocol.messages import Block
+from es_queue.protocol.messages import Block, Task
 from es_queue.protocol.redis_channel import RedisWorkerChannel
 from master.collect import Expectations, Ledger
 from master.options import parse, resolve
@@ -212,3 +212,37 @@ def test_the_advice_has_a_cell_for_each_kind_of_run() -> None:
     table = [line for line in page.splitlines() if line.startswith("| ")]
     assert len(table) == 2 * (1 + len(advice.PARAMETERS) * len(advice.POPULATIONS))
     assert all(line.count("|") == 3 + len(advice.EPISODES) for line in table)
+
+
+class Heard(Worker):
+    """A simulated worker whose requests are kept, to be answered by the test."""
+
+    def __init__(self, host: Host, shared: Shared, asked: list[tuple[str, Any]]) -> None:
+        super().__init__(shared, NAME, host, None, None, commands())  # type: ignore[arg-type]
+        self.heard, self.played = asked, list[str]()
+
+    def _ask(self, name: str, request: tuple[bytes, int], then: Any, link: Any = None) -> None:
+        self.heard.append((name, then))
+
+    def _checked(self, size: int, play: Any) -> None:
+        play()
+
+    def _play(self, block: str) -> None:
+        self.played.append(block)
+
+
+def test_large_parameters_and_their_header_are_asked_for_once_a_host() -> None:
+    asked: list[tuple[str, Any]] = []
+    host, shared = Host(), Shared(Loop(), QUICK, {}, Cost(), b"")
+    four = [Heard(host, shared, asked) for _ in range(4)]
+    for number, headers in ((1, 4), (2, 1)):  # in the first publication nobody knows yet that they are large
+        task = Task(f"{number}.1-00000000", 0.1, 10, 2**17, "0" * 32, b"", b"", "0" * 32, 0.3)
+        names = []
+        for worker in four:
+            worker._work(f"{task.publication} train 0 1")
+        while asked:
+            name, then = asked.pop(0)
+            names.append(name)
+            then([task.encode()] if name == "task" else [b""])
+        assert names.count("task") == headers and names.count("parameters") == 1
+        assert [len(worker.played) for worker in four] == [number] * 4

@@ -133,7 +133,7 @@ class Worker:
         elif self._large and self._host.asking:
             self._host.waiting.append(partial(self._work, block))
         else:
-            self._host.asking = self._large
+            self._host.asking = self._host.asking or self._large
             self._ask("task", self._commands.task, lambda replies: self._fetched(block, Task.decode(replies[0])))
 
     def _take(self, task: Task) -> None:
@@ -144,7 +144,8 @@ class Worker:
         self._take(task)
         held, self._large = self._large, 4 * task.size >= WORTH_SHARING
         if task.publication != block.partition(" ")[0]:
-            self._go_on()
+            if held:
+                self._go_on()
             self._ask("drop", self._commands.drop(block), lambda _: self._look())
             return
         play, size = partial(self._play, block), 4 * task.size
