@@ -238,11 +238,18 @@ def test_large_parameters_and_their_header_are_asked_for_once_a_host() -> None:
     for number, headers in ((1, 4), (2, 1)):  # in the first publication nobody knows yet that they are large
         task = Task(f"{number}.1-00000000", 0.1, 10, 2**17, "0" * 32, b"", b"", "0" * 32, 0.3)
         names = []
-        for worker in four:
-            worker._work(f"{task.publication} train 0 1")
+        block, late = f"{task.publication} train 0 1", four[1:]
+        four[0]._work(block)
         while asked:
             name, then = asked.pop(0)
             names.append(name)
+            if name == "parameters":  # the others come while the first one fetches, and get ahead of it
+                for worker in late:
+                    worker._work(block)
+                late = []
+                while asked and asked[0][0] == "task":
+                    names.append("task")
+                    asked.pop(0)[1]([task.encode()])
             then([task.encode()] if name == "task" else [b""])
         assert names.count("task") == headers and names.count("parameters") == 1
         assert [len(worker.played) for worker in four] == [number] * 4
