@@ -95,7 +95,7 @@ def bytes_of(found: Found) -> str:
         lines.append(
             f"- {row['workers']:,} workers on {row['hosts']} hosts, {row['schedule']}, {row['parameters_bytes'] // 4:,} parameters, generations of 10,000 heavy episodes in {row['seconds']:.1f} s: "
             f"{megabytes(row['bytes_left'])} leave Redis in a generation, {row['ratio']:.2f} × hosts × parameters + results ({megabytes(row['hosts_x_parameters_and_results'])}; 1.20 × was the target). "
-            f"To workers: {parts}. Redis' memory grows by {megabytes(row['memory'])}, {row['memory'] / row['hosts_x_parameters_and_results']:.2f} × that sum."
+            f"{megabytes(row['read_again'])} of it are answers that the master reads another time; without these it is {row['ratio_read_once']:.2f} ×. To workers: {parts}. Redis' memory grows by {megabytes(row['memory'])}, {row['memory'] / row['hosts_x_parameters_and_results']:.2f} × that sum."
         )
     for row in found.get("connections", ()):
         lines.append(

@@ -79,10 +79,11 @@ def traffic(row: Row) -> dict[str, Any]:
     results = row["result_bytes"] / generations
     least = 4 * row["size"] * hosts + results
     left = row["redis"]["total_net_output_bytes"] * seconds / generations
+    again = max(0.0, row["master"]["collect"]["more"] / generations - results)
     memory = row["redis"]["most_used_memory"] - row["redis"]["least_used_memory"]
     return {
         "workers": row["workers"], "schedule": row["schedule"], "hosts": hosts, "seconds": seconds / generations, "parameters_bytes": 4 * row["size"], "result_bytes": results,
-        "hosts_x_parameters_and_results": least, "bytes_left": left, "ratio": left / least, "memory": memory, "memory_of_clients": memory - row["redis"]["most_used_memory_dataset"],
+        "hosts_x_parameters_and_results": least, "bytes_left": left, "ratio": left / least, "read_again": again, "ratio_read_once": (left - again) / least, "memory": memory,
         "received_by_workers": {name: value / (generations + 2) for name, value in row["received"].items()}, "efficiency": row["efficiency"],
     }  # fmt: skip
 
