@@ -75,7 +75,7 @@ def trips(services: Services) -> float:
 def loads(case: Case, workers: int, services: Services, schedule: str = SYNC) -> dict[str, float]:
     """Share of its time that the master and Redis work while the episodes are played."""
     slots, number = case.slots / playing(case, workers), blocks(case, workers, schedule) / playing(case, workers)
-    poll = max(Clocks().leave_poll, workers / POLLS_PER_SECOND)
+    poll = min(max(Clocks().leave_poll, workers / POLLS_PER_SECOND), Clocks().beat_ttl / 2)
     beat = min(max(Clocks().beat, 2.5 * poll), Clocks().beat_ttl / 2)
     fixed, answer, slot = services.read
     tick, worker, missing = services.tick

@@ -63,7 +63,7 @@ class Cluster:
         self.now = 0.0
         self._redis_free = 0.0
         self.busy = {"redis": 0.0, "master": 0.0}
-        self._poll = max(self._clocks.leave_poll, workers / POLLS_PER_SECOND)
+        self._poll = min(max(self._clocks.leave_poll, workers / POLLS_PER_SECOND), self._clocks.beat_ttl / 2)
         self._beat = min(max(self._clocks.beat, 2.5 * self._poll), self._clocks.beat_ttl / 2)
         self._waiting: deque[tuple[Member, int]] = deque()
         self._todo: deque[Block] = deque()
