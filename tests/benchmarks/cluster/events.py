@@ -18,7 +18,7 @@ import numpy as np
 from es_queue.protocol.clocks import Clocks
 from es_queue.protocol.messages import TRAIN, Block
 from master.blocks import Cutter
-from master.collector import HURRY_SECONDS, OVERDUE_TIMES, READ_AT_FIRST, READ_AT_ONCE
+from master.collector import HURRY_SECONDS, OVERDUE_TIMES, PUT_OFF_AT_MOST, READ_AT_FIRST, READ_AT_ONCE
 from tests.benchmarks.cluster.durations import Durations
 from tests.benchmarks.cluster.services import Services
 from workers.serve import MOST_WAIT
@@ -72,6 +72,7 @@ class Cluster:
         self._generation, self._publication = -1, ""
         self._claim_wait = max(self._clocks.claim_wait, min(self._poll, MOST_WAIT))
         self.spans: list[list[float]] = []
+        self._put_off = 0
         self.answers = self.copies = self.reissued = 0
         self.standstill = False
 
@@ -205,12 +206,16 @@ class Cluster:
     def _tick(self) -> None:
         """The second's duties, then what is still unread, then reconcile."""
         self._next_tick = self.now + self._clocks.renew
+        self._drain_until = self.now + self._clocks.reconcile
         fixed, worker, slot = self._services.tick
         self._at(self._work(fixed + worker * len(self._members) + (1 - OWED) * slot * self._missing), self._drain)
 
     def _drain(self) -> None:
         there = min(READ_AT_ONCE, len(self._stream) - self._cursor)
-        if there:
+        self._put_off = self._put_off + 1 if there and self.now > self._drain_until else 0 if not there else self._put_off
+        if there and self.now > self._drain_until:  # what does not end puts reconcile off, for a while only
+            (self._read if self._put_off <= PUT_OFF_AT_MOST else self._owe)()
+        elif there:
             self._take(there, self._owe if self._rereads else self._drain)
         else:
             self._owe()

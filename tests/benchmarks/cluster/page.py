@@ -20,6 +20,8 @@ HEAD = f"""# Scale
 
 A real server, the real es-master and the real wire format; workers are simulated, many to a process over real connections: they claim, wait as long as an episode lasts, and answer. Nothing is stretched: the master and the server work in real time. Rows marked *model* come from a discrete-event simulation with service times fitted from the real runs, with half a millisecond of network there and back.
 
+These figures were taken beside other work on two shared cores, with precedence over it (SCHED_RR): so service times are longer than on a quiet machine, Redis' by about a half, and the modelled rows rather too low.
+
 `{COMMAND} --all --json FILE` measures everything in half an hour (`--row NAME --json ROW` one real run, `--raw ROW …` the rest from such rows), and `{COMMAND} --report FILE` writes this page from it.
 
 | episodes | how long they last |
@@ -52,7 +54,7 @@ def efficiency_line(row: Found, how: str) -> str:
 
 def efficiency(found: Found) -> str:
     rows = [(row, "real") for row in found["real"]] + [(row, "model") for row in found["simulated"] if "efficiency" in row]
-    order = {name: place for place, name in enumerate((SYNC, ASYNC, RECORDED, SLOW, HEAVY))}
+    order = {name: place for place, name in enumerate((SYNC, ASYNC, RECORDED, SLOW, HEAVY, CONSTANT))}
     rows.sort(key=lambda one: (order[one[0]["schedule"]], order[one[0]["durations"]], one[0].get("size", 0) > 1000, one[0]["workers"], one[0]["population"]))
     head = "| schedule | episodes | workers | population | work | | efficiency | bound | target |\n|---|---|---|---|---|---|---|---|---|\n"
     still = [f"{row['workers']:,} workers, {NAMED[row['durations']]}, {row['schedule']}" for row in found["simulated"] if row.get("standstill")]
@@ -69,7 +71,7 @@ def machines(found: Found) -> str:
         shares = " | ".join(percent(cpu[name]) for name in ("master", "redis", "simulator"))
         traffic = " | ".join(f"{control[name]:.0f}" for name in ("orders", "beats", "idle_claims"))
         vain = percent(max(0.0, row["played_twice"])) if row["schedule"] == SYNC else ""
-        lines.append(f"| {row['schedule']} | {NAMED[row['durations']]} | {row['workers']} | {row['blocks_per_second']:.0f} | {shares} | {1000 * row['timers_late']:.1f} ms | {vain} | {traffic} |")
+        lines.append(f"| {row['schedule']} | {NAMED[row['durations']]} | {row['workers']:,} | {row['blocks_per_second']:.0f} | {shares} | {1000 * row['timers_late']:.1f} ms | {vain} | {traffic} |")
     return head + "\n".join(lines) + "\n"
 
 

@@ -134,7 +134,7 @@ def from_rows(rows: Sequence[Row], sizes: Sequence[int] = SIMULATED) -> dict[str
     measured = [row for row in rows if row["size"] != HUMANOID_SIZE and row["workers"] != CONNECTIONS]
     services = fit([*measured, humanoid], drains())
     return {
-        "real": [brief(row) for row in measured], "services": asdict(services), "agreement": [agreement(row, services) for row in [*measured, humanoid, *fleets]],
+        "real": [brief(row) for row in [*measured, humanoid, *fleets]], "services": asdict(services), "agreement": [agreement(row, services) for row in [*measured, humanoid, *fleets]],
         "simulated": larger(services, sizes), "overhead": overhead(humanoid), "traffic": [traffic(row) for row in fleets],
         "connections": [connections(row) for row in many], "not_completed": ended,
     }  # fmt: skip
