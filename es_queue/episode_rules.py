@@ -54,8 +54,10 @@ class StepLimitRule:
         A pure function of the limit now and of the lengths (steps) of the generation's counted episodes,
         in any order; no episodes leave it as it is.
         """
+        if self.kind in ("env", "fixed"):
+            return current
         counted = [int(length) for length in lengths]
-        if not counted or self.kind in ("env", "fixed"):
+        if not counted:
             return current
         cap = self._cap(env_limit)
         if self.kind == "mean":

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ Floats = NDArray[np.float32]
 
 SMALLEST_VARIANCE = 1e-4  # a number that hardly ever moves must not be blown up when it does
 LARGEST = float(np.finfo(np.float32).max)
+#: Numbers of the means that are merged at once: they and what is made of them stay in the cache.
+PIECE = 2**15
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,46 @@ class RunningMoments:
         if not (np.isfinite(mean).all() and np.isfinite(m2).all()):
             return self
         return RunningMoments(count, mean, m2)
+
+    def merged(self, counts: Sequence[int], means: Doubles, m2s: Doubles) -> RunningMoments:
+        """With several more episodes, their means and M2s float64[k, d]: the bits of ``merge`` one after the other, and its errors."""
+        rows = (len(counts), len(self.mean))
+        if means.shape != rows or m2s.shape != rows:
+            raise ValueError(f"moments of {means.shape} and {m2s.shape} do not fit into those of {rows[1]}, {rows[0]} times")
+        if min(counts, default=1) < 1:
+            kept = [at for at, count in enumerate(counts) if count >= 1]
+            counts, means, m2s = [counts[at] for at in kept], means[kept], m2s[kept]
+        piece = max(1, PIECE // max(1, rows[1]))
+        found = self
+        for start in range(0, len(counts), piece):
+            own = slice(start, start + piece)
+            found = found._at_once(counts[own], means[own], m2s[own])
+        # What is not finite stays so to the end: then one of them spoils the rest, and merge tells which.
+        if np.isfinite(found.mean).all() and np.isfinite(found.m2).all():
+            return found
+        found = self
+        for one in map(Moments, counts, means, m2s):
+            found = found.merge(one)
+        return found
+
+    def _at_once(self, counts: Sequence[int], means: Doubles, m2s: Doubles) -> RunningMoments:
+        """``merged`` of episodes that all count, whatever comes out. Only the means must wait for each other."""
+        before = list(accumulate(counts, initial=self.count))
+        # Of Python's integers: a product of two counts may need more digits than float64 has.
+        weights = [own / count for own, count in zip(counts, before[1:], strict=True)]
+        spreads = [many * own / count for many, own, count in zip(before, counts, before[1:], strict=False)]
+        deltas, step, mean = np.empty_like(means), np.empty_like(self.mean), self.mean.copy()
+        terms = np.empty((2 * len(counts) + 1, len(mean)))
+        with np.errstate(all="ignore"):
+            for row, delta, weight in zip(means, deltas, np.array(weights).reshape(-1, 1), strict=True):
+                np.subtract(row, mean, delta)
+                np.multiply(delta, weight, step)
+                np.add(mean, step, mean)
+            terms[0], terms[1::2] = self.m2, m2s
+            np.multiply(deltas, deltas, terms[2::2])
+            terms[2::2] *= np.array(spreads).reshape(-1, 1)
+            m2 = np.add.accumulate(terms[:, 0])[-1:] if len(mean) == 1 else np.add.reduce(terms, axis=0)  # numpy reduces a single column pairwise
+        return RunningMoments(before[-1], mean, m2)
 
     def frozen(self, clip: float) -> FrozenStatistics:
         """What normalises the next generation; the identity while nothing was seen. ``clip`` in deviations."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,7 +108,8 @@ class Plan:
         drawn = multiply_shift(words, size)
         if len(drawn) > size:
             raise ValueError(f"{len(drawn)} distinct values were asked of {size}")
-        if len(np.unique(drawn)) < len(drawn):
+        ordered = np.sort(drawn)
+        if (ordered[1:] == ordered[:-1]).any():
             self._redraw(stream, drawn, size)
         return drawn + low
 
@@ -116,13 +118,21 @@ class Plan:
 
         In slot order, so that slot k's value is the same however many slots follow it.
         """
-        taken: set[int] = set()
-        for slot, value in enumerate(drawn.tolist()):
-            fresh = self._fresh(stream, slot, size) if value in taken else iter(())
-            while value in taken:
-                value = next(fresh)
+        values, first = np.unique(drawn, return_index=True)
+        repeats = np.ones(len(drawn), np.bool_)
+        repeats[first] = False
+        waiting, given = np.flatnonzero(repeats).tolist(), set[int]()
+        while waiting:
+            slot = heappop(waiting)
+            for value in self._fresh(stream, slot, size):
+                at = int(np.searchsorted(values, value))
+                owner = int(first[at]) if at < len(values) and values[at] == value else None
+                if value not in given and (owner is None or owner >= slot):
+                    break
             drawn[slot] = value
-            taken.add(value)
+            given.add(value)
+            if owner is not None:  # a later slot has drawn it, and comes too late
+                heappush(waiting, owner)
 
     def _fresh(self, stream: int, slot: int, size: int) -> Iterator[int]:
         counter = np.array([0, stream, self.generation, RETRY], dtype=np.uint64)

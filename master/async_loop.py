@@ -9,7 +9,7 @@ is to be evaluated closes with its evaluation in hand, as in the synchronous sch
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from es_queue.config import ASYNC, RunConfig
@@ -65,7 +65,7 @@ class AsyncCollector(Collector):
     def _pieces(self, ledger: Window, missing: Sequence[tuple[str, int, int]]) -> list[Block]:
         return blocks_of(ledger.publication, missing, {messages.TRAIN: self._size(ledger)})
 
-    def _cut(self, ledger: Ledger) -> list[Block]:
+    def _cut(self, ledger: Ledger) -> Iterable[Block]:
         """Evaluation and centre first; training blocks all alike, for there is no end towards which they would shrink."""
         if not isinstance(ledger, Window):
             return super()._cut(ledger)

@@ -5,7 +5,7 @@ So workers finish together (guided self-scheduling, Polychronopoulos and Kuck 19
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from es_queue.config import RunConfig
@@ -48,12 +48,18 @@ class Cutter:
 
     def cut(self, publication: str, missing: Missing, workers: int) -> list[Block]:
         """Blocks of all slots in ``missing`` (kind, start, stop), in the order in which they are best begun."""
+        return list(self.each(publication, missing, workers))
+
+    def each(self, publication: str, missing: Missing, workers: int) -> Iterator[Block]:
+        """``cut``, one by one: the first can be played while the rest are still being cut."""
         total = sum(stop - start for _, start, stop in missing)
         self._guess = BLOCK_SECONDS / min(MOST_UNMEASURED, max(1, total // UNMEASURED))
         if self.fixed:
-            return blocks_of(publication, missing, dict.fromkeys(messages.KINDS, self.fixed))
+            yield from equal_blocks(publication, missing, dict.fromkeys(messages.KINDS, self.fixed))
+            return
         batches, rest = self._batches(publication, missing, workers)
-        return self._longest_first(batches) + self._guided(publication, rest, workers)
+        yield from self._longest_first(batches)
+        yield from self._guided(publication, rest, workers)
 
     def most(self, kind: str, slots: int, workers: int) -> int:
         """Slots that a block issued again may have, where ``slots`` are wanted in all."""
@@ -73,19 +79,17 @@ class Cutter:
         """Slots of a block where ``left`` seconds of work are to be shared."""
         return min(messages.MAX_BLOCK, max(1, int(min(BLOCK_SECONDS, left / (SHARES * workers)) / seconds)))
 
-    def _guided(self, publication: str, missing: Missing, workers: int) -> list[Block]:
+    def _guided(self, publication: str, missing: Missing, workers: int) -> Iterator[Block]:
         """Each block a share of what is left when it is claimed; the kind with the longest slots first."""
         order = sorted(missing, key=lambda one: -self._seconds_of(one[0]))
         left = sum(self._seconds_of(kind) * (stop - start) for kind, start, stop in order)
-        blocks = []
         for kind, start, stop in order:
             seconds = self._seconds_of(kind)
             while start < stop:
                 end = min(stop, start + self._limit(seconds, left, workers))
-                blocks.append(Block(publication, kind, start, end))
+                yield Block(publication, kind, start, end)
                 left -= seconds * (end - start)
                 start = end
-        return blocks
 
     def _batches(self, publication: str, missing: Missing, workers: int) -> tuple[list[Block], list[tuple[str, int, int]]]:
         """What is best played at once, the same for each worker; and what remains for the end, or is too little."""
@@ -119,8 +123,12 @@ def cutter(config: RunConfig, individuals: int, parameters: int) -> Cutter:
 
 def blocks_of(publication: str, missing: Missing, sizes: Mapping[str, int]) -> list[Block]:
     """Cut ranges of slots into blocks of at most ``sizes[kind]`` slots."""
-    cut = []
+    return list(equal_blocks(publication, missing, sizes))
+
+
+def equal_blocks(publication: str, missing: Missing, sizes: Mapping[str, int]) -> Iterator[Block]:
+    """``blocks_of``, one by one."""
     for kind, start, stop in missing:
         size = min(messages.MAX_BLOCK, max(1, sizes.get(kind, 1)))
-        cut += [Block(publication, kind, first, min(stop, first + size)) for first in range(start, stop, size)]
-    return cut
+        for first in range(start, stop, size):
+            yield Block(publication, kind, first, min(stop, first + size))

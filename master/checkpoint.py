@@ -102,6 +102,16 @@ class Checkpoints:
         write_atomically(self.best, data)
         return self.best
 
+    def holds(self, best: Best) -> bool:
+        """Whether the best policy's file is of these parameters; False where there is none that can be read."""
+        try:
+            with np.load(self.best, allow_pickle=False) as archive:
+                refuse_compressed(archive)
+                generation = decoded_meta(archive["meta"])["generation"]
+                return bool(generation == best.generation and np.array_equal(archive["parameters"], best.parameters))
+        except (RunFolderError, UsageError, *DAMAGED):
+            return False
+
     def newest(self, run: str | None = None) -> bytes | None:
         """The newest readable checkpoint's bytes, None where there is none.
 

@@ -3,130 +3,37 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from functools import partial
 
-import numpy as np
-
-from es_queue.config import RunConfig
 from es_queue.errors import DecodeError, EnvironmentFailure
 from es_queue.numerics import bytes_digest
-from es_queue.plan import CONFIRMATION, ELITE, EVALUATION, FINAL, evaluation_seeds, plan_for
 from es_queue.protocol import messages
 from es_queue.protocol.channel import Owed
-from es_queue.protocol.messages import Answer, Block, EpisodeMoments, SlotResult
+from es_queue.protocol.messages import Answer, Block, SlotResult
 from master.audit import Audit, Verdict
+from master.columns import Gathered
+from master.expectations import Expectations
 from master.fleet import Fleet, Identity
 from master.recoveries import WORKER_DIED, Recoveries
+from master.slots import Owed as Owing
+from master.slots import Ranges, ranges
 
-MOST_STEPS = 2**40
-LARGEST = float(np.finfo(np.float32).max)
+__all__ = ["Expectations", "Ledger", "ranges"]
+
 FAILURES = 3
 MOST_FAILURES = 10  # of one worker alone, while the others are busy or gone
 DEATHS = 10
 SUSPECT_DEATHS = 2
-STREAMS = {messages.EVAL: EVALUATION, messages.CONFIRM: CONFIRMATION, messages.FINAL: FINAL}
 
 Slot = tuple[str, int]
-
-
-@dataclass(frozen=True)
-class Expected:
-    """What an answer for one slot must say, or it is refused."""
-
-    noise_index: int
-    seed: int
-    individuals: int
-    moments: int
-    episodes: int = 1
-
-
-class Expectations:
-    """What each slot of a publication must be answered with; a pure function of the config and the generation.
-
-    bytes, slots: how many the largest honest answer has
-    """
-
-    def __init__(
-        self, config: RunConfig, generation: int, size: int, individuals: int, observation_size: int, most: dict[str, int], limits: tuple[int, int] = (MOST_STEPS, MOST_STEPS),
-    ) -> None:  # fmt: skip
-        """``most``: how many slots each kind may ever have in this publication; ``limits``: steps of an episode in training and in evaluation."""
-        self.most, self._limits = most, limits
-        self.generation, self.environment = generation, config.task
-        self._individuals, self._moment_bytes = individuals, 8 * observation_size
-        self._per_sampled, self._episodes = individuals * config.episodes, config.episodes
-        self._plan = plan_for(config, generation, size, individuals).slots(0, max(1, most.get(messages.TRAIN, 0)))
-        self._seeds = {
-            kind: evaluation_seeds(config, stream, generation, most[kind]) for kind, stream in STREAMS.items() if most.get(kind)
-        }
-        self._elite_episodes = config.elite_episodes
-        self._elite_seed = int(evaluation_seeds(config, ELITE, generation, config.elite_episodes)[0])
-        sampled = int(self._plan.sampled.sum()) * self._per_sampled
-        self.slots = min(messages.MAX_BLOCK, max(most.values(), default=1))
-        self.bytes = messages.answer_bytes(self.slots, individuals, sampled, observation_size)
-
-    def of(self, kind: str, slot: int) -> Expected | None:
-        """None for a slot that this publication can never have."""
-        if slot >= self.most.get(kind, 0):
-            return None
-        if kind == messages.TRAIN:
-            sampled = self._per_sampled if self._plan.sampled[slot] else 0
-            return Expected(int(self._plan.noise_indices[slot]), int(self._plan.seeds[slot, 0, 0]), self._individuals, sampled, self._episodes)
-        if kind == messages.CENTRE:
-            return Expected(-1, int(self._plan.seeds[0, 0, 0]), 1, 0, self._episodes)
-        if kind == messages.ELITE:  # the last of them is the centre
-            index = -1 if slot == self.most[messages.TRAIN] else int(self._plan.noise_indices[slot])
-            return Expected(index, self._elite_seed, 1, 0, self._elite_episodes)
-        return Expected(-1, int(self._seeds[kind][slot]), 1, 0)
-
-    def named(self, kind: str, slot: int) -> str:
-        """A slot in words: what a person needs to play its first episode again."""
-        expected = self.of(kind, slot)
-        seed = "" if expected is None else f", environment seed {expected.seed}"
-        return f"{kind} slot {slot} (generation {self.generation} of {self.environment}{seed})"
-
-    def accepts(self, kind: str, result: SlotResult) -> str:
-        """Empty, or why the result is refused."""
-        expected = self.of(kind, result.slot)
-        if expected is None:
-            return "unknown-slot"
-        if (result.noise_index, result.seed) != (expected.noise_index, expected.seed):
-            return "wrong-index"
-        if len(result.fitness) != expected.individuals or len(result.moments) != expected.moments:
-            return "wrong-shape"
-        if any(len(one.mean) != self._moment_bytes for one in result.moments):
-            return "wrong-shape"
-        limit = self._limits[kind not in messages.TRAINED]
-        if not _plausible(result, expected.episodes, limit):
-            return "wrong-length"
-        return "" if _observable(result.moments) else "wrong-moments"
-
-
-def _observable(moments: tuple[EpisodeMoments, ...]) -> bool:
-    """Whether float32 observations can have these moments: the statistics are float32 again when they are published."""
-    for one in moments:
-        mean, m2 = np.frombuffer(one.mean, "<f8"), np.frombuffer(one.m2, "<f8")
-        if one.count and (np.abs(mean).max(initial=0.0) > LARGEST or np.abs(m2).max(initial=0.0) > one.count * LARGEST**2):
-            return False
-    return True
-
-
-def _plausible(result: SlotResult, episodes: int, limit: int) -> bool:
-    """Whether each individual can have played so many episodes: a step or more in each, at most ``limit``, and observations one more than steps."""
-    each = len(result.moments) // len(result.steps)
-    observed = [sum(one.count for one in result.moments[at * each : (at + 1) * each]) for at in range(len(result.steps))]
-    return (
-        episodes <= min(result.steps)
-        and max(result.steps) <= episodes * limit
-        and max(*result.at_limit, *result.cut) <= episodes
-        and all(count <= steps + episodes for count, steps in zip(observed, result.steps, strict=True))
-    )
 
 
 class Ledger:
     """Truth (rule 1): which slots of the open publication have no accepted answer.
 
     keep: older publications that are open still; none but in the asynchronous schedule
+    gathered: what was made of the first training slots so far, where closing is the better for it
     """
 
     keep: tuple[str, ...] = ()
@@ -135,10 +42,13 @@ class Ledger:
         """``wanted``: how many slots of each kind the publication closes on; ``want`` may raise it."""
         self.publication = publication
         self.expectations = expectations
-        self.wanted = dict(wanted)
-        self._chosen: dict[str, tuple[int, ...]] = {}
         self.results: dict[str, dict[int, SlotResult]] = {kind: {} for kind in messages.KINDS}
         self.hopeless: set[Slot] = set()
+        self.wanted: dict[str, int] = {}
+        self._owing: dict[str, Owing] = {}
+        for kind, count in wanted.items():
+            self.want(kind, count)
+        self.gathered: Gathered | None = None
         self.refused: Counter[str] = Counter()
         self.reissued = 0
         self.recovered = 0
@@ -217,6 +127,8 @@ class Ledger:
             return False
         self.results[answer.kind][result.slot] = result
         self.hopeless.discard((answer.kind, result.slot))
+        if answer.kind in self._owing:
+            self._owing[answer.kind].answered(result.slot)
         self.recoveries.answered((answer.kind, result.slot))
         if self.audit is not None:
             self._by[(answer.kind, result.slot)] = answer.worker
@@ -237,6 +149,7 @@ class Ledger:
     def _judge(self, verdict: Verdict, audit: Audit) -> None:
         """The result of those who agree stands; of whoever stands alone nothing counts but what somebody confirmed."""
         self.results[verdict.slot[0]][verdict.slot[1]] = verdict.result
+        self._look(verdict.slot)
         for wrong in sorted(verdict.wrong - audit.fleet.quarantined):
             audit.fleet.quarantine(wrong)
             gone = [slot for slot, worker in self._by.items() if slot != verdict.slot and self._is(worker, wrong, audit) and wrong not in audit.confirmed.get(slot, ())]
@@ -258,6 +171,7 @@ class Ledger:
         """As if nobody had answered it."""
         self.results[slot[0]].pop(slot[1], None)
         self._by.pop(slot, None)
+        self._look(slot)
         if self.audit is not None:
             self.audit.open.pop(slot, None)
 
@@ -267,6 +181,7 @@ class Ledger:
             reports.pop(str(wrong), None)
             if reports.total() < FAILURES:
                 self.hopeless.discard(slot)
+                self._look(slot)
 
     def _fail(self, slot: Slot, worker: str, reason: str, live: int) -> bool:
         """A reported failure (rule 12); False when it is of no account. The third, by two workers where there are two, decides; in any case the tenth."""
@@ -305,6 +220,7 @@ class Ledger:
         if slot[0] not in messages.TRAINED:
             raise EnvironmentFailure(f"{named} failed {times} times, and an evaluation has no worst: {reason}")
         self.hopeless.add(slot)
+        self._look(slot)
         self.last_reason = f"{named}: {reason}"
         failed = sum(kind == messages.TRAIN for kind, _ in self.hopeless)
         if slot[0] == messages.TRAIN and failed >= self.wanted.get(messages.TRAIN, 0) and not self.results[messages.TRAIN]:
@@ -342,27 +258,54 @@ class Ledger:
     def want(self, kind: str, count: int) -> None:
         """The publication closes on ``count`` slots of a kind."""
         self.wanted[kind] = count
+        self._owing_of(kind).want(count)
 
     def choose(self, kind: str, slots: Sequence[int]) -> bool:
         """The publication closes on these slots of a kind, ascending; False where it did so already."""
-        if self._chosen.get(kind, ()) == tuple(slots):
+        if not (kind in self._owing or slots) or not self._owing_of(kind).choose(slots):
             return False
-        self._chosen[kind], self.wanted[kind] = tuple(slots), len(slots)
+        self.wanted[kind] = len(slots)
         return True
 
+    def _owing_of(self, kind: str) -> Owing:
+        if kind not in self._owing:
+            self._owing[kind] = Owing(partial(self._settled, kind), lambda: not self.results[kind] and not self.hopeless)
+        return self._owing[kind]
+
+    def _settled(self, kind: str, slot: int) -> bool:
+        return slot in self.results[kind] or (kind, slot) in self.hopeless
+
+    def _look(self, slot: Slot) -> None:
+        if slot[0] in self._owing:
+            self._owing[slot[0]].look(slot[1])
+
     def _slots(self, kind: str) -> Sequence[int]:
-        return self._chosen.get(kind, range(self.wanted.get(kind, 0)))
+        return self._owing[kind].slots if kind in self._owing else ()
+
+    def _in_question(self, kind: str) -> set[int]:
+        """Wanted slots that are answered, but played again for the audit."""
+        again, owing = self.audit.open if self.audit is not None else {}, self._owing[kind]
+        return {slot for one, slot in again if one == kind and slot in owing.slots and slot not in owing} if again else set()
+
+    def _left(self, kind: str) -> int:
+        """How many slots of a kind are wanted and have no answer that stands."""
+        return self._owing[kind].left + len(self._in_question(kind))
 
     def unanswered(self) -> list[tuple[str, int, int]]:
         """(kind, start, stop) of wanted slots without an answer."""
-        return [one for kind in self.wanted for one in ranges(self._missing(kind), kind)]
+        return [one for kind in self.wanted for one in self._missing(kind)]
 
-    def _missing(self, kind: str) -> Iterator[int]:
-        have, again = self.results[kind], self.audit.open if self.audit is not None else {}
-        return (slot for slot in self._slots(kind) if (slot not in have and (kind, slot) not in self.hopeless) or (kind, slot) in again)
+    def _missing(self, kind: str) -> Ranges:
+        questions = self._in_question(kind)
+        return ranges(sorted({*self._owing[kind].unanswered(), *questions}), kind) if questions else self._owing[kind].ranges(kind)
 
     def complete(self) -> bool:
-        return not any(True for kind in self.wanted for _ in self._missing(kind))
+        return not any(map(self._left, self.wanted))
+
+    def gather(self) -> None:
+        """Do of closing what can be done before the last answer is there. With an audit a result may be replaced, so nothing."""
+        if self.gathered is not None and self.audit is None:
+            self.gathered.gather(self.results[messages.TRAIN], self._owing[messages.TRAIN].first())
 
     def owed(self, block: int, grace: bool, give_way: Sequence[str], dismissed: Sequence[str] = ()) -> Owed:
         suspect = {slot for slot, count in self._deaths.items() if count >= SUSPECT_DEATHS} | set(self._failures)
@@ -372,7 +315,7 @@ class Ledger:
         """Whether every slot of a range is answered, and none of them in question."""
         if self.audit is not None and any((kind, slot) in self.audit.open for slot in range(start, stop)):
             return False
-        return all(slot in self.results[kind] or (kind, slot) in self.hopeless for slot in range(start, stop))
+        return all(self._settled(kind, slot) for slot in range(start, stop))
 
     def seconds_per_slot(self, kind: str) -> float | None:
         """Mean wall seconds that a worker needed for a slot of this kind, None before the first answer."""
@@ -382,19 +325,8 @@ class Ledger:
     def answered(self) -> tuple[int, int]:
         """(slots answered, slots wanted)."""
         total = sum(self.wanted.values())
-        return total - sum(stop - start for _, start, stop in self.unanswered()), total
+        return total - sum(map(self._left, self.wanted)), total
 
     def ordered(self, kind: str) -> list[SlotResult | None]:
         """Results of a kind in slot order; None for a slot that failed everywhere."""
-        return [self.results[kind].get(slot) for slot in self._slots(kind)]
-
-
-def ranges(slots: Iterator[int], kind: str) -> list[tuple[str, int, int]]:
-    """Ascending slots as (kind, start, stop)."""
-    found: list[tuple[str, int, int]] = []
-    for slot in slots:
-        if found and found[-1][2] == slot:
-            found[-1] = (kind, found[-1][1], slot + 1)
-        else:
-            found.append((kind, slot, slot + 1))
-    return found
+        return list(map(self.results[kind].get, self._slots(kind)))

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Protocol
 
-from es_queue.errors import EnvironmentFailure, RedisError
+from es_queue.errors import RedisError
 from es_queue.protocol import messages
 from es_queue.protocol.channel import Entry, MasterChannel, Opened, Publish, Reconciled
 from es_queue.protocol.clocks import Clocks
 from es_queue.protocol.messages import Block, publication_generation
 from master.audit import Audit
-from master.blocks import BLOCK_SECONDS, Cutter
+from master.blocks import Cutter
 from master.collect import Ledger
+from master.company import Company
 from master.fleet import Fleet
 from master.learn import Record
+from master.overdue import HURRY_SECONDS, Overdue
 from master.recoveries import OVERDUE, REDIS_AWAY, REDIS_LOST, Recoveries
 from master.requests import Requests
 from master.roll_call import RollCall
@@ -27,12 +30,9 @@ READ_AT_ONCE, READ_AT_FIRST = 1000, 4
 #: Entries a second that are read again at the most, and how many seconds a flood may keep reconcile waiting.
 READ_AGAIN_A_SECOND, PUT_OFF_AT_MOST = 5000, 10
 READ_BYTES = 4 * 2**20  # of one reply, as far as its size can be told from the one before
-REFUSING_SECONDS = 5.0
-LONELY_SECONDS = 5.0
+#: Blocks that are published with the parameters, in all and for each worker; the others follow, so many in one script.
+FIRST_BLOCKS, FIRST_BLOCKS_EACH, BLOCKS_AT_ONCE = 1024, 4, 8192
 STAGED_AT_MOST = 10
-#: How many times its expected duration a block may take before an idle worker plays it too; and how often that is looked
-#: at once nothing waits to be claimed.
-OVERDUE_TIMES, HURRY_SECONDS = 2, 0.25
 LOST = "Redis has lost this generation: it is published again"
 LOST_BEFORE = "Redis has lost the generation before this one, or holds another: this one is published over it"
 
@@ -59,7 +59,7 @@ class Collector:
     """Reads answers of the open publication into its ledger and keeps the publication alive.
 
     contributors: workers whose answers counted; fleet: who works, and on what arithmetic; about: what else progress
-    says of the run.
+    says of the run; ahead: work of the next generation that is done in idle moments, or not at all.
     """
 
     def __init__(
@@ -72,6 +72,7 @@ class Collector:
         self.audit = Audit(self.fleet, audit, note)
         self.recoveries = Recoveries()
         self.about: dict[str, str] = {}
+        self.ahead: deque[Callable[[], object]] = deque()
         self.cutter = Cutter(fixed=block)
         self._paused_at: float | None = None
         self._paused_for = 0.0
@@ -90,14 +91,11 @@ class Collector:
         self._roll = RollCall(clocks.lease + clocks.beat_ttl, note)
         self._next = 0.0
         self._grace = 0.0
-        self._held: dict[tuple[str, Block], float] = {}
-        self._copied: set[tuple[str, int]] = set()
+        self._overdue = Overdue(self.cutter, clocks.overdue)
         self._refused: Counter[str] = Counter()
         self._workers: dict[str, dict[str, str]] = {}
         self._late = self._late_before = 0
-        self._refusing: float | None = None
-        self._lonely: float | None = None
-        self._told_lonely = False
+        self._company = Company(note)
         self._give_way: list[str] = []
         self._served = False
         self._ledger: Ledger | None = None
@@ -112,8 +110,8 @@ class Collector:
     def open(self, ledger: Ledger, what: Publish, parameters: bytes, *, adopted: bool) -> None:
         """Publish what the ledger wants, unless a former master has left it open."""
         self._what, self._parameters = what, parameters
-        self._held.clear()
-        self._copied.clear()
+        self.ahead.clear()
+        self._overdue.begin()
         self._refused += self._ledger.refused if self._ledger is not None else Counter()
         self._ledger = ledger
         ledger.recoveries = self.recoveries
@@ -132,13 +130,19 @@ class Collector:
                 self._lost(LOST_BEFORE, began)
 
     def _publish(self, ledger: Ledger) -> Opened:
-        """Stage, then publish the unanswered slots; reading starts again at 0 (rules 3, 4, 9)."""
-        blocks = self._cut(ledger)
+        """Stage, then publish the unanswered slots; reading starts again at 0 (rules 3, 4, 9).
+
+        Nobody waits for blocks that come late in the generation: they follow at once. Of a master that ends between the
+        two its successor finds them owed, for todo is a hint (rules 1, 8).
+        """
+        blocks = iter(self._cut(ledger))
+        first = list(islice(blocks, max(FIRST_BLOCKS, FIRST_BLOCKS_EACH * len(self._workers))))
         self._tails[ledger.publication] = Tail()
         for _ in range(STAGED_AT_MOST):
             self._channel.stage(ledger.publication, self._parameters)
-            found = self._channel.publish(self._token, replace(self._what, blocks=blocks, keep=ledger.keep))
+            found = self._channel.publish(self._token, replace(self._what, blocks=first, keep=ledger.keep))
             if found.done:
+                self._extend(ledger, blocks)
                 return found
         raise RedisError(
             f"the parameters of publication {ledger.publication} went from Redis {STAGED_AT_MOST} times before they were published: "
@@ -154,13 +158,15 @@ class Collector:
 
     def extend(self, ledger: Ledger) -> None:
         """Issue the slots that the ledger has come to want."""
-        blocks = self._cut(ledger)
-        if blocks:
-            self._channel.extend(self._token, ledger.publication, blocks)
+        self._extend(ledger, iter(self._cut(ledger)))
 
-    def _cut(self, ledger: Ledger) -> list[Block]:
+    def _extend(self, ledger: Ledger, blocks: Iterator[Block]) -> None:
+        while some := list(islice(blocks, BLOCKS_AT_ONCE)):
+            self._channel.extend(self._token, ledger.publication, some)
+
+    def _cut(self, ledger: Ledger) -> Iterable[Block]:
         workers = self._workers or self._roster.look(self._channel)  # a new master has not looked yet
-        return self.cutter.cut(ledger.publication, ledger.unanswered(), max(1, len(workers)))
+        return self.cutter.each(ledger.publication, ledger.unanswered(), max(1, len(workers)))
 
     # --- reading
 
@@ -168,7 +174,8 @@ class Collector:
         """Until the ledger is complete and the run not paused. Raises Interrupted, FencedError, RedisError, EnvironmentFailure."""
         while self.requests.paused or not ledger.complete():
             wait = min(self._clocks.collect_wait, max(0.001, self._next - time.monotonic()))
-            self.read(ledger, wait)
+            if self.read(ledger, wait):
+                self._meanwhile(ledger)
             if self._interrupted() or self.requests.stop:
                 raise Interrupted
             if time.monotonic() >= self._next or ledger.needs_reconcile:
@@ -177,6 +184,12 @@ class Collector:
             seconds = ledger.seconds_per_slot(kind)
             if seconds is not None:
                 self.cutter.seconds[kind] = seconds
+
+    def _meanwhile(self, ledger: Ledger) -> None:
+        """With nothing left to read, what can be done before the last answer is there."""
+        ledger.gather()
+        if self.ahead and not ledger.complete():
+            self.ahead.popleft()()
 
     def read(self, ledger: Ledger, wait: float) -> bool:
         """Drain what is there, in bulk, but no flood for ever: a thousand entries, or 32 MiB, and the other duties come first.
@@ -248,11 +261,27 @@ class Collector:
         self._look_after(ledger)
         if not self._drained(ledger):
             return
-        owed = ledger.owed(self._most(ledger), time.monotonic() < self._grace, self._give_way, self.fleet.dismissed())
-        # What is owed to nobody leaves todo: the workers of a paused run finish what they hold and wait.
-        seen = self._channel.reconcile(self._token, replace(owed, ranges=()) if self.requests.paused else owed)
+        seen = self._reconcile(ledger, ())
         if seen is not None:
             self._reconciled(ledger, seen)
+            self._issue_again(ledger, seen)
+
+    def _reconcile(self, ledger: Ledger, only: Sequence[tuple[str, int, int]]) -> Reconciled | None:
+        owed = replace(ledger.owed(self._most(ledger), time.monotonic() < self._grace, self._give_way, self.fleet.dismissed()), only=only)
+        # What is owed to nobody leaves todo: the workers of a paused run finish what they hold and wait.
+        return self._channel.reconcile(self._token, replace(owed, ranges=()) if self.requests.paused else owed)
+
+    def _issue_again(self, ledger: Ledger, seen: Reconciled) -> None:
+        """What nobody held at that look, and what is not among the answers that were there by then either.
+
+        An answer and the end of its claim are one: whoever was seen without one has answered before, or never will.
+        """
+        if not seen.nobody or not self._drained(ledger):
+            return
+        again = self._reconcile(ledger, seen.nobody)
+        if again is not None and again.owed:
+            self._read_again()
+            ledger.reissued += max(0, again.owed - len(self.audit.open))  # what the audit asks for was not lost
 
     def _take_up(self, generation: int) -> None:
         """What people ask; the time that a pause takes is no time of the run."""
@@ -273,9 +302,6 @@ class Collector:
         return self.cutter.most(messages.TRAIN, ledger.wanted.get(messages.TRAIN, 1), max(1, len(self._workers)))
 
     def _reconciled(self, ledger: Ledger, seen: Reconciled) -> None:
-        if seen.owed:
-            self._read_again()
-            ledger.reissued += max(0, seen.owed - len(self.audit.open))  # what the audit asks for was not lost
         for _, blocks in seen.dead:
             ledger.died(blocks)
         self._late = max(self._late, seen.late)
@@ -294,40 +320,24 @@ class Collector:
             self._read_again_from = now + sum(len(tail.seen) for tail in self._tails.values()) / READ_AGAIN_A_SECOND
 
     def _copy_overdue(self, ledger: Ledger, seen: Reconciled) -> None:
-        """With nothing left to claim and a worker idle, a block that takes too long is issued once more, slot by slot."""
         now = time.monotonic()
-        held = {(worker, block) for worker, blocks in seen.claims.items() for block in blocks if block.publication == ledger.publication}
-        self._held = {key: self._held.get(key, now) for key in held}
+        self._overdue.look(ledger.publication, seen, now)
         idle = any(not blocks for worker, blocks in seen.claims.items() if worker in self._workers)
         if seen.todo or not idle or self.requests.paused:
             return
         self._next = min(self._next, now + HURRY_SECONDS)
-        for (_, block), since in self._held.items():
-            expected = self._expected(ledger, block)
-            if now - since >= max(self._clocks.overdue, OVERDUE_TIMES * expected):
-                self._copy(ledger, block)
-
-    def _expected(self, ledger: Ledger, block: Block) -> float:
-        """Seconds that a block should take, by what this generation or the ones before have shown."""
-        measured = self.cutter.seconds.get(block.kind) or ledger.seconds_per_slot(block.kind)
-        return (BLOCK_SECONDS if measured is None else measured) * (block.stop - block.start)
-
-    def _copy(self, ledger: Ledger, block: Block) -> None:
-        """Issue the block's unanswered slots once more, but none of them twice: a copy is not copied."""
-        fresh = [slot for _, slot in ledger.missing_of(block) if (block.kind, slot) not in self._copied]
-        self._copied.update((block.kind, slot) for slot in fresh)
-        if fresh:
-            self._channel.extend(self._token, ledger.publication, [Block(ledger.publication, block.kind, slot, slot + 1) for slot in fresh])
-            ledger.reissued += len(fresh)
-            self.recoveries.begin(OVERDUE, ((block.kind, slot) for slot in fresh))
+        copies = self._overdue.copies(ledger, now)
+        if copies:
+            self._channel.extend(self._token, ledger.publication, copies)
+            ledger.reissued += len(copies)
+            self.recoveries.begin(OVERDUE, ((block.kind, block.start) for block in copies))
 
     def _look_after(self, ledger: Ledger) -> None:
         """Who is there, who refuses, who should give way; and the display."""
         workers = self._roster.look(self._channel)
         self._workers = {name: about for name, about in workers.items() if "refuses" not in about}
-        self._note_nobody(workers)
+        self._company.look(workers)
         self._roll.look(workers, self._channel.outages, self._give_way)
-        self._note_refusals({name: about for name, about in workers.items() if "refuses" in about})
         self.fleet.look(self._workers)
         for slot in self.audit.review():
             ledger.withdraw(slot)
@@ -336,30 +346,6 @@ class Collector:
         done, total = ledger.answered()
         waiting = {"waiting": f"paused by {self.requests.paused}"} if self.requests.paused else {}
         self._live({"workers": len(self._workers), "answered": done, "slots": total, **waiting})
-
-    def _note_refusals(self, refusing: dict[str, dict[str, str]]) -> None:
-        """Name them; when nobody else comes and the environment is to blame, the run cannot go on."""
-        reasons = {about["refuses"] for about in refusing.values()}
-        for reason in sorted(reasons):
-            hosts = [about.get("host", "?")[:60] for about in refusing.values() if about["refuses"] == reason]
-            self._note(f"{len(hosts)} worker{'s' if len(hosts) > 1 else ''} on {', '.join(sorted(set(hosts)))} cannot join: {reason}")
-        if self._workers or not reasons:
-            self._refusing = None
-            return
-        now = time.monotonic()
-        self._refusing = self._refusing or now
-        blamed = sorted((about["refuses"], about.get("host", "?")[:60]) for about in refusing.values() if about["refuses"].startswith("EnvironmentFailure"))
-        if blamed and now - self._refusing > REFUSING_SECONDS:
-            raise EnvironmentFailure(f"no worker can join; the one on {blamed[0][1]} says: {blamed[0][0].partition(': ')[2]}")
-
-    def _note_nobody(self, workers: Mapping[str, Mapping[str, str]]) -> None:
-        """Say once that nobody works, after a while without a worker."""
-        now = time.monotonic()
-        self._lonely = None if workers else self._lonely or now
-        if self._lonely is not None and not self._told_lonely and now - self._lonely > LONELY_SECONDS:
-            self._told_lonely = True
-            self._note("no worker is here: the run waits for one to join (rq worker, on the same Redis and queue)")
-        self._told_lonely = self._told_lonely and not workers
 
     def _shown(self, ledger: Ledger) -> dict[str, str]:
         done, total = ledger.answered()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate
 
 import numpy as np
@@ -15,12 +16,13 @@ from numpy.typing import NDArray
 from es_queue.config import RunConfig
 from es_queue.episode_rules import parse_patience, parse_step_limit
 from es_queue.figures import Figures, figures_of
-from es_queue.normalization import Moments, RunningMoments
+from es_queue.normalization import RunningMoments
 from es_queue.protocol import messages
 from es_queue.protocol.messages import SlotResult
 from es_queue.spaces import EnvironmentSpec
 from es_queue.strategies.base import Batch, NoiseRows, Part, Strategy
 from master.collect import Ledger
+from master.columns import Columns, Gathered, figures_in_order, merged
 from master.state import CLOSING, TRAINING, Best, Floats, OpenPublication, RunState
 
 Record = dict[str, float | int | str | None]
@@ -41,7 +43,7 @@ class Closed:
     """A closed generation: the counted training slots, the surplus ones, those evaluated again, and its evaluations.
 
     In the asynchronous schedule ``counted`` is the batch; used: whose slots it has, in their order; open: the
-    publications that stay open after it.
+    publications that stay open after it. gathered: what was made of the first counted slots before the last were there.
     """
 
     counted: Slots
@@ -53,10 +55,16 @@ class Closed:
     again: Slots = ()
     used: Sequence[Used] = ()
     open: tuple[OpenPublication, ...] = ()
+    gathered: Gathered | None = None
 
     @property
     def results(self) -> list[SlotResult]:
         return [one for one in self.counted if one is not None]
+
+    @cached_property
+    def columns(self) -> Columns:
+        """The counted slots as arrays."""
+        return Columns.of(self.counted) if self.gathered is None else self.gathered.columns(self.counted)
 
 
 def steps_of(slots: Slots) -> int:
@@ -69,6 +77,8 @@ def returns_of(slots: Slots) -> list[float]:
 
 def shortest_prefix(slots: Slots, least: int, min_steps: int) -> int:
     """How many slots make the batch: the fewest, but ``least``, whose episodes have ``min_steps`` steps."""
+    if not min_steps:
+        return min(len(slots), max(1, least))
     steps = 0
     for count, one in enumerate(slots, 1):
         steps += 0 if one is None else sum(one.steps)
@@ -85,7 +95,7 @@ def closed(ledger: Ledger, least: int, min_steps: int) -> Closed:
     centre = ledger.ordered(messages.CENTRE)
     return Closed(
         slots[:count], slots[count:], figures_of(returns_of(evaluation)), figures_of(returns_of(confirmation)),
-        steps_of(evaluation) + steps_of(confirmation), centre[0] if centre else None, ledger.ordered(messages.ELITE),
+        steps_of(evaluation) + steps_of(confirmation), centre[0] if centre else None, ledger.ordered(messages.ELITE), gathered=ledger.gathered,
     )  # fmt: skip
 
 
@@ -98,9 +108,10 @@ class Learner:
 
     def learn(self, state: RunState, done: Closed) -> tuple[RunState, dict[str, float]]:
         """The next generation's state, and the strategy's figures."""
-        batch = Batch(self.noise, self._indices(done.counted), self.fitness(done.counted), self.again(done.again), parts_of(done.used))
+        columns = done.columns
+        batch = Batch(self.noise, columns.noise_indices, self.fitness(columns), self.again(done.again), parts_of(done.used))
         after, figures = self.strategy.learn(state.strategy, batch)
-        limit = self._limit.next(state.step_limit, self._lengths(done.results, state.step_limit), self.spec.step_limit)
+        limit = self._limit.next(state.step_limit, self._lengths(done, state.step_limit), self.spec.step_limit)
         following = replace(
             state, generation=state.generation + 1, strategy=after, moments=self._merged(state, done), step_limit=limit, open=done.open
         )
@@ -110,36 +121,29 @@ class Learner:
         """Slots that are to be evaluated again before anything is learnt."""
         if not self.strategy.reevaluates or all(one is None for one in counted):
             return []
-        slots: list[int] = self.strategy.candidates(state.strategy, Batch(self.noise, self._indices(counted), self.fitness(counted))).tolist()
+        columns = Columns.of(counted)
+        slots: list[int] = self.strategy.candidates(state.strategy, Batch(self.noise, columns.noise_indices, self.fitness(columns))).tolist()
         return slots
 
-    def _indices(self, counted: Slots) -> NDArray[np.int64]:
-        """Slots that failed everywhere have no say in the gradient, so any index does for them."""
-        return np.array([0 if one is None else one.noise_index for one in counted], dtype=np.int64)
-
-    def fitness(self, counted: Slots) -> NDArray[np.float64]:
+    def fitness(self, columns: Columns) -> NDArray[np.float64]:
         """float64 [S, per_slot] in slot order; NaN where a slot failed everywhere."""
-        nothing = (float("nan"),) * self.strategy.per_slot
-        return np.array([nothing if one is None else one.fitness for one in counted], dtype=np.float64)
+        return columns.fitness if columns.there.any() else np.full((len(columns), self.strategy.per_slot), np.nan)
 
     def again(self, slots: Slots) -> NDArray[np.float64]:
         """float64 [k]: the fitness of those evaluated again; NaN where one failed everywhere."""
         return np.array([float("nan") if one is None else one.fitness[0] for one in slots], dtype=np.float64)
 
-    def _lengths(self, results: list[SlotResult], limit: int) -> Iterator[int]:
+    def _lengths(self, done: Closed, limit: int) -> Iterator[int]:
         """Episode lengths, with the sum and the number at the limit exact when an individual plays several."""
-        for one in results:
+        for one in done.results:
             for steps, reached in zip(one.steps, one.at_limit, strict=True):
                 yield from split_lengths(steps, reached, self.config.episodes, limit)
 
     def _merged(self, state: RunState, done: Closed) -> RunningMoments:
-        """Episode by episode in slot order: another grouping would give other bits."""
-        moments = state.moments
-        for one in done.results:
-            for episode in one.moments:
-                mean, m2 = np.frombuffer(episode.mean, "<f8"), np.frombuffer(episode.m2, "<f8")
-                moments = moments.merge(Moments(episode.count, mean, m2))
-        return moments
+        """The observation statistics with those of the counted episodes."""
+        if done.gathered is not None and done.gathered.base is state.moments:
+            return done.gathered.all_moments(done.counted)
+        return merged(state.moments, done.counted)
 
     # --- evaluation
 
@@ -188,11 +192,11 @@ def split_lengths(steps: int, reached: int, episodes: int, limit: int) -> list[i
 
 def training_record(done: Closed) -> Record:
     """Returns and fitness of the counted individuals; a return is the environment's own, always."""
-    results = done.results
-    returns = [one for result in results for one in result.returns]
-    fitness = [one for result in results for one in result.fitness]
+    returns, fitness = (done.columns.scores(name) for name in ("returns", "fitness"))
+    of_returns = figures_in_order(returns)
+    same = np.array_equal(returns.view(np.int64), fitness.view(np.int64))
     record: Record = {}
-    for name, figures in (("return", figures_of(returns)), ("fitness", figures_of(fitness))):
+    for name, figures in (("return", of_returns), ("fitness", of_returns if same else figures_in_order(fitness))):
         record[f"{name}_mean"] = figures.mean if figures else None
         record[f"{name}_std"] = figures.std if figures else None
         record[f"{name}_max"] = figures.greatest if figures else None
@@ -202,23 +206,20 @@ def training_record(done: Closed) -> Record:
 
 def all_at_patience(done: Closed, config: RunConfig) -> bool:
     """Whether patience ended every episode at the first step at which it can: no reward was ever positive."""
-    patience = parse_patience(config.patience)
-    if patience is None or not done.results:
+    patience, columns = parse_patience(config.patience), done.columns
+    if patience is None or not columns.there.any():
         return False
-    return all(steps == patience.steps * config.episodes for one in done.results for steps in one.steps) and all(
-        cut == config.episodes for one in done.results for cut in one.cut
-    )
+    steps, cut = columns.steps[columns.there], columns.cut[columns.there]
+    return bool((steps == patience.steps * config.episodes).all() and (cut == config.episodes).all())
 
 
 def episodes_record(done: Closed, episodes: int) -> Record:
     """Counts of the counted episodes."""
-    individuals = sum(len(one.steps) for one in done.results)
-    played = individuals * episodes
-    cut = sum(sum(one.cut) for one in done.results)
-    steps = steps_of(done.counted)
+    columns = done.columns
+    played, steps = columns.individuals * episodes, columns.total_steps
     return {
-        "population": individuals, "episodes_generation": played, "steps_generation": steps,
-        "length_mean": steps / played if played else None, "cut_fraction": cut / played if played else None,
+        "population": columns.individuals, "episodes_generation": played, "steps_generation": steps,
+        "length_mean": steps / played if played else None, "cut_fraction": int(columns.cut.sum()) / played if played else None,
     }  # fmt: skip
 
 
@@ -232,9 +233,9 @@ def evaluation_record(done: Closed, state: RunState) -> Record:
     }  # fmt: skip
 
 
-def centre_rank(centre: SlotResult | None, fitness: list[float]) -> float | None:
+def centre_rank(centre: SlotResult | None, fitness: Sequence[float] | NDArray[np.float64]) -> float | None:
     """Fraction of the population that the unperturbed policy beats under training's rules, ties half."""
-    if centre is None or not fitness:
+    if centre is None or not len(fitness):
         return None
-    own = centre.fitness[0]
-    return sum((one < own) + 0.5 * (one == own) for one in fitness) / len(fitness)
+    others, own = np.asarray(fitness), centre.fitness[0]
+    return (int((others < own).sum()) + 0.5 * int((others == own).sum())) / len(others)

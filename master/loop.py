@@ -12,7 +12,7 @@ import numpy as np
 
 from es_queue.config import RunConfig
 from es_queue.episode_rules import evaluation_limit
-from es_queue.errors import EnvironmentFailure, RunFolderError
+from es_queue.errors import RunFolderError
 from es_queue.figures import Figures, figures_of
 from es_queue.numerics import bytes_digest
 from es_queue.plan import most_slots
@@ -20,9 +20,11 @@ from es_queue.protocol import messages
 from es_queue.protocol.channel import MasterChannel, Publish
 from es_queue.protocol.messages import Task
 from master import checkpoint
+from master.ahead import Ahead
 from master.budget import reason_to_stop
 from master.collect import Expectations, Ledger
 from master.collector import Collector, Interrupted
+from master.columns import Gathered
 from master.course import Course, told
 from master.learn import (
     Closed,
@@ -39,9 +41,10 @@ from master.learn import (
 )
 from master.replay_log import ReplayLog, Step
 from master.rollback import fallen, kept_anchor, rolled_back
+from master.shown import digest_of, eta, evaluation_meta, refuse_hopeless, texts
 from master.state import CLOSING, FINAL, TRAINING, Best, Counters, Floats, RunState
 
-__all__ = ["Interrupted", "Loop", "Outcome"]
+__all__ = ["Interrupted", "Loop", "Outcome", "digest_of"]
 
 REDIS_CHECKPOINT_BYTES = 8 * 2**20
 REDIS_CHECKPOINT_EVERY = 10
@@ -80,11 +83,13 @@ class Loop:
         self._collector, self._sink, self._checkpoints = collector, sink, checkpoints
         self._keep_going = keep_going
         self._course = Course(learner)
+        self._ahead = Ahead(self._course, learner.noise)
         self._most = most_slots(learner.config, learner.strategy.per_slot)
         self._config: RunConfig = learner.config
         self._record: Record = {}
         self._paused = 0.0
         self._saved = 0.0
+        self._best: Best | None = None
         self._began = time.monotonic()
         self._current: tuple[RunState, bytes] | None = None
 
@@ -154,10 +159,15 @@ class Loop:
         self._collector.open(ledger, what, data, adopted=adopted is not None)
         self._collector.requests.published()
         self._save(state, saved)
+        if count := ledger.expectations.most.get(messages.TRAIN, 0):
+            self._collector.ahead.extend(partial(work, state, count) for work in (self._ahead.plan, self._ahead.touch))
         return ledger
 
     def _ledger(self, state: RunState, publication: str, wanted: dict[str, int]) -> Ledger:
-        return Ledger(publication, self._expectations(state, wanted), wanted)
+        ledger = Ledger(publication, self._expectations(state, wanted), wanted)
+        if messages.TRAIN in wanted:
+            ledger.gathered = Gathered(state.moments, wanted[messages.TRAIN])
+        return ledger
 
     def _expectations(self, state: RunState, wanted: dict[str, int]) -> Expectations:
         strategy = self._learner.strategy
@@ -172,10 +182,22 @@ class Loop:
     def _save(self, state: RunState, data: bytes) -> None:
         """The disk's checkpoint follows an accepted publish; not more often than every few seconds."""
         self._current = (state, data)
-        if self._checkpoints is None or (time.monotonic() - self._saved < DISK_SECONDS and state.stage == TRAINING):
+        if self._checkpoints is None:
+            return
+        self._save_best(state, self._checkpoints)
+        if time.monotonic() - self._saved < DISK_SECONDS and state.stage == TRAINING:
             return
         self._saved = time.monotonic()
         self._attempt(partial(self._checkpoints.save, state.generation, data))
+
+    def _save_best(self, state: RunState, checkpoints: checkpoint.Checkpoints) -> None:
+        """The best policy's file follows the publish too, for workers play meanwhile. A master that ends before leaves an
+        older file, but the checkpoint holds the best as well, and its successor compares."""
+        before, self._best = self._best, state.best
+        if state.best is None or state.best is before or state.stage == FINAL or (before is None and checkpoints.holds(state.best)):
+            return
+        data = checkpoint.encode_best(self._config, self._learner.spec, self._channel.run, state.best, None)
+        self._attempt(partial(checkpoints.save_best, data))
 
     def _attempt(self, write: Callable[[], object]) -> None:
         """A folder that cannot be written does not stop training: Redis holds every generation, and the next checkpoint is
@@ -207,8 +229,8 @@ class Loop:
 
     def _more(self, state: RunState, ledger: Ledger) -> bool:
         """More slots of the same publication, as a pure function of its answers."""
-        slots = ledger.ordered(messages.TRAIN)
-        steps = steps_of(slots)
+        slots = ledger.ordered(messages.TRAIN) if self._config.min_steps or self._learner.strategy.reevaluates else []
+        steps = steps_of(slots) if self._config.min_steps else 0
         if slots and steps < self._config.min_steps and len(slots) < self._most[messages.TRAIN]:
             mean = max(1.0, steps / len(slots))
             missing = int(np.ceil((self._config.min_steps - steps) / mean))
@@ -248,7 +270,6 @@ class Loop:
         self._record |= {"seconds_update": time.monotonic() - began, "failed": len(ledger.hopeless), **self._totals(after, done)}
         if ledger.hopeless:
             self._sink.note(f"{len(ledger.hopeless)} slots of generation {state.generation} failed everywhere and count as the worst: {ledger.last_reason}")
-        self._save_best(state, judged)
         self._sink.generation(self._record)
         refuse_hopeless(after, self._config)
         return self._staged(after, confirmed)
@@ -277,7 +298,7 @@ class Loop:
         if self._log is None:
             return
         changes, anchored = after.changes[len(state.changes) :], after.anchor is not state.anchor
-        fitness, again = self._learner.fitness(done.counted), self._learner.again(done.again)
+        fitness, again = self._learner.fitness(done.columns), self._learner.again(done.again)
         used = tuple((one.publication, one.slots) for one in done.used)
         step = Step(state.generation, str(self._record["digest"]), fitness, after.moments, after.step_limit, back, anchored, changes, again, str(self._record["publication"]), used)
         self._log.append(step)
@@ -304,10 +325,10 @@ class Loop:
         return replace(state, stage=CLOSING, reason=reason) if reason else state
 
     def _counted(self, state: RunState, done: Closed, ledger: Ledger) -> Counters:
-        episodes = sum(len(result.fitness) for result in done.results) * self._config.episodes
+        episodes = done.columns.individuals * self._config.episodes
         centre = sum(done.centre.steps) if done.centre else 0
         counters = state.counted(
-            episodes=episodes, env_steps=steps_of(done.counted) + steps_of(done.again), eval_steps=done.eval_steps + centre,
+            episodes=episodes, env_steps=done.columns.total_steps + steps_of(done.again), eval_steps=done.eval_steps + centre,
             surplus_steps=steps_of(done.surplus), lost_steps=ledger.lost_steps, seconds=self._elapsed(),
             duplicate=ledger.refused["duplicate"] + ledger.refused["conflict"], refused=ledger.refused.total() - ledger.refused["audit"],
             reissued=ledger.reissued, recovered=ledger.recovered, late=self._collector.late_since(),
@@ -328,14 +349,9 @@ class Loop:
         took = float(self._record["seconds_publish"] or 0) + float(self._record["seconds_wait"] or 0)
         return {
             **{name: getattr(counters, name) for name in names},
-            "steps_per_second": (steps_of(done.counted) + done.eval_steps) / took if took > 0 else None,
+            "steps_per_second": (done.columns.total_steps + done.eval_steps) / took if took > 0 else None,
             "workers": len(self._collector.contributors), "eta": eta(self._config, counters.seconds, counters.env_steps, state.generation),
         }  # fmt: skip
-
-    def _save_best(self, before: RunState, judged: RunState) -> None:
-        if self._checkpoints is not None and judged.best is not None and judged.best is not before.best:
-            data = checkpoint.encode_best(self._config, self._learner.spec, self._channel.run, judged.best, None)
-            self._attempt(partial(self._checkpoints.save_best, data))
 
     # --- the end
 
@@ -368,33 +384,3 @@ class Loop:
     def _history(self) -> Mapping[str, str] | None:
         """The last closed generation, once it is closed."""
         return texts(self._record) if "seconds_update" in self._record else None
-
-
-def digest_of(vector: Floats) -> str:
-    """BLAKE2b-128 of the bytes that are published: little-endian float32."""
-    return bytes_digest(vector.astype("<f4").tobytes())
-
-
-def eta(config: RunConfig, seconds: float, env_steps: int, generation: int) -> float | None:
-    """Seconds until the nearest budget ends the run, None without one."""
-    shares = [done / budget for done, budget in ((env_steps, config.max_steps), (generation, config.generations), (seconds, config.max_seconds)) if budget]
-    share = max(shares, default=0.0)
-    return seconds * (1 - share) / share if 0 < share < 1 else None
-
-
-def evaluation_meta(figures: Figures) -> dict[str, float | int]:
-    return {"eval_mean": figures.mean, "eval_std": figures.std, "eval_min": figures.least, "eval_max": figures.greatest, "eval_episodes": figures.count}
-
-
-def texts(values: Mapping[str, object]) -> dict[str, str]:
-    """Plain text for people: floats with as many digits as they need, nothing for None."""
-    return {name: f"{value:.6g}" if isinstance(value, float) else str(value) for name, value in values.items() if value is not None}
-
-
-def refuse_hopeless(state: RunState, config: RunConfig) -> None:
-    """Patience where rewards are never positive ends every episode at step N for ever: say so, and stop."""
-    if config.patience != "none" and state.counters.patience_generations >= 20:
-        raise EnvironmentFailure(
-            f"patience {config.patience} ended every episode of 20 generations: where rewards are never positive it ends "
-            "all of them at the same step, so drop --patience or use --reward-shift"
-        )

@@ -75,7 +75,7 @@ class Window(Ledger):
     def _add(self, of: Older, slot: int, result: SlotResult | None) -> bool:
         of.answered.add(slot)
         if of is self._own:  # a former master may have issued it
-            self.wanted[messages.TRAIN] = max(self.wanted[messages.TRAIN], slot + 1)
+            self.want(messages.TRAIN, max(self.wanted[messages.TRAIN], slot + 1))
         self.fresh.append(Fresh(of.publication, slot, result))
         return True
 
@@ -110,7 +110,7 @@ class Window(Ledger):
     def complete(self) -> bool:
         """A batch is there, and the evaluation that the newest publication closes on. The centre is not waited for."""
         whole = (kind for kind in self.wanted if kind not in (messages.TRAIN, messages.CENTRE))
-        return len(self.fresh) >= self.batch and not any(True for kind in whole for _ in self._missing(kind))
+        return len(self.fresh) >= self.batch and not any(map(self._left, whole))
 
     def answered(self) -> tuple[int, int]:
         """(slots of the batch that are there, slots of a batch)."""

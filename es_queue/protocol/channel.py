@@ -52,7 +52,8 @@ class Owed:
 
     ranges: (kind, start, stop) of unanswered slots; block: slots a re-issued block may have at most;
     suspect: (kind, slot) that are issued singly; grace: nobody is declared dead;
-    give_way: workers asked to leave; dismissed: workers whose claims hold nothing up, for their answers do not count.
+    give_way: workers asked to leave; dismissed: workers whose claims hold nothing up, for their answers do not count;
+    only: ranges of which alone slots are issued again, None: all.
     """
 
     publication: str
@@ -62,6 +63,7 @@ class Owed:
     grace: bool = False
     give_way: Sequence[str] = ()
     dismissed: Sequence[str] = ()
+    only: Sequence[tuple[str, int, int]] | None = None
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,8 @@ class Reconciled:
     """What reconcile saw and did.
 
     owed: slots that nobody held and that are in todo again; todo: blocks waiting; claims: blocks by living worker;
-    dead: (worker, blocks it held); late: answers that came too late, as the workers count them.
+    dead: (worker, blocks it held); late: answers that came too late, as the workers count them; nobody: (kind, start, stop)
+    of slots that nobody held, whether they are in todo again or not.
     """
 
     owed: int
@@ -77,6 +80,7 @@ class Reconciled:
     claims: Mapping[str, tuple[Block, ...]]
     dead: Sequence[tuple[str, tuple[Block, ...]]] = ()
     late: int = 0
+    nobody: Sequence[tuple[str, int, int]] = ()
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from es_queue.errors import DecodeError, FencedError
 from es_queue.protocol.channel import (
@@ -141,13 +141,16 @@ class MemoryMasterChannel(MasterChannel):
             claims, dead = self._claims(owed, unanswered)
             held = {slot for entry in server.todo for slot in slots_of(entry, owed.publication)}
             held |= {slot for entries in claims.values() for entry in entries for slot in slots_of(entry, owed.publication)}
-            blocks = grouped(owed, unanswered - held)
+            left = unanswered - held
+            again = left if owed.only is None else left & {(kind, slot) for kind, start, stop in owed.only for slot in range(start, stop)}
+            blocks = grouped(owed, again)
             server.todo[:0] = [str(block) for block in blocks]
             server.progress["give_way"] = " ".join(owed.give_way)
             server.changed.notify_all()
             late = sum(_number(server.lives[worker][0].get("late", "0")) for worker in claims if worker in server.lives)
             count = sum(block.stop - block.start for block in blocks)
-            return Reconciled(count, len(server.todo), {name: Block.decode_all(held) for name, held in claims.items()}, dead, late)
+            nobody = tuple((one.kind, one.start, one.stop) for one in grouped(replace(owed, block=4096), left))
+            return Reconciled(count, len(server.todo), {name: Block.decode_all(held) for name, held in claims.items()}, dead, late, nobody)
 
     def _claims(
         self, owed: Owed, unanswered: set[tuple[str, int]]

@@ -132,12 +132,15 @@ class RedisMasterChannel(MasterChannel):
         suspects = [part for one in sorted(owed.suspect) for part in one]
         arguments = [token, owed.publication, own.prefix, owed.block, int(owed.grace)]
         arguments += [*_counted(ranges), *_counted(suspects), *_counted(list(owed.give_way)), *_counted(list(owed.dismissed))]
+        arguments += [int(owed.only is None), *_counted([part for one in owed.only or () for part in one])]
         found = self._script("reconcile", [own.epoch, own.progress, own.todo, own.workers, own.attempts], arguments)
         if found is None:
             return None
-        count, todo, claims, dead, late = found
+        count, todo, claims, dead, late, nobody = found
         held = {str(_text(worker)): Block.decode_all(entries) for worker, entries in claims}
-        return Reconciled(count, todo, held, [(str(_text(worker)), Block.decode_all(entries)) for worker, entries in dead], late)
+        ended = [(str(_text(worker)), Block.decode_all(entries)) for worker, entries in dead]
+        left = tuple((str(_text(kind)), start, stop) for kind, start, stop in zip(*[iter(nobody)] * 3, strict=True))
+        return Reconciled(count, todo, held, ended, late, left)
 
     def renew(self, token: str, holder: str, lease: float, progress: Mapping[str, str], refused: Mapping[str, int]) -> Stored:
         own = self.keys

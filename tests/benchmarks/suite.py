@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from es_queue.environments.envpool_worlds import installed
+from tests.benchmarks import figures
 from tests.benchmarks.figures import Row
 from tests.benchmarks.runs import Bench
 
@@ -92,6 +93,19 @@ def drain(bench: Bench) -> list[Row]:
     return [Row("drain", f"blocks drained, decoded and accounted a CPU-second of the master, {found['blocks']:,} of them", spread(found["blocks_per_cpu_second"]), target=20_000.0, beside=beside, repeats=found["repeats"])]
 
 
+def closing(bench: Bench) -> list[Row]:
+    from tests.benchmarks import closing
+
+    found = closing.closing(bench.repeats, bench.quick)
+    return [
+        Row(
+            f"closing-{number}", f"last answer to the next publish, {name}", tuple(1000 * one for one in each["wall"]), " ms", 500.0, "<",
+            beside={name: figures.middle([1000 * one for one in each[of]], "{:,.3g} ms") for name, of in (("of it the master's CPU", "cpu"), ("its CPU on all answers before", "collecting"), ("a tick's walks over all slots, unanswered", "ticks"))},
+        )
+        for number, (name, each) in enumerate(found.items(), 1)
+    ]  # fmt: skip
+
+
 def noise(bench: Bench) -> list[Row]:
     from tests.benchmarks import arithmetic
 
@@ -127,6 +141,7 @@ MEASURES: dict[str, Measure] = {
     "noise": noise,
     "extras": extras,
     "drain": drain,
+    "closing": closing,
     **{f"{one.__name__}-{backend}": partial(one, backend) for one in (start, memory) for backend in ("lean", ENVPOOL)},
     "rates": absolute,
 }

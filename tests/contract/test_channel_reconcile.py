@@ -18,9 +18,19 @@ def test_owed_is_unanswered_less_todo_less_the_claims_of_the_living(place: Place
     place.publish(P0, block(0, 2), block(2, 4))
     place.arrived().claim(0.01)
     found = reconcile(place, ("train", 0, 7))
-    assert found == Reconciled(3, 2, {worker_name(1): (block(0, 2),)}, [], 0)
+    assert found == Reconciled(3, 2, {worker_name(1): (block(0, 2),)}, [], 0, (("train", 4, 7),))
     assert place.todo() == texts(block(4, 7), block(2, 4))
     assert reconcile(place, ("train", 0, 7)).owed == 0, "what is in todo is owed no more"
+
+
+def test_a_look_names_what_nobody_holds_and_issues_no_more_of_it_than_it_is_told(place: Place) -> None:
+    place.publish(P0, block(2, 4))
+    look = reconcile(place, ("eval", 0, 2), ("train", 0, 9), block=2, only=())
+    assert look.nobody == (("eval", 0, 2), ("train", 0, 2), ("train", 4, 9))
+    assert look.owed == 0 and place.todo() == texts(block(2, 4))
+    found = reconcile(place, ("eval", 1, 2), ("train", 0, 9), block=2, only=[("train", 1, 3), ("train", 5, 8), ("eval", 0, 1)])
+    assert found.owed == 4 and place.todo() == texts(block(1, 2), block(5, 7), block(7, 8), block(2, 4))
+    assert found.nobody == (("eval", 1, 2), ("train", 0, 2), ("train", 4, 9))
 
 
 def test_slots_of_other_kinds_are_other_slots(place: Place) -> None:

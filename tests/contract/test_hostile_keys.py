@@ -210,7 +210,7 @@ def spoil(place: RedisPlace, entry: str) -> None:
     place.client.execute_command("XADD", place.keys.results(P0), "NOMKSTREAM", entry, "answer", "x")
 
 
-@pytest.mark.parametrize("entry", [LAST, f"{(int(time.time()) + 2 * 86400) * 1000}-0"])
+@pytest.mark.parametrize("entry", [LAST, f"{(int(time.time()) + 2 * 86400) * 1000}-0"], ids=["last", "in-two-days"])
 @pytest.mark.parametrize("discarded", [False, True])
 def test_a_stream_with_an_id_of_the_far_future_is_not_whole_and_publishing_makes_it_anew(redis_place: RedisPlace, entry: str, discarded: bool) -> None:
     master = redis_place.publish(P0, block(0, 4))

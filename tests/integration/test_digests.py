@@ -14,7 +14,8 @@ import pytest
 import redis
 
 import es_queue.plan
-import master.collect
+import master.ahead
+import master.expectations
 import workers.evaluate
 from es_queue.config import RunConfig
 from es_queue.normalization import Moments, RunningMoments
@@ -158,14 +159,16 @@ def merged_by_block(self: Learner, state: RunState, done: Closed) -> RunningMome
 
 
 def test_seeds_drawn_from_the_runs_id_would_show(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = resolve({**WALKER, "generations": 2})
+    config, unkept = resolve({**WALKER, "generations": 2}), master.expectations.planned.__wrapped__
 
     def ring_of(run: str) -> str:
         def plan(config: RunConfig, *rest: Any) -> es_queue.plan.Plan:
             return es_queue.plan.plan_for(replace(config, seed=config.seed + zlib.crc32(run.encode())), *rest)
 
-        for module in (master.collect, workers.evaluate):
+        for module in (master.expectations, workers.evaluate):
             monkeypatch.setattr(module, "plan_for", plan)
+        for keeper in (master.expectations, master.ahead):  # a kept plan is known by the config alone
+            monkeypatch.setattr(keeper, "planned", unkept)
         return run_ring(config)[0].digest
 
     assert ring_of("first") == ring_of("first")

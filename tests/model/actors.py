@@ -181,7 +181,9 @@ def by_the_rules(world: World, channel: MasterChannel, token: str, ledger: Ledge
         channel.stage(ledger.publication, parameters)
         yield
         blocks = blocks_of(ledger.publication, ledger.unanswered(), dict.fromkeys(KINDS, 2))
-        yield from world.sent(lambda: channel.publish(token, replace(what, blocks=blocks)))
+        yield from world.sent(lambda: channel.publish(token, replace(what, blocks=blocks[:2])))
+        yield
+        yield from world.sent(lambda: channel.extend(token, ledger.publication, blocks[2:]))
         yield
 
     if not adopted:

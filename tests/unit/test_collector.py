@@ -14,6 +14,7 @@ from es_queue.protocol.channel import Publish
 from es_queue.protocol.memory_channel import MemoryMasterChannel, MemoryServer, MemoryWorkerChannel
 from es_queue.protocol.messages import Answer, Block, SlotResult
 from master import collector as module
+from master import company
 from master.collect import Expectations, Ledger
 from master.collector import Collector, Interrupted
 from tests.ring import QUICK, quick_config
@@ -134,6 +135,32 @@ def test_reconcile_waits_until_all_answers_are_read(monkeypatch: pytest.MonkeyPa
     bench.work(bench.worker())
     bench.tick()
     assert bench.ledger.complete() and bench.ledger.reissued == 0 and bench.todo() == []
+
+
+def test_an_answer_that_comes_just_before_reconcile_is_neither_issued_again_nor_read_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench().open()
+    bench.tick()
+    worker, reconcile = bench.worker(), bench.channel.reconcile
+    held = worker.claim(0.0)
+    assert held is not None
+    waiting = bench.todo()
+
+    def late(token: str, owed: Any) -> Any:
+        if not bench.ledger.has(held.kind, held.start, held.stop) and bench.server.claims.get(worker.worker):
+            bench.answer(worker, held)
+        return reconcile(token, owed)
+
+    monkeypatch.setattr(bench.channel, "reconcile", late)
+    monkeypatch.setattr(bench.collector, "_rewind", lambda: pytest.fail("everything is read again"))
+    bench.tick()
+    assert bench.todo() == waiting and bench.ledger.has(held.kind, held.start, held.stop) and bench.ledger.reissued == 0
+
+
+def test_what_was_lost_is_issued_again_at_once() -> None:
+    bench = Bench().open()
+    bench.server.todo.clear()
+    bench.tick()
+    assert bench.todo() == ALL and bench.ledger.reissued == 7
 
 
 def test_a_flood_that_does_not_end_puts_reconcile_off_for_a_while_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,12 +378,12 @@ def test_a_run_without_a_worker_says_so_once_until_one_has_come_and_gone(monkeyp
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
     for _ in range(4):
         bench.tick()
-        now[0] += module.LONELY_SECONDS / 2 + 0.1
+        now[0] += company.LONELY_SECONDS / 2 + 0.1
     assert len(bench.notes) == 1 and "no worker is here" in bench.notes[0]
     bench.there({"a-1-abcdef": ({"host": "a"}, now[0] + 1)})
     bench.tick()
     for _ in range(4):
-        now[0] += module.LONELY_SECONDS / 2 + 0.1
+        now[0] += company.LONELY_SECONDS / 2 + 0.1
         bench.tick()
     assert len(bench.notes) == 2
 
@@ -379,7 +406,7 @@ def test_a_run_whose_environment_everybody_refuses_ends(monkeypatch: pytest.Monk
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
     bench.there({"a-1-abcdef": ({"host": "a", "refuses": reason}, 1e9)})
     bench.tick()
-    now[0] += module.REFUSING_SECONDS + 1
+    now[0] += company.REFUSING_SECONDS + 1
     if ends:
         with pytest.raises(EnvironmentFailure, match=r"^no worker can join; the one on a says: it does not repeat itself$"):
             bench.tick()
@@ -434,7 +461,7 @@ def test_workers_look_less_often_the_more_there_are() -> None:
     assert bench.collector.poll() == QUICK.leave_poll
     bench.there({f"w{number}-1-abcdef": ({}, 1e12) for number in range(1000)})
     bench.tick()
-    assert bench.collector.poll() == pytest.approx(0.2)
+    assert bench.collector.poll() == pytest.approx(0.4)
 
 
 def test_a_person_ends_the_wait_between_two_looks() -> None:

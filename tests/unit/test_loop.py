@@ -23,7 +23,7 @@ from master.learn import Learner
 from master.lease import take
 from master.loop import Interrupted, Loop, Outcome
 from master.setup import Setup, prepare
-from master.state import CLOSING, FINAL, RunState
+from master.state import CLOSING, FINAL, Best, RunState
 from tests.ring import QUICK, Sink, make_loop, quick_config, workers
 from tests.tiny import MOODY, QUAD, eventually
 
@@ -62,6 +62,9 @@ class Saved:
         self.all.append((generation, data))
         return Path("nowhere")
 
+    def holds(self, best: Best) -> bool:
+        return False
+
     def save_best(self, data: bytes) -> Path:
         self.best.append(data)
         return Path("nowhere")
@@ -74,7 +77,7 @@ class Run:
     config: RunConfig
     server: MemoryServer = field(default_factory=MemoryServer)
     sink: Sink = field(default_factory=Sink)
-    saved: Saved = field(default_factory=Saved)
+    saved: Any = field(default_factory=Saved)
 
     def __post_init__(self) -> None:
         self.setup: Setup = prepare(self.config, table=TABLE)

@@ -1,10 +1,12 @@
 -- Put to the head of todo every unanswered slot that is neither in todo nor in a claim of the living.
 -- KEYS: epoch progress todo workers attempts
--- ARGV: token publication prefix block grace {kind start stop ...} {kind slot ...} {workers to give way} {workers dismissed}
+-- ARGV: token publication prefix block grace {kind start stop ...} {kind slot ...} {workers to give way} {workers dismissed} all {kind start stop ...}
+-- all: '1' to issue again whatever nobody holds, '0' for no more of it than the ranges that follow
 local publication, prefix = argument(), argument()
 local size, grace = tonumber(argument()), argument() == '1'
 local ranges, suspects, give_way, dismissed = list(), list(), list(), {}
 for _, worker in ipairs(list()) do dismissed[worker] = true end
+local all, only = argument() == '1', list()
 if redis.call('HGET', KEYS[2], 'publication') ~= publication then return false end
 
 local unanswered, owed, single, total = {}, {}, {}, 0
@@ -105,22 +107,36 @@ for _, worker in ipairs(members(KEYS[4])) do
   end
 end
 
-local blocks, count = {}, 0
-for i = 1, #ranges, 3 do
-  local kind, slot, last = ranges[i], tonumber(ranges[i + 1]), tonumber(ranges[i + 2])
-  while slot < last do
-    if owed[kind][slot] then
+local again = {}
+for i = 1, #only, 3 do
+  again[only[i]] = again[only[i]] or {}
+  for slot = tonumber(only[i + 1]), tonumber(only[i + 2]) - 1 do again[only[i]][slot] = true end
+end
+
+-- Contiguous slots of the ranges for which test(kind, slot) holds, at most ``most`` a run; a suspect stands alone.
+local function runs(most, test, each)
+  for i = 1, #ranges, 3 do
+    local kind, slot, last = ranges[i], tonumber(ranges[i + 1]), tonumber(ranges[i + 2])
+    while slot < last do
       local stop = slot + 1
-      while stop < last and stop - slot < size and owed[kind][stop]
-        and not single[kind .. ' ' .. slot] and not single[kind .. ' ' .. stop] do stop = stop + 1 end
-      blocks[#blocks + 1] = publication .. ' ' .. kind .. ' ' .. slot .. ' ' .. stop
-      count = count + stop - slot
+      if test(kind, slot) then
+        while stop < last and stop - slot < most and test(kind, stop)
+          and not single[kind .. ' ' .. slot] and not single[kind .. ' ' .. stop] do stop = stop + 1 end
+        each(kind, slot, stop)
+      end
       slot = stop
-    else
-      slot = slot + 1
     end
   end
 end
+
+local nobody, blocks, count = {}, {}, 0
+runs(4096, function(kind, slot) return owed[kind][slot] end, function(kind, start, stop)
+  for _, part in ipairs({ kind, start, stop }) do nobody[#nobody + 1] = part end
+end)
+runs(size, function(kind, slot) return owed[kind][slot] and (all or (again[kind] and again[kind][slot])) end, function(kind, start, stop)
+  blocks[#blocks + 1] = publication .. ' ' .. kind .. ' ' .. start .. ' ' .. stop
+  count = count + stop - start
+end)
 local head = {}
 for i = #blocks, 1, -1 do head[#head + 1] = blocks[i] end
 in_pieces('LPUSH', KEYS[3], head)
@@ -130,4 +146,4 @@ if #give_way > 0 then
 else
   redis.call('HDEL', KEYS[2], 'give_way')
 end
-return { count, redis.call('LLEN', KEYS[3]), claims, dead, late }
+return { count, redis.call('LLEN', KEYS[3]), claims, dead, late, nobody }

@@ -18,7 +18,8 @@ import numpy as np
 from es_queue.protocol.clocks import Clocks
 from es_queue.protocol.messages import TRAIN, Block
 from master.blocks import Cutter
-from master.collector import HURRY_SECONDS, OVERDUE_TIMES, PUT_OFF_AT_MOST, READ_AT_FIRST, READ_AT_ONCE
+from master.collector import PUT_OFF_AT_MOST, READ_AT_FIRST, READ_AT_ONCE
+from master.overdue import HURRY_SECONDS, OVERDUE_TIMES
 from tests.benchmarks.cluster.durations import Durations
 from tests.benchmarks.cluster.services import Services
 from workers.serve import MOST_WAIT

@@ -1,0 +1,130 @@
+"""What each slot of a publication must be answered with, and whether an answer is that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from es_queue.config import RunConfig
+from es_queue.plan import CONFIRMATION, ELITE, EVALUATION, FINAL, SlotPlan, evaluation_seeds, plan_for
+from es_queue.protocol import messages
+from es_queue.protocol.messages import EpisodeMoments, SlotResult
+
+MOST_STEPS = 2**40
+LARGEST = float(np.finfo(np.float32).max)
+STREAMS = {messages.EVAL: EVALUATION, messages.CONFIRM: CONFIRMATION, messages.FINAL: FINAL}
+
+
+@dataclass(frozen=True)
+class Listed:
+    """What answers for the training slots of a plan must say, as plain numbers. plan: all of it."""
+
+    plan: SlotPlan
+    noise_indices: list[int]
+    seeds: list[int]
+    sampled: list[bool]
+
+
+@lru_cache(maxsize=2)
+def planned(config: RunConfig, generation: int, size: int, individuals: int, count: int) -> Listed:
+    """The plan of a generation's first ``count`` slots. Made ahead of its use while answers are awaited, so it is kept."""
+    plan = plan_for(config, generation, size, individuals).slots(0, count)
+    return Listed(plan, plan.noise_indices.tolist(), plan.seeds[:, 0, 0].tolist(), plan.sampled.tolist())
+
+
+class Expected(NamedTuple):
+    """What an answer for one slot must say, or it is refused."""
+
+    noise_index: int
+    seed: int
+    individuals: int
+    moments: int
+    episodes: int = 1
+
+
+class Expectations:
+    """What each slot of a publication must be answered with; a pure function of the config and the generation.
+
+    bytes, slots: how many the largest honest answer has
+    """
+
+    def __init__(
+        self, config: RunConfig, generation: int, size: int, individuals: int, observation_size: int, most: dict[str, int], limits: tuple[int, int] = (MOST_STEPS, MOST_STEPS),
+    ) -> None:  # fmt: skip
+        """``most``: how many slots each kind may ever have in this publication; ``limits``: steps of an episode in training and in evaluation."""
+        self.most, self._limits = most, limits
+        self.generation, self.environment = generation, config.task
+        self._individuals, self._moment_bytes = individuals, 8 * observation_size
+        self._per_sampled, self._episodes = individuals * config.episodes, config.episodes
+        self._plan = planned(config, generation, size, individuals, max(1, most.get(messages.TRAIN, 0)))
+        self._seeds = {
+            kind: evaluation_seeds(config, stream, generation, most[kind]) for kind, stream in STREAMS.items() if most.get(kind)
+        }
+        self._elite_episodes = config.elite_episodes
+        self._elite_seed = int(evaluation_seeds(config, ELITE, generation, config.elite_episodes)[0])
+        sampled = sum(self._plan.sampled) * self._per_sampled
+        self.slots = min(messages.MAX_BLOCK, max(most.values(), default=1))
+        self.bytes = messages.answer_bytes(self.slots, individuals, sampled, observation_size)
+
+    def of(self, kind: str, slot: int) -> Expected | None:
+        """None for a slot that this publication can never have."""
+        if slot >= self.most.get(kind, 0):
+            return None
+        if kind == messages.TRAIN:
+            sampled = self._per_sampled if self._plan.sampled[slot] else 0
+            return Expected(self._plan.noise_indices[slot], self._plan.seeds[slot], self._individuals, sampled, self._episodes)
+        if kind == messages.CENTRE:
+            return Expected(-1, self._plan.seeds[0], 1, 0, self._episodes)
+        if kind == messages.ELITE:  # the last of them is the centre
+            index = -1 if slot == self.most[messages.TRAIN] else self._plan.noise_indices[slot]
+            return Expected(index, self._elite_seed, 1, 0, self._elite_episodes)
+        return Expected(-1, int(self._seeds[kind][slot]), 1, 0)
+
+    def named(self, kind: str, slot: int) -> str:
+        """A slot in words: what a person needs to play its first episode again."""
+        expected = self.of(kind, slot)
+        seed = "" if expected is None else f", environment seed {expected.seed}"
+        return f"{kind} slot {slot} (generation {self.generation} of {self.environment}{seed})"
+
+    def accepts(self, kind: str, result: SlotResult) -> str:
+        """Empty, or why the result is refused."""
+        expected = self.of(kind, result.slot)
+        if expected is None:
+            return "unknown-slot"
+        if (result.noise_index, result.seed) != (expected.noise_index, expected.seed):
+            return "wrong-index"
+        if len(result.fitness) != expected.individuals or len(result.moments) != expected.moments:
+            return "wrong-shape"
+        if any(len(one.mean) != self._moment_bytes for one in result.moments):
+            return "wrong-shape"
+        limit = self._limits[kind not in messages.TRAINED]
+        if not _plausible(result, expected.episodes, limit):
+            return "wrong-length"
+        return "" if _observable(result.moments) else "wrong-moments"
+
+
+def _observable(moments: tuple[EpisodeMoments, ...]) -> bool:
+    """Whether float32 observations can have these moments: the statistics are float32 again when they are published."""
+    counted = [one for one in moments if one.count]
+    if not counted:
+        return True
+    means, m2s = (np.abs(np.frombuffer(b"".join(parts), "<f8")) for parts in ([one.mean for one in counted], [one.m2 for one in counted]))
+    if means.max(initial=0.0) > LARGEST:
+        return False
+    # What the fewest observations can have, all can.
+    if m2s.max(initial=0.0) <= min(one.count for one in counted) * LARGEST**2:
+        return True
+    return all(np.abs(np.frombuffer(one.m2, "<f8")).max(initial=0.0) <= one.count * LARGEST**2 for one in counted)
+
+
+def _plausible(result: SlotResult, episodes: int, limit: int) -> bool:
+    """Whether each individual can have played so many episodes: a step or more in each, at most ``limit``, and observations one more than steps."""
+    steps = result.steps
+    if not episodes <= min(steps) or max(steps) > episodes * limit or max(*result.at_limit, *result.cut) > episodes:
+        return False
+    each = len(result.moments) // len(steps)
+    observed = [sum(one.count for one in result.moments[at * each : (at + 1) * each]) for at in range(len(steps))] if each else ()
+    return all(count <= own + episodes for count, own in zip(observed, steps, strict=False))

@@ -1,0 +1,97 @@
+"""Which slots of one kind a publication closes on, and which of them are unanswered: kept up to date, never counted anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+Ranges = list[tuple[str, int, int]]
+
+
+class Owed:
+    """The slots 0 … wanted-1 of a kind, or chosen ones. settled: whether a slot has a result or counts as failed;
+    untouched: whether none has.
+
+    left: how many are unanswered
+    """
+
+    def __init__(self, settled: Callable[[int], bool], untouched: Callable[[], bool]) -> None:
+        self._settled, self._untouched = settled, untouched
+        self._chosen: tuple[int, ...] | None = None
+        self._marks = bytearray()  # 1 where a slot is wanted and unanswered
+        self.left = 0
+
+    def want(self, count: int) -> None:
+        """The first ``count`` slots, in place of what was wanted before."""
+        if self._chosen is not None:
+            self._chosen, self._marks, self.left = None, bytearray(), 0
+        if count < len(self._marks):
+            del self._marks[count:]
+            self.left = self._marks.count(1)
+        more = range(len(self._marks), count)
+        fresh = bytearray(b"\1") * len(more) if self._untouched() else bytearray(not self._settled(slot) for slot in more)
+        self._marks += fresh
+        self.left += fresh.count(1)
+
+    def choose(self, slots: Iterable[int]) -> bool:
+        """These slots, ascending, in place of what was wanted before; False where they were chosen already."""
+        chosen = tuple(slots)
+        if chosen == (self._chosen or ()):
+            return False
+        self._chosen = chosen
+        self._marks = bytearray(chosen[-1] + 1 if chosen else 0)
+        self.left = 0
+        for slot in chosen:
+            self.look(slot)
+        return True
+
+    @property
+    def slots(self) -> Sequence[int]:
+        """All that are wanted, ascending."""
+        return range(len(self._marks)) if self._chosen is None else self._chosen
+
+    def answered(self, slot: int) -> None:
+        """It has a result, or counts as failed."""
+        if slot < len(self._marks) and self._marks[slot]:
+            self._marks[slot] = 0
+            self.left -= 1
+
+    def look(self, slot: int) -> None:
+        """Something about it has changed."""
+        self.answered(slot)
+        if not self._settled(slot) and (slot < len(self._marks) if self._chosen is None else slot in self._chosen):
+            self._marks[slot] = 1
+            self.left += 1
+
+    def first(self) -> int:
+        """The first unanswered slot; their number where all are answered."""
+        found = self._marks.find(1)
+        return len(self._marks) if found < 0 else found
+
+    def ranges(self, kind: str) -> Ranges:
+        """The unanswered slots as (kind, start, stop)."""
+        found: Ranges = []
+        start = self._marks.find(1) if self.left else -1
+        while start >= 0:
+            stop = self._marks.find(0, start)
+            stop = len(self._marks) if stop < 0 else stop
+            found.append((kind, start, stop))
+            start = self._marks.find(1, stop)
+        return found
+
+    def __contains__(self, slot: int) -> bool:
+        """Whether it is unanswered."""
+        return slot < len(self._marks) and self._marks[slot] == 1
+
+    def unanswered(self) -> Iterator[int]:
+        return (slot for _, start, stop in self.ranges("") for slot in range(start, stop))
+
+
+def ranges(slots: Iterable[int], kind: str) -> Ranges:
+    """Ascending slots as (kind, start, stop)."""
+    found: Ranges = []
+    for slot in slots:
+        if found and found[-1][2] == slot:
+            found[-1] = (kind, found[-1][1], slot + 1)
+        else:
+            found.append((kind, slot, slot + 1))
+    return found
