@@ -273,8 +273,10 @@ def phases(calls: list[list[Any]], measured: list[int]) -> dict[str, dict[str, f
 
 
 def _between(watched: list[dict[str, float]], start: float, stop: float) -> dict[str, float]:
-    """What Redis counted between the first and the last look of the window, a second, and its most memory."""
-    inside = [one for one in watched if start <= one["at"] <= stop]
+    """What Redis counted, a second, and its most memory. From the last look before the window to the last one in it: parameters
+    are fetched right after the window begins, and once more right after it ends."""
+    first = max((one["at"] for one in watched if one["at"] <= start), default=start)
+    inside = [one for one in watched if first <= one["at"] <= stop]
     if len(inside) < 2:
         return {}
     seconds = inside[-1]["at"] - inside[0]["at"]
