@@ -10,14 +10,24 @@ import numpy as np
 import pytest
 import redis
 
+from es_queue.config import ASYNC
 from es_queue.plan import most_slots
 from es_queue.protocol import messages
-from es_queue.protocol.messages import Block
+from es_queue.protocol.messages import Block, Task
 from es_queue.protocol.redis_channel import RedisWorkerChannel
 from master.collect import Expectations, Ledger
 from master.options import parse, resolve
 from tests.benchmarks.cluster import advice, rows
-from tests.benchmarks.cluster.durations import CONSTANT, HEAVY, KINDS, RECORDED, Durations, recorded_pairs
+from tests.benchmarks.cluster.durations import (
+    CONSTANT,
+    HEAVY,
+    KINDS,
+    RECORDED,
+    SLOW_STEP,
+    Durations,
+    recorded_pairs,
+    slow_pairs,
+)
 from tests.benchmarks.cluster.events import bound, simulated
 from tests.benchmarks.cluster.links import Loop
 from tests.benchmarks.cluster.live import WALKER, configuration, flags, population_for
@@ -28,7 +38,8 @@ from tests.ring import QUICK
 
 PUBLICATION, NAME, RQ = "0.1-00000000", "host0-1-abcdef", "rq-name"
 ABOUT = {"host": "host0", "pid": "1", "block": ""}
-NOTHING = Services(*[0.0] * 8, (0, 0), (0, 0, 0), 0.0, (0, 0, 0), (0, 0, 0), (0, 0, 0), (0, 0, 0), 0.0, 0.0)
+NOTHING = Services(*[0.0] * 8, (0, 0), (0, 0, 0), 0.0, (0, 0, 0), (0, 0, 0), (0, 0, 0), (0, 0, 0), 0.0, 0.0, (0, 0), (0, 0, 0))
+NOTHING_EACH = replace(NOTHING, read=(1e-9, 0, 0))
 
 
 class Told(redis.connection.AbstractConnection):
@@ -68,14 +79,14 @@ def sent_by(call: Any, answers: list[Any]) -> bytes:
 
 
 def commands() -> Commands:
-    return Commands("run", NAME, RQ, ABOUT, 5.0, 0.25)
+    return Commands("run", NAME, RQ, ABOUT, 5.0)
 
 
 BLOCK = Block(PUBLICATION, messages.TRAIN, 0, 3)
 QUEUED = [b"OK", b"QUEUED", b"QUEUED"]
 SAME = {
     "claimed": (commands().claimed, lambda channel: channel.claimed(), [[]]),
-    "claim": (commands().claim, lambda channel: channel.claim(0.25), [str(BLOCK).encode()]),
+    "claim": (commands().claim(0.25), lambda channel: channel.claim(0.25), [str(BLOCK).encode()]),
     "task": (commands().task, lambda channel: channel.task(), [b"task"]),
     "orders": (commands().orders(PUBLICATION), lambda channel: channel.orders(PUBLICATION), [[None] * 3, 0, 0, 1, 1]),
     "parameters": (commands().parameters(PUBLICATION, 0, 9), lambda channel: channel.parameters(PUBLICATION, 9), [b"x" * 9]),
@@ -138,6 +149,13 @@ def test_durations_are_a_function_of_seed_generation_and_slot(kind: str) -> None
     assert abs(one.mean() / 2 - Durations(kind).mean()) < 0.1 * Durations(kind).mean()
 
 
+def test_a_slower_physics_has_the_recorded_episodes_cut_at_twice_their_mean_length() -> None:
+    slow, recorded = slow_pairs() / SLOW_STEP, recorded_pairs()
+    steps = recorded / recorded.min() * slow.min()
+    assert slow.max() == pytest.approx(2 * steps.mean())
+    assert slow[steps < slow.max()] == pytest.approx(steps[steps < slow.max()])
+
+
 def test_the_recorded_durations_are_pairs_of_whole_episodes() -> None:
     pairs = recorded_pairs()
     assert pairs.shape[1] == 2
@@ -160,7 +178,7 @@ def test_a_cluster_without_service_times_loses_the_end_of_a_generation_alone() -
 
 def test_no_simulated_cluster_is_more_efficient_than_its_bound() -> None:
     found = simulated(50, Durations(HEAVY), 1000, NOTHING)
-    assert found["efficiency"] <= found["bound"] == bound(50, Durations(HEAVY), 1000, 4)
+    assert found["efficiency"] <= found["bound"] == bound(50, Durations(HEAVY), 1000, 3)
 
 
 def test_a_slow_master_makes_a_simulated_cluster_wait() -> None:
@@ -183,8 +201,55 @@ def test_advice_names_what_limits_the_workers() -> None:
     assert workers < advice.carried(advice.Case(1_000, 1_000_000, 1.0), services)[0]
 
 
+def test_more_workers_than_a_population_has_pairs_are_no_advice() -> None:
+    for seconds in advice.EPISODES:
+        workers, why = advice.carried(advice.Case(1_000, 1_000, seconds), NOTHING_EACH, ASYNC)
+        assert (workers, why) == (500, advice.FEW)
+
+
 def test_the_advice_has_a_cell_for_each_kind_of_run() -> None:
     page = advice.page(rows.shipped())
     table = [line for line in page.splitlines() if line.startswith("| ")]
-    assert len(table) == 1 + len(advice.PARAMETERS) * len(advice.POPULATIONS)
+    assert len(table) == 2 * (1 + len(advice.PARAMETERS) * len(advice.POPULATIONS))
     assert all(line.count("|") == 3 + len(advice.EPISODES) for line in table)
+
+
+class Heard(Worker):
+    """A simulated worker whose requests are kept, to be answered by the test."""
+
+    def __init__(self, host: Host, shared: Shared, asked: list[tuple[str, Any]]) -> None:
+        super().__init__(shared, NAME, host, None, None, commands())  # type: ignore[arg-type]
+        self.heard, self.played = asked, list[str]()
+
+    def _ask(self, name: str, request: tuple[bytes, int], then: Any, link: Any = None) -> None:
+        self.heard.append((name, then))
+
+    def _checked(self, size: int, play: Any) -> None:
+        play()
+
+    def _play(self, block: str) -> None:
+        self.played.append(block)
+
+
+def test_large_parameters_and_their_header_are_asked_for_once_a_host() -> None:
+    asked: list[tuple[str, Any]] = []
+    host, shared = Host(), Shared(Loop(), QUICK, {}, Cost(), b"")
+    four = [Heard(host, shared, asked) for _ in range(4)]
+    for number, headers in ((1, 4), (2, 1)):  # in the first publication nobody knows yet that they are large
+        task = Task(f"{number}.1-00000000", 0.1, 10, 2**17, "0" * 32, b"", b"", "0" * 32, 0.3)
+        names = []
+        block, late = f"{task.publication} train 0 1", four[1:]
+        four[0]._work(block)
+        while asked:
+            name, then = asked.pop(0)
+            names.append(name)
+            if name == "parameters":  # the others come while the first one fetches, and get ahead of it
+                for worker in late:
+                    worker._work(block)
+                late = []
+                while asked and asked[0][0] == "task":
+                    names.append("task")
+                    asked.pop(0)[1]([task.encode()])
+            then([task.encode()] if name == "task" else [b""])
+        assert names.count("task") == headers and names.count("parameters") == 1
+        assert [len(worker.played) for worker in four] == [number] * 4

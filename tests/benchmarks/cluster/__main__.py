@@ -11,48 +11,46 @@ from es_queue.numerics import fix_numeric_environment
 
 fix_numeric_environment()
 
-from tests.benchmarks.cluster import advice, rows  # noqa: E402 - numpy loads with them
-from tests.benchmarks.cluster.durations import CONSTANT, HEAVY, KINDS, RECORDED  # noqa: E402
-from tests.benchmarks.cluster.live import HUMANOID, real  # noqa: E402
+from tests.benchmarks.cluster import advice, page, rows  # noqa: E402 - numpy loads with them
+from tests.benchmarks.cluster.durations import KINDS, RECORDED  # noqa: E402
+from tests.benchmarks.cluster.live import ROOT, real  # noqa: E402
 from tests.benchmarks.cluster.record import record  # noqa: E402
 
-PARTS = ("real", "simulated", "overhead", "traffic", "connections")
+PARTS = ("real", "simulated")
+PAGE = ROOT / "docs" / "scale.md"
+BRIEF = ("workers", "durations", "schedule", "population", "efficiency", "seconds", "played_twice", "refused", "lag", "late", "cpu", "timers_late", "blocks_per_second", "stood", "before_others")
 
 
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.cluster", description="A simulated cluster; figures, never asserted.")
-    parser.add_argument("--only", choices=PARTS, help="one part of the table")
-    parser.add_argument("--quick", action="store_true", help="small sizes, a minute; no figures to quote")
-    parser.add_argument("--workers", type=int, default=0, help="one run of so many workers, with --only real or simulated")
+    parser.add_argument("--all", action="store_true", help="every row, in half an hour")
+    parser.add_argument("--quick", action="store_true", help="with --all: small sizes, two minutes; no figures to quote")
+    parser.add_argument("--row", metavar="NAME", help="one real run of --all by its name, to --json for --raw; --row list tells the names")
+    parser.add_argument("--only", choices=PARTS, help="one run of --workers")
+    parser.add_argument("--workers", type=int, default=18)
     parser.add_argument("--durations", choices=KINDS, default=RECORDED)
+    parser.add_argument("--schedule", choices=rows.SCHEDULES, default=rows.SCHEDULES[0])
     parser.add_argument("--population", type=int, default=0, help="0 for a generation of about ten seconds")
     parser.add_argument("--generations", type=int, default=5)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there")
-    parser.add_argument("--raw", type=Path, nargs="+", metavar="FILE", help="rows of earlier real runs: fit and simulate from these")
-    parser.add_argument("--save-fit", action="store_true", help="keep the service times as those of docs/scale.md")
-    parser.add_argument("--advice", action="store_true", help="print the advice of docs/scale.md, from the kept service times")
+    parser.add_argument("--raw", type=Path, nargs="+", metavar="FILE", help="measure nothing: fit and simulate from these real runs")
+    parser.add_argument("--report", type=Path, metavar="FILE", help="measure nothing: write docs/scale.md and the service times from what --json kept")
+    parser.add_argument("--advice", action="store_true", help="print how many workers are carried, from the kept service times")
     parser.add_argument("--record", type=Path, metavar="FILE", help="record BipedalWalker's episodes there, in ten minutes")
     return parser.parse_args()
 
 
 def found(given: argparse.Namespace) -> dict[str, Any]:
     """What was asked for."""
-    chosen = {"durations": given.durations, "population": given.population, "generations": given.generations}
+    chosen = {"durations": given.durations, "population": given.population, "generations": given.generations, "schedule": given.schedule}
     if given.raw:
-        every = [json.loads(path.read_text()) for path in given.raw]
-        shape = [row for row in every if row.get("size", 0) > 100_000]
-        return rows.from_rows([row for row in every if row.get("size", 0) <= 100_000], shape[0])
+        return rows.from_rows([json.loads(path.read_text()) for path in given.raw])
+    if given.row:
+        return rows.one_row(given.row, given.quick)
     if given.only == "real":
-        return real(given.workers or 18, **chosen)
+        return real(given.workers, **chosen)
     if given.only == "simulated":
-        sizes = [given.workers] if given.workers else rows.SIMULATED
-        return {"simulated": [rows.simulated(workers, **chosen) for workers in sizes]}
-    if given.only == "overhead":
-        return {"overhead": rows.overhead(real(180, CONSTANT, population=rows.EPISODES, shape=HUMANOID))}
-    if given.only == "traffic":
-        return {"traffic": rows.traffic(real(rows.FLEET, HEAVY, population=rows.EPISODES, generations=4, shape=HUMANOID, per_host=rows.FLEET // rows.HOSTS))}
-    if given.only == "connections":
-        return {"connections": rows.connections(given.workers or rows.CONNECTIONS)}
+        return {"simulated": [rows.simulated(given.workers, **chosen)]}
     return rows.all_rows(given.quick)
 
 
@@ -83,7 +81,7 @@ def text(result: dict[str, Any]) -> str:
     for title, name, line in kinds:
         for row in result.get(name, []):
             said = "came to a standstill" if row.get("standstill") else line(row)
-            lines.append(f"{title:10}{row['workers']:5} {row['durations']:9} {said}")
+            lines.append(f"{title:10}{row['workers']:5} {row['durations']:9}{row['schedule']:6} {said}")
     lines += [f"real      {row['workers']:5} {row['durations']:9} did not end: {json.dumps(row['stood'])}" for row in result.get("not_completed", [])]
     lines += [f"{name}: {json.dumps(result[name])}" for name in ("overhead", "traffic", "connections", "services") if name in result]
     return "\n".join(lines) or json.dumps(result, indent=1)
@@ -93,16 +91,21 @@ def main() -> None:
     given = parsed()
     if given.record:
         print(record(given.record, 500))
-        return
-    if given.advice:
+    elif given.advice:
         print(advice.page(rows.shipped()))
-        return
-    result = found(given)
-    if given.save_fit:
+    elif given.row == "list":
+        print("\n".join(name for name, _ in rows.planned(given.quick)))
+    elif given.report:
+        result = json.loads(given.report.read_text())
         rows.FITTED.write_text(json.dumps(result["services"], indent=1) + "\n")
-    if given.json:
-        given.json.write_text(json.dumps(result, indent=1))
-    print(text(result))
+        PAGE.write_text(page.document(result, PAGE.read_text() if PAGE.exists() else ""))
+    elif given.all or given.row or given.only or given.raw:
+        result = found(given)
+        if given.json:
+            given.json.write_text(json.dumps(result, indent=None if given.row else 1))
+        print(text(result) if not given.row else json.dumps({name: result.get(name) for name in BRIEF}))
+    else:
+        print("nothing was asked for: --all measures everything, --help tells the rest")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How long the simulated episodes are: drawn from a recorded run of BipedalWalker, or from a heavy-tailed distribution.
+"""How long the simulated episodes are: drawn from a recorded run of BipedalWalker, from that with a slower physics, or heavy-tailed.
 
 A duration is a function of (seed, generation, slot), so every process and the discrete-event simulation agree on it.
 """
@@ -11,8 +11,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-RECORDED, HEAVY, CONSTANT = "recorded", "heavy", "constant"
-KINDS = (RECORDED, HEAVY, CONSTANT)
+RECORDED, SLOW, HEAVY, CONSTANT = "recorded", "slow", "heavy", "constant"
+KINDS = (RECORDED, SLOW, HEAVY, CONSTANT)
+#: The recorded numbers of steps at so many seconds a step, cut at so many times their mean, as --step-limit mean:2 does.
+SLOW_STEP, CUT_AT = 0.005, 2
 #: Lognormal, mean 0.5 s, sigma 1: one episode in a hundred lasts over 3.1 s, one in ten thousand over 12.5 s.
 HEAVY_MEAN, HEAVY_SIGMA = 0.5, 1.0
 CONSTANT_SECONDS = 0.1
@@ -28,6 +30,16 @@ def recorded_pairs(path: Path = FILE) -> Seconds:
     return pairs
 
 
+def slow_pairs(path: Path = FILE) -> Seconds:
+    """The same episodes where a step takes longer: those of an environment whose physics costs more."""
+    with np.load(path, allow_pickle=False) as found:
+        steps = found["steps"].astype(np.float64)
+    return np.asarray(np.minimum(steps, CUT_AT * steps.mean()) * SLOW_STEP)
+
+
+PAIRS = {RECORDED: recorded_pairs, SLOW: slow_pairs}
+
+
 @dataclass(frozen=True)
 class Durations:
     """One set of durations. kind: one of KINDS; seed: of the draws."""
@@ -38,8 +50,8 @@ class Durations:
     def slots(self, generation: int, count: int) -> Seconds:
         """float64 [count]: seconds of each training slot, whose pair of episodes is played one after the other."""
         draw = np.random.Generator(np.random.Philox(key=np.array([self.seed, generation], np.uint64)))
-        if self.kind == RECORDED:
-            pairs = recorded_pairs()
+        if self.kind in PAIRS:
+            pairs = PAIRS[self.kind]()
             return pairs[draw.integers(len(pairs), size=count)].sum(axis=1)
         if self.kind == HEAVY:
             location = np.log(HEAVY_MEAN) - HEAVY_SIGMA**2 / 2
@@ -48,4 +60,6 @@ class Durations:
 
     def mean(self) -> float:
         """Expected seconds of an episode."""
-        return {RECORDED: float(recorded_pairs().mean()) if self.kind == RECORDED else 0.0, HEAVY: HEAVY_MEAN, CONSTANT: CONSTANT_SECONDS}[self.kind]
+        if self.kind in PAIRS:
+            return float(PAIRS[self.kind]().mean())
+        return {HEAVY: HEAVY_MEAN, CONSTANT: CONSTANT_SECONDS}[self.kind]

@@ -18,13 +18,13 @@ import numpy as np
 from es_queue.protocol.clocks import Clocks
 from es_queue.protocol.messages import TRAIN, Block
 from master.blocks import Cutter
-from master.collector import READ_AT_FIRST, READ_AT_ONCE
+from master.collector import PUT_OFF_AT_MOST, READ_AT_FIRST, READ_AT_ONCE
 from master.overdue import HURRY_SECONDS, OVERDUE_TIMES
 from tests.benchmarks.cluster.durations import Durations
 from tests.benchmarks.cluster.services import Services
+from workers.serve import MOST_WAIT
 
-PUBLICATION = "0.1-00000000"
-POLLS_PER_SECOND = 5000  # as Collector.poll has it
+POLLS_PER_SECOND = 2500  # as Collector.poll has it
 WORTH_SHARING = 2**18
 #: An answer that was read before is parsed, but not decoded: so much of its cost remains.
 STALE = 0.4
@@ -54,7 +54,7 @@ class Cluster:
 
     def __init__(
         self, workers: int, durations: Durations, population: int, services: Services, *, size: int = 200,
-        per_host: int = 48, delay: float = 0.0, rereads: bool = True, clocks: Clocks | None = None,
+        per_host: int = 48, delay: float = 0.0, rereads: bool = False, clocks: Clocks | None = None,
     ) -> None:  # fmt: skip
         self._services, self._durations, self._clocks = services, durations, clocks or Clocks()
         self._slots, self._size, self._delay, self._rereads = population // 2, size, delay, rereads
@@ -64,14 +64,16 @@ class Cluster:
         self.now = 0.0
         self._redis_free = 0.0
         self.busy = {"redis": 0.0, "master": 0.0}
-        self._poll = max(self._clocks.leave_poll, workers / POLLS_PER_SECOND)
+        self._poll = min(max(self._clocks.leave_poll, workers / POLLS_PER_SECOND), self._clocks.beat_ttl / 2)
         self._beat = min(max(self._clocks.beat, 2.5 * self._poll), self._clocks.beat_ttl / 2)
         self._waiting: deque[tuple[Member, int]] = deque()
         self._todo: deque[Block] = deque()
         self._cutter = Cutter(seconds={TRAIN: 2 * durations.mean()})
         self._random = random.Random(1)
-        self._generation = -1
+        self._generation, self._publication = -1, ""
+        self._claim_wait = max(self._clocks.claim_wait, min(self._poll, MOST_WAIT))
         self.spans: list[list[float]] = []
+        self._put_off = 0
         self.answers = self.copies = self.reissued = 0
         self.standstill = False
 
@@ -106,18 +108,26 @@ class Cluster:
             if self._generation >= self._last or self.standstill:
                 break
 
+    def busy_seconds(self, start: float, stop: float) -> float:
+        """Seconds of play that counted, of all workers, between two moments: each slot of a generation once."""
+        return sum(float(self._durations.slots(number, self._slots).sum()) for number in range(1, len(self.spans) - 1))
+
     # --- master
 
     def _open(self) -> None:
         """Publish the next generation."""
         self._generation += 1
+        self._publication = str(self._generation)
         if self._generation >= self._last:
             return
-        self._seconds = self._durations.slots(self._generation, self._slots)
-        blocks = self._cutter.cut(PUBLICATION, [(TRAIN, 0, self._slots)], len(self._members))
         fixed, slot, byte = self._services.open
         done = self._work(fixed + slot * self._slots + byte * self._size)
-        self._at(done, self._publish, blocks)
+        self._at(done, self._publish, self._cut())
+
+    def _cut(self) -> list[Block]:
+        """The new generation's blocks."""
+        self._seconds = self._durations.slots(self._generation, self._slots)
+        return self._cutter.cut(self._publication, [(TRAIN, 0, self._slots)], len(self._members))
 
     def _publish(self, blocks: list[Block]) -> None:
         fixed, each = self._services.publish
@@ -125,28 +135,39 @@ class Cluster:
         self._at(done, self._published, blocks)
 
     def _published(self, blocks: list[Block]) -> None:
-        self._answered = bytearray(self._slots)
-        self._known = bytearray(self._slots)
-        self._missing = self._slots
-        self._stream: list[Block] = []
-        self._cursor, self._taken, self._at_once = 0, 0, READ_AT_FIRST
+        self._ledger()
+        self._at_once = READ_AT_FIRST
         self._held: dict[tuple[int, Block], float] = {}
         self._copied: set[int] = set()
         self._hosts: dict[int, float] = {}
         self._todo.extend(blocks)
         self._opened = self.now
         self.spans.append([float("inf"), 0.0])
-        for member in self._members:
-            if member.block is not None:  # a copy that nobody needs any more is left at the next look
-                self._at(self.now + self._random.random() * self._poll, self._leave, member, member.turn)
+        self._close_older()
         self._serve_waiting()
         self._next_tick = self.now + self._clocks.renew
         self._asleep = False
         self._read()
 
+    def _ledger(self) -> None:
+        """What is known of the new publication."""
+        self._known = bytearray(self._slots)
+        self._missing = self._slots
+        self._stream: list[Block] = []
+        self._cursor = self._taken = 0
+
+    def _close_older(self) -> None:
+        """A copy that nobody needs any more is left at the next look."""
+        for member in self._members:
+            if member.block is not None:
+                self._at(self.now + self._random.random() * self._poll, self._leave, member, member.turn)
+
+    def _complete(self) -> bool:
+        return not self._missing
+
     def _read(self) -> None:
         """Take in what is there, or sleep until something comes or the next second's duties are due."""
-        if not self._missing:
+        if self._complete():
             self._close()
             return
         if self.now >= self._next_tick:
@@ -186,12 +207,16 @@ class Cluster:
     def _tick(self) -> None:
         """The second's duties, then what is still unread, then reconcile."""
         self._next_tick = self.now + self._clocks.renew
+        self._drain_until = self.now + self._clocks.reconcile
         fixed, worker, slot = self._services.tick
         self._at(self._work(fixed + worker * len(self._members) + (1 - OWED) * slot * self._missing), self._drain)
 
     def _drain(self) -> None:
         there = min(READ_AT_ONCE, len(self._stream) - self._cursor)
-        if there:
+        self._put_off = self._put_off + 1 if there and self.now > self._drain_until else 0 if not there else self._put_off
+        if there and self.now > self._drain_until:  # what does not end puts reconcile off, for a while only
+            (self._read if self._put_off <= PUT_OFF_AT_MOST else self._owe)()
+        elif there:
             self._take(there, self._owe if self._rereads else self._drain)
         else:
             self._owe()
@@ -211,8 +236,9 @@ class Cluster:
             return
         waiting = {slot for block in self._todo for slot in range(block.start, block.stop)}
         playing = {slot for one in self._members if one.block is not None and one.generation == self._generation for slot in range(one.block.start, one.block.stop)}
-        owed = [slot for block in self._stream[self._cursor :] for slot in range(block.start, block.stop) if not self._known[slot]]
-        blocks = [Block(PUBLICATION, TRAIN, slot, slot + 1) for slot in dict.fromkeys(owed) if slot not in waiting and slot not in playing]
+        unread = [block for block in self._stream[self._cursor :] if block.publication == self._publication]
+        owed = [slot for block in unread for slot in range(block.start, block.stop) if not self._known[slot]]
+        blocks = [Block(self._publication, TRAIN, slot, slot + 1) for slot in dict.fromkeys(owed) if slot not in waiting and slot not in playing]
         self._todo.extendleft(reversed(blocks))
         self.reissued += len(blocks)
         if blocks and self._rereads:
@@ -231,14 +257,17 @@ class Cluster:
         self._serve_waiting()
         self._read()
 
+    def _closing(self) -> tuple[float, ...]:
+        return self._services.close
+
     def _copy(self, block: Block) -> None:
         fresh = [slot for slot in range(block.start, block.stop) if not self._known[slot] and slot not in self._copied]
         self._copied.update(fresh)
         self.copies += len(fresh)
-        self._todo.extend(Block(PUBLICATION, TRAIN, slot, slot + 1) for slot in fresh)
+        self._todo.extend(Block(self._publication, TRAIN, slot, slot + 1) for slot in fresh)
 
     def _close(self) -> None:
-        fixed, slot, both = self._services.close
+        fixed, slot, both = self._closing()
         self._at(self._work(fixed + slot * self._slots + both * self._slots * self._size), self._open)
 
     # --- workers
@@ -253,7 +282,7 @@ class Cluster:
             self._move(member, done)
         else:
             self._waiting.append((member, member.turn))
-            self._at(done + self._clocks.claim_wait, self._timed_out, member, member.turn)
+            self._at(done + self._claim_wait, self._timed_out, member, member.turn)
 
     def _timed_out(self, member: Member, turn: int) -> None:
         if member.turn == turn:
@@ -286,15 +315,18 @@ class Cluster:
 
     def _fetched(self, member: Member) -> float:
         """When the task and the parameters are there."""
-        done, size = self._redis(self._services.task), 4 * self._size
+        size = 4 * self._size
         if size < WORTH_SHARING:
+            self._redis(self._services.task)
             return self._redis(self._services.task + self._services.fetched_byte * size)
         if member.host not in self._hosts:
+            self._redis(self._services.task)
             self._hosts[member.host] = self._redis(self._services.task + self._services.fetched_byte * size)
-        return max(done, self._hosts[member.host]) + self._services.digest_byte * size
+        return max(self.now, self._hosts[member.host]) + self._services.digest_byte * size
 
     def _answer(self, member: Member, turn: int) -> None:
         if member.turn == turn:
+            member.turn += 1  # what is on its way is not left any more
             self._at(self._redis(self._services.answer), self._answered_by, member)
 
     def _answered_by(self, member: Member) -> None:
@@ -303,7 +335,6 @@ class Cluster:
         if member.generation == self._generation:
             self.answers += 1
             self._stream.append(block)
-            self._answered[block.start : block.stop] = b"\1" * (block.stop - block.start)
             self.spans[-1][1] = self.now
             if self._asleep:
                 self._asleep = False
@@ -326,23 +357,22 @@ class Cluster:
 
 
 def simulated(
-    workers: int, durations: Durations, population: int, services: Services, *, generations: int = 4, **more: Any,
+    workers: int, durations: Durations, population: int, services: Services, *, generations: int = 4, kind: type[Cluster] = Cluster, **more: Any,
 ) -> dict[str, Any]:  # fmt: skip
-    """A row as ``real`` gives it, as far as a model can; generation 0 is not counted."""
-    cluster = Cluster(workers, durations, population, services, **more)
+    """A row as ``real`` gives it, as far as a model can; the first generation and the last are not counted."""
+    cluster = kind(workers, durations, population, services, **more)
     cluster.run(generations)
     if cluster.standstill:
         return {"workers": workers, "durations": durations.kind, "population": population, "standstill": True}
     spans = cluster.spans[1:]
-    seconds = spans[-1][1] - spans[0][0]
-    busy = sum(float(durations.slots(number, population // 2).sum()) for number in range(1, generations))
+    start, stop = spans[0][0], spans[-1][0]  # whole cycles: the last generation gives the end of the gap before it
     gaps = [after[0] - before[1] for before, after in zip(cluster.spans, spans, strict=False)]
     return {
-        "workers": workers, "durations": durations.kind, "population": population, "generations": len(spans), "seconds": seconds,
-        "efficiency": busy / (workers * seconds), "gap": float(np.median(gaps)), "answers": cluster.answers, "copies": cluster.copies,
+        "workers": workers, "durations": durations.kind, "population": population, "generations": len(spans) - 1, "seconds": stop - start,
+        "efficiency": cluster.busy_seconds(start, stop) / (workers * (stop - start)), "gap": float(np.median(gaps)), "answers": cluster.answers, "copies": cluster.copies,
         "reissued": cluster.reissued,
         "cpu": {name: value / cluster.now for name, value in cluster.busy.items()},
-        "bound": bound(workers, durations, population, generations),
+        "bound": bound(workers, durations, population, generations - 1),
     }  # fmt: skip
 
 

@@ -87,7 +87,7 @@ def simulate(order: Order) -> dict[str, Any]:
     for number in range(order.first, order.first + order.workers):
         host = hosts.setdefault(number // order.per_host, Host())
         name, link, life = f"host{number // order.per_host}-{number}-{number:06x}", Link(order.socket), lives[number % order.lives]
-        commands = Commands(order.run, name, f"{number:032x}", about(number, order, config.backend, told), clocks.beat_ttl, clocks.claim_wait)
+        commands = Commands(order.run, name, f"{number:032x}", about(number, order, config.backend, told), clocks.beat_ttl)
         worker = Worker(shared, name, host, link, life, commands)
         loop.watch(link)
         loop.after(random.random() * ARRIVAL_SECONDS, worker.begin)
@@ -103,7 +103,7 @@ def seen(shared: Shared, order: Order, lives: list[Link]) -> dict[str, Any]:
     return {
         "order": {name: value for name, value in asdict(order).items() if name in ("first", "workers", "lives")},
         "generations": {str(number): {name: getattr(one, name) for name in names} for number, one in shared.generations.items() if one.answers},
-        "trips": dict(shared.trips), "received": {**shared.received, "life": sum(link.received for link in lives)},
+        "plays": shared.plays, "trips": dict(shared.trips), "received": {**shared.received, "life": sum(link.received for link in lives)},
         "timers": {"called": shared.loop.called, "mean_late": shared.loop.late / max(1, shared.loop.called)},
         "cpu": time.process_time(),
     }  # fmt: skip

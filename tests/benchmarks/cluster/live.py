@@ -14,14 +14,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from es_queue.config import RunConfig
+from es_queue.config import SYNC, RunConfig
 from es_queue.noise import NoiseTable
 from es_queue.plan import most_slots
 from es_queue.protocol import messages
@@ -108,7 +108,7 @@ def real(
     workers: int, durations: str = RECORDED, *, population: int = 0, generations: int = 5, shape: dict[str, Any] = WALKER, schedule: str = "sync",
     processes: int = 0, per_host: int = PER_HOST, seed: int = 0, deadline: float = 240.0,
 ) -> dict[str, Any]:  # fmt: skip
-    """One run; generation 0, in which workers arrive, is not counted. Plain values, with everything that the fits need.
+    """One run; generation 0, in which workers arrive, is not counted, nor is the last, which no generation follows. Plain values, with everything that the fits need.
 
     A run that has not ended after ``deadline`` seconds is ended: its row has no more than where it stood.
 
@@ -140,8 +140,10 @@ def real(
             raise RuntimeError(f"es-master ended with code {master.returncode}: {(folder / 'master.log').read_text()[-2000:]}")
         seen = [json.loads(fleet.communicate(timeout=60)[0]) for fleet in fleets]
         calls = [json.loads(line) for line in (folder / "calls").read_text().splitlines()]
+        refused = {name.decode(): int(count) for name, count in client.hgetall(RunKeys(RUN).refused).items()}
+        records = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
     about = {**_about(config, workers, drawn, count, cost), "size": asked[0].size, "per_host": per_host}
-    return {**about, **_figures(config, workers, drawn, seen, calls, meter, watched), "redis_peak_rss": meter.peak["redis"], "before_others": first}
+    return {**about, **_figures(config, workers, drawn, seen, calls, meter, watched, refused, records), "redis_peak_rss": meter.peak["redis"], "before_others": first}
 
 
 def hurry(pids: dict[str, list[int]]) -> bool:
@@ -155,7 +157,7 @@ def hurry(pids: dict[str, list[int]]) -> bool:
 
 
 def _about(config: RunConfig, workers: int, drawn: Durations, count: int, cost: dict[str, float]) -> dict[str, Any]:
-    return {"workers": workers, "durations": drawn.kind, "episode_seconds": drawn.mean(), "population": config.population, "processes": count, "cost": cost, "completed": True}
+    return {"workers": workers, "schedule": config.schedule, "durations": drawn.kind, "episode_seconds": drawn.mean(), "population": config.population, "processes": count, "cost": cost, "completed": True}
 
 
 def _master(folder: Path, url: str, config: RunConfig, calls: Path) -> subprocess.Popen[bytes]:
@@ -204,27 +206,44 @@ def _watched(client: Any, master: subprocess.Popen[bytes], until: float) -> list
 
 def _figures(
     config: RunConfig, workers: int, drawn: Durations, seen: list[dict[str, Any]], calls: list[list[Any]], meter: Meter, watched: list[dict[str, float]],
+    refused: dict[str, int], records: list[dict[str, Any]],
 ) -> dict[str, Any]:  # fmt: skip
-    slots = most_slots(config, 2)[messages.TRAIN]
     played = sorted({int(number) for one in seen for number in one["generations"]})
-    measured = [number for number in played if 1 <= number < config.generations]
+    measured = [number for number in played if 1 <= number < config.generations - 1]
     parts = {number: [one["generations"][str(number)] for one in seen if str(number) in one["generations"]] for number in played}
     first = {number: min(one["first_claim"] for one in parts[number]) for number in played}
     last = {number: max(one["last_answer"] for one in parts[number]) for number in played}
-    start, stop = first[measured[0]], last[measured[-1]]
+    start, stop = first[measured[0]], first[measured[-1] + 1]  # whole cycles: as many gaps as generations
     total = {name: sum(one[name] for number in measured for one in parts[number]) for name in ("answers", "late", "played", "sent")}
-    busy = sum(float(drawn.slots(number, slots).sum()) + float(drawn.slots(number, slots)[0] / 2) for number in measured)
+    busy = counted_seconds(config, drawn, measured, [tuple(play) for one in seen for play in one["plays"]], start, stop, refused)
     return {
         "generations": len(measured), "seconds": stop - start, "efficiency": busy / (workers * (stop - start)),
         "each": [{"first_claim": first[number] - start, "last_answer": last[number] - start} for number in measured],
         "overheads": _overheads(first, last, measured, calls),
         "answers": total["answers"], "late": total["late"], "blocks_per_second": total["answers"] / (stop - start),
-        "played_twice": total["played"] / busy - 1, "result_bytes": total["sent"],
+        "played_twice": total["played"] / busy - 1, "refused": refused, "lag": statistics.fmean(record.get("lag_mean", 0.0) for record in records), "result_bytes": total["sent"],
         "cpu": {name: meter.used(name, start, stop) / (stop - start) for name in ("master", "redis", "simulator")},
         "timers_late": statistics.fmean(one["timers"]["mean_late"] for one in seen),
         "trips": _summed(seen, "trips"), "received": _summed(seen, "received"),
         "master": phases(calls, measured), "redis": _between(watched, start, stop),
     }  # fmt: skip
+
+
+def counted_seconds(
+    config: RunConfig, drawn: Durations, measured: list[int], plays: Sequence[tuple[float, ...]], start: float, stop: float, refused: dict[str, int],
+) -> float:  # fmt: skip
+    """Seconds of play that counted: of each generation's slots, once; in the asynchronous schedule what lies in the window
+    of the blocks that were answered in time, less what the master refused in the whole run."""
+    if config.schedule == SYNC:
+        each = [drawn.slots(number, most_slots(config, 2)[messages.TRAIN]) for number in measured]
+        return sum(float(one.sum() + one[0] / 2) for one in each)
+    lost = 2 * drawn.mean() * sum(refused.values())
+    return within(plays, start, stop) - lost
+
+
+def within(plays: Sequence[tuple[float, ...]], start: float, stop: float) -> float:
+    """Seconds of (began, seconds) between two moments."""
+    return sum(max(0.0, min(stop, began + seconds) - max(start, began)) for began, seconds in plays)
 
 
 def _summed(seen: list[dict[str, Any]], name: str) -> dict[str, int]:
@@ -254,8 +273,10 @@ def phases(calls: list[list[Any]], measured: list[int]) -> dict[str, dict[str, f
 
 
 def _between(watched: list[dict[str, float]], start: float, stop: float) -> dict[str, float]:
-    """What Redis counted between the first and the last look of the window, a second, and its most memory."""
-    inside = [one for one in watched if start <= one["at"] <= stop]
+    """What Redis counted, a second, and its most memory. From the last look before the window to the last one in it: parameters
+    are fetched right after the window begins, and once more right after it ends."""
+    first = max((one["at"] for one in watched if one["at"] <= start), default=start)
+    inside = [one for one in watched if first <= one["at"] <= stop]
     if len(inside) < 2:
         return {}
     seconds = inside[-1]["at"] - inside[0]["at"]

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from es_queue.config import ASYNC
+
 Row = Mapping[str, Any]
 
 
@@ -16,8 +18,8 @@ class Services:
     """Seconds. Redis: of each trip, of the scripts and of parameters by the byte. Master: CPU of each phase, but what close lasts: it has threads.
 
     A pair or triple is (constant, a unit more of the first size, of the second): publish by blocks; reconcile by
-    unanswered slots and workers; read by answers and their slots; tick by workers and unanswered slots; close by slots
-    and slots times parameters; open by slots and parameters.
+    unanswered slots and workers; read by answers and their slots; tick by workers and unanswered slots; close, of either
+    schedule, by slots and slots times parameters; open by slots and parameters; extend by blocks.
     """
 
     answer: float
@@ -37,6 +39,8 @@ class Services:
     open: tuple[float, ...]
     worker: float
     digest_byte: float
+    extend: tuple[float, ...]
+    close_async: tuple[float, ...]
 
 
 def least_squares(sizes: Sequence[Sequence[float]], seconds: Sequence[float]) -> tuple[float, ...]:
@@ -104,11 +108,12 @@ def read_cpu(row: Row) -> float:
 
 
 def read_seconds(rows: Sequence[Row], drained: Sequence[tuple[float, float]]) -> tuple[float, ...]:
-    """(a read, an answer more, a slot more): the last two from drains, where a read brings a thousand answers."""
+    """(a read, an answer more, a slot more): the last two from drains, where a read brings a thousand answers. What is
+    read again is part of the first."""
     (less, few), (more, many) = drained
     slot = (more - less) / (many - few)
     answer = max(0.0, less - slot * few)
-    rest = [read_cpu(row) - (answer + slot * slots_of(row)) * each(row, "collect", "size") for row in rows]
+    rest = [read_cpu(row) - (answer + slot * slots_of(row)) * row["answers"] / row["master"]["collect"]["calls"] for row in rows]
     return max(0.0, float(np.median(rest))), answer, slot
 
 
@@ -121,10 +126,17 @@ def open_cpu(row: Row) -> float:
     return float(sum(row["master"][phase]["cpu"] for phase in ("open", "stage", "publish")) / row["master"]["open"]["calls"])
 
 
+def closing(rows: Sequence[Row], sums: float) -> tuple[float, ...]:
+    """(a close, a slot more, a slot's parameter more): the last is ``sums``, of rows whose parameters are many."""
+    found = least_squares([[row["population"] / 2] for row in rows], [max(1e-6, each(row, "close", "wall") - sums * row["population"] / 2 * row["size"]) for row in rows])
+    return (*found, sums)
+
+
 def fit(rows: Sequence[Row], drained: Sequence[tuple[float, float]], fetched_byte: float = 3e-10) -> Services:
     """From rows that ``real`` gave, of several sizes. drained: (the master's CPU seconds, slots) of an answer, of two sizes;
     fetched_byte: seconds of Redis for a byte of parameters."""
-    trip = trip_overhead(rows)
+    trip, waited, topped = trip_overhead(rows), [row for row in rows if row["schedule"] != ASYNC], [row for row in rows if row["schedule"] == ASYNC]
+    sums = least_squares([[row["population"] / 2, row["population"] / 2 * row["size"]] for row in waited], [each(row, "close", "wall") for row in waited])[2]
     exists, multi = per_call(rows, "exists"), per_call(rows, "multi") + per_call(rows, "exec")
     return Services(
         answer=trip + multi, claimed=trip + per_call(rows, "lrange"), claim=trip + per_call(rows, "blmove"), task=trip + per_call(rows, "getrange"),
@@ -134,7 +146,9 @@ def fit(rows: Sequence[Row], drained: Sequence[tuple[float, float]], fetched_byt
         reconcile=least_squares([[each(row, "reconcile", "size"), row["workers"]] for row in rows], [in_script(row, "reconcile") for row in rows]),
         read=read_seconds(rows, drained),
         tick=least_squares([[row["workers"], each(row, "reconcile", "size")] for row in rows], [tick_cpu(row) for row in rows]),
-        close=least_squares([[row["population"] / 2, row["population"] / 2 * row["size"]] for row in rows], [each(row, "close", "wall") for row in rows]),
+        close=closing(waited, sums),
         open=least_squares([[row["population"] / 2, row["size"]] for row in rows], [open_cpu(row) for row in rows]),
+        extend=least_squares([[each(row, "extend", "size")] for row in topped], [in_script(row, "extend") for row in topped]),
+        close_async=closing(topped, sums),
         worker=float(np.median([row["cost"]["block"] for row in rows])), digest_byte=float(np.median([row["cost"]["digest"] for row in rows])),
     )  # fmt: skip

@@ -3,7 +3,7 @@
 FILE receives one JSON array a call: phase, generation, began, ended (seconds of the monotonic clock), CPU seconds without
 those of phases within, and two sizes:
 
-take in, collect: answers and their bytes; stage: bytes; publish: blocks; reconcile: unanswered slots and their ranges;
+take in, collect: answers and their bytes; stage: bytes; publish, extend: blocks; reconcile: unanswered slots and their ranges;
 tick: workers; workers: those that are there
 """
 
@@ -68,11 +68,12 @@ def install(watch: Watch) -> None:
 
     watch.around(Loop, "_open", "open", opens=True)
     watch.around(Loop, "_close", "close")
-    watch.around(Collector, "_take_in", "take in", lambda arguments, _: of_entries(arguments[2]))
+    watch.around(Collector, "_take_in", "take in", lambda arguments, _: of_entries(arguments[3]))
     watch.around(Collector, "tick", "tick", lambda arguments, _: (len(arguments[0]._workers), 0))
     watch.around(Channel, "stage", "stage", lambda arguments, _: (len(arguments[2]), 0))
     watch.around(Channel, "publish", "publish", lambda arguments, _: (len(arguments[2].blocks), 0))
-    watch.around(Channel, "collect", "collect", lambda _, found: of_entries(found))
+    watch.around(Channel, "extend", "extend", lambda arguments, _: (len(arguments[3]), 0))
+    watch.around(Channel, "collect_each", "collect", lambda _, found: of_entries([one for entries in found.values() for one in entries]))
     watch.around(Channel, "reconcile", "reconcile", of_owed)
     watch.around(Channel, "renew", "renew")
     watch.around(Channel, "workers", "workers", lambda _, found: (len(found), 0))

@@ -56,7 +56,7 @@ def parsed(data: bytes | bytearray, at: int) -> tuple[Reply, int]:
 class Commands:
     """What one worker sends; each with the number of replies that come to it."""
 
-    def __init__(self, run: str, worker: str, rq_name: str, about: Mapping[str, str], ttl: float, wait: float) -> None:
+    def __init__(self, run: str, worker: str, rq_name: str, about: Mapping[str, str], ttl: float) -> None:
         own = keys.RunKeys(run)
         self._keys, self._rq, milliseconds = own, keys.rq_worker(rq_name), int(ttl * 1000)
         life, self._mine = own.worker(worker), own.claims(worker)
@@ -67,8 +67,10 @@ class Commands:
         self.alive = (packed("PEXPIRE", life, milliseconds) + packed("EXISTS", own.master), 2)
         self.beat = (multi + hello + enrol + execute, 6)
         self.claimed = (packed("LRANGE", self._mine, 0, CLAIMS_READ - 1), 1)
-        self.claim = (packed("BLMOVE", own.todo, self._mine, "LEFT", "RIGHT", wait), 1)
         self.task = (packed("GETRANGE", own.task, 0, MAX_TASK), 1)
+
+    def claim(self, wait: float) -> tuple[bytes, int]:
+        return packed("BLMOVE", self._keys.todo, self._mine, "LEFT", "RIGHT", wait), 1
 
     def orders(self, publication: str) -> tuple[bytes, int]:
         own = self._keys

@@ -16,6 +16,7 @@ from master.collect import Expectations
 from tests.benchmarks.cluster.durations import Durations, Seconds
 from tests.benchmarks.cluster.links import Link, Loop
 from tests.benchmarks.cluster.wire import PIECE, Commands, Reply
+from workers.serve import MOST_WAIT
 
 WORTH_SHARING = 2**18  # as workers.host_cache has it
 ENDED = (b"stopped", b"finished", b"failed", b"stopping")
@@ -37,9 +38,10 @@ class Generation:
 
 @dataclass
 class Host:
-    """What the workers of a host share: one copy of the parameters."""
+    """What the workers of a host share: one copy of large parameters and of their header. asking: whether one of them fetches."""
 
-    publication: str = ""
+    task: Task | None = None
+    asking: bool = False
     waiting: list[partial[None]] = field(default_factory=list)
 
 
@@ -55,7 +57,8 @@ class Cost:
 
 @dataclass
 class Shared:
-    """What all workers of a process share. trips: requests by name; received: bytes of their replies by name."""
+    """What all workers of a process share. trips: requests by name; received: bytes of their replies by name;
+    plays: (began, seconds) of each block whose answer came in time."""
 
     loop: Loop
     clocks: Clocks
@@ -64,6 +67,7 @@ class Shared:
     mean: bytes
     trips: Counter[str] = field(default_factory=Counter)
     received: Counter[str] = field(default_factory=Counter)
+    plays: list[tuple[float, float]] = field(default_factory=list)
     ended: bool = False
 
 
@@ -74,9 +78,11 @@ class Worker:
         self._shared, self._name, self._host, self._link, self._life, self._commands = shared, name, host, link, life, commands
         self._task: Task | None = None
         self._serving = ""
+        self._large = False  # as far as this worker knows yet
         self._turn = 0
         self._poll = shared.clocks.leave_poll
-        self._beaten = 0.0
+        self._beaten = self._began = 0.0
+        self._claim = commands.claim(shared.clocks.claim_wait)
         self._orders: tuple[str, tuple[bytes, int]] = ("", commands.orders(""))
 
     def begin(self) -> None:
@@ -108,7 +114,7 @@ class Worker:
         if replies[0]:
             self._work(replies[0][0].decode())
         else:
-            self._ask("claim", self._commands.claim, self._moved)
+            self._ask("claim", self._claim, self._moved)
 
     def _moved(self, replies: Sequence[Reply]) -> None:
         if replies[0] is None:
@@ -117,28 +123,42 @@ class Worker:
             self._work(replies[0].decode())
 
     def _work(self, block: str) -> None:
-        """Fetch the task where it is another publication's, then play."""
+        """Fetch the task where it is another publication's, or find it on the host, then play."""
         publication = block.partition(" ")[0]
         if self._task is not None and self._task.publication == publication:
             self._play(block)
+        elif self._large and self._host.task is not None and self._host.task.publication == publication:
+            self._take(self._host.task)
+            self._checked(4 * self._host.task.size, partial(self._play, block))
+        elif self._large and self._host.asking:
+            self._host.waiting.append(partial(self._work, block))
         else:
+            self._host.asking = self._host.asking or self._large
             self._ask("task", self._commands.task, lambda replies: self._fetched(block, Task.decode(replies[0])))
 
-    def _fetched(self, block: str, task: Task) -> None:
+    def _take(self, task: Task) -> None:
         self._task, self._poll = task, task.poll
+        self._claim = self._commands.claim(max(self._shared.clocks.claim_wait, min(task.poll, MOST_WAIT)))
+
+    def _fetched(self, block: str, task: Task) -> None:
+        self._take(task)
+        held, self._large = self._large, 4 * task.size >= WORTH_SHARING
         if task.publication != block.partition(" ")[0]:
+            if held:
+                self._go_on()
             self._ask("drop", self._commands.drop(block), lambda _: self._look())
             return
         play, size = partial(self._play, block), 4 * task.size
-        if size < WORTH_SHARING:
+        if not self._large:
             self._piece(task, 0, play)
-        elif self._host.publication == task.publication:
+        elif self._host.task is not None and self._host.task.publication == task.publication:
             self._checked(size, play)
-        elif self._host.waiting:
+        elif self._host.asking and not held:  # its first task: only now does it know that it should have waited
             self._host.waiting.append(partial(self._checked, size, play))
         else:
+            self._host.asking = True
             self._host.waiting.append(partial(self._checked, size, play))
-            self._piece(task, 0, partial(self._stored, task.publication))
+            self._piece(task, 0, partial(self._stored, task))
 
     def _piece(self, task: Task, start: int, then: partial[None]) -> None:
         """Parameters come in pieces of 1 MiB."""
@@ -148,8 +168,13 @@ class Worker:
         request = self._commands.parameters(task.publication, start, 4 * task.size)
         self._ask("parameters", request, lambda _: self._piece(task, start + PIECE, then))
 
-    def _stored(self, publication: str) -> None:
-        self._host.publication, waiting, self._host.waiting = publication, self._host.waiting, []
+    def _stored(self, task: Task) -> None:
+        self._host.task = task
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """The next of those who wait for what this worker has fetched."""
+        self._host.asking, waiting, self._host.waiting = False, self._host.waiting, []
         for go_on in waiting:
             go_on()
 
@@ -160,8 +185,8 @@ class Worker:
         publication, kind, start, stop = block.split(" ")
         number = int(publication.partition(".")[0])
         generation = self._shared.generations[number]
-        now = time.monotonic()
-        generation.first_claim = min(generation.first_claim, now)
+        self._began = time.monotonic()
+        generation.first_claim = min(generation.first_claim, self._began)
         first, last = int(start), int(stop)
         seconds = float(generation.seconds[first:last].sum() if kind == TRAIN else generation.seconds[first] / 2)
         self._serving, self._turn = publication, self._turn + 1
@@ -175,13 +200,14 @@ class Worker:
         generation.played += seconds
         payload = self._answer(publication, kind, start, stop, seconds, generation.expectations)
         generation.sent += len(payload)
-        self._ask("answer", self._commands.answer(publication, block, payload), partial(self._heard, generation))
+        self._ask("answer", self._commands.answer(publication, block, payload), partial(self._heard, generation, seconds))
 
-    def _heard(self, generation: Generation, replies: Sequence[Reply]) -> None:
+    def _heard(self, generation: Generation, seconds: float, replies: Sequence[Reply]) -> None:
         if replies[-1][0] is None:
             generation.late += 1
         else:
             generation.last_answer, generation.answers = time.monotonic(), generation.answers + 1
+            self._shared.plays.append((self._began, seconds))
         self._look()
 
     def _answer(self, publication: str, kind: str, start: int, stop: int, seconds: float, expectations: Expectations) -> bytes:
