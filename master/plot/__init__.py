@@ -1,0 +1,1 @@
+"""es-plot: pictures of what runs have learnt, from their folders alone."""

@@ -1,0 +1,71 @@
+"""es-plot: draw runs' learning curves, with bands over seeds, as PNG or SVG."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from es_queue.errors import EXIT_DONE, EsQueueError, UsageError
+from master.plot.canvas import save, style
+from master.plot.curves import learning_curves
+from master.plot.panels import panels
+from master.plot.runs import AXES, RunCurves, read_runs
+from master.wording import printable
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ABOUT = """\
+Draw what runs have learnt. Runs whose settings differ by the seed alone are one curve with a band: the mean (or the
+interquartile mean) and its 95 % bootstrap interval; each run is drawn thin beneath it.
+
+  es-plot runs/walker                     one run
+  es-plot runs/study --by time            a study of --seeds, over wall-clock time
+  es-plot runs/a runs/b --out both.svg    two settings in one picture
+  es-plot runs/walker --panels            one run from four sides
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    found = argparse.ArgumentParser("es-plot", description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter)
+    found.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run, of a study, or one that has such folders")
+    found.add_argument("--by", choices=[*AXES, "both"], default="both", help="the horizontal axis; both: steps, and beside it wall-clock time [default: both]")
+    found.add_argument("--metric", default="eval_mean", metavar="NAME", help="field of metrics.jsonl to draw [default: eval_mean]")
+    found.add_argument("--statistic", choices=["mean", "iqm"], default="mean", help="what is drawn of several seeds: their mean, or their interquartile mean [default: mean]")
+    found.add_argument("--panels", action="store_true", help="one run from four sides: returns, evaluation, seconds, the centre's rank")
+    found.add_argument("--title", default="", metavar="TEXT", help="above the picture [default: the environment]")
+    found.add_argument("--out", type=Path, default=Path("curves.png"), metavar="FILE", help="picture to write, .png or .svg [default: curves.png]")
+    return found
+
+
+def draw(given: argparse.Namespace) -> str:
+    """Write the picture; returns what was drawn, in one line. Raises UsageError."""
+    runs = read_runs(given.runs)
+    with style():
+        save(picture(given, runs), given.out)
+    return f"{given.out}: {len(runs)} run{'s' * (len(runs) != 1)}, {', '.join(dict.fromkeys(run.task for run in runs))}"
+
+
+def picture(given: argparse.Namespace, runs: Sequence[RunCurves]) -> Figure:
+    if not given.panels:
+        return learning_curves(runs, given.metric, ["steps", "time"] if given.by == "both" else [given.by], given.statistic, given.title)
+    if len(runs) != 1:
+        raise UsageError(f"--panels draws one run, and {len(runs)} were given")
+    return panels(runs[0], "steps" if given.by == "both" else given.by)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    given = parser().parse_args(words)
+    try:
+        print(draw(given))
+    except EsQueueError as error:
+        print(f"es-plot: {printable(error, 2000)}", file=sys.stderr)
+        return error.exit_code
+    return EXIT_DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""Runs as a plot needs them: curves from metrics.jsonl, read line by line, and what the runs have in common."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_queue.errors import UsageError
+from master.report import METRICS
+from master.status.folders import read_object
+from master.study.record import FILE as STUDY
+from master.wording import finite, printable
+
+Floats = NDArray[np.float64]
+
+#: What a curve can be drawn over: a record's field, and how the axis is called.
+AXES = {"steps": ("env_steps", "environment steps"), "time": ("seconds", "wall-clock seconds"), "generations": ("generation", "generations"), "episodes": ("episodes", "episodes")}
+#: A line of metrics.jsonl has about 1,200 bytes; no honest one has so many.
+LONGEST_LINE = 2**16
+MOST_LINES = 2_000_000
+#: What may differ between runs of one group: it says nothing of how they learn.
+ASIDE = ("seed", "run", "workers", "block")
+
+
+@dataclass(frozen=True)
+class RunCurves:
+    """One run: its folder, its settings, and its records in the order of generations, each generation once."""
+
+    folder: Path
+    config: Mapping[str, Any]
+    records: Sequence[Mapping[str, Any]]
+
+    @property
+    def seed(self) -> str:
+        return printable(self.config.get("seed", "?"), 20)
+
+    @property
+    def task(self) -> str:
+        """The environment or the objective."""
+        return printable(self.config.get("objective") or self.config.get("env") or "?", 60)
+
+    @cached_property
+    def group(self) -> str:
+        """Equal for runs that differ by their seeds alone."""
+        return json.dumps({name: value for name, value in sorted(self.config.items()) if name not in ASIDE}, sort_keys=True, default=str)
+
+    def curve(self, name: str, axis: str) -> tuple[Floats, Floats]:
+        """(x, y) float64 [n] of the generations that have both, x ascending."""
+        pairs = [(finite(one.get(AXES[axis][0])), finite(one.get(name))) for one in self.records]
+        found = np.array([pair for pair in pairs if None not in pair], np.float64).reshape(-1, 2)
+        return found[:, 0], found[:, 1]
+
+
+def read_runs(paths: Sequence[Path]) -> list[RunCurves]:
+    """Every run that the paths name: folders of runs, of studies (``--seeds``), or of several of both.
+
+    Raises UsageError where one of them holds none.
+    """
+    found: dict[Path, RunCurves] = {}
+    for path in paths:
+        own = {folder.resolve(): read_run(folder) for folder in run_folders(path)}
+        if not own:
+            raise UsageError(f"{path} holds no run: give the folder of a run (with {METRICS} in it), of a study, or one that has such folders")
+        found |= own
+    return list(found.values())
+
+
+def run_folders(path: Path) -> Iterator[Path]:
+    """The folder itself, or those of runs one or two levels below it."""
+    if (path / METRICS).is_file():
+        yield path
+        return
+    patterns = (f"*/{METRICS}", f"*/*/{METRICS}") if not (path / STUDY).is_file() else (f"**/{METRICS}",)
+    yield from sorted({file.parent for pattern in patterns for file in path.glob(pattern)})
+
+
+def read_run(folder: Path) -> RunCurves:
+    """The run of a folder. A generation that stands there twice (a resumed run) counts as it came last."""
+    records: dict[float, Mapping[str, Any]] = {}
+    for record in lines_of(folder / METRICS):
+        generation = finite(record.get("generation"))
+        if generation is None:
+            continue
+        while records and next(reversed(records)) >= generation:
+            records.popitem()
+        records[generation] = record
+    return RunCurves(folder, read_object(folder / "config.json"), list(records.values()))
+
+
+def lines_of(path: Path) -> Iterator[Mapping[str, Any]]:
+    """The JSON objects of a file of lines; what is none is passed over. Raises UsageError for a file that cannot be read."""
+    try:
+        with path.open("rb") as file:
+            for _ in range(MOST_LINES):
+                line = file.readline(LONGEST_LINE)
+                if not line:
+                    return
+                try:
+                    found = json.loads(line)
+                except (ValueError, RecursionError):
+                    continue
+                if isinstance(found, dict):
+                    yield found
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
