@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import random
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,6 +38,22 @@ def test_cartpole_is_not_solved_when_nothing_is_learnt(monkeypatch: pytest.Monke
     monkeypatch.setattr(PGPE, "learn", unlearnt)
     outcome, _ = run_ring(quick_config(schedule="async", seed=0, max_steps=50_000), WORKERS)
     assert outcome.state.reason == "max_steps" and outcome.evaluation is not None and outcome.evaluation.mean < 100
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, pytest.param(DRAWN, id="drawn")])
+def test_acrobot_is_swung_up_with_the_defaults_whatever_the_seed(tmp_path: Path, seed: int) -> None:
+    """Its registered threshold is -100; a policy that does nothing has -500."""
+    print(f"seed {seed}")
+    command = [
+        sys.executable, "-m", "master.cli", "--env", "Acrobot-v1", "--schedule", "async", "--seed", str(seed), "--max-steps", "1e6", "--workers", "2",
+        "--run-dir", str(tmp_path / "run"), "--json",
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr
+    records = [json.loads(line) for line in done.stdout.splitlines()]
+    assert next(one["eval_mean"] for one in records if one.get("eval_mean") is not None) < -200, f"seed {seed} starts solved"
+    assert records[-1]["event"] == "summary" and records[-1]["eval_mean"] >= -110, f"seed {seed} ends at {records[-1]['eval_mean']}"
 
 
 @pytest.mark.parametrize(
