@@ -86,7 +86,7 @@ class AsyncCollector(Collector):
 
     def _reconciled(self, ledger: Ledger, seen: Reconciled) -> None:
         super()._reconciled(ledger, seen)
-        if isinstance(ledger, Window):
+        if isinstance(ledger, Window) and self._drained(ledger):  # who has answered before that look holds nothing any more
             ledger.hold({block.publication for blocks in seen.claims.values() for block in blocks})
 
 

@@ -142,7 +142,7 @@ class Collector:
             self._channel.stage(ledger.publication, self._parameters)
             found = self._channel.publish(self._token, replace(self._what, blocks=first, keep=ledger.keep))
             if found.done:
-                self._extend(ledger, blocks)
+                self._extend(ledger, blocks, new=True)
                 return found
         raise RedisError(
             f"the parameters of publication {ledger.publication} went from Redis {STAGED_AT_MOST} times before they were published: "
@@ -153,6 +153,7 @@ class Collector:
         """Redis had forgotten something and was told again; it took from ``began`` on."""
         self._note(what)
         self._tails = {one: Tail() for one in self._tails}  # what is there again may have ids that others had
+        self._overdue.begin()  # copies are gone, too
         self.recoveries.note(REDIS_LOST, time.monotonic() - began)
         self._grace = time.monotonic() + self._clocks.beat_ttl
 
@@ -160,9 +161,9 @@ class Collector:
         """Issue the slots that the ledger has come to want."""
         self._extend(ledger, iter(self._cut(ledger)))
 
-    def _extend(self, ledger: Ledger, blocks: Iterator[Block]) -> None:
+    def _extend(self, ledger: Ledger, blocks: Iterator[Block], *, new: bool = False) -> None:
         while some := list(islice(blocks, BLOCKS_AT_ONCE)):
-            self._channel.extend(self._token, ledger.publication, some)
+            self._channel.extend(self._token, ledger.publication, some, new=new)
 
     def _cut(self, ledger: Ledger) -> Iterable[Block]:
         workers = self._workers or self._roster.look(self._channel)  # a new master has not looked yet
@@ -253,11 +254,7 @@ class Collector:
         ended = self._channel.ended_outages()
         if ended:  # what failed one after the other within a second failed by one cause
             self.recoveries.note(REDIS_AWAY, sum(ended))
-        if self._channel.outages != self._outages:
-            self._outages = self._channel.outages
-            self._grace = time.monotonic() + self._clocks.beat_ttl  # Redis was away, and with it every beat
-            self._rewind()
-            ledger.remember_deaths(self._channel.deaths())
+        self._notice_outage(ledger)
         self._look_after(ledger)
         if not self._drained(ledger):
             return
@@ -266,7 +263,16 @@ class Collector:
             self._reconciled(ledger, seen)
             self._issue_again(ledger, seen)
 
+    def _notice_outage(self, ledger: Ledger) -> None:
+        """Redis was away, and with it every beat: nobody is declared dead for a while (rule 7)."""
+        if self._channel.outages != self._outages:
+            self._outages = self._channel.outages
+            self._grace = time.monotonic() + self._clocks.beat_ttl
+            self._rewind()
+            ledger.remember_deaths(self._channel.deaths())
+
     def _reconcile(self, ledger: Ledger, only: Sequence[tuple[str, int, int]]) -> Reconciled | None:
+        self._notice_outage(ledger)  # it may have been away since the tick began
         owed = replace(ledger.owed(self._most(ledger), time.monotonic() < self._grace, self._give_way, self.fleet.dismissed()), only=only)
         # What is owed to nobody leaves todo: the workers of a paused run finish what they hold and wait.
         return self._channel.reconcile(self._token, replace(owed, ranges=()) if self.requests.paused else owed)
@@ -279,6 +285,8 @@ class Collector:
         if not seen.nobody or not self._drained(ledger):
             return
         again = self._reconcile(ledger, seen.nobody)
+        for _, blocks in again.dead if again is not None else ():
+            ledger.died(blocks)
         if again is not None and again.owed:
             self._read_again()
             ledger.reissued += max(0, again.owed - len(self.audit.open))  # what the audit asks for was not lost
@@ -291,6 +299,7 @@ class Collector:
             self._paused_for += now - self._paused_at
             if not self.requests.paused:
                 self._answered_at = time.time()  # a pause is no stall
+                self._overdue.begin()  # it took the copies out of todo
         self._paused_at = now if self.requests.paused else None
 
     def paused_since(self) -> float:

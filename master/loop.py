@@ -193,19 +193,21 @@ class Loop:
     def _save_best(self, state: RunState, checkpoints: checkpoint.Checkpoints) -> None:
         """The best policy's file follows the publish too, for workers play meanwhile. A master that ends before leaves an
         older file, but the checkpoint holds the best as well, and its successor compares."""
-        before, self._best = self._best, state.best
-        if state.best is None or state.best is before or state.stage == FINAL or (before is None and checkpoints.holds(state.best)):
+        if state.best is None or state.best is self._best:
             return
         data = checkpoint.encode_best(self._config, self._learner.spec, self._channel.run, state.best, None)
-        self._attempt(partial(checkpoints.save_best, data))
+        if (self._best is None and checkpoints.holds(state.best)) or self._attempt(partial(checkpoints.save_best, data)):
+            self._best = state.best
 
-    def _attempt(self, write: Callable[[], object]) -> None:
+    def _attempt(self, write: Callable[[], object]) -> bool:
         """A folder that cannot be written does not stop training: Redis holds every generation, and the next checkpoint is
-        tried again. The run's last ones must be written, for they are what is left of it."""
+        tried again. The run's last ones must be written, for they are what is left of it. Whether it was written."""
         try:
             write()
         except RunFolderError as error:
             self._sink.note(f"{error}; training goes on and tries again")
+            return False
+        return True
 
     def current_or_none(self) -> tuple[RunState, bytes] | None:
         """The state of the open generation and its checkpoint; None before the first publish."""

@@ -15,7 +15,7 @@ from es_queue.protocol.messages import MAX_TASK, PUBLICATION
 
 Data = bytes | memoryview
 WORTH_SHARING = 2**18  # bytes; below, asking Redis is cheaper than a lock and a file
-HEADER = ".header"
+HEADER, NEW = ".header", ".new"
 DIGEST = 32  # hexadecimal digits before a header in its file
 PATIENCE, LOOK_SECONDS = 5.0, 0.01
 
@@ -43,7 +43,7 @@ class HostCache:
         with ExitStack() as stack:
             with suppress(OSError):  # the folder was swept away, its disk is full, whoever fetches is frozen: fetch alone
                 stack.enter_context(exclusive(self._folder / f"{self._run}.lock", self._patience))
-                self._held = True
+            self._held = True  # or waited for in vain, which once is enough
             try:
                 yield
             finally:
@@ -97,7 +97,7 @@ class HostCache:
 
     def _remove_publications(self, folder: Path) -> None:
         for old in folder.glob(f"{self._run}-*"):
-            if PUBLICATION.fullmatch(old.name.removeprefix(f"{self._run}-").removesuffix(HEADER)):
+            if PUBLICATION.fullmatch(old.name.removeprefix(f"{self._run}-").removesuffix(NEW).removesuffix(HEADER)):
                 old.unlink(missing_ok=True)
 
     def _store(self, path: Path, data: Data) -> None:
@@ -107,7 +107,7 @@ class HostCache:
         self._replace(path, data)
 
     def _replace(self, path: Path, data: Data) -> None:
-        fresh = path.with_name(path.name + ".new")
+        fresh = path.with_name(path.name + NEW)
         try:
             fresh.write_bytes(data)
             fresh.replace(path)

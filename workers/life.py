@@ -106,7 +106,7 @@ class Life(threading.Thread):
             now = time.monotonic()
             try:
                 self._check_wall(now)
-                if now - beaten >= self._beat():
+                if now - beaten + self._poll() > self._beat():  # at the next look it would be too late
                     beaten = now
                     self._channel.beat(self._about(), self._clocks.beat_ttl)
                 self._check_memory()

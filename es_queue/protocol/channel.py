@@ -161,8 +161,12 @@ class MasterChannel(ABC):
         """Open a publication and close the stored one and older ones, but those to keep (rule 4). Nothing happens when it is stored already."""
 
     @abstractmethod
-    def extend(self, token: str, publication: str, blocks: Iterable[Block]) -> bool:
-        """Append blocks to todo, at the tail. False when another publication is stored."""
+    def extend(self, token: str, publication: str, blocks: Iterable[Block], *, new: bool = False) -> bool:
+        """Append blocks to todo, at the tail. False when another publication is stored.
+
+        Blocks that wait there already are not appended again; ``new``: none can, so that is not looked at. After a lost
+        reply some may stand there twice then, and the first answer counts, as ever.
+        """
 
     @abstractmethod
     def reconcile(self, token: str, owed: Owed) -> Reconciled | None:

@@ -121,12 +121,12 @@ class MemoryMasterChannel(MasterChannel):
         server = self.server
         return server.task is not None and publication in server.results and publication in server.parameters
 
-    def extend(self, token: str, publication: str, blocks: Iterable[Block]) -> bool:
+    def extend(self, token: str, publication: str, blocks: Iterable[Block], *, new: bool = False) -> bool:
         with self.server.changed:
             self.server.fence(token)
             if self.server.progress.get("publication") != publication:
                 return False
-            self.server.todo += [str(block) for block in blocks if str(block) not in self.server.todo]
+            self.server.todo += [str(block) for block in blocks if new or str(block) not in self.server.todo]
             self.server.changed.notify_all()
             return True
 

@@ -122,8 +122,8 @@ class RedisMasterChannel(MasterChannel):
         before, done = self._script("publish", names, arguments)
         return Opened(_text(before), bool(done))
 
-    def extend(self, token: str, publication: str, blocks: Iterable[Block]) -> bool:
-        arguments = [token, publication, *_counted([str(block) for block in blocks])]
+    def extend(self, token: str, publication: str, blocks: Iterable[Block], *, new: bool = False) -> bool:
+        arguments = [token, publication, *_counted([str(block) for block in blocks]), int(new)]
         return bool(self._script("extend", [self.keys.epoch, self.keys.progress, self.keys.todo], arguments))
 
     def reconcile(self, token: str, owed: Owed) -> Reconciled | None:

@@ -105,7 +105,7 @@ class Scripted(MemoryMasterChannel):
         self._opened = time.process_time()
         return found
 
-    def extend(self, token: str, publication: str, blocks: Iterable[Block]) -> bool:
+    def extend(self, token: str, publication: str, blocks: Iterable[Block], *, new: bool = False) -> bool:
         """Nobody claims here; what the blocks themselves take counts."""
         return bool([str(block) for block in blocks])
 

@@ -174,6 +174,14 @@ def test_extend_appends_at_the_tail(place: Place) -> None:
     assert place.todo() == texts(block(0, 4), block(4, 6), block(6, 8))
 
 
+def test_extend_adds_what_waits_already_only_where_it_is_told_that_all_is_new(place: Place) -> None:
+    master = place.publish(P0, block(0, 4))
+    master.extend(TOKEN, P0, [block(0, 4), block(4, 6)])
+    assert place.todo() == texts(block(0, 4), block(4, 6))
+    master.extend(TOKEN, P0, [block(4, 6)], new=True)
+    assert place.todo() == texts(block(0, 4), block(4, 6), block(4, 6))
+
+
 def test_extend_is_refused_for_a_publication_that_is_not_stored(place: Place) -> None:
     master = place.publish(P0, block(0, 4))
     assert not master.extend(TOKEN, P1, [block(0, 4, P1)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -188,15 +188,9 @@ def by_the_rules(world: World, channel: MasterChannel, token: str, ledger: Ledge
 
     if not adopted:
         yield from publish()
-    cursor, read = "0", set()
+    cursor, read = "0", set[tuple[str, bytes]]()
     while not ledger.complete():
-        entries = channel.collect(ledger.publication, cursor, 5, 0.0)
-        yield
-        fresh = [entry for entry in entries if entry.payload and (entry.id, entry.payload) not in read]
-        read.update((entry.id, entry.payload) for entry in fresh)
-        channel.discard(ledger.publication, [entry.id for entry in fresh if not ledger.accept(entry.payload, live=1)])
-        cursor = entries[-1].id if entries else cursor
-        yield
+        cursor = yield from drained(channel, ledger, cursor, read, 5)
         stored = yield from world.sent(lambda: channel.renew(token, "me", LEASE, {}, ledger.refused))
         yield
         if stored.publication != ledger.publication or not stored.whole:
@@ -205,9 +199,26 @@ def by_the_rules(world: World, channel: MasterChannel, token: str, ledger: Ledge
         if not world.rules.reconcile:
             return_the_claims_of_the_dead(world)
         elif world.dice.random() < 0.4:
-            seen = yield from world.sent(lambda: channel.reconcile(token, ledger.owed(2, False, [])))
+            only: Sequence[tuple[str, int, int]] | None = None
+            if world.rules.look:
+                look = yield from world.sent(lambda: channel.reconcile(token, replace(ledger.owed(2, False, []), only=())))
+                yield
+                cursor = yield from drained(channel, ledger, cursor, read, 1000)
+                only = () if look is None else look.nobody
+            seen = yield from world.sent(lambda only=only: channel.reconcile(token, replace(ledger.owed(2, False, []), only=only)))
             cursor = "0" if seen is None or seen.owed else cursor
         yield
+
+
+def drained(channel: MasterChannel, ledger: Ledger, cursor: str, read: set[tuple[str, bytes]], most: int) -> Generator[None, None, str]:
+    """Take answers in; returns the cursor after them."""
+    entries = channel.collect(ledger.publication, cursor, most, 0.0)
+    yield
+    fresh = [entry for entry in entries if entry.payload and (entry.id, entry.payload) not in read]
+    read.update((entry.id, entry.payload) for entry in fresh)
+    channel.discard(ledger.publication, [entry.id for entry in fresh if not ledger.accept(entry.payload, live=1)])
+    yield
+    return entries[-1].id if entries else cursor
 
 
 def return_the_claims_of_the_dead(world: World) -> None:

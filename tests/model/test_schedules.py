@@ -10,7 +10,7 @@ from es_queue.protocol.memory_channel import MemoryServer
 from tests.model.actors import new_master, new_worker
 from tests.model.world import KINDS_OF_FAULT, WORKER_FAULTS, Rules, World
 
-WHOLE, COLLECTOR, AUDITED = Rules(), Rules(collector=True), Rules(collector=True, audit=1.0)
+WHOLE, COLLECTOR, AUDITED, LOOK = Rules(), Rules(collector=True), Rules(collector=True, audit=1.0), Rules(look=True)
 NO_OWN_CLAIMS = Rules(own_claims=False, failures=False, faults=WORKER_FAULTS)
 NO_RECONCILE = Rules(reconcile=False, failures=False)
 
@@ -18,7 +18,7 @@ NO_RECONCILE = Rules(reconcile=False, failures=False)
 HANG_WITHOUT_OWN_CLAIMS = (2, 6, 20)
 HANG_WITHOUT_RECONCILE = (2, 9, 15)
 
-all_masters = pytest.mark.parametrize("rules", [WHOLE, COLLECTOR, AUDITED], ids=["bare rules", "collector", "audited"])
+all_masters = pytest.mark.parametrize("rules", [WHOLE, COLLECTOR, AUDITED, LOOK], ids=["bare rules", "collector", "audited", "a look first"])
 
 
 def outcome(seed: int, rules: Rules, **more: int) -> str:

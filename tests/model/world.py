@@ -44,7 +44,8 @@ class Rules:
     """publication: rule 2, a worker works only with the parameters that its block names; own_claims: rule 5, look at
     one's own claims first and never send a claim twice; reconcile: rule 8; failures: episodes raise now and then;
     collector: masters are the real Collector, which also copies overdue blocks, instead of the bare rules;
-    audit: the fraction of the slots that the Collector has played again.
+    audit: the fraction of the slots that the Collector has played again; look: reconcile first looks, answers are read,
+    and only then anything is issued again, with all that can happen between the three.
     """
 
     publication: bool = True
@@ -53,6 +54,7 @@ class Rules:
     failures: bool = True
     collector: bool = False
     audit: float = 0.0
+    look: bool = False
     faults: tuple[str, ...] = KINDS_OF_FAULT
 
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from es_queue.errors import RunFolderError
 from es_queue.figures import figures_of
 from es_queue.normalization import Moments, RunningMoments
 from es_queue.plan import Plan
@@ -19,11 +20,14 @@ from es_queue.protocol.memory_channel import MemoryMasterChannel
 from es_queue.protocol.messages import Block, EpisodeMoments, SlotResult
 from master import blocks, checkpoint, collector, columns
 from master.checkpoint import Checkpoints
+from master.collect import Ledger
 from master.columns import Columns, Gathered, figures_in_order, merged
+from master.loop import Interrupted
 from master.slots import Owed, ranges
 from master.state import TRAINING
-from tests.unit.test_collector import Bench
-from tests.unit.test_loop import Run, lively, same, tiny
+from tests.ring import workers
+from tests.unit.test_collector import PUBLICATION, Bench
+from tests.unit.test_loop import TABLE, Run, lively, same, tiny
 
 numbers = st.floats(-1e300, 1e300, allow_nan=False)
 
@@ -66,6 +70,15 @@ def bits(moments: RunningMoments) -> tuple[int, bytes, bytes]:
 
 
 # --- the arrays
+
+
+class Told:
+    """Stands in for what is gathered, and counts how often."""
+
+    asked = 0
+
+    def gather(self, *_: object) -> None:
+        self.asked += 1
 
 
 def result(slot: int, each: int = 2, moments: int = 0) -> SlotResult:
@@ -189,14 +202,68 @@ def test_blocks_beyond_the_first_follow_the_publication_and_all_slots_are_there(
 def test_what_a_master_had_no_time_to_add_after_publishing_is_owed_to_its_successor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collector, "FIRST_BLOCKS", 2)
     bench = Bench(block=1)
-    monkeypatch.setattr(bench.channel, "extend", lambda *_: True)  # it ended there
+    monkeypatch.setattr(bench.channel, "extend", lambda *_, **__: True)  # it ended there
     bench.open()
     assert len(bench.server.todo) == 2
     bench.tick()
     assert sorted(slot for entry in bench.server.todo for slot in [Block.decode(entry).start] if " train " in entry) == list(range(6))
 
 
+def test_nothing_is_gathered_where_an_audit_may_replace_a_result() -> None:
+    audited, plain = (Bench(audit=share).open() for share in (1.0, 0.0))
+    for bench in (audited, plain):
+        bench.answer(bench.worker(), Block(PUBLICATION, messages.TRAIN, 0, 2))
+        bench.collector.read(bench.ledger, 0.0)
+        bench.ledger.gathered = Told()
+        bench.ledger.gather()
+    assert (audited.ledger.gathered.asked, plain.ledger.gathered.asked) == (0, 1)
+
+
 # --- what follows the publish
+
+
+def test_a_stop_in_the_final_episodes_leaves_the_chosen_policy_in_its_file(tmp_path: Path) -> None:
+    run = Run(tiny(generations=3, eval_every=1, final_episodes=4), saved=Checkpoints(tmp_path))
+    loop = run.loop()
+    collect = loop._collector.collect
+
+    def stopped(ledger: Ledger) -> None:
+        if messages.FINAL in ledger.wanted:
+            raise Interrupted
+        collect(ledger)
+
+    loop._collector.collect = stopped  # type: ignore[method-assign]
+    with workers(run.server, run.setup.config, TABLE, 1), pytest.raises(Interrupted):
+        loop.run(run.setup.start(), None)
+    best = loop.current()[0].best
+    assert best is not None and Checkpoints(tmp_path).holds(best)
+
+
+def test_a_best_policy_that_could_not_be_written_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries, real = [0], Checkpoints.save_best
+
+    def full(self: Checkpoints, data: bytes) -> Path:
+        tries[0] += 1
+        if tries[0] == 1:
+            raise RunFolderError("the disk is full")
+        return real(self, data)
+
+    monkeypatch.setattr(Checkpoints, "save_best", full)
+    run = Run(tiny(generations=4, eval_every=100), saved=Checkpoints(tmp_path))  # generation 0 alone is evaluated while it trains
+    loop = run.loop()
+    seen: list[bool] = []
+    collect = loop._collector.collect
+
+    def looked(ledger: Ledger) -> None:
+        collect(ledger)
+        best = loop.current()[0].best
+        seen.append(best is not None and Checkpoints(tmp_path).holds(best))
+
+    loop._collector.collect = looked  # type: ignore[method-assign]
+    with workers(run.server, run.setup.config, TABLE, 1):
+        loop.run(run.setup.start(), None)
+    assert seen[:3] == [False, False, True]
+
 
 
 def test_the_best_policys_file_follows_the_publish_and_is_written_again_only_where_it_is_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

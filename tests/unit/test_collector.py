@@ -156,6 +156,42 @@ def test_an_answer_that_comes_just_before_reconcile_is_neither_issued_again_nor_
     assert bench.todo() == waiting and bench.ledger.has(held.kind, held.start, held.stop) and bench.ledger.reissued == 0
 
 
+def test_an_outage_within_a_tick_kills_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench().open()
+    bench.tick()
+    worker = bench.worker()
+    held, drained, outages = worker.claim(0.0), bench.collector._drained, [bench.channel.outages]
+
+    def away(ledger: Ledger) -> bool:
+        bench.server.lives.clear()
+        outages[0] += 1
+        return drained(ledger)
+
+    monkeypatch.setattr(type(bench.channel), "outages", property(lambda _: outages[0]))
+    monkeypatch.setattr(bench.collector, "_drained", away)
+    monkeypatch.setattr(bench.collector, "_clocks", replace(QUICK, beat_ttl=60.0))
+    bench.tick()
+    assert bench.server.claims[worker.worker] == [str(held)] and bench.server.attempts == {}
+
+
+def test_who_dies_between_the_look_and_the_issue_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench().open()
+    bench.tick()
+    worker, reconcile, calls = bench.worker(), bench.channel.reconcile, [0]
+    worker.claim(0.0)
+    bench.server.todo.clear()  # something to be issued again
+
+    def second(token: str, owed: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == 2:
+            bench.server.lives.clear()
+        return reconcile(token, owed)
+
+    monkeypatch.setattr(bench.channel, "reconcile", second)
+    bench.tick()
+    assert calls[0] == 2 and bench.ledger.recovered == 1
+
+
 def test_what_was_lost_is_issued_again_at_once() -> None:
     bench = Bench().open()
     bench.server.todo.clear()

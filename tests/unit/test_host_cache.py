@@ -143,6 +143,24 @@ def test_whoever_fetches_and_is_frozen_keeps_nobody_waiting_for_long(tmp_path: P
     assert source.asked == 1
 
 
+def test_a_turn_that_was_waited_for_in_vain_is_not_waited_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, tried = HostCache("run", tmp_path, patience=0.01), []
+    cache.get(FIRST, SIZE, DIGEST, Source())
+    exclusive = host_cache.exclusive
+    monkeypatch.setattr(host_cache, "exclusive", lambda *given: tried.append(given) or exclusive(*given))
+    with exclusive(tmp_path / "run.lock", 1.0), cache.turn():
+        assert cache.get(SECOND, SIZE, DIGEST, Source()) == DATA
+    assert len(tried) == 1
+
+
+def test_what_a_killed_worker_was_writing_goes_with_the_next_publication(tmp_path: Path) -> None:
+    cache = HostCache("run", tmp_path)
+    for left in (f"run-{FIRST}.new", f"run-{FIRST}.header.new", f"run-{FIRST}.header"):
+        (tmp_path / left).touch()
+    cache.get(SECOND, SIZE, DIGEST, Source())
+    assert {path.name for path in tmp_path.iterdir()} == {f"run-{SECOND}", "run.lock"}
+
+
 def test_large_parameters_are_one_copy_for_all_workers_of_a_host(tmp_path: Path) -> None:
     first, second = (HostCache("run", tmp_path).get(FIRST, SIZE, DIGEST, Source()) for _ in range(2))
     assert isinstance(first, memoryview) and isinstance(second, memoryview)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -351,6 +352,24 @@ def test_however_seldom_it_is_asked_to_look_no_beat_lapses() -> None:
     with living(channel, watch, clocks=replace(CLOCKS, beat_ttl=0.2)):
         assert eventually(lambda: len(channel.beats) >= 3)
     assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize("poll", [0.2, 0.99, 1.24, 2.2, 2.4, 2.5, 2.8, 60.0])
+def test_beats_are_never_further_apart_than_half_of_what_they_last(monkeypatch: pytest.MonkeyPatch, poll: float) -> None:
+    channel, watch, now = Told(), Watch(), [1000.0]
+    watch.poll = poll
+    beats: list[float] = []
+    monkeypatch.setattr(life_module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(channel, "beat", lambda *_: beats.append(now[0]))
+    life = Life(channel, watch, dict, replace(CLOCKS, leave_poll=0.2, beat=1.0, beat_ttl=5.0, seat_lease=600.0), wall_limit=60.0, expire=lambda: None)
+
+    def wait(seconds: float) -> bool:
+        now[0] += seconds
+        return now[0] > 1030.0
+
+    monkeypatch.setattr(life._over, "wait", wait)
+    life.run()
+    assert len(beats) >= 10 and max(later - sooner for sooner, later in pairwise(beats)) <= 2.5 + 1e-9
 
 
 def test_it_says_how_fast_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
