@@ -81,7 +81,7 @@ class RunConfig:
     top: int = option(0, "search", "directions that ars keeps, best first; 0 keeps all", unit="pairs", low=0)
     max_speed: float = option(0.0, "search", "largest step of clipup; 0 is twice the learning rate", low=0.0)
     sigma_learning_rate: float = option(-1.0, "search", "step size of the sigma that pgpe and snes learn; 0 keeps sigma fixed, -1 takes the strategy's own default", low=-1.0)
-    truncation: int = option(20, "search", "parents: the elite and the best others of the population (ga)", unit="individuals", low=1, high=1_000_000)
+    truncation: int = option(0, "search", "parents: the elite and the best others of the population (ga); 0: 20, or a smaller population", unit="individuals", low=0, high=1_000_000)
     candidates: int = option(10, "search", "best individuals of a generation that are evaluated again before one becomes the elite (ga, random_search)", low=1, high=1000)
     elite_episodes: int = option(30, "search", "fresh episodes of such an evaluation, the same for all of them", low=1, high=1000)
     novelty: str = option("nsr", "search", "what the strategy novelty climbs: novelty alone (ns), novelty and reward alike (nsr), or a mixture that turns to novelty where reward stagnates (nsra)", choices=("ns", "nsr", "nsra"))

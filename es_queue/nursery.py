@@ -9,8 +9,10 @@ import numpy as np
 from es_queue.genome import Floats, Links, Table, descended
 from es_queue.sums import NoiseRows
 
-#: Bytes of decoded parents that a process keeps; the one that was not used for longest goes.
-MOST_BYTES = 2**29
+#: Bytes of decoded parents that a process keeps; the one that was not used for longest goes. Each takes some more.
+MOST_BYTES, BESIDE = 2**29, 512
+#: Nor are more kept than so many times the rows of a tree: older parents come back for late answers alone.
+TREES = 4
 #: Numbers by which a vector is told from others before it is compared whole.
 LOOK = 256
 
@@ -46,7 +48,7 @@ class Nursery:
         self._worth = {*forks.tolist(), *table.parents.tolist(), *table.contenders.tolist()}
 
     def _root(self, base: Floats) -> Key:
-        for key, one in self._kept.items():
+        for key, one in reversed(self._kept.items()):  # it was used lately
             if same(one[:LOOK], base[:LOOK]) and same(one, base):
                 self._kept[key] = self._kept.pop(key)  # used last
                 return key
@@ -85,7 +87,7 @@ class Nursery:
 
     def _keep(self, key: Key, vector: Floats) -> None:
         self._kept[key] = vector
-        while len(self._kept) > max(1, self._most // max(1, vector.nbytes)):
+        while len(self._kept) > max(1, min(self._most // (vector.nbytes + BESIDE), TREES * max(8, len(self._keys)))):
             del self._kept[next(iter(self._kept))]
 
 

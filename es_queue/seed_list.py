@@ -21,7 +21,7 @@ from es_queue.environments import EnvironmentRequest
 from es_queue.environments.objective import first_vector
 from es_queue.errors import DecodeError, EsQueueError, RunFolderError
 from es_queue.genome import Floats, Links, descended
-from es_queue.noise import NoiseTable
+from es_queue.noise import LARGEST_DEFAULT, NoiseTable, default_size
 from es_queue.numerics import array_digest
 from es_queue.plan import first_parameters_seed
 from es_queue.policies import Policy, make_policy
@@ -130,10 +130,15 @@ def parts(meta: Mapping[str, Any]) -> tuple[RunConfig, Policy, NoiseTable]:
         policy = make_policy(config, int(meta["observation_size"]), ActionSpec.from_dict(meta["action"]))
         if not policy.size <= config.noise_size:
             raise ValueError(f"a noise table of {config.noise_size} floats is too small for {policy.size} parameters")
+        most = max(LARGEST_DEFAULT, default_size(policy.size))
+        if config.noise_size > most:  # whoever wrote the list would have this host make it
+            raise ValueError(f"a noise table of {config.noise_size} floats is larger than the {most} that are made for a seed list; play the run's checkpoint instead")
         return config, policy, NoiseTable.open(config.noise_size)
     except RunFolderError:
         raise
-    except (KeyError, TypeError, ValueError, AttributeError, EsQueueError) as error:
+    except KeyError as error:
+        raise RunFolderError(f"its settings have no {error}") from None
+    except (TypeError, ValueError, AttributeError, EsQueueError) as error:
         raise RunFolderError(f"its settings do not describe a policy: {error}") from None
 
 

@@ -224,7 +224,7 @@ class Ledger:
         self.last_reason = f"{named}: {reason}"
         failed = sum(kind == messages.TRAIN for kind, _ in self.hopeless)
         if slot[0] == messages.TRAIN and failed >= self.wanted.get(messages.TRAIN, 0) and not self.results[messages.TRAIN]:
-            raise EnvironmentFailure(f"every episode of a generation failed; the last was {self.last_reason}")
+            raise EnvironmentFailure(f"every episode of a generation failed{self.expectations.advice}; the last was {self.last_reason}")
 
     def died(self, blocks: tuple[Block, ...]) -> None:
         """A worker died while it held these; the first was being worked on."""

@@ -18,6 +18,7 @@ from es_queue.plan import (
     SlotPlan,
     evaluation_seeds,
     plan_for,
+    seeds_shared,
 )
 from es_queue.protocol import messages
 from es_queue.protocol.messages import EpisodeMoments, SlotResult
@@ -67,6 +68,7 @@ class Expectations:
         """``most``: how many slots each kind may ever have in this publication; ``limits``: steps of an episode in training and in evaluation; ``behaviour``: its floats."""
         self.most, self._limits = most, limits
         self.generation, self.environment = generation, config.task
+        self._shared = seeds_shared(config, individuals) == "generation"
         self._individuals, self._moment_bytes, self._behaviour = individuals, 8 * observation_size, 4 * behaviour
         self._per_sampled, self._episodes = individuals * config.episodes, config.episodes
         self._plan = planned(config, generation, size, individuals, max(1, most.get(messages.TRAIN, 0)))
@@ -95,6 +97,11 @@ class Expectations:
             index = -1 if slot == self.most[messages.TRAIN] else self._plan.noise_indices[slot]
             return Expected(index, self._elite_seeds[0], 1, 0, len(self._elite_seeds))
         return Expected(-1, int(self._seeds[kind][slot]), 1, 0)
+
+    @property
+    def advice(self) -> str:
+        """What to do where one environment seed fails for everybody; empty where each slot has its own."""
+        return ": all of them had one environment seed; --env-seeds slot gives each its own" if self._shared else ""
 
     def named(self, kind: str, slot: int) -> str:
         """A slot in words: what a person needs to play its first episode again."""

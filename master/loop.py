@@ -270,6 +270,8 @@ class Loop:
         )  # fmt: skip
         self._record |= {**training_record(done), **episodes_record(done, self._config.episodes), **evaluation_record(done, judged), **figures}
         self._record |= {"seconds_update": time.monotonic() - began, "failed": len(ledger.hopeless), **self._totals(after, done)}
+        if done.again and not any(done.again):
+            self._sink.note(f"all who were evaluated again in generation {state.generation} failed in an episode: nobody could be compared, and the elite stays")
         if ledger.hopeless:
             self._sink.note(f"{len(ledger.hopeless)} slots of generation {state.generation} failed everywhere and count as the worst: {ledger.last_reason}")
         self._sink.generation(self._record)

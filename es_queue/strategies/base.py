@@ -224,6 +224,11 @@ class Strategy(ABC):
         """How many training slots close a batch of the asynchronous schedule."""
         return self.config.population // self.per_slot
 
+    @property
+    def hears_failures(self) -> bool:
+        """Whether ``improve`` has something to do where every individual failed."""
+        return False
+
     def contenders(self, state: State, generation: int) -> int:
         """How many slots of kind elite are evaluated in a generation of the asynchronous schedule: all from 0 on."""
         return 0
@@ -240,7 +245,7 @@ class Strategy(ABC):
         wanted = (len(batch.noise_indices), self.per_slot)
         if batch.fitness.shape != wanted:
             raise ValueError(f"fitness of shape {batch.fitness.shape} where {wanted} is due")
-        if not np.isfinite(batch.fitness).any():
+        if not np.isfinite(batch.fitness).any() and not self.hears_failures:
             return self.stay(state)
         due = len(self.candidates(state, batch) if batch.tried_again is None else batch.tried_again)
         if batch.again.shape != (due,):
@@ -254,7 +259,7 @@ class Strategy(ABC):
 
     @abstractmethod
     def improve(self, state: State, batch: Batch) -> tuple[State, Info]:
-        """``learn`` for a batch of right shape in which an individual succeeded."""
+        """``learn`` for a batch of right shape in which an individual succeeded, or any with ``hears_failures``."""
 
     def stay(self, state: State) -> tuple[State, Info]:
         """The answer of ``learn`` when there is no step."""

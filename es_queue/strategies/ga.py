@@ -38,6 +38,13 @@ class GA(Strategy):
     SIGMA: ClassVar[float] = 0.05
     #: Batches of the asynchronous schedule that are a population together.
     BATCHES: ClassVar[int] = 8
+    #: Parents, unless the configuration says (the paper's).
+    TRUNCATION: ClassVar[int] = 20
+
+    @property
+    def truncation(self) -> int:
+        """How many parents there are."""
+        return self.config.truncation or min(self.TRUNCATION, self.config.population)
 
     @property
     def steady(self) -> bool:
@@ -120,6 +127,11 @@ class GA(Strategy):
         """Those of the trial that begins in the generation, an episode each."""
         return Trial.from_arrays(state).slots if int(state["trial_generation"]) == generation else 0
 
+    @property
+    def hears_failures(self) -> bool:
+        """Without generations answers to a trial come with any batch, and parents stay for their late children."""
+        return self.steady
+
     def improve(self, state: State, batch: Batch) -> tuple[State, Info]:
         """The next parents, and the elite where a new one did better on fresh episodes."""
         return self._steadily(state, batch) if self.steady else self._generation(state, batch)
@@ -127,7 +139,7 @@ class GA(Strategy):
     def _generation(self, state: State, batch: Batch) -> tuple[State, Info]:
         slots, place = self.candidates(state, batch), best_again(batch.again)
         winner = int(slots[place])
-        best = ranked(batch.fitness[:, 0])[: self.config.truncation].tolist()
+        best = ranked(batch.fitness[:, 0])[: self.truncation].tolist()
         chosen = np.array(best if winner in (self.standing, *best) else [*best, winner])
         parents, sigma = self._mutated(state, batch)
         family, names = Family.from_arrays(state).with_children(parents[chosen], Links(batch.noise_indices[chosen], sigma[chosen]))
@@ -178,7 +190,7 @@ class GA(Strategy):
 
     def _parents(self, elite: int, best: Ints) -> Ints:
         """The elite first, then the best others."""
-        return np.append(elite, best[best != elite][: self.config.truncation - 1])
+        return np.append(elite, best[best != elite][: self.truncation - 1])
 
     def _late(self, state: State, generation: int, parents: Ints) -> tuple[Ints, Ints]:
         """Names of those whose children may still be answered after a generation, and until which one."""

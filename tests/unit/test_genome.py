@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from es_queue import nursery as nursery_module
 from es_queue.genome import (
     HEAD,
     NO_LINKS,
@@ -18,7 +21,7 @@ from es_queue.genome import (
     descended,
     unpacked,
 )
-from es_queue.nursery import Nursery
+from es_queue.nursery import BESIDE, TREES, Nursery
 from es_queue.sums import ArrayNoise
 
 SIZE = 9
@@ -210,9 +213,35 @@ def test_a_root_that_nobody_knows_makes_everything_kept_worthless() -> None:
     assert nursery.parent(row).tobytes() == honest.tobytes()
 
 
+def test_a_root_that_differs_beyond_the_first_look_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nursery_module, "LOOK", 2)
+    family, living = evolved(3)
+    nursery = Nursery(NOISE)
+    nursery.open(family.base, table_of(family, living))
+    row = int(family.rows(living)[1])
+    nursery.parent(row)
+    forged = family.base.copy()
+    forged[-1] += 1
+    nursery.open(forged, table_of(family, living))
+    forged_family = replace(family, base=forged)
+    assert nursery.parent(row).tobytes() == forged_family.decoded(int(living[1]), NOISE).tobytes()
+
+
+def test_a_long_run_keeps_no_more_than_a_few_trees() -> None:
+    nursery, most = Nursery(NOISE), 0
+    for generations in range(1, 60):
+        family, living = evolved(generations)
+        table = table_of(family, living)
+        nursery.open(family.base, table)
+        most = max(most, len(table.tree))
+        for row in family.rows(living).tolist():
+            nursery.parent(row)
+    assert len(nursery._kept) <= TREES * max(8, most)
+
+
 def test_no_more_bytes_are_kept_than_allowed_and_the_bits_stay() -> None:
     family, living = evolved(30, parents=6, children=12)
-    nursery = Nursery(NOISE, most=2 * 4 * SIZE)
+    nursery = Nursery(NOISE, most=2 * (4 * SIZE + BESIDE))
     nursery.open(family.base, table_of(family, living))
     for _ in range(2):
         for name, row in zip(living.tolist(), family.rows(living).tolist(), strict=True):

@@ -334,7 +334,13 @@ def test_slots_that_fail_everywhere_are_the_same_for_everybody_and_the_run_goes_
 
 def test_a_run_whose_every_episode_fails_stops_with_the_reason() -> None:
     config = tiny(env=MOODY, env_arg=(("fault", "all"),), eval_every=0)
-    with pytest.raises(EnvironmentFailure, match=r"every episode of a generation failed.*fell over"):
+    with pytest.raises(EnvironmentFailure, match=r"every episode of a generation failed; the last was.*fell over"):
+        Run(config).play(2)
+
+
+def test_where_all_had_one_environment_seed_the_sentence_says_how_each_gets_its_own() -> None:
+    config = tiny(env=MOODY, env_arg=(("fault", "all"),), eval_every=0, env_seeds="generation")
+    with pytest.raises(EnvironmentFailure, match=r"failed: all of them had one environment seed; --env-seeds slot gives each its own; the last was"):
         Run(config).play(2)
 
 

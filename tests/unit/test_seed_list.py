@@ -86,6 +86,8 @@ def damaged(path: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
         (lambda values: values["config"].update(seed=99), "its seeds make parameters of digest"),
         (lambda values: values.update(noise="0" * 32), "other noise"),
         (lambda values: values["config"].update(noise_size=10), "too small for 58 parameters"),
+        (lambda values: values["config"].update(noise_size=2**31), "larger than the"),
+        (lambda values: values["action"].pop("kind"), "its settings have no 'kind'"),
         (lambda values: values["config"].update(hidden=[]), "do not describe a policy"),
         (lambda values: values.update(config=3), "do not describe a policy"),
         (lambda values: values.update(observation_size="x"), "do not describe a policy"),

@@ -256,6 +256,35 @@ def test_the_trial_decides_when_all_have_played_and_the_loser_of_the_first_resul
     assert strategy.contenders(done, 6) == 0, "a new trial waits for another population"
 
 
+def test_a_trial_is_heard_though_everybody_in_the_batch_has_failed() -> None:
+    strategy = steady()
+    states, spreads = lived(strategy, [1.0, 7.0, 3.0, 5.0])
+    spreads[4] = strategy.spread(states[4])
+    everything = tuple((4, slot, float(slot)) for slot in range(6))
+    after, info = strategy.learn(states[4], answered(states[4], 4, (4, 0, NAN), spreads=spreads, again=everything))
+    assert info["elite_fitness"] == 4.5 and int(after["parents"][0]) == int(states[4]["parents"][0])
+    assert after["window"].tolist() == states[4]["window"].tolist()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_children_that_are_as_late_as_can_be_count_whatever_failed_meanwhile(seed: int) -> None:
+    strategy = steady(seed=seed, population=2, candidates=1)
+    states, spreads = lived(strategy, [1.0, 9.0])  # the second one is kept by its trial
+    state, born, late = states[-1], 2, 2 + strategy.config.max_lag
+    for generation in range(born, late + 1):
+        spreads[generation] = strategy.spread(state)
+        if generation < late:  # the parents of publication ``born`` leave the window, or nobody succeeds
+            fitness = NAN if generation == born + 1 else 100.0 + generation
+            state, _ = strategy.learn(state, answered(state, generation, (generation, 0, fitness), spreads=spreads))
+    rows = tuple((born, slot, 1.0) for slot in range(16))
+    family, _, _ = strategy._grown(state, answered(state, late, *rows, spreads=spreads))  # type: ignore[attr-defined]
+    assert len(family.tree) - len(Family.from_arrays(state).tree) == 16, "a child of a publication that is still open was dropped"
+
+
+def test_without_a_choice_there_are_twenty_parents_or_a_smaller_population() -> None:
+    assert [made(population=population, truncation=0).truncation for population in (5, 20, 100)] == [5, 20, 20]  # type: ignore[attr-defined]
+
+
 def test_nobody_waits_for_an_episode_of_a_trial_beyond_the_lag() -> None:
     strategy = steady()
     states, spreads = lived(strategy, [1.0, 7.0, 3.0, 5.0])
