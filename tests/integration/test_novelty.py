@@ -23,11 +23,11 @@ def test_novelty_gives_the_same_bits_with_three_workers_of_which_one_is_killed(
     run = start_master("seek", {**SEEK, "block": 1}, clocks=NERVOUS)
     seats = [seen.joined(one) for one in workers]
     horse = seen.freeze_holding(seats[0])
-    training = seen.generation() < SEEK["generations"] - 1  # of a death at the very end no generation tells
+    training = seen.generation() < SEEK["generations"] - 1  # what the last moments take from it no generation tells
     workers[0].signal(signal.SIGKILL)
     os.kill(horse, signal.SIGKILL)
     assert run.summary()["digest"] == quiet_digest(SEEK)
-    assert run.total("recovered") >= training
+    assert run.total("recovered") + run.total("reissued") >= training, "what it held was played by another"
 
 
 def test_novelty_goes_on_where_its_master_was_killed_and_its_log_can_be_replayed(valkey_url: str, redis_client: redis.Redis, processes: Processes) -> None:

@@ -33,11 +33,11 @@ def test_random_search_gives_the_same_bits_with_two_workers_of_which_one_is_kill
     run = start_master("search", {**SEARCH, "block": 1}, clocks=NERVOUS)
     seats = [seen.joined(one) for one in both]
     horse = seen.freeze_holding(seats[0])
-    training = seen.generation() < SEARCH["generations"] - 1  # of a death at the very end no generation tells
+    training = seen.generation() < SEARCH["generations"] - 1  # what the last moments take from it no generation tells
     both[0].signal(signal.SIGKILL)
     os.kill(horse, signal.SIGKILL)
     assert run.summary()["digest"] == quiet_digest(SEARCH)
-    assert run.total("recovered") >= training
+    assert run.total("recovered") + run.total("reissued") >= training, "what it held was played by another"
 
 
 def test_random_search_goes_on_where_its_master_was_killed(valkey_url: str, redis_client: redis.Redis, processes: Processes) -> None:
