@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from es_queue.strategies import STRATEGIES
 from es_queue.strategies.base import Batch, Info, State
 from es_queue.strategies.novelty import Novelty
 from es_queue.strategies.snes import SNES
@@ -37,7 +38,12 @@ REWARD: dict[str, dict[str, Any]] = {
 VALLEY: dict[str, Any] = {
     "objective": "tests.objectives:ellipsoid", "parameters": 30, "population": 40, "generations": 100, "eval_every": 0, "final_episodes": 1, "target_reward": "none", "noise_size": NOISE,
 }  # fmt: skip
-START, NEAR = -3.0, 0.0
+START, LOWER, NEAR = -3.0, -2.0, 0.0
+STEEPEST: dict[str, dict[str, Any]] = {
+    "openai_es": {"optimizer": "adam", "learning_rate": 0.2, "sigma": 0.3},
+    "ars": {"learning_rate": 0.2, "sigma": 0.3, "top": 10},
+    "pgpe": {"learning_rate": 0.15, "sigma": 0.3},
+}
 
 three_seeds = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))]
 
@@ -89,7 +95,7 @@ def test_novelty_search_without_its_update_stays_where_it_is(monkeypatch: pytest
     assert reached(**SEEKING) < DEAD_END
 
 
-# --- SNES along a valley
+# --- down a valley
 
 
 def test_snes_learns_the_shape_of_a_valley(tmp_path: Path) -> None:
@@ -108,3 +114,14 @@ def test_snes_without_its_update_stays_at_the_start(monkeypatch: pytest.MonkeyPa
 
 def test_snes_learns_the_shape_of_a_valley_from_late_answers_too() -> None:
     assert reached(**{**VALLEY, "generations": 150}, strategy="snes", schedule="async", seed=0) > NEAR
+
+
+@pytest.mark.parametrize("strategy", STEEPEST)
+def test_strategies_that_go_along_a_gradient_come_down_the_valley(tmp_path: Path, strategy: str) -> None:
+    assert by_real_workers(tmp_path, **VALLEY, strategy=strategy, **STEEPEST[strategy], seed=0)["eval_mean"] > LOWER
+
+
+@pytest.mark.parametrize("strategy", STEEPEST)
+def test_without_their_update_they_stay_at_the_start(monkeypatch: pytest.MonkeyPatch, strategy: str) -> None:
+    monkeypatch.setattr(STRATEGIES[strategy], "learn", unlearnt)
+    assert reached(**VALLEY, strategy=strategy, **STEEPEST[strategy], seed=0) < START
