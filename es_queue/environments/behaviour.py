@@ -5,7 +5,6 @@ What fits an environment is settled before anybody plays; it is read once, when 
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.config import AUTO
-from es_queue.environments.catalogue import WALKER_V2, WALKER_V3, Entry, describe_error
+from es_queue.environments.catalogue import WALKER_V2, WALKER_V3, Entry, named_function
 from es_queue.environments.request import EnvironmentRequest
 from es_queue.errors import EnvironmentFailure, UsageError
 from es_queue.protocol.messages import MAX_BEHAVIOUR, MAX_INDIVIDUALS
@@ -54,14 +53,7 @@ def measure_of(name: str) -> Measure | None:
 
 def own(path: str) -> Measure:
     """The user's function of a gymnasium.Env whose episode is over."""
-    module, _, name = path.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except (Exception, SystemExit) as error:  # a program's module, once imported, may want to exit
-        raise UsageError(f"the behaviour {path} cannot be imported: {describe_error(error)}") from None
-    if not callable(found):
-        raise UsageError(f"the behaviour {path} is no function")
-    return found  # type: ignore[no-any-return]
+    return named_function("behaviour", path, UsageError)
 
 
 def final_position(environment: Environment) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_id, parse_env_id
 
 from es_queue.environments.request import EnvironmentRequest
-from es_queue.errors import EnvironmentFailure, UsageError
+from es_queue.errors import EnvironmentFailure, EsQueueError, UsageError
 
 WALKER_V3 = "gymnasium.envs.box2d.bipedal_walker:BipedalWalker"
 WALKER_V2 = "es_queue.environments.walker_v2:BipedalWalkerV2"
@@ -122,6 +123,18 @@ def missing_package(entry: Entry, error: Exception) -> str:
     if extra is None or "gymnasium-robotics" in str(error):
         return f"{entry.id} cannot be imported: {describe_error(error)}"
     return f'{entry.id} needs a package that is not installed: pip install "gymnasium[{extra}]"'
+
+
+def named_function(what: str, path: str, refusal: type[EsQueueError]) -> Callable[..., Any]:
+    """The user's function that ``module:function`` names. Raises ``refusal`` in one sentence, which says ``what`` it was to be."""
+    module, _, name = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (Exception, SystemExit) as error:  # a program's module, once imported, may want to exit
+        raise refusal(f"the {what} {path} cannot be imported: {describe_error(error)}") from error
+    if not callable(found):
+        raise refusal(f"the {what} {path} is no function")
+    return found  # type: ignore[no-any-return]
 
 
 def describe_error(error: BaseException) -> str:

@@ -6,14 +6,13 @@ come from the seed. Its attribute ``initial``, where it has one, is the vector w
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.environments.catalogue import describe_error
+from es_queue.environments.catalogue import describe_error, named_function
 from es_queue.environments.request import EnvironmentRequest
 from es_queue.errors import EnvironmentFailure
 from es_queue.spaces import ActionSpec, EnvironmentSpec
@@ -40,14 +39,7 @@ class ObjectiveWorld:
 
 def load(path: str) -> Callable[[Floats, int], Any]:
     """The function that ``module:function`` names. Raises EnvironmentFailure in one sentence."""
-    module, _, name = path.partition(":")
-    try:
-        function = getattr(importlib.import_module(module), name)
-    except (Exception, SystemExit) as error:  # a program's module, once imported, may want to exit
-        raise EnvironmentFailure(f"the objective {path} cannot be imported: {describe_error(error)}") from error
-    if not callable(function):
-        raise EnvironmentFailure(f"the objective {path} is no function")
-    return function  # type: ignore[no-any-return]
+    return named_function("objective", path, EnvironmentFailure)
 
 
 def first_vector(request: EnvironmentRequest) -> Floats:
