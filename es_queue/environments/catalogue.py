@@ -127,14 +127,19 @@ def missing_package(entry: Entry, error: Exception) -> str:
 
 def named_function(what: str, path: str, refusal: type[EsQueueError]) -> Callable[..., Any]:
     """The user's function that ``module:function`` names. Raises ``refusal`` in one sentence, which says ``what`` it was to be."""
-    module, _, name = path.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except (Exception, SystemExit) as error:  # a program's module, once imported, may want to exit
-        raise refusal(f"the {what} {path} cannot be imported: {describe_error(error)}") from error
+    found = imported(f"{what} {path}", path, refusal)
     if not callable(found):
         raise refusal(f"the {what} {path} is no function")
     return found  # type: ignore[no-any-return]
+
+
+def imported(what: str, path: str, refusal: type[EsQueueError]) -> Any:
+    """What ``module:name`` names. Raises ``refusal`` in one sentence, which says ``what`` it was to be."""
+    module, _, name = path.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (Exception, SystemExit) as error:  # a program's module, once imported, may want to exit
+        raise refusal(f"the {what} cannot be imported: {describe_error(error)}") from error
 
 
 def describe_error(error: BaseException) -> str:

@@ -14,7 +14,7 @@ from gymnasium.envs.registration import load_env_creator
 from numpy.typing import NDArray
 
 from es_queue.environments.behaviour import measure_of, settled, vector
-from es_queue.environments.catalogue import Entry, describe_error, missing_package
+from es_queue.environments.catalogue import Entry, describe_error, imported, missing_package
 from es_queue.environments.encoding import action_adapter, action_spec, observation_encoder
 from es_queue.environments.request import EnvironmentRequest
 from es_queue.errors import EnvironmentFailure, UsageError
@@ -147,10 +147,7 @@ def _wrapper(path: str) -> Any:
     module, _, name = path.partition(":")
     if not module or not name:
         raise UsageError(f"the wrapper {path!r} is not of the form module:Class")
-    try:
-        wrapper = getattr(importlib.import_module(module), name)
-    except (Exception, SystemExit) as error:  # a program's module, once imported, may want to exit
-        raise UsageError(f"the wrapper {path!r} cannot be imported: {describe_error(error)}") from error
+    wrapper = imported(f"wrapper {path!r}", path, UsageError)
     if not callable(wrapper):
         raise UsageError(f"the wrapper {path!r} is not a class")
     return wrapper

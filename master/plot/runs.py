@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from es_queue.errors import UsageError
 from master.report import METRICS
 from master.status.folders import read_object
+from master.status.history import objects_in
 from master.study.record import FILE as STUDY
 from master.wording import finite, printable
 
@@ -98,15 +100,6 @@ def lines_of(path: Path) -> Iterator[Mapping[str, Any]]:
     """The JSON objects of a file of lines; what is none is passed over. Raises UsageError for a file that cannot be read."""
     try:
         with path.open("rb") as file:
-            for _ in range(MOST_LINES):
-                line = file.readline(LONGEST_LINE)
-                if not line:
-                    return
-                try:
-                    found = json.loads(line)
-                except (ValueError, RecursionError):
-                    continue
-                if isinstance(found, dict):
-                    yield found
+            yield from objects_in(islice(iter(partial(file.readline, LONGEST_LINE), b""), MOST_LINES))
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +105,12 @@ def _records(path: Path) -> Iterable[dict[str, Any]]:
             lines = file.read(METRICS_BYTES).splitlines()
     except OSError:
         return
-    for line in lines[1:] if size > METRICS_BYTES else lines:
+    yield from objects_in(lines[1:] if size > METRICS_BYTES else lines)
+
+
+def objects_in(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """The JSON objects among lines; what is none is passed over."""
+    for line in lines:
         try:
             found = json.loads(line)
         except (ValueError, RecursionError):
