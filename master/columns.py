@@ -131,10 +131,6 @@ class Gathered:
 
     def __init__(self, base: RunningMoments, most: int) -> None:
         self.base, self.most = base, most
-        self.forget()
-
-    def forget(self) -> None:
-        """A result was replaced: begin anew."""
         self.moments, self.slots = self.base, list[SlotResult]()
         self._parts: list[Columns] = []
 
