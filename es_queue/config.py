@@ -115,6 +115,7 @@ class RunConfig:
     noise_size: int = option(0, "machinery", "floats in the shared noise table; 0 grows with the policy", unit="floats", low=0, high=2**32 - 1)
     block: int = option(0, "machinery", "slots a block of work; 0 is about half a second of work (changes no result)", unit="slots", low=0, high=4096)
     worker_memory: int = option(0, "machinery", "a worker whose process holds more leaves its seat after the episode, and a fresh one takes its place; 0 for no limit (changes no result)", unit="MB", low=0, high=2**24)
+    keep_slots: int = option(200, "machinery", "generations of which the run's folder keeps who lived in them, for es-play RUN --generation; the newest, and of older ones some; 0 for none (changes no result)", low=0, high=100_000)
     audit: float = option(0.0, "machinery", "fraction of the slots that another worker plays again, to find broken machines and false answers (changes no result)", low=0.0, high=1.0)
     strict: bool = option(False, "machinery", "refuse workers whose arithmetic differs from the run's own (their numerics fingerprint), where the fleet would else be mixed")
     allow_nondeterministic: bool = option(False, "machinery", "go on with an environment that does not repeat itself")

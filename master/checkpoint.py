@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +150,8 @@ def write_atomically(path: Path, data: bytes) -> None:
         fresh.replace(path)
         sync_folder(path.parent)
     except OSError as error:
-        fresh.unlink(missing_ok=True)
+        with suppress(OSError):
+            fresh.unlink(missing_ok=True)
         raise RunFolderError(f"{path.parent} cannot be written: {error.strerror}; free space there or give another --run-dir") from None
 
 

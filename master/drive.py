@@ -36,6 +36,7 @@ from master.replay_log import ReplayLog
 from master.requests import Requests
 from master.seats import Keeper
 from master.setup import Setup
+from master.slot_files import SlotFiles
 from master.state import FINAL, RunState
 
 #: A master that goes waits no longer for a Redis that is away: its lease lapses by itself.
@@ -104,7 +105,7 @@ class Drive:
         )  # fmt: skip
         self._collector.about, self._collector.cutter = {"queue": launch.queue}, cutter(config, setup.strategy.per_slot, setup.policy.size)
         self._log = ReplayLog(place.run_dir)
-        self._loop = loops(channel, setup.learner, token, setup.table.digest, self._collector, view, self._checkpoints, keep_going, self._log)
+        self._loop = loops(channel, setup.learner, token, setup.table.digest, self._collector, view, self._checkpoints, keep_going, self._log, SlotFiles(place.run, place.run_dir, config.keep_slots))
 
     def adoptable(self, state: RunState) -> str | None:
         """The open publication, when it is whole and of exactly this state's parameters."""

@@ -19,7 +19,7 @@ from es_queue.validation import number_or_text
 COMMAND_LINE = "the command line"
 #: What --resume may change: how long a run goes on and how its end is measured, never what was trained so far.
 BUDGETS = ("generations", "max_steps", "max_seconds", "target_reward", "final_episodes")
-RESUMABLE = (*BUDGETS, "audit", "strict")
+RESUMABLE = (*BUDGETS, "audit", "strict", "keep_slots")
 #: What --set may change of a run that is under way, from a generation on.
 STEERABLE = (*BUDGETS, "learning_rate", "sigma", "l2", "weight_decay", "learning_rate_schedule", "sigma_schedule", "decay_schedule")
 

@@ -56,6 +56,11 @@ class DrawnWalker(LeanWalker):
             self._show(outcome[0])
         return outcome
 
+    @property
+    def fps(self) -> float:
+        """Pictures a second by the environment's own clock."""
+        return float(BipedalWalker.metadata["render_fps"])
+
     def render(self) -> NDArray[np.uint8] | None:
         """The picture of now, [400, 600, 3], under "rgb_array"; None under "human", which draws by itself."""
         picture: NDArray[np.uint8] | None = None

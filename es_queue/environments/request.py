@@ -83,6 +83,11 @@ class BehavingWorld(World, Protocol):
 class DrawnWorld(World, Protocol):
     """A World that was opened with a render mode."""
 
+    @property
+    def fps(self) -> float:
+        """Pictures a second by the environment's own clock, one a step."""
+        ...
+
     def render(self) -> NDArray[np.uint8] | None:
         """The picture of now, [height, width, 3], under "rgb_array"; None under "human"."""
         ...

@@ -69,6 +69,11 @@ class StockWorld:
         assert self._measure is not None, "nobody asked for a behaviour"
         return vector(self._measure(self._environment))
 
+    @property
+    def fps(self) -> float:
+        """Pictures a second by the environment's own clock; 30 where it tells none."""
+        return float(self._environment.metadata.get("render_fps") or 30)
+
     def render(self) -> NDArray[np.uint8] | None:
         picture = self._environment.render()
         return picture if isinstance(picture, np.ndarray) else None
