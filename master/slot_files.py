@@ -1,11 +1,12 @@
 """Keeps who lived in a generation in the run's folder: ``slots/<generation>.npz`` (see ``es_queue.slot_record``).
 
-Files are bounded. The newest are kept one by one; of older ones every second, fourth, eighth … generation stays, so that a
+Files are bounded, and written ten times a second at most. The newest are kept one by one; of older ones every second, fourth, eighth … generation stays, so that a
 long run keeps its whole life in view.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,13 @@ from numpy.typing import NDArray
 
 from es_queue.config import RunConfig
 from es_queue.protocol.messages import Task
-from es_queue.slot_record import FOLDER, MOST_PUBLISHED_BYTES, SlotRecord, file_of, generations_in
+from es_queue.slot_record import MOST_PUBLISHED_BYTES, SlotRecord, file_of, generations_in
 from master.checkpoint import write_atomically
 from master.learn import Closed, Learner, plans_of
 
 MOST_BYTES = 256 * 2**20
+#: Between two files: a generation may take a hundredth of a second, and a file two of the master's thousandths.
+PAUSE = 0.1
 
 
 class SlotFiles:
@@ -28,14 +31,16 @@ class SlotFiles:
     What a closed generation leaves is kept in hand until the next one is published: workers should not wait for a disk.
     """
 
-    def __init__(self, run: str, run_dir: Path, most: int) -> None:
-        self._run, self._run_dir, self._most = run, run_dir, most
+    def __init__(self, run: str, run_dir: Path, most: int, pause: float = PAUSE) -> None:
+        self._run, self._run_dir, self._most, self._pause = run, run_dir, most, pause
+        self._next = 0.0
         self._due: Callable[[], SlotRecord] | None = None
         self._published: tuple[Task, NDArray[np.float32]] | None = None
 
     def closed(self, config: RunConfig, learner: Learner, done: Closed) -> None:
         """A generation has closed on these answers."""
-        if self._most and done.counted and self._published is not None:
+        if self._most and done.counted and self._published is not None and time.monotonic() >= self._next:
+            self._next = time.monotonic() + self._pause
             task, vector = self._published
             self._due = lambda: SlotRecord(self._run, config, task, vector, columns_of(learner, task.generation, done))
 
@@ -50,7 +55,7 @@ class SlotFiles:
     def _write(self, record: SlotRecord) -> None:
         """And forget files beyond the bound."""
         data = record.encode()
-        write_atomically(file_of(self._run_dir, record.task.generation), data)
+        write_atomically(file_of(self._run_dir, record.task.generation), data, durable=False)
         most = max(2, min(self._most, MOST_BYTES // len(data)))
         for generation in superfluous(generations_in(self._run_dir), most):
             file_of(self._run_dir, generation).unlink(missing_ok=True)
@@ -84,5 +89,3 @@ def columns_of(learner: Learner, generation: int, done: Closed) -> dict[str, NDA
         "length": (columns.steps if columns.there.any() else np.zeros((slots, per), np.int64)).ravel(), "behaviour": behaviour.reshape(slots * per, behaviour.shape[2]),
     }  # fmt: skip
 
-
-__all__ = ["FOLDER", "SlotFiles", "columns_of", "superfluous"]

@@ -21,7 +21,7 @@ SMALL = {"noise_size": 2**14, "policy": "linear", "population": 8, "generations"
 
 def trained(folder: Path, **values: Any) -> RunConfig:
     config = quick_config(**{**SMALL, **values})
-    run_ring(config, slot_files=SlotFiles("memory", folder, config.keep_slots))
+    run_ring(config, slot_files=SlotFiles("memory", folder, config.keep_slots, pause=0))
     return config
 
 
@@ -113,10 +113,15 @@ def test_only_as_many_files_stay_as_were_asked_for_and_none_where_none(tmp_path:
     assert not (tmp_path / "none").exists()
 
 
+def test_quick_generations_are_not_all_written(tmp_path: Path) -> None:
+    run_ring(quick_config(**{**SMALL, "generations": 6}), slot_files=SlotFiles("memory", tmp_path, 200, pause=1000))
+    assert generations_in(tmp_path) == [0]
+
+
 def test_a_folder_that_cannot_be_written_is_said_and_training_goes_on(tmp_path: Path) -> None:
     (tmp_path / "slots").write_text("a file where the folder should be")
     sink = Sink()
-    ended, _ = run_ring(quick_config(**SMALL), sink=sink, slot_files=SlotFiles("memory", tmp_path, 10))
+    ended, _ = run_ring(quick_config(**SMALL), sink=sink, slot_files=SlotFiles("memory", tmp_path, 10, pause=0))
     assert ended.state.generation == 4 and any("slots cannot be written" in note and "training goes on" in note for note in sink.notes)
 
 
