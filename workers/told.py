@@ -63,6 +63,8 @@ def sentences(found: Mapping[str, Any]) -> list[str]:
 
 
 def figures_shown(found: Mapping[str, Any]) -> str:
+    if found["episodes"] == 1:
+        return f"{found['eval_mean']:.2f} in {found['length_mean']:.0f} steps"
     interval = "" if found["interval"] is None else f" (95 % of the mean: {found['interval'][0]:.2f} to {found['interval'][1]:.2f})"
     return (
         f"{found['eval_mean']:.2f} ± {found['eval_std']:.2f}{interval}, min {found['eval_min']:.2f}, max {found['eval_max']:.2f}, "
@@ -79,10 +81,11 @@ def histogram(returns: Sequence[float]) -> list[str]:
     counts = [0] * BINS
     for one in returns:
         counts[min(BINS - 1, int((one - low) / (high - low) * BINS))] += 1
-    wide = max(len(f"{edge:.1f}") for edge in edges)
+    digits = min(9, max(0, 1 - math.floor(math.log10((high - low) / BINS))))
+    wide = max(len(f"{edge:.{digits}f}") for edge in edges)
     most = max(counts)
     return [
-        f"  {start:{wide}.1f} … {stop:{wide}.1f}  {'█' * round(WIDTH * count / most)}{' ' if count else ''}{count or ''}".rstrip()
+        f"  {start:{wide}.{digits}f} … {stop:{wide}.{digits}f}  {'█' * round(WIDTH * count / most)}{' ' if count else ''}{count or ''}".rstrip()
         for start, stop, count in zip(edges, edges[1:], counts)  # noqa: B905 - the last edge only ends a range
     ]
 
