@@ -26,13 +26,13 @@ PAUSE = 0.1
 
 
 class SlotFiles:
-    """The files of one run; ``most`` of them at most, 0 for none.
+    """The files of one run; ``most`` of them at most, 0 for none. ``then`` hears of each generation that was written.
 
     What a closed generation leaves is kept in hand until the next one is published: workers should not wait for a disk.
     """
 
-    def __init__(self, run: str, run_dir: Path, most: int, pause: float = PAUSE) -> None:
-        self._run, self._run_dir, self._most, self._pause = run, run_dir, most, pause
+    def __init__(self, run: str, run_dir: Path, most: int, pause: float = PAUSE, then: Callable[[int], None] = lambda _: None) -> None:
+        self._run, self._run_dir, self._most, self._pause, self._then = run, run_dir, most, pause, then
         self._next = 0.0
         self._due: Callable[[], SlotRecord] | None = None
         self._published: tuple[Task, NDArray[np.float32]] | None = None
@@ -59,6 +59,7 @@ class SlotFiles:
         most = max(2, min(self._most, MOST_BYTES // len(data)))
         for generation in superfluous(generations_in(self._run_dir), most):
             file_of(self._run_dir, generation).unlink(missing_ok=True)
+        self._then(record.task.generation)
 
 
 def superfluous(generations: list[int], most: int) -> list[int]:
