@@ -11,7 +11,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from es_queue.errors import UsageError
-from es_queue.noise import FOLDER_VARIABLE
 from master.wording import printable
 
 FOLDER = "videos"
@@ -26,6 +25,8 @@ class Films:
     """One run's. One film is made at a time; a generation that comes meanwhile gets none. Trouble is said once and ends the filming, not the run."""
 
     def __init__(self, run_dir: Path, every: int, noise_dir: Path | None, note: Callable[[str], None]) -> None:
+        from es_queue.noise import FOLDER_VARIABLE  # numpy, which a command line is read without
+
         self._run_dir, self._every, self._note = run_dir, every, note
         self._environment = {**os.environ, **({} if noise_dir is None else {FOLDER_VARIABLE: str(noise_dir)})}
         self._process: subprocess.Popen[bytes] | None = None
