@@ -17,14 +17,16 @@ from es_queue.errors import EnvironmentFailure, EsQueueError, UsageError
 
 WALKER_V3 = "gymnasium.envs.box2d.bipedal_walker:BipedalWalker"
 WALKER_V2 = "es_queue.environments.walker_v2:BipedalWalkerV2"
+MARVIN = "es_queue.environments.marvin:MarvinEnv"
 _LANDER = "gymnasium.envs.box2d.lunar_lander:LunarLander"
 
-#: id -> entry point, its arguments, step limit, reward threshold: Gymnasium's own ids of before.
-OLD_IDS: dict[str, tuple[str, dict[str, Any], int, float]] = {
+#: id -> entry point, its arguments, step limit, reward threshold: Gymnasium's own ids of before, and our own.
+OUR_IDS: dict[str, tuple[str, dict[str, Any], int | None, float | None]] = {
     "BipedalWalker-v2": (WALKER_V2, {}, 1600, 300.0),
     "BipedalWalkerHardcore-v2": (WALKER_V2, {"hardcore": True}, 2000, 300.0),
     "LunarLander-v2": (_LANDER, {}, 1000, 200.0),
     "LunarLanderContinuous-v2": (_LANDER, {"continuous": True}, 1000, 200.0),
+    "Marvin-v0": (MARVIN, {}, None, None),
 }
 
 #: Where an environment lives -> what to install for it.
@@ -51,9 +53,9 @@ class Entry:
         return self.spec.entry_point if isinstance(self.spec.entry_point, str) else ""
 
 
-def register_old_ids() -> None:
-    """Make the old ids known to ``gymnasium.make``, without its warning that they are out of date."""
-    for name, (entry_point, arguments, limit, threshold) in OLD_IDS.items():
+def register_our_ids() -> None:
+    """Make Marvin and the old ids known to ``gymnasium.make``, without its warning that they are out of date."""
+    for name, (entry_point, arguments, limit, threshold) in OUR_IDS.items():
         if name not in gymnasium.registry:
             gymnasium.register(
                 name, entry_point, kwargs=arguments, max_episode_steps=limit, reward_threshold=threshold
@@ -120,6 +122,7 @@ def _unknown(name: str) -> str:
 def missing_package(entry: Entry, error: Exception) -> str:
     """One sentence for an import that failed, with the command that installs what is missing."""
     extra = next((extra for part, extra in _EXTRAS.items() if f".{part}" in entry.entry_point), None)
+    extra = "box2d" if entry.entry_point == MARVIN else extra
     if extra is None or "gymnasium-robotics" in str(error):
         return f"{entry.id} cannot be imported: {describe_error(error)}"
     return f'{entry.id} needs a package that is not installed: pip install "gymnasium[{extra}]"'

@@ -8,7 +8,15 @@ from typing import cast, overload
 import gymnasium
 
 from es_queue.environments.behaviour import POSITION, inside, refuse_length, settled
-from es_queue.environments.catalogue import WALKER_V2, WALKER_V3, Entry, describe_error, find, missing_package
+from es_queue.environments.catalogue import (
+    MARVIN,
+    WALKER_V2,
+    WALKER_V3,
+    Entry,
+    describe_error,
+    find,
+    missing_package,
+)
 from es_queue.environments.encoding import idle_action
 from es_queue.environments.envpool_worlds import EnvPoolWorlds, OneOfWorlds, installed, knows
 from es_queue.environments.objective import ObjectiveWorld, describe_objective
@@ -166,7 +174,7 @@ def choose(entry: Entry, request: EnvironmentRequest) -> str:
     if wanted == "lean" and not lean:
         raise UsageError(
             f"the lean back end does not play {request.id} as asked for: it plays BipedalWalker and "
-            "BipedalWalkerHardcore, v2 and v3, and CartPole, without wrappers and without arguments but hardcore and "
+            "BipedalWalkerHardcore, v2 and v3, Marvin and CartPole, without wrappers and without arguments but hardcore and "
             "sutton_barto_reward"
         )
     if wanted == "any" and not proven(entry, request):
@@ -195,9 +203,10 @@ def _refuse_foreign_to_envpool(entry: Entry, request: EnvironmentRequest) -> Non
 
 
 def _walks(entry: Entry, request: EnvironmentRequest) -> bool:
-    """Whether it is a BipedalWalker without anything that its own code does not know."""
-    plain = not (entry.module or request.wrappers or set(entry.arguments) - {"hardcore"})
-    return plain and entry.entry_point in (WALKER_V2, WALKER_V3)
+    """Whether it is a BipedalWalker, or Marvin, without anything that its own code does not know."""
+    known = set() if entry.entry_point == MARVIN else {"hardcore"}
+    plain = not (entry.module or request.wrappers or set(entry.arguments) - known)
+    return plain and entry.entry_point in (WALKER_V2, WALKER_V3, MARVIN)
 
 
 def _balances(entry: Entry, request: EnvironmentRequest) -> bool:
@@ -226,17 +235,19 @@ def _open_lean(entry: Entry, request: EnvironmentRequest) -> World:
     try:
         # Box2D is imported when a walker is asked for, not before.
         from es_queue.environments.lean_walker import LeanWalker
+        from es_queue.environments.marvin import LeanMarvin
     except ImportError as error:
         raise EnvironmentFailure(missing_package(entry, error)) from error
-    return LeanWalker(*_walker(entry))
+    return LeanMarvin() if entry.entry_point == MARVIN else LeanWalker(*_walker(entry))
 
 
 def _open_drawn(entry: Entry, render_mode: str) -> DrawnWorld:
     try:
+        from es_queue.environments.drawn_marvin import DrawnMarvin
         from es_queue.environments.drawn_walker import DrawnWalker
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
         raise EnvironmentFailure(missing_package(entry, error)) from error
-    return DrawnWalker(*_walker(entry), render_mode)
+    return DrawnMarvin(render_mode) if entry.entry_point == MARVIN else DrawnWalker(*_walker(entry), render_mode)
 
 
 def _walker(entry: Entry) -> tuple[bool, bool]:

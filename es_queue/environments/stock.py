@@ -25,6 +25,7 @@ CLEAN_MODULES = (
     "gymnasium.envs.toy_text.",
     "gymnasium.envs.box2d.lunar_lander",
     "gymnasium.envs.mujoco.",
+    "es_queue.environments.marvin",
     "ale_py.env",
 )
 
