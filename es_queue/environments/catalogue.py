@@ -12,6 +12,7 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_id, parse_env_id
 
+from es_queue.environments import mujoco_ids
 from es_queue.environments.request import EnvironmentRequest
 from es_queue.errors import EnvironmentFailure, EsQueueError, UsageError
 
@@ -43,6 +44,8 @@ class Entry:
     spec: EnvSpec
     arguments: dict[str, Any]
     module: str | None
+    #: What is to be said of a run of it: that another one is played than was asked for.
+    note: str = ""
 
     @property
     def id(self) -> str:
@@ -71,15 +74,18 @@ def find(request: EnvironmentRequest) -> Entry:
     Raises EnvironmentFailure for an unknown id or a module that cannot be imported.
     """
     module, _, name = request.id.rpartition(":")
+    note = ""
     if module:
         _import(module, request.id)
+    else:
+        name, note = mujoco_ids.current(name)
     spec = _registered(name)
     if spec is None:
         raise EnvironmentFailure(_unknown(name))
     for argument, _ in request.arguments:
         if argument in _RESERVED:
             raise UsageError(f"the environment argument {argument} cannot be given: es-queue sets it itself")
-    return Entry(spec, {**spec.kwargs, **dict(request.arguments)}, module or None)
+    return Entry(spec, {**spec.kwargs, **dict(request.arguments)}, module or None, note)
 
 
 def _import(module: str, environment: str) -> None:

@@ -268,6 +268,7 @@ def _spec(
         highest_reward=highest,
         backend=backend,
         clean_reset=clean_reset,
+        note=entry.note,
     )
 
 
