@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -76,24 +77,23 @@ def find(request: EnvironmentRequest) -> Entry:
     module, _, name = request.id.rpartition(":")
     note = ""
     if module:
-        _import(module, request.id)
+        import_module_of(module, request.id)
     else:
         name, note = mujoco_ids.current(name)
     spec = _registered(name)
     if spec is None:
-        raise EnvironmentFailure(_unknown(name))
-    for argument, _ in request.arguments:
-        if argument in _RESERVED:
-            raise UsageError(f"the environment argument {argument} cannot be given: es-queue sets it itself")
+        raise EnvironmentFailure(_known_to_gym(name) or unknown(name, list(gymnasium.registry)))
+    refuse_reserved(request)
     return Entry(spec, {**spec.kwargs, **dict(request.arguments)}, module or None, note)
 
 
-def _import(module: str, environment: str) -> None:
+def import_module_of(module: str, environment: str) -> None:
+    """Import the module that a user's environment names. Raises EnvironmentFailure, with the module's name."""
     try:
         importlib.import_module(module)
     except (Exception, SystemExit) as error:  # a program's module, once imported, may want to exit
         raise EnvironmentFailure(
-            f"the module of the environment {environment} cannot be imported: {describe_error(error)}"
+            f"the module {module} of the environment {environment} cannot be imported: {describe_error(error)}"
         ) from error
 
 
@@ -119,8 +119,23 @@ def _import_atari(name: str) -> None:
         ) from error
 
 
-def _unknown(name: str) -> str:
-    close = difflib.get_close_matches(name, list(gymnasium.registry), n=3)
+def refuse_reserved(request: EnvironmentRequest) -> None:
+    """Raise UsageError for an argument of the environment that is not the user's to give."""
+    for argument, _ in request.arguments:
+        if argument in _RESERVED:
+            raise UsageError(f"the environment argument {argument} cannot be given: es-queue sets it itself")
+
+
+def _known_to_gym(name: str) -> str:
+    """The sentence for an id that the user's module has registered with the old gym; empty for any other."""
+    gym = sys.modules.get("gym")
+    registry = getattr(getattr(getattr(gym, "envs", None), "registration", None), "registry", {})
+    return f"Gymnasium does not know {name!r}, the old gym does: use --backend gym" if name in registry else ""
+
+
+def unknown(name: str, known: list[str]) -> str:
+    """The sentence for an id that is not among the ``known``."""
+    close = difflib.get_close_matches(name, known, n=3)
     hint = f"did you mean {' or '.join(close)}?" if close else "give your own as module:Id-v0, where the module registers it"
     return f"there is no environment {name!r}: {hint}"
 

@@ -7,6 +7,7 @@ from typing import cast, overload
 
 import gymnasium
 
+from es_queue.environments import old_gym
 from es_queue.environments.behaviour import POSITION, inside, refuse_length, settled
 from es_queue.environments.catalogue import (
     MARVIN,
@@ -33,7 +34,9 @@ from es_queue.environments.vectorised import ARGUMENTS, ENTRY_POINT, CartPoleWor
 from es_queue.errors import EnvironmentFailure, UsageError
 from es_queue.spaces import ActionSpec, EnvironmentSpec
 
-BACKENDS = ("auto", "lean", "envpool", "stock", "any")
+BACKENDS = ("auto", "lean", "envpool", "stock", "gym", "any")
+#: Back ends of one library's own objects.
+_STOCK = ("stock", "gym")
 _WALKER_ACTION = ActionSpec("box", shape=(4,), low=(-1.0,) * 4, high=(1.0,) * 4)
 _WALKER_OBSERVATION = 24
 _PROBE_SEED = 0
@@ -47,9 +50,9 @@ def describe(request: EnvironmentRequest) -> EnvironmentSpec:
     """
     if request.parameters:
         return describe_objective(request)
-    entry = find(request)
+    entry = _found(request)
     backend = choose(entry, request)
-    if _walks(entry, request) and backend != "stock":
+    if _walks(entry, request) and backend not in _STOCK:
         spec = _spec(entry, backend, _WALKER_OBSERVATION, _WALKER_ACTION, None, clean_reset=True)
         world = _open(entry, request, backend)
     else:
@@ -67,7 +70,7 @@ def describe(request: EnvironmentRequest) -> EnvironmentSpec:
 
 def _instead(stock: StockWorld, entry: Entry, request: EnvironmentRequest, spec: EnvironmentSpec) -> World:
     """The world that the back end plays; Gymnasium's own has said what it is like."""
-    if spec.backend == "stock":
+    if spec.backend in _STOCK:
         return stock
     stock.close()
     if spec.discrete_start is not None or spec.action.kind not in ("box", "discrete") or any(spec.action.starts):
@@ -87,11 +90,11 @@ def open_world(request: EnvironmentRequest, render_mode: str | None = None) -> W
         if render_mode is not None:
             raise UsageError(f"{request.id} is an objective, which draws nothing: leave the picture out")
         return ObjectiveWorld(request)
-    entry = find(request)
+    entry = _found(request)
     backend = choose(entry, request)
     if render_mode is None:
         return _open(entry, request, backend)
-    if backend == "stock" or (backend == "lean" and _balances(entry, request)):
+    if backend in _STOCK or (backend == "lean" and _balances(entry, request)):
         return StockWorld(entry, request, render_mode)
     if not _walks(entry, request):
         raise UsageError(f"EnvPool draws nothing, and {entry.id} of another back end plays other episodes: leave the picture out")
@@ -105,7 +108,7 @@ def open_worlds(request: EnvironmentRequest) -> Worlds | None:
     """
     if request.parameters:
         return None
-    entry = find(request)
+    entry = _found(request)
     backend = choose(entry, request)
     if played_by(backend) == "envpool":
         return EnvPoolWorlds(_task(entry))
@@ -116,7 +119,7 @@ def at_once(request: EnvironmentRequest, parameters: int = 1) -> tuple[int, int]
     """How many episodes of policies of that size are best played at once, the fewest and the most; None where they are played one by one."""
     if request.parameters:
         return None
-    entry = find(request)
+    entry = _found(request)
     backend = choose(entry, request)
     kind: type[EnvPoolWorlds] | type[CartPoleWorlds] = EnvPoolWorlds if backend in ("envpool", "any") else CartPoleWorlds
     if kind is CartPoleWorlds and not (backend == "lean" and _balances(entry, request)):
@@ -131,7 +134,7 @@ def everywhere(request: EnvironmentRequest) -> EnvironmentRequest:
     """The same episodes, to the bit, from a back end that every installation has and that plays one by one, where there is one."""
     if request.parameters:
         return request
-    entry = find(request)
+    entry = _found(request)
     if request.backend in ("envpool", "any") and proven(entry, request):
         return replace(request, backend="lean")
     return replace(request, backend="stock") if request.backend in ("auto", "lean") and _balances(entry, request) else request
@@ -189,7 +192,7 @@ def choose(entry: Entry, request: EnvironmentRequest) -> str:
 
 def _refuse_unseen(entry: Entry, request: EnvironmentRequest, behaviour: str, lean: bool) -> None:
     """A behaviour that is read inside the environment, from a back end that does not show its inside."""
-    shown = ("auto", "stock", "lean") if lean else ("auto", "stock")
+    shown = ("auto", "stock", "lean") if lean else ("auto", "stock", "gym")
     if request.backend not in shown:
         raise UsageError(f"the {request.backend} back end does not tell the {behaviour} of {entry.id}: use --backend {' or '.join(shown)}, or the behaviour last-observation")
 
@@ -200,6 +203,10 @@ def _refuse_foreign_to_envpool(entry: Entry, request: EnvironmentRequest) -> Non
         raise UsageError(f"the envpool back end does not play {entry.id}: EnvPool has the lidar of version 3 alone; use lean")
     if not plain or not knows(entry.id, _task(entry)):
         raise UsageError(f"the envpool back end does not play {request.id} as asked for: it plays EnvPool's own ids, without wrappers and arguments")
+
+
+def _found(request: EnvironmentRequest) -> Entry:
+    return old_gym.find(request) if request.backend == "gym" else find(request)
 
 
 def _walks(entry: Entry, request: EnvironmentRequest) -> bool:
@@ -224,7 +231,7 @@ def _task(entry: Entry) -> str:
 
 def _open(entry: Entry, request: EnvironmentRequest, backend: str) -> World:
     plays = played_by(backend)
-    if plays == "stock":
+    if plays in _STOCK:
         return StockWorld(entry, request)
     return OneOfWorlds(EnvPoolWorlds(_task(entry))) if plays == "envpool" else _open_lean(entry, request)
 

@@ -13,6 +13,7 @@ import numpy as np
 from gymnasium.envs.registration import load_env_creator
 from numpy.typing import NDArray
 
+from es_queue.environments import old_gym
 from es_queue.environments.behaviour import measure_of, settled, vector
 from es_queue.environments.catalogue import Entry, describe_error, imported, missing_package
 from es_queue.environments.encoding import action_adapter, action_spec, observation_encoder
@@ -89,6 +90,8 @@ def make(entry: Entry, request: EnvironmentRequest, render_mode: str | None) -> 
     """``gymnasium.make`` without a step limit and without checkers, then the request's wrappers."""
     wrappers = [_wrapper(path) for path in request.wrappers]
     try:
+        if request.backend == "gym":
+            return old_gym.make(entry, wrappers, render_mode)
         if "gymnasium.envs.mujoco." in entry.entry_point:
             _silence_mujoco()
         environment = _make(entry, render_mode)
