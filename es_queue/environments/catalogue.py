@@ -13,7 +13,7 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_id, parse_env_id
 
-from es_queue.environments import mujoco_ids
+from es_queue.environments.mujoco_ids import current
 from es_queue.environments.request import EnvironmentRequest
 from es_queue.errors import EnvironmentFailure, EsQueueError, UsageError
 
@@ -79,7 +79,7 @@ def find(request: EnvironmentRequest) -> Entry:
     if module:
         import_module_of(module, request.id)
     else:
-        name, note = mujoco_ids.current(name)
+        name, note = current(name)
     spec = _registered(name)
     if spec is None:
         raise EnvironmentFailure(_known_to_gym(name) or unknown(name, list(gymnasium.registry)))

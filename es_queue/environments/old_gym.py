@@ -46,7 +46,7 @@ def library() -> Any:
     return gym
 
 
-def find(request: EnvironmentRequest) -> Entry:
+def find_old(request: EnvironmentRequest) -> Entry:
     """gym's spec of the requested id as Gymnasium's, after importing the user's module if the id names one.
 
     Raises EnvironmentFailure for an unknown id or a module that cannot be imported.
@@ -73,7 +73,7 @@ def _registered(registration: Any, name: str) -> Any:
     return registration.registry.get(name)
 
 
-def make(entry: Entry, wrappers: Sequence[Callable[..., Any]], render_mode: str | None) -> gymnasium.Env[Any, Any]:
+def make_old(entry: Entry, wrappers: Sequence[Callable[..., Any]], render_mode: str | None) -> gymnasium.Env[Any, Any]:
     """``gym.make`` without a step limit and without checkers, the request's wrappers, and our adapter around all."""
     gym = library()
     if entry.entry_point.startswith("gym.") and entry.entry_point.endswith("LunarLander"):

@@ -7,7 +7,6 @@ from typing import cast, overload
 
 import gymnasium
 
-from es_queue.environments import old_gym
 from es_queue.environments.behaviour import POSITION, inside, refuse_length, settled
 from es_queue.environments.catalogue import (
     MARVIN,
@@ -21,6 +20,7 @@ from es_queue.environments.catalogue import (
 from es_queue.environments.encoding import idle_action
 from es_queue.environments.envpool_worlds import EnvPoolWorlds, OneOfWorlds, installed, knows
 from es_queue.environments.objective import ObjectiveWorld, describe_objective
+from es_queue.environments.old_gym import find_old
 from es_queue.environments.request import (
     BehavingWorld,
     DrawnWorld,
@@ -206,7 +206,7 @@ def _refuse_foreign_to_envpool(entry: Entry, request: EnvironmentRequest) -> Non
 
 
 def _found(request: EnvironmentRequest) -> Entry:
-    return old_gym.find(request) if request.backend == "gym" else find(request)
+    return find_old(request) if request.backend == "gym" else find(request)
 
 
 def _walks(entry: Entry, request: EnvironmentRequest) -> bool:

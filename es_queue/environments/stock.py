@@ -13,10 +13,10 @@ import numpy as np
 from gymnasium.envs.registration import load_env_creator
 from numpy.typing import NDArray
 
-from es_queue.environments import old_gym
 from es_queue.environments.behaviour import measure_of, settled, vector
 from es_queue.environments.catalogue import Entry, describe_error, imported, missing_package
 from es_queue.environments.encoding import action_adapter, action_spec, observation_encoder
+from es_queue.environments.old_gym import make_old
 from es_queue.environments.request import EnvironmentRequest
 from es_queue.errors import EnvironmentFailure, UsageError
 
@@ -91,7 +91,7 @@ def make(entry: Entry, request: EnvironmentRequest, render_mode: str | None) -> 
     wrappers = [_wrapper(path) for path in request.wrappers]
     try:
         if request.backend == "gym":
-            return old_gym.make(entry, wrappers, render_mode)
+            return make_old(entry, wrappers, render_mode)
         if "gymnasium.envs.mujoco." in entry.entry_point:
             _silence_mujoco()
         environment = _make(entry, render_mode)
