@@ -52,6 +52,7 @@ class EnvironmentSpec:
     clean_reset:      whether one object may play many episodes without a trace of the former
     behaviour:        what of an episode is compared, and how many numbers it has; empty and 0 where nothing is
     note:             a sentence for who starts a run of it, empty where there is nothing to say
+    observation_shape: shape of the array that an observation was before it was flattened in C order, () where that had one dimension or there is none
     discrete_start:   smallest value of a discrete observation space, None where observations are arrays
     """
 
@@ -64,6 +65,7 @@ class EnvironmentSpec:
     backend: str
     clean_reset: bool
     discrete_start: int | None = None
+    observation_shape: tuple[int, ...] = ()
     behaviour: str = ""
     behaviour_size: int = 0
     note: str = ""

@@ -54,7 +54,7 @@ def prepare(config: RunConfig, noise_folder: Path | None = None, table: NoiseTab
     Raises EnvironmentFailure, UsageError or RunFolderError in one sentence.
     """
     spec = describe(EnvironmentRequest.of(config))
-    policy = make_policy(config, spec.observation_size, spec.action)
+    policy = make_policy(config, spec.observation_size, spec.action, spec.observation_shape)
     refuse_unfit(config, spec)
     config = resolved(config, spec, policy)
     strategy = make_strategy(config, policy.size)

@@ -50,6 +50,8 @@ class StockWorld:
         space = self._environment.observation_space
         self.observation_size, self._encode = observation_encoder(space, entry.id)
         self.discrete_start = int(space.start) if isinstance(space, gymnasium.spaces.Discrete) else None
+        shape = space.shape if isinstance(space, gymnasium.spaces.Box) else ()
+        self.observation_shape = shape if len(shape) > 1 else ()
         self.action = action_spec(self._environment.action_space, entry.id)
         self._adapt = action_adapter(self._environment.action_space)
         self.clean_reset = _resets_cleanly(self._environment, entry, request)
