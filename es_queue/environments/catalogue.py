@@ -15,7 +15,7 @@ from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_i
 
 from es_queue.environments.mujoco_ids import current
 from es_queue.environments.request import EnvironmentRequest
-from es_queue.errors import EnvironmentFailure, EsQueueError, UsageError
+from es_queue.errors import EnvironmentFailure, EsQueueError, MissingPackage, UsageError
 
 WALKER_V3 = "gymnasium.envs.box2d.bipedal_walker:BipedalWalker"
 WALKER_V2 = "es_queue.environments.walker_v2:BipedalWalkerV2"
@@ -88,9 +88,13 @@ def find(request: EnvironmentRequest) -> Entry:
 
 
 def import_module_of(module: str, environment: str) -> None:
-    """Import the module that a user's environment names. Raises EnvironmentFailure, with the module's name."""
+    """Import the module that a user's environment names. Raises EnvironmentFailure, MissingPackage where this host has no such module."""
     try:
         importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise MissingPackage(
+            f"the module {module} of the environment {environment} cannot be imported: {describe_error(error)}; install it on this host, or start in the folder that holds it"
+        ) from error
     except (Exception, SystemExit) as error:  # a program's module, once imported, may want to exit
         raise EnvironmentFailure(
             f"the module {module} of the environment {environment} cannot be imported: {describe_error(error)}"

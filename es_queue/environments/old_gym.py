@@ -20,7 +20,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from es_queue.environments.catalogue import Entry, import_module_of, refuse_reserved, unknown
 from es_queue.environments.request import EnvironmentRequest
-from es_queue.errors import EnvironmentFailure
+from es_queue.errors import EnvironmentFailure, MissingPackage
 from es_queue.gym_ids import register
 
 _INSTALL = 'pip install "gym==0.26.2"'
@@ -38,7 +38,7 @@ def library() -> Any:
     try:
         gym = importlib.import_module("gym")
     except ImportError as error:
-        raise EnvironmentFailure(f"the gym back end needs a package that is not installed: {_INSTALL}") from error
+        raise MissingPackage(f"the gym back end needs a package that is not installed: {_INSTALL}") from error
     if not hasattr(getattr(gym, "envs", None), "registration") or not hasattr(gym.envs.registration, "find_highest_version"):
         raise EnvironmentFailure(f"the gym back end does not know gym {getattr(gym, '__version__', '?')}: {_INSTALL}")
     gym.logger.set_level(gym.logger.ERROR)  # its warnings are of its own age

@@ -31,7 +31,7 @@ from es_queue.environments.request import (
 )
 from es_queue.environments.stock import StockWorld
 from es_queue.environments.vectorised import ARGUMENTS, ENTRY_POINT, CartPoleWorlds
-from es_queue.errors import EnvironmentFailure, UsageError
+from es_queue.errors import EnvironmentFailure, MissingPackage, UsageError
 from es_queue.spaces import ActionSpec, EnvironmentSpec
 
 BACKENDS = ("auto", "lean", "envpool", "stock", "gym", "any")
@@ -244,7 +244,7 @@ def _open_lean(entry: Entry, request: EnvironmentRequest) -> World:
         from es_queue.environments.lean_walker import LeanWalker
         from es_queue.environments.marvin import LeanMarvin
     except ImportError as error:
-        raise EnvironmentFailure(missing_package(entry, error)) from error
+        raise MissingPackage(missing_package(entry, error)) from error
     return LeanMarvin() if entry.entry_point == MARVIN else LeanWalker(*_walker(entry))
 
 
@@ -253,7 +253,7 @@ def _open_drawn(entry: Entry, render_mode: str) -> DrawnWorld:
         from es_queue.environments.drawn_marvin import DrawnMarvin
         from es_queue.environments.drawn_walker import DrawnWalker
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
-        raise EnvironmentFailure(missing_package(entry, error)) from error
+        raise MissingPackage(missing_package(entry, error)) from error
     return DrawnMarvin(render_mode) if entry.entry_point == MARVIN else DrawnWalker(*_walker(entry), render_mode)
 
 

@@ -18,7 +18,7 @@ from es_queue.environments.catalogue import Entry, describe_error, imported, mis
 from es_queue.environments.encoding import action_adapter, action_spec, observation_encoder
 from es_queue.environments.old_gym import make_old
 from es_queue.environments.request import EnvironmentRequest
-from es_queue.errors import EnvironmentFailure, UsageError
+from es_queue.errors import EnvironmentFailure, MissingPackage, UsageError
 
 #: Modules whose environments keep nothing from one episode to the next (held by a test).
 CLEAN_MODULES = (
@@ -100,7 +100,7 @@ def make(entry: Entry, request: EnvironmentRequest, render_mode: str | None) -> 
         for wrapper in wrappers:
             environment = wrapper(environment)
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
-        raise EnvironmentFailure(missing_package(entry, error)) from error
+        raise MissingPackage(missing_package(entry, error)) from error
     except UsageError:
         raise
     except Exception as error:
