@@ -45,7 +45,7 @@ class RunConfig:
     seed: int = option(-1, "task", "seed of all the run's randomness; -1 draws one, prints and stores it", low=-1, high=2**63 - 1)
     env_arg: tuple[tuple[str, Any], ...] = option((), "task", "key=value handed to the environment when it is made; repeatable")
     wrapper: tuple[str, ...] = option((), "task", "module:Class of a Gymnasium wrapper, applied in the order given; repeatable")
-    backend: str = option(AUTO, "task", "how the environment is stepped: lean (ours, faster; CartPole many at once), envpool (many at once in C++), stock (Gymnasium's own), or any (lean or envpool, as each host has it, where both give the same bits)", choices=(AUTO, "lean", "envpool", "stock", "any"))
+    backend: str = option(AUTO, "task", "how the environment is stepped: lean (ours, faster; CartPole many at once), envpool (many at once in C++), stock (Gymnasium's own), gym (the old gym's own), or any (lean or envpool, as each host has it, where both give the same bits)", choices=(AUTO, "lean", "envpool", "stock", "gym", "any"))
 
     # --- policy
     policy: str = option("linear", "policy", "kind of policy", choices=("linear", "mlp"))

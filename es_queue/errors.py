@@ -6,6 +6,7 @@
     ├── RunBusyError             4    another master drives the run
     │   └── FencedError          4    another master took the run over
     ├── EnvironmentFailure       5    the environment: unknown, broken, not reproducible
+    │   └── MissingPackage       5    this host lacks a package or a module of it
     ├── RunFolderError           6    the run's folder or a checkpoint in it
     └── DecodeError              -    bytes from the network that are not what they should be
 """
@@ -48,6 +49,10 @@ class EnvironmentFailure(EsQueueError):  # noqa: N818 - EnvironmentError is Pyth
     """The environment is unknown, cannot be made, raises, or does not repeat itself."""
 
     exit_code = 5
+
+
+class MissingPackage(EnvironmentFailure):
+    """This host lacks a package or a module that the environment needs; on a worker that is no fault of the run."""
 
 
 class RunFolderError(EsQueueError):

@@ -109,7 +109,7 @@ class Session:
             raise UsageError(f"run {place.run} exists in this Redis already; go on with it by --resume {place.run}, or give another --run")
         channel.forget_gone_runs()
         view = self._make_view(place, setup.config, self._redis_name)
-        for text in self._warnings:
+        for text in filter(None, (setup.spec.note, *self._warnings)):
             view.note(text)
         holder = holder_name()
         token = take(channel, holder, self.clocks, wait=False)

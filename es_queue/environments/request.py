@@ -24,7 +24,7 @@ class EnvironmentRequest:
     behaviour: what of an episode is compared, see ``behaviour.settled``; empty where nothing is
     parameters: of an objective, length of its vector; ``id`` is its ``module:function`` then. 0: an environment
     backend:   "auto" (EnvPool where it is installed and proven equal to lean, else lean where it exists, else stock),
-               "lean" (a BipedalWalker of our own; CartPole vectorised, equal to stock), "envpool", "stock", or "any":
+               "lean" (a BipedalWalker of our own; CartPole vectorised, equal to stock), "envpool", "stock", "gym" (the old one's), or "any":
                lean or EnvPool, as each host has it, where both give the same bits
     """
 
