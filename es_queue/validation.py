@@ -295,7 +295,7 @@ def _refuse_foreign_options(config: RunConfig) -> None:
         ("truncation", "strategy", ("ga",)),
         *((name, "strategy", ("ga", "random_search")) for name in ("candidates", "elite_episodes")),
         *((name, "strategy", ("novelty",)) for name in ("novelty", "members", "neighbours", "archive_size", "behaviour", "behaviour_episodes")),
-        ("hidden", "policy", ("mlp",)),
+        ("hidden", "policy", ("mlp", "rnn", "lstm", "gru")),
         ("activation", "policy", ("mlp",)),
     )
     for name, chooser, users in owners:

@@ -83,6 +83,13 @@ def resolved(config: RunConfig, spec: EnvironmentSpec, policy: Policy) -> RunCon
     return config
 
 
+def unnormalised(asked: RunConfig, config: RunConfig) -> list[str]:
+    """What to say of a run whose observations are not normalised although its settings asked for it (as they do unless told otherwise)."""
+    if config.obs_norm or not asked.obs_norm or asked.objective:
+        return []
+    return [f"obs_norm is off: observations that are pictures, or longer than {MOST_NORMALISED} numbers, are taken as they are"]
+
+
 def refuse_unfit(config: RunConfig, spec: EnvironmentSpec) -> None:
     """Settings that this environment cannot have. Raises UsageError."""
     ActionMap(spec.action, config.action_bound)
