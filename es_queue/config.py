@@ -59,6 +59,7 @@ class RunConfig:
     activation: str = option("tanh", "policy", "activation between the layers of an mlp", choices=("tanh", "relu", "selu", "elu"))
     init: str = option(AUTO, "policy", "first parameters: zero is auto's choice for linear, normal for pictures, orthogonal for the rest", choices=(AUTO, "zero", "orthogonal", "normal"))
     action_bound: str = option("clip", "policy", "how a box action is kept inside its bounds", choices=("clip", "tanh"))
+    action_bins: str = option("none", "policy", "each number of a box action is one of a few values, that with the largest output: uniform:K of even distances, or custom:a,b,... from -1 (the lower bound) to 1 (the upper); none")
     action_noise: float = option(0.0, "policy", "standard deviation of Gaussian noise added to box actions in training", low=0.0)
     obs_norm: bool = option(True, "policy", "normalise observations by their running mean and deviation")
     obs_clip: float = option(5.0, "policy", "normalised observations are clipped to this many deviations; 0 clips nothing", unit="deviations", low=0.0)
