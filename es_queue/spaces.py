@@ -16,6 +16,7 @@ class ActionSpec:
     sizes:  number of choices: one entry for "discrete", one a group for "multidiscrete",
             one entry (number of bits) for "multibinary"
     starts: the smallest value of each choice, same length as ``sizes`` (zeros for "multibinary")
+    bins:   values from -1 (low) to 1 (high) of which each number of a box is one; none where it is any
     """
 
     kind: str
@@ -24,20 +25,21 @@ class ActionSpec:
     high: tuple[float, ...] = ()
     sizes: tuple[int, ...] = ()
     starts: tuple[int, ...] = ()
+    bins: tuple[float, ...] = ()
 
     @property
     def outputs(self) -> int:
         """How many numbers a policy puts out for one action."""
         if self.kind == "vector":
             return self.shape[0]
-        return len(self.low) if self.kind == "box" else sum(self.sizes)
+        return len(self.low) * (len(self.bins) or 1) if self.kind == "box" else sum(self.sizes)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> ActionSpec:
-        return cls(data["kind"], *(tuple(data[name]) for name in ("shape", "low", "high", "sizes", "starts")))
+        return cls(data["kind"], *(tuple(data[name]) for name in ("shape", "low", "high", "sizes", "starts")), bins=tuple(data.get("bins", ())))
 
 
 @dataclass(frozen=True)

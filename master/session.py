@@ -31,7 +31,7 @@ from master.lease import holder_name, refuse_live, take
 from master.named_redis import network_warnings, reach_of, seen_already, warning_line
 from master.options import RESUMABLE, Launch
 from master.place import Place, new_place, old_place
-from master.setup import prepare
+from master.setup import prepare, unnormalised
 from master.standby import Standby
 from master.state import FINAL, RunState
 from master.warm_start import warm_state
@@ -109,7 +109,7 @@ class Session:
             raise UsageError(f"run {place.run} exists in this Redis already; go on with it by --resume {place.run}, or give another --run")
         channel.forget_gone_runs()
         view = self._make_view(place, setup.config, self._redis_name)
-        for text in filter(None, (setup.spec.note, *self._warnings)):
+        for text in filter(None, (setup.spec.note, *self._warnings, *unnormalised(config, setup.config))):
             view.note(text)
         holder = holder_name()
         token = take(channel, holder, self.clocks, wait=False)

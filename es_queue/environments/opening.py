@@ -7,6 +7,7 @@ from typing import cast, overload
 
 import gymnasium
 
+from es_queue.action_bins import binned
 from es_queue.environments.behaviour import POSITION, inside, refuse_length, settled
 from es_queue.environments.catalogue import (
     MARVIN,
@@ -63,6 +64,7 @@ def describe(request: EnvironmentRequest) -> EnvironmentSpec:
         world = _instead(stock, entry, request, spec)
     try:
         _try_out(world, spec)
+        spec = replace(spec, action=binned(spec.action, request.action_bins))
         return _behaving(world, spec, settled(entry, request))
     finally:
         world.close()
