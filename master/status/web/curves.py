@@ -18,6 +18,7 @@ MOST_POINTS = 800
 #: Entries that one look reads: a long history is there after a few looks.
 ENTRIES_A_LOOK = 4000
 PIECE = 500
+LARGEST = 1e30
 #: A line of metrics.jsonl has about 1,200 bytes; no honest one has so many.
 LONGEST_LINE = 2**16
 MOST_LINES = 500_000
@@ -72,18 +73,18 @@ def mean_of(values: Sequence[float | None]) -> float | None:
 
 
 def rounded(value: float | None) -> float | None:
-    """Six digits; None for what overflowed while it was averaged."""
-    return None if value is None else finite(f"{value:.6g}")
+    """Six digits; None for what is nobody's honest figure, which no axis could show."""
+    return None if value is None or not abs(value) <= LARGEST else float(f"{value:.6g}")
 
 
 class Curves:
     """A run's training returns and evaluations; ``follow`` and ``read_file`` take in what is new since the last time."""
 
     def __init__(self) -> None:
-        self.history = History()
         self._forget()
 
     def _forget(self) -> None:
+        self.history = History()
         self.training, self.evaluation = Thinned(TRAINING), Thinned(EVALUATION)
         self._last, self._stamp = "", (0, 0)
 

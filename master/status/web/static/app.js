@@ -110,16 +110,15 @@ function render() {
   put(byId("place"), one ? one.redis : data.runs.length ? data.runs[0].redis : "no runs yet");
   document.title = one ? `${score(one.eval_mean)} · ${one.run}` : "es-queue";
   detail(one);
-  draw(colored, view);
-  legend(colored, found);
+  legend(colored, found, draw(colored, view).expected.length);
   compare(found);
 }
 
-function legend(colored, found) {
+function legend(colored, found, expected) {
   const each = Math.max(1, ...found.map((one) => one.curves.training.each));
   const texts = [
     ...(colored.length > 1 ? colored.map((one) => [one.run, one.color]) : []),
-    ...(view.x === "env_steps" && colored.some((one) => one.expect.length) ? [["◇ what the recipe gave after so many steps", ""]] : []),
+    ...(expected ? [["◇ what the recipe gave after so many steps", ""]] : []),
     ...(each > 1 ? [[`a point is the mean of ${whole(each)} generations`, ""]] : []),
   ];
   fill(byId("legend"), texts, () => { const made = element("span"); made.append(element("span", "", "dot"), element("span")); return made; }, (node, [text, color]) => {

@@ -1,10 +1,11 @@
 // Learning curves as SVG: evaluations with their spread, training returns, targets, and what a recipe expects.
 
 import { byId, drawn, element, fill, put, showIf } from "./dom.js";
-import { compact, duration, finite, score, spread, whole } from "./words.js";
+import { compact, duration, finite, score, spread, ticked, trimmed, whole } from "./words.js";
 
 const EDGE = { left: 52, right: 16, top: 12, bottom: 28 };
 const TIMES = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800];
+const UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
 const AXES = { env_steps: compact, seconds: duration, generation: whole };
 
 let last = null;
@@ -16,6 +17,7 @@ export function draw(runs, view) {
   showIf(byId("nothing"), last.empty);
   byId("chart").replaceChildren(...(last.empty ? [] : picture(last)));
   point();
+  return last;
 }
 
 function points(curve, x, y) {
@@ -37,7 +39,7 @@ function seriesOf(one, view) {
 function scales(runs, view) {
   const series = runs.map((one) => seriesOf(one, view));
   const all = series.flatMap((one) => [...one.evaluation, ...one.train]);
-  if (!all.length) return { series, empty: true };
+  if (!all.length) return { series, empty: true, expected: [] };
   const highest = Math.max(...all.map((one) => one.across));
   const targets = [...new Set(series.map((one) => finite(one.target)).filter((one) => one !== null))];
   const expected = view.x === "env_steps" && view.evaluation ? series.flatMap((one) => one.expect.filter((each) => each.env_steps <= highest)) : [];
@@ -109,16 +111,18 @@ function multiples(low, high, step) {
 }
 
 function lines({ box, low, high, left, highest, across, up, view }) {
-  const [most, right, foot] = [Math.max(2, Math.floor(box.width / 130)), box.width - EDGE.right, box.height - EDGE.bottom];
+  const [most, right, foot] = [Math.max(3, Math.floor(box.width / 95)), box.width - EDGE.right, box.height - EDGE.bottom];
   const step = TIMES.find((one) => (highest - left) / one <= most) || (highest - left) / most;
+  const [unit, sign] = UNITS.find(([one]) => one <= step) || [1, "s"];
+  const named = { env_steps: ticked, seconds: (value) => `${trimmed(value / unit, 3)} ${sign}`, generation: whole }[view.x];
   const places = view.x === "seconds" ? multiples(left, highest, step) : ticks(left, highest, most).filter((one) => view.x !== "generation" || Number.isInteger(one));
   const made = [];
   for (const value of ticks(low, high, Math.max(2, Math.floor(box.height / 60)))) {
     made.push(drawn("path", { class: "grid", d: `M${EDGE.left} ${up(value)}H${right}` }));
-    made.push(drawn("text", { x: EDGE.left - 8, y: up(value) + 4, "text-anchor": "end" }, compact(value)));
+    made.push(drawn("text", { x: EDGE.left - 8, y: up(value) + 4, "text-anchor": "end" }, ticked(value)));
   }
   made.push(drawn("path", { class: "axis", d: `M${EDGE.left} ${foot}H${right}` }));
-  for (const value of places) made.push(drawn("text", { x: across(value), y: box.height - 8, "text-anchor": across(value) > right - 20 ? "end" : "middle" }, AXES[view.x](value)));
+  for (const value of places) made.push(drawn("text", { x: across(value), y: box.height - 8, "text-anchor": across(value) > right - 20 ? "end" : "middle" }, named(value)));
   return made;
 }
 

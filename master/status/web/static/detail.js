@@ -41,20 +41,24 @@ function tiles(run) {
   const cut = finite(run.cut_fraction) > 0 ? `, ${percent(run.cut_fraction)} cut short` : "";
   const target = finite(Number.parseFloat(run.config.target_reward));
   const rows = [
-    ["evaluation", spread(run.eval_mean, run.eval_std), target === null ? "" : `target ${score(target)}`],
+    ["evaluation", score(run.eval_mean), [deviation(run.eval_std), target === null ? "" : `target ${score(target)}`].filter(Boolean).join(", ")],
     ["best evaluation", score(run.eval_best ?? run.eval_mean), ""],
-    ["training return", spread(run.return_mean, run.return_std), `max ${score(run.return_max)}${cut}`],
+    ["training return", score(run.return_mean), [deviation(run.return_std), `max ${score(run.return_max)}${cut}`].filter(Boolean).join(", ")],
     ["generation", whole(run.generation), answered(run)],
     ["steps", compact(run.env_steps), `${whole(run.episodes)} episodes`],
     ["steps a second", run.health === "done" ? DASH : whole(run.steps_per_second), ""],
     ["workers", run.on_disk ? DASH : whole(run.living.length), ""],
-    ["trained for", duration(run.seconds), ""],
+    ["time left", run.health === "done" ? DASH : duration(run.eta), `trained for ${duration(run.seconds)}`],
   ];
   fill(byId("tiles"), rows, tile, (node, [label, text, small]) => {
     put(node.children[0], label);
     put(node.children[1].firstChild, text);
     put(node.children[1].lastChild, small);
   });
+}
+
+function deviation(value) {
+  return finite(value) === null ? "" : `± ${score(value)}`;
 }
 
 function tile() {
@@ -77,9 +81,8 @@ function budget(run) {
   const words = { generations: (value) => `${whole(value)} generations`, max_steps: (value) => `${compact(value)} steps`, max_seconds: duration };
   showIf(byId("progress"), limits.length);
   byId("bar").style.width = `${Math.min(100, 100 * nearest)}%`;
-  const left = finite(run.eta) === null || run.health === "done" ? "" : `, about ${duration(run.eta)}`;
   const text = limits.map(([name, one]) => `${words[name](one.left)} of ${words[name](one.limit)} left`).join(", ");
-  put(byId("left"), text ? text + left : run.health === "done" ? "" : "no budget: it trains until it reaches its target or is stopped");
+  put(byId("left"), text ? `budget: ${text}` : run.health === "done" ? "" : "no budget: it trains until it reaches its target or is stopped");
 }
 
 function workers(run) {

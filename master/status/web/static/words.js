@@ -21,6 +21,11 @@ export function compact(value) {
   return trimmed(number, 4);
 }
 
+// For an axis, where neighbours are told alike: 8 k before 10 k.
+export function ticked(value) {
+  return Math.abs(value) >= 1e3 && Math.abs(value) < 1e6 ? `${trimmed(value / 1e3, 4)} k` : compact(value);
+}
+
 export function trimmed(number, digits) {
   return String(Number(number.toPrecision(digits)));
 }
