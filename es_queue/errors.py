@@ -7,6 +7,7 @@
     │   └── FencedError          4    another master took the run over
     ├── EnvironmentFailure       5    the environment: unknown, broken, not reproducible
     ├── RunFolderError           6    the run's folder or a checkpoint in it
+    │   └── NoRunError           6    neither the folder nor Redis holds the run
     └── DecodeError              -    bytes from the network that are not what they should be
 """
 
@@ -54,6 +55,10 @@ class RunFolderError(EsQueueError):
     """The run's folder cannot be written, or holds nothing that can be resumed."""
 
     exit_code = 6
+
+
+class NoRunError(RunFolderError):
+    """Neither the run's folder nor Redis holds a checkpoint of the run."""
 
 
 class DecodeError(EsQueueError):
