@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Run the steps of docker/Dockerfile without Docker: what is tested is the file itself. Linux, as root.
 
-    debootstrap --variant=minbase trixie /tmp/images/base
+    debootstrap --variant=minbase trixie /tmp/images/from
     docker/check_steps.py build /tmp/images worker        # every step of the target's stages, each in a copy of its own
     docker/check_steps.py run /tmp/images worker --volume /tmp/keys:/keys --env RQ_REDIS_URL=redis://worker@127.0.0.1 -- worker
 
-``base`` stands for the image that the first FROM names. A "container" is its own process and mount namespace with a
+``from`` stands for the image that the first FROM names. A "container" is its own process and mount namespace with a
 read-only root file system, the image's user, environment, working directory and ENTRYPOINT, and the host's network.
 Killed, it takes everything in it with it. What pip needs to reach an index from this machine is lent to the steps and
 leaves no trace: PIP_* variables and the certificates of PIP_CERT.
@@ -27,7 +27,8 @@ from pathlib import Path
 
 HOUSE = Path(__file__).resolve().parent.parent
 DOCKERFILE = HOUSE / "docker" / "Dockerfile"
-BASE = "base image"
+#: The folder in place of the image that the first FROM names.
+BASE = "from"
 LENT = "/run/lent.crt"
 PRIVATE = ("unshare", "--mount", "--pid", "--fork", "--kill-child")
 
@@ -128,13 +129,15 @@ def settings_of(stages: Mapping[str, Stage], target: str) -> Settings:
 # --- building
 
 
-def build(images: Path, target: str) -> None:
-    """Carry out all steps of the target's stages anew. Raises CalledProcessError for a step that fails."""
+def build(images: Path, target: str, *, keep: bool) -> None:
+    """Carry out all steps of the target's stages. keep: but of those that are there. Raises CalledProcessError for a step that fails."""
     stages = stages_of(DOCKERFILE.read_text())
     for stage in needed(stages, target):
         root = images / stage.name
+        if keep and root.exists():
+            continue
         shutil.rmtree(root, ignore_errors=True)
-        subprocess.run(["cp", "-a", "--reflink=auto", images / ("base" if stage.parent == BASE else stage.parent), root], check=True)
+        subprocess.run(["cp", "-a", "--reflink=auto", images / stage.parent, root], check=True)
         settings = Settings() if stage.parent == BASE else settings_of(stages, stage.parent)
         for step in stage.steps:
             print(f"{stage.name}: {step.word} {step.rest[:150]}", flush=True)
@@ -188,25 +191,25 @@ def inside(root: Path, settings: Settings, words: Sequence[str], volumes: Sequen
 
     volumes: (path here, path there); read_only: nothing but volumes, /tmp and /run can be written.
     """
-    lines = ["set -eu", f"cd {shlex.quote(str(root))}"]
-    lines += ["mount --bind . .", "cd ."] if read_only else []
-    lines += [f"cd {shlex.quote(str(root))}", "mount -t proc proc proc", "mount --rbind /dev dev"]
+    there = shlex.quote(str(root))
+    lines = ["set -eu", *([f"mount --bind {there} {there}"] if read_only else []), f"cd {there}"]
+    lines += ["mount -t proc proc proc", "mount --rbind /dev dev"]
     lines += ["mount -t tmpfs -o mode=1777 tmpfs tmp"] if read_only else []
-    for here, there in volumes:
-        path = shlex.quote(there.lstrip("/"))
+    for here, place in volumes:
+        path = shlex.quote(place.lstrip("/"))
         lines += [f"[ -e {path} ] || touch {path}", f"mount --bind {shlex.quote(here)} {path}"]
     lines += ["mount -o remount,bind,ro ."] if read_only else []
     variables = [f"{name}={value}" for name, value in settings.environment.items()]
     user = [] if settings.user == "root" else ["setpriv", "--reuid", settings.user, "--regid", settings.user, "--clear-groups"]
-    there = ["chroot", ".", "env", "-i", f"--chdir={settings.folder}", *variables, *user, *words]
-    return [*PRIVATE, "/bin/sh", "-c", "\n".join([*lines, f"exec {shlex.join(there)}"])]
+    chroot = ["chroot", ".", "env", "-i", f"--chdir={settings.folder}", *variables, *user, *words]
+    return [*PRIVATE, "/bin/sh", "-c", "\n".join([*lines, f"exec {shlex.join(chroot)}"])]
 
 
 def container(images: Path, given: argparse.Namespace) -> list[str]:
     """The command of a container of the target."""
     settings = settings_of(stages_of(DOCKERFILE.read_text()), given.target)
     named = dict(pair.split("=", 1) for pair in given.env)
-    volumes = [tuple(pair.split(":", 1)) for pair in given.volume]
+    volumes = [(here, there) for here, _, there in (pair.partition(":") for pair in given.volume)]
     words = [*(settings.entrypoint if given.entrypoint is None else shlex.split(given.entrypoint)), *(given.words or settings.command)]
     return inside(images / given.target, replace(settings, environment={**settings.environment, **named}), words, volumes, read_only=True)
 
@@ -217,17 +220,18 @@ def main() -> None:
     parser.add_argument("verb", choices=["build", "run"])
     parser.add_argument("images", type=Path)
     parser.add_argument("target")
+    parser.add_argument("--keep", action="store_true", help="build: do not begin stages anew that are there")
     parser.add_argument("--volume", action="append", default=[])
     parser.add_argument("--env", action="append", default=[])
     parser.add_argument("--entrypoint")
-    parser.add_argument("words", nargs="*")
-    given = parser.parse_args()
+    ours, words = (argv[: argv.index("--")], argv[argv.index("--") + 1 :]) if "--" in (argv := sys.argv[1:]) else (argv, [])
+    given = parser.parse_args(ours, argparse.Namespace(words=words))
     if given.verb == "build":
-        build(given.images.resolve(), given.target)
+        build(given.images.resolve(), given.target, keep=given.keep)
         return
     command = container(given.images.resolve(), given)
     os.execvp(command[0], command)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

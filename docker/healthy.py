@@ -12,7 +12,13 @@ import sys
 from pathlib import Path
 
 from es_queue.errors import EsQueueError, RedisError
-from es_queue.protocol.connection import ANY_ERROR, client_from_url, short, url_from_environment, with_password
+from es_queue.protocol.connection import (
+    ANY_ERROR,
+    client_from_url,
+    short,
+    url_from_environment,
+    with_password,
+)
 
 COMMAND_LINE = Path("/proc/1/cmdline")
 #: es-status RUN's exit codes: healthy, done; stalled, and Redis away.
