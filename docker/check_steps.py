@@ -200,7 +200,8 @@ def inside(root: Path, settings: Settings, words: Sequence[str], volumes: Sequen
         lines += [f"[ -e {path} ] || touch {path}", f"mount --bind {shlex.quote(here)} {path}"]
     lines += ["mount -o remount,bind,ro ."] if read_only else []
     variables = [f"{name}={value}" for name, value in settings.environment.items()]
-    user = [] if settings.user == "root" else ["setpriv", "--reuid", settings.user, "--regid", settings.user, "--clear-groups"]
+    owner, _, group = settings.user.partition(":")
+    user = [] if owner == "root" else ["setpriv", "--reuid", owner, "--regid", group or owner, "--clear-groups"]
     chroot = ["chroot", ".", "env", "-i", f"--chdir={settings.folder}", *variables, *user, *words]
     return [*PRIVATE, "/bin/sh", "-c", "\n".join([*lines, f"exec {shlex.join(chroot)}"])]
 
