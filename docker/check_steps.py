@@ -7,7 +7,7 @@
 
 ``from`` stands for the image that the first FROM names. A "container" is its own process and mount namespace with a
 read-only root file system, the image's user, environment, working directory and ENTRYPOINT, and the host's network.
-Killed, it takes everything in it with it. What pip needs to reach an index from this machine is lent to the steps and
+Kill its first process (the child of ``unshare``), and the kernel ends all others in it. What pip needs to reach an index from this machine is lent to the steps and
 leaves no trace: PIP_* variables and the certificates of PIP_CERT.
 """
 
@@ -30,7 +30,7 @@ DOCKERFILE = HOUSE / "docker" / "Dockerfile"
 #: The folder in place of the image that the first FROM names.
 BASE = "from"
 LENT = "/run/lent.crt"
-PRIVATE = ("unshare", "--mount", "--pid", "--fork", "--kill-child")
+PRIVATE = ("unshare", "--mount", "--pid", "--fork")
 
 
 @dataclass(frozen=True)

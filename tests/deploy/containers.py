@@ -30,16 +30,30 @@ class Container:
         with log.open("wb") as out:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
 
+    @property
+    def first(self) -> int | None:
+        """The pid here of the container's first process; None when it has ended. The kernel ends the others with it."""
+        try:
+            children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        except OSError:
+            return None
+        return int(children[0]) if children else None
+
     def kill(self) -> None:
         """As ``docker kill``, a lost host or the kernel's want of memory do it."""
-        self.process.kill()
-        self.process.wait(20)
+        if self.process.poll() is None:
+            wait_for(lambda: self.first or self.process.poll() is not None, "the container has begun")
+            self.signal(signal.SIGKILL)
+            self.process.wait(20)
 
     def stop(self) -> int:
-        """As ``docker stop`` does it: SIGTERM to the first process of the container."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        os.kill(int(children[0]), signal.SIGTERM)
+        """As ``docker stop`` does it: SIGTERM to the first process of the container. Its exit code."""
+        self.signal(signal.SIGTERM)
         return self.process.wait(30)
+
+    def signal(self, number: signal.Signals) -> None:
+        if self.first is not None:
+            os.kill(self.first, number)
 
     def said(self) -> str:
         return self.log.read_text(errors="replace")
