@@ -8,6 +8,7 @@
     ├── EnvironmentFailure       5    the environment: unknown, broken, not reproducible
     │   └── MissingPackage       5    this host lacks a package or a module of it
     ├── RunFolderError           6    the run's folder or a checkpoint in it
+    │   └── NoRunError           6    neither the folder nor Redis holds the run
     └── DecodeError              -    bytes from the network that are not what they should be
 """
 
@@ -59,6 +60,10 @@ class RunFolderError(EsQueueError):
     """The run's folder cannot be written, or holds nothing that can be resumed."""
 
     exit_code = 6
+
+
+class NoRunError(RunFolderError):
+    """Neither the run's folder nor Redis holds a checkpoint of the run."""
 
 
 class DecodeError(EsQueueError):
