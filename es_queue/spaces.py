@@ -39,7 +39,8 @@ class ActionSpec:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> ActionSpec:
-        return cls(data["kind"], *(tuple(data[name]) for name in ("shape", "low", "high", "sizes", "starts")), bins=tuple(data.get("bins", ())))
+        whole = {"bins": (), **data}  # version 0.1.0 knew none
+        return cls(data["kind"], *(tuple(whole[name]) for name in ("shape", "low", "high", "sizes", "starts", "bins")))
 
 
 @dataclass(frozen=True)
