@@ -39,7 +39,8 @@ class ActionSpec:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> ActionSpec:
-        return cls(data["kind"], *(tuple(data[name]) for name in ("shape", "low", "high", "sizes", "starts")), bins=tuple(data.get("bins", ())))
+        parts = {name: tuple(data[name]) for name in ("shape", "low", "high", "sizes", "starts")}
+        return cls(data["kind"], **parts, bins=tuple(data.get("bins", ())))
 
 
 @dataclass(frozen=True)
