@@ -6,6 +6,7 @@ itself, nothing is published, and no worker can be given another one than the ma
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -31,7 +32,7 @@ def reference_of(config: RunConfig) -> Floats | None:
     """
     if config.batch_norm != VIRTUAL:
         return None
-    return _gathered(everywhere(EnvironmentRequest.of(config)), config.seed)
+    return _gathered(everywhere(replace(EnvironmentRequest.of(config), behaviour="")), config.seed)
 
 
 @lru_cache(maxsize=2)
