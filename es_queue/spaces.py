@@ -39,8 +39,8 @@ class ActionSpec:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> ActionSpec:
-        whole = {"bins": (), **data}  # version 0.1.0 knew none
-        return cls(data["kind"], *(tuple(whole[name]) for name in ("shape", "low", "high", "sizes", "starts", "bins")))
+        parts = {name: tuple(data[name]) for name in ("shape", "low", "high", "sizes", "starts")}
+        return cls(data["kind"], **parts, bins=tuple(data.get("bins", ())))
 
 
 @dataclass(frozen=True)

@@ -205,14 +205,18 @@ def export(path: Path, target: Path) -> None:
 
 def read(path: Path) -> Checkpoint:
     """The checkpoint or seed list at ``path``, checked. Raises RunFolderError in one sentence."""
-    from es_queue.policies.archive import read_checkpoint
+    from es_queue.environments.reference import reference_of
+    from es_queue.policies.archive import REFERENCE, read_checkpoint
     from es_queue.policies.saved import SavedPolicy
     from es_queue.seed_list import read_seed_list
 
     try:
         arrays, meta = read_seed_list(path) if path.suffix == ".json" else read_checkpoint(path)
-        policy = SavedPolicy.from_arrays(arrays, meta)
         config = config_from_json(json.dumps(meta["config"]))
+        reference = reference_of(config) if path.suffix == ".json" else None  # a list of seeds holds none; it follows from the run's
+        if reference is not None:
+            arrays = {**arrays, REFERENCE: reference}
+        policy = SavedPolicy.from_arrays(arrays, meta)
     except RunFolderError as error:
         raise RunFolderError(f"{path}: {error}") from None
     except UsageError as error:
@@ -319,7 +323,7 @@ def player(checkpoint: Checkpoint, spec: EnvironmentSpec, world: World, look: Ca
     from workers.rollout import Watch, actor, play
 
     config, saved = checkpoint.config, checkpoint.policy
-    policy = make_policy(config, spec.observation_size, spec.action, spec.observation_shape)
+    policy = make_policy(config, spec.observation_size, spec.action, spec.observation_shape, saved.policy.reference)
     begin = actor(policy, saved.parameters, saved.statistics if config.obs_norm else None)
     actions = ActionMap(spec.action, config.action_bound)
     rules = evaluation_rules(evaluation_limit(config, spec))
