@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from es_queue.observations import Tree, parts
+
 
 @dataclass(frozen=True)
 class ActionSpec:
@@ -52,6 +54,7 @@ class EnvironmentSpec:
     clean_reset:      whether one object may play many episodes without a trace of the former
     behaviour:        what of an episode is compared, and how many numbers it has; empty and 0 where nothing is
     observation_shape: shape of the array that an observation was before it was flattened in C order, () where that had one dimension or there is none
+    observation:      what Dict, Tuple and MultiDiscrete observations are made of, None for others
     discrete_start:   smallest value of a discrete observation space, None where observations are arrays
     """
 
@@ -67,3 +70,9 @@ class EnvironmentSpec:
     observation_shape: tuple[int, ...] = ()
     behaviour: str = ""
     behaviour_size: int = 0
+    observation: Tree | None = None
+
+    @property
+    def observation_parts(self) -> tuple[tuple[str, int, int], ...]:
+        """(name, start, size) of each part of the flat observation; one without a name where it has no parts."""
+        return (("", 0, self.observation_size),) if self.observation is None else parts(self.observation)

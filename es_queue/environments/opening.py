@@ -23,6 +23,7 @@ from es_queue.environments.request import (
 from es_queue.environments.stock import StockWorld
 from es_queue.environments.vectorised import ARGUMENTS, ENTRY_POINT, CartPoleWorlds
 from es_queue.errors import EnvironmentFailure, UsageError
+from es_queue.observations import Leaf, Tree
 from es_queue.spaces import ActionSpec, EnvironmentSpec
 
 BACKENDS = ("auto", "lean", "envpool", "stock", "any")
@@ -48,7 +49,7 @@ def describe(request: EnvironmentRequest) -> EnvironmentSpec:
         stock = StockWorld(entry, request)
         size, action, highest = stock.observation_size, stock.action, stock.highest_reward
         spec = _spec(entry, backend, size, action, highest, clean_reset=stock.clean_reset)
-        spec = replace(spec, discrete_start=stock.discrete_start, observation_shape=stock.observation_shape)
+        spec = replace(spec, discrete_start=stock.discrete_start, observation_shape=stock.observation_shape, observation=composed(stock.observation))
         world = _instead(stock, entry, request, spec)
     try:
         _try_out(world, spec)
@@ -62,7 +63,7 @@ def _instead(stock: StockWorld, entry: Entry, request: EnvironmentRequest, spec:
     if spec.backend == "stock":
         return stock
     stock.close()
-    if spec.discrete_start is not None or spec.action.kind not in ("box", "discrete") or any(spec.action.starts):
+    if spec.discrete_start is not None or spec.observation is not None or spec.action.kind not in ("box", "discrete") or any(spec.action.starts):
         raise UsageError(f"the envpool back end does not play {spec.id}: it takes observations that are arrays, and box or discrete actions")
     return _open(entry, request, spec.backend)
 
@@ -270,6 +271,11 @@ def _behaving(world: World, spec: EnvironmentSpec, behaviour: str) -> Environmen
     except Exception as error:  # whatever a user's function raises
         raise EnvironmentFailure(f"{behaviour} of {spec.id} cannot be had: {error if isinstance(error, EnvironmentFailure) else describe_error(error)}") from error
     return replace(spec, behaviour=behaviour, behaviour_size=size)
+
+
+def composed(tree: Tree) -> Tree | None:
+    """What must be known of observations beside their size and shape; None for an array and for one Discrete."""
+    return None if isinstance(tree, Leaf) and len(tree.choices) < 2 else tree
 
 
 def _try_out(world: World, spec: EnvironmentSpec) -> None:

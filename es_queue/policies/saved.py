@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from es_queue.config import RunConfig, option_fields
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.normalization import FrozenStatistics
+from es_queue.observations import Encoder, Tree, encoder, from_json
 from es_queue.policies import make_policy
 from es_queue.policies.actions import ActionMap
 from es_queue.policies.archive import Floats, expect_length, finite_vector, read_checkpoint
@@ -40,6 +41,7 @@ class SavedPolicy:
         parameters: Floats,
         statistics: FrozenStatistics,
         discrete: tuple[int, int] | None,
+        observation: Tree | None = None,
     ) -> None:
         self.config = config
         self.action = actions.spec
@@ -48,6 +50,7 @@ class SavedPolicy:
         self.policy = policy
         self._size = policy.observation_size
         self._discrete = discrete
+        self._encode = None if observation is None else encoder(observation)
         self._bound = policy.bind(parameters[None])
         self._actions = actions
 
@@ -57,7 +60,8 @@ class SavedPolicy:
 
         meta: "config" (RunConfig.to_dict), "observation_size", "action" (ActionSpec.to_dict), and where the
         observation space is discrete "discrete_observation" (n) and "observation_start" (0 where absent); where
-        observations are arrays "observation_shape".
+        observations are arrays "observation_shape"; where they are a Dict, a Tuple or MultiDiscrete "observation"
+        (``observations.to_json``).
         Raises RunFolderError with one sentence for whatever does not fit.
         """
         parameters = finite_vector(arrays, "parameters")
@@ -66,6 +70,7 @@ class SavedPolicy:
             config, action = policy_settings(meta["config"]), ActionSpec.from_dict(meta["action"])
             policy = described_policy(config, meta)
             discrete = discrete_space(meta, policy.observation_size)
+            observation = composed_space(meta, policy.observation_size)
             actions = ActionMap(action, config.action_bound)
         except KeyError as error:
             raise RunFolderError(f"the checkpoint's meta has no {error}") from None
@@ -77,7 +82,7 @@ class SavedPolicy:
         if not (std > 0).all():
             raise RunFolderError("the checkpoint's array 'obs_std' holds a deviation that is not above zero")
         statistics = FrozenStatistics(mean, std, config.obs_clip)
-        return cls(config, policy, actions, parameters, statistics, discrete)
+        return cls(config, policy, actions, parameters, statistics, discrete, observation)
 
     def begin(self) -> None:
         """An episode begins: a policy with memory forgets the one before."""
@@ -86,7 +91,8 @@ class SavedPolicy:
     def act(self, observation: Any) -> Any:
         """The action for one observation of the environment, in the form that its ``step`` takes.
 
-        observation: an array of any shape, flattened to float32 in C order, or the integer of a discrete space.
+        observation: an array of any shape, flattened to float32 in C order, the integer of a discrete space, or the mapping,
+        tuple or array of integers that a Dict, Tuple or MultiDiscrete space yields.
         Raises UsageError for an observation of another size, NonFiniteOutput where the policy breaks down.
         """
         flat = self._flat(observation)
@@ -96,12 +102,20 @@ class SavedPolicy:
             return self._actions.act_one(self._bound.act_one(flat))
 
     def _flat(self, observation: Any) -> Floats:
+        if self._encode is not None:
+            return self._composed(self._encode, observation)
         if self._discrete is not None:
             return one_hot(int(observation), *self._discrete)
         flat = np.asarray(observation, np.float32).ravel()
         if len(flat) != self._size:
             raise UsageError(f"the policy takes observations of {self._size} numbers, not {len(flat)}")
         return flat
+
+    def _composed(self, encode: Encoder, observation: Any) -> Floats:
+        try:
+            return encode(observation)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"the policy does not take this observation: {error}") from None
 
 
 def load_policy(path: str | Path) -> SavedPolicy:
@@ -139,6 +153,16 @@ def discrete_space(meta: Mapping[str, Any], observation_size: int) -> tuple[int,
     if size != observation_size:
         raise ValueError(f"{size} discrete observations do not make {observation_size} numbers")
     return size, int(meta.get("observation_start") or 0)
+
+
+def composed_space(meta: Mapping[str, Any], observation_size: int) -> Tree | None:
+    """What a Dict, Tuple or MultiDiscrete observation is made of, None for any other. Raises ValueError where it does not fit."""
+    if meta.get("observation") is None:
+        return None
+    tree = from_json(meta["observation"])
+    if tree.size != observation_size:
+        raise ValueError(f"observations of {tree.size} numbers do not make {observation_size} numbers")
+    return tree
 
 
 def one_hot(value: int, size: int, start: int) -> Floats:
