@@ -97,7 +97,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     )  # fmt: skip
     add = parser.add_argument
     add("checkpoint", metavar="CHECKPOINT", type=Path, help=f"an .npz checkpoint, a .json seed list, or a run's folder for its {BEST}")
-    add("--export", metavar="FILE.json", type=Path, help="write the policy as a list of seeds, and play nothing (strategy ga)")
+    add("--export", metavar="FILE", type=Path, help="write the policy and play nothing: FILE.json a list of seeds (strategy ga), FILE.onnx, FILE.pt2 (torch), FILE.npz what load_policy reads")
     add("--episodes", metavar="N", type=int, help="episodes to play [default: as many as the run's final evaluation]")
     add("--seed", metavar="S", type=int, help="environment seed of the first episode, the next has S+1 [default: the final evaluation's seeds]")
     add("--render", choices=("human",), help="show the episodes in a window")
@@ -144,33 +144,62 @@ def checkpoint_path(path: Path) -> Path:
 
 
 def export(path: Path, target: Path) -> None:
-    """Write the checkpoint's policy as a seed list. Raises RunFolderError in one sentence."""
+    """Write the checkpoint's policy in the form that the target's name ends with. Raises RunFolderError or UsageError in one sentence."""
+    data = seed_list(path) if target.suffix == ".json" else other_form(path, target.suffix)
+    try:
+        target.write_bytes(data)
+    except OSError as error:
+        raise RunFolderError(f"{target} cannot be written: {error.strerror}") from None
+    played = "; es-play plays it" if target.suffix in (".json", ".npz") else ""
+    print(f"{shown(str(target))}: the policy of {shown(str(path))} in {len(data)} bytes{played}")
+
+
+def seed_list(path: Path) -> bytes:
+    """The checkpoint's policy as a seed list. Raises RunFolderError in one sentence."""
     from es_queue.policies.archive import read_checkpoint
     from es_queue.seed_list import seed_list_of
 
     try:
-        text = seed_list_of(path, *read_checkpoint(path))
+        return f"{seed_list_of(path, *read_checkpoint(path))}\n".encode()
     except RunFolderError as error:
         raise RunFolderError(f"{path}: {error}") from None
+
+
+def other_form(path: Path, ending: str) -> bytes:
+    """The policy of a checkpoint or seed list for other programs. Raises RunFolderError or UsageError in one sentence."""
+    from es_queue.export import exported
+
+    arrays, meta = contents(path)
+    return exported(ending, policy_of(path, arrays, meta), arrays, meta)
+
+
+def contents(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The arrays and the meta of a checkpoint or seed list. Raises RunFolderError."""
+    from es_queue.policies.archive import read_checkpoint
+    from es_queue.seed_list import read_seed_list
+
     try:
-        target.write_text(text + "\n")
-    except OSError as error:
-        raise RunFolderError(f"{target} cannot be written: {error.strerror}") from None
-    print(f"{shown(str(target))}: the policy of {shown(str(path))} in {len(text)} bytes; es-play plays it")
+        return read_seed_list(path) if path.suffix == ".json" else read_checkpoint(path)
+    except RunFolderError as error:
+        raise RunFolderError(f"{path}: {error}") from None
+
+
+def policy_of(path: Path, arrays: dict[str, Any], meta: dict[str, Any]) -> SavedPolicy:
+    """Who plays a file has its module imported, as that of its environment. Raises RunFolderError."""
+    from es_queue.policies.saved import SavedPolicy
+
+    try:
+        return SavedPolicy.from_arrays(arrays, meta, imports=True)
+    except RunFolderError as error:
+        raise RunFolderError(f"{path}: {error}") from None
 
 
 def read(path: Path) -> Checkpoint:
     """The checkpoint or seed list at ``path``, checked. Raises RunFolderError in one sentence."""
-    from es_queue.policies.archive import read_checkpoint
-    from es_queue.policies.saved import SavedPolicy
-    from es_queue.seed_list import read_seed_list
-
+    arrays, meta = contents(path)
+    policy = policy_of(path, arrays, meta)
     try:
-        arrays, meta = read_seed_list(path) if path.suffix == ".json" else read_checkpoint(path)
-        policy = SavedPolicy.from_arrays(arrays, meta)
         config = config_from_json(json.dumps(meta["config"]))
-    except RunFolderError as error:
-        raise RunFolderError(f"{path}: {error}") from None
     except UsageError as error:
         raise RunFolderError(f"{path}: the checkpoint's settings cannot be used: {error}") from None
     generation, evaluation = meta.get("generation"), meta.get("evaluation")

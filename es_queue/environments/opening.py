@@ -7,8 +7,9 @@ from typing import cast, overload
 
 import gymnasium
 
+from es_queue.custom_code import describe_error
 from es_queue.environments.behaviour import POSITION, inside, refuse_length, settled
-from es_queue.environments.catalogue import WALKER_V2, WALKER_V3, Entry, describe_error, find, missing_package
+from es_queue.environments.catalogue import WALKER_V2, WALKER_V3, Entry, find, missing_package
 from es_queue.environments.encoding import idle_action
 from es_queue.environments.envpool_worlds import EnvPoolWorlds, OneOfWorlds, installed, knows
 from es_queue.environments.objective import ObjectiveWorld, describe_objective

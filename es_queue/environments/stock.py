@@ -13,8 +13,9 @@ import numpy as np
 from gymnasium.envs.registration import load_env_creator
 from numpy.typing import NDArray
 
+from es_queue.custom_code import describe_error, imported
 from es_queue.environments.behaviour import measure_of, settled, vector
-from es_queue.environments.catalogue import Entry, describe_error, imported, missing_package
+from es_queue.environments.catalogue import Entry, missing_package
 from es_queue.environments.encoding import action_adapter, action_spec, observation_encoder, observation_tree
 from es_queue.environments.request import EnvironmentRequest
 from es_queue.errors import EnvironmentFailure, UsageError

@@ -7,10 +7,12 @@ from es_queue.errors import UsageError
 from es_queue.policies.base import BoundPolicy, Policy
 from es_queue.policies.linear import LinearPolicy
 from es_queue.policies.mlp import MlpPolicy
+from es_queue.policies.numpy_policy import NumpyPolicy
+from es_queue.policies.own import own_policy
 from es_queue.policies.vector import VectorPolicy
 from es_queue.spaces import ActionSpec
 
-__all__ = ["BoundPolicy", "LinearPolicy", "MlpPolicy", "Policy", "VectorPolicy", "make_policy"]
+__all__ = ["BoundPolicy", "LinearPolicy", "MlpPolicy", "NumpyPolicy", "Policy", "VectorPolicy", "make_policy"]
 
 
 def make_policy(config: RunConfig, observation_size: int, action: ActionSpec, shape: tuple[int, ...] = ()) -> Policy:
@@ -18,7 +20,8 @@ def make_policy(config: RunConfig, observation_size: int, action: ActionSpec, sh
 
     shape: see ``EnvironmentSpec.observation_shape``
 
-    Raises UsageError for an unknown policy or activation, and for spaces without a number in them.
+    ``module:Class`` is imported. Raises UsageError for an unknown policy or activation, for one of the user's own that
+    cannot be, and for spaces without a number in them.
     """
     if observation_size < 1 or action.outputs < 1:
         raise UsageError(
@@ -28,6 +31,8 @@ def make_policy(config: RunConfig, observation_size: int, action: ActionSpec, sh
         return VectorPolicy(action.outputs)
     if config.policy == "linear":
         return LinearPolicy(observation_size, action.outputs)
+    if ":" in config.policy:
+        return own_policy(config.policy, observation_size, action.outputs, shape)
     if config.policy == "mlp":
         return MlpPolicy(observation_size, action.outputs, tuple(config.hidden), config.activation)
-    raise UsageError(f"there is no policy {config.policy!r}; choose linear or mlp")
+    raise UsageError(f"there is no policy {config.policy!r}; choose linear, mlp or module:Class")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.config import RunConfig, option_fields
+from es_queue.custom_code import not_allowed
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.normalization import FrozenStatistics
 from es_queue.observations import Encoder, Tree, encoder, from_json
@@ -55,19 +57,22 @@ class SavedPolicy:
         self._actions = actions
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> SavedPolicy:
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any], imports: bool = False) -> SavedPolicy:
         """From ``parameters`` [size], ``obs_mean`` [d], ``obs_std`` [d] and what else rebuilds the policy.
 
         meta: "config" (RunConfig.to_dict), "observation_size", "action" (ActionSpec.to_dict), and where the
         observation space is discrete "discrete_observation" (n) and "observation_start" (0 where absent); where
         observations are arrays "observation_shape"; where they are a Dict, a Tuple or MultiDiscrete "observation"
         (``observations.to_json``).
+        imports: whether the module of a user's own policy may be imported, whatever it is
         Raises RunFolderError with one sentence for whatever does not fit.
         """
         parameters = finite_vector(arrays, "parameters")
         mean, std = finite_vector(arrays, "obs_mean"), finite_vector(arrays, "obs_std")
         try:
             config, action = policy_settings(meta["config"]), ActionSpec.from_dict(meta["action"])
+            if not imports:
+                refuse_import(config.policy)
             policy = described_policy(config, meta)
             discrete = discrete_space(meta, policy.observation_size)
             observation = composed_space(meta, policy.observation_size)
@@ -143,6 +148,13 @@ def policy_settings(values: Mapping[str, Any]) -> RunConfig:
     return RunConfig(
         **{name: checked_value(known[name], values[name], "the checkpoint") for name in SETTINGS}
     )
+
+
+def refuse_import(name: str) -> None:
+    """Raises RunFolderError for a policy ``module:Class`` whose module is neither imported already nor allowed: the file may come from anyone."""
+    module = name.rpartition(":")[0]
+    if module and module not in sys.modules and not_allowed([module]):
+        raise RunFolderError(f"its policy is {name}, code of somebody's own: import {module} before, if you trust it")
 
 
 def discrete_space(meta: Mapping[str, Any], observation_size: int) -> tuple[int, int] | None:
