@@ -52,7 +52,10 @@ exit codes: 0 done, 2 bad usage, 5 environment, 6 checkpoint, 130 interrupted
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A policy and what its file says of it. evaluation: the run's final one, None where it had not been played."""
+    """A policy and what its file says of it.
+
+    evaluation: the run's final one, None where it had not been played; command: what made it, empty where nobody said
+    """
 
     path: Path
     config: RunConfig
@@ -60,6 +63,7 @@ class Checkpoint:
     run: str
     generation: int | None
     evaluation: dict[str, Any] | None
+    command: str = ""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -96,7 +100,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     add = parser.add_argument
-    add("checkpoint", metavar="CHECKPOINT", type=Path, help=f"an .npz checkpoint, a .json seed list, or a run's folder for its {BEST}")
+    add("checkpoint", metavar="CHECKPOINT", nargs="?", type=Path, help=f"an .npz checkpoint, a .json seed list, or a run's folder for its {BEST}")
+    add("--pretrained", metavar="ENV", help="in place of CHECKPOINT the trained policy that comes with es-queue")
     add("--export", metavar="FILE", type=Path, help="write the policy and play nothing: FILE.json a list of seeds (strategy ga), FILE.onnx, FILE.pt2 (torch), FILE.npz what load_policy reads")
     add("--episodes", metavar="N", type=int, help="episodes to play [default: as many as the run's final evaluation]")
     add("--seed", metavar="S", type=int, help="environment seed of the first episode, the next has S+1 [default: the final evaluation's seeds]")
@@ -104,6 +109,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--json", action="store_true", help="print one JSON object")
     add("--version", action="version", version=f"es-queue {es_queue.__version__}", help="show the version and end")
     given = parser.parse_args(argv)
+    if (given.checkpoint is None) == (given.pretrained is None):
+        raise UsageError("give a CHECKPOINT or --pretrained ENV, one of them; es-play --help explains all options")
     if given.episodes is not None and not 1 <= given.episodes <= MOST_EPISODES:
         raise UsageError(f"--episodes is {given.episodes}: use a whole number from 1 to {MOST_EPISODES}")
     if given.seed is not None and not 0 <= given.seed < SEEDS:
@@ -113,7 +120,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
 def show(given: argparse.Namespace) -> None:
     """Play and print. Raises RunFolderError for the checkpoint, EnvironmentFailure for the environment."""
-    path = checkpoint_path(given.checkpoint)
+    path = pretrained(given.pretrained) if given.pretrained is not None else checkpoint_path(given.checkpoint)
     if given.export:
         export(path, given.export)
         return
@@ -129,6 +136,13 @@ def show(given: argparse.Namespace) -> None:
 
 
 # --- the checkpoint
+
+
+def pretrained(environment: str) -> Path:
+    """The file that comes with es-queue. Raises UsageError where there is none of that environment."""
+    from es_queue.pretrained import path_of
+
+    return path_of(environment)
 
 
 def checkpoint_path(path: Path) -> Path:
@@ -196,6 +210,8 @@ def policy_of(path: Path, arrays: dict[str, Any], meta: dict[str, Any]) -> Saved
 
 def read(path: Path) -> Checkpoint:
     """The checkpoint or seed list at ``path``, checked. Raises RunFolderError in one sentence."""
+    from es_queue.pretrained import origin
+
     arrays, meta = contents(path)
     policy = policy_of(path, arrays, meta)
     try:
@@ -205,7 +221,7 @@ def read(path: Path) -> Checkpoint:
     generation, evaluation = meta.get("generation"), meta.get("evaluation")
     return Checkpoint(
         path, config, policy, str(meta.get("run", "unknown"))[:40],
-        generation if isinstance(generation, int) else None, evaluation if isinstance(evaluation, dict) else None,
+        generation if isinstance(generation, int) else None, evaluation if isinstance(evaluation, dict) else None, origin(meta),
     )  # fmt: skip
 
 
@@ -322,7 +338,7 @@ def outcome(checkpoint: Checkpoint, given: argparse.Namespace, episodes: list[Ep
         "env": checkpoint.config.task, "policy": checkpoint.config.policy_name, "episodes": figures.count, "seed": given.seed,
         "eval_mean": figures.mean, "eval_std": figures.std, "eval_min": figures.least, "eval_max": figures.greatest,
         "length_mean": sum(one.steps for one in episodes) / len(episodes),
-        "recorded": recorded, "equal": None if recorded is None else figures.mean == recorded,
+        "command": checkpoint.command, "recorded": recorded, "equal": None if recorded is None else figures.mean == recorded,
     }  # fmt: skip
 
 
@@ -343,6 +359,8 @@ def sentences(found: dict[str, Any]) -> list[str]:
         f"{found['episodes']} {'episode' if found['episodes'] == 1 else 'episodes'} {kind}: {found['eval_mean']:.2f} ± {found['eval_std']:.2f}, "
         f"min {found['eval_min']:.2f}, max {found['eval_max']:.2f}, mean length {found['length_mean']:.1f} steps",
     ]
+    if found["command"]:
+        lines.insert(1, f"made by: {shown(found['command'])}")
     if found["equal"]:
         lines.append(f"equal to the recorded evaluation to the last digit: {found['recorded']!r}")
     elif found["equal"] is False:
