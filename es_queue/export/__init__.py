@@ -8,7 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from es_queue.errors import UsageError
-from es_queue.export.graph import graph_of
+from es_queue.export.build import graph_of
 from es_queue.export.npz_file import npz_bytes
 from es_queue.export.onnx_file import onnx_bytes
 from es_queue.export.torch_file import torch_bytes

@@ -31,8 +31,6 @@ def grown(small: Policy, parameters: Floats, large: Policy, first: Floats) -> Fl
         _refuse_mlp(small, large)
     if small.outputs != large.outputs:
         raise UsageError(f"its policy puts out {small.outputs} numbers for an action, this environment takes {large.outputs}")
-    if not isinstance(small, LinearPolicy | VectorPolicy | MlpPolicy) and small.size == large.size and small.observation_size == large.observation_size:
-        return parameters.astype(np.float32)
     if small.observation_size > large.observation_size:
         raise UsageError(f"its policy takes {small.observation_size} observations, this environment has {large.observation_size}: fewer cannot be made of more")
     pairs = zip(parts(small, parameters), parts(large, first), strict=True)

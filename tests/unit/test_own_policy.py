@@ -15,7 +15,6 @@ from es_queue.config import RunConfig
 from es_queue.custom_code import ALLOW, named_modules
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.policies import BoundPolicy, NumpyPolicy, Policy, make_policy
-from es_queue.policies.growth import grown
 from es_queue.policies.saved import load_policy
 from es_queue.settings import config_from_json, from_values
 from es_queue.spaces import ActionSpec
@@ -72,12 +71,6 @@ def test_a_checkpoint_imports_no_module_that_is_not_allowed(example: str, tmp_pa
     with pytest.raises(RunFolderError, match="its policy is my_policies:Quadratic, code of somebody's own: import my_policies before"):
         load_policy(path)
     assert "my_policies" not in sys.modules
-
-
-def test_an_own_policy_can_begin_where_another_run_ended(example: str) -> None:
-    small, large = (make_policy(RunConfig(policy=example), 4, TWO) for _ in range(2))
-    learnt = np.arange(small.size, dtype=np.float32)
-    assert grown(small, learnt, large, np.zeros(large.size, np.float32)).tolist() == learnt.tolist()
 
 
 # --- what is refused
@@ -229,7 +222,7 @@ class Shaped(Plain):
 
 def test_one_that_asks_is_told_the_shape_of_what_it_observes() -> None:
     found = make_policy(RunConfig(policy=f"{HERE}:Shaped"), 6, TWO, (2, 3))
-    assert isinstance(found, Shaped) and found.shape == (2, 3)
+    assert type(found).__name__ == Shaped.__name__ and vars(found)["shape"] == (2, 3)
     assert make_policy(RunConfig(policy=f"{HERE}:Plain"), 6, TWO, (2, 3)).size == 2
 
 
