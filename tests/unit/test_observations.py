@@ -96,7 +96,8 @@ def test_a_tree_survives_json() -> None:
     assert from_json(json.loads(json.dumps(to_json(tree)))) == tree
 
 
-DEEP: Any = {"size": 1, "choices": [], "starts": []}
+ONE: dict[str, Any] = {"size": 1, "choices": [], "starts": []}
+DEEP: Any = ONE
 for _ in range(20):
     DEEP = {"keys": ["x"], "items": [DEEP]}
 
@@ -106,8 +107,8 @@ for _ in range(20):
     [
         3, [], {}, {"size": 0, "choices": [], "starts": []}, {"size": 2**40, "choices": [], "starts": []}, {"size": True, "choices": [], "starts": []},
         {"size": 3, "choices": [2], "starts": [0]}, {"size": 2, "choices": [2], "starts": []}, {"size": 0, "choices": [3, -3], "starts": [0, 0]},
-        {"keys": [], "items": []}, {"keys": ["a"], "items": []}, {"keys": ["a", "a"], "items": [DEEP, DEEP]}, {"keys": [1], "items": [3]},
-        {"keys": ["a", 1], "items": [1, 2]}, DEEP,
+        {"keys": [], "items": []}, {"keys": ["a"], "items": []}, {"keys": ["a", "a"], "items": [ONE, ONE]}, {"keys": [1], "items": [3]},
+        {"keys": ["a", 1], "items": [ONE, ONE]}, DEEP,
     ],
 )  # fmt: skip
 def test_a_planted_tree_is_refused(planted: Any) -> None:
