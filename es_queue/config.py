@@ -13,6 +13,11 @@ from typing import Any
 AUTO = "auto"
 NONE = "none"
 SYNC, ASYNC = "sync", "async"
+#: Pictures are for those of the second line.
+POLICIES = (
+    "linear", "mlp",
+    "nature", "uber", "uber-large", "cshenton", "conv-lstm",
+)  # fmt: skip
 
 
 def option(
@@ -48,7 +53,7 @@ class RunConfig:
     backend: str = option(AUTO, "task", "how the environment is stepped: lean (ours, faster; CartPole many at once), envpool (many at once in C++), stock (Gymnasium's own), or any (lean or envpool, as each host has it, where both give the same bits)", choices=(AUTO, "lean", "envpool", "stock", "any"))
 
     # --- policy
-    policy: str = option("linear", "policy", "kind of policy", choices=("linear", "mlp"), own=True)
+    policy: str = option("linear", "policy", "kind of policy", choices=POLICIES, own=True)
     hidden: tuple[int, ...] = option((64, 64), "policy", "widths of the hidden layers of an mlp, comma separated", unit="units", low=1, high=65536)
     activation: str = option("tanh", "policy", "activation between the layers of an mlp", choices=("tanh", "relu", "selu", "elu"))
     init: str = option(AUTO, "policy", "first parameters: zero is auto's choice for linear, orthogonal for mlp", choices=(AUTO, "zero", "orthogonal", "normal"))

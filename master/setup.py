@@ -24,6 +24,10 @@ from master.budget import target_of
 from master.learn import Learner
 from master.state import Floats, RunState
 
+#: Numbers of an observation that are normalised at most: beyond it they are a picture or a game's memory, whose numbers
+#: have one scale, while the moments of each sampled episode (16 bytes a number) would outweigh its result by far.
+MOST_NORMALISED = 4096
+
 
 @dataclass(frozen=True)
 class Setup:
@@ -71,7 +75,7 @@ def resolved(config: RunConfig, spec: EnvironmentSpec, policy: Policy) -> RunCon
         raise UsageError(f"noise_size is {size}, but a policy of {policy.size} parameters needs at least {2 * policy.size}")
     shared = seeds_shared(config, strategy_class(config).per_slot)
     config = replace(config, seed=seed, backend=spec.backend, noise_size=size, env_seeds=shared, behaviour=spec.behaviour or config.behaviour)
-    if config.objective:  # there is nothing to observe
+    if config.objective or policy.takes_pixels or spec.observation_size > MOST_NORMALISED:
         config = replace(config, obs_norm=False)
     slots = most_slots(config, 1)[TRAIN]
     if size - policy.size + 1 < slots:

@@ -21,6 +21,12 @@ class NumpyPolicy(Policy):
     def __init__(self, observation_size: int, outputs: int, size: int, memory_size: int = 0) -> None:
         self.observation_size, self.outputs, self.size, self.memory_size = observation_size, outputs, size, memory_size
 
+    @property
+    def description(self) -> tuple[object, ...]:
+        """See :attr:`Policy.description`."""
+        kind = type(self)
+        return f"{kind.__module__}:{kind.__qualname__}", self.observation_size, self.outputs, self.size, self.memory_size
+
     @abstractmethod
     def act(self, parameters: Floats, observation: Floats, memory: Floats) -> Any:
         """The raw outputs [outputs] of one individual.

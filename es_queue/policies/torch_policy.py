@@ -35,6 +35,11 @@ class TorchPolicy(Policy):
         self._refuse()
         self.size = sum(one.numel() for one in self._module.parameters())
 
+    @property
+    def description(self) -> tuple[object, ...]:
+        """See :attr:`Policy.description`."""
+        return self.name, self.observation_size, self.outputs, self.size, self.memory_size
+
     def initial(self, seed: int, init: str) -> Floats:
         """float32[size]; auto is what the module's constructor draws from torch's generator, which is seeded and put back.
 

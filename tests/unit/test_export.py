@@ -68,10 +68,10 @@ def by_torch(data: bytes) -> Any:
 RUNNERS = {".onnx": by_onnx, ".pt2": by_torch}
 
 
-def compared(ending: str, config: dict[str, Any], action: ActionSpec, count: int, size: int = SIZE, shape: tuple[int, ...] = ()) -> float:
+def compared(ending: str, config: dict[str, Any], action: ActionSpec, count: int, size: int = SIZE, shape: tuple[int, ...] = (), seed: int = 6) -> float:
     """The largest difference of raw outputs (and memory) over ``count`` observations in episodes of 10 steps; actions must fit them."""
     saved, arrays, meta = saved_policy(config, action, size, shape)
-    run, draw = RUNNERS[ending](exported(ending, saved, arrays, meta)), np.random.default_rng(6)
+    run, draw = RUNNERS[ending](exported(ending, saved, arrays, meta)), np.random.default_rng(seed)
     rows = max(1, count // 10)
     bound = saved.policy.bind(np.repeat(saved.parameters[None], rows, axis=0))
     memory, worst = [np.zeros((rows, saved.policy.memory_size), np.float32)] if saved.policy.memory_size else [], 0.0
@@ -91,6 +91,26 @@ def compared(ending: str, config: dict[str, Any], action: ActionSpec, count: int
 @pytest.mark.parametrize(("config", "action"), CASES, ids=["-".join(one) for one in CASES])
 def test_an_exported_policy_gives_what_it_gives_here(config: str, action: str, ending: str) -> None:
     assert compared(ending, CONFIGS[config], ACTIONS[action], 100) < 1e-5
+
+
+PICTURES = {"nature": (4, 84, 84), "uber": (4, 84, 84), "uber-large": (4, 84, 84), "cshenton": (210, 160, 3), "conv-lstm": (1, 42, 42)}
+
+
+@pytest.mark.parametrize("ending", [".onnx", ".pt2"])
+@pytest.mark.parametrize("policy", PICTURES)
+def test_an_exported_policy_on_pictures_gives_what_it_gives_here(policy: str, ending: str) -> None:
+    shape = PICTURES[policy]
+    assert compared(ending, {"policy": policy, "obs_norm": False}, ACTIONS["discrete"], 20, int(np.prod(shape)), shape) < 2e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", [".onnx", ".pt2"])
+@pytest.mark.parametrize("policy", PICTURES)
+def test_ten_thousand_random_pictures_give_equal_outputs(policy: str, ending: str) -> None:
+    shape = PICTURES[policy]
+    worst = max(compared(ending, {"policy": policy, "obs_norm": False}, ACTIONS["discrete"], 200, int(np.prod(shape)), shape, seed) for seed in range(50))
+    print(f"{policy}{ending}: largest difference {worst:.2g}")
+    assert worst < 2e-5
 
 
 def test_a_box_bounded_by_tanh_is_exported_with_its_bound() -> None:

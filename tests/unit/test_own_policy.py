@@ -15,6 +15,7 @@ from es_queue.config import RunConfig
 from es_queue.custom_code import ALLOW, named_modules
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.policies import BoundPolicy, NumpyPolicy, Policy, make_policy
+from es_queue.policies.growth import grown
 from es_queue.policies.saved import load_policy
 from es_queue.settings import config_from_json, from_values
 from es_queue.spaces import ActionSpec
@@ -71,6 +72,14 @@ def test_a_checkpoint_imports_no_module_that_is_not_allowed(example: str, tmp_pa
     with pytest.raises(RunFolderError, match="its policy is my_policies:Quadratic, code of somebody's own: import my_policies before"):
         load_policy(path)
     assert "my_policies" not in sys.modules
+
+
+def test_an_own_policy_can_begin_where_another_run_ended(example: str) -> None:
+    small, large = (make_policy(RunConfig(policy=example), 4, TWO) for _ in range(2))
+    learnt = np.arange(small.size, dtype=np.float32)
+    assert grown(small, learnt, large, np.zeros(large.size, np.float32)).tolist() == learnt.tolist()
+    with pytest.raises(UsageError, match="my_policies:Quadratic policy does not"):
+        grown(small, learnt, make_policy(RunConfig(policy=example), 5, TWO), learnt)
 
 
 # --- what is refused
