@@ -22,11 +22,23 @@ def action(spec: ActionSpec, bound: str, graph: Graph, raw: str) -> tuple[str, t
 
 def box(spec: ActionSpec, bound: str, graph: Graph, raw: str) -> str:
     low, high = np.array(spec.low, np.float32), np.array(spec.high, np.float32)
+    if spec.bins:
+        return bins(spec, graph, raw)
     if bound == "clip":
         return graph.between(raw, low, high)
     x = graph.add("Add", graph.add("Tanh", raw), graph.constant([1]))
     x = graph.add("Add", graph.add("Mul", x, graph.constant((high - low) * np.float32(0.5))), graph.constant(low))
     return graph.add("Min", x, graph.constant(high))
+
+
+def bins(spec: ActionSpec, graph: Graph, raw: str) -> str:
+    """Of each number's bins the one with the largest output, the lowest among equals."""
+    low, high = (np.array(bound).reshape(-1, 1) for bound in (spec.low, spec.high))
+    values = low + (np.array(spec.bins) + 1) / 2 * (high - low)
+    count, kinds = values.shape
+    chosen = graph.add("ArgMax", graph.shaped(raw, (count, kinds)), axis=2, keepdims=0)
+    places = graph.add("Add", chosen, graph.constant(np.arange(count) * kinds, np.int64))
+    return graph.add("Gather", graph.constant(values.reshape(-1)), places, axis=0)
 
 
 def choices(spec: ActionSpec, graph: Graph, raw: str) -> tuple[str, tuple[int, ...]]:

@@ -13,6 +13,7 @@ from es_queue.policies.convolution import Convolution
 from es_queue.policies.linear import LinearPolicy
 from es_queue.policies.mlp import MlpPolicy
 from es_queue.policies.pictures import Picture
+from es_queue.policies.recurrent import RecurrentPolicy
 
 Layers = Callable[[Any, Floats, Graph, str], str]
 
@@ -65,4 +66,19 @@ def convolved(graph: Graph, x: str, layer: Convolution, weights: Floats, bias: F
     return graph.add("Conv", x, graph.constant(filters), *biases, strides=[stride, stride], pads=pads)
 
 
-LAYERS: dict[type[Any], Layers] = {LinearPolicy: linear, MlpPolicy: mlp, ConvPolicy: conv}
+def recurrent(policy: RecurrentPolicy, parameters: Floats, graph: Graph, x: str) -> str:
+    """A layer of cells after the other, each with its part of the memory, then the outputs."""
+    layers = [(weights[0], bias[0]) for weights, bias in policy.layers(parameters[None])]
+    after, start = [], 0
+    for look, keep, units in zip(layers[:-1:2], layers[1::2], policy.hidden, strict=True):
+        stop = start + policy.cell.states * units
+        memory = graph.part(MEMORY, start, stop)
+        kept = graph.affine(graph.part(memory, 0, units), *keep)
+        x, now = step(policy.kind, graph, graph.affine(x, *look), kept, memory, units)
+        after.append(now)
+        start = stop
+    graph.add("Concat", *after, axis=1, output=AFTER)
+    return graph.affine(x, *layers[-1])
+
+
+LAYERS: dict[type[Any], Layers] = {LinearPolicy: linear, MlpPolicy: mlp, ConvPolicy: conv, RecurrentPolicy: recurrent}

@@ -91,8 +91,8 @@ class ConvPolicy(Policy):
         init = "normal" if init == "auto" else init  # orthogonal takes many seconds for millions of weights
         vector = np.zeros(self.size, np.float32)
         layers = self.layers(vector)
-        for (weights, _), first in zip(layers, first_weights(self.shapes, GAINS[self.activation], seed, init), strict=True):
-            weights[...] = first
+        for (weights, _), drawn in zip(layers, first_weights(self.shapes, GAINS[self.activation], seed, init), strict=True):
+            weights[...] = drawn
         if self.cell and self.cell.forget is not None and init != "zero":
             layers[len(self.convolutions)][1].reshape(-1, self.units)[self.cell.forget] = 1
         return vector

@@ -27,6 +27,7 @@ INFINITE = float("inf")
 ACTIONS = {
     "box": ActionSpec("box", (2,), (-1.0, -INFINITE), (0.5, INFINITE)),
     "matrix": ActionSpec("box", (2, 2), (-1.0,) * 4, (0.5,) * 4),
+    "bins": ActionSpec("box", (2,), (-1.0, 0.0), (0.5, 3.0), bins=(-1.0, -0.2, 0.1, 1.0)),
     "discrete": ActionSpec("discrete", sizes=(3,), starts=(5,)),
     "multidiscrete": ActionSpec("multidiscrete", (3,), sizes=(2, 4, 3), starts=(0, -1, 7)),
     "multibinary": ActionSpec("multibinary", (2, 2), sizes=(4,), starts=(0,)),
@@ -36,6 +37,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "unclipped": {"obs_clip": 0.0},
     "bare": {"obs_norm": False},
     **{activation: {"policy": "mlp", "hidden": (16, 8), "activation": activation} for activation in ("tanh", "relu", "selu", "elu")},
+    **{cell: {"policy": cell, "hidden": (8, 5)} for cell in ("rnn", "lstm", "gru")},
 }
 CASES = [*((name, "box") for name in CONFIGS), *(("tanh", action) for action in ACTIONS if action != "box")]
 SIZE = 7

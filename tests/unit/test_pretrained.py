@@ -15,7 +15,8 @@ from es_queue.policies.saved import load_policy
 from es_queue.pretrained.__main__ import main as adding
 from master.checkpoint import Checkpoints
 from tests.ring import quick_config, run_ring
-from workers.play import contents, main
+from workers.carry import contents
+from workers.play import main
 
 EPISODES = 5
 QUICK: dict[str, Any] = {"population": 4, "generations": 1, "eval_every": 1, "eval_episodes": 1, "final_episodes": 2, "target_reward": "none"}
