@@ -41,8 +41,8 @@ class ActionSpec:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> ActionSpec:
-        known = (tuple(data[name]) for name in ("shape", "low", "high", "sizes", "starts"))
-        return cls(data["kind"], *known, tuple(data.get("bins", ())))
+        known: dict[str, Any] = {name: tuple(data[name]) for name in ("shape", "low", "high", "sizes", "starts")}
+        return cls(data["kind"], **known, bins=tuple(data.get("bins", ())))
 
 
 @dataclass(frozen=True)
