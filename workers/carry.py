@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from es_queue.errors import RunFolderError
+from es_queue.errors import RunFolderError, UsageError
 from workers.told import shown
 
 if TYPE_CHECKING:
@@ -18,9 +19,19 @@ def contents(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     from es_queue.seed_list import read_seed_list
 
     try:
-        return read_seed_list(path) if path.suffix == ".json" else read_checkpoint(path)
-    except RunFolderError as error:
+        return with_reference(*read_seed_list(path)) if path.suffix == ".json" else read_checkpoint(path)
+    except (RunFolderError, UsageError) as error:
         raise RunFolderError(f"{path}: {error}") from None
+
+
+def with_reference(arrays: dict[str, Any], meta: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A list of seeds does not hold what the policy normalises by: it follows from the run's settings. Raises UsageError."""
+    from es_queue.environments.reference import reference_of
+    from es_queue.policies.archive import REFERENCE
+    from es_queue.settings import config_from_json
+
+    reference = reference_of(config_from_json(json.dumps(meta["config"])))
+    return arrays if reference is None else {**arrays, REFERENCE: reference}, meta
 
 
 def policy_of(path: Path, arrays: dict[str, Any], meta: dict[str, Any]) -> SavedPolicy:

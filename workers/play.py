@@ -318,7 +318,7 @@ def player(checkpoint: Checkpoint, spec: EnvironmentSpec, world: World, look: Ca
     from workers.rollout import Watch, actor, play
 
     config, saved = checkpoint.config, checkpoint.policy
-    policy = make_policy(config, spec.observation_size, spec.action, spec.observation_shape)
+    policy = make_policy(config, spec.observation_size, spec.action, spec.observation_shape, saved.policy.reference)
     begin = actor(policy, saved.parameters, saved.statistics if config.obs_norm else None)
     actions = ActionMap(spec.action, config.action_bound)
     rules = evaluation_rules(evaluation_limit(config, spec))

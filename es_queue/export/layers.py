@@ -12,6 +12,7 @@ from es_queue.policies.conv import ConvPolicy
 from es_queue.policies.convolution import Convolution
 from es_queue.policies.linear import LinearPolicy
 from es_queue.policies.mlp import MlpPolicy
+from es_queue.policies.normalised_mlp import NormalisedMlpPolicy
 from es_queue.policies.pictures import Picture
 from es_queue.policies.recurrent import RecurrentPolicy
 
@@ -29,13 +30,21 @@ def mlp(policy: MlpPolicy, parameters: Floats, graph: Graph, x: str) -> str:
     return graph.affine(x, last[0][0], last[1][0])
 
 
+def normalised_mlp(policy: NormalisedMlpPolicy, parameters: Floats, graph: Graph, x: str) -> str:
+    """As the plain one that it acts as."""
+    *hidden, last = policy.acting_layers(parameters)
+    for weights, bias in hidden:
+        x = activated(graph, graph.affine(x, weights, bias), policy.activation)
+    return graph.affine(x, *last)
+
+
 def activated(graph: Graph, x: str, activation: str) -> str:
     return graph.add(activation.capitalize(), x)
 
 
 def conv(policy: ConvPolicy, parameters: Floats, graph: Graph, x: str) -> str:
     """Convolutions on [batch, channels, height, width], then a hidden layer or a cell, then the outputs."""
-    layers, depth = policy.layers(parameters), len(policy.convolutions)
+    layers, depth = policy.acting_layers(parameters), len(policy.convolutions)
     x = upright(policy.picture, graph, x)
     for layer, (weights, bias) in zip(policy.convolutions, layers[:depth], strict=True):
         x = activated(graph, convolved(graph, x, layer, weights, bias), policy.activation)
@@ -81,4 +90,4 @@ def recurrent(policy: RecurrentPolicy, parameters: Floats, graph: Graph, x: str)
     return graph.affine(x, *layers[-1])
 
 
-LAYERS: dict[type[Any], Layers] = {LinearPolicy: linear, MlpPolicy: mlp, ConvPolicy: conv, RecurrentPolicy: recurrent}
+LAYERS: dict[type[Any], Layers] = {LinearPolicy: linear, MlpPolicy: mlp, NormalisedMlpPolicy: normalised_mlp, ConvPolicy: conv, RecurrentPolicy: recurrent}

@@ -10,12 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.policies.archive import VECTORS
-
 
 def npz_bytes(arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> bytes:
-    """``arrays`` and ``meta`` of ``read_checkpoint``, uncompressed, without pickle."""
+    """All ``arrays`` and the ``meta`` that ``read_checkpoint`` gives, uncompressed, without pickle."""
     buffer = io.BytesIO()
     kept = {name: value for name, value in meta.items() if name != "state"}
-    np.savez(buffer, allow_pickle=False, meta=np.array(json.dumps(kept)), **{name: arrays[name] for name in VECTORS})
+    np.savez(buffer, allow_pickle=False, meta=np.array(json.dumps(kept)), **arrays)
     return buffer.getvalue()

@@ -11,19 +11,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.config import RunConfig, option_fields
+from es_queue.config import VIRTUAL, RunConfig, option_fields
 from es_queue.custom_code import not_allowed
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.normalization import FrozenStatistics
 from es_queue.observations import Encoder, Tree, encoder, from_json
 from es_queue.policies import make_policy
 from es_queue.policies.actions import ActionMap
-from es_queue.policies.archive import Floats, expect_length, finite_vector, read_checkpoint
+from es_queue.policies.archive import (
+    REFERENCE,
+    Floats,
+    expect_length,
+    finite_batch,
+    finite_vector,
+    read_checkpoint,
+)
 from es_queue.policies.base import Policy
 from es_queue.spaces import ActionSpec
 from es_queue.validation import checked_value
 
 SETTINGS = ("policy", "hidden", "activation", "action_bound", "obs_norm", "obs_clip")
+#: Younger than some checkpoints, which have the default.
+LATER = ("batch_norm",)
 
 
 class SavedPolicy:
@@ -63,7 +72,7 @@ class SavedPolicy:
         meta: "config" (RunConfig.to_dict), "observation_size", "action" (ActionSpec.to_dict), and where the
         observation space is discrete "discrete_observation" (n) and "observation_start" (0 where absent); where
         observations are arrays "observation_shape"; where they are a Dict, a Tuple or MultiDiscrete "observation"
-        (``observations.to_json``).
+        (``observations.to_json``). With virtual batch normalisation, "reference" [N, d] is among the arrays.
         imports: whether the module of a user's own policy may be imported, whatever it is
         Raises RunFolderError with one sentence for whatever does not fit.
         """
@@ -81,6 +90,8 @@ class SavedPolicy:
             raise RunFolderError(f"the checkpoint's meta has no {error}") from None
         except (TypeError, ValueError, IndexError, OverflowError, AttributeError, UsageError) as error:
             raise RunFolderError(f"the checkpoint's meta does not describe a policy: {error}") from None
+        if config.batch_norm == VIRTUAL:
+            policy.reference = finite_batch(arrays, REFERENCE, policy.observation_size)
         expect_length(parameters, "parameters", policy.size)
         expect_length(mean, "obs_mean", policy.observation_size)
         expect_length(std, "obs_std", policy.observation_size)
@@ -146,7 +157,7 @@ def policy_settings(values: Mapping[str, Any]) -> RunConfig:
     """The settings that shape a policy; the others, perhaps of a later version, do not matter to it."""
     known = option_fields()
     return RunConfig(
-        **{name: checked_value(known[name], values[name], "the checkpoint") for name in SETTINGS}
+        **{name: checked_value(known[name], values[name], "the checkpoint") for name in (*SETTINGS, *(set(LATER) & set(values)))}
     )
 
 

@@ -37,6 +37,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "unclipped": {"obs_clip": 0.0},
     "bare": {"obs_norm": False},
     **{activation: {"policy": "mlp", "hidden": (16, 8), "activation": activation} for activation in ("tanh", "relu", "selu", "elu")},
+    "virtual": {"policy": "mlp", "hidden": (16, 8), "batch_norm": "virtual", "obs_norm": False},
     **{cell: {"policy": cell, "hidden": (8, 5)} for cell in ("rnn", "lstm", "gru")},
 }
 CASES = [*((name, "box") for name in CONFIGS), *(("tanh", action) for action in ACTIONS if action != "box")]
@@ -49,6 +50,8 @@ def saved_policy(config: dict[str, Any], action: ActionSpec, size: int = SIZE, s
     policy = make_policy(settings, size, action, shape)
     parameters = policy.initial(3, "normal") if policy.size > 5000 else draw.normal(0, 0.5, policy.size).astype(np.float32)
     arrays = {"parameters": parameters, "obs_mean": draw.normal(size=size).astype(np.float32), "obs_std": np.exp(draw.normal(size=size)).astype(np.float32)}
+    if settings.batch_norm == "virtual":
+        arrays["reference"] = draw.normal(size=(12, size)).astype(np.float32)
     meta = {"config": settings.to_dict(), "observation_size": size, "action": action.to_dict(), "observation_shape": list(shape), "state": {"large": 1}}
     return SavedPolicy.from_arrays(arrays, meta), arrays, meta
 
@@ -113,6 +116,11 @@ def test_ten_thousand_random_pictures_give_equal_outputs(policy: str, ending: st
     worst = max(compared(ending, {"policy": policy, "obs_norm": False}, ACTIONS["discrete"], 200, int(np.prod(shape)), shape, seed) for seed in range(50))
     print(f"{policy}{ending}: largest difference {worst:.2g}")
     assert worst < 2e-5
+
+
+def test_a_normalised_policy_on_pictures_gives_what_it_gives_here() -> None:
+    config = {"policy": "uber", "obs_norm": False, "batch_norm": "virtual"}
+    assert max(compared(ending, config, ACTIONS["discrete"], 20, 4 * 42 * 42, (4, 42, 42)) for ending in RUNNERS) < 2e-4
 
 
 def test_a_box_bounded_by_tanh_is_exported_with_its_bound() -> None:
