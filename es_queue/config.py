@@ -56,7 +56,7 @@ class RunConfig:
     backend: str = option(AUTO, "task", "how the environment is stepped: lean (ours, faster; CartPole many at once), envpool (many at once in C++), stock (Gymnasium's own), gym (the old gym's own), or any (lean or envpool, as each host has it, where both give the same bits)", choices=(AUTO, "lean", "envpool", "stock", "gym", "any"))
 
     # --- policy
-    policy: str = option("linear", "policy", "kind of policy: linear, mlp, with memory (rnn, lstm, gru), or on pictures (the others; docs/policies.md says what they are)", choices=POLICIES)
+    policy: str = option("linear", "policy", "kind of policy: linear, mlp, with memory (rnn, lstm, gru), or on pictures (the others; docs/policies.md says what they are)", choices=POLICIES, own=True)
     hidden: tuple[int, ...] = option((64, 64), "policy", "widths of the hidden layers of an mlp, or of the layers of cells of an rnn, lstm or gru, comma separated", unit="units", low=1, high=65536)
     activation: str = option("tanh", "policy", "activation between the layers of an mlp", choices=("tanh", "relu", "selu", "elu"))
     batch_norm: str = option(NONE, "policy", "virtual normalises the units of an mlp or of convolutions by a reference batch, observations of random actions that depend on the seed alone", choices=(NONE, VIRTUAL))

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from es_queue.config import RunConfig
 from es_queue.environments.reference import reference_of
 from es_queue.errors import RunFolderError, UsageError
+from es_queue.observations import to_json
 from es_queue.policies.archive import REFERENCE, UNREADABLE, decoded_meta, refuse_compressed
 from es_queue.settings import config_from_json
 from es_queue.spaces import EnvironmentSpec
@@ -60,7 +61,7 @@ def policy_meta(config: RunConfig, spec: EnvironmentSpec, run: str) -> dict[str,
     return {
         "format": 1, "run": run, "config": config.to_dict(), "observation_size": spec.observation_size,
         "action": spec.action.to_dict(), "discrete_observation": discrete, "observation_start": spec.discrete_start,
-        "observation_shape": list(spec.observation_shape),
+        "observation_shape": list(spec.observation_shape), "observation": None if spec.observation is None else to_json(spec.observation),
     }  # fmt: skip
 
 

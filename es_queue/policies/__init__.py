@@ -10,12 +10,14 @@ from es_queue.policies.conv import ARCHITECTURES, ConvPolicy
 from es_queue.policies.linear import LinearPolicy
 from es_queue.policies.mlp import MlpPolicy
 from es_queue.policies.normalised_mlp import NormalisedMlpPolicy
+from es_queue.policies.numpy_policy import NumpyPolicy
+from es_queue.policies.own import own_policy
 from es_queue.policies.pictures import picture_of
 from es_queue.policies.recurrent import RecurrentPolicy
 from es_queue.policies.vector import VectorPolicy
 from es_queue.spaces import ActionSpec
 
-__all__ = ["BoundPolicy", "ConvPolicy", "LinearPolicy", "MlpPolicy", "NormalisedMlpPolicy", "Policy", "RecurrentPolicy", "VectorPolicy", "make_policy"]
+__all__ = ["BoundPolicy", "ConvPolicy", "LinearPolicy", "MlpPolicy", "NormalisedMlpPolicy", "NumpyPolicy", "Policy", "RecurrentPolicy", "VectorPolicy", "make_policy"]
 
 
 def make_policy(
@@ -37,6 +39,8 @@ def make_policy(
         return VectorPolicy(action.outputs)
     if config.policy == "linear":
         return LinearPolicy(observation_size, action.outputs)
+    if ":" in config.policy:
+        return own_policy(config.policy, observation_size, action.outputs, shape)
     if config.policy == "mlp":
         if config.batch_norm == VIRTUAL:
             return NormalisedMlpPolicy(observation_size, action.outputs, tuple(config.hidden), config.activation, reference)
@@ -45,4 +49,4 @@ def make_policy(
         return RecurrentPolicy(config.policy, observation_size, action.outputs, tuple(config.hidden))
     if config.policy in ARCHITECTURES:
         return ConvPolicy(config.policy, picture_of(shape, config.policy), action.outputs, normalised=config.batch_norm == VIRTUAL, reference=reference)
-    raise UsageError(f"there is no policy {config.policy!r}; choose {', '.join(POLICIES)}")
+    raise UsageError(f"there is no policy {config.policy!r}; choose {', '.join(POLICIES)} or module:Class")
