@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -14,18 +15,17 @@ from master.options import TUNED_TOGETHER, resolve
 
 def repeating(config: RunConfig, warm_start: Path | None = None) -> str:
     """``es-master --env … --seed …``: a new run of exactly this configuration. No server and no password is in it."""
-    own, base = config.to_dict(), chosen_without(config).to_dict()
-    always = ("env", "objective", "seed")
-    words = [word for name in own if own[name] != base[name] or (name in always and own[name] not in ("", None)) for word in flags_of(name, own[name])]
+    said = said_first(config)
+    own, base = config.to_dict(), resolve(said).to_dict()
+    words = [word for name in own if name in said or name == "seed" or own[name] != base[name] for word in flags_of(name, own[name])]
     return " ".join(["es-master", *words, *([f"--warm-start {quote(str(warm_start))}"] if warm_start else [])])
 
 
-def chosen_without(config: RunConfig) -> RunConfig:
-    """What es-master takes where nothing but the task and the method are said."""
+def said_first(config: RunConfig) -> dict[str, Any]:
+    """The task, and of the method what is not the recipe's own: the rest of what es-master chooses follows from these."""
     task = {"env": config.env} if config.env else {"objective": config.objective, "parameters": config.parameters}
     recipe = recipe_for(config.env)
-    method = {name: getattr(config, name) for name in TUNED_TOGETHER if getattr(config, name) != recipe.get(name, default_of(name))}
-    return resolve({**task, **method})
+    return task | {name: getattr(config, name) for name in TUNED_TOGETHER if getattr(config, name) != recipe.get(name, default_of(name))}
 
 
 def flags_of(name: str, value: Any) -> list[str]:
@@ -34,10 +34,17 @@ def flags_of(name: str, value: Any) -> list[str]:
     if isinstance(value, bool):
         return [flag if value else f"--no-{dashed(name)}"]
     if isinstance(value, dict):
-        return [f"{flag} {quote(f'{key}={one}')}" for key, one in value.items()]
+        return [f"{flag} {quote(f'{key}={scalar(one)}')}" for key, one in value.items()]
     if name == "wrapper":
         return [f"{flag} {quote(one)}" for one in value]
     text = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else f"{value!r}" if isinstance(value, float) else str(value)
     return [f"{flag}={quote(text)}" if text.startswith("-") else f"{flag} {quote(text)}"]
 
 
+def scalar(value: Any) -> str:
+    """A value of --env-arg: text as it is, unless it would be read as JSON."""
+    try:
+        json.loads(value)
+    except (ValueError, TypeError):
+        return value if isinstance(value, str) else json.dumps(value)
+    return json.dumps(value)

@@ -21,7 +21,7 @@ SETTINGS: list[dict[str, Any]] = [
     {"env": "BipedalWalker-v3", "seed": 7},
     {"env": "BipedalWalker-v3", "seed": 1, "strategy": "ars", "population": 16, "reward_shift": -1.5, "obs_norm": False, "hidden": (8, 8), "policy": "mlp"},
     {"env": "LunarLanderContinuous-v3", "seed": 2, "sigma": 0.3, "target_reward": "-90.5", "max_steps": 1000, "reward_floor": "-1e3"},
-    {"env": "CartPole-v1", "seed": 3, "env_arg": {"render_mode": "a b", "x": "1"}, "wrapper": ("gymnasium.wrappers:ClipReward", "a:B"), "sigma_learning_rate": -1.0},
+    {"env": "CartPole-v1", "seed": 3, "env_arg": {"render_mode": "a b", "x": "1", "y": 1, "z": False, "n": None}, "wrapper": ("gymnasium.wrappers:ClipReward", "a:B"), "sigma_learning_rate": -1.0},
     {"objective": "tests.objectives:sphere", "parameters": 6, "seed": 5, "strategy": "snes"},
 ]
 
