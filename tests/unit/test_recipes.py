@@ -49,7 +49,7 @@ def test_expected_points_come_by_rising_steps(env: str) -> None:
 def test_the_walker_and_the_lander_have_their_settings() -> None:
     assert recipe_for("BipedalWalker-v2") == recipe_for("BipedalWalker-v3")
     assert recipe_for("BipedalWalker-v3")["stall"] == "2:0.0006:50"
-    assert recipe_for("LunarLanderContinuous-v3")["sigma"] == 0.2
+    assert recipe_for("LunarLanderContinuous-v3")["max_speed"] == 0.3
 
 
 @pytest.mark.parametrize("env", ["", "CartPole-v1", "BipedalWalkerHardcore-v3", "bipedalwalker-v3"])
