@@ -53,7 +53,7 @@ class RunConfig:
     seed: int = option(-1, "task", "seed of all the run's randomness; -1 draws one, prints and stores it", low=-1, high=2**63 - 1)
     env_arg: tuple[tuple[str, Any], ...] = option((), "task", "key=value handed to the environment when it is made; repeatable")
     wrapper: tuple[str, ...] = option((), "task", "module:Class of a Gymnasium wrapper, applied in the order given; repeatable")
-    backend: str = option(AUTO, "task", "how the environment is stepped: lean (ours, faster; CartPole many at once), envpool (many at once in C++), stock (Gymnasium's own), or any (lean or envpool, as each host has it, where both give the same bits)", choices=(AUTO, "lean", "envpool", "stock", "any"))
+    backend: str = option(AUTO, "task", "how the environment is stepped: lean (ours, faster; CartPole many at once), envpool (many at once in C++), stock (Gymnasium's own), gym (the old gym's own), or any (lean or envpool, as each host has it, where both give the same bits)", choices=(AUTO, "lean", "envpool", "stock", "gym", "any"))
 
     # --- policy
     policy: str = option("linear", "policy", "kind of policy: linear, mlp, with memory (rnn, lstm, gru), or on pictures (the others; docs/policies.md says what they are)", choices=POLICIES)
@@ -125,6 +125,7 @@ class RunConfig:
     noise_size: int = option(0, "machinery", "floats in the shared noise table; 0 grows with the policy", unit="floats", low=0, high=2**32 - 1)
     block: int = option(0, "machinery", "slots a block of work; 0 is about half a second of work (changes no result)", unit="slots", low=0, high=4096)
     worker_memory: int = option(0, "machinery", "a worker whose process holds more leaves its seat after the episode, and a fresh one takes its place; 0 for no limit (changes no result)", unit="MB", low=0, high=2**24)
+    keep_slots: int = option(200, "machinery", "generations of which the run's folder keeps who lived in them, for es-play RUN --generation; the newest, and of older ones some; 0 for none (changes no result)", low=0, high=100_000)
     audit: float = option(0.0, "machinery", "fraction of the slots that another worker plays again, to find broken machines and false answers (changes no result)", low=0.0, high=1.0)
     strict: bool = option(False, "machinery", "refuse workers whose arithmetic differs from the run's own (their numerics fingerprint), where the fleet would else be mixed")
     allow_nondeterministic: bool = option(False, "machinery", "go on with an environment that does not repeat itself")

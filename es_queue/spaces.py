@@ -39,8 +39,8 @@ class ActionSpec:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> ActionSpec:
-        parts = {name: tuple(data[name]) for name in ("shape", "low", "high", "sizes", "starts")}
-        return cls(data["kind"], **parts, bins=tuple(data.get("bins", ())))
+        whole = {"bins": (), **data}  # version 0.1.0 knew none
+        return cls(data["kind"], *(tuple(whole[name]) for name in ("shape", "low", "high", "sizes", "starts", "bins")))
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,10 @@ class EnvironmentSpec:
     step_limit:       the environment's own limit in steps, None where it has none
     reward_threshold: the registered return at which the task counts as solved
     highest_reward:   the largest reward of one step where the environment declares it
-    backend:          "lean", "envpool", "stock", or "any" where each host decides; never "auto"
+    backend:          "lean", "envpool", "stock", "gym", or "any" where each host decides; never "auto"
     clean_reset:      whether one object may play many episodes without a trace of the former
     behaviour:        what of an episode is compared, and how many numbers it has; empty and 0 where nothing is
+    note:             a sentence for who starts a run of it, empty where there is nothing to say
     observation_shape: shape of the array that an observation was before it was flattened in C order, () where that had one dimension or there is none
     discrete_start:   smallest value of a discrete observation space, None where observations are arrays
     """
@@ -70,3 +71,4 @@ class EnvironmentSpec:
     observation_shape: tuple[int, ...] = ()
     behaviour: str = ""
     behaviour_size: int = 0
+    note: str = ""

@@ -76,7 +76,8 @@ def resolved(config: RunConfig, spec: EnvironmentSpec, policy: Policy) -> RunCon
     if size < 2 * policy.size:
         raise UsageError(f"noise_size is {size}, but a policy of {policy.size} parameters needs at least {2 * policy.size}")
     shared = seeds_shared(config, strategy_class(config).per_slot)
-    config = replace(config, seed=seed, backend=spec.backend, noise_size=size, env_seeds=shared, behaviour=spec.behaviour or config.behaviour)
+    env = spec.id if spec.note else config.env  # another one is played than was asked for: the record names that
+    config = replace(config, env=env, seed=seed, backend=spec.backend, noise_size=size, env_seeds=shared, behaviour=spec.behaviour or config.behaviour)
     if config.objective or policy.takes_pixels or config.batch_norm == VIRTUAL or spec.observation_size > MOST_NORMALISED:
         config = replace(config, obs_norm=False)
     slots = most_slots(config, 1)[TRAIN]

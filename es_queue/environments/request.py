@@ -25,7 +25,7 @@ class EnvironmentRequest:
     action_bins: into which box actions are cut, see ``action_bins.parse_bins``
     parameters: of an objective, length of its vector; ``id`` is its ``module:function`` then. 0: an environment
     backend:   "auto" (EnvPool where it is installed and proven equal to lean, else lean where it exists, else stock),
-               "lean" (a BipedalWalker of our own; CartPole vectorised, equal to stock), "envpool", "stock", or "any":
+               "lean" (a BipedalWalker of our own; CartPole vectorised, equal to stock), "envpool", "stock", "gym" (the old one's), or "any":
                lean or EnvPool, as each host has it, where both give the same bits
     """
 
@@ -84,6 +84,11 @@ class BehavingWorld(World, Protocol):
 
 class DrawnWorld(World, Protocol):
     """A World that was opened with a render mode."""
+
+    @property
+    def fps(self) -> float:
+        """Pictures a second by the environment's own clock, one a step."""
+        ...
 
     def render(self) -> NDArray[np.uint8] | None:
         """The picture of now, [height, width, 3], under "rgb_array"; None under "human"."""
