@@ -51,6 +51,7 @@ class EnvironmentSpec:
     backend:          "lean", "envpool", "stock", or "any" where each host decides; never "auto"
     clean_reset:      whether one object may play many episodes without a trace of the former
     behaviour:        what of an episode is compared, and how many numbers it has; empty and 0 where nothing is
+    lives:            how many an episode begins with, 0 where there are none or nobody tells
     discrete_start:   smallest value of a discrete observation space, None where observations are arrays
     """
 
@@ -65,3 +66,4 @@ class EnvironmentSpec:
     discrete_start: int | None = None
     behaviour: str = ""
     behaviour_size: int = 0
+    lives: int = 0

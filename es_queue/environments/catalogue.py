@@ -12,6 +12,9 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_id, parse_env_id
 
+from es_queue.config import AUTO, NONE
+from es_queue.environments import atari_ids
+from es_queue.environments.atari import ENTRY_POINT, PRESETS, settings_of
 from es_queue.environments.request import EnvironmentRequest
 from es_queue.errors import EnvironmentFailure, EsQueueError, UsageError
 
@@ -69,15 +72,49 @@ def find(request: EnvironmentRequest) -> Entry:
     Raises EnvironmentFailure for an unknown id or a module that cannot be imported.
     """
     module, _, name = request.id.rpartition(":")
+    if module in ("", "ale_py") and is_atari(name):
+        return atari_entry(name, request)
+    if request.preprocessing not in (AUTO, NONE):
+        raise UsageError(f"preprocessing is {request.preprocessing}, but {request.id} is no Atari game that es-queue knows: leave it out")
     if module:
         _import(module, request.id)
     spec = _registered(name)
     if spec is None:
         raise EnvironmentFailure(_unknown(name))
+    return Entry(spec, {**spec.kwargs, **own_arguments(request)}, module or None)
+
+
+def own_arguments(request: EnvironmentRequest) -> dict[str, Any]:
+    """The request's arguments. Raises UsageError for one that nobody may set."""
     for argument, _ in request.arguments:
         if argument in _RESERVED:
             raise UsageError(f"the environment argument {argument} cannot be given: es-queue sets it itself")
-    return Entry(spec, {**spec.kwargs, **dict(request.arguments)}, module or None)
+    return dict(request.arguments)
+
+
+def is_atari(name: str) -> bool:
+    """Whether the id names an Atari game, and nobody's own environment. Raises EnvironmentFailure without the emulator."""
+    about, own = atari_ids.parse(name), gymnasium.registry.get(name)
+    if about is None or (own is not None and not str(own.entry_point).startswith("ale_py")):
+        return False
+    _import_atari(name)
+    return about.rom in importlib.import_module("ale_py.roms").get_all_rom_ids()
+
+
+def atari_entry(name: str, request: EnvironmentRequest) -> Entry:
+    """The game under the request's preprocessing, or as Gymnasium has it. Raises UsageError where they do not fit."""
+    about, chosen = atari_ids.parse(name), request.preprocessing
+    assert about is not None
+    if chosen == AUTO:
+        chosen = NONE if request.wrappers else "ram" if about.ram else "dqn"
+    if chosen == NONE:
+        kwargs = atari_ids.plain_arguments(about)
+        return Entry(EnvSpec(name, "ale_py.env:AtariEnv", kwargs=kwargs), {**kwargs, **own_arguments(request)}, None)
+    if about.ram and chosen != "ram":
+        raise UsageError(f"preprocessing is {chosen}, but {name} observes the console's memory: use ram, or the id without -ram")
+    own = {**PRESETS[chosen], "frameskip": about.frameskip, "repeat_action_probability": about.sticky, **own_arguments(request)}
+    limit = settings_of(own).step_limit()
+    return Entry(EnvSpec(name, ENTRY_POINT, kwargs={"rom": about.rom}, max_episode_steps=limit), {"rom": about.rom, **own}, None)
 
 
 def _import(module: str, environment: str) -> None:
@@ -95,7 +132,7 @@ def _registered(name: str) -> EnvSpec | None:
         namespace, bare, version = parse_env_id(name)
     except gymnasium.error.Error:
         return None
-    if namespace == "ALE" or "NoFrameskip" in bare:
+    if namespace == "ALE":
         _import_atari(name)
     if version is None and name not in gymnasium.registry:
         name = get_env_id(namespace, bare, find_highest_version(namespace, bare))

@@ -52,6 +52,8 @@ def describe(request: EnvironmentRequest) -> EnvironmentSpec:
         world = _instead(stock, entry, request, spec)
     try:
         _try_out(world, spec)
+        if isinstance(world, StockWorld):
+            spec = replace(spec, lives=world.lives())
         return _behaving(world, spec, settled(entry, request))
     finally:
         world.close()
