@@ -20,13 +20,13 @@ MOST_FRAMES = 108_000
 STICKY = 0.25
 _FORM = re.compile(r"(?P<ale>ALE/)?(?P<game>[A-Z][A-Za-z0-9]*?)(?P<ram>-ram)?(?P<skip>Deterministic|NoFrameskip)?(-v(?P<version>[0345]))?", re.ASCII)
 #: The games that have ids without ``ALE/``.
-_GAMES = frozenset("""
+_GAMES = """
     Adventure AirRaid Alien Amidar Assault Asterix Asteroids Atlantis BankHeist BattleZone BeamRider Berzerk Bowling Boxing
     Breakout Carnival Centipede ChopperCommand CrazyClimber Defender DemonAttack DoubleDunk ElevatorAction Enduro FishingDerby
     Freeway Frostbite Gopher Gravitar Hero IceHockey Jamesbond JourneyEscape Kangaroo Krull KungFuMaster MontezumaRevenge
     MsPacman NameThisGame Phoenix Pitfall Pong Pooyan PrivateEye Qbert Riverraid RoadRunner Robotank Seaquest Skiing Solaris
     SpaceInvaders StarGunner Tennis TimePilot Tutankham UpNDown Venture VideoPinball WizardOfWor YarsRevenge Zaxxon
-""".split())
+"""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def parse(name: str) -> AtariId | None:
         return None
     modern, game = bool(found["ale"]), found["game"]
     version = found["version"] or ("5" if modern else "4")
-    if modern != (version == "5") or (not modern and game not in _GAMES) or (modern and found["skip"]):
+    if modern != (version == "5") or (not modern and game not in _GAMES.split()) or (modern and found["skip"]):
         return None
     return AtariId(game, bool(found["ram"]), _skip(game, found["skip"], modern), STICKY if version in "05" else 0.0)
 
