@@ -52,6 +52,7 @@ def policy_meta(config: RunConfig, spec: EnvironmentSpec, run: str) -> dict[str,
     return {
         "format": 1, "run": run, "config": config.to_dict(), "observation_size": spec.observation_size,
         "action": spec.action.to_dict(), "discrete_observation": discrete, "observation_start": spec.discrete_start,
+        "observation_shape": list(spec.observation_shape),
     }  # fmt: skip
 
 

@@ -54,7 +54,7 @@ def prepare(config: RunConfig, noise_folder: Path | None = None, table: NoiseTab
     Raises EnvironmentFailure, UsageError or RunFolderError in one sentence.
     """
     spec = describe(EnvironmentRequest.of(config))
-    policy = make_policy(config, spec.observation_size, spec.action)
+    policy = make_policy(config, spec.observation_size, spec.action, spec.observation_shape)
     refuse_unfit(config, spec)
     config = resolved(config, spec, policy)
     strategy = make_strategy(config, policy.size)
@@ -71,7 +71,7 @@ def resolved(config: RunConfig, spec: EnvironmentSpec, policy: Policy) -> RunCon
         raise UsageError(f"noise_size is {size}, but a policy of {policy.size} parameters needs at least {2 * policy.size}")
     shared = seeds_shared(config, strategy_class(config).per_slot)
     config = replace(config, seed=seed, backend=spec.backend, noise_size=size, env_seeds=shared, behaviour=spec.behaviour or config.behaviour)
-    if config.objective:  # there is nothing to observe
+    if config.objective or spec.bright:  # there is nothing to observe, or nothing to normalise
         config = replace(config, obs_norm=False)
     slots = most_slots(config, 1)[TRAIN]
     if size - policy.size + 1 < slots:

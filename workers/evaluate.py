@@ -35,6 +35,7 @@ from es_queue.plan import (
 )
 from es_queue.policies import Policy
 from es_queue.policies.actions import ActionMap
+from es_queue.policies.base import Forward
 from es_queue.protocol import messages
 from es_queue.protocol.messages import Answer, Block, EpisodeMoments, SlotResult, Task
 from es_queue.spaces import EnvironmentSpec
@@ -236,8 +237,8 @@ class Evaluator:
         played = []
         try:
             for parameters, seeds in zip(self._individuals(task, published, job), job.seeds, strict=True):
-                act = actor(self._policy, parameters, job.statistics)
-                played.append([self._episode(act, job, int(seed)) for seed in seeds])
+                begin = actor(self._policy, parameters, job.statistics)
+                played.append([self._episode(begin, job, int(seed)) for seed in seeds])
         except (Leaving, BaseTimeoutException):  # RQ's own timeout is no failure of the episode
             raise
         except Exception as error:  # whatever a user's environment raises is that slot's failure
@@ -316,11 +317,11 @@ class Evaluator:
         outputs = self.spec.action.outputs
         return ActionNoise(self.table.row, self.table.size - outputs + 1, key, outputs, self.config.action_noise)
 
-    def _episode(self, act: Callable[[Floats], Floats], job: Job, seed: int) -> Episode:
+    def _episode(self, begin: Callable[[], Forward], job: Job, seed: int) -> Episode:
         self.watch.playing = {**self.watch.playing, "seed": seed}
         self.watch.began = time.monotonic()
         behave = self._behave if job.behave else None
-        return play(self._world, act, self._actions, job.rules, seed, self.watch, observe=job.observe, noise=self._noise(job.key), behave=behave)
+        return play(self._world, begin, self._actions, job.rules, seed, self.watch, observe=job.observe, noise=self._noise(job.key), behave=behave)
 
     def _look_inside(self, observation: Floats) -> Floats:
         """How the episode that is over behaved, as its environment tells. Raises EpisodeFailed for another number of numbers."""

@@ -27,6 +27,7 @@ from es_queue.numerics import bytes_digest
 from es_queue.plan import first_parameters_seed
 from es_queue.policies import Policy, make_policy
 from es_queue.policies.actions import ActionMap
+from es_queue.policies.base import Forward
 from es_queue.protocol.channel import WorkerChannel, quarantined_in
 from es_queue.protocol.messages import Task
 from es_queue.settings import config_from_json
@@ -66,7 +67,7 @@ def join(config: RunConfig, watch: Watch, noise_folder: Path | None = None, tabl
     watch.began, watch.playing = time.monotonic(), {}  # an environment that hangs may do so when it is made
     try:
         spec = describe(request)
-        policy = make_policy(config, spec.observation_size, spec.action)
+        policy = make_policy(config, spec.observation_size, spec.action, spec.observation_shape)
         strategy = make_strategy(config, policy.size)
         world, worlds = open_world(request), open_worlds(request)
         numerics = fingerprint(config, spec, policy, world, watch)
@@ -107,17 +108,22 @@ def episode_trace(
 ) -> bytes:
     """The bytes of an episode's observations, actions' outputs and rewards, or of how it failed. Raises Leaving."""
     seen: list[bytes] = []
-    act = actor(policy, parameters, None)
+    begin = actor(policy, parameters, None)
     watch.began, watch.playing = time.monotonic(), {"seed": seed}
 
-    def watched(observation: np.ndarray) -> np.ndarray:
-        outputs = act(observation)
-        seen.append(observation.tobytes() + outputs.tobytes())
-        return outputs
+    def begin_watched() -> Forward:
+        act = begin()
+
+        def watched(observation: np.ndarray) -> np.ndarray:
+            outputs = act(observation)
+            seen.append(observation.tobytes() + outputs.tobytes())
+            return outputs
+
+        return watched
 
     with np.errstate(all="ignore"):
         try:
-            episode = play(world, watched, ActionMap(spec.action, config.action_bound), evaluation_rules(CHECK_STEPS), seed, watch)
+            episode = play(world, begin_watched, ActionMap(spec.action, config.action_bound), evaluation_rules(CHECK_STEPS), seed, watch)
         except Leaving:
             raise
         except Exception as error:  # joining goes on: as a slot's failure it is counted, and the master hears of it

@@ -247,14 +247,14 @@ def player(checkpoint: Checkpoint, spec: EnvironmentSpec, world: World) -> Calla
     from workers.rollout import Watch, actor, play
 
     config, saved = checkpoint.config, checkpoint.policy
-    policy = make_policy(config, spec.observation_size, spec.action)
-    act = actor(policy, saved.parameters, saved.statistics if config.obs_norm else None)
+    policy = make_policy(config, spec.observation_size, spec.action, spec.observation_shape)
+    begin = actor(policy, saved.parameters, saved.statistics if config.obs_norm else None)
     actions = ActionMap(spec.action, config.action_bound)
     rules = evaluation_rules(evaluation_limit(config, spec))
 
     def one(seed: int) -> Episode:
         try:
-            return play(world, act, actions, rules, seed, Watch())
+            return play(world, begin, actions, rules, seed, Watch())
         except Exception as error:  # whatever a user's environment raises, and a return that is not finite
             raise EnvironmentFailure(f"{spec.id} fails in the episode of seed {seed}: {type(error).__name__}: {error}") from error
 

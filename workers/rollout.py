@@ -17,6 +17,7 @@ from es_queue.errors import EsQueueError
 from es_queue.normalization import FrozenStatistics, Moments
 from es_queue.policies import Policy
 from es_queue.policies.actions import ActionMap
+from es_queue.policies.base import Forward
 
 Floats = NDArray[np.float32]
 
@@ -169,13 +170,18 @@ class Fitness:
         return self._stalled >= self._stall.steps
 
 
-def actor(policy: Policy, parameters: Floats, statistics: FrozenStatistics | None) -> Callable[[Floats], Floats]:
-    """float32[d] observation -> float32[outputs] of one individual; ``statistics`` None normalises nothing."""
-    act = policy.bind(parameters[None]).act_one
+def actor(policy: Policy, parameters: Floats, statistics: FrozenStatistics | None) -> Callable[[], Forward]:
+    """What begins an episode of one individual, as :func:`play` takes it; ``statistics`` None normalises nothing."""
+    begin = policy.bind(parameters[None]).begin
     if statistics is None:
-        return act
+        return begin
     normalize = statistics.normalize
-    return lambda observation: act(normalize(observation))
+
+    def begin_normalising() -> Forward:
+        act = begin()
+        return lambda observation: act(normalize(observation))
+
+    return begin_normalising
 
 
 def last_observation(observation: Floats) -> Floats:
@@ -187,7 +193,7 @@ def last_observation(observation: Floats) -> Floats:
 
 def play(
     world: World,
-    act: Callable[[Floats], Floats],
+    begin: Callable[[], Forward],
     actions: ActionMap,
     rules: EpisodeRules,
     seed: int,
@@ -198,7 +204,8 @@ def play(
     look: Callable[[], Any] | None = None,
     behave: Callable[[Floats], Floats] | None = None,
 ) -> Episode:
-    """Play the episode of ``seed``. ``observe`` gathers the moments of all its observations; ``look`` follows each step;
+    """Play the episode of ``seed``. ``begin`` gives the policy with an empty memory: float32[d] observation -> float32[outputs];
+    ``observe`` gathers the moments of all its observations; ``look`` follows each step;
     ``behave`` makes the behaviour of the last observation, or of the world as it then is.
 
     Raises Leaving when the worker was asked to go, EpisodeFailed for a return that is not finite or an observation of another shape,
@@ -206,7 +213,7 @@ def play(
     """
     fitness = Fitness(rules)
     apart = not fitness.is_return
-    observation = world.reset(seed)
+    observation, act = world.reset(seed), begin()
     seen, shape = [observation], observation.shape
     lives = Lives(world) if rules.life_loss else None
     total, steps, over, ended = 0.0, 0, False, False

@@ -48,12 +48,12 @@ def describe(request: EnvironmentRequest) -> EnvironmentSpec:
         stock = StockWorld(entry, request)
         size, action, highest = stock.observation_size, stock.action, stock.highest_reward
         spec = _spec(entry, backend, size, action, highest, clean_reset=stock.clean_reset)
-        spec = replace(spec, discrete_start=stock.discrete_start)
+        spec = replace(spec, discrete_start=stock.discrete_start, observation_shape=stock.observation_shape)
         world = _instead(stock, entry, request, spec)
     try:
         _try_out(world, spec)
         if isinstance(world, StockWorld):
-            spec = replace(spec, lives=world.lives())
+            spec = replace(spec, lives=world.lives(), bright=world.bright)
         return _behaving(world, spec, settled(entry, request))
     finally:
         world.close()

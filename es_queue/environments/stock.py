@@ -49,6 +49,8 @@ class StockWorld:
         space = self._environment.observation_space
         self.observation_size, self._encode = observation_encoder(space, entry.id)
         self.discrete_start = int(space.start) if isinstance(space, gymnasium.spaces.Discrete) else None
+        shape = space.shape if isinstance(space, gymnasium.spaces.Box) else ()
+        self.observation_shape = shape if len(shape) > 1 else ()
         self.action = action_spec(self._environment.action_space, entry.id)
         self._adapt = action_adapter(self._environment.action_space)
         self.clean_reset = _resets_cleanly(self._environment, entry, request)
@@ -68,6 +70,12 @@ class StockWorld:
         """How many lives the episode has left, 0 where nobody counts them."""
         console = getattr(self._environment.unwrapped, "ale", None)
         return 0 if console is None else int(console.lives())
+
+    @property
+    def bright(self) -> bool:
+        """Whether it yields pictures whose numbers lie in 0…1."""
+        space = self._environment.observation_space
+        return isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 3 and bool((space.low == 0).all() and (space.high == 1).all())
 
     def behaviour(self) -> NDArray[np.float32]:
         assert self._measure is not None, "nobody asked for a behaviour"

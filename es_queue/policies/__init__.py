@@ -13,8 +13,10 @@ from es_queue.spaces import ActionSpec
 __all__ = ["BoundPolicy", "LinearPolicy", "MlpPolicy", "Policy", "VectorPolicy", "make_policy"]
 
 
-def make_policy(config: RunConfig, observation_size: int, action: ActionSpec) -> Policy:
+def make_policy(config: RunConfig, observation_size: int, action: ActionSpec, shape: tuple[int, ...] = ()) -> Policy:
     """The policy that ``config`` names, for float32[observation_size] and ``action``.
+
+    shape: see ``EnvironmentSpec.observation_shape``
 
     Raises UsageError for an unknown policy or activation, and for spaces without a number in them.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ class SavedPolicy:
     """Observation -> action as in evaluation: normalised, without action noise.
 
     config:     the run's settings as far as they shape a policy, defaults for the rest
+    policy:     of which ``parameters`` are the flat vector
     action:     the action space
     parameters: float32[size]; statistics: of its observations, float32[d] each
     """
@@ -43,9 +45,10 @@ class SavedPolicy:
         self.action = actions.spec
         self.parameters = parameters
         self.statistics = statistics
+        self.policy = policy
         self._size = policy.observation_size
         self._discrete = discrete
-        self._act_one = policy.bind(parameters[None]).act_one
+        self._bound = policy.bind(parameters[None])
         self._actions = actions
 
     @classmethod
@@ -53,14 +56,15 @@ class SavedPolicy:
         """From ``parameters`` [size], ``obs_mean`` [d], ``obs_std`` [d] and what else rebuilds the policy.
 
         meta: "config" (RunConfig.to_dict), "observation_size", "action" (ActionSpec.to_dict), and where the
-        observation space is discrete "discrete_observation" (n) and "observation_start" (0 where absent).
+        observation space is discrete "discrete_observation" (n) and "observation_start" (0 where absent); where
+        observations are arrays "observation_shape".
         Raises RunFolderError with one sentence for whatever does not fit.
         """
         parameters = finite_vector(arrays, "parameters")
         mean, std = finite_vector(arrays, "obs_mean"), finite_vector(arrays, "obs_std")
         try:
             config, action = policy_settings(meta["config"]), ActionSpec.from_dict(meta["action"])
-            policy = make_policy(config, int(meta["observation_size"]), action)
+            policy = described_policy(config, meta)
             discrete = discrete_space(meta, policy.observation_size)
             actions = ActionMap(action, config.action_bound)
         except KeyError as error:
@@ -75,6 +79,10 @@ class SavedPolicy:
         statistics = FrozenStatistics(mean, std, config.obs_clip)
         return cls(config, policy, actions, parameters, statistics, discrete)
 
+    def begin(self) -> None:
+        """An episode begins: a policy with memory forgets the one before."""
+        self._bound.begin()
+
     def act(self, observation: Any) -> Any:
         """The action for one observation of the environment, in the form that its ``step`` takes.
 
@@ -85,7 +93,7 @@ class SavedPolicy:
         with np.errstate(all="ignore"):
             if self.config.obs_norm:
                 flat = self.statistics.normalize(flat)
-            return self._actions.act_one(self._act_one(flat))
+            return self._actions.act_one(self._bound.act_one(flat))
 
     def _flat(self, observation: Any) -> Floats:
         if self._discrete is not None:
@@ -105,6 +113,14 @@ def load_policy(path: str | Path) -> SavedPolicy:
         return SavedPolicy.from_arrays(*read_checkpoint(Path(path)))
     except RunFolderError as error:
         raise RunFolderError(f"{path}: {error}") from None
+
+
+def described_policy(config: RunConfig, meta: Mapping[str, Any]) -> Policy:
+    """The policy for the spaces that a checkpoint's meta tells. Raises KeyError, TypeError, ValueError or UsageError for what does not fit."""
+    size, shape = int(meta["observation_size"]), tuple(int(length) for length in meta.get("observation_shape", ()))
+    if shape and (min(shape) < 1 or math.prod(shape) != size):
+        raise ValueError(f"an observation of shape {list(shape)} does not have {size} numbers")
+    return make_policy(config, size, ActionSpec.from_dict(meta["action"]), shape)
 
 
 def policy_settings(values: Mapping[str, Any]) -> RunConfig:

@@ -17,7 +17,8 @@ from es_queue.environments.catalogue import find  # noqa: E402
 from es_queue.environments.stock import StockWorld  # noqa: E402
 from es_queue.episode_rules import evaluation_rules, training_rules  # noqa: E402
 from es_queue.errors import EnvironmentFailure, UsageError  # noqa: E402
-from master.setup import refuse_unfit  # noqa: E402
+from es_queue.policies import make_policy  # noqa: E402
+from master.setup import refuse_unfit, resolved  # noqa: E402
 from tests.unit.test_clean_resets import is_clean  # noqa: E402
 from workers.rollout import Watch, play  # noqa: E402
 
@@ -189,7 +190,7 @@ def test_a_lost_life_ends_a_training_episode_alone_and_the_rewards_signs_are_its
     rules = {"training": training_rules(config, 2000, by_sign=False), "evaluation": evaluation_rules(2000)}
 
     def episode(kind: str) -> Any:
-        return play(world, lambda observation: observation[:1], Always(1), rules[kind], 7, Watch())  # type: ignore[arg-type]
+        return play(world, lambda: lambda observation: observation[:1], Always(1), rules[kind], 7, Watch())  # type: ignore[arg-type]
 
     training, evaluation = episode("training"), episode("evaluation")
     assert training.cut and not training.at_limit and not evaluation.cut
@@ -206,6 +207,15 @@ class Always:
 
     def act_one(self, output: Any, noise: Any) -> int:
         return self.action
+
+
+def test_pictures_are_not_normalised_for_they_are_in_0_to_1_already_but_memory_is() -> None:
+    assert [describe(EnvironmentRequest(name)).bright for name in ("PongDeterministic-v4", "Pong-ram-v4", "CartPole-v1")] == [True, False, False]
+    for name, normalised in (("PongDeterministic-v4", False), ("Pong-ram-v4", True)):
+        config = RunConfig(env=name, preprocessing="auto", seed=1)
+        spec = describe(EnvironmentRequest.of(config))
+        policy = make_policy(config, spec.observation_size, spec.action, spec.observation_shape)
+        assert resolved(config, spec, policy).obs_norm is normalised
 
 
 def test_a_game_without_lives_cannot_end_by_losing_one() -> None:
