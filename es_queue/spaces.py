@@ -51,7 +51,6 @@ class EnvironmentSpec:
     backend:          "lean", "envpool", "stock", or "any" where each host decides; never "auto"
     clean_reset:      whether one object may play many episodes without a trace of the former
     behaviour:        what of an episode is compared, and how many numbers it has; empty and 0 where nothing is
-    bright:           whether it yields pictures whose numbers lie in 0…1 already, which nothing normalises
     lives:            how many an episode begins with, 0 where there are none or nobody tells
     observation_shape: shape of the array that an observation was before it was flattened in C order, () where that had one dimension or there is none
     discrete_start:   smallest value of a discrete observation space, None where observations are arrays
@@ -70,4 +69,3 @@ class EnvironmentSpec:
     behaviour: str = ""
     behaviour_size: int = 0
     lives: int = 0
-    bright: bool = False

@@ -71,7 +71,7 @@ def resolved(config: RunConfig, spec: EnvironmentSpec, policy: Policy) -> RunCon
         raise UsageError(f"noise_size is {size}, but a policy of {policy.size} parameters needs at least {2 * policy.size}")
     shared = seeds_shared(config, strategy_class(config).per_slot)
     config = replace(config, seed=seed, backend=spec.backend, noise_size=size, env_seeds=shared, behaviour=spec.behaviour or config.behaviour)
-    if config.objective or spec.bright:  # there is nothing to observe, or nothing to normalise
+    if config.objective:  # there is nothing to observe
         config = replace(config, obs_norm=False)
     slots = most_slots(config, 1)[TRAIN]
     if size - policy.size + 1 < slots:

@@ -53,7 +53,7 @@ def describe(request: EnvironmentRequest) -> EnvironmentSpec:
     try:
         _try_out(world, spec)
         if isinstance(world, StockWorld):
-            spec = replace(spec, lives=world.lives(), bright=world.bright)
+            spec = replace(spec, lives=world.lives())
         return _behaving(world, spec, settled(entry, request))
     finally:
         world.close()

@@ -71,12 +71,6 @@ class StockWorld:
         console = getattr(self._environment.unwrapped, "ale", None)
         return 0 if console is None else int(console.lives())
 
-    @property
-    def bright(self) -> bool:
-        """Whether it yields pictures whose numbers lie in 0…1."""
-        space = self._environment.observation_space
-        return isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 3 and bool((space.low == 0).all() and (space.high == 1).all())
-
     def behaviour(self) -> NDArray[np.float32]:
         assert self._measure is not None, "nobody asked for a behaviour"
         return vector(self._measure(self._environment))

@@ -17,8 +17,7 @@ from es_queue.environments.catalogue import find  # noqa: E402
 from es_queue.environments.stock import StockWorld  # noqa: E402
 from es_queue.episode_rules import evaluation_rules, training_rules  # noqa: E402
 from es_queue.errors import EnvironmentFailure, UsageError  # noqa: E402
-from es_queue.policies import make_policy  # noqa: E402
-from master.setup import refuse_unfit, resolved  # noqa: E402
+from master.setup import refuse_unfit  # noqa: E402
 from tests.unit.test_clean_resets import is_clean  # noqa: E402
 from workers.rollout import Watch, play  # noqa: E402
 
@@ -209,15 +208,6 @@ class Always:
         return self.action
 
 
-def test_pictures_are_not_normalised_for_they_are_in_0_to_1_already_but_memory_is() -> None:
-    assert [describe(EnvironmentRequest(name)).bright for name in ("PongDeterministic-v4", "Pong-ram-v4", "CartPole-v1")] == [True, False, False]
-    for name, normalised in (("PongDeterministic-v4", False), ("Pong-ram-v4", True)):
-        config = RunConfig(env=name, preprocessing="auto", seed=1)
-        spec = describe(EnvironmentRequest.of(config))
-        policy = make_policy(config, spec.observation_size, spec.action, spec.observation_shape)
-        assert resolved(config, spec, policy).obs_norm is normalised
-
-
 def test_a_game_without_lives_cannot_end_by_losing_one() -> None:
     config = RunConfig(env="Pong-ram-v0", life_loss=True)
     with pytest.raises(UsageError, match="life_loss is set, but Pong-ram-v0 counts no lives"):
@@ -249,8 +239,13 @@ def test_without_preprocessing_it_is_the_emulators_own_environment_and_a_users_w
 
 
 def test_a_mode_of_the_game_can_be_chosen_and_one_that_it_lacks_is_refused() -> None:
-    first = {mode: game("breakout", mode=mode, size=0, stack=1, noop_max=0).reset(seed=1)[0] for mode in (0, 24)}
-    assert not np.array_equal(first[0], first[24])
+    def memories(env: Any) -> list[bytes]:
+        env.reset(seed=1)
+        return [env.unwrapped.ale.getRAM().tobytes() for _ in range(30) if env.step(1)]
+
+    switched = AtariGame("breakout", mode=8, difficulty=1, noop_max=0)
+    theirs = gymnasium.make("ALE/Breakout-v5", mode=8, difficulty=1, repeat_action_probability=0.0)
+    assert memories(switched) == memories(theirs) == memories(switched) != memories(AtariGame("breakout", noop_max=0))
     with pytest.raises(UsageError, match="env_arg mode is 3, but breakout has 0, 4"):
         game("breakout", mode=3)
 
