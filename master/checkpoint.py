@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -137,19 +138,22 @@ class Checkpoints:
         return foreign
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Temporary file, fsync, rename, fsync of the folder. Raises RunFolderError."""
+def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Temporary file, fsync, rename, fsync of the folder; not durable, without the fsyncs. Raises RunFolderError."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with fresh.open("wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         fresh.replace(path)
-        sync_folder(path.parent)
+        if durable:
+            sync_folder(path.parent)
     except OSError as error:
-        fresh.unlink(missing_ok=True)
+        with suppress(OSError):
+            fresh.unlink(missing_ok=True)
         raise RunFolderError(f"{path.parent} cannot be written: {error.strerror}; free space there or give another --run-dir") from None
 
 

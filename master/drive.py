@@ -23,6 +23,7 @@ from master.blocks import cutter
 from master.checkpoint import Checkpoints, write_atomically
 from master.collector import Interrupted
 from master.course import Course
+from master.films import Films
 from master.household.client import GuardianClient
 from master.household.duties import Household
 from master.household.embedded import EmbeddedServer
@@ -36,6 +37,7 @@ from master.replay_log import ReplayLog
 from master.requests import Requests
 from master.seats import Keeper
 from master.setup import Setup
+from master.slot_files import SlotFiles
 from master.state import FINAL, RunState
 
 #: A master that goes waits no longer for a Redis that is away: its lease lapses by itself.
@@ -104,7 +106,9 @@ class Drive:
         )  # fmt: skip
         self._collector.about, self._collector.cutter = {"queue": launch.queue}, cutter(config, setup.strategy.per_slot, setup.policy.size)
         self._log = ReplayLog(place.run_dir)
-        self._loop = loops(channel, setup.learner, token, setup.table.digest, self._collector, view, self._checkpoints, keep_going, self._log)
+        self._films = Films(place.run_dir, launch.video_every, launch.noise_dir, view.note)
+        slot_files = SlotFiles(place.run, place.run_dir, config.keep_slots, then=self._films.kept)
+        self._loop = loops(channel, setup.learner, token, setup.table.digest, self._collector, view, self._checkpoints, keep_going, self._log, slot_files)
 
     def adoptable(self, state: RunState) -> str | None:
         """The open publication, when it is whole and of exactly this state's parameters."""
@@ -153,6 +157,7 @@ class Drive:
             raise
         finally:
             self._log.close()
+            self._films.close()
 
     def _kept_reports(self) -> str:
         """Where the newest tracebacks of workers are, for the end of a sentence: a private server ends with its run."""

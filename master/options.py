@@ -14,6 +14,7 @@ from es_queue.recipes import named_recipe, recipe_for
 from es_queue.settings import from_values, unknown_option
 from es_queue.validation import checked_value, number_or_text
 from master.asks import Ask, asked, checked_run
+from master.films import refuse_without_film
 from master.flags import COMMAND_LINE, LAUNCH_NAMES, RESUMABLE, dashed, joined, make_parser, refuse_unknown
 from master.named_redis import named_url
 
@@ -23,6 +24,7 @@ __all__ = ["RESUMABLE", "Launch", "checked_changes", "parse", "read_settings", "
 TUNED_TOGETHER = ("strategy", "policy", "optimizer")
 #: More local processes than any one host serves well; it catches a slip of the keyboard.
 MOST_WORKERS = 4096
+MOST_GENERATIONS = 2**31
 
 @dataclass(frozen=True)
 class Launch:
@@ -37,6 +39,7 @@ class Launch:
     seeds:     one run for each of them instead of one run
     warm_start: checkpoint or run folder whose policy a new run begins with
     listen:    address of the private server for other hosts, "" for the command's own choice, None for none
+    video_every: generations between two films of the unperturbed policy, 0 for none
     ask:       what is wanted of a run that another process drives; then nothing is trained here
     """
 
@@ -53,6 +56,7 @@ class Launch:
     seeds: tuple[int, ...] = ()
     warm_start: Path | None = None
     listen: str | None = None
+    video_every: int = 0
     ask: Ask | None = None
     insecure: bool = False
     warnings: tuple[str, ...] = ()
@@ -167,7 +171,10 @@ def _launch(given: dict[str, Any]) -> Launch:
             raise UsageError(f"{COMMAND_LINE} has --standby and --resume: --standby resumes the run when its turn comes, so leave --resume out")
         given |= {"resume": given["standby"], "standby": True}
     if "workers" in given:
-        given["workers"] = _workers(given["workers"])
+        given["workers"] = whole("workers", given["workers"], MOST_WORKERS)
+    if "video_every" in given:
+        given["video_every"] = whole("video_every", given["video_every"], MOST_GENERATIONS)
+        refuse_without_film(given["video_every"])
     if "seeds" in given:
         from master.study.seeds import parse_seeds
 
@@ -183,10 +190,11 @@ def _launch(given: dict[str, Any]) -> Launch:
     return Launch(**{**given, "redis_url": url, "warnings": tuple(warned)})
 
 
-def _workers(text: str) -> int:
+def whole(name: str, text: str, most: int) -> int:
+    """Raises UsageError for what is no whole number from 0 to ``most``."""
     number = number_or_text(text)
-    if not isinstance(number, int) or not 0 <= number <= MOST_WORKERS:
-        raise UsageError(f"workers is {text!r} in {COMMAND_LINE}: use a whole number from 0 to {MOST_WORKERS}")
+    if not isinstance(number, int) or not 0 <= number <= most:
+        raise UsageError(f"{name} is {text!r} in {COMMAND_LINE}: use a whole number from 0 to {most}")
     return number
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from es_queue.config import RunConfig
 from es_queue.custom_code import named_modules
-from es_queue.errors import RunBusyError, RunFolderError, UsageError
+from es_queue.errors import NoRunError, RunBusyError, RunFolderError, UsageError
 from es_queue.protocol import keys
 from es_queue.protocol.again import Again
 from es_queue.protocol.channel import FAILED, STOPPED
@@ -31,7 +31,7 @@ from master.lease import holder_name, refuse_live, take
 from master.named_redis import network_warnings, reach_of, seen_already, warning_line
 from master.options import RESUMABLE, Launch
 from master.place import Place, new_place, old_place
-from master.setup import prepare
+from master.setup import prepare, unnormalised
 from master.standby import Standby
 from master.state import FINAL, RunState
 from master.warm_start import warm_state
@@ -109,7 +109,7 @@ class Session:
             raise UsageError(f"run {place.run} exists in this Redis already; go on with it by --resume {place.run}, or give another --run")
         channel.forget_gone_runs()
         view = self._make_view(place, setup.config, self._redis_name)
-        for text in self._warnings:
+        for text in filter(None, (setup.spec.note, *self._warnings, *unnormalised(config, setup.config))):
             view.note(text)
         holder = holder_name()
         token = take(channel, holder, self.clocks, wait=False)
@@ -122,7 +122,7 @@ class Session:
         """Prepare what takes long, raise the token, and only then read: the newer of Redis and disk (rule 11)."""
         place = old_place(self.launch)
         if self.launch.redis_url is None and not place.run_dir.is_dir():
-            raise RunFolderError(
+            raise NoRunError(
                 f"there is no run {place.run} to resume: {place.run_dir} does not exist; give --run-dir, or --redis-url for a run on a shared Redis"
             )
         checkpoints = Checkpoints(place.run_dir)
@@ -132,7 +132,7 @@ class Session:
         channel = self._connect(place)
         stored = channel.stored()[2]
         if disk is None and stored is None:
-            raise RunFolderError(f"there is no run {place.run} to resume: neither {place.run_dir} nor Redis holds a checkpoint of it")
+            raise NoRunError(f"there is no run {place.run} to resume: neither {place.run_dir} nor Redis holds a checkpoint of it")
         place.prepare()
         channel.forget_gone_runs()
         said = [*self._warnings, *checkpoints.passed_over]

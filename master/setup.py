@@ -24,6 +24,10 @@ from master.budget import target_of
 from master.learn import Learner
 from master.state import Floats, RunState
 
+#: Numbers of an observation that are normalised at most: beyond it they are a picture or a game's memory, whose numbers
+#: have one scale, while the moments of each sampled episode (16 bytes a number) would outweigh its result by far.
+MOST_NORMALISED = 4096
+
 
 @dataclass(frozen=True)
 class Setup:
@@ -70,13 +74,21 @@ def resolved(config: RunConfig, spec: EnvironmentSpec, policy: Policy) -> RunCon
     if size < 2 * policy.size:
         raise UsageError(f"noise_size is {size}, but a policy of {policy.size} parameters needs at least {2 * policy.size}")
     shared = seeds_shared(config, strategy_class(config).per_slot)
-    config = replace(config, seed=seed, backend=spec.backend, noise_size=size, env_seeds=shared, behaviour=spec.behaviour or config.behaviour)
-    if config.objective:  # there is nothing to observe
+    env = spec.id if spec.note else config.env  # another one is played than was asked for: the record names that
+    config = replace(config, env=env, seed=seed, backend=spec.backend, noise_size=size, env_seeds=shared, behaviour=spec.behaviour or config.behaviour)
+    if config.objective or policy.takes_pixels or spec.observation_size > MOST_NORMALISED:
         config = replace(config, obs_norm=False)
     slots = most_slots(config, 1)[TRAIN]
     if size - policy.size + 1 < slots:
         raise UsageError(f"noise_size is {size}, but {slots} slots need as many different places for {policy.size} parameters: use {slots + policy.size} or more")
     return config
+
+
+def unnormalised(asked: RunConfig, config: RunConfig) -> list[str]:
+    """What to say of a run whose observations are not normalised although its settings asked for it (as they do unless told otherwise)."""
+    if config.obs_norm or not asked.obs_norm or asked.objective:
+        return []
+    return [f"obs_norm is off: observations that are pictures, or longer than {MOST_NORMALISED} numbers, are taken as they are"]
 
 
 def refuse_unfit(config: RunConfig, spec: EnvironmentSpec) -> None:

@@ -21,7 +21,7 @@ from es_queue.environments import (
     played_by,
 )
 from es_queue.episode_rules import evaluation_rules
-from es_queue.errors import DecodeError, EnvironmentFailure, EsQueueError, UsageError
+from es_queue.errors import DecodeError, EnvironmentFailure, EsQueueError, MissingPackage, UsageError
 from es_queue.noise import NoiseTable
 from es_queue.numerics import bytes_digest
 from es_queue.plan import first_parameters_seed
@@ -77,7 +77,7 @@ def join(config: RunConfig, watch: Watch, noise_folder: Path | None = None, tabl
             world = open_world(single)
             if fingerprint(config, spec, policy, world, watch) != numerics:
                 raise Refusal(f"back ends: {spec.backend} and {single.backend} play different episodes of {config.task} here: compare this host's packages, or use --backend {single.backend}")
-    except UsageError as error:  # what this host cannot have, as a strategy of the user's own
+    except (UsageError, MissingPackage) as error:  # what this host has not, as a strategy or a module of the user's own
         raise Refusal(str(error)) from None
     finally:
         watch.began = None

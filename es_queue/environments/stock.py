@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from es_queue.environments.behaviour import measure_of, settled, vector
 from es_queue.environments.catalogue import Entry, describe_error, imported, missing_package
 from es_queue.environments.encoding import action_adapter, action_spec, observation_encoder
+from es_queue.environments.old_gym import make_old
 from es_queue.environments.request import EnvironmentRequest
-from es_queue.errors import EnvironmentFailure, UsageError
+from es_queue.errors import EnvironmentFailure, MissingPackage, UsageError
 
 #: Modules whose environments keep nothing from one episode to the next (held by a test).
 CLEAN_MODULES = (
@@ -25,6 +26,7 @@ CLEAN_MODULES = (
     "gymnasium.envs.toy_text.",
     "gymnasium.envs.box2d.lunar_lander",
     "gymnasium.envs.mujoco.",
+    "es_queue.environments.marvin",
     "ale_py.env",
     "es_queue.environments.atari",
 )
@@ -75,6 +77,11 @@ class StockWorld:
         assert self._measure is not None, "nobody asked for a behaviour"
         return vector(self._measure(self._environment))
 
+    @property
+    def fps(self) -> float:
+        """Pictures a second by the environment's own clock; 30 where it tells none."""
+        return float(self._environment.metadata.get("render_fps") or 30)
+
     def render(self) -> NDArray[np.uint8] | None:
         picture = self._environment.render()
         return picture if isinstance(picture, np.ndarray) else None
@@ -96,13 +103,15 @@ def make(entry: Entry, request: EnvironmentRequest, render_mode: str | None) -> 
     """``gymnasium.make`` without a step limit and without checkers, then the request's wrappers."""
     wrappers = [_wrapper(path) for path in request.wrappers]
     try:
+        if request.backend == "gym":
+            return make_old(entry, wrappers, render_mode)
         if "gymnasium.envs.mujoco." in entry.entry_point:
             _silence_mujoco()
         environment = _make(entry, render_mode)
         for wrapper in wrappers:
             environment = wrapper(environment)
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
-        raise EnvironmentFailure(missing_package(entry, error)) from error
+        raise MissingPackage(missing_package(entry, error)) from error
     except UsageError:
         raise
     except Exception as error:

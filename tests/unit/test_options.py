@@ -259,7 +259,7 @@ def test_a_clash_with_the_recipe_says_where_the_other_half_comes_from() -> None:
 
 
 def test_a_resumed_run_takes_new_budgets_ends_and_guards() -> None:
-    words = ["--resume", "a-run", "--generations", "9", "--max-steps", "1e6", "--max-seconds", "5", "--target-reward", "300", "--final-episodes", "7", "--audit", "0.1", "--strict"]
+    words = ["--resume", "a-run", "--generations", "9", "--max-steps", "1e6", "--max-seconds", "5", "--target-reward", "300", "--final-episodes", "7", "--audit", "0.1", "--strict", "--keep-slots", "9"]
     values, launch = parse(words)
     assert launch.resume == "a-run"
     assert set(values) == set(RESUMABLE)
