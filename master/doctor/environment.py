@@ -28,7 +28,7 @@ from es_queue.errors import EsQueueError
 asked = json.loads(sys.argv[3])
 try:
     from es_queue.environments import EnvironmentRequest, describe
-    request = EnvironmentRequest(asked["id"], tuple(map(tuple, asked["arguments"])), tuple(asked["wrappers"]), asked["backend"], asked["parameters"])
+    request = EnvironmentRequest(asked["id"], tuple(map(tuple, asked["arguments"])), tuple(asked["wrappers"]), asked["backend"], asked["parameters"], preprocessing=asked["preprocessing"])
     spec = describe(request)
     told = {"observations": spec.observation_size, "action": spec.action.kind, "backend": spec.backend}
 except EsQueueError as error:
@@ -48,6 +48,7 @@ class Wanted:
     wrappers: tuple[str, ...] = ()
     backend: str = "auto"
     parameters: int = 0
+    preprocessing: str = "auto"
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("env")
     parser.add_argument("--episodes", type=int, default=30)
+    parser.add_argument("--actions", type=int, nargs="*", help="which, by number; all of them")
     given = parser.parse_args()
     # The memory is the cheapest thing to see, and nobody looks.
     config = RunConfig(env=given.env, preprocessing="ram", seed=1)
@@ -47,6 +48,8 @@ def main() -> None:
     names = [action.name for action in world._environment.unwrapped._actions]  # type: ignore[attr-defined]
     print("| action | mean | std | least | most |\n|---|---|---|---|---|")
     for action, name in enumerate(names):
+        if given.actions and action not in given.actions:
+            continue
         found = returns(world, action, seeds, evaluation_limit(config, spec))
         print(f"| {name} | {statistics.mean(found):.1f} | {statistics.pstdev(found):.1f} | {min(found):g} | {max(found):g} |", flush=True)
     world.close()
