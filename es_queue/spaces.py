@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from es_queue.observations import Tree, parts
+
 
 @dataclass(frozen=True)
 class ActionSpec:
@@ -39,8 +41,8 @@ class ActionSpec:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> ActionSpec:
-        whole = {"bins": (), **data}  # version 0.1.0 knew none
-        return cls(data["kind"], *(tuple(whole[name]) for name in ("shape", "low", "high", "sizes", "starts", "bins")))
+        known: dict[str, Any] = {name: tuple(data[name]) for name in ("shape", "low", "high", "sizes", "starts")}
+        return cls(data["kind"], **known, bins=tuple(data.get("bins", ())))
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ class EnvironmentSpec:
     lives:            how many an episode begins with, 0 where there are none or nobody tells
     note:             a sentence for who starts a run of it, empty where there is nothing to say
     observation_shape: shape of the array that an observation was before it was flattened in C order, () where that had one dimension or there is none
+    observation:      what Dict, Tuple and MultiDiscrete observations are made of, None for others
     discrete_start:   smallest value of a discrete observation space, None where observations are arrays
     """
 
@@ -74,3 +77,9 @@ class EnvironmentSpec:
     behaviour_size: int = 0
     lives: int = 0
     note: str = ""
+    observation: Tree | None = None
+
+    @property
+    def observation_parts(self) -> tuple[tuple[str, int, int], ...]:
+        """(name, start, size) of each part of the flat observation; one without a name where it has no parts."""
+        return (("", 0, self.observation_size),) if self.observation is None else parts(self.observation)

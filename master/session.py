@@ -31,6 +31,7 @@ from master.lease import holder_name, refuse_live, take
 from master.named_redis import network_warnings, reach_of, seen_already, warning_line
 from master.options import RESUMABLE, Launch
 from master.place import Place, new_place, old_place
+from master.run_card import write_card
 from master.setup import prepare, unnormalised
 from master.standby import Standby
 from master.state import FINAL, RunState
@@ -115,6 +116,7 @@ class Session:
         token = take(channel, holder, self.clocks, wait=False)
         with self._released(channel, token, 0):
             write_atomically(place.config_file, setup.config.to_json().encode())
+            write_card(place.run_dir, place.run, setup.config, self.launch.warm_start)
             drive = Drive(self, place, setup, channel, view, holder, token, keep_going)
         return drive.run(start, None)
 
@@ -154,6 +156,7 @@ class Session:
             if found != config:  # another master went on with it meanwhile, under other budgets
                 setup = prepare(replace(found, **changes), self.launch.noise_dir)
             write_atomically(place.config_file, setup.config.to_json().encode())
+            write_card(place.run_dir, place.run, setup.config)
             view = self._make_view(place, setup.config, self._redis_name)
             if state.noise != setup.table.digest:
                 said.append(f"this es-queue makes other noise than the one that made generation {state.generation}: the run goes on, but no longer as it would have")

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.config import AUTO
-from es_queue.environments.catalogue import MARVIN, WALKER_V2, WALKER_V3, Entry, named_function
+from es_queue.custom_code import named_function
+from es_queue.environments.catalogue import MARVIN, WALKER_V2, WALKER_V3, Entry
 from es_queue.environments.request import EnvironmentRequest
 from es_queue.errors import EnvironmentFailure, UsageError
 from es_queue.protocol.messages import MAX_BEHAVIOUR, MAX_INDIVIDUALS

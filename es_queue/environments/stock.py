@@ -13,9 +13,10 @@ import numpy as np
 from gymnasium.envs.registration import load_env_creator
 from numpy.typing import NDArray
 
+from es_queue.custom_code import describe_error, imported
 from es_queue.environments.behaviour import measure_of, settled, vector
-from es_queue.environments.catalogue import Entry, describe_error, imported, missing_package
-from es_queue.environments.encoding import action_adapter, action_spec, observation_encoder
+from es_queue.environments.catalogue import Entry, missing_package
+from es_queue.environments.encoding import action_adapter, action_spec, observation_encoder, observation_tree
 from es_queue.environments.old_gym import make_old
 from es_queue.environments.request import EnvironmentRequest
 from es_queue.errors import EnvironmentFailure, MissingPackage, UsageError
@@ -49,6 +50,7 @@ class StockWorld:
         self._used = False
         self._measure = measure_of(settled(entry, request))
         space = self._environment.observation_space
+        self.observation = observation_tree(space, entry.id)
         self.observation_size, self._encode = observation_encoder(space, entry.id)
         self.discrete_start = int(space.start) if isinstance(space, gymnasium.spaces.Discrete) else None
         shape = space.shape if isinstance(space, gymnasium.spaces.Box) else ()

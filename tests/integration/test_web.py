@@ -74,7 +74,6 @@ def overflow(page: Any) -> int:
     return int(page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"))
 
 
-@pytest.mark.slow
 def test_a_run_is_seen_to_train_to_pause_and_to_end(processes: Processes, redis_client: redis.Redis, valkey_url: str, page: Any) -> None:
     master = processes.master("--run", "seen", *flags(ENDLESS), url=valkey_url)
     processes.worker(valkey_url)
