@@ -57,6 +57,7 @@ class EnvironmentSpec:
     backend:          "lean", "envpool", "stock", "gym", or "any" where each host decides; never "auto"
     clean_reset:      whether one object may play many episodes without a trace of the former
     behaviour:        what of an episode is compared, and how many numbers it has; empty and 0 where nothing is
+    lives:            how many an episode begins with, 0 where there are none or nobody tells
     note:             a sentence for who starts a run of it, empty where there is nothing to say
     observation_shape: shape of the array that an observation was before it was flattened in C order, () where that had one dimension or there is none
     observation:      what Dict, Tuple and MultiDiscrete observations are made of, None for others
@@ -75,6 +76,7 @@ class EnvironmentSpec:
     observation_shape: tuple[int, ...] = ()
     behaviour: str = ""
     behaviour_size: int = 0
+    lives: int = 0
     note: str = ""
     observation: Tree | None = None
 
