@@ -329,8 +329,8 @@ class Evaluator:
     def _noise(self, key: int | None) -> ActionNoise | None:
         if key is None or self.config.action_noise <= 0 or self.spec.action.kind != "box":
             return None
-        outputs = self.spec.action.outputs
-        return ActionNoise(self.table.row, self.table.size - outputs + 1, key, outputs, self.config.action_noise)
+        numbers = len(self.spec.action.low)
+        return ActionNoise(self.table.row, self.table.size - numbers + 1, key, numbers, self.config.action_noise)
 
     def _episode(self, begin: Callable[[], Forward], job: Job, seed: int, look: Callable[[], None] | None = None) -> Episode:
         self.watch.playing = {**self.watch.playing, "seed": seed}

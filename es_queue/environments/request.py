@@ -22,9 +22,10 @@ class EnvironmentRequest:
     arguments: keyword arguments for ``gymnasium.make``
     wrappers:  ``module:Class`` each, applied in order as ``Class(env)``
     behaviour: what of an episode is compared, see ``behaviour.settled``; empty where nothing is
+    action_bins: into which box actions are cut, see ``action_bins.parse_bins``
     parameters: of an objective, length of its vector; ``id`` is its ``module:function`` then. 0: an environment
     backend:   "auto" (EnvPool where it is installed and proven equal to lean, else lean where it exists, else stock),
-               "lean" (a BipedalWalker of our own; CartPole vectorised, equal to stock), "envpool", "stock", or "any":
+               "lean" (a BipedalWalker of our own; CartPole vectorised, equal to stock), "envpool", "stock", "gym" (the old one's), or "any":
                lean or EnvPool, as each host has it, where both give the same bits
     """
 
@@ -34,12 +35,13 @@ class EnvironmentRequest:
     backend: str = "auto"
     parameters: int = 0
     behaviour: str = ""
+    action_bins: str = "none"
 
     @classmethod
     def of(cls, config: RunConfig) -> EnvironmentRequest:
         """What a run asks for."""
         behaviour = config.behaviour if config.strategy == "novelty" or config.behaviour != AUTO else ""
-        return cls(config.task, config.env_arg, config.wrapper, config.backend, config.parameters, behaviour)
+        return cls(config.task, config.env_arg, config.wrapper, config.backend, config.parameters, behaviour, config.action_bins)
 
 
 #: Of the parameters of episodes that are played at once: every step reads all of them, so they must stay in the cache.

@@ -13,11 +13,13 @@ import numpy as np
 from gymnasium.envs.registration import load_env_creator
 from numpy.typing import NDArray
 
+from es_queue.custom_code import describe_error, imported
 from es_queue.environments.behaviour import measure_of, settled, vector
-from es_queue.environments.catalogue import Entry, describe_error, imported, missing_package
-from es_queue.environments.encoding import action_adapter, action_spec, observation_encoder
+from es_queue.environments.catalogue import Entry, missing_package
+from es_queue.environments.encoding import action_adapter, action_spec, observation_encoder, observation_tree
+from es_queue.environments.old_gym import make_old
 from es_queue.environments.request import EnvironmentRequest
-from es_queue.errors import EnvironmentFailure, UsageError
+from es_queue.errors import EnvironmentFailure, MissingPackage, UsageError
 
 #: Modules whose environments keep nothing from one episode to the next (held by a test).
 CLEAN_MODULES = (
@@ -25,6 +27,7 @@ CLEAN_MODULES = (
     "gymnasium.envs.toy_text.",
     "gymnasium.envs.box2d.lunar_lander",
     "gymnasium.envs.mujoco.",
+    "es_queue.environments.marvin",
     "ale_py.env",
 )
 
@@ -46,6 +49,7 @@ class StockWorld:
         self._used = False
         self._measure = measure_of(settled(entry, request))
         space = self._environment.observation_space
+        self.observation = observation_tree(space, entry.id)
         self.observation_size, self._encode = observation_encoder(space, entry.id)
         self.discrete_start = int(space.start) if isinstance(space, gymnasium.spaces.Discrete) else None
         shape = space.shape if isinstance(space, gymnasium.spaces.Box) else ()
@@ -95,13 +99,15 @@ def make(entry: Entry, request: EnvironmentRequest, render_mode: str | None) -> 
     """``gymnasium.make`` without a step limit and without checkers, then the request's wrappers."""
     wrappers = [_wrapper(path) for path in request.wrappers]
     try:
+        if request.backend == "gym":
+            return make_old(entry, wrappers, render_mode)
         if "gymnasium.envs.mujoco." in entry.entry_point:
             _silence_mujoco()
         environment = _make(entry, render_mode)
         for wrapper in wrappers:
             environment = wrapper(environment)
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
-        raise EnvironmentFailure(missing_package(entry, error)) from error
+        raise MissingPackage(missing_package(entry, error)) from error
     except UsageError:
         raise
     except Exception as error:

@@ -49,12 +49,21 @@ class Policy(ABC):
     outputs:          how many numbers come out for one action
     size:             length of the flat vector
     memory_size:      m, how many numbers an individual keeps from step to step; an episode begins with zeros
+    reference:        float32[N, d], observations by which the policy normalises; None where it does not, or is not to be bound
+    takes_pixels:     whether observations are pictures of numbers from 0 to 1, which are not normalised
     """
 
     observation_size: int
     outputs: int
     size: int
     memory_size: int = 0
+    takes_pixels: bool = False
+    reference: Floats | None = None
+
+    @property
+    def description(self) -> tuple[object, ...]:
+        """What the policy is made of: of two with equal descriptions the flat vectors mean the same. Empty where it does not say."""
+        return ()
 
     @abstractmethod
     def initial(self, seed: int, init: str) -> Floats:
