@@ -6,7 +6,6 @@ import importlib.util
 import re
 from typing import Any
 
-
 from es_queue.protocol.messages import TASK_FIELDS, WIRE
 from es_queue.slot_record import COLUMNS
 from tests.docs.pages import HOUSE
