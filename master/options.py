@@ -17,6 +17,7 @@ from master.asks import Ask, asked, checked_run
 from master.films import refuse_without_film
 from master.flags import COMMAND_LINE, LAUNCH_NAMES, RESUMABLE, dashed, joined, make_parser, refuse_unknown
 from master.named_redis import named_url
+from master.tensorboard import refuse_without_writer
 
 __all__ = ["RESUMABLE", "Launch", "checked_changes", "parse", "read_settings", "recipe_values", "resolve"]
 
@@ -41,6 +42,7 @@ class Launch:
     warm_start: checkpoint or run folder whose policy a new run begins with
     listen:    address of the private server for other hosts, "" for the command's own choice, None for none
     video_every: generations between two films of the unperturbed policy, 0 for none
+    tensorboard: write event files beside the run
     ask:       what is wanted of a run that another process drives; then nothing is trained here
     """
 
@@ -58,6 +60,7 @@ class Launch:
     warm_start: Path | None = None
     listen: str | None = None
     video_every: int = 0
+    tensorboard: bool = False
     ask: Ask | None = None
     insecure: bool = False
     warnings: tuple[str, ...] = ()
@@ -188,6 +191,7 @@ def _launch(given: dict[str, Any]) -> Launch:
     if "video_every" in given:
         given["video_every"] = whole("video_every", given["video_every"], MOST_GENERATIONS)
         refuse_without_film(given["video_every"])
+    refuse_without_writer(given.get("tensorboard", False))
     if "seeds" in given:
         from master.study.seeds import parse_seeds
 
