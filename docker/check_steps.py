@@ -180,6 +180,7 @@ def exported(folder: Path) -> Path:
     listed = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=HOUSE, check=True, capture_output=True)
     tar = subprocess.run(["tar", "-c", "--null", "-T", "-"], cwd=HOUSE, input=listed.stdout, check=True, capture_output=True)
     subprocess.run(["tar", "-x"], cwd=folder, input=tar.stdout, check=True)
+    folder.chmod(0o755)  # COPY . takes it along
     return folder
 
 

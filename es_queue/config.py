@@ -13,11 +13,13 @@ from typing import Any
 AUTO = "auto"
 NONE = "none"
 SYNC, ASYNC = "sync", "async"
+VIRTUAL = "virtual"
+PICTURES = ("nature", "uber", "uber-large", "cshenton", "conv-lstm")
 #: Those of the second line remember; those of the third take pictures.
 POLICIES = (
     "linear", "mlp",
     "rnn", "lstm", "gru",
-    "nature", "uber", "uber-large", "cshenton", "conv-lstm",
+    *PICTURES,
 )  # fmt: skip
 
 
@@ -51,12 +53,14 @@ class RunConfig:
     seed: int = option(-1, "task", "seed of all the run's randomness; -1 draws one, prints and stores it", low=-1, high=2**63 - 1)
     env_arg: tuple[tuple[str, Any], ...] = option((), "task", "key=value handed to the environment when it is made; repeatable")
     wrapper: tuple[str, ...] = option((), "task", "module:Class of a Gymnasium wrapper, applied in the order given; repeatable")
+    preprocessing: str = option(AUTO, "task", "what a policy sees of an Atari game: dqn (grey, 84x84, the newest 4; auto), small (grey, 42x42), raw (210x160 in colour), ram (the memory; auto for -ram ids), or none (as Gymnasium has it); --env-arg sets single values", choices=(AUTO, NONE, "dqn", "small", "raw", "ram"))
     backend: str = option(AUTO, "task", "how the environment is stepped: lean (ours, faster; CartPole many at once), envpool (many at once in C++), stock (Gymnasium's own), gym (the old gym's own), or any (lean or envpool, as each host has it, where both give the same bits)", choices=(AUTO, "lean", "envpool", "stock", "gym", "any"))
 
     # --- policy
-    policy: str = option("linear", "policy", "kind of policy: linear, mlp, with memory (rnn, lstm, gru), or on pictures (the others; docs/policies.md says what they are)", choices=POLICIES)
+    policy: str = option("linear", "policy", "kind of policy: linear, mlp, with memory (rnn, lstm, gru), or on pictures (the others; docs/policies.md says what they are)", choices=POLICIES, own=True)
     hidden: tuple[int, ...] = option((64, 64), "policy", "widths of the hidden layers of an mlp, or of the layers of cells of an rnn, lstm or gru, comma separated", unit="units", low=1, high=65536)
     activation: str = option("tanh", "policy", "activation between the layers of an mlp", choices=("tanh", "relu", "selu", "elu"))
+    batch_norm: str = option(NONE, "policy", "virtual normalises the units of an mlp or of convolutions by a reference batch, observations of random actions that depend on the seed alone", choices=(NONE, VIRTUAL))
     init: str = option(AUTO, "policy", "first parameters: zero is auto's choice for linear, normal for pictures, orthogonal for the rest", choices=(AUTO, "zero", "orthogonal", "normal"))
     action_bound: str = option("clip", "policy", "how a box action is kept inside its bounds", choices=("clip", "tanh"))
     action_bins: str = option("none", "policy", "each number of a box action is one of a few values, that with the largest output: uniform:K of even distances, or custom:a,b,... from -1 (the lower bound) to 1 (the upper); none")
@@ -105,6 +109,8 @@ class RunConfig:
     reward_floor: str = option(NONE, "episodes", "rewards below it count as it, in the fitness alone; none for no floor")
     patience: str = option(NONE, "episodes", "N,d ends a training episode when its fitness gained less than d in N steps; none")
     stall: str = option(NONE, "episodes", "i:x:N ends a training episode when |observation[i]| < x for N steps in a row; none")
+    reward_clip: bool = option(False, "episodes", "the fitness sums the signs of the rewards, as is usual for Atari games; returns stay the game's own score")
+    life_loss: bool = option(False, "episodes", "a lost life ends a training episode (Atari games)")
     wall_limit: float = option(300.0, "episodes", "an episode that lasts longer ends its worker process (never scored)", unit="seconds", low=0.1)
 
     # --- evaluation and stopping

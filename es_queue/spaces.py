@@ -1,9 +1,12 @@
-"""What a policy must know of an environment's spaces: plain data, numpy alone, storable as JSON."""
+"""What a policy must know of an environment's spaces: plain data, storable as JSON; importing it loads no numpy."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from es_queue.observations import Tree
 
 
 @dataclass(frozen=True)
@@ -39,8 +42,8 @@ class ActionSpec:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> ActionSpec:
-        whole = {"bins": (), **data}  # version 0.1.0 knew none
-        return cls(data["kind"], *(tuple(whole[name]) for name in ("shape", "low", "high", "sizes", "starts", "bins")))
+        known: dict[str, Any] = {name: tuple(data[name]) for name in ("shape", "low", "high", "sizes", "starts")}
+        return cls(data["kind"], **known, bins=tuple(data.get("bins", ())))
 
 
 @dataclass(frozen=True)
@@ -54,8 +57,10 @@ class EnvironmentSpec:
     backend:          "lean", "envpool", "stock", "gym", or "any" where each host decides; never "auto"
     clean_reset:      whether one object may play many episodes without a trace of the former
     behaviour:        what of an episode is compared, and how many numbers it has; empty and 0 where nothing is
+    lives:            how many an episode begins with, 0 where there are none or nobody tells
     note:             a sentence for who starts a run of it, empty where there is nothing to say
     observation_shape: shape of the array that an observation was before it was flattened in C order, () where that had one dimension or there is none
+    observation:      what Dict, Tuple and MultiDiscrete observations are made of, None for others
     discrete_start:   smallest value of a discrete observation space, None where observations are arrays
     """
 
@@ -71,4 +76,13 @@ class EnvironmentSpec:
     observation_shape: tuple[int, ...] = ()
     behaviour: str = ""
     behaviour_size: int = 0
+    lives: int = 0
     note: str = ""
+    observation: Tree | None = None
+
+    @property
+    def observation_parts(self) -> tuple[tuple[str, int, int], ...]:
+        """(name, start, size) of each part of the flat observation; one without a name where it has no parts."""
+        from es_queue.observations import parts  # it needs numpy, and a command line is read without
+
+        return (("", 0, self.observation_size),) if self.observation is None else parts(self.observation)

@@ -10,7 +10,7 @@ from dataclasses import Field, fields
 from typing import TYPE_CHECKING, Any
 
 from es_queue.action_bins import parse_bins
-from es_queue.config import ASYNC
+from es_queue.config import ASYNC, PICTURES
 from es_queue.episode_rules import parse_floor, parse_patience, parse_stall, parse_step_limit, parse_target
 from es_queue.errors import UsageError
 from es_queue.schedules import parse_schedule
@@ -299,6 +299,7 @@ def _refuse_foreign_options(config: RunConfig) -> None:
         *((name, "strategy", ("novelty",)) for name in ("novelty", "members", "neighbours", "archive_size", "behaviour", "behaviour_episodes")),
         ("hidden", "policy", ("mlp", "rnn", "lstm", "gru")),
         ("activation", "policy", ("mlp",)),
+        ("batch_norm", "policy", ("mlp", *PICTURES)),
     )
     for name, chooser, users in owners:
         chosen = getattr(config, chooser)

@@ -34,6 +34,8 @@ def main(argv: list[str] | None = None) -> int:
         values, launch = parse(argv)
         for text in launch.warnings:
             print(warning_line(text), file=sys.stderr, flush=True)
+        for text in () if launch.quiet else launch.told:
+            print(text, file=sys.stderr, flush=True)
         if launch.ask is not None:
             from master.control import control
 

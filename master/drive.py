@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from es_queue.commands import shown_command
 from es_queue.config import ASYNC
 from es_queue.errors import DecodeError, EnvironmentFailure, FencedError
+from es_queue.observations import described
 from es_queue.protocol import keys
 from es_queue.protocol.channel import FAILED, FINISHED, PAUSED, RUNNING, STOPPED
 from es_queue.protocol.clocks import Clocks
@@ -186,6 +187,8 @@ class Drive:
             about |= directions(session.private_server.folder, session.private_server.socket_path, queue)
         if self._setup.config.schedule == ASYNC:
             about["schedule"] = ASYNC_LABEL
+        if self._setup.spec.observation is not None:
+            about["observes"] = described(self._setup.spec.observation_parts)
         if state.origin:
             about["begun with"] = state.origin
         if self._resumed:

@@ -38,7 +38,7 @@ def warm_state(setup: Setup, path: Path) -> RunState:
     """
     warm = read(checkpoint_in(path))
     saved, config = warm.policy, setup.config
-    for name in ("obs_norm", "obs_clip", "action_bound"):
+    for name in ("batch_norm", "obs_norm", "obs_clip", "action_bound"):
         if getattr(saved.config, name) != getattr(config, name):
             raise _unfit(path, f"it was trained with {name} {getattr(saved.config, name)}, this run has {getattr(config, name)}: set the same")
     if saved.action.kind != setup.spec.action.kind:

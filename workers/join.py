@@ -20,10 +20,11 @@ from es_queue.environments import (
     open_worlds,
     played_by,
 )
+from es_queue.environments.reference import reference_of
 from es_queue.episode_rules import evaluation_rules
 from es_queue.errors import DecodeError, EnvironmentFailure, EsQueueError, MissingPackage, UsageError
 from es_queue.noise import NoiseTable
-from es_queue.numerics import bytes_digest
+from es_queue.numerics import bytes_digest, single_threaded_blas
 from es_queue.plan import first_parameters_seed
 from es_queue.policies import Policy, make_policy
 from es_queue.policies.actions import ActionMap
@@ -67,7 +68,8 @@ def join(config: RunConfig, watch: Watch, noise_folder: Path | None = None, tabl
     watch.began, watch.playing = time.monotonic(), {}  # an environment that hangs may do so when it is made
     try:
         spec = describe(request)
-        policy = make_policy(config, spec.observation_size, spec.action, spec.observation_shape)
+        policy = make_policy(config, spec.observation_size, spec.action, spec.observation_shape, reference_of(config))
+        single_threaded_blas()  # what a policy of the user's own has imported, too
         strategy = make_strategy(config, policy.size)
         world, worlds = open_world(request), open_worlds(request)
         numerics = fingerprint(config, spec, policy, world, watch)

@@ -54,7 +54,10 @@ exit codes: 0 done, 2 bad usage, 5 environment, 6 checkpoint, 130 interrupted
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A policy and what its file says of it. evaluation: the run's final one, None where it had not been played."""
+    """A policy and what its file says of it.
+
+    evaluation: the run's final one, None where it had not been played; command: what made it, empty where nobody said
+    """
 
     path: Path
     config: RunConfig
@@ -62,6 +65,7 @@ class Checkpoint:
     run: str
     generation: int | None
     evaluation: dict[str, Any] | None
+    command: str = ""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -98,8 +102,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     add = parser.add_argument
-    add("checkpoint", metavar="CHECKPOINT", type=Path, help=f"an .npz checkpoint, a .json seed list, or a run's folder for its {BEST}")
-    add("--export", metavar="FILE.json", type=Path, help="write the policy as a list of seeds, and play nothing (strategy ga)")
+    add("checkpoint", metavar="CHECKPOINT", nargs="?", type=Path, help=f"an .npz checkpoint, a .json seed list, or a run's folder for its {BEST}")
+    add("--pretrained", metavar="ENV", help="in place of CHECKPOINT the trained policy that comes with es-queue")
+    add("--export", metavar="FILE", type=Path, help="write the policy and play nothing: FILE.json a list of seeds (strategy ga), FILE.onnx, FILE.pt2 (torch), FILE.npz what load_policy reads")
     add("--which", choices=("best", "last"), default="best", help="of a run's folder: its best policy, or its newest checkpoint [default: best]")
     add("--generation", metavar="G", help="of a run's folder: the unperturbed policy of that generation, or with --slot whoever lived in it")
     add("--slot", metavar="K+|K-", help="with --generation: the individual of slot K that was perturbed by +noise or by -noise, on its own episodes")
@@ -110,6 +115,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--json", action="store_true", help="print one JSON object")
     add("--version", action="version", version=f"es-queue {es_queue.__version__}", help="show the version and end")
     given = parser.parse_args(argv)
+    if (given.checkpoint is None) == (given.pretrained is None):
+        raise UsageError("give a CHECKPOINT or --pretrained ENV, one of them; es-play --help explains all options")
     if given.episodes is not None and not 1 <= given.episodes <= MOST_EPISODES:
         raise UsageError(f"--episodes is {given.episodes}: use a whole number from 1 to {MOST_EPISODES}")
     refuse_contradictions(given)
@@ -126,6 +133,8 @@ def refuse_contradictions(given: argparse.Namespace) -> None:
         for name in ("seed", "episodes"):
             if getattr(given, name) is not None:
                 raise UsageError(f"--slot plays the individual's own episodes: leave --{name} out")
+    if given.pretrained is not None and (given.generation is not None or given.which != "best"):
+        raise UsageError("--pretrained names the policy already: leave --generation and --which out")
     if given.generation is not None and (given.export or given.which != "best"):
         raise UsageError(f"--generation names the policy already: leave --{'export' if given.export else 'which'} out")
     if given.record is not None and given.render:
@@ -144,8 +153,10 @@ def show(given: argparse.Namespace) -> None:
 
         show_ancestor(given)
         return
-    path = checkpoint_path(given.checkpoint, given.which)
+    path = pretrained(given.pretrained) if given.pretrained is not None else checkpoint_path(given.checkpoint, given.which)
     if given.export:
+        from workers.carry import export
+
         export(path, given.export)
         return
     checkpoint = read(path)
@@ -164,7 +175,7 @@ def about(checkpoint: Checkpoint) -> dict[str, Any]:
     """Whose episodes they are, for what is printed."""
     return {
         "run": checkpoint.run, "checkpoint": str(checkpoint.path), "generation": checkpoint.generation, "env": checkpoint.config.task,
-        "policy": checkpoint.config.policy_name,
+        "policy": checkpoint.config.policy_name, "command": checkpoint.command,
     }  # fmt: skip
 
 
@@ -187,40 +198,28 @@ def checkpoint_path(path: Path, which: str = "best") -> Path:
     raise RunFolderError(f"{path} holds no {BEST}: the run has not evaluated a policy yet{hint}")
 
 
-def export(path: Path, target: Path) -> None:
-    """Write the checkpoint's policy as a seed list. Raises RunFolderError in one sentence."""
-    from es_queue.policies.archive import read_checkpoint
-    from es_queue.seed_list import seed_list_of
+def pretrained(environment: str) -> Path:
+    """The file that comes with es-queue. Raises UsageError where there is none of that environment."""
+    from es_queue.pretrained import path_of
 
-    try:
-        text = seed_list_of(path, *read_checkpoint(path))
-    except RunFolderError as error:
-        raise RunFolderError(f"{path}: {error}") from None
-    try:
-        target.write_text(text + "\n")
-    except OSError as error:
-        raise RunFolderError(f"{target} cannot be written: {error.strerror}") from None
-    print(f"{shown(str(target))}: the policy of {shown(str(path))} in {len(text)} bytes; es-play plays it")
+    return path_of(environment)
 
 
 def read(path: Path) -> Checkpoint:
     """The checkpoint or seed list at ``path``, checked. Raises RunFolderError in one sentence."""
-    from es_queue.policies.archive import read_checkpoint
-    from es_queue.policies.saved import SavedPolicy
-    from es_queue.seed_list import read_seed_list
+    from es_queue.pretrained import origin
+    from workers.carry import contents, policy_of
 
+    arrays, meta = contents(path)
+    policy = policy_of(path, arrays, meta)
     try:
-        arrays, meta = read_seed_list(path) if path.suffix == ".json" else read_checkpoint(path)
-        policy = SavedPolicy.from_arrays(arrays, meta)
         config = config_from_json(json.dumps(meta["config"]))
-    except RunFolderError as error:
-        raise RunFolderError(f"{path}: {error}") from None
     except UsageError as error:
         raise RunFolderError(f"{path}: the checkpoint's settings cannot be used: {error}") from None
     generation, evaluation = meta.get("generation"), meta.get("evaluation")
     return Checkpoint(
         path, config, policy, str(meta.get("run", "unknown"))[:40],
-        generation if isinstance(generation, int) else None, evaluation if isinstance(evaluation, dict) else None,
+        generation if isinstance(generation, int) else None, evaluation if isinstance(evaluation, dict) else None, origin(meta),
     )  # fmt: skip
 
 
@@ -319,7 +318,7 @@ def player(checkpoint: Checkpoint, spec: EnvironmentSpec, world: World, look: Ca
     from workers.rollout import Watch, actor, play
 
     config, saved = checkpoint.config, checkpoint.policy
-    policy = make_policy(config, spec.observation_size, spec.action, spec.observation_shape)
+    policy = make_policy(config, spec.observation_size, spec.action, spec.observation_shape, saved.policy.reference)
     begin = actor(policy, saved.parameters, saved.statistics if config.obs_norm else None)
     actions = ActionMap(spec.action, config.action_bound)
     rules = evaluation_rules(evaluation_limit(config, spec))

@@ -50,6 +50,8 @@ def sentences(found: Mapping[str, Any]) -> list[str]:
         f"{shown(found['checkpoint'])}: {shown(found['env'])}, {found['policy']} policy of run {shown(found['run'])}{generation}",
         f"{found['episodes']} {'episode' if found['episodes'] == 1 else 'episodes'} {kind}: {figures_shown(found)}",
     ]
+    if found.get("command"):
+        lines.insert(1, f"made by: {shown(found['command'])}")
     if found["equal"]:
         lines.append(f"equal to the recorded evaluation to the last digit: {found['recorded']!r}")
     elif found["equal"] is False:

@@ -6,16 +6,17 @@ import difflib
 import importlib
 import sys
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_id, parse_env_id
 
+from es_queue.custom_code import describe_error
+from es_queue.environments.atari_entry import atari_of, games
 from es_queue.environments.mujoco_ids import current
 from es_queue.environments.request import EnvironmentRequest
-from es_queue.errors import EnvironmentFailure, EsQueueError, MissingPackage, UsageError
+from es_queue.errors import EnvironmentFailure, MissingPackage, UsageError
 
 WALKER_V3 = "gymnasium.envs.box2d.bipedal_walker:BipedalWalker"
 WALKER_V2 = "es_queue.environments.walker_v2:BipedalWalkerV2"
@@ -75,6 +76,10 @@ def find(request: EnvironmentRequest) -> Entry:
     Raises EnvironmentFailure for an unknown id or a module that cannot be imported.
     """
     module, _, name = request.id.rpartition(":")
+    refuse_reserved(request)
+    atari = atari_of(request)
+    if atari is not None:
+        return Entry(*atari, None)
     note = ""
     if module:
         import_module_of(module, request.id)
@@ -83,7 +88,6 @@ def find(request: EnvironmentRequest) -> Entry:
     spec = _registered(name)
     if spec is None:
         raise EnvironmentFailure(_known_to_gym(name) or unknown(name, list(gymnasium.registry)))
-    refuse_reserved(request)
     return Entry(spec, {**spec.kwargs, **dict(request.arguments)}, module or None, note)
 
 
@@ -107,20 +111,11 @@ def _registered(name: str) -> EnvSpec | None:
         namespace, bare, version = parse_env_id(name)
     except gymnasium.error.Error:
         return None
-    if namespace == "ALE" or "NoFrameskip" in bare:
-        _import_atari(name)
+    if namespace == "ALE":
+        games(name)
     if version is None and name not in gymnasium.registry:
         name = get_env_id(namespace, bare, find_highest_version(namespace, bare))
     return gymnasium.registry.get(name)
-
-
-def _import_atari(name: str) -> None:
-    try:
-        importlib.import_module("ale_py")
-    except ImportError as error:
-        raise EnvironmentFailure(
-            f'{name} needs a package that is not installed: pip install "gymnasium[atari]"'
-        ) from error
 
 
 def refuse_reserved(request: EnvironmentRequest) -> None:
@@ -151,26 +146,3 @@ def missing_package(entry: Entry, error: Exception) -> str:
     if extra is None or "gymnasium-robotics" in str(error):
         return f"{entry.id} cannot be imported: {describe_error(error)}"
     return f'{entry.id} needs a package that is not installed: pip install "gymnasium[{extra}]"'
-
-
-def named_function(what: str, path: str, refusal: type[EsQueueError]) -> Callable[..., Any]:
-    """The user's function that ``module:function`` names. Raises ``refusal`` in one sentence, which says ``what`` it was to be."""
-    found = imported(f"{what} {path}", path, refusal)
-    if not callable(found):
-        raise refusal(f"the {what} {path} is no function")
-    return found  # type: ignore[no-any-return]
-
-
-def imported(what: str, path: str, refusal: type[EsQueueError]) -> Any:
-    """What ``module:name`` names. Raises ``refusal`` in one sentence, which says ``what`` it was to be."""
-    module, _, name = path.partition(":")
-    try:
-        return getattr(importlib.import_module(module), name)
-    except (Exception, SystemExit) as error:  # a program's module, once imported, may want to exit
-        raise refusal(f"the {what} cannot be imported: {describe_error(error)}") from error
-
-
-def describe_error(error: BaseException) -> str:
-    """Type and text of an exception, on one line."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.environments.catalogue import describe_error
+from es_queue.custom_code import describe_error
 from es_queue.environments.request import Floats, Worlds
 from es_queue.errors import EnvironmentFailure, MissingPackage
 

@@ -8,13 +8,13 @@ from typing import cast, overload
 import gymnasium
 
 from es_queue.action_bins import binned
+from es_queue.custom_code import describe_error
 from es_queue.environments.behaviour import POSITION, inside, refuse_length, settled
 from es_queue.environments.catalogue import (
     MARVIN,
     WALKER_V2,
     WALKER_V3,
     Entry,
-    describe_error,
     find,
     missing_package,
 )
@@ -33,6 +33,7 @@ from es_queue.environments.request import (
 from es_queue.environments.stock import StockWorld
 from es_queue.environments.vectorised import ARGUMENTS, ENTRY_POINT, CartPoleWorlds
 from es_queue.errors import EnvironmentFailure, MissingPackage, UsageError
+from es_queue.observations import Leaf, Tree
 from es_queue.spaces import ActionSpec, EnvironmentSpec
 
 BACKENDS = ("auto", "lean", "envpool", "stock", "gym", "any")
@@ -60,10 +61,12 @@ def describe(request: EnvironmentRequest) -> EnvironmentSpec:
         stock = StockWorld(entry, request)
         size, action, highest = stock.observation_size, stock.action, stock.highest_reward
         spec = _spec(entry, backend, size, action, highest, clean_reset=stock.clean_reset)
-        spec = replace(spec, discrete_start=stock.discrete_start, observation_shape=stock.observation_shape)
+        spec = replace(spec, discrete_start=stock.discrete_start, observation_shape=stock.observation_shape, observation=composed(stock.observation))
         world = _instead(stock, entry, request, spec)
     try:
         _try_out(world, spec)
+        if isinstance(world, StockWorld):
+            spec = replace(spec, lives=world.lives())
         spec = replace(spec, action=binned(spec.action, request.action_bins))
         return _behaving(world, spec, settled(entry, request))
     finally:
@@ -75,7 +78,7 @@ def _instead(stock: StockWorld, entry: Entry, request: EnvironmentRequest, spec:
     if spec.backend in _STOCK:
         return stock
     stock.close()
-    if spec.discrete_start is not None or spec.action.kind not in ("box", "discrete") or any(spec.action.starts):
+    if spec.discrete_start is not None or spec.observation is not None or spec.action.kind not in ("box", "discrete") or any(spec.action.starts):
         raise UsageError(f"the envpool back end does not play {spec.id}: it takes observations that are arrays, and box or discrete actions")
     return _open(entry, request, spec.backend)
 
@@ -291,6 +294,11 @@ def _behaving(world: World, spec: EnvironmentSpec, behaviour: str) -> Environmen
     except Exception as error:  # whatever a user's function raises
         raise EnvironmentFailure(f"{behaviour} of {spec.id} cannot be had: {error if isinstance(error, EnvironmentFailure) else describe_error(error)}") from error
     return replace(spec, behaviour=behaviour, behaviour_size=size)
+
+
+def composed(tree: Tree) -> Tree | None:
+    """What must be known of observations beside their size and shape; None for an array and for one Discrete."""
+    return None if isinstance(tree, Leaf) and len(tree.choices) < 2 else tree
 
 
 def _try_out(world: World, spec: EnvironmentSpec) -> None:

@@ -13,9 +13,10 @@ import numpy as np
 from gymnasium.envs.registration import load_env_creator
 from numpy.typing import NDArray
 
+from es_queue.custom_code import describe_error, imported
 from es_queue.environments.behaviour import measure_of, settled, vector
-from es_queue.environments.catalogue import Entry, describe_error, imported, missing_package
-from es_queue.environments.encoding import action_adapter, action_spec, observation_encoder
+from es_queue.environments.catalogue import Entry, missing_package
+from es_queue.environments.encoding import action_adapter, action_spec, observation_encoder, observation_tree
 from es_queue.environments.old_gym import make_old
 from es_queue.environments.request import EnvironmentRequest
 from es_queue.errors import EnvironmentFailure, MissingPackage, UsageError
@@ -28,6 +29,7 @@ CLEAN_MODULES = (
     "gymnasium.envs.mujoco.",
     "es_queue.environments.marvin",
     "ale_py.env",
+    "es_queue.environments.atari",
 )
 
 #: The largest reward of one step, for environments whose rewards can never be positive.
@@ -48,6 +50,7 @@ class StockWorld:
         self._used = False
         self._measure = measure_of(settled(entry, request))
         space = self._environment.observation_space
+        self.observation = observation_tree(space, entry.id)
         self.observation_size, self._encode = observation_encoder(space, entry.id)
         self.discrete_start = int(space.start) if isinstance(space, gymnasium.spaces.Discrete) else None
         shape = space.shape if isinstance(space, gymnasium.spaces.Box) else ()
@@ -66,6 +69,11 @@ class StockWorld:
     def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool]:
         observation, reward, terminated, truncated, _ = self._environment.step(self._adapt(action))
         return self._encode(observation), float(reward), bool(terminated or truncated)
+
+    def lives(self) -> int:
+        """How many lives the episode has left, 0 where nobody counts them."""
+        console = getattr(self._environment.unwrapped, "ale", None)
+        return 0 if console is None else int(console.lives())
 
     def behaviour(self) -> NDArray[np.float32]:
         assert self._measure is not None, "nobody asked for a behaviour"

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from es_queue.config import POLICIES, RunConfig
+from es_queue.config import POLICIES, VIRTUAL, RunConfig
 from es_queue.errors import UsageError
-from es_queue.policies.base import BoundPolicy, Policy
+from es_queue.policies.base import BoundPolicy, Floats, Policy
 from es_queue.policies.cells import CELLS
 from es_queue.policies.conv import ARCHITECTURES, ConvPolicy
 from es_queue.policies.linear import LinearPolicy
 from es_queue.policies.mlp import MlpPolicy
+from es_queue.policies.normalised_mlp import NormalisedMlpPolicy
+from es_queue.policies.numpy_policy import NumpyPolicy
+from es_queue.policies.own import own_policy
 from es_queue.policies.pictures import picture_of
 from es_queue.policies.recurrent import RecurrentPolicy
 from es_queue.policies.vector import VectorPolicy
 from es_queue.spaces import ActionSpec
 
-__all__ = ["BoundPolicy", "ConvPolicy", "LinearPolicy", "MlpPolicy", "Policy", "RecurrentPolicy", "VectorPolicy", "make_policy"]
+__all__ = ["BoundPolicy", "ConvPolicy", "LinearPolicy", "MlpPolicy", "NormalisedMlpPolicy", "NumpyPolicy", "Policy", "RecurrentPolicy", "VectorPolicy", "make_policy"]
 
 
-def make_policy(config: RunConfig, observation_size: int, action: ActionSpec, shape: tuple[int, ...] = ()) -> Policy:
+def make_policy(
+    config: RunConfig, observation_size: int, action: ActionSpec, shape: tuple[int, ...] = (), reference: Floats | None = None
+) -> Policy:
     """The policy that ``config`` names, for float32[observation_size] and ``action``.
 
-    shape: see ``EnvironmentSpec.observation_shape``
+    shape: see ``EnvironmentSpec.observation_shape``; reference: float32[N, observation_size], what ``batch_norm virtual``
+    normalises by, needed where the policy is to be bound
 
     Raises UsageError for an unknown policy or activation, for spaces without a number in them, and where a policy on
     pictures would get none.
@@ -33,10 +39,14 @@ def make_policy(config: RunConfig, observation_size: int, action: ActionSpec, sh
         return VectorPolicy(action.outputs)
     if config.policy == "linear":
         return LinearPolicy(observation_size, action.outputs)
+    if ":" in config.policy:
+        return own_policy(config.policy, observation_size, action.outputs, shape)
     if config.policy == "mlp":
+        if config.batch_norm == VIRTUAL:
+            return NormalisedMlpPolicy(observation_size, action.outputs, tuple(config.hidden), config.activation, reference)
         return MlpPolicy(observation_size, action.outputs, tuple(config.hidden), config.activation)
     if config.policy in CELLS:
         return RecurrentPolicy(config.policy, observation_size, action.outputs, tuple(config.hidden))
     if config.policy in ARCHITECTURES:
-        return ConvPolicy(config.policy, picture_of(shape, config.policy), action.outputs)
-    raise UsageError(f"there is no policy {config.policy!r}; choose {', '.join(POLICIES)}")
+        return ConvPolicy(config.policy, picture_of(shape, config.policy), action.outputs, normalised=config.batch_norm == VIRTUAL, reference=reference)
+    raise UsageError(f"there is no policy {config.policy!r}; choose {', '.join(POLICIES)} or module:Class")

@@ -49,6 +49,7 @@ class Policy(ABC):
     outputs:          how many numbers come out for one action
     size:             length of the flat vector
     memory_size:      m, how many numbers an individual keeps from step to step; an episode begins with zeros
+    reference:        float32[N, d], observations by which the policy normalises; None where it does not, or is not to be bound
     takes_pixels:     whether observations are pictures of numbers from 0 to 1, which are not normalised
     """
 
@@ -57,6 +58,7 @@ class Policy(ABC):
     size: int
     memory_size: int = 0
     takes_pixels: bool = False
+    reference: Floats | None = None
 
     @property
     def description(self) -> tuple[object, ...]:

@@ -12,6 +12,7 @@ from es_queue.policies.cells import CELLS, Cell
 from es_queue.policies.convolution import SAME, Convolution, Filters, Patches, follow
 from es_queue.policies.layers import first_weights
 from es_queue.policies.pictures import Picture
+from es_queue.policies.virtual_norm import expected, folded
 
 Layer = tuple[Floats, Floats]  # weights float32[rows, columns], bias float32[columns]
 
@@ -56,13 +57,17 @@ class ConvPolicy(Policy):
     A cell has W_in [rows, gates · units], b_in, W_state [units, gates · units], b_state, each W transposed too
     (see :mod:`es_queue.policies.cells`).
 
+    With virtual batch normalisation (see :mod:`es_queue.policies.virtual_norm`) follow scale, shift [columns each] of the
+    first convolution, of the second …, and of the hidden layer where there is no cell.
+
     kind: the architecture's name; picture: of the observations; convolutions: in order; shapes: rows and columns of all
-    matrices, W not transposed, in the flat vector's order; activation, biases, cell (None for none), units: as in the architecture
+    matrices, W not transposed, in the flat vector's order; activation, biases, cell (None for none), units: as in the architecture; normalised: whether by a batch; norms: columns of those layers;
+    reference: that batch, float32[N, observation_size], None where nothing is bound
     """
 
     takes_pixels = True
 
-    def __init__(self, kind: str, picture: Picture, outputs: int) -> None:
+    def __init__(self, kind: str, picture: Picture, outputs: int, *, normalised: bool = False, reference: Floats | None = None) -> None:
         made = ARCHITECTURES[kind]
         self.kind = kind
         self.picture = picture
@@ -72,7 +77,10 @@ class ConvPolicy(Policy):
         self.activation, self.biases, self.units = made.activation, made.biases, made.units
         self.cell: Cell | None = CELLS[made.cell] if made.cell else None
         self.shapes = [layer.shape for layer in self.convolutions] + self._dense(made.units, outputs)
-        self.size = sum(rows * columns + columns * self.biases for rows, columns in self.shapes)
+        self.normalised, self.reference = normalised, reference
+        self.norms = [columns for _, columns in self.shapes[: len(self.convolutions) + (self.cell is None)]] if normalised else []
+        self._plain = sum(rows * columns + columns * self.biases for rows, columns in self.shapes)
+        self.size = self._plain + 2 * sum(self.norms)
         self.memory_size = self.cell.states * made.units if self.cell else 0
 
     def _dense(self, units: int, outputs: int) -> list[tuple[int, int]]:
@@ -84,7 +92,7 @@ class ConvPolicy(Policy):
     @property
     def description(self) -> tuple[object, ...]:
         """See :attr:`Policy.description`."""
-        return self.kind, self.picture, self.outputs
+        return self.kind, self.picture, self.outputs, self.normalised
 
     def initial(self, seed: int, init: str) -> Floats:
         """float32[size]; auto is normal. Biases are zero (a forget gate's: one), the last layer is small."""
@@ -95,6 +103,8 @@ class ConvPolicy(Policy):
             weights[...] = drawn
         if self.cell and self.cell.forget is not None and init != "zero":
             layers[len(self.convolutions)][1].reshape(-1, self.units)[self.cell.forget] = 1
+        for scale, _ in self._scales(vector):
+            scale[...] = 1
         return vector
 
     def layers(self, vector: Floats) -> list[Layer]:
@@ -109,13 +119,40 @@ class ConvPolicy(Policy):
             start = stop
         return layers
 
+    def _scales(self, vector: Floats) -> list[Layer]:
+        """Views of scale and shift of each normalised layer in float32[size]."""
+        stops = self._plain + 2 * np.cumsum([0, *self.norms])
+        return [(vector[start : start + columns], vector[start + columns : start + 2 * columns]) for start, columns in zip(stops.tolist(), self.norms, strict=False)]
+
+    def acting_layers(self, vector: Floats) -> list[Layer]:
+        """As ``layers``, of the plain policy that float32[size] acts as: with what normalises taken into weights and biases."""
+        layers = self.layers(vector)
+        if not self.normalised:
+            return layers
+        with np.errstate(all="ignore"):  # a policy that breaks down is noticed by its outputs
+            return [*self._settled(layers, self._scales(vector)), *layers[len(self.norms) :]]
+
+    def _settled(self, layers: list[Layer], scales: list[Layer]) -> list[Layer]:
+        """The normalised layers, each by what comes out of those before it for the reference batch."""
+        seen = [self.picture.upright(one) for one in expected(self.reference, self.observation_size)]
+        settled: list[Layer] = []
+        for layer, (weights, _), scale in zip(self.convolutions, layers, scales, strict=False):
+            patches = Patches(layer)
+            products = np.stack([patches(one) @ weights for one in seen])
+            settled.append(folded(weights, products, *scale))
+            seen = [convolved(patches, settled[-1], self.activation)(one) for one in seen]
+        if len(scales) > len(settled):
+            weights = layers[len(settled)][0]
+            settled.append(folded(weights, np.stack([one.reshape(-1).dot(weights) for one in seen]), *scales[-1]))
+        return settled
+
     def bind(self, parameters: Floats) -> BoundPolicy:
         """See :meth:`Policy.bind`."""
         rows = self.checked(parameters)
         count = len(rows)
         memory = np.zeros((count, self.memory_size), np.float32)
         gather = [Patches(layer) for layer in self.convolutions]
-        each = [self._network(gather, self.layers(row), own) for row, own in zip(rows, memory, strict=True)]
+        each = [self._network(gather, self.acting_layers(row), own) for row, own in zip(rows, memory, strict=True)]
 
         def act_many(observations: Floats) -> Floats:
             # One after another: a product of fixed shape has the same bits whoever else acts.

@@ -31,7 +31,7 @@ def grown(small: Policy, parameters: Floats, large: Policy, first: Floats) -> Fl
         raise UsageError(f"a {name_of(small)} policy does not become a {name_of(large)} one: use --policy {name_of(small)}")
     if isinstance(small, MlpPolicy) and isinstance(large, MlpPolicy):
         _refuse_mlp(small, large)
-    if not isinstance(small, LinearPolicy | VectorPolicy | MlpPolicy):
+    if type(small) not in (LinearPolicy, VectorPolicy, MlpPolicy):
         raise UsageError(f"a {name_of(small)} policy does not grow: only one of the same observations, layers and actions can take its parameters")
     if small.outputs != large.outputs:
         raise UsageError(f"its policy puts out {small.outputs} numbers for an action, this environment takes {large.outputs}")

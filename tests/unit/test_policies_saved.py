@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -148,6 +149,18 @@ def test_a_checkpoint_that_does_not_fit_is_refused_with_a_sentence(tmp_path, cha
     with pytest.raises(RunFolderError, match=sentence) as caught:
         load_policy(path)
     assert str(path) in str(caught.value)
+
+
+def test_a_meta_that_tells_of_vast_actions_takes_no_memory_for_them():
+    arrays, meta = checkpoint(action=ActionSpec("box", (1,), (-1.0,), (1.0,)))
+    meta["action"] |= {"shape": [3000], "low": [0.0] * 3000, "high": [1.0] * 3000, "bins": [0.0] * 3000}
+    tracemalloc.start()
+    try:
+        with pytest.raises(RunFolderError, match="'parameters' has"):
+            SavedPolicy.from_arrays(arrays, meta)
+        assert tracemalloc.get_traced_memory()[1] < 2**24
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_missing_file_is_refused_with_a_sentence(tmp_path):

@@ -17,6 +17,8 @@ from master.status.web.pages import GUARDS, Pages, Reply, said
 
 #: Connections at once; with one more the oldest, which keeps us waiting, gives way.
 MOST_CONNECTIONS = 64
+#: So many times as many may have been hung up on whose threads have not noticed yet: on a busy machine that takes a while.
+MOST_ENDING = 8
 #: A connection has so many seconds in all, and so many for each of its pieces.
 LONGEST_SECONDS = 30.0
 PIECE_SECONDS = 10.0
@@ -33,7 +35,7 @@ class WebServer(ThreadingHTTPServer):
     def __init__(self, address: Address, pages: Pages) -> None:
         self.pages, self.local = pages, is_loopback(address.host)
         self.address_family = family_of(address)
-        self._lock, self._open = threading.Lock(), dict[socket.socket, float]()
+        self._lock, self._open, self._ending = threading.Lock(), dict[socket.socket, float](), set[socket.socket]()
         super().__init__((address.host, address.port), Handler)
 
     def server_bind(self) -> None:
@@ -44,7 +46,10 @@ class WebServer(ThreadingHTTPServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
             oldest = next(iter(self._open), None) if len(self._open) >= MOST_CONNECTIONS else None
-            refused = len(self._open) >= 2 * MOST_CONNECTIONS  # those that were told to end have not ended yet
+            if oldest is not None:
+                del self._open[oldest]
+                self._ending.add(oldest)
+            refused = len(self._ending) > MOST_ENDING * MOST_CONNECTIONS
             if not refused:
                 self._open[request] = time.monotonic()
         if oldest is not None:
@@ -57,6 +62,7 @@ class WebServer(ThreadingHTTPServer):
     def shutdown_request(self, request: Any) -> None:
         with self._lock:
             self._open.pop(request, None)
+            self._ending.discard(request)
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
