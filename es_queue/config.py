@@ -53,6 +53,7 @@ class RunConfig:
     seed: int = option(-1, "task", "seed of all the run's randomness; -1 draws one, prints and stores it", low=-1, high=2**63 - 1)
     env_arg: tuple[tuple[str, Any], ...] = option((), "task", "key=value handed to the environment when it is made; repeatable")
     wrapper: tuple[str, ...] = option((), "task", "module:Class of a Gymnasium wrapper, applied in the order given; repeatable")
+    preprocessing: str = option(AUTO, "task", "what a policy sees of an Atari game: dqn (grey, 84x84, the newest 4; auto), small (grey, 42x42), raw (210x160 in colour), ram (the memory; auto for -ram ids), or none (as Gymnasium has it); --env-arg sets single values", choices=(AUTO, NONE, "dqn", "small", "raw", "ram"))
     backend: str = option(AUTO, "task", "how the environment is stepped: lean (ours, faster; CartPole many at once), envpool (many at once in C++), stock (Gymnasium's own), gym (the old gym's own), or any (lean or envpool, as each host has it, where both give the same bits)", choices=(AUTO, "lean", "envpool", "stock", "gym", "any"))
 
     # --- policy
@@ -108,6 +109,8 @@ class RunConfig:
     reward_floor: str = option(NONE, "episodes", "rewards below it count as it, in the fitness alone; none for no floor")
     patience: str = option(NONE, "episodes", "N,d ends a training episode when its fitness gained less than d in N steps; none")
     stall: str = option(NONE, "episodes", "i:x:N ends a training episode when |observation[i]| < x for N steps in a row; none")
+    reward_clip: bool = option(False, "episodes", "the fitness sums the signs of the rewards, as is usual for Atari games; returns stay the game's own score")
+    life_loss: bool = option(False, "episodes", "a lost life ends a training episode (Atari games)")
     wall_limit: float = option(300.0, "episodes", "an episode that lasts longer ends its worker process (never scored)", unit="seconds", low=0.1)
 
     # --- evaluation and stopping

@@ -1,11 +1,12 @@
-"""What a policy must know of an environment's spaces: plain data, numpy alone, storable as JSON."""
+"""What a policy must know of an environment's spaces: plain data, storable as JSON; importing it loads no numpy."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from es_queue.observations import Tree, parts
+if TYPE_CHECKING:
+    from es_queue.observations import Tree
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class EnvironmentSpec:
     backend:          "lean", "envpool", "stock", "gym", or "any" where each host decides; never "auto"
     clean_reset:      whether one object may play many episodes without a trace of the former
     behaviour:        what of an episode is compared, and how many numbers it has; empty and 0 where nothing is
+    lives:            how many an episode begins with, 0 where there are none or nobody tells
     note:             a sentence for who starts a run of it, empty where there is nothing to say
     observation_shape: shape of the array that an observation was before it was flattened in C order, () where that had one dimension or there is none
     observation:      what Dict, Tuple and MultiDiscrete observations are made of, None for others
@@ -74,10 +76,13 @@ class EnvironmentSpec:
     observation_shape: tuple[int, ...] = ()
     behaviour: str = ""
     behaviour_size: int = 0
+    lives: int = 0
     note: str = ""
     observation: Tree | None = None
 
     @property
     def observation_parts(self) -> tuple[tuple[str, int, int], ...]:
         """(name, start, size) of each part of the flat observation; one without a name where it has no parts."""
+        from es_queue.observations import parts  # it needs numpy, and a command line is read without
+
         return (("", 0, self.observation_size),) if self.observation is None else parts(self.observation)

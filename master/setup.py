@@ -105,5 +105,7 @@ def refuse_unfit(config: RunConfig, spec: EnvironmentSpec) -> None:
             f"patience is {config.patience}, but rewards of {config.task} are never positive, so every episode would end "
             "there: drop --patience or use --reward-shift"
         )
+    if config.life_loss and not spec.lives:
+        raise UsageError(f"life_loss is set, but {config.task} counts no lives: leave it out")
     if config.action_noise > 0 and spec.action.kind != "box":
         raise UsageError(f"action_noise is {config.action_noise:g}, but {config.task} has no continuous actions: leave it 0")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.environments import World
+from es_queue.environments.request import LivingWorld
 from es_queue.episode_rules import EpisodeRules, Patience, Stall
 from es_queue.errors import EsQueueError
 from es_queue.normalization import FrozenStatistics, Moments
@@ -97,6 +98,18 @@ class Watch:
         """It has closed; whoever plays for it may stop."""
         if publication == self.serving:
             self.closed, self.halt = publication, True
+
+
+class Lives:
+    """Tells when a life has been lost."""
+
+    def __init__(self, world: World) -> None:
+        self._count = cast(LivingWorld, world).lives
+        self._had = self._count()
+
+    def lost(self) -> bool:
+        before, self._had = self._had, self._count()
+        return self._had < before
 
 
 class ActionNoise:
@@ -202,6 +215,7 @@ def play(
     apart = not fitness.is_return
     observation, act = world.reset(seed), begin()
     seen, shape = [observation], observation.shape
+    lives = Lives(world) if rules.life_loss else None
     total, steps, over, ended = 0.0, 0, False, False
     while not (over or ended or steps >= rules.limit):
         if watch.halt:
@@ -215,6 +229,8 @@ def play(
         total += reward
         if apart:
             ended = fitness.add(reward, observation)
+        if lives is not None:
+            ended = lives.lost() or ended
         if observe:
             seen.append(observation)
         if look is not None:

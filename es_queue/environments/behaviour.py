@@ -28,7 +28,7 @@ LAST, POSITION, RAM = "last-observation", "final-position", "ram"
 MOST_NUMBERS = MAX_BEHAVIOUR // (4 * MAX_INDIVIDUALS)
 #: Of Gymnasium's MuJoCo environments those whose body gets somewhere; it is in the first two numbers of its pose.
 LOCOMOTION = tuple(f"gymnasium.envs.mujoco.{name}" for name in ("ant", "half_cheetah", "hopper", "humanoid", "swimmer", "walker2d"))
-ATARI = "ale_py"
+ATARI = ("ale_py", "es_queue.environments.atari")
 
 
 def settled(entry: Entry, request: EnvironmentRequest) -> str:

@@ -13,6 +13,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_id, parse_env_id
 
 from es_queue.custom_code import describe_error
+from es_queue.environments.atari_entry import atari_of, games
 from es_queue.environments.mujoco_ids import current
 from es_queue.environments.request import EnvironmentRequest
 from es_queue.errors import EnvironmentFailure, MissingPackage, UsageError
@@ -75,6 +76,10 @@ def find(request: EnvironmentRequest) -> Entry:
     Raises EnvironmentFailure for an unknown id or a module that cannot be imported.
     """
     module, _, name = request.id.rpartition(":")
+    refuse_reserved(request)
+    atari = atari_of(request)
+    if atari is not None:
+        return Entry(*atari, None)
     note = ""
     if module:
         import_module_of(module, request.id)
@@ -83,7 +88,6 @@ def find(request: EnvironmentRequest) -> Entry:
     spec = _registered(name)
     if spec is None:
         raise EnvironmentFailure(_known_to_gym(name) or unknown(name, list(gymnasium.registry)))
-    refuse_reserved(request)
     return Entry(spec, {**spec.kwargs, **dict(request.arguments)}, module or None, note)
 
 
@@ -107,20 +111,11 @@ def _registered(name: str) -> EnvSpec | None:
         namespace, bare, version = parse_env_id(name)
     except gymnasium.error.Error:
         return None
-    if namespace == "ALE" or "NoFrameskip" in bare:
-        _import_atari(name)
+    if namespace == "ALE":
+        games(name)
     if version is None and name not in gymnasium.registry:
         name = get_env_id(namespace, bare, find_highest_version(namespace, bare))
     return gymnasium.registry.get(name)
-
-
-def _import_atari(name: str) -> None:
-    try:
-        importlib.import_module("ale_py")
-    except ImportError as error:
-        raise EnvironmentFailure(
-            f'{name} needs a package that is not installed: pip install "gymnasium[atari]"'
-        ) from error
 
 
 def refuse_reserved(request: EnvironmentRequest) -> None:

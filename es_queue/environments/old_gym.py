@@ -18,6 +18,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
+from es_queue.environments.atari_entry import refuse_preprocessing
 from es_queue.environments.catalogue import Entry, import_module_of, refuse_reserved, unknown
 from es_queue.environments.request import EnvironmentRequest
 from es_queue.errors import EnvironmentFailure, MissingPackage
@@ -51,6 +52,7 @@ def find_old(request: EnvironmentRequest) -> Entry:
 
     Raises EnvironmentFailure for an unknown id or a module that cannot be imported.
     """
+    refuse_preprocessing(request)
     registration = library().envs.registration
     module, _, name = request.id.rpartition(":")
     if module:

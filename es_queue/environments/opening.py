@@ -65,6 +65,8 @@ def describe(request: EnvironmentRequest) -> EnvironmentSpec:
         world = _instead(stock, entry, request, spec)
     try:
         _try_out(world, spec)
+        if isinstance(world, StockWorld):
+            spec = replace(spec, lives=world.lives())
         spec = replace(spec, action=binned(spec.action, request.action_bins))
         return _behaving(world, spec, settled(entry, request))
     finally:

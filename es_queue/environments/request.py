@@ -27,6 +27,7 @@ class EnvironmentRequest:
     backend:   "auto" (EnvPool where it is installed and proven equal to lean, else lean where it exists, else stock),
                "lean" (a BipedalWalker of our own; CartPole vectorised, equal to stock), "envpool", "stock", "gym" (the old one's), or "any":
                lean or EnvPool, as each host has it, where both give the same bits
+    preprocessing: of an Atari game, a name of ``atari.PRESETS``, "auto" or "none"
     """
 
     id: str
@@ -36,12 +37,13 @@ class EnvironmentRequest:
     parameters: int = 0
     behaviour: str = ""
     action_bins: str = "none"
+    preprocessing: str = AUTO
 
     @classmethod
     def of(cls, config: RunConfig) -> EnvironmentRequest:
         """What a run asks for."""
         behaviour = config.behaviour if config.strategy == "novelty" or config.behaviour != AUTO else ""
-        return cls(config.task, config.env_arg, config.wrapper, config.backend, config.parameters, behaviour, config.action_bins)
+        return cls(config.task, config.env_arg, config.wrapper, config.backend, config.parameters, behaviour, config.action_bins, config.preprocessing)
 
 
 #: Of the parameters of episodes that are played at once: every step reads all of them, so they must stay in the cache.
@@ -79,6 +81,14 @@ class BehavingWorld(World, Protocol):
 
     def behaviour(self) -> NDArray[np.float32]:
         """Float32 [b] of the episode as it stands."""
+        ...
+
+
+class LivingWorld(World, Protocol):
+    """A World that counts lives."""
+
+    def lives(self) -> int:
+        """How many the episode has left."""
         ...
 
 

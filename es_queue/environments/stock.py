@@ -29,6 +29,7 @@ CLEAN_MODULES = (
     "gymnasium.envs.mujoco.",
     "es_queue.environments.marvin",
     "ale_py.env",
+    "es_queue.environments.atari",
 )
 
 #: The largest reward of one step, for environments whose rewards can never be positive.
@@ -68,6 +69,11 @@ class StockWorld:
     def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool]:
         observation, reward, terminated, truncated, _ = self._environment.step(self._adapt(action))
         return self._encode(observation), float(reward), bool(terminated or truncated)
+
+    def lives(self) -> int:
+        """How many lives the episode has left, 0 where nobody counts them."""
+        console = getattr(self._environment.unwrapped, "ale", None)
+        return 0 if console is None else int(console.lives())
 
     def behaviour(self) -> NDArray[np.float32]:
         assert self._measure is not None, "nobody asked for a behaviour"

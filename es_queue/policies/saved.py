@@ -15,7 +15,7 @@ from es_queue.config import VIRTUAL, RunConfig, option_fields
 from es_queue.custom_code import not_allowed
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.normalization import FrozenStatistics
-from es_queue.observations import Encoder, Tree, encoder, from_json
+from es_queue.observations import Encoder, Tree, encoder, flattened, from_json
 from es_queue.policies import make_policy
 from es_queue.policies.actions import ActionMap
 from es_queue.policies.archive import (
@@ -122,7 +122,7 @@ class SavedPolicy:
             return self._composed(self._encode, observation)
         if self._discrete is not None:
             return one_hot(int(observation), *self._discrete)
-        flat = np.asarray(observation, np.float32).ravel()
+        flat = flattened(observation)
         if len(flat) != self._size:
             raise UsageError(f"the policy takes observations of {self._size} numbers, not {len(flat)}")
         return flat

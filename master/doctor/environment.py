@@ -29,7 +29,7 @@ asked = json.loads(sys.argv[3])
 try:
     from es_queue.environments import EnvironmentRequest, describe
     from es_queue.observations import described
-    request = EnvironmentRequest(asked["id"], tuple(map(tuple, asked["arguments"])), tuple(asked["wrappers"]), asked["backend"], asked["parameters"])
+    request = EnvironmentRequest(asked["id"], tuple(map(tuple, asked["arguments"])), tuple(asked["wrappers"]), asked["backend"], asked["parameters"], preprocessing=asked["preprocessing"])
     spec = describe(request)
     told = {"observations": spec.observation_size, "parts": described(spec.observation_parts)[:300] if spec.observation else "", "action": spec.action.kind, "backend": spec.backend}
 except EsQueueError as error:
@@ -49,6 +49,7 @@ class Wanted:
     wrappers: tuple[str, ...] = ()
     backend: str = "auto"
     parameters: int = 0
+    preprocessing: str = "auto"
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,10 @@ from master.wording import (
     percent,
     printable,
     score,
-    sparkline,
     spread,
     whole,
 )
+from master.wording import curve as graph
 
 RUN_COLUMNS = ("run", "state", "environment", "gen", "steps", "eval", "best", "workers", "updated")
 WORKER_COLUMNS = ("host", "pid", "back end", "steps/s", "gen", "block", "late", "print", "hard", "joined", "seen")
@@ -134,7 +134,7 @@ def curve(history: History) -> list[tuple[str, str]]:
     means = [mean for _, mean in history.evaluations]
     if len(means) < 2:
         return []
-    return [("curve", f"{sparkline(means, GRAPH_WIDTH)}  {score(min(means))} to {score(max(means))} in {len(means):,} evaluations")]
+    return [("curve", f"{graph(means, GRAPH_WIDTH)} in {len(means):,} evaluations")]
 
 
 def budgets(progress: Mapping[str, str], config: Mapping[str, Any]) -> dict[str, dict[str, float]]:

@@ -10,7 +10,8 @@ import pytest
 from es_queue.config import RunConfig
 from es_queue.environments.reference import APART, COUNT, outputs_of, reference_of
 from es_queue.errors import RunFolderError, UsageError
-from es_queue.policies import ConvPolicy, NormalisedMlpPolicy, Policy, load_policy, make_policy
+from es_queue.policies import ConvPolicy, NormalisedMlpPolicy, Policy, make_policy
+from es_queue.policies.saved import load_policy
 from es_queue.policies.virtual_norm import EPSILON
 from es_queue.spaces import ActionSpec
 from es_queue.validation import refuse_combinations
