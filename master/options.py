@@ -23,6 +23,8 @@ __all__ = ["RESUMABLE", "Launch", "checked_changes", "parse", "read_settings", "
 
 #: A recipe's search settings are one tuned set: they are left out whole when one of these is chosen otherwise.
 TUNED_TOGETHER = ("strategy", "policy", "optimizer")
+#: What a recipe says of its own policy; another one may have no use for it.
+OF_THE_POLICY = ("hidden", "activation", "batch_norm", "init")
 #: More local processes than any one host serves well; it catches a slip of the keyboard.
 MOST_WORKERS = 4096
 MOST_GENERATIONS = 2**31
@@ -123,8 +125,10 @@ def resolve(values: dict[str, Any]) -> RunConfig:
 
 
 def recipe_values(values: dict[str, Any]) -> dict[str, Any]:
-    """What the recipe for ``values["env"]`` adds to ``values``; its search settings only if its method is kept."""
+    """What the recipe for ``values["env"]`` adds to ``values``; its search settings only if its method is kept, and no shape of another policy."""
     recipe = recipe_for(str(values.get("env", "")))
+    if values.get("policy", recipe.get("policy")) != recipe.get("policy"):
+        recipe = {name: value for name, value in recipe.items() if name not in OF_THE_POLICY}
     tuned = all(values[name] == recipe.get(name, default_of(name)) for name in TUNED_TOGETHER if name in values)
     groups = {name: one.metadata["group"] for name, one in option_fields().items()}
     return {name: value for name, value in recipe.items() if name not in values and (tuned or groups.get(name) != "search")}
