@@ -34,7 +34,7 @@ step "a trained CartPole"
 lines=30 typed es-master --env CartPole-v1 --run first --seed 1
 
 step "play it, film it"
-typed es-play runs/first
+typed es-play runs/first '| head -n 6'
 typed es-play runs/first --record first.gif --episodes 1
 typed ls -l first.gif "| awk '{print \$5, \$9}'"
 

@@ -14,7 +14,7 @@ METRICS, TABLE = "metrics.jsonl", "metrics.csv"
 #: The columns of metrics.csv. They keep their names and order; a new one comes last.
 COLUMNS = (
     "generation", "env_steps", "episodes", "seconds", "return_mean", "return_std", "return_max", "fitness_mean", "length_mean", "cut_fraction",
-    "eval_mean", "eval_std", "eval_min", "eval_max", "eval_best", "eval_episodes", "confirm_mean", "sigma", "norm", "update_ratio", "centre_rank",
+    "eval_mean", "eval_std", "eval_min", "eval_max", "eval_best", "confirm_mean", "sigma", "norm", "update_ratio", "centre_rank",
     "steps_per_second", "workers", "recovered", "reissued", "late", "refused", "lost_steps",
 )  # fmt: skip
 

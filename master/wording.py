@@ -122,7 +122,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
     return "".join(BARS[min(7, int(8 * (mean - low) / (high - low)))] for mean in means)
 
 
-def curve(values: Sequence[float], width: int) -> str:
+def graph(values: Sequence[float], width: int) -> str:
     """The values as blocks with their lowest and highest; empty for fewer than two."""
     return f"{sparkline(values, width)}  {score(min(values))} to {score(max(values))}" if len(values) > 1 else ""
 

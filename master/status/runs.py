@@ -17,6 +17,7 @@ from master.wording import (
     compact,
     duration,
     finite,
+    graph,
     number,
     percent,
     printable,
@@ -24,7 +25,6 @@ from master.wording import (
     spread,
     whole,
 )
-from master.wording import curve as graph
 
 RUN_COLUMNS = ("run", "state", "environment", "gen", "steps", "eval", "best", "workers", "updated")
 WORKER_COLUMNS = ("host", "pid", "back end", "steps/s", "gen", "block", "late", "print", "hard", "joined", "seen")

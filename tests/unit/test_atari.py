@@ -98,7 +98,8 @@ def test_the_first_observation_fills_the_stack_and_the_newest_comes_last() -> No
     second = env.step(2)[0]
     assert np.array_equal(second[:3], first[1:]) and not np.array_equal(second[3], first[3])
     kept = second.copy()
-    env.step(3)
+    third = env.step(3)[0]
+    assert np.array_equal(third[:3], second[1:]) and not np.array_equal(third[2], third[1])
     assert np.array_equal(second, kept), "an observation is its receiver's to keep"
 
 

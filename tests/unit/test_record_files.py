@@ -16,6 +16,7 @@ from master.options import parse, resolve
 from master.record_files import COLUMNS, TABLE, TableFile
 from master.report import METRICS, Report
 from master.tensorboard import EventFile, refuse_without_writer
+from tests.ring import run_ring
 
 RECORD: dict[str, Any] = {"generation": 3, "env_steps": 1200, "return_mean": 1.5, "return_std": float("nan"), "eval_mean": None, "eval_best": 7.25, "sigma": 1 / 3, "digest": 'a,"b', "workers": 2}
 
@@ -33,6 +34,12 @@ def test_a_table_has_its_columns_once_and_a_row_a_generation_also_when_a_run_goe
     assert tuple(first) == COLUMNS and (tmp_path / TABLE).read_text().count("generation") == 1
     assert (first["generation"], second["generation"], first["return_mean"], first["return_std"], first["eval_mean"]) == ("3", "4", "1.5", "", "")
     assert first["sigma"] == "0.3333333333" and first["env_steps"] == "1200"
+
+
+def test_every_column_and_tag_is_a_figure_of_real_generations() -> None:
+    _, sink = run_ring(resolve({"env": "CartPole-v1", "seed": 1, "population": 4, "step_limit": "30", "eval_every": 1, "eval_episodes": 1, "final_episodes": 1, "generations": 2, "noise_size": 2**18}))
+    known = {name for one in sink.records for name in one}
+    assert set(COLUMNS) - known == set() and set(tensorboard.TAGS.values()) - known == set()
 
 
 def test_half_a_row_of_a_killed_master_spoils_no_other(tmp_path: Path) -> None:
