@@ -35,7 +35,7 @@ class Leaf:
 
     def write(self, value: Any, out: Floats, name: str) -> None:
         """Fill ``out``, float32[size] of zeros. Raises ValueError for another number of numbers, or a value that is no choice."""
-        flat = np.asarray(value).reshape(-1)
+        flat = np.asarray(value).reshape(-1) if self.choices else flattened(value)
         if len(flat) != (len(self.choices) or self.size):
             raise ValueError(f"the observation{name and ' ' + name} has {len(flat)} numbers, where {len(self.choices) or self.size} are due")
         if not self.choices:
@@ -73,6 +73,16 @@ class Group:
 
 
 Tree = Leaf | Group
+
+
+def flattened(value: Any) -> Floats:
+    """A new float32[size] of an array's numbers in C order; a picture of bytes (uint8 of two or more dimensions) comes as 0 to 1."""
+    flat = np.array(value, np.float32)
+    if flat.ndim == 1:
+        return flat
+    if flat.ndim > 1 and getattr(value, "dtype", None) == np.uint8:
+        np.divide(flat, np.float32(255), flat)
+    return flat.reshape(-1)
 
 
 def encoder(tree: Tree) -> Encoder:

@@ -1,11 +1,12 @@
-"""What a policy must know of an environment's spaces: plain data, numpy alone, storable as JSON."""
+"""What a policy must know of an environment's spaces: plain data, storable as JSON; importing it loads no numpy."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from es_queue.observations import Tree, parts
+if TYPE_CHECKING:
+    from es_queue.observations import Tree
 
 
 @dataclass(frozen=True)
@@ -82,4 +83,6 @@ class EnvironmentSpec:
     @property
     def observation_parts(self) -> tuple[tuple[str, int, int], ...]:
         """(name, start, size) of each part of the flat observation; one without a name where it has no parts."""
+        from es_queue.observations import parts  # it needs numpy, and a command line is read without
+
         return (("", 0, self.observation_size),) if self.observation is None else parts(self.observation)

@@ -34,6 +34,8 @@ def main(argv: list[str] | None = None) -> int:
         values, launch = parse(argv)
         for text in launch.warnings:
             print(warning_line(text), file=sys.stderr, flush=True)
+        for text in () if launch.quiet else launch.told:
+            print(text, file=sys.stderr, flush=True)
         if launch.ask is not None:
             from master.control import control
 
@@ -120,7 +122,7 @@ def run(values: dict[str, Any], launch: Launch, stop: StopSignals | None = None)
     def view(place: Place, config: RunConfig, redis_name: str) -> Report:
         from master.report import Report
 
-        reports.append(Report(place.run, place.run_dir, config, quiet=launch.quiet, json_lines=launch.json, redis_name=redis_name))
+        reports.append(Report(place.run, place.run_dir, config, quiet=launch.quiet, json_lines=launch.json, redis_name=redis_name, tensorboard=launch.tensorboard))
         return reports[-1]
 
     stop = StopSignals() if stop is None else stop

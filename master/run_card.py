@@ -117,6 +117,8 @@ metrics.jsonl   a JSON object a generation; metrics.csv the main ones as a table
 summary.json    how it ended; only its eval_mean is a result to quote. It is there once the run has finished
 checkpoints/    the newest two, and best.npz: the parameters with the best evaluation
 replay/         what each generation learnt from, for es-master --replay
+slots/          what each individual did, of the generations that --keep-slots keeps
+videos/         with --video-every: films of the policy
 logs/           what local workers said
 tensorboard/    with --tensorboard: for tensorboard --logdir
 

@@ -88,6 +88,7 @@ def relive(record: SlotRecord, wanted: Wanted, evaluator: Evaluator, seeds: list
 def played(given: Namespace, record: SlotRecord, wanted: Wanted) -> tuple[list[Episode], str]:
     """The episodes, and a line about their film. Raises RunFolderError where the record does not fit what is installed."""
     from es_queue.environments import describe, everywhere
+    from es_queue.environments.reference import reference_of
     from es_queue.noise import NoiseTable
     from es_queue.numerics import single_threaded_blas
     from es_queue.policies import make_policy
@@ -101,7 +102,7 @@ def played(given: Namespace, record: SlotRecord, wanted: Wanted) -> tuple[list[E
     config = record.config
     request = everywhere(environment_request(config))
     spec = describe(request)
-    policy = make_policy(config, spec.observation_size, spec.action, spec.observation_shape)
+    policy = make_policy(config, spec.observation_size, spec.action, spec.observation_shape, reference_of(config))
     table = NoiseTable.open(config.noise_size)
     if table.digest != record.task.noise:
         raise RunFolderError(f"run {record.run} was made with other noise than this es-queue makes: play it with the es-queue that made it")

@@ -10,7 +10,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from es_queue.errors import EnvironmentFailure
-from es_queue.observations import Encoder, Group, Leaf, Tree, encoder, joined, leaf
+from es_queue.observations import Encoder, Group, Leaf, Tree, encoder, flattened, joined, leaf
 from es_queue.spaces import ActionSpec
 
 Adapter = Callable[[Any], Any]
@@ -59,13 +59,8 @@ def observation_encoder(space: spaces.Space[Any], environment: str) -> tuple[int
     """Size of the flat observation, and the function that makes a new one from what ``space`` yields. Raises as ``observation_tree``."""
     tree = observation_tree(space, environment)
     if isinstance(tree, Leaf):
-        return tree.size, _chosen(tree) if tree.choices else _flatten
+        return tree.size, _chosen(tree) if tree.choices else flattened
     return tree.size, encoder(tree)
-
-
-def _flatten(observation: Any) -> NDArray[np.float32]:
-    flat = np.array(observation, np.float32)
-    return flat if flat.ndim == 1 else flat.reshape(-1)
 
 
 def _chosen(tree: Leaf) -> Encoder:

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import importlib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -194,7 +194,7 @@ def _takes_seed(level: Any) -> bool:
     return any(one.name == "seed" or one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters)
 
 
-def converted(space: Any) -> spaces.Space[Any]:
+def converted(space: Any) -> Any:
     """gym's space as Gymnasium's; one that no policy serves comes back as it is, to be refused by its name."""
     kind = type(space).__name__
     if kind == "Box":
@@ -205,5 +205,13 @@ def converted(space: Any) -> spaces.Space[Any]:
         return spaces.MultiDiscrete(np.asarray(space.nvec))
     if kind == "MultiBinary":
         return spaces.MultiBinary(space.n)
-    other: spaces.Space[Any] = space
-    return other
+    return _composed(space) if kind in ("Dict", "Tuple") else space
+
+
+def _composed(space: Any) -> Any:
+    """A Dict or a Tuple in its own order; as it is where one of its parts is."""
+    if isinstance(space.spaces, Mapping):
+        named = [(name, converted(part)) for name, part in space.spaces.items()]
+        return spaces.Dict(named) if all(isinstance(part, spaces.Space) for _, part in named) else space
+    parts = [converted(part) for part in space.spaces]
+    return spaces.Tuple(parts) if all(isinstance(part, spaces.Space) for part in parts) else space

@@ -13,11 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.config import VIRTUAL, RunConfig
+from es_queue.custom_code import describe_error
 from es_queue.environments.opening import describe, everywhere, open_world
 from es_queue.environments.request import EnvironmentRequest
+from es_queue.errors import EnvironmentFailure
 from es_queue.plan import REFERENCE, evaluation_seeds, uniforms
 from es_queue.policies.actions import ActionMap
-from es_queue.spaces import ActionSpec
+from es_queue.spaces import ActionSpec, EnvironmentSpec
 
 Floats = NDArray[np.float32]
 
@@ -28,7 +30,7 @@ COUNT, APART = 128, 8
 def reference_of(config: RunConfig) -> Floats | None:
     """float32[COUNT, observation_size] of a config that is resolved, None where nothing is normalised by it; not to be written to.
 
-    Raises EnvironmentFailure where the environment cannot be made, and what it raises itself.
+    Raises EnvironmentFailure where the environment cannot be made, raises, or shows what no layer can be normalised by.
     """
     if config.batch_norm != VIRTUAL:
         return None
@@ -38,6 +40,18 @@ def reference_of(config: RunConfig) -> Floats | None:
 @lru_cache(maxsize=2)
 def _gathered(request: EnvironmentRequest, seed: int) -> Floats:
     spec = describe(request)
+    try:
+        batch = np.stack(_shown(request, spec, seed))
+    except Exception as error:  # whatever a user's environment raises
+        raise EnvironmentFailure(f"{spec.id} fails under the random actions that batch_norm {VIRTUAL} needs: {describe_error(error)}") from error
+    if not np.isfinite(batch).all():
+        raise EnvironmentFailure(f"{spec.id} shows observations that are not finite, by which batch_norm {VIRTUAL} cannot normalise: leave it out")
+    batch.flags.writeable = False
+    return batch
+
+
+def _shown(request: EnvironmentRequest, spec: EnvironmentSpec, seed: int) -> list[Floats]:
+    """COUNT observations, APART steps between them."""
     most = COUNT * APART
     seeds = iter(evaluation_seeds(RunConfig(seed=seed), REFERENCE, 0, most).tolist())
     draws = uniforms(seed, REFERENCE, 1, most * spec.action.outputs).reshape(most, -1)
@@ -54,9 +68,7 @@ def _gathered(request: EnvironmentRequest, seed: int) -> Floats:
             steps += 1
     finally:
         world.close()
-    batch = np.stack(seen)
-    batch.flags.writeable = False
-    return batch
+    return seen
 
 
 def outputs_of(action: ActionSpec, draw: NDArray[np.float64]) -> Floats:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from es_queue.config import POLICIES, VIRTUAL, RunConfig
 from es_queue.errors import UsageError
-from es_queue.policies.base import BoundPolicy, Floats, Policy
+from es_queue.policies.base import MOST_PARAMETERS, BoundPolicy, Floats, Policy
 from es_queue.policies.cells import CELLS
 from es_queue.policies.conv import ARCHITECTURES, ConvPolicy
 from es_queue.policies.linear import LinearPolicy
@@ -28,9 +28,16 @@ def make_policy(
     shape: see ``EnvironmentSpec.observation_shape``; reference: float32[N, observation_size], what ``batch_norm virtual``
     normalises by, needed where the policy is to be bound
 
-    Raises UsageError for an unknown policy or activation, for spaces without a number in them, and where a policy on
-    pictures would get none.
+    Raises UsageError for an unknown policy or activation, for spaces without a number in them, where a policy on
+    pictures would get none, and for more parameters than a run can have.
     """
+    policy = _of_its_kind(config, observation_size, action, shape, reference)
+    if policy.size > MOST_PARAMETERS:
+        raise UsageError(f"the policy {config.policy_name} has {policy.size:,} parameters here, and at most {MOST_PARAMETERS:,} are possible: use narrower layers, or another policy")
+    return policy
+
+
+def _of_its_kind(config: RunConfig, observation_size: int, action: ActionSpec, shape: tuple[int, ...], reference: Floats | None) -> Policy:
     if observation_size < 1 or action.outputs < 1:
         raise UsageError(
             f"a policy needs an observation and an action, not {observation_size} → {action.outputs} numbers"

@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float32]
 Forward = Callable[[Floats], Floats]
 
+#: Of one individual. A run's settings come over the network: whoever joins makes no larger vector for them.
+MOST_PARAMETERS = 2**28
+
 
 @dataclass(frozen=True, slots=True)
 class BoundPolicy:

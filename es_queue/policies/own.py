@@ -10,10 +10,10 @@ import numpy as np
 
 from es_queue.custom_code import describe_error, imported
 from es_queue.errors import EsQueueError, UsageError
-from es_queue.policies.base import Floats, Policy
+from es_queue.policies.base import MOST_PARAMETERS, Floats, Policy
 from es_queue.policies.torch_policy import TorchPolicy
 
-MOST_PARAMETERS, MOST_MEMORY = 2**28, 2**20
+MOST_MEMORY = 2**20
 TRIED, STEPS = 3, 3
 TORCH_HINT = ": pip install 'es-queue[torch]'"
 

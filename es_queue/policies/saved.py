@@ -15,7 +15,7 @@ from es_queue.config import VIRTUAL, RunConfig, option_fields
 from es_queue.custom_code import not_allowed
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.normalization import FrozenStatistics
-from es_queue.observations import Encoder, Tree, encoder, from_json
+from es_queue.observations import Encoder, Tree, encoder, flattened, from_json
 from es_queue.policies import make_policy
 from es_queue.policies.actions import ActionMap
 from es_queue.policies.archive import (
@@ -83,6 +83,7 @@ class SavedPolicy:
             if not imports:
                 refuse_import(config.policy)
             policy = described_policy(config, meta)
+            expect_length(parameters, "parameters", policy.size)  # before anything is as large as the meta says
             discrete = discrete_space(meta, policy.observation_size)
             observation = composed_space(meta, policy.observation_size)
             actions = ActionMap(action, config.action_bound)
@@ -92,7 +93,6 @@ class SavedPolicy:
             raise RunFolderError(f"the checkpoint's meta does not describe a policy: {error}") from None
         if config.batch_norm == VIRTUAL:
             policy.reference = finite_batch(arrays, REFERENCE, policy.observation_size)
-        expect_length(parameters, "parameters", policy.size)
         expect_length(mean, "obs_mean", policy.observation_size)
         expect_length(std, "obs_std", policy.observation_size)
         if not (std > 0).all():
@@ -122,7 +122,7 @@ class SavedPolicy:
             return self._composed(self._encode, observation)
         if self._discrete is not None:
             return one_hot(int(observation), *self._discrete)
-        flat = np.asarray(observation, np.float32).ravel()
+        flat = flattened(observation)
         if len(flat) != self._size:
             raise UsageError(f"the policy takes observations of {self._size} numbers, not {len(flat)}")
         return flat
@@ -139,6 +139,8 @@ def load_policy(path: str | Path) -> SavedPolicy:
 
     Raises RunFolderError with one sentence for a file that is missing, damaged or does not fit.
     """
+    if Path(path).suffix == ".json":
+        raise RunFolderError(f"{path} is a list of seeds: es-play {path} --export FILE.npz makes the policy of it that can be loaded")
     try:
         return SavedPolicy.from_arrays(*read_checkpoint(Path(path)))
     except RunFolderError as error:

@@ -25,7 +25,7 @@ YAML = sorted(path.relative_to(HOUSE) for path in DOCKER.rglob("*.yaml"))
 STAGES = check_steps.stages_of(check_steps.DOCKERFILE.read_text())
 SERVICES = ("master", "worker", "redis", "classic")
 #: What looks like a password, a key, a token or a digest of one.
-SECRETS = re.compile(r"://[^/\s:@]+:[^/\s@]+@|AKIA[0-9A-Z]{16}|BEGIN [A-Z ]*PRIVATE|requirepass\s+\S|(?<![\w/.@-])(?=[\w-]*\d)(?=[\w-]*[A-Za-z])[\w-]{32,}(?![\w/.-])|#[0-9a-f]{64}")
+SECRETS = re.compile(r"://[^/\s:@]+:[^/\s@]+@|AKIA[0-9A-Z]{16}|BEGIN [A-Z ]*PRIVATE|(?m:^\s*requirepass\s)|(?<![\w/.@-])(?=[\w-]*\d)(?=[\w-]*[A-Za-z])[\w-]{32,}(?![\w/.-])|#[0-9a-f]{64}")
 
 
 class Loader(yaml.SafeLoader):
@@ -67,9 +67,10 @@ def pins() -> dict[str, str]:
 
 
 def test_the_pinned_versions_are_within_the_ranges_of_pyproject() -> None:
-    texts = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["test"]]
-    wanted = [one for text in texts if (one := Requirement(text)).name != "es-queue"]
-    assert [str(one) for one in wanted if pins().get(one.name.lower(), "none") not in one.specifier] == []
+    needed = [Requirement(text) for text in PROJECT["dependencies"]]
+    optional = [one for texts in PROJECT["optional-dependencies"].values() for text in texts if (one := Requirement(text)).name.lower() in pins()]
+    assert len(needed) > 7 and len(optional) > 5
+    assert [str(one) for one in (*needed, *optional) if pins().get(one.name.lower(), "none") not in one.specifier] == []
 
 
 def test_the_images_carry_the_version_of_the_package() -> None:
@@ -129,10 +130,11 @@ def test_a_secret_would_be_found(text: str) -> None:
 COMPOSE = documents(Path("docker/compose.yaml"))[0]
 
 
-def test_compose_opens_no_port_and_lets_no_container_out() -> None:
-    assert not any("ports" in service for service in COMPOSE["services"].values())
-    assert COMPOSE["networks"] == {"ring": {"internal": True}}
-    assert all(service.get("networks") == ["ring"] or service["network_mode"] == "none" for service in COMPOSE["services"].values())
+def test_compose_opens_the_page_to_this_host_and_nothing_else_and_lets_no_other_container_out() -> None:
+    open_ports = {name: service["ports"] for name, service in COMPOSE["services"].items() if "ports" in service}
+    assert open_ports == {"status": ["127.0.0.1:8080:8080"]}
+    assert COMPOSE["networks"]["ring"] == {"internal": True}
+    assert all(service.get("networks") == ["ring"] or service.get("network_mode") == "none" for name, service in COMPOSE["services"].items() if name != "status")
 
 
 def test_every_compose_service_is_sealed_and_sees_its_own_password_alone() -> None:
@@ -155,7 +157,7 @@ def pods() -> list[dict[str, Any]]:
 
 
 def test_every_pod_is_sealed_and_has_bounds() -> None:
-    assert len(pods()) == 3
+    assert len(pods()) == 4
     for pod in pods():
         assert pod["securityContext"]["runAsNonRoot"] and pod["securityContext"]["runAsUser"] == 10001 and not pod["automountServiceAccountToken"]
         for container in pod["containers"]:

@@ -6,6 +6,7 @@ As root on Linux: ES_QUEUE_IMAGES=/tmp/images pytest tests/deploy/test_images.py
 from __future__ import annotations
 
 import os
+import urllib.request
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.deploy.containers import Cluster, Container
+from tests.faults.servers import free_port
 from tests.integration.processes import WALKER, flags, wait_for
 
 IMAGES = Path(os.environ.get("ES_QUEUE_IMAGES", "/nowhere"))
@@ -135,3 +137,23 @@ def test_health_checks_say_who_is_well(cluster: Cluster, part: str, code: int) -
     server.kill()
     assert checked() == 1
     assert "Redis" in cluster.started[-1].said()
+
+
+def test_the_page_is_served_by_the_user_who_may_only_look(cluster: Cluster) -> None:
+    cluster.redis()
+    cluster.worker()
+    trained(cluster)
+    advanced(cluster)
+    address = f"127.0.0.1:{free_port()}"
+    volumes = [f"{cluster.folder}/keys/viewer:/keys"]
+    url = f"redis://viewer@127.0.0.1:{cluster.port}"
+    cluster.start("master", volumes, "--web", address, entrypoint="tini -- es-status", RQ_REDIS_URL=url, ES_QUEUE_REDIS_PASSWORD_FILE="/keys/viewer.password")
+
+    def told() -> str:
+        try:
+            with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as reply:
+                return str(reply.read().decode())
+        except OSError:
+            return ""
+
+    wait_for(lambda: 'run="walk"' in told(), "the page knows the run")

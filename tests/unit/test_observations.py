@@ -14,7 +14,7 @@ from gymnasium import spaces
 from es_queue.environments import EnvironmentRequest, describe, open_world
 from es_queue.environments.encoding import observation_encoder, observation_tree
 from es_queue.errors import EnvironmentFailure, RunFolderError, UsageError
-from es_queue.observations import Group, Leaf, described, encoder, from_json, parts, to_json
+from es_queue.observations import Group, Leaf, described, encoder, flattened, from_json, parts, to_json
 from es_queue.policies.saved import SavedPolicy, load_policy
 from master.checkpoint import Checkpoints
 from master.doctor.environment import Wanted, try_out
@@ -183,3 +183,16 @@ def test_a_group_in_a_group_encodes_to_a_new_array_each_time() -> None:
     encode = encoder(Group(("a",), (Group((0, 1), (Leaf(1), Leaf(2))),)))
     first = encode({"a": (1, [2, 3])})
     assert first.tolist() == [1, 2, 3] and encode({"a": [4, (5, 6)]}).tolist() == [4, 5, 6] and first.tolist() == [1, 2, 3]
+
+
+# --- pictures
+
+
+def test_a_picture_of_bytes_comes_as_zero_to_one_everywhere_and_other_numbers_as_they_are() -> None:
+    picture, memory = np.full((2, 3), 51, np.uint8), np.full(6, 51, np.uint8)
+    assert flattened(picture).tolist() == [np.float32(0.2)] * 6
+    assert flattened(memory).tolist() == flattened(picture.astype(np.float32)).tolist() == [51.0] * 6
+    tree = observation_tree(spaces.Dict({"camera": spaces.Box(0, 255, (2, 3), np.uint8), "ram": spaces.Box(0, 255, (6,), np.uint8)}), "here")
+    assert encoder(tree)({"camera": picture, "ram": memory}).tolist() == [np.float32(0.2)] * 6 + [51.0] * 6
+    _, encode = observation_encoder(spaces.Box(0, 255, (2, 3), np.uint8), "here")
+    assert encode(picture).tolist() == [np.float32(0.2)] * 6

@@ -57,13 +57,20 @@ class FiveValued(gym.Wrapper):
         observation, reward, terminated, truncated, info = self.env.step(action)
         return observation, reward + 100, terminated, truncated, info
 
+class Parted(Aged):
+    observation_space = gym.spaces.Dict({"where": gym.spaces.Box(-1, 1, (2,), np.float32), "held": gym.spaces.Tuple((gym.spaces.Discrete(3), gym.spaces.MultiBinary(2)))})
+
+    def look(self):
+        return {"where": super().look(), "held": (2, np.array([0, 1], np.int8))}
+
 class Mute(gym.Env):
-    observation_space = gym.spaces.Dict({"a": gym.spaces.Discrete(2)})
+    observation_space = gym.spaces.Text(5)
     action_space = gym.spaces.Discrete(2)
 
-for name in ("Aged-v0", "Mute-v0"):
+for name in ("Aged-v0", "Parted-v0", "Mute-v0"):
     gym.envs.registration.registry.pop(name, None)
 gym.register("Aged-v0", Aged, max_episode_steps=9, reward_threshold=4)
+gym.register("Parted-v0", Parted, max_episode_steps=9)
 gym.register("Mute-v0", Mute)
 '''
 
@@ -156,11 +163,19 @@ def test_what_cannot_be_had_of_gym_gives_a_sentence(aged: str) -> None:
     assert failure(asked("BipedalWaker-v3")).startswith("there is no environment 'BipedalWaker-v3': did you mean BipedalWalker")
     assert failure(asked("so wrong")).startswith("there is no environment 'so wrong': ")
     assert "ModuleNotFoundError" in failure(asked("no_such_module:Own-v0"))
-    assert "observations of aged_module:Mute-v0 are a Dict" in failure(asked("aged_module:Mute-v0"))
+    assert "observations of aged_module:Mute-v0 are a Text" in failure(asked("aged_module:Mute-v0"))
     assert "does not take the arguments colour='red'" in failure(asked(aged, arguments=(("colour", "red"),)))
     assert "cannot be made: TypeError: the wrappers yield no gym environment" in failure(asked(aged, wrappers=("builtins:repr",)))
     assert "max_episode_steps cannot be given" in failure(asked("CartPole-v1", arguments=(("max_episode_steps", 5),)))
     assert "cannot be imported" in failure(asked("Hopper-v2")) or "cannot be made" in failure(asked("Hopper-v2"))
+
+
+def test_observations_of_parts_are_flattened_in_gyms_own_order(aged: str) -> None:
+    spec = describe(asked(aged.replace("Aged", "Parted")))
+    assert spec.observation_parts == (("held.0", 0, 3), ("held.1", 3, 2), ("where", 5, 2))
+    world = open_world(asked(aged.replace("Aged", "Parted")))
+    first = world.reset(1)
+    assert first.tolist()[:5] == [0, 0, 1, 0, 1] and np.array_equal(first[5:], open_world(asked(aged)).reset(1))
 
 
 def test_who_forgets_the_back_end_is_told_of_it(aged: str) -> None:

@@ -242,6 +242,13 @@ def test_another_method_leaves_the_recipes_search_settings_out_and_keeps_the_res
     assert resolve({"env": "LunarLanderContinuous-v3", "policy": "mlp"}).strategy == RunConfig.strategy
 
 
+@pytest.mark.parametrize("policy", ["linear", "gru", "my_module:Own"])
+def test_another_policy_leaves_the_shape_of_the_recipes_out(policy: str) -> None:
+    asked = {"env": "MountainCarContinuous-v0", "policy": policy}
+    assert (resolve(asked).policy, resolve(asked).hidden) == (policy, RunConfig().hidden)
+    assert resolve({"env": "MountainCarContinuous-v0"}).hidden == resolve({**asked, "policy": "mlp"}).hidden != RunConfig().hidden
+
+
 def test_naming_the_recipes_own_method_keeps_it_whole() -> None:
     own = {"env": WALKER, "strategy": "pgpe", "optimizer": "clipup", "policy": "linear"}
     assert resolve(own) == resolve({"env": WALKER})

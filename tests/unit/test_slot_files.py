@@ -43,14 +43,15 @@ WAYS: list[dict[str, Any]] = [
     {"strategy": "openai_es", "episodes": 3, "policy": "mlp", "hidden": (4,)},
     {"strategy": "pgpe", "env": "Pendulum-v1", "action_noise": 0.2, "step_limit": "30", "eval_step_limit": 30},
     {"strategy": "ga", "truncation": 4, "candidates": 3, "elite_episodes": 2},
-    {"strategy": "snes"},
+    {"strategy": "snes", "policy": "mlp", "hidden": (4,), "batch_norm": "virtual"},
+    {"strategy": "openai_es", "policy": "lstm", "hidden": (3,), "env": "Pendulum-v1", "action_noise": 0.1, "step_limit": "30", "eval_step_limit": 30},
     {"strategy": "random_search", "candidates": 3, "elite_episodes": 2},
     {"strategy": "novelty", "behaviour": "last-observation"},
     {"strategy": "ars", "schedule": "async"},
 ]
 
 
-@pytest.mark.parametrize("values", WAYS, ids=lambda one: f"{one['strategy']}-{one.get('schedule', 'sync')}")
+@pytest.mark.parametrize("values", WAYS, ids=lambda one: f"{one['strategy']}-{one.get('policy', 'linear')}-{one.get('schedule', 'sync')}")
 def test_whoever_lived_is_made_again_to_the_bit(values: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trained(tmp_path, **values)
     assert generations_in(tmp_path) == [0, 1, 2, 3]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
 from es_queue.config import RunConfig
 from es_queue.environments.reference import APART, COUNT, outputs_of, reference_of
-from es_queue.errors import RunFolderError, UsageError
-from es_queue.policies import ConvPolicy, NormalisedMlpPolicy, Policy, load_policy, make_policy
+from es_queue.errors import EnvironmentFailure, RunFolderError, UsageError
+from es_queue.policies import ConvPolicy, NormalisedMlpPolicy, Policy, make_policy
+from es_queue.policies.saved import load_policy
 from es_queue.policies.virtual_norm import EPSILON
 from es_queue.spaces import ActionSpec
 from es_queue.validation import refuse_combinations
@@ -104,6 +107,35 @@ def test_the_batch_is_a_function_of_seed_and_environment() -> None:
     assert not np.array_equal(reference_of(quick_config(**{**NORMALISED, "seed": 4})), batch)
     assert reference_of(quick_config()) is None
     assert len(np.unique(batch, axis=0)) == COUNT and APART > 1
+
+
+class Brittle(gymnasium.Env[Any, Any]):
+    """Raises at its twentieth step; blind: sees nothing that is finite."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (3,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, blind: bool = False) -> None:
+        self.blind, self.steps = blind, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.steps = 0
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        if self.steps == 20 and not self.blind:
+            raise RuntimeError("it lost\nits way")
+        return np.full(3, np.inf if self.blind else 0.1, np.float32), 1.0, self.steps == 30, False, {}
+
+
+@pytest.mark.parametrize(("blind", "sentence"), [(False, "fails under the random actions .*: RuntimeError: it lost its way$"), (True, "shows observations that are not finite")])
+def test_an_environment_that_cannot_show_a_batch_is_refused_in_one_sentence(blind: bool, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = gymnasium.envs.registration.EnvSpec("Brittle-v0", entry_point=Brittle, kwargs={"blind": blind})
+    monkeypatch.setitem(gymnasium.registry, "Brittle-v0", spec)
+    reference_of.__globals__["_gathered"].cache_clear()
+    with pytest.raises(EnvironmentFailure, match=f"^Brittle-v0 {sentence}"):
+        prepare(quick_config(**NORMALISED, env="Brittle-v0", backend="stock"))
 
 
 def test_random_actions_are_uniform_between_the_bounds() -> None:

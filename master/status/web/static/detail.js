@@ -40,10 +40,12 @@ export function detail(run) {
 function tiles(run) {
   const cut = finite(run.cut_fraction) > 0 ? `, ${percent(run.cut_fraction)} cut short` : "";
   const target = finite(Number.parseFloat(run.config.target_reward));
+  // The last generation of a run is evaluated alone.
+  const trained = (name) => run[name] ?? run.curves.training[name].at(-1);
   const rows = [
     ["evaluation", score(run.eval_mean), [deviation(run.eval_std), target === null ? "" : `target ${score(target)}`].filter(Boolean).join(", ")],
     ["best evaluation", score(run.eval_best ?? run.eval_mean), ""],
-    ["training return", score(run.return_mean), [deviation(run.return_std), `max ${score(run.return_max)}${cut}`].filter(Boolean).join(", ")],
+    ["training return", score(trained("return_mean")), [deviation(trained("return_std")), `max ${score(trained("return_max"))}${cut}`].filter(Boolean).join(", ")],
     ["generation", whole(run.generation), answered(run)],
     ["steps", compact(run.env_steps), `${whole(run.episodes)} episodes`],
     ["steps a second", run.health === "done" ? DASH : whole(run.steps_per_second), ""],
