@@ -22,13 +22,20 @@ def median(figure: str) -> float:
 def test_the_faults_are_as_many_as_the_table_has() -> None:
     table = page("reliability.md").partition("<!-- table:")[2].partition("<!-- end of the table")[0]
     rows = [line for line in table.splitlines() if line.startswith("| ")][2:]
-    assert f" {len(rows)} kinds of fault " in README and all(line.split("|")[5].strip() == "0" for line in rows)
+    assert f" {len(rows)} kinds of fault " in README and all(line.split("|")[4].strip() == "0" for line in rows)
 
 
 def test_the_figures_of_speed_are_those_that_were_measured() -> None:
-    start, leave = median("plain rq worker, launch to first result, lean"), median("plain rq worker, SIGTERM while it plays to exit, lean")
-    assert f"first result {start:.2f} s after the launch of a worker, gone {leave:.2f} s after SIGTERM" in README
-    assert f"{100 * median('CPU-seconds a counted step, bare loops ÷ whole run, lean'):.0f} % of bare rollouts' speed" in README
-    walker, envpool = median("lean BipedalWalker ÷ stock loop, 32 episodes"), median("envpool BipedalWalker ÷ stock loop, 32 episodes")
-    deep, linear = median("CartPole vectorised ÷ stock loop"), median("CartPole vectorised ÷ stock loop, linear")
-    assert f"walker {walker:.1f} times, with EnvPool {envpool:.1f}, CartPole {deep:.0f} to {linear:.0f} times" in README
+    told = [
+        (r"first result ([\d.]+) s after the launch", median("plain rq worker, launch to first result, lean")),
+        (r"gone ([\d.]+) s after SIGTERM", median("plain rq worker, SIGTERM while it plays to exit, lean")),
+        (r"([\d.]+) % of bare rollouts' speed", 100 * median("CPU-seconds a counted step, bare loops ÷ whole run, lean")),
+        (r"walker ([\d.]+) times", median("lean BipedalWalker ÷ stock loop, 32 episodes")),
+        (r"with EnvPool ([\d.]+),", median("envpool BipedalWalker ÷ stock loop, 32 episodes")),
+        (r"CartPole ([\d.]+) to", median("CartPole vectorised ÷ stock loop")),
+        (r"CartPole [\d.]+ to ([\d.]+) times", median("CartPole vectorised ÷ stock loop, linear")),
+    ]
+    for words, measured in told:
+        (figure,) = re.findall(words, README)
+        last = 10.0 ** -len(figure.partition(".")[2])
+        assert abs(float(figure) - measured) <= 0.501 * last, (words, measured)
