@@ -1,6 +1,7 @@
 """Least privilege: what the users master, worker and viewer may do in Redis 7 or later, or Valkey.
 
-``python -m es_queue.acl FOLDER`` makes an ACL file with fresh passwords, of which it holds SHA-256 digests alone.
+``python -m es_queue.acl FOLDER`` makes an ACL file with fresh passwords, of which it holds SHA-256 digests alone;
+``--scaler`` behind it adds a user for an autoscaler, which counts waiting seats.
 This is the only place with the rules; ``docker/users.acl`` is ``template()``.
 """
 
@@ -19,6 +20,7 @@ from es_queue.protocol.passwords import PASSWORD_FILE
 
 MASTER, WORKER, VIEWER = "master", "worker", "viewer"
 USERS = (MASTER, WORKER, VIEWER)
+SCALER, SCALER_FLAG = "scaler", "--scaler"
 ACL_FILE = "users.acl"
 
 ANY = keys.ANY_RUN
@@ -60,6 +62,8 @@ RULES: dict[str, tuple[str, ...]] = {
         "resetkeys", "resetchannels", f"%R~{keys.ANY_KEY}", *(f"%R~{one}" for one in RQ_SEEN),
         "-@all", "+@read", "+@connection", *NO_ADMINISTRATION, "-randomkey",
     ),
+    # KEDA counts by a script of its own; a script may do what its user may, and so do nothing but count. It could run for ever.
+    SCALER: ("resetkeys", "resetchannels", f"~{keys.rq_queue('*')}", "-@all", "+@connection", "-@admin", "-@dangerous", "+eval", "+type", "+llen"),
 }  # fmt: skip
 
 
@@ -78,7 +82,8 @@ def selectors_of(user: str) -> list[str]:
 
 def acl_text(passwords: Mapping[str, str]) -> str:
     """An ACL file: nobody without a password, and a line for each user."""
-    return "\n".join(["user default off", *(line(user, passwords.get(user)) for user in USERS), ""])
+    users = dict.fromkeys((*USERS, *passwords))
+    return "\n".join(["user default off", *(line(user, passwords.get(user)) for user in users), ""])
 
 
 def template() -> str:
@@ -86,16 +91,16 @@ def template() -> str:
     return acl_text({})
 
 
-def write(folder: Path) -> dict[str, Path]:
+def write(folder: Path, users: Sequence[str] = USERS) -> dict[str, Path]:
     """Write the ACL file and each user's password, all for their owner alone; the passwords' paths by user.
 
     Raises UsageError where one is there already, RunFolderError where the folder cannot be written.
     """
-    paths = {user: folder / f"{user}.password" for user in USERS}
+    paths = {user: folder / f"{user}.password" for user in users}
     there = [path for path in (folder / ACL_FILE, *paths.values()) if path.exists() or path.is_symlink()]
     if there:
         raise UsageError(f"{there[0]} is there already, and others may be in use with it: give another folder")
-    passwords = {user: secrets.token_urlsafe(32) for user in USERS}
+    passwords = {user: secrets.token_urlsafe(32) for user in users}
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for user, path in paths.items():
@@ -121,12 +126,13 @@ def directions(folder: Path) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """``python -m es_queue.acl FOLDER``. Returns the exit code."""
+    """``python -m es_queue.acl FOLDER [--scaler]``. Returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    more = (SCALER,) if words[1:] == [SCALER_FLAG] else ()
     try:
-        if len(words) != 1 or words[0].startswith("-") or not words[0]:
-            raise UsageError("give one folder, for an ACL file and three passwords: python -m es_queue.acl FOLDER")
-        write(Path(words[0]))
+        if len(words) != 1 + len(more) or words[0].startswith("-") or not words[0]:
+            raise UsageError(f"give one folder, for an ACL file and three passwords: python -m es_queue.acl FOLDER, or FOLDER {SCALER_FLAG}")
+        write(Path(words[0]), (*USERS, *more))
     except EsQueueError as error:
         print(f"es_queue.acl: {error}", file=sys.stderr)
         return error.exit_code

@@ -13,6 +13,14 @@ from typing import Any
 AUTO = "auto"
 NONE = "none"
 SYNC, ASYNC = "sync", "async"
+VIRTUAL = "virtual"
+PICTURES = ("nature", "uber", "uber-large", "cshenton", "conv-lstm")
+#: Those of the second line remember; those of the third take pictures.
+POLICIES = (
+    "linear", "mlp",
+    "rnn", "lstm", "gru",
+    *PICTURES,
+)  # fmt: skip
 
 
 def option(
@@ -45,14 +53,17 @@ class RunConfig:
     seed: int = option(-1, "task", "seed of all the run's randomness; -1 draws one, prints and stores it", low=-1, high=2**63 - 1)
     env_arg: tuple[tuple[str, Any], ...] = option((), "task", "key=value handed to the environment when it is made; repeatable")
     wrapper: tuple[str, ...] = option((), "task", "module:Class of a Gymnasium wrapper, applied in the order given; repeatable")
-    backend: str = option(AUTO, "task", "how the environment is stepped: lean (ours, faster; CartPole many at once), envpool (many at once in C++), stock (Gymnasium's own), or any (lean or envpool, as each host has it, where both give the same bits)", choices=(AUTO, "lean", "envpool", "stock", "any"))
+    preprocessing: str = option(AUTO, "task", "what a policy sees of an Atari game: dqn (grey, 84x84, the newest 4; auto), small (grey, 42x42), raw (210x160 in colour), ram (the memory; auto for -ram ids), or none (as Gymnasium has it); --env-arg sets single values", choices=(AUTO, NONE, "dqn", "small", "raw", "ram"))
+    backend: str = option(AUTO, "task", "how the environment is stepped: lean (ours, faster; CartPole many at once), envpool (many at once in C++), stock (Gymnasium's own), gym (the old gym's own), or any (lean or envpool, as each host has it, where both give the same bits)", choices=(AUTO, "lean", "envpool", "stock", "gym", "any"))
 
     # --- policy
-    policy: str = option("linear", "policy", "kind of policy", choices=("linear", "mlp"))
-    hidden: tuple[int, ...] = option((64, 64), "policy", "widths of the hidden layers of an mlp, comma separated", unit="units", low=1, high=65536)
+    policy: str = option("linear", "policy", "kind of policy: linear, mlp, with memory (rnn, lstm, gru), or on pictures (the others; docs/policies.md says what they are)", choices=POLICIES, own=True)
+    hidden: tuple[int, ...] = option((64, 64), "policy", "widths of the hidden layers of an mlp, or of the layers of cells of an rnn, lstm or gru, comma separated", unit="units", low=1, high=65536)
     activation: str = option("tanh", "policy", "activation between the layers of an mlp", choices=("tanh", "relu", "selu", "elu"))
-    init: str = option(AUTO, "policy", "first parameters: zero is auto's choice for linear, orthogonal for mlp", choices=(AUTO, "zero", "orthogonal", "normal"))
+    batch_norm: str = option(NONE, "policy", "virtual normalises the units of an mlp or of convolutions by a reference batch, observations of random actions that depend on the seed alone", choices=(NONE, VIRTUAL))
+    init: str = option(AUTO, "policy", "first parameters: zero is auto's choice for linear, normal for pictures, orthogonal for the rest", choices=(AUTO, "zero", "orthogonal", "normal"))
     action_bound: str = option("clip", "policy", "how a box action is kept inside its bounds", choices=("clip", "tanh"))
+    action_bins: str = option("none", "policy", "each number of a box action is one of a few values, that with the largest output: uniform:K of even distances, or custom:a,b,... from -1 (the lower bound) to 1 (the upper); none")
     action_noise: float = option(0.0, "policy", "standard deviation of Gaussian noise added to box actions in training", low=0.0)
     obs_norm: bool = option(True, "policy", "normalise observations by their running mean and deviation")
     obs_clip: float = option(5.0, "policy", "normalised observations are clipped to this many deviations; 0 clips nothing", unit="deviations", low=0.0)
@@ -98,6 +109,8 @@ class RunConfig:
     reward_floor: str = option(NONE, "episodes", "rewards below it count as it, in the fitness alone; none for no floor")
     patience: str = option(NONE, "episodes", "N,d ends a training episode when its fitness gained less than d in N steps; none")
     stall: str = option(NONE, "episodes", "i:x:N ends a training episode when |observation[i]| < x for N steps in a row; none")
+    reward_clip: bool = option(False, "episodes", "the fitness sums the signs of the rewards, as is usual for Atari games; returns stay the game's own score")
+    life_loss: bool = option(False, "episodes", "a lost life ends a training episode (Atari games)")
     wall_limit: float = option(300.0, "episodes", "an episode that lasts longer ends its worker process (never scored)", unit="seconds", low=0.1)
 
     # --- evaluation and stopping
@@ -115,6 +128,7 @@ class RunConfig:
     noise_size: int = option(0, "machinery", "floats in the shared noise table; 0 grows with the policy", unit="floats", low=0, high=2**32 - 1)
     block: int = option(0, "machinery", "slots a block of work; 0 is about half a second of work (changes no result)", unit="slots", low=0, high=4096)
     worker_memory: int = option(0, "machinery", "a worker whose process holds more leaves its seat after the episode, and a fresh one takes its place; 0 for no limit (changes no result)", unit="MB", low=0, high=2**24)
+    keep_slots: int = option(200, "machinery", "generations of which the run's folder keeps who lived in them, for es-play RUN --generation; the newest, and of older ones some; 0 for none (changes no result)", low=0, high=100_000)
     audit: float = option(0.0, "machinery", "fraction of the slots that another worker plays again, to find broken machines and false answers (changes no result)", low=0.0, high=1.0)
     strict: bool = option(False, "machinery", "refuse workers whose arithmetic differs from the run's own (their numerics fingerprint), where the fleet would else be mixed")
     allow_nondeterministic: bool = option(False, "machinery", "go on with an environment that does not repeat itself")

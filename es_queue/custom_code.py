@@ -7,12 +7,15 @@ nothing of Python's own library, never a path. Not asked for: ``ale_py``, which 
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib.metadata import packages_distributions
+from typing import Any
 
 from es_queue.config import RunConfig
+from es_queue.errors import EsQueueError
 
 ALLOW = "ES_QUEUE_ALLOW"
 INSTALLED = "installed"
@@ -20,8 +23,8 @@ MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 
 
 def named_modules(config: RunConfig) -> list[str]:
-    """The modules of a run's own code: of its environment or objective, of its strategy, of what it compares and of its wrappers."""
-    named = (config.task, config.strategy, config.behaviour)
+    """The modules of a run's own code: of its environment or objective, of its strategy, of its policy, of what it compares and of its wrappers."""
+    named = (config.task, config.strategy, config.policy, config.behaviour)
     modules = (*(one.rpartition(":")[0] for one in named), *(one.partition(":")[0] for one in config.wrapper))
     return list(dict.fromkeys(filter(None, modules)))
 
@@ -51,3 +54,29 @@ def within(module: str, allowed: str) -> bool:
 def installed(module: str) -> bool:
     """Whether a distribution provides the module's package. Python's own library is nobody's package."""
     return module.partition(".")[0] in packages_distributions()
+
+
+# --- the importing itself
+
+
+def named_function(what: str, path: str, refusal: type[EsQueueError]) -> Callable[..., Any]:
+    """The user's function that ``module:function`` names. Raises ``refusal`` in one sentence, which says ``what`` it was to be."""
+    found = imported(f"{what} {path}", path, refusal)
+    if not callable(found):
+        raise refusal(f"the {what} {path} is no function")
+    return found  # type: ignore[no-any-return]
+
+
+def imported(what: str, path: str, refusal: type[EsQueueError]) -> Any:
+    """What ``module:name`` names. Raises ``refusal`` in one sentence, which says ``what`` it was to be."""
+    module, _, name = path.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (Exception, SystemExit) as error:  # a program's module, once imported, may want to exit
+        raise refusal(f"the {what} cannot be imported: {describe_error(error)}") from error
+
+
+def describe_error(error: BaseException) -> str:
+    """Type and text of an exception, on one line."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

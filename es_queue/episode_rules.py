@@ -101,6 +101,7 @@ class EpisodeRules:
     reward_shift: subtracted from each reward that the fitness sums
     reward_floor: shifted rewards below it count as it, in the fitness alone; None for no floor
     by_sign:      the fitness sums the signs of the rewards instead
+    life_loss:    a lost life ends the episode
     """
 
     limit: int
@@ -109,6 +110,7 @@ class EpisodeRules:
     patience: Patience | None
     stall: Stall | None
     by_sign: bool
+    life_loss: bool = False
 
 
 def evaluation_limit(config: RunConfig, spec: EnvironmentSpec) -> int:
@@ -124,7 +126,8 @@ def training_rules(config: RunConfig, limit: int, by_sign: bool) -> EpisodeRules
         reward_floor=parse_floor(config.reward_floor),
         patience=parse_patience(config.patience),
         stall=parse_stall(config.stall),
-        by_sign=by_sign,
+        by_sign=by_sign or config.reward_clip,
+        life_loss=config.life_loss,
     )
 
 

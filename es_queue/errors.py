@@ -6,7 +6,9 @@
     ├── RunBusyError             4    another master drives the run
     │   └── FencedError          4    another master took the run over
     ├── EnvironmentFailure       5    the environment: unknown, broken, not reproducible
+    │   └── MissingPackage       5    this host lacks a package or a module of it
     ├── RunFolderError           6    the run's folder or a checkpoint in it
+    │   └── NoRunError           6    neither the folder nor Redis holds the run
     └── DecodeError              -    bytes from the network that are not what they should be
 """
 
@@ -50,10 +52,18 @@ class EnvironmentFailure(EsQueueError):  # noqa: N818 - EnvironmentError is Pyth
     exit_code = 5
 
 
+class MissingPackage(EnvironmentFailure):
+    """This host lacks a package or a module that the environment needs; on a worker that is no fault of the run."""
+
+
 class RunFolderError(EsQueueError):
     """The run's folder cannot be written, or holds nothing that can be resumed."""
 
     exit_code = 6
+
+
+class NoRunError(RunFolderError):
+    """Neither the run's folder nor Redis holds a checkpoint of the run."""
 
 
 class DecodeError(EsQueueError):

@@ -69,10 +69,12 @@ def features_beyond_avx2() -> str:
 
 
 def single_threaded_blas() -> None:
-    """Hold every BLAS that this process has loaded to one thread, for good; calling it again is harmless."""
+    """Hold every BLAS that this process has loaded, and torch, to one thread, for good; calling it again is harmless."""
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     threadpool_limits(limits=1)
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
 
 
 def bytes_digest(data: bytes | bytearray | memoryview) -> str:

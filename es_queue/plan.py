@@ -23,13 +23,14 @@ from es_queue.protocol.messages import FINAL as FINAL_KIND
 CONFIRM_EPISODES = 100
 GROWTH = 8  # how much larger a population may become by --min-steps, unless --population-max says
 WORDS = 4  # Philox4x64 puts out four words a counter value
-SLOTS, TRAINING, EVALUATION, CONFIRMATION, FINAL, CHOICE, RETRY, ELITE, BEHAVIOUR, MEMBER, PARENTS = range(11)
+SLOTS, TRAINING, EVALUATION, CONFIRMATION, FINAL, CHOICE, RETRY, ELITE, BEHAVIOUR, MEMBER, PARENTS, REFERENCE = range(12)
 
 # Environment seeds are int32 for EnvPool; the ranges are disjoint so that nothing is tested on what trained it.
 SEED_RANGES = {
     TRAINING: (0, 2**30),
     ELITE: (0, 2**30),  # it selects, so it is training
     BEHAVIOUR: (0, 2**30),
+    REFERENCE: (0, 2**30),
     EVALUATION: (2**30, 2**28),
     CONFIRMATION: (2**30 + 2**28, 2**28),
     FINAL: (2**30 + 2**29, 2**29),
@@ -205,6 +206,13 @@ def uniform(seed: int, stream: int, number: int) -> float:
     """The number-th draw of a stream of the run, uniform in [0, 1), of 53 bits."""
     generator = np.random.Philox(key=np.array([seed, 0], dtype=np.uint64), counter=np.array([0, 0, number, stream], dtype=np.uint64))
     return (int(generator.random_raw()) >> 11) * 2.0**-53
+
+
+def uniforms(seed: int, stream: int, number: int, count: int) -> NDArray[np.float64]:
+    """float64[count], uniform in [0, 1), of the number-th stretch of a stream of the run."""
+    generator = np.random.Philox(key=np.array([seed, 0], dtype=np.uint64), counter=np.array([0, 0, number, stream], dtype=np.uint64))
+    words = np.asarray(generator.random_raw(count), dtype=np.uint64)
+    return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def first_parameters_seed(seed: int) -> int:

@@ -24,10 +24,10 @@ from es_queue.genome import Floats, Links, descended
 from es_queue.noise import LARGEST_DEFAULT, NoiseTable, default_size
 from es_queue.numerics import array_digest
 from es_queue.plan import first_parameters_seed
-from es_queue.policies import Policy, make_policy
+from es_queue.policies import Policy
 from es_queue.policies.archive import UNREADABLE, read_arrays
+from es_queue.policies.saved import described_policy
 from es_queue.settings import config_from_json
-from es_queue.spaces import ActionSpec
 
 KIND = "es-queue seed list"
 #: Bytes of a file; a mutation takes about ten.
@@ -127,7 +127,7 @@ def parts(meta: Mapping[str, Any]) -> tuple[RunConfig, Policy, NoiseTable]:
     """The settings, the policy and the noise that a checkpoint's meta names. Raises RunFolderError."""
     try:
         config = config_from_json(json.dumps(meta["config"]))
-        policy = make_policy(config, int(meta["observation_size"]), ActionSpec.from_dict(meta["action"]))
+        policy = described_policy(config, meta)
         if not policy.size <= config.noise_size:
             raise ValueError(f"a noise table of {config.noise_size} floats is too small for {policy.size} parameters")
         most = max(LARGEST_DEFAULT, default_size(policy.size))

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import Field, fields
 from typing import TYPE_CHECKING, Any
 
-from es_queue.config import ASYNC
+from es_queue.action_bins import parse_bins
+from es_queue.config import ASYNC, PICTURES
 from es_queue.episode_rules import parse_floor, parse_patience, parse_stall, parse_step_limit, parse_target
 from es_queue.errors import UsageError
 from es_queue.schedules import parse_schedule
@@ -213,7 +214,7 @@ def _refuse_task(config: RunConfig) -> None:
         raise UsageError(f"objective is {config.objective!r}: use module:function")
     if not config.parameters:
         raise UsageError(f"objective is {config.objective}, but parameters is 0: say how long its vector is with --parameters")
-    for name, value, plain in (("env_arg", config.env_arg, ()), ("wrapper", config.wrapper, ()), ("policy", config.policy, "linear"), ("action_noise", config.action_noise, 0.0)):
+    for name, value, plain in (("env_arg", config.env_arg, ()), ("wrapper", config.wrapper, ()), ("policy", config.policy, "linear"), ("action_noise", config.action_noise, 0.0), ("action_bins", config.action_bins, "none")):
         if value != plain:
             raise UsageError(f"{name} is set, but an objective has no environment and no policy: leave it out")
     if config.strategy == "novelty" or config.behaviour != "auto":
@@ -227,6 +228,7 @@ def _refuse_unreadable_forms(config: RunConfig) -> None:
     parse_floor(config.reward_floor)
     parse_patience(config.patience)
     parse_stall(config.stall)
+    parse_bins(config.action_bins)
     parse_target(config.target_reward)
     _refuse_schedules(config)
 
@@ -295,8 +297,9 @@ def _refuse_foreign_options(config: RunConfig) -> None:
         ("truncation", "strategy", ("ga",)),
         *((name, "strategy", ("ga", "random_search")) for name in ("candidates", "elite_episodes")),
         *((name, "strategy", ("novelty",)) for name in ("novelty", "members", "neighbours", "archive_size", "behaviour", "behaviour_episodes")),
-        ("hidden", "policy", ("mlp",)),
+        ("hidden", "policy", ("mlp", "rnn", "lstm", "gru")),
         ("activation", "policy", ("mlp",)),
+        ("batch_norm", "policy", ("mlp", *PICTURES)),
     )
     for name, chooser, users in owners:
         chosen = getattr(config, chooser)

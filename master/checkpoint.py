@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.config import RunConfig
+from es_queue.environments.reference import reference_of
 from es_queue.errors import RunFolderError, UsageError
-from es_queue.policies.archive import UNREADABLE, decoded_meta, refuse_compressed
+from es_queue.observations import to_json
+from es_queue.policies.archive import REFERENCE, UNREADABLE, decoded_meta, refuse_compressed
 from es_queue.settings import config_from_json
 from es_queue.spaces import EnvironmentSpec
 from master.state import Best, RunState
@@ -31,7 +34,7 @@ DAMAGED = (*UNREADABLE, KeyError)
 def encode(config: RunConfig, spec: EnvironmentSpec, run: str, state: RunState, centre: NDArray[np.float32]) -> bytes:
     """The checkpoint of a state whose unperturbed policy is ``centre``."""
     statistics = state.statistics(config.obs_clip)
-    arrays = {**policy_arrays(centre, statistics.mean, statistics.std), **state.to_arrays()}
+    arrays = {**policy_arrays(centre, statistics.mean, statistics.std), **reference_arrays(config), **state.to_arrays()}
     return packed(arrays, {**policy_meta(config, spec, run), "generation": state.generation, "evaluation": None, "state": state.to_dict()})
 
 
@@ -39,11 +42,17 @@ def encode_best(config: RunConfig, spec: EnvironmentSpec, run: str, best: Best, 
     """The chosen policy alone; ``evaluation`` is its final evaluation once that has been played."""
     meta = {**policy_meta(config, spec, run), "generation": best.generation, "evaluation": evaluation}
     genome = {f"genome_{name}": array for name, array in best.genome.items()}
-    return packed({**policy_arrays(best.parameters, best.mean, best.std), **genome}, meta)
+    return packed({**policy_arrays(best.parameters, best.mean, best.std), **reference_arrays(config), **genome}, meta)
 
 
 def policy_arrays(parameters: NDArray[np.float32], mean: NDArray[np.float32], std: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
     return {"parameters": parameters, "obs_mean": mean, "obs_std": std}
+
+
+def reference_arrays(config: RunConfig) -> dict[str, NDArray[Any]]:
+    """By what the policy normalises, where it does."""
+    reference = reference_of(config)
+    return {} if reference is None else {REFERENCE: reference}
 
 
 def policy_meta(config: RunConfig, spec: EnvironmentSpec, run: str) -> dict[str, Any]:
@@ -52,6 +61,7 @@ def policy_meta(config: RunConfig, spec: EnvironmentSpec, run: str) -> dict[str,
     return {
         "format": 1, "run": run, "config": config.to_dict(), "observation_size": spec.observation_size,
         "action": spec.action.to_dict(), "discrete_observation": discrete, "observation_start": spec.discrete_start,
+        "observation_shape": list(spec.observation_shape), "observation": None if spec.observation is None else to_json(spec.observation),
     }  # fmt: skip
 
 
@@ -136,19 +146,22 @@ class Checkpoints:
         return foreign
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Temporary file, fsync, rename, fsync of the folder. Raises RunFolderError."""
+def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Temporary file, fsync, rename, fsync of the folder; not durable, without the fsyncs. Raises RunFolderError."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with fresh.open("wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         fresh.replace(path)
-        sync_folder(path.parent)
+        if durable:
+            sync_folder(path.parent)
     except OSError as error:
-        fresh.unlink(missing_ok=True)
+        with suppress(OSError):
+            fresh.unlink(missing_ok=True)
         raise RunFolderError(f"{path.parent} cannot be written: {error.strerror}; free space there or give another --run-dir") from None
 
 

@@ -34,6 +34,8 @@ def main(argv: list[str] | None = None) -> int:
         values, launch = parse(argv)
         for text in launch.warnings:
             print(warning_line(text), file=sys.stderr, flush=True)
+        for text in () if launch.quiet else launch.told:
+            print(text, file=sys.stderr, flush=True)
         if launch.ask is not None:
             from master.control import control
 
@@ -101,10 +103,11 @@ def study_or_run(values: dict[str, Any], launch: Launch) -> int:
     return run(values, launch)
 
 
-def run(values: dict[str, Any], launch: Launch) -> int:
+def run(values: dict[str, Any], launch: Launch, stop: StopSignals | None = None) -> int:
     """Train with a view for this terminal; Ctrl-C once stops between two looks at the results, twice at once.
 
-    Before the run has begun it ends the command, which leaves nothing behind.
+    Before the run has begun it ends the command, which leaves nothing behind. stop: for whoever wants to know whether
+    this process was told to stop.
     """
     from es_queue.errors import EXIT_DONE, EXIT_INTERRUPTED
     from es_queue.numerics import single_threaded_blas
@@ -119,10 +122,10 @@ def run(values: dict[str, Any], launch: Launch) -> int:
     def view(place: Place, config: RunConfig, redis_name: str) -> Report:
         from master.report import Report
 
-        reports.append(Report(place.run, place.run_dir, config, quiet=launch.quiet, json_lines=launch.json, redis_name=redis_name))
+        reports.append(Report(place.run, place.run_dir, config, quiet=launch.quiet, json_lines=launch.json, redis_name=redis_name, tensorboard=launch.tensorboard))
         return reports[-1]
 
-    stop = StopSignals()
+    stop = StopSignals() if stop is None else stop
     session = Session(launch, clocks_from_environment(), view, lambda: stop.asked, lambda text: print(text, file=sys.stderr, flush=True))
     stop.install(session)
     try:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from es_queue.commands import shown_command
 from es_queue.config import ASYNC
 from es_queue.errors import DecodeError, EnvironmentFailure, FencedError
+from es_queue.observations import described
 from es_queue.protocol import keys
 from es_queue.protocol.channel import FAILED, FINISHED, PAUSED, RUNNING, STOPPED
 from es_queue.protocol.clocks import Clocks
@@ -23,6 +24,7 @@ from master.blocks import cutter
 from master.checkpoint import Checkpoints, write_atomically
 from master.collector import Interrupted
 from master.course import Course
+from master.films import Films
 from master.household.client import GuardianClient
 from master.household.duties import Household
 from master.household.embedded import EmbeddedServer
@@ -36,6 +38,7 @@ from master.replay_log import ReplayLog
 from master.requests import Requests
 from master.seats import Keeper
 from master.setup import Setup
+from master.slot_files import SlotFiles
 from master.state import FINAL, RunState
 
 #: A master that goes waits no longer for a Redis that is away: its lease lapses by itself.
@@ -104,7 +107,9 @@ class Drive:
         )  # fmt: skip
         self._collector.about, self._collector.cutter = {"queue": launch.queue}, cutter(config, setup.strategy.per_slot, setup.policy.size)
         self._log = ReplayLog(place.run_dir)
-        self._loop = loops(channel, setup.learner, token, setup.table.digest, self._collector, view, self._checkpoints, keep_going, self._log)
+        self._films = Films(place.run_dir, launch.video_every, launch.noise_dir, view.note)
+        slot_files = SlotFiles(place.run, place.run_dir, config.keep_slots, then=self._films.kept)
+        self._loop = loops(channel, setup.learner, token, setup.table.digest, self._collector, view, self._checkpoints, keep_going, self._log, slot_files)
 
     def adoptable(self, state: RunState) -> str | None:
         """The open publication, when it is whole and of exactly this state's parameters."""
@@ -153,6 +158,7 @@ class Drive:
             raise
         finally:
             self._log.close()
+            self._films.close()
 
     def _kept_reports(self) -> str:
         """Where the newest tracebacks of workers are, for the end of a sentence: a private server ends with its run."""
@@ -181,6 +187,8 @@ class Drive:
             about |= directions(session.private_server.folder, session.private_server.socket_path, queue)
         if self._setup.config.schedule == ASYNC:
             about["schedule"] = ASYNC_LABEL
+        if self._setup.spec.observation is not None:
+            about["observes"] = described(self._setup.spec.observation_parts)
         if state.origin:
             about["begun with"] = state.origin
         if self._resumed:

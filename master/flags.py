@@ -19,7 +19,7 @@ from es_queue.validation import number_or_text
 COMMAND_LINE = "the command line"
 #: What --resume may change: how long a run goes on and how its end is measured, never what was trained so far.
 BUDGETS = ("generations", "max_steps", "max_seconds", "target_reward", "final_episodes")
-RESUMABLE = (*BUDGETS, "audit", "strict")
+RESUMABLE = (*BUDGETS, "audit", "strict", "keep_slots")
 #: What --set may change of a run that is under way, from a generation on.
 STEERABLE = (*BUDGETS, "learning_rate", "sigma", "l2", "weight_decay", "learning_rate_schedule", "sigma_schedule", "decay_schedule")
 
@@ -60,7 +60,7 @@ class _Parser(argparse.ArgumentParser):
 
 #: The flags that are no settings, by the names of their values.
 LAUNCH_NAMES = (
-    "help", "version", "redis_url", "redis_password_file", "insecure", "workers", "queue", "run", "run_dir", "resume", "standby", "seeds", "warm_start", "listen", "config", "recipe", "noise_dir", "quiet", "json",
+    "help", "version", "redis_url", "redis_password_file", "insecure", "workers", "queue", "run", "run_dir", "resume", "standby", "seeds", "warm_start", "listen", "config", "recipe", "noise_dir", "video_every", "tensorboard", "quiet", "json",
     "stop", "pause", "continue", "attach", "set", "at", "purge", "yes", "replay",
 )  # fmt: skip
 
@@ -116,9 +116,11 @@ def _add_launch_options(group: argparse._ArgumentGroup) -> None:
     add("--seeds", metavar="LIST", help="one run for each seed, over the same workers, such as 1-5 or 1,4,7; ends with mean, interquartile mean and their 95 %% interval")
     add("--warm-start", metavar="PATH", help="begin with the policy of a checkpoint or run folder, also one of a smaller network or of fewer observations")
     add("--listen", metavar="HOST:PORT", nargs="?", const="", help="let other hosts reach the private server, by a password that it makes [default: this user on this host alone; without a value: all addresses, a free port]")
-    add("--config", metavar="FILE", help="TOML file of settings by the names of these options, from task to machinery; a flag wins over it")
+    add("--config", metavar="FILE", help="TOML file of settings by the names of these options, from task to machinery, or a JSON experiment file of evolution-strategies-starter, told key by key; a flag wins over it")
     add("--recipe", metavar="NAME", help=f"published settings by name, over which flags and the --config file win: {', '.join(recipe_names())}")
     add("--noise-dir", metavar="PATH", help="folder of the noise table that all processes of this host share [default: ES_QUEUE_NOISE_DIR, then the user's cache]")
+    add("--video-every", metavar="N", help="film the unperturbed policy every N generations, beside the run, into its folder videos/ (pip install 'es-queue[video]') [generations; default: 0, none]")
+    add("--tensorboard", action="store_true", help="write the run's figures for TensorBoard too, into its folder tensorboard/ (pip install 'es-queue[tensorboard]')")
     add("--quiet", action="store_true", help="print warnings, errors and the summary alone")
     add("--json", action="store_true", help="print progress as JSON, a line a generation")
 

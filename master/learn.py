@@ -233,6 +233,7 @@ def training_record(done: Closed) -> Record:
         record[f"{name}_mean"] = figures.mean if figures else None
         record[f"{name}_std"] = figures.std if figures else None
         record[f"{name}_max"] = figures.greatest if figures else None
+    record["return_min"] = of_returns.least if of_returns else None
     record["centre_rank"] = centre_rank(done.centre, fitness)
     return record
 

@@ -42,6 +42,7 @@ from master.learn import (
 from master.replay_log import ReplayLog, Step
 from master.rollback import fallen, kept_anchor, rolled_back
 from master.shown import digest_of, eta, evaluation_meta, refuse_hopeless, texts
+from master.slot_files import SlotFiles
 from master.state import CLOSING, FINAL, TRAINING, Best, Counters, Floats, RunState
 
 __all__ = ["Interrupted", "Loop", "Outcome", "digest_of"]
@@ -77,8 +78,9 @@ class Loop:
     def __init__(
         self, channel: MasterChannel, learner: Learner, token: str, noise_digest: str, collector: Collector, sink: Sink,
         checkpoints: checkpoint.Checkpoints | None, keep_going: Callable[[Record], bool] = lambda _: True, log: ReplayLog | None = None,
+        slot_files: SlotFiles | None = None,
     ) -> None:  # fmt: skip
-        self._log = log
+        self._log, self._slot_files = log, slot_files
         self._channel, self._learner, self._token, self._noise = channel, learner, token, noise_digest
         self._collector, self._sink, self._checkpoints = collector, sink, checkpoints
         self._keep_going = keep_going
@@ -159,6 +161,8 @@ class Loop:
         self._collector.open(ledger, what, data, adopted=adopted is not None)
         self._collector.requests.published()
         self._save(state, saved)
+        if self._slot_files is not None:
+            self._attempt(partial(self._slot_files.follow, task, own))
         if count := ledger.expectations.most.get(messages.TRAIN, 0):
             self._collector.ahead.extend(partial(work, state, count) for work in (self._ahead.plan, self._ahead.touch))
         return ledger
@@ -253,6 +257,8 @@ class Loop:
         """Learn from a complete ledger; decide what comes next."""
         began = time.monotonic()
         done = self._closed(state, ledger)
+        if self._slot_files is not None:
+            self._slot_files.closed(self._config, self._learner, done)
         judged = self._learner.judged(state, done)
         if self._config.rollback:
             judged = kept_anchor(state, judged, done.evaluation)

@@ -14,15 +14,20 @@ from es_queue.recipes import named_recipe, recipe_for
 from es_queue.settings import from_values, unknown_option
 from es_queue.validation import checked_value, number_or_text
 from master.asks import Ask, asked, checked_run
+from master.films import refuse_without_film
 from master.flags import COMMAND_LINE, LAUNCH_NAMES, RESUMABLE, dashed, joined, make_parser, refuse_unknown
 from master.named_redis import named_url
+from master.tensorboard import refuse_without_writer
 
 __all__ = ["RESUMABLE", "Launch", "checked_changes", "parse", "read_settings", "recipe_values", "resolve"]
 
 #: A recipe's search settings are one tuned set: they are left out whole when one of these is chosen otherwise.
 TUNED_TOGETHER = ("strategy", "policy", "optimizer")
+#: What a recipe says of its own policy; another one may have no use for it.
+OF_THE_POLICY = ("hidden", "activation", "batch_norm", "init")
 #: More local processes than any one host serves well; it catches a slip of the keyboard.
 MOST_WORKERS = 4096
+MOST_GENERATIONS = 2**31
 
 @dataclass(frozen=True)
 class Launch:
@@ -31,12 +36,15 @@ class Launch:
     redis_url: None starts a private server; kept out of repr, for it holds the password where there is one
     insecure:  no warnings of a Redis that others reach or read
     warnings:  what is to be said at once of how the password was given
+    told:      what each key of an experiment file of evolution-strategies-starter became
     workers:   local worker processes, None for the command's own choice
     run:       id of a new run, None to derive one; ``resume`` is the id of an existing one
     standby:   resume it only when its master is gone
     seeds:     one run for each of them instead of one run
     warm_start: checkpoint or run folder whose policy a new run begins with
     listen:    address of the private server for other hosts, "" for the command's own choice, None for none
+    video_every: generations between two films of the unperturbed policy, 0 for none
+    tensorboard: write event files beside the run
     ask:       what is wanted of a run that another process drives; then nothing is trained here
     """
 
@@ -53,12 +61,15 @@ class Launch:
     seeds: tuple[int, ...] = ()
     warm_start: Path | None = None
     listen: str | None = None
+    video_every: int = 0
+    tensorboard: bool = False
     ask: Ask | None = None
     insecure: bool = False
     warnings: tuple[str, ...] = ()
+    told: tuple[str, ...] = ()
 
 
-LAUNCHED = tuple(one.name for one in fields(Launch) if one.name not in ("ask", "warnings"))
+LAUNCHED = tuple(one.name for one in fields(Launch) if one.name not in ("ask", "warnings", "told"))
 
 
 def parse(argv: list[str] | None) -> tuple[dict[str, Any], Launch]:
@@ -74,7 +85,9 @@ def parse(argv: list[str] | None) -> tuple[dict[str, Any], Launch]:
     ask = asked(named)
     launch = replace(_launch({name: named.pop(name) for name in (*LAUNCHED, "redis_password_file") if name in named}), ask=ask)
     values = {} if recipe is None else named_recipe(recipe)
-    values |= {} if path is None else read_settings(Path(path))
+    if path is not None:
+        settings, told = read_file(Path(path))
+        values, launch = values | settings, replace(launch, told=told)
     for name, value in named.items():
         values[name] = _checked_flag(option_fields()[name], value)
     if launch.resume is not None:
@@ -112,11 +125,22 @@ def resolve(values: dict[str, Any]) -> RunConfig:
 
 
 def recipe_values(values: dict[str, Any]) -> dict[str, Any]:
-    """What the recipe for ``values["env"]`` adds to ``values``; its search settings only if its method is kept."""
+    """What the recipe for ``values["env"]`` adds to ``values``; its search settings only if its method is kept, and no shape of another policy."""
     recipe = recipe_for(str(values.get("env", "")))
+    if values.get("policy", recipe.get("policy")) != recipe.get("policy"):
+        recipe = {name: value for name, value in recipe.items() if name not in OF_THE_POLICY}
     tuned = all(values[name] == recipe.get(name, default_of(name)) for name in TUNED_TOGETHER if name in values)
     groups = {name: one.metadata["group"] for name, one in option_fields().items()}
     return {name: value for name, value in recipe.items() if name not in values and (tuned or groups.get(name) != "search")}
+
+
+def read_file(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Checked settings of a --config file, and what is to be said of them. Raises UsageError."""
+    if path.suffix == ".json":
+        from master.starter_file import read_starter
+
+        return read_starter(path)
+    return read_settings(path), ()
 
 
 def read_settings(path: Path) -> dict[str, Any]:
@@ -167,7 +191,11 @@ def _launch(given: dict[str, Any]) -> Launch:
             raise UsageError(f"{COMMAND_LINE} has --standby and --resume: --standby resumes the run when its turn comes, so leave --resume out")
         given |= {"resume": given["standby"], "standby": True}
     if "workers" in given:
-        given["workers"] = _workers(given["workers"])
+        given["workers"] = whole("workers", given["workers"], MOST_WORKERS)
+    if "video_every" in given:
+        given["video_every"] = whole("video_every", given["video_every"], MOST_GENERATIONS)
+        refuse_without_film(given["video_every"])
+    refuse_without_writer(given.get("tensorboard", False))
     if "seeds" in given:
         from master.study.seeds import parse_seeds
 
@@ -183,10 +211,11 @@ def _launch(given: dict[str, Any]) -> Launch:
     return Launch(**{**given, "redis_url": url, "warnings": tuple(warned)})
 
 
-def _workers(text: str) -> int:
+def whole(name: str, text: str, most: int) -> int:
+    """Raises UsageError for what is no whole number from 0 to ``most``."""
     number = number_or_text(text)
-    if not isinstance(number, int) or not 0 <= number <= MOST_WORKERS:
-        raise UsageError(f"workers is {text!r} in {COMMAND_LINE}: use a whole number from 0 to {MOST_WORKERS}")
+    if not isinstance(number, int) or not 0 <= number <= most:
+        raise UsageError(f"{name} is {text!r} in {COMMAND_LINE}: use a whole number from 0 to {most}")
     return number
 
 

@@ -56,3 +56,10 @@ def derived_run_id(env: str) -> str:
 def old_place(launch: Launch) -> Place:
     run = launch.resume or ""
     return Place(run, launch.run_dir or Path("runs") / run)
+
+
+def forget_stillborn(launch: Launch) -> None:
+    """Remove the settings of a run whose master was killed before its first checkpoint: nothing came of it."""
+    place = Place(launch.run or "", launch.run_dir or Path("runs") / (launch.run or ""))
+    if not any((place.run_dir / "checkpoints").glob("*")):
+        place.config_file.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Report: what people and programs see of a run while it trains, fanned out to a view and to metrics.jsonl."""
+"""Report: what people and programs see of a run while it trains, fanned out to a view and to the files of the run."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TextIO
+from typing import Protocol, TextIO
 
 from es_queue.config import RunConfig
-from master.console import JsonView, LogView, QuietView, SafeStream, View, json_line
+from master.console import JsonView, LogView, QuietView, SafeStream, View
+from master.record_files import METRICS, TABLE, MetricsFile, TableFile
 from master.wording import Record, finite, printable
 
-__all__ = ["Record", "Report"]
+__all__ = ["METRICS", "Record", "Report"]
 
-METRICS = "metrics.jsonl"
 #: The same sentence is not said again sooner.
 REPEAT_SECONDS = 30.0
 #: So many generations with equal returns in a row are worth a hint.
@@ -29,22 +29,34 @@ EQUAL_HINT = (
 REMEMBERED = 1000
 
 
+class RecordFile(Protocol):
+    """A file beside the run that takes in each generation; ``append`` gives a sentence where that failed."""
+
+    def append(self, record: Record) -> str: ...
+    def close(self) -> None: ...
+
+
 class Report:
     """Everything that a run says of itself. For one thread; no method raises because of what it is given, or because
     nobody reads.
 
     quiet:      warnings and the summary alone; json_lines: JSON objects alone, one a line
     redis_name: the server as people may see it, without a password
+    tensorboard: also write what TensorBoard reads
     stream:     where the view goes, None for standard output
     """
 
     def __init__(
         self, run: str, run_dir: Path, config: RunConfig, *, quiet: bool, json_lines: bool, redis_name: str,
-        stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic,
+        tensorboard: bool = False, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self._about = {"redis": redis_name, "folder": str(run_dir), "seed": str(config.seed)}
         self._clock = clock
-        self._metrics = MetricsFile(run_dir / METRICS)
+        self._files: list[RecordFile] = [MetricsFile(run_dir / METRICS), TableFile(run_dir / TABLE)]
+        if tensorboard:
+            from master.tensorboard import FOLDER, EventFile  # an extra
+
+            self._files.append(EventFile(run_dir / FOLDER))
         out = SafeStream(sys.stdout if stream is None else stream)
         self._view = chosen_view(out, run, config, quiet=quiet, json_lines=json_lines, clock=clock)
         self._said: dict[str, float] = {}
@@ -56,7 +68,7 @@ class Report:
 
     def generation(self, record: Record) -> None:
         """One generation is complete."""
-        if trouble := self._metrics.append(record):
+        for trouble in filter(None, [file.append(record) for file in self._files]):
             self.note(trouble)
         self._view.generation(record)
         self._hint(record)
@@ -86,7 +98,8 @@ class Report:
     def close(self) -> None:
         """Put the terminal back in order and close the file; calling it again is harmless."""
         self._view.close()
-        self._metrics.close()
+        for file in self._files:
+            file.close()
 
     def _hint(self, record: Record) -> None:
         deviation = finite(record.get("return_std"))
@@ -110,38 +123,3 @@ def chosen_view(
 
         return LiveView(out, run, config, clock)
     return LogView(out, run, config, clock)
-
-
-class MetricsFile:
-    """One JSON object a generation, appended and flushed; opened with the first."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._handle: int | None = None
-
-    def append(self, record: Record) -> str:
-        """Write one line; a sentence where that failed, empty when all is well."""
-        try:
-            line = json_line(record).encode() + b"\n"
-            if self._handle is None:
-                self._handle = self._open()
-            if os.write(self._handle, line) < len(line):
-                self.close()  # opened anew, the torn line is closed first
-        except OSError as error:
-            self.close()
-            return f"{self._path} cannot be written ({error.strerror}); training goes on without it"
-        return ""
-
-    def close(self) -> None:
-        if self._handle is not None:
-            os.close(self._handle)
-            self._handle = None
-
-    def _open(self) -> int:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        # A master that was killed may have left half a line.
-        size = os.fstat(handle).st_size
-        if size and os.pread(handle, 1, size - 1) != b"\n":
-            os.write(handle, b"\n")
-        return handle

@@ -11,7 +11,7 @@ from typing import Any
 
 from es_queue.config import RunConfig
 from es_queue.custom_code import named_modules
-from es_queue.errors import RunBusyError, RunFolderError, UsageError
+from es_queue.errors import NoRunError, RunBusyError, RunFolderError, UsageError
 from es_queue.protocol import keys
 from es_queue.protocol.again import Again
 from es_queue.protocol.channel import FAILED, STOPPED
@@ -31,7 +31,8 @@ from master.lease import holder_name, refuse_live, take
 from master.named_redis import network_warnings, reach_of, seen_already, warning_line
 from master.options import RESUMABLE, Launch
 from master.place import Place, new_place, old_place
-from master.setup import prepare
+from master.run_card import write_card
+from master.setup import prepare, unnormalised
 from master.standby import Standby
 from master.state import FINAL, RunState
 from master.warm_start import warm_state
@@ -109,12 +110,13 @@ class Session:
             raise UsageError(f"run {place.run} exists in this Redis already; go on with it by --resume {place.run}, or give another --run")
         channel.forget_gone_runs()
         view = self._make_view(place, setup.config, self._redis_name)
-        for text in self._warnings:
+        for text in filter(None, (setup.spec.note, *self._warnings, *unnormalised(config, setup.config))):
             view.note(text)
         holder = holder_name()
         token = take(channel, holder, self.clocks, wait=False)
         with self._released(channel, token, 0):
             write_atomically(place.config_file, setup.config.to_json().encode())
+            write_card(place.run_dir, place.run, setup.config, self.launch.warm_start)
             drive = Drive(self, place, setup, channel, view, holder, token, keep_going)
         return drive.run(start, None)
 
@@ -122,7 +124,7 @@ class Session:
         """Prepare what takes long, raise the token, and only then read: the newer of Redis and disk (rule 11)."""
         place = old_place(self.launch)
         if self.launch.redis_url is None and not place.run_dir.is_dir():
-            raise RunFolderError(
+            raise NoRunError(
                 f"there is no run {place.run} to resume: {place.run_dir} does not exist; give --run-dir, or --redis-url for a run on a shared Redis"
             )
         checkpoints = Checkpoints(place.run_dir)
@@ -132,7 +134,7 @@ class Session:
         channel = self._connect(place)
         stored = channel.stored()[2]
         if disk is None and stored is None:
-            raise RunFolderError(f"there is no run {place.run} to resume: neither {place.run_dir} nor Redis holds a checkpoint of it")
+            raise NoRunError(f"there is no run {place.run} to resume: neither {place.run_dir} nor Redis holds a checkpoint of it")
         place.prepare()
         channel.forget_gone_runs()
         said = [*self._warnings, *checkpoints.passed_over]
@@ -154,6 +156,7 @@ class Session:
             if found != config:  # another master went on with it meanwhile, under other budgets
                 setup = prepare(replace(found, **changes), self.launch.noise_dir)
             write_atomically(place.config_file, setup.config.to_json().encode())
+            write_card(place.run_dir, place.run, setup.config)
             view = self._make_view(place, setup.config, self._redis_name)
             if state.noise != setup.table.digest:
                 said.append(f"this es-queue makes other noise than the one that made generation {state.generation}: the run goes on, but no longer as it would have")

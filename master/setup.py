@@ -6,8 +6,9 @@ import secrets
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from es_queue.config import RunConfig
+from es_queue.config import VIRTUAL, RunConfig
 from es_queue.environments import EnvironmentRequest, describe
+from es_queue.environments.reference import reference_of
 from es_queue.episode_rules import parse_patience, parse_stall, parse_step_limit
 from es_queue.errors import UsageError
 from es_queue.noise import NoiseTable, default_size
@@ -23,6 +24,10 @@ from es_queue.strategies.base import Strategy
 from master.budget import target_of
 from master.learn import Learner
 from master.state import Floats, RunState
+
+#: Numbers of an observation that are normalised at most: beyond it they are a picture or a game's memory, whose numbers
+#: have one scale, while the moments of each sampled episode (16 bytes a number) would outweigh its result by far.
+MOST_NORMALISED = 4096
 
 
 @dataclass(frozen=True)
@@ -54,9 +59,10 @@ def prepare(config: RunConfig, noise_folder: Path | None = None, table: NoiseTab
     Raises EnvironmentFailure, UsageError or RunFolderError in one sentence.
     """
     spec = describe(EnvironmentRequest.of(config))
-    policy = make_policy(config, spec.observation_size, spec.action)
+    policy = make_policy(config, spec.observation_size, spec.action, spec.observation_shape)
     refuse_unfit(config, spec)
     config = resolved(config, spec, policy)
+    policy.reference = reference_of(config)  # an environment that cannot show it fails here, before anything is begun
     strategy = make_strategy(config, policy.size)
     table = table or NoiseTable.open(config.noise_size, noise_folder)
     learner = Learner(config, spec, strategy, table, target_of(config, spec))
@@ -70,13 +76,21 @@ def resolved(config: RunConfig, spec: EnvironmentSpec, policy: Policy) -> RunCon
     if size < 2 * policy.size:
         raise UsageError(f"noise_size is {size}, but a policy of {policy.size} parameters needs at least {2 * policy.size}")
     shared = seeds_shared(config, strategy_class(config).per_slot)
-    config = replace(config, seed=seed, backend=spec.backend, noise_size=size, env_seeds=shared, behaviour=spec.behaviour or config.behaviour)
-    if config.objective:  # there is nothing to observe
+    env = spec.id if spec.note else config.env  # another one is played than was asked for: the record names that
+    config = replace(config, env=env, seed=seed, backend=spec.backend, noise_size=size, env_seeds=shared, behaviour=spec.behaviour or config.behaviour)
+    if config.objective or policy.takes_pixels or config.batch_norm == VIRTUAL or spec.observation_size > MOST_NORMALISED:
         config = replace(config, obs_norm=False)
     slots = most_slots(config, 1)[TRAIN]
     if size - policy.size + 1 < slots:
         raise UsageError(f"noise_size is {size}, but {slots} slots need as many different places for {policy.size} parameters: use {slots + policy.size} or more")
     return config
+
+
+def unnormalised(asked: RunConfig, config: RunConfig) -> list[str]:
+    """What to say of a run whose observations are not normalised although its settings asked for it (as they do unless told otherwise)."""
+    if config.obs_norm or not asked.obs_norm or asked.objective:
+        return []
+    return [f"obs_norm is off: observations that are pictures, longer than {MOST_NORMALISED} numbers, or seen through batch_norm are taken as they are"]
 
 
 def refuse_unfit(config: RunConfig, spec: EnvironmentSpec) -> None:
@@ -91,5 +105,7 @@ def refuse_unfit(config: RunConfig, spec: EnvironmentSpec) -> None:
             f"patience is {config.patience}, but rewards of {config.task} are never positive, so every episode would end "
             "there: drop --patience or use --reward-shift"
         )
+    if config.life_loss and not spec.lives:
+        raise UsageError(f"life_loss is set, but {config.task} counts no lives: leave it out")
     if config.action_noise > 0 and spec.action.kind != "box":
         raise UsageError(f"action_noise is {config.action_noise:g}, but {config.task} has no continuous actions: leave it 0")

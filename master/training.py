@@ -4,29 +4,54 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from es_queue.config import RunConfig
 from es_queue.numerics import fix_numeric_environment, single_threaded_blas
 
+if TYPE_CHECKING:
+    from master.record_files import LineFile
 
-class Silent:
-    """A view for Python: the caller's function hears of each generation, warnings go to ``note``."""
+Heard = Callable[[dict[str, Any]], bool | None]
 
-    def __init__(self, note: Callable[[str], None]) -> None:
-        self.note = note
+
+class Listening:
+    """A view for Python: the caller's function hears of every generation, the run's files have it as the command's do,
+    and warnings go to ``note``.
+
+    going: False once the function has answered False
+    """
+
+    def __init__(self, heard: Heard | None, note: Callable[[str], None]) -> None:
+        self.note, self.going = note, True
+        self._heard = heard
+        self._files: list[LineFile] = []
+
+    def open(self, run_dir: Path) -> Listening:
+        from master.record_files import METRICS, TABLE, MetricsFile, TableFile
+
+        self._files = [MetricsFile(run_dir / METRICS), TableFile(run_dir / TABLE)]
+        return self
 
     def started(self, about: dict[str, str]) -> None: ...
 
-    def generation(self, record: dict[str, Any]) -> None: ...
+    def generation(self, record: dict[str, Any]) -> None:
+        for trouble in filter(None, [file.append(record) for file in self._files]):
+            self.note(trouble)
+        if self._heard is not None and self._heard(dict(record)) is False:
+            self.going = False
 
     def live(self, figures: dict[str, Any]) -> None: ...
 
     def summary(self, record: dict[str, Any]) -> None: ...
 
+    def close(self) -> None:
+        for file in self._files:
+            file.close()
+
 
 def train(
-    config: RunConfig | None = None, on_generation: Callable[[dict[str, Any]], bool | None] | None = None, *,
+    config: RunConfig | None = None, on_generation: Heard | None = None, *,
     redis_url: str | None = None, workers: int | None = None, queue: str = "default", run: str | None = None,
     run_dir: str | Path | None = None, resume: str | None = None, noise_dir: str | Path | None = None,
     changes: dict[str, Any] | None = None,
@@ -35,7 +60,7 @@ def train(
 
     config: zeros and "auto" become defaults as on the command line; recipes are not applied, for every field of a
         RunConfig has a value (``master.options.resolve({"env": …})`` makes one with the recipe)
-    on_generation: called with each generation's figures; returning False ends the run
+    on_generation: called with each generation's figures, the last one's too; returning False ends the run after it
     resume: id of an existing run to go on with under its own configuration; ``config`` is not looked at and may be None
     changes: what --resume may change too, such as {"generations": 500} (``master.options.RESUMABLE``)
     redis_url: None starts a private server and local workers, whatever the environment says; for another one
@@ -60,10 +85,9 @@ def train(
     url = None if redis_url is None else with_password(redis_url, warn=lambda text: warnings.warn(text, stacklevel=3))
     launch = Launch(url, workers, queue, run, folder, resume, noise_dir=noise)
     checked = from_values(config.to_dict(), "the configuration") if config is not None and resume is None else None
-    view = Silent(lambda text: warnings.warn(text, stacklevel=2))
-    session = Session(launch, clocks_from_environment(), lambda *_: view, lambda: False)
-
-    def keep_going(record: dict[str, Any]) -> bool:
-        return on_generation is None or on_generation(record) is not False
-
-    return session.drive(checked, checked_changes(changes or {}), keep_going)
+    view = Listening(on_generation, lambda text: warnings.warn(text, stacklevel=2))
+    session = Session(launch, clocks_from_environment(), lambda place, *_: view.open(place.run_dir), lambda: False)
+    try:
+        return session.drive(checked, checked_changes(changes or {}), lambda _: view.going)
+    finally:
+        view.close()

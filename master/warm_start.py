@@ -10,7 +10,6 @@ import numpy as np
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.normalization import RunningMoments
 from es_queue.numerics import bytes_digest
-from es_queue.policies import make_policy
 from es_queue.policies.archive import UNREADABLE, decoded_meta, read_arrays
 from es_queue.policies.growth import grown
 from es_queue.policies.saved import SavedPolicy, load_policy
@@ -39,14 +38,13 @@ def warm_state(setup: Setup, path: Path) -> RunState:
     """
     warm = read(checkpoint_in(path))
     saved, config = warm.policy, setup.config
-    for name in ("obs_norm", "obs_clip", "action_bound"):
+    for name in ("batch_norm", "obs_norm", "obs_clip", "action_bound"):
         if getattr(saved.config, name) != getattr(config, name):
             raise _unfit(path, f"it was trained with {name} {getattr(saved.config, name)}, this run has {getattr(config, name)}: set the same")
     if saved.action.kind != setup.spec.action.kind:
         raise _unfit(path, f"its actions are {saved.action.kind}, this environment's are {setup.spec.action.kind}")
-    small = make_policy(saved.config, len(saved.statistics.mean), saved.action)
     try:
-        parameters = grown(small, saved.parameters, setup.policy, setup.first_parameters())
+        parameters = grown(saved.policy, saved.parameters, setup.policy, setup.first_parameters())
     except UsageError as error:
         raise _unfit(path, str(error)) from None
     return setup.start(parameters, widened(warm.moments, setup.spec.observation_size), warm.origin)

@@ -21,6 +21,8 @@ LARGEST_WHOLE = 1e15
 BARS = "▁▂▃▄▅▆▇█"
 #: Blanks between the columns of a table.
 GAP = 2
+#: Fields of a record that count what went wrong and was made good, with what a person calls it.
+MENDED = (("recovered", "blocks recovered"), ("reissued", "re-issued"), ("refused", "answers refused"), ("late", "late"), ("failed", "slots failed"))
 #: A recipe's expectations hold for its method alone.
 METHOD = ("strategy", "policy")
 
@@ -120,6 +122,11 @@ def sparkline(values: Sequence[float], width: int) -> str:
     return "".join(BARS[min(7, int(8 * (mean - low) / (high - low)))] for mean in means)
 
 
+def graph(values: Sequence[float], width: int) -> str:
+    """The values as blocks with their lowest and highest; empty for fewer than two."""
+    return f"{sparkline(values, width)}  {score(min(values))} to {score(max(values))}" if len(values) > 1 else ""
+
+
 def bar(done: float, total: float, width: int) -> str:
     """How much of the total is done."""
     filled = 0 if total <= 0 else max(0, min(width, int(width * done / total)))
@@ -165,6 +172,12 @@ def evaluation(record: Mapping[str, Value]) -> str:
     best = record.get("eval_best")
     text = spread(record.get("eval_mean"), record.get("eval_std"))
     return f"{text}, best {score(best)}" if finite(best) is not None else text
+
+
+def mended(record: Mapping[str, Value]) -> str:
+    """What went wrong with workers and was made good, so far; empty where nothing did."""
+    counts = [(whole(count), word) for name, word in MENDED if (count := finite(record.get(name)) or 0.0) > 0]
+    return ", ".join(f"{count} {word}" for count, word in counts)
 
 
 def unperturbed(rank: object) -> str:

@@ -22,10 +22,10 @@ fix_numeric_environment()  # before numpy is loaded
 import gymnasium  # noqa: E402
 
 from es_queue import load_policy  # noqa: E402
-from es_queue.environments.catalogue import register_old_ids  # noqa: E402
+from es_queue.aggregates import aggregate  # noqa: E402
+from es_queue.environments.catalogue import register_our_ids  # noqa: E402
 from es_queue.plan import FINAL, evaluation_seeds  # noqa: E402
 from es_queue.settings import config_from_json  # noqa: E402
-from master.study.aggregates import aggregate  # noqa: E402
 
 EPISODES = 100
 
@@ -71,7 +71,7 @@ def played(summary: Path) -> Played:
 def stock_returns(env_id: str, checkpoint: Path, seeds: list[int]) -> list[float]:
     """The return of an episode for each seed, rewards summed in float64."""
     warnings.simplefilter("ignore")
-    register_old_ids()
+    register_our_ids()
     policy, env = load_policy(checkpoint), gymnasium.make(env_id)
     returns = []
     for seed in seeds:

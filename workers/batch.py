@@ -103,7 +103,7 @@ class Actors:
 
     def _bind(self, parameters: Floats) -> None:
         self._parameters = parameters
-        self._act = self._policy.bind(parameters)
+        self._act = self._policy.bind(parameters)  # nothing is remembered yet
         self._places: Places | None = None  # of the games still played among those held, None for all
         self._inputs: Floats = np.zeros((len(parameters), self._policy.observation_size), np.float32)
 
@@ -112,7 +112,10 @@ class Actors:
         if not len(places) or len(places) > (1 - IDLE_SHARE) * len(self._parameters):
             self._places = places
         else:
+            remembered = self._act.memory
             self._bind(self._parameters[places])
+            if self._policy.memory_size:
+                self._act.memory[...] = remembered[places]
 
     def act(self, observations: Floats) -> Floats:
         """float32[R, outputs] for the observations of the R games still played."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -35,6 +35,7 @@ from es_queue.plan import (
 )
 from es_queue.policies import Policy
 from es_queue.policies.actions import ActionMap
+from es_queue.policies.base import Forward
 from es_queue.protocol import messages
 from es_queue.protocol.messages import Answer, Block, EpisodeMoments, SlotResult, Task
 from es_queue.spaces import EnvironmentSpec
@@ -155,6 +156,21 @@ class Evaluator:
                     break
         return Answer(task.publication, block.kind, worker, time.monotonic() - began, tuple(results), tuple(failures))
 
+    def individual(self, task: Task, published: Floats, slot: int, individual: int, look: Callable[[], None] | None = None) -> list[Episode]:
+        """One individual of a training slot, on its own episodes; ``look`` follows each step."""
+        (job,) = self._training(task, published, Block(task.publication, messages.TRAIN, slot, slot + 1))
+        return self._watched(self._individuals(task, published, job)[individual], job, job.seeds[individual].tolist(), look)
+
+    def centre(self, task: Task, published: Floats, seeds: Sequence[int], look: Callable[[], None] | None = None) -> list[Episode]:
+        """The unperturbed policy as it is evaluated, on ``seeds``; ``look`` follows each step."""
+        job = Job(messages.EVAL, 0, -1, np.array([seeds]), self._evaluation, self._statistics(task), False, None)
+        return self._watched(self._strategy.centre_of(published, 0), job, seeds, look)
+
+    def _watched(self, parameters: Floats, job: Job, seeds: Sequence[int], look: Callable[[], None] | None) -> list[Episode]:
+        with np.errstate(all="ignore"):
+            begin = actor(self._policy, parameters, job.statistics)
+            return [self._episode(begin, job, seed, look) for seed in seeds]
+
     def _training(self, task: Task, published: Floats, block: Block) -> list[Job]:
         """Perturbed slots, under training's rules."""
         slots = self._slots(task.generation, block.start, block.stop)
@@ -236,8 +252,8 @@ class Evaluator:
         played = []
         try:
             for parameters, seeds in zip(self._individuals(task, published, job), job.seeds, strict=True):
-                act = actor(self._policy, parameters, job.statistics)
-                played.append([self._episode(act, job, int(seed)) for seed in seeds])
+                begin = actor(self._policy, parameters, job.statistics)
+                played.append([self._episode(begin, job, int(seed)) for seed in seeds])
         except (Leaving, BaseTimeoutException):  # RQ's own timeout is no failure of the episode
             raise
         except Exception as error:  # whatever a user's environment raises is that slot's failure
@@ -313,14 +329,14 @@ class Evaluator:
     def _noise(self, key: int | None) -> ActionNoise | None:
         if key is None or self.config.action_noise <= 0 or self.spec.action.kind != "box":
             return None
-        outputs = self.spec.action.outputs
-        return ActionNoise(self.table.row, self.table.size - outputs + 1, key, outputs, self.config.action_noise)
+        numbers = len(self.spec.action.low)
+        return ActionNoise(self.table.row, self.table.size - numbers + 1, key, numbers, self.config.action_noise)
 
-    def _episode(self, act: Callable[[Floats], Floats], job: Job, seed: int) -> Episode:
+    def _episode(self, begin: Callable[[], Forward], job: Job, seed: int, look: Callable[[], None] | None = None) -> Episode:
         self.watch.playing = {**self.watch.playing, "seed": seed}
         self.watch.began = time.monotonic()
         behave = self._behave if job.behave else None
-        return play(self._world, act, self._actions, job.rules, seed, self.watch, observe=job.observe, noise=self._noise(job.key), behave=behave)
+        return play(self._world, begin, self._actions, job.rules, seed, self.watch, observe=job.observe, noise=self._noise(job.key), look=look, behave=behave)
 
     def _look_inside(self, observation: Floats) -> Floats:
         """How the episode that is over behaved, as its environment tells. Raises EpisodeFailed for another number of numbers."""

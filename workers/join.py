@@ -20,13 +20,15 @@ from es_queue.environments import (
     open_worlds,
     played_by,
 )
+from es_queue.environments.reference import reference_of
 from es_queue.episode_rules import evaluation_rules
-from es_queue.errors import DecodeError, EnvironmentFailure, EsQueueError, UsageError
+from es_queue.errors import DecodeError, EnvironmentFailure, EsQueueError, MissingPackage, UsageError
 from es_queue.noise import NoiseTable
-from es_queue.numerics import bytes_digest
+from es_queue.numerics import bytes_digest, single_threaded_blas
 from es_queue.plan import first_parameters_seed
 from es_queue.policies import Policy, make_policy
 from es_queue.policies.actions import ActionMap
+from es_queue.policies.base import Forward
 from es_queue.protocol.channel import WorkerChannel, quarantined_in
 from es_queue.protocol.messages import Task
 from es_queue.settings import config_from_json
@@ -66,7 +68,8 @@ def join(config: RunConfig, watch: Watch, noise_folder: Path | None = None, tabl
     watch.began, watch.playing = time.monotonic(), {}  # an environment that hangs may do so when it is made
     try:
         spec = describe(request)
-        policy = make_policy(config, spec.observation_size, spec.action)
+        policy = make_policy(config, spec.observation_size, spec.action, spec.observation_shape, reference_of(config))
+        single_threaded_blas()  # what a policy of the user's own has imported, too
         strategy = make_strategy(config, policy.size)
         world, worlds = open_world(request), open_worlds(request)
         numerics = fingerprint(config, spec, policy, world, watch)
@@ -76,7 +79,7 @@ def join(config: RunConfig, watch: Watch, noise_folder: Path | None = None, tabl
             world = open_world(single)
             if fingerprint(config, spec, policy, world, watch) != numerics:
                 raise Refusal(f"back ends: {spec.backend} and {single.backend} play different episodes of {config.task} here: compare this host's packages, or use --backend {single.backend}")
-    except UsageError as error:  # what this host cannot have, as a strategy of the user's own
+    except (UsageError, MissingPackage) as error:  # what this host has not, as a strategy or a module of the user's own
         raise Refusal(str(error)) from None
     finally:
         watch.began = None
@@ -107,17 +110,22 @@ def episode_trace(
 ) -> bytes:
     """The bytes of an episode's observations, actions' outputs and rewards, or of how it failed. Raises Leaving."""
     seen: list[bytes] = []
-    act = actor(policy, parameters, None)
+    begin = actor(policy, parameters, None)
     watch.began, watch.playing = time.monotonic(), {"seed": seed}
 
-    def watched(observation: np.ndarray) -> np.ndarray:
-        outputs = act(observation)
-        seen.append(observation.tobytes() + outputs.tobytes())
-        return outputs
+    def begin_watched() -> Forward:
+        act = begin()
+
+        def watched(observation: np.ndarray) -> np.ndarray:
+            outputs = act(observation)
+            seen.append(observation.tobytes() + outputs.tobytes())
+            return outputs
+
+        return watched
 
     with np.errstate(all="ignore"):
         try:
-            episode = play(world, watched, ActionMap(spec.action, config.action_bound), evaluation_rules(CHECK_STEPS), seed, watch)
+            episode = play(world, begin_watched, ActionMap(spec.action, config.action_bound), evaluation_rules(CHECK_STEPS), seed, watch)
         except Leaving:
             raise
         except Exception as error:  # joining goes on: as a slot's failure it is counted, and the master hears of it

@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.environments import World
+from es_queue.environments.request import LivingWorld
 from es_queue.episode_rules import EpisodeRules, Patience, Stall
 from es_queue.errors import EsQueueError
 from es_queue.normalization import FrozenStatistics, Moments
 from es_queue.policies import Policy
 from es_queue.policies.actions import ActionMap
+from es_queue.policies.base import Forward
 
 Floats = NDArray[np.float32]
 
@@ -98,6 +100,18 @@ class Watch:
             self.closed, self.halt = publication, True
 
 
+class Lives:
+    """Tells when a life has been lost."""
+
+    def __init__(self, world: World) -> None:
+        self._count = cast(LivingWorld, world).lives
+        self._had = self._count()
+
+    def lost(self) -> bool:
+        before, self._had = self._had, self._count()
+        return self._had < before
+
+
 class ActionNoise:
     """Gaussian action noise of one episode: consecutive slices of the noise table, from a place the slot's key names."""
 
@@ -156,13 +170,18 @@ class Fitness:
         return self._stalled >= self._stall.steps
 
 
-def actor(policy: Policy, parameters: Floats, statistics: FrozenStatistics | None) -> Callable[[Floats], Floats]:
-    """float32[d] observation -> float32[outputs] of one individual; ``statistics`` None normalises nothing."""
-    act = policy.bind(parameters[None]).act_one
+def actor(policy: Policy, parameters: Floats, statistics: FrozenStatistics | None) -> Callable[[], Forward]:
+    """What begins an episode of one individual, as :func:`play` takes it; ``statistics`` None normalises nothing."""
+    begin = policy.bind(parameters[None]).begin
     if statistics is None:
-        return act
+        return begin
     normalize = statistics.normalize
-    return lambda observation: act(normalize(observation))
+
+    def begin_normalising() -> Forward:
+        act = begin()
+        return lambda observation: act(normalize(observation))
+
+    return begin_normalising
 
 
 def last_observation(observation: Floats) -> Floats:
@@ -174,7 +193,7 @@ def last_observation(observation: Floats) -> Floats:
 
 def play(
     world: World,
-    act: Callable[[Floats], Floats],
+    begin: Callable[[], Forward],
     actions: ActionMap,
     rules: EpisodeRules,
     seed: int,
@@ -185,7 +204,8 @@ def play(
     look: Callable[[], Any] | None = None,
     behave: Callable[[Floats], Floats] | None = None,
 ) -> Episode:
-    """Play the episode of ``seed``. ``observe`` gathers the moments of all its observations; ``look`` follows each step;
+    """Play the episode of ``seed``. ``begin`` gives the policy with an empty memory: float32[d] observation -> float32[outputs];
+    ``observe`` gathers the moments of all its observations; ``look`` follows each step;
     ``behave`` makes the behaviour of the last observation, or of the world as it then is.
 
     Raises Leaving when the worker was asked to go, EpisodeFailed for a return that is not finite or an observation of another shape,
@@ -193,8 +213,9 @@ def play(
     """
     fitness = Fitness(rules)
     apart = not fitness.is_return
-    observation = world.reset(seed)
+    observation, act = world.reset(seed), begin()
     seen, shape = [observation], observation.shape
+    lives = Lives(world) if rules.life_loss else None
     total, steps, over, ended = 0.0, 0, False, False
     while not (over or ended or steps >= rules.limit):
         if watch.halt:
@@ -208,6 +229,8 @@ def play(
         total += reward
         if apart:
             ended = fitness.add(reward, observation)
+        if lives is not None:
+            ended = lives.lost() or ended
         if observe:
             seen.append(observation)
         if look is not None:

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.config import AUTO
-from es_queue.environments.catalogue import WALKER_V2, WALKER_V3, Entry, named_function
+from es_queue.custom_code import named_function
+from es_queue.environments.catalogue import MARVIN, WALKER_V2, WALKER_V3, Entry
 from es_queue.environments.request import EnvironmentRequest
 from es_queue.errors import EnvironmentFailure, UsageError
 from es_queue.protocol.messages import MAX_BEHAVIOUR, MAX_INDIVIDUALS
@@ -27,14 +28,14 @@ LAST, POSITION, RAM = "last-observation", "final-position", "ram"
 MOST_NUMBERS = MAX_BEHAVIOUR // (4 * MAX_INDIVIDUALS)
 #: Of Gymnasium's MuJoCo environments those whose body gets somewhere; it is in the first two numbers of its pose.
 LOCOMOTION = tuple(f"gymnasium.envs.mujoco.{name}" for name in ("ant", "half_cheetah", "hopper", "humanoid", "swimmer", "walker2d"))
-ATARI = "ale_py"
+ATARI = ("ale_py", "es_queue.environments.atari")
 
 
 def settled(entry: Entry, request: EnvironmentRequest) -> str:
     """What the request's behaviour is, never "auto"; empty where nobody compares behaviours."""
     if request.behaviour != AUTO:
         return request.behaviour
-    if entry.entry_point in (WALKER_V2, WALKER_V3) or entry.entry_point.startswith(LOCOMOTION):
+    if entry.entry_point in (WALKER_V2, WALKER_V3, MARVIN) or entry.entry_point.startswith(LOCOMOTION):
         return POSITION
     return RAM if entry.entry_point.startswith(ATARI) else LAST
 

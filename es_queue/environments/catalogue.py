@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import sys
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_id, parse_env_id
 
+from es_queue.custom_code import describe_error
+from es_queue.environments.atari_entry import atari_of, games
+from es_queue.environments.mujoco_ids import current
 from es_queue.environments.request import EnvironmentRequest
-from es_queue.errors import EnvironmentFailure, EsQueueError, UsageError
+from es_queue.errors import EnvironmentFailure, MissingPackage, UsageError
 
 WALKER_V3 = "gymnasium.envs.box2d.bipedal_walker:BipedalWalker"
 WALKER_V2 = "es_queue.environments.walker_v2:BipedalWalkerV2"
+MARVIN = "es_queue.environments.marvin:MarvinEnv"
 _LANDER = "gymnasium.envs.box2d.lunar_lander:LunarLander"
 
-#: id -> entry point, its arguments, step limit, reward threshold: Gymnasium's own ids of before.
-OLD_IDS: dict[str, tuple[str, dict[str, Any], int, float]] = {
+#: id -> entry point, its arguments, step limit, reward threshold: Gymnasium's own ids of before, and our own.
+OUR_IDS: dict[str, tuple[str, dict[str, Any], int | None, float | None]] = {
     "BipedalWalker-v2": (WALKER_V2, {}, 1600, 300.0),
     "BipedalWalkerHardcore-v2": (WALKER_V2, {"hardcore": True}, 2000, 300.0),
     "LunarLander-v2": (_LANDER, {}, 1000, 200.0),
     "LunarLanderContinuous-v2": (_LANDER, {"continuous": True}, 1000, 200.0),
+    "Marvin-v0": (MARVIN, {}, None, None),
 }
 
 #: Where an environment lives -> what to install for it.
@@ -41,6 +46,8 @@ class Entry:
     spec: EnvSpec
     arguments: dict[str, Any]
     module: str | None
+    #: What is to be said of a run of it: that another one is played than was asked for.
+    note: str = ""
 
     @property
     def id(self) -> str:
@@ -51,9 +58,9 @@ class Entry:
         return self.spec.entry_point if isinstance(self.spec.entry_point, str) else ""
 
 
-def register_old_ids() -> None:
-    """Make the old ids known to ``gymnasium.make``, without its warning that they are out of date."""
-    for name, (entry_point, arguments, limit, threshold) in OLD_IDS.items():
+def register_our_ids() -> None:
+    """Make Marvin and the old ids known to ``gymnasium.make``, without its warning that they are out of date."""
+    for name, (entry_point, arguments, limit, threshold) in OUR_IDS.items():
         if name not in gymnasium.registry:
             gymnasium.register(
                 name, entry_point, kwargs=arguments, max_episode_steps=limit, reward_threshold=threshold
@@ -69,23 +76,32 @@ def find(request: EnvironmentRequest) -> Entry:
     Raises EnvironmentFailure for an unknown id or a module that cannot be imported.
     """
     module, _, name = request.id.rpartition(":")
+    refuse_reserved(request)
+    atari = atari_of(request)
+    if atari is not None:
+        return Entry(*atari, None)
+    note = ""
     if module:
-        _import(module, request.id)
+        import_module_of(module, request.id)
+    else:
+        name, note = current(name)
     spec = _registered(name)
     if spec is None:
-        raise EnvironmentFailure(_unknown(name))
-    for argument, _ in request.arguments:
-        if argument in _RESERVED:
-            raise UsageError(f"the environment argument {argument} cannot be given: es-queue sets it itself")
-    return Entry(spec, {**spec.kwargs, **dict(request.arguments)}, module or None)
+        raise EnvironmentFailure(_known_to_gym(name) or unknown(name, list(gymnasium.registry)))
+    return Entry(spec, {**spec.kwargs, **dict(request.arguments)}, module or None, note)
 
 
-def _import(module: str, environment: str) -> None:
+def import_module_of(module: str, environment: str) -> None:
+    """Import the module that a user's environment names. Raises EnvironmentFailure, MissingPackage where this host has no such module."""
     try:
         importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise MissingPackage(
+            f"the module {module} of the environment {environment} cannot be imported: {describe_error(error)}; install it on this host, or start in the folder that holds it"
+        ) from error
     except (Exception, SystemExit) as error:  # a program's module, once imported, may want to exit
         raise EnvironmentFailure(
-            f"the module of the environment {environment} cannot be imported: {describe_error(error)}"
+            f"the module {module} of the environment {environment} cannot be imported: {describe_error(error)}"
         ) from error
 
 
@@ -95,24 +111,30 @@ def _registered(name: str) -> EnvSpec | None:
         namespace, bare, version = parse_env_id(name)
     except gymnasium.error.Error:
         return None
-    if namespace == "ALE" or "NoFrameskip" in bare:
-        _import_atari(name)
+    if namespace == "ALE":
+        games(name)
     if version is None and name not in gymnasium.registry:
         name = get_env_id(namespace, bare, find_highest_version(namespace, bare))
     return gymnasium.registry.get(name)
 
 
-def _import_atari(name: str) -> None:
-    try:
-        importlib.import_module("ale_py")
-    except ImportError as error:
-        raise EnvironmentFailure(
-            f'{name} needs a package that is not installed: pip install "gymnasium[atari]"'
-        ) from error
+def refuse_reserved(request: EnvironmentRequest) -> None:
+    """Raise UsageError for an argument of the environment that is not the user's to give."""
+    for argument, _ in request.arguments:
+        if argument in _RESERVED:
+            raise UsageError(f"the environment argument {argument} cannot be given: es-queue sets it itself")
 
 
-def _unknown(name: str) -> str:
-    close = difflib.get_close_matches(name, list(gymnasium.registry), n=3)
+def _known_to_gym(name: str) -> str:
+    """The sentence for an id that the user's module has registered with the old gym; empty for any other."""
+    gym = sys.modules.get("gym")
+    registry = getattr(getattr(getattr(gym, "envs", None), "registration", None), "registry", {})
+    return f"Gymnasium does not know {name!r}, the old gym does: use --backend gym" if name in registry else ""
+
+
+def unknown(name: str, known: list[str]) -> str:
+    """The sentence for an id that is not among the ``known``."""
+    close = difflib.get_close_matches(name, known, n=3)
     hint = f"did you mean {' or '.join(close)}?" if close else "give your own as module:Id-v0, where the module registers it"
     return f"there is no environment {name!r}: {hint}"
 
@@ -120,29 +142,7 @@ def _unknown(name: str) -> str:
 def missing_package(entry: Entry, error: Exception) -> str:
     """One sentence for an import that failed, with the command that installs what is missing."""
     extra = next((extra for part, extra in _EXTRAS.items() if f".{part}" in entry.entry_point), None)
+    extra = "box2d" if entry.entry_point == MARVIN else extra
     if extra is None or "gymnasium-robotics" in str(error):
         return f"{entry.id} cannot be imported: {describe_error(error)}"
     return f'{entry.id} needs a package that is not installed: pip install "gymnasium[{extra}]"'
-
-
-def named_function(what: str, path: str, refusal: type[EsQueueError]) -> Callable[..., Any]:
-    """The user's function that ``module:function`` names. Raises ``refusal`` in one sentence, which says ``what`` it was to be."""
-    found = imported(f"{what} {path}", path, refusal)
-    if not callable(found):
-        raise refusal(f"the {what} {path} is no function")
-    return found  # type: ignore[no-any-return]
-
-
-def imported(what: str, path: str, refusal: type[EsQueueError]) -> Any:
-    """What ``module:name`` names. Raises ``refusal`` in one sentence, which says ``what`` it was to be."""
-    module, _, name = path.partition(":")
-    try:
-        return getattr(importlib.import_module(module), name)
-    except (Exception, SystemExit) as error:  # a program's module, once imported, may want to exit
-        raise refusal(f"the {what} cannot be imported: {describe_error(error)}") from error
-
-
-def describe_error(error: BaseException) -> str:
-    """Type and text of an exception, on one line."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__

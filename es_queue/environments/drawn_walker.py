@@ -14,7 +14,7 @@ from es_queue.environments.lean_walker import LIDAR, LeanWalker
 from es_queue.environments.terrain import SCALE
 from es_queue.errors import UsageError
 
-_VIEW_WIDTH = 600 / SCALE
+VIEW_WIDTH = 600 / SCALE
 
 # Gymnasium's colours: inside, outline.
 _OBSTACLE = ((255, 255, 255), (153, 153, 153))
@@ -23,12 +23,17 @@ _SOIL = (102, 153, 76)
 _HULL = ((127, 51, 229), (76, 76, 127))
 _LEGS = (((178, 101, 152), (127, 76, 101)), ((128, 51, 102), (77, 26, 51)))
 
+#: Polygons in metres and their colours, the farthest first.
+Scenery = list[tuple[list[tuple[float, float]], tuple[int, int, int]]]
+
 
 class DrawnWalker(LeanWalker):
     """Plays the very same episodes as LeanWalker and lends their bodies to Gymnasium's ``render``.
 
     render_mode: "rgb_array" or "human" (a window that follows each step)
     """
+
+    soil = _SOIL
 
     def __init__(self, hardcore: bool, v2_lidar: bool, render_mode: str) -> None:
         super().__init__(hardcore, v2_lidar)
@@ -37,6 +42,7 @@ class DrawnWalker(LeanWalker):
             raise UsageError(f"BipedalWalker cannot draw {render_mode!r}; it offers {', '.join(modes)}")
         self._canvas: Any = BipedalWalker(render_mode=render_mode)
         self._drawable = False
+        self._ground: Scenery = []
 
     def reset(self, seed: int) -> NDArray[np.float32]:
         # The first observation comes from a step, in which there is nothing to be drawn yet.
@@ -45,7 +51,7 @@ class DrawnWalker(LeanWalker):
         self._canvas.lidar_render = 0
         self._canvas.drawlist = self._drawlist()
         edges = self.body.terrain.edges()
-        self._canvas.terrain_poly = [([a, b, (b[0], 0), (a[0], 0)], _SOIL) for a, b in edges]
+        self._ground = [([a, b, (b[0], 0), (a[0], 0)], self.soil) for a, b in edges]
         self._drawable = True
         self._show(observation)
         return observation
@@ -55,6 +61,11 @@ class DrawnWalker(LeanWalker):
         if self._drawable:
             self._show(outcome[0])
         return outcome
+
+    @property
+    def fps(self) -> float:
+        """Pictures a second by the environment's own clock."""
+        return float(BipedalWalker.metadata["render_fps"])
 
     def render(self) -> NDArray[np.uint8] | None:
         """The picture of now, [400, 600, 3], under "rgb_array"; None under "human", which draws by itself."""
@@ -75,7 +86,8 @@ class DrawnWalker(LeanWalker):
     def _show(self, observation: NDArray[np.float32]) -> None:
         """Point the canvas at the walker; the lidar's ends follow from the last ten observations."""
         x, y = self.body.hull.position
-        self._canvas.scroll = x - _VIEW_WIDTH / 5
+        self._canvas.scroll = x - VIEW_WIDTH / 5
+        self._canvas.terrain_poly = self._scenery(self._canvas.scroll)
         self._canvas.lidar = [
             SimpleNamespace(p1=(x, y), p2=(_along(x, x + right, reach), _along(y, y - down, reach)))
             for (right, down), reach in zip(LIDAR, observation[14:], strict=True)
@@ -83,14 +95,18 @@ class DrawnWalker(LeanWalker):
         if self._canvas.render_mode == "human":
             self._canvas.render()
 
+    def _scenery(self, scroll: float) -> Scenery:
+        """What lies behind the bodies when the view's left edge is at ``scroll`` metres."""
+        return self._ground
+
     def _drawlist(self) -> list[SimpleNamespace]:
         """The bodies in Gymnasium's order of painting: the ground from right to left, legs, hull."""
         body, edges = self.body, terrain.LENGTH - 1
         ground = list(reversed(body.floor.fixtures))
-        turf = [_drawn([f], _TURF[(edges - 1 - i) % 2]) for i, f in enumerate(ground[:edges])]
-        obstacles = [_drawn([f], _OBSTACLE) for f in ground[edges:]]
-        legs = [_drawn(leg.fixtures, _LEGS[i // 2]) for i, leg in enumerate(body.legs)]
-        return [*turf, *obstacles, *legs, _drawn(body.hull.fixtures, _HULL)]
+        turf = [drawn([f], _TURF[(edges - 1 - i) % 2]) for i, f in enumerate(ground[:edges])]
+        obstacles = [drawn([f], _OBSTACLE) for f in ground[edges:]]
+        legs = [drawn(leg.fixtures, _LEGS[i // 2]) for i, leg in enumerate(body.legs)]
+        return [*turf, *obstacles, *legs, drawn(body.hull.fixtures, _HULL)]
 
 
 def _along(start: float, end: float, fraction: np.float32) -> float:
@@ -98,5 +114,5 @@ def _along(start: float, end: float, fraction: np.float32) -> float:
     return float((1 - fraction) * np.float32(start) + fraction * np.float32(end))
 
 
-def _drawn(fixtures: Any, colors: tuple[Any, Any]) -> SimpleNamespace:
+def drawn(fixtures: Any, colors: tuple[Any, Any]) -> SimpleNamespace:
     return SimpleNamespace(fixtures=fixtures, color1=colors[0], color2=colors[1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -10,45 +10,70 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from es_queue.errors import EnvironmentFailure
+from es_queue.observations import Encoder, Group, Leaf, Tree, encoder, flattened, joined, leaf
 from es_queue.spaces import ActionSpec
 
-Encoder = Callable[[Any], NDArray[np.float32]]
 Adapter = Callable[[Any], Any]
 
 
-def observation_encoder(space: spaces.Space[Any], environment: str) -> tuple[int, Encoder]:
-    """Size of the flat observation, and the function that makes a new one from what ``space`` yields.
+def observation_tree(space: spaces.Space[Any], environment: str, name: str = "") -> Tree:
+    """What the observations of ``space`` are made of; ``name``: of the part that is looked at.
 
-    Box and MultiBinary are flattened in C order; Discrete and each part of MultiDiscrete become one-hot.
-    Raises EnvironmentFailure for any other space.
+    Box and MultiBinary are flattened in C order; Discrete and each part of MultiDiscrete become one-hot; the parts of Dict
+    and Tuple follow one another in the space's own order, in which Gymnasium sorts the names of a Dict.
+    Raises EnvironmentFailure for any other space, and for a name that is no text.
     """
     if isinstance(space, spaces.Box | spaces.MultiBinary):
-        return int(np.prod(space.shape)), _flatten
+        return leaf(space.shape)
     if isinstance(space, spaces.Discrete):
-        return _one_hot(np.array([space.n]), np.array([space.start]))
+        return _one_hot([int(space.n)], [int(space.start)])
     if isinstance(space, spaces.MultiDiscrete):
-        return _one_hot(space.nvec.reshape(-1), space.start.reshape(-1))
+        return _one_hot(space.nvec.reshape(-1).tolist(), space.start.reshape(-1).tolist())
+    if isinstance(space, spaces.Dict) and space.spaces:
+        _named(space.spaces, environment)
+        return _group(list(space.spaces.items()), environment, name)
+    if isinstance(space, spaces.Tuple) and space.spaces:
+        return _group(list(enumerate(space.spaces)), environment, name)
+    part = f" {name}" if name else ""
     raise EnvironmentFailure(
-        f"the observations of {environment} are a {type(space).__name__}; es-queue takes Box, Discrete, "
-        "MultiDiscrete and MultiBinary (a wrapper such as gymnasium.wrappers:FlattenObservation may help)"
+        f"the observations{part} of {environment} are a {type(space).__name__}; es-queue takes Box, Discrete, MultiDiscrete, "
+        "MultiBinary, and Dict and Tuple of them (a wrapper of your own may make one of those of it)"
     )
 
 
-def _flatten(observation: Any) -> NDArray[np.float32]:
-    flat = np.array(observation, np.float32)
-    return flat if flat.ndim == 1 else flat.reshape(-1)
+def _group(items: list[tuple[Any, spaces.Space[Any]]], environment: str, name: str) -> Group:
+    return Group(tuple(key for key, _ in items), tuple(observation_tree(space, environment, joined(name, key)) for key, space in items))
 
 
-def _one_hot(sizes: NDArray[Any], starts: NDArray[Any]) -> tuple[int, Encoder]:
-    total = int(sizes.sum())
-    offsets = np.cumsum(sizes) - sizes - starts
+def _named(names: Iterable[Any], environment: str) -> None:
+    for name in names:
+        if not isinstance(name, str) or not name.isprintable():
+            raise EnvironmentFailure(f"the observations of {environment} have a part named {name!r}; use printable text")
+
+
+def _one_hot(sizes: list[int], starts: list[int]) -> Leaf:
+    return Leaf(sum(sizes), tuple(sizes), tuple(starts))
+
+
+def observation_encoder(space: spaces.Space[Any], environment: str) -> tuple[int, Encoder]:
+    """Size of the flat observation, and the function that makes a new one from what ``space`` yields. Raises as ``observation_tree``."""
+    tree = observation_tree(space, environment)
+    if isinstance(tree, Leaf):
+        return tree.size, _chosen(tree) if tree.choices else flattened
+    return tree.size, encoder(tree)
+
+
+def _chosen(tree: Leaf) -> Encoder:
+    """One-hot, unchecked, for environments that have nothing else."""
+    sizes, total = np.array(tree.choices), tree.size
+    offsets = np.cumsum(sizes) - sizes - np.array(tree.starts)
 
     def encode(observation: Any) -> NDArray[np.float32]:
         flat = np.zeros(total, np.float32)
         flat[offsets + np.asarray(observation).reshape(-1)] = 1.0
         return flat
 
-    return total, encode
+    return encode
 
 
 def action_spec(space: spaces.Space[Any], environment: str) -> ActionSpec:

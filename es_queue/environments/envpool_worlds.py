@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.environments.catalogue import describe_error
+from es_queue.custom_code import describe_error
 from es_queue.environments.request import Floats, Worlds
-from es_queue.errors import EnvironmentFailure
+from es_queue.errors import EnvironmentFailure, MissingPackage
 
 #: Episodes of one pool. Each call has a price of its own, so more are faster: for BipedalWalker 64 by a tenth against
 #: 32, beyond that by little.
@@ -38,7 +38,7 @@ def installed() -> bool:
 def library(environment: str) -> Any:
     """EnvPool's module. Raises EnvironmentFailure, in one sentence, where it cannot be imported."""
     if importlib.util.find_spec("envpool") is None:
-        raise EnvironmentFailure(f"{environment} is to be played by EnvPool, which is not installed here: {_INSTALL}")
+        raise MissingPackage(f"{environment} is to be played by EnvPool, which is not installed here: {_INSTALL}")
     try:
         return importlib.import_module("envpool")
     except Exception as error:

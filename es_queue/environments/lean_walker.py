@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from es_queue.environments import terrain
 from es_queue.environments.stream import StandardStream
 from es_queue.environments.terrain import SCALE, STEP
-from es_queue.environments.walker_body import MOTORS_TORQUE, Body, build
+from es_queue.environments.walker_body import BIPEDAL_WALKER, MOTORS_TORQUE, Body, build
 
 FPS = 50.0
 SPEED_HIP, SPEED_KNEE = 4.0, 6.0
@@ -64,6 +64,7 @@ class LeanWalker:
     v2_lidar: the lidar of the old BipedalWalkerHardcore-v2
     """
 
+    shape = BIPEDAL_WALKER
     body: Body
 
     def __init__(self, hardcore: bool, v2_lidar: bool = False) -> None:
@@ -77,7 +78,7 @@ class LeanWalker:
         self._stream.seed(seed)
         ground = terrain.survey(self._stream, self.hardcore)
         self._draw_clouds()
-        self.body = build(ground, self._stream)
+        self.body = build(ground, self._stream, self.shape)
         return self.step(_REST)[0]
 
     def step(self, action: NDArray[np.float32]) -> tuple[NDArray[np.float32], float, bool]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.environments.catalogue import describe_error, named_function
+from es_queue.custom_code import describe_error, named_function
 from es_queue.environments.request import EnvironmentRequest
 from es_queue.errors import EnvironmentFailure
 from es_queue.spaces import ActionSpec, EnvironmentSpec

@@ -7,11 +7,21 @@ from typing import cast, overload
 
 import gymnasium
 
+from es_queue.action_bins import binned
+from es_queue.custom_code import describe_error
 from es_queue.environments.behaviour import POSITION, inside, refuse_length, settled
-from es_queue.environments.catalogue import WALKER_V2, WALKER_V3, Entry, describe_error, find, missing_package
+from es_queue.environments.catalogue import (
+    MARVIN,
+    WALKER_V2,
+    WALKER_V3,
+    Entry,
+    find,
+    missing_package,
+)
 from es_queue.environments.encoding import idle_action
 from es_queue.environments.envpool_worlds import EnvPoolWorlds, OneOfWorlds, installed, knows
 from es_queue.environments.objective import ObjectiveWorld, describe_objective
+from es_queue.environments.old_gym import find_old
 from es_queue.environments.request import (
     BehavingWorld,
     DrawnWorld,
@@ -22,10 +32,13 @@ from es_queue.environments.request import (
 )
 from es_queue.environments.stock import StockWorld
 from es_queue.environments.vectorised import ARGUMENTS, ENTRY_POINT, CartPoleWorlds
-from es_queue.errors import EnvironmentFailure, UsageError
+from es_queue.errors import EnvironmentFailure, MissingPackage, UsageError
+from es_queue.observations import Leaf, Tree
 from es_queue.spaces import ActionSpec, EnvironmentSpec
 
-BACKENDS = ("auto", "lean", "envpool", "stock", "any")
+BACKENDS = ("auto", "lean", "envpool", "stock", "gym", "any")
+#: Back ends of one library's own objects.
+_STOCK = ("stock", "gym")
 _WALKER_ACTION = ActionSpec("box", shape=(4,), low=(-1.0,) * 4, high=(1.0,) * 4)
 _WALKER_OBSERVATION = 24
 _PROBE_SEED = 0
@@ -39,19 +52,22 @@ def describe(request: EnvironmentRequest) -> EnvironmentSpec:
     """
     if request.parameters:
         return describe_objective(request)
-    entry = find(request)
+    entry = _found(request)
     backend = choose(entry, request)
-    if _walks(entry, request) and backend != "stock":
+    if _walks(entry, request) and backend not in _STOCK:
         spec = _spec(entry, backend, _WALKER_OBSERVATION, _WALKER_ACTION, None, clean_reset=True)
         world = _open(entry, request, backend)
     else:
         stock = StockWorld(entry, request)
         size, action, highest = stock.observation_size, stock.action, stock.highest_reward
         spec = _spec(entry, backend, size, action, highest, clean_reset=stock.clean_reset)
-        spec = replace(spec, discrete_start=stock.discrete_start)
+        spec = replace(spec, discrete_start=stock.discrete_start, observation_shape=stock.observation_shape, observation=composed(stock.observation))
         world = _instead(stock, entry, request, spec)
     try:
         _try_out(world, spec)
+        if isinstance(world, StockWorld):
+            spec = replace(spec, lives=world.lives())
+        spec = replace(spec, action=binned(spec.action, request.action_bins))
         return _behaving(world, spec, settled(entry, request))
     finally:
         world.close()
@@ -59,10 +75,10 @@ def describe(request: EnvironmentRequest) -> EnvironmentSpec:
 
 def _instead(stock: StockWorld, entry: Entry, request: EnvironmentRequest, spec: EnvironmentSpec) -> World:
     """The world that the back end plays; Gymnasium's own has said what it is like."""
-    if spec.backend == "stock":
+    if spec.backend in _STOCK:
         return stock
     stock.close()
-    if spec.discrete_start is not None or spec.action.kind not in ("box", "discrete") or any(spec.action.starts):
+    if spec.discrete_start is not None or spec.observation is not None or spec.action.kind not in ("box", "discrete") or any(spec.action.starts):
         raise UsageError(f"the envpool back end does not play {spec.id}: it takes observations that are arrays, and box or discrete actions")
     return _open(entry, request, spec.backend)
 
@@ -79,11 +95,11 @@ def open_world(request: EnvironmentRequest, render_mode: str | None = None) -> W
         if render_mode is not None:
             raise UsageError(f"{request.id} is an objective, which draws nothing: leave the picture out")
         return ObjectiveWorld(request)
-    entry = find(request)
+    entry = _found(request)
     backend = choose(entry, request)
     if render_mode is None:
         return _open(entry, request, backend)
-    if backend == "stock" or (backend == "lean" and _balances(entry, request)):
+    if backend in _STOCK or (backend == "lean" and _balances(entry, request)):
         return StockWorld(entry, request, render_mode)
     if not _walks(entry, request):
         raise UsageError(f"EnvPool draws nothing, and {entry.id} of another back end plays other episodes: leave the picture out")
@@ -97,7 +113,7 @@ def open_worlds(request: EnvironmentRequest) -> Worlds | None:
     """
     if request.parameters:
         return None
-    entry = find(request)
+    entry = _found(request)
     backend = choose(entry, request)
     if played_by(backend) == "envpool":
         return EnvPoolWorlds(_task(entry))
@@ -108,7 +124,7 @@ def at_once(request: EnvironmentRequest, parameters: int = 1) -> tuple[int, int]
     """How many episodes of policies of that size are best played at once, the fewest and the most; None where they are played one by one."""
     if request.parameters:
         return None
-    entry = find(request)
+    entry = _found(request)
     backend = choose(entry, request)
     kind: type[EnvPoolWorlds] | type[CartPoleWorlds] = EnvPoolWorlds if backend in ("envpool", "any") else CartPoleWorlds
     if kind is CartPoleWorlds and not (backend == "lean" and _balances(entry, request)):
@@ -123,7 +139,7 @@ def everywhere(request: EnvironmentRequest) -> EnvironmentRequest:
     """The same episodes, to the bit, from a back end that every installation has and that plays one by one, where there is one."""
     if request.parameters:
         return request
-    entry = find(request)
+    entry = _found(request)
     if request.backend in ("envpool", "any") and proven(entry, request):
         return replace(request, backend="lean")
     return replace(request, backend="stock") if request.backend in ("auto", "lean") and _balances(entry, request) else request
@@ -166,7 +182,7 @@ def choose(entry: Entry, request: EnvironmentRequest) -> str:
     if wanted == "lean" and not lean:
         raise UsageError(
             f"the lean back end does not play {request.id} as asked for: it plays BipedalWalker and "
-            "BipedalWalkerHardcore, v2 and v3, and CartPole, without wrappers and without arguments but hardcore and "
+            "BipedalWalkerHardcore, v2 and v3, Marvin and CartPole, without wrappers and without arguments but hardcore and "
             "sutton_barto_reward"
         )
     if wanted == "any" and not proven(entry, request):
@@ -181,7 +197,7 @@ def choose(entry: Entry, request: EnvironmentRequest) -> str:
 
 def _refuse_unseen(entry: Entry, request: EnvironmentRequest, behaviour: str, lean: bool) -> None:
     """A behaviour that is read inside the environment, from a back end that does not show its inside."""
-    shown = ("auto", "stock", "lean") if lean else ("auto", "stock")
+    shown = ("auto", "stock", "lean") if lean else ("auto", "stock", "gym")
     if request.backend not in shown:
         raise UsageError(f"the {request.backend} back end does not tell the {behaviour} of {entry.id}: use --backend {' or '.join(shown)}, or the behaviour last-observation")
 
@@ -194,10 +210,15 @@ def _refuse_foreign_to_envpool(entry: Entry, request: EnvironmentRequest) -> Non
         raise UsageError(f"the envpool back end does not play {request.id} as asked for: it plays EnvPool's own ids, without wrappers and arguments")
 
 
+def _found(request: EnvironmentRequest) -> Entry:
+    return find_old(request) if request.backend == "gym" else find(request)
+
+
 def _walks(entry: Entry, request: EnvironmentRequest) -> bool:
-    """Whether it is a BipedalWalker without anything that its own code does not know."""
-    plain = not (entry.module or request.wrappers or set(entry.arguments) - {"hardcore"})
-    return plain and entry.entry_point in (WALKER_V2, WALKER_V3)
+    """Whether it is a BipedalWalker, or Marvin, without anything that its own code does not know."""
+    known = set() if entry.entry_point == MARVIN else {"hardcore"}
+    plain = not (entry.module or request.wrappers or set(entry.arguments) - known)
+    return plain and entry.entry_point in (WALKER_V2, WALKER_V3, MARVIN)
 
 
 def _balances(entry: Entry, request: EnvironmentRequest) -> bool:
@@ -215,7 +236,7 @@ def _task(entry: Entry) -> str:
 
 def _open(entry: Entry, request: EnvironmentRequest, backend: str) -> World:
     plays = played_by(backend)
-    if plays == "stock":
+    if plays in _STOCK:
         return StockWorld(entry, request)
     return OneOfWorlds(EnvPoolWorlds(_task(entry))) if plays == "envpool" else _open_lean(entry, request)
 
@@ -226,17 +247,19 @@ def _open_lean(entry: Entry, request: EnvironmentRequest) -> World:
     try:
         # Box2D is imported when a walker is asked for, not before.
         from es_queue.environments.lean_walker import LeanWalker
+        from es_queue.environments.marvin import LeanMarvin
     except ImportError as error:
-        raise EnvironmentFailure(missing_package(entry, error)) from error
-    return LeanWalker(*_walker(entry))
+        raise MissingPackage(missing_package(entry, error)) from error
+    return LeanMarvin() if entry.entry_point == MARVIN else LeanWalker(*_walker(entry))
 
 
 def _open_drawn(entry: Entry, render_mode: str) -> DrawnWorld:
     try:
+        from es_queue.environments.drawn_marvin import DrawnMarvin
         from es_queue.environments.drawn_walker import DrawnWalker
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
-        raise EnvironmentFailure(missing_package(entry, error)) from error
-    return DrawnWalker(*_walker(entry), render_mode)
+        raise MissingPackage(missing_package(entry, error)) from error
+    return DrawnMarvin(render_mode) if entry.entry_point == MARVIN else DrawnWalker(*_walker(entry), render_mode)
 
 
 def _walker(entry: Entry) -> tuple[bool, bool]:
@@ -257,6 +280,7 @@ def _spec(
         highest_reward=highest,
         backend=backend,
         clean_reset=clean_reset,
+        note=entry.note,
     )
 
 
@@ -270,6 +294,11 @@ def _behaving(world: World, spec: EnvironmentSpec, behaviour: str) -> Environmen
     except Exception as error:  # whatever a user's function raises
         raise EnvironmentFailure(f"{behaviour} of {spec.id} cannot be had: {error if isinstance(error, EnvironmentFailure) else describe_error(error)}") from error
     return replace(spec, behaviour=behaviour, behaviour_size=size)
+
+
+def composed(tree: Tree) -> Tree | None:
+    """What must be known of observations beside their size and shape; None for an array and for one Discrete."""
+    return None if isinstance(tree, Leaf) and len(tree.choices) < 2 else tree
 
 
 def _try_out(world: World, spec: EnvironmentSpec) -> None:

@@ -22,10 +22,12 @@ class EnvironmentRequest:
     arguments: keyword arguments for ``gymnasium.make``
     wrappers:  ``module:Class`` each, applied in order as ``Class(env)``
     behaviour: what of an episode is compared, see ``behaviour.settled``; empty where nothing is
+    action_bins: into which box actions are cut, see ``action_bins.parse_bins``
     parameters: of an objective, length of its vector; ``id`` is its ``module:function`` then. 0: an environment
     backend:   "auto" (EnvPool where it is installed and proven equal to lean, else lean where it exists, else stock),
-               "lean" (a BipedalWalker of our own; CartPole vectorised, equal to stock), "envpool", "stock", or "any":
+               "lean" (a BipedalWalker of our own; CartPole vectorised, equal to stock), "envpool", "stock", "gym" (the old one's), or "any":
                lean or EnvPool, as each host has it, where both give the same bits
+    preprocessing: of an Atari game, a name of ``atari.PRESETS``, "auto" or "none"
     """
 
     id: str
@@ -34,12 +36,14 @@ class EnvironmentRequest:
     backend: str = "auto"
     parameters: int = 0
     behaviour: str = ""
+    action_bins: str = "none"
+    preprocessing: str = AUTO
 
     @classmethod
     def of(cls, config: RunConfig) -> EnvironmentRequest:
         """What a run asks for."""
         behaviour = config.behaviour if config.strategy == "novelty" or config.behaviour != AUTO else ""
-        return cls(config.task, config.env_arg, config.wrapper, config.backend, config.parameters, behaviour)
+        return cls(config.task, config.env_arg, config.wrapper, config.backend, config.parameters, behaviour, config.action_bins, config.preprocessing)
 
 
 #: Of the parameters of episodes that are played at once: every step reads all of them, so they must stay in the cache.
@@ -80,8 +84,21 @@ class BehavingWorld(World, Protocol):
         ...
 
 
+class LivingWorld(World, Protocol):
+    """A World that counts lives."""
+
+    def lives(self) -> int:
+        """How many the episode has left."""
+        ...
+
+
 class DrawnWorld(World, Protocol):
     """A World that was opened with a render mode."""
+
+    @property
+    def fps(self) -> float:
+        """Pictures a second by the environment's own clock, one a step."""
+        ...
 
     def render(self) -> NDArray[np.uint8] | None:
         """The picture of now, [height, width, 3], under "rgb_array"; None under "human"."""

@@ -13,11 +13,13 @@ import numpy as np
 from gymnasium.envs.registration import load_env_creator
 from numpy.typing import NDArray
 
+from es_queue.custom_code import describe_error, imported
 from es_queue.environments.behaviour import measure_of, settled, vector
-from es_queue.environments.catalogue import Entry, describe_error, imported, missing_package
-from es_queue.environments.encoding import action_adapter, action_spec, observation_encoder
+from es_queue.environments.catalogue import Entry, missing_package
+from es_queue.environments.encoding import action_adapter, action_spec, observation_encoder, observation_tree
+from es_queue.environments.old_gym import make_old
 from es_queue.environments.request import EnvironmentRequest
-from es_queue.errors import EnvironmentFailure, UsageError
+from es_queue.errors import EnvironmentFailure, MissingPackage, UsageError
 
 #: Modules whose environments keep nothing from one episode to the next (held by a test).
 CLEAN_MODULES = (
@@ -25,7 +27,9 @@ CLEAN_MODULES = (
     "gymnasium.envs.toy_text.",
     "gymnasium.envs.box2d.lunar_lander",
     "gymnasium.envs.mujoco.",
+    "es_queue.environments.marvin",
     "ale_py.env",
+    "es_queue.environments.atari",
 )
 
 #: The largest reward of one step, for environments whose rewards can never be positive.
@@ -46,8 +50,11 @@ class StockWorld:
         self._used = False
         self._measure = measure_of(settled(entry, request))
         space = self._environment.observation_space
+        self.observation = observation_tree(space, entry.id)
         self.observation_size, self._encode = observation_encoder(space, entry.id)
         self.discrete_start = int(space.start) if isinstance(space, gymnasium.spaces.Discrete) else None
+        shape = space.shape if isinstance(space, gymnasium.spaces.Box) else ()
+        self.observation_shape = shape if len(shape) > 1 else ()
         self.action = action_spec(self._environment.action_space, entry.id)
         self._adapt = action_adapter(self._environment.action_space)
         self.clean_reset = _resets_cleanly(self._environment, entry, request)
@@ -63,9 +70,19 @@ class StockWorld:
         observation, reward, terminated, truncated, _ = self._environment.step(self._adapt(action))
         return self._encode(observation), float(reward), bool(terminated or truncated)
 
+    def lives(self) -> int:
+        """How many lives the episode has left, 0 where nobody counts them."""
+        console = getattr(self._environment.unwrapped, "ale", None)
+        return 0 if console is None else int(console.lives())
+
     def behaviour(self) -> NDArray[np.float32]:
         assert self._measure is not None, "nobody asked for a behaviour"
         return vector(self._measure(self._environment))
+
+    @property
+    def fps(self) -> float:
+        """Pictures a second by the environment's own clock; 30 where it tells none."""
+        return float(self._environment.metadata.get("render_fps") or 30)
 
     def render(self) -> NDArray[np.uint8] | None:
         picture = self._environment.render()
@@ -88,13 +105,15 @@ def make(entry: Entry, request: EnvironmentRequest, render_mode: str | None) -> 
     """``gymnasium.make`` without a step limit and without checkers, then the request's wrappers."""
     wrappers = [_wrapper(path) for path in request.wrappers]
     try:
+        if request.backend == "gym":
+            return make_old(entry, wrappers, render_mode)
         if "gymnasium.envs.mujoco." in entry.entry_point:
             _silence_mujoco()
         environment = _make(entry, render_mode)
         for wrapper in wrappers:
             environment = wrapper(environment)
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
-        raise EnvironmentFailure(missing_package(entry, error)) from error
+        raise MissingPackage(missing_package(entry, error)) from error
     except UsageError:
         raise
     except Exception as error:

@@ -1,4 +1,4 @@
-"""BipedalWalker's Box2D world: the ground, a hull, two legs of two parts, four motors."""
+"""A walker's Box2D world: the ground, a hull, two legs of two parts, four motors. BipedalWalker's shape, and what another may have."""
 
 # ruff: noqa: N802 - Box2D calls its listeners by these names.
 
@@ -18,16 +18,46 @@ MOTORS_TORQUE = 80.0
 INITIAL_RANDOM = 5.0
 LEG_DOWN = -8 / SCALE
 LEG_W, LEG_H = 8 / SCALE, 34 / SCALE
-START_X, START_Y = STEP * START_PAD / 2, HEIGHT + 2 * LEG_H
+START_X = STEP * START_PAD / 2
 FRICTION = 2.5
 
 _HULL, _FEET = 1, (3, 5)
 #: The walker's parts collide with the ground alone, never with each other.
 _WALKER = {"categoryBits": 0x0020, "maskBits": 0x001, "restitution": 0.0}
-_HULL_POLYGON = [(x / SCALE, y / SCALE) for x, y in [(-30, 9), (6, 9), (34, 1), (34, -8), (-30, -8)]]
-_HULL_FIXTURE = fixtureDef(shape=polygonShape(vertices=_HULL_POLYGON), density=5.0, friction=0.1, **_WALKER)
-_UPPER_FIXTURE = fixtureDef(shape=polygonShape(box=(LEG_W / 2, LEG_H / 2)), density=1.0, **_WALKER)
-_LOWER_FIXTURE = fixtureDef(shape=polygonShape(box=(0.8 * LEG_W / 2, LEG_H / 2)), density=1.0, **_WALKER)
+
+
+def piece(polygon: list[tuple[float, float]], density: float, **more: float) -> Any:
+    """A convex piece of a walker: corners in pixels from its body's origin, density in kg/m²."""
+    vertices = [(x / SCALE, y / SCALE) for x, y in polygon]
+    return fixtureDef(shape=polygonShape(vertices=vertices), density=density, **more, **_WALKER)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What one walker's body is made of; lengths in metres.
+
+    hull, upper, lower: the convex pieces of the trunk, of a thigh and of a shank
+    knee:   from a thigh's origin down to the knee, and from there down to the shank's
+    height: of the hull's origin above level ground, when the episode begins
+    hips:   the hip motors' speed at that moment, rad/s
+    """
+
+    hull: list[Any]
+    upper: list[Any]
+    lower: list[Any]
+    knee: float
+    height: float
+    hips: float
+
+
+BIPEDAL_WALKER = Shape(
+    hull=[piece([(-30, 9), (6, 9), (34, 1), (34, -8), (-30, -8)], 5.0, friction=0.1)],
+    upper=[fixtureDef(shape=polygonShape(box=(LEG_W / 2, LEG_H / 2)), density=1.0, **_WALKER)],
+    lower=[fixtureDef(shape=polygonShape(box=(0.8 * LEG_W / 2, LEG_H / 2)), density=1.0, **_WALKER)],
+    knee=LEG_H / 2,
+    height=2 * LEG_H,
+    hips=1.0,
+)
 
 
 class Contacts(Box2D.b2ContactListener):  # type: ignore[misc]
@@ -79,7 +109,7 @@ class Body:
     contacts: Contacts
 
 
-def build(ground: Terrain, stream: StandardStream) -> Body:
+def build(ground: Terrain, stream: StandardStream, shape: Shape = BIPEDAL_WALKER) -> Body:
     """Put a walker onto ``ground`` and push it with a random force drawn from ``stream``.
 
     The order in which fixtures are made decides the order in which Box2D solves contacts: keep it.
@@ -87,12 +117,12 @@ def build(ground: Terrain, stream: StandardStream) -> Body:
     world, contacts = Box2D.b2World(), Contacts()
     world.contactListener = contacts
     floor = _lay(world, ground)
-    hull = world.CreateDynamicBody(position=(START_X, START_Y), fixtures=_HULL_FIXTURE)
+    hull = world.CreateDynamicBody(position=(START_X, HEIGHT + shape.height), fixtures=shape.hull)
     hull.userData = _HULL
     hull.ApplyForceToCenter((stream.uniform(-INITIAL_RANDOM, INITIAL_RANDOM), 0), True)
     body = Body(world, ground, floor, hull, [], [], contacts)
     for side in (-1, 1):
-        _add_leg(body, side)
+        _add_leg(body, shape, side)
     return body
 
 
@@ -110,28 +140,30 @@ def _lay(world: Any, ground: Terrain) -> Any:
     return floor
 
 
-def _add_leg(body: Body, side: int) -> None:
-    upper = _add_part(body, START_Y - LEG_H / 2 - LEG_DOWN, side * 0.05, _UPPER_FIXTURE)
-    _add_joint(body, body.hull, upper, LEG_DOWN, float(side), (-0.8, 1.1))
-    lower = _add_part(body, START_Y - LEG_H * 3 / 2 - LEG_DOWN, side * 0.05, _LOWER_FIXTURE)
-    _add_joint(body, upper, lower, -LEG_H / 2, 1.0, (-1.6, -0.1))
+def _add_leg(body: Body, shape: Shape, side: int) -> None:
+    hip = HEIGHT + shape.height - LEG_DOWN
+    upper = _add_part(body, hip - LEG_H / 2, side * 0.05, shape.upper)
+    _add_joint(body, (body.hull, LEG_DOWN), (upper, LEG_H / 2), side * shape.hips, (-0.8, 1.1))
+    lower = _add_part(body, hip - LEG_H * 3 / 2, side * 0.05, shape.lower)
+    _add_joint(body, (upper, -shape.knee), (lower, shape.knee), 1.0, (-1.6, -0.1))
 
 
-def _add_part(body: Body, y: float, angle: float, fixture: Any) -> Any:
-    part = body.world.CreateDynamicBody(position=(START_X, y), angle=angle, fixtures=fixture)
+def _add_part(body: Body, y: float, angle: float, fixtures: list[Any]) -> Any:
+    part = body.world.CreateDynamicBody(position=(START_X, y), angle=angle, fixtures=fixtures)
     body.legs.append(part)
     part.userData = _HULL + len(body.legs)
     return part
 
 
 def _add_joint(
-    body: Body, above: Any, below: Any, anchor: float, speed: float, limits: tuple[float, float]
+    body: Body, above: tuple[Any, float], below: tuple[Any, float], speed: float, limits: tuple[float, float]
 ) -> None:
+    """A motor between two parts; each comes with the joint's height above its origin."""
     joint = revoluteJointDef(
-        bodyA=above,
-        bodyB=below,
-        localAnchorA=(0, anchor),
-        localAnchorB=(0, LEG_H / 2),
+        bodyA=above[0],
+        bodyB=below[0],
+        localAnchorA=(0, above[1]),
+        localAnchorB=(0, below[1]),
         enableMotor=True,
         enableLimit=True,
         maxMotorTorque=MOTORS_TORQUE,

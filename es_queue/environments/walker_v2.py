@@ -25,19 +25,22 @@ class LidarCallback(Box2D.b2RayCastCallback):  # type: ignore[misc]
         return 0.0
 
 
-class BipedalWalkerV2(BipedalWalker):
-    """Bit for bit the BipedalWalker-v2 and BipedalWalkerHardcore-v2 of gym 0.15.4, given its random numbers.
+class OldLidar:
+    """Goes before a BipedalWalker of version 3, Gymnasium's or gym's, and gives it the lidar of version 2.
 
-    Unlike Gymnasium's class it builds a new Box2D world at each reset, so that an episode depends on its
-    seed alone and not on the episodes before.
+    Unlike either it builds a new Box2D world at each reset, so that an episode depends on its seed alone and
+    not on the episodes before.
     """
+
+    lidar: list[Any]
+    terrain: list[Any]
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         self.world = Box2D.b2World()
         self.terrain = []
-        first: tuple[NDArray[np.float32], dict[str, Any]] = super().reset(seed=seed, options=options)
+        first: tuple[NDArray[np.float32], dict[str, Any]] = super().reset(seed=seed, options=options)  # type: ignore[misc]
         return first
 
     def step(
@@ -46,5 +49,9 @@ class BipedalWalkerV2(BipedalWalker):
         # Gymnasium's reset puts the lidar of version 3 in place and ends with a step: this one.
         if not isinstance(self.lidar[0], LidarCallback):
             self.lidar = [LidarCallback() for _ in range(10)]
-        outcome: tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]] = super().step(action)
+        outcome: tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]] = super().step(action)  # type: ignore[misc]
         return outcome
+
+
+class BipedalWalkerV2(OldLidar, BipedalWalker):
+    """Bit for bit the BipedalWalker-v2 and BipedalWalkerHardcore-v2 of gym 0.15.4, given its random numbers."""

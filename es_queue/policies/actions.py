@@ -36,22 +36,22 @@ class ActionMap:
         self._is_box = spec.kind == "box"
         self._is_discrete = spec.kind == "discrete"
         self._act = shaper(spec, bound)
+        self._moved = box_clip(spec, "clip") if spec.bins else None  # by noise, which then follows the choice
         # A one-dimensional box has its shape already.
-        self._shape = None if spec.shape == (spec.outputs,) or self._is_discrete else spec.shape
+        flat = len(spec.low) if self._is_box else spec.outputs
+        self._shape = None if spec.shape == (flat,) or self._is_discrete else spec.shape
 
     def act_one(self, raw: Floats, noise: Floats | None = None) -> Any:
         """The action of one environment for float32[outputs]; the result is the caller's.
 
-        noise: float32[outputs], added before the bound; boxes alone take it
+        noise: float32[n] for a box of n numbers, added before the bound, or to the chosen bins; boxes alone take it
         box: float32[shape]; discrete: int; multidiscrete: int64[shape]; multibinary: int8[shape]
         Raises NonFiniteOutput.
         """
         # Summed as Python floats: never overflows for float32, and faster than isfinite().all() below 100 outputs.
         if not isfinite(sum(raw.tolist())):
             raise NonFiniteOutput([0])
-        if noise is not None and self._is_box:
-            raw = raw + noise
-        action = self._act(raw)
+        action = self._chosen(raw, noise)
         if self._shape is not None:
             return action.reshape(self._shape)
         return int(action) if self._is_discrete else action
@@ -64,14 +64,19 @@ class ActionMap:
         finite = np.isfinite(raw)
         if not finite.all():
             raise NonFiniteOutput(np.flatnonzero(~finite.all(axis=1)).tolist())
-        if noise is not None and self._is_box:
-            raw = raw + noise
-        action = self._act(raw)
+        action = self._chosen(raw, noise)
         return action if self._shape is None else action.reshape(len(raw), *self._shape)
+
+    def _chosen(self, raw: Floats, noise: Floats | None) -> NDArray[Any]:
+        if noise is None or not self._is_box:
+            return self._act(raw)
+        return self._act(raw + noise) if self._moved is None else self._moved(self._act(raw) + noise)
 
 
 def shaper(spec: ActionSpec, bound: str) -> Shape:
     """The function from finite float32[..., outputs] to flat actions [..., n] of ``spec`` (discrete: [...])."""
+    if spec.bins:
+        return box_bins(spec, bound)
     if spec.kind == "box":
         return box_tanh(spec) if bound == "tanh" else box_clip(spec, bound)
     if spec.kind == "discrete":
@@ -107,6 +112,21 @@ def box_tanh(spec: ActionSpec) -> Shape:
         x *= half
         x += low
         return np.minimum(x, high)
+
+    return act
+
+
+def box_bins(spec: ActionSpec, bound: str) -> Shape:
+    """Of each number's bins the one with the largest output, the lowest among equals: low + (v + 1)/2 · (high - low)."""
+    if bound != "clip":
+        raise UsageError(f"action_bound is {bound}, but bins stay inside their bounds: leave it at clip")
+    low, high = np.array(spec.low)[:, None], np.array(spec.high)[:, None]
+    values = (low + (np.array(spec.bins) + 1) / 2 * (high - low)).astype(np.float32)
+    rows, shape = np.arange(len(values)), values.shape
+
+    def act(raw: Floats) -> NDArray[Any]:
+        chosen: Floats = values[rows, raw.reshape(*raw.shape[:-1], *shape).argmax(axis=-1)]
+        return chosen
 
     return act
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_queue import strict_json
+from es_queue.config import VIRTUAL
 from es_queue.errors import DecodeError, RunFolderError
 
 Floats = NDArray[np.float32]
@@ -20,6 +21,7 @@ Floats = NDArray[np.float32]
 MAX_META = 2**22
 MAX_ARRAYS = 200
 VECTORS = ("parameters", "obs_mean", "obs_std")
+REFERENCE = "reference"
 #: What numpy and zipfile raise for a damaged or a foreign file.
 UNREADABLE = (
     OSError, ValueError, EOFError, OverflowError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error,
@@ -35,6 +37,8 @@ def read_checkpoint(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]
     try:
         arrays = read_arrays(path, (*VECTORS, "meta"))
         meta = decoded_meta(arrays.pop("meta"))
+        if isinstance(meta.get("config"), dict) and meta["config"].get("batch_norm") == VIRTUAL:
+            arrays |= read_arrays(path, (REFERENCE,))
     except FileNotFoundError:
         raise RunFolderError("there is no such checkpoint") from None
     except UNREADABLE as error:
@@ -87,6 +91,14 @@ def finite_vector(arrays: Mapping[str, NDArray[Any]], name: str) -> Floats:
     if not np.isfinite(values).all():
         raise RunFolderError(f"the checkpoint's array {name!r} holds a number that is not finite")
     return values
+
+
+def finite_batch(arrays: Mapping[str, NDArray[Any]], name: str, length: int) -> Floats:
+    """One array as float32[N, length], N above 0. Raises RunFolderError for anything else, and where it is not finite."""
+    array = np.asarray(arrays[name]) if name in arrays else np.zeros(0)
+    if array.ndim != 2 or array.dtype.kind != "f" or not len(array) or array.shape[-1] != length:
+        raise RunFolderError(f"the checkpoint has no array {name!r} of observations with {length} numbers, which its policy needs")
+    return finite_vector({name: array.reshape(-1)}, name).reshape(array.shape)
 
 
 def expect_length(values: Floats, name: str, length: int) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
 Forward = Callable[[Floats], Floats]
+
+#: Of one individual. A run's settings come over the network: whoever joins makes no larger vector for them.
+MOST_PARAMETERS = 2**28
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,18 +23,26 @@ class BoundPolicy:
     count:    B
     act_one:  float32[d] -> float32[outputs], C-contiguous input, for B = 1 alone; the result is the caller's
     act_many: float32[B, d] -> float32[B, outputs], row b by individual b's weights
+    memory:   float32[B, m], what individual b keeps from step to step of an episode; both functions read it and write
+              it in place. m is the policy's ``memory_size``, 0 for one without memory.
 
-    Both give the same bits for the same row, whatever B is. Neither silences numpy's floating-point warnings:
+    Both give the same bits for the same row and memory, whatever B is. Neither silences numpy's floating-point warnings:
     the rollout enters ``np.errstate(all="ignore")`` once, the action map reports non-finite outputs.
     """
 
     count: int
     act_one: Forward
     act_many: Forward
+    memory: Floats = field(default_factory=lambda: np.zeros((0, 0), np.float32))
 
     def __call__(self, observations: Floats) -> Floats:
-        """float32[B, d] -> float32[B, outputs]. A recurrent policy will take its state beside them."""
+        """float32[B, d] -> float32[B, outputs]."""
         return self.act_many(observations)
+
+    def begin(self) -> Forward:
+        """``act_one`` for an episode that begins: nothing is remembered of the one before."""
+        self.memory.fill(0)
+        return self.act_one
 
 
 class Policy(ABC):
@@ -40,11 +51,22 @@ class Policy(ABC):
     observation_size: d, length of the flat float32 observation
     outputs:          how many numbers come out for one action
     size:             length of the flat vector
+    memory_size:      m, how many numbers an individual keeps from step to step; an episode begins with zeros
+    reference:        float32[N, d], observations by which the policy normalises; None where it does not, or is not to be bound
+    takes_pixels:     whether observations are pictures of numbers from 0 to 1, which are not normalised
     """
 
     observation_size: int
     outputs: int
     size: int
+    memory_size: int = 0
+    takes_pixels: bool = False
+    reference: Floats | None = None
+
+    @property
+    def description(self) -> tuple[object, ...]:
+        """What the policy is made of: of two with equal descriptions the flat vectors mean the same. Empty where it does not say."""
+        return ()
 
     @abstractmethod
     def initial(self, seed: int, init: str) -> Floats:

@@ -25,10 +25,14 @@ def grown(small: Policy, parameters: Floats, large: Policy, first: Floats) -> Fl
     The first observations of ``large`` are those of ``small``; ``first``: what new units begin with, float32[large.size].
     Raises UsageError where the one cannot hold the other.
     """
-    if type(small) is not type(large):
+    if small.description and small.description == large.description:
+        return parameters
+    if type(small) is not type(large) or name_of(small) != name_of(large):
         raise UsageError(f"a {name_of(small)} policy does not become a {name_of(large)} one: use --policy {name_of(small)}")
     if isinstance(small, MlpPolicy) and isinstance(large, MlpPolicy):
         _refuse_mlp(small, large)
+    if type(small) not in (LinearPolicy, VectorPolicy, MlpPolicy):
+        raise UsageError(f"a {name_of(small)} policy does not grow: only one of the same observations, layers and actions can take its parameters")
     if small.outputs != large.outputs:
         raise UsageError(f"its policy puts out {small.outputs} numbers for an action, this environment takes {large.outputs}")
     if small.observation_size > large.observation_size:
@@ -43,7 +47,7 @@ def parts(policy: Policy, vector: Floats) -> list[Part]:
         return [(vector.reshape(policy.observation_size, policy.outputs), np.zeros(0, np.float32))]
     if isinstance(policy, MlpPolicy):
         return [(weights[0], bias[0]) for weights, bias in policy.layers(vector[None])]
-    raise UsageError(f"a {type(policy).__name__} cannot be grown")
+    raise UsageError(f"a {name_of(policy)} policy does not grow")
 
 
 def _embedded(old: Part, new: Part) -> tuple[Floats, Floats]:
@@ -72,4 +76,4 @@ def shown(numbers: Sequence[int]) -> str:
 
 
 def name_of(policy: Policy) -> str:
-    return {LinearPolicy: "linear", VectorPolicy: "vector"}.get(type(policy), "mlp")
+    return {LinearPolicy: "linear", VectorPolicy: "vector", MlpPolicy: "mlp"}.get(type(policy)) or str(next(iter(policy.description), type(policy).__name__))

@@ -87,9 +87,15 @@ def password_in_file(path: Path, source: str, warn: Warn | None = None) -> str:
             os.close(descriptor)
     except (OSError, ValueError) as error:
         raise UsageError(f"{source} names {path}, which cannot be read ({getattr(error, 'strerror', None) or 'no path'}): give a file that you may read") from None
-    if about.st_mode & (stat.S_IRGRP | stat.S_IROTH) and warn is not None:
+    if warn is not None and others_may_read(about):
         warn(f"other users of this host may read the password in {path}: chmod 600 {path}")
     return _line(raw, path, source)
+
+
+def others_may_read(about: os.stat_result) -> bool:
+    """Whether a file is open to other users. One that the system gave to a group of ours alone is not, as Kubernetes gives a pod its secrets."""
+    given = about.st_uid == 0 != os.geteuid() and about.st_gid in (os.getegid(), *os.getgroups())
+    return bool(about.st_mode & (stat.S_IROTH if given else stat.S_IRGRP | stat.S_IROTH))
 
 
 def without_redis(environment: Mapping[str, str]) -> dict[str, str]:

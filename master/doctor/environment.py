@@ -28,9 +28,10 @@ from es_queue.errors import EsQueueError
 asked = json.loads(sys.argv[3])
 try:
     from es_queue.environments import EnvironmentRequest, describe
-    request = EnvironmentRequest(asked["id"], tuple(map(tuple, asked["arguments"])), tuple(asked["wrappers"]), asked["backend"], asked["parameters"])
+    from es_queue.observations import described
+    request = EnvironmentRequest(asked["id"], tuple(map(tuple, asked["arguments"])), tuple(asked["wrappers"]), asked["backend"], asked["parameters"], preprocessing=asked["preprocessing"])
     spec = describe(request)
-    told = {"observations": spec.observation_size, "action": spec.action.kind, "backend": spec.backend}
+    told = {"observations": spec.observation_size, "parts": described(spec.observation_parts)[:300] if spec.observation else "", "action": spec.action.kind, "backend": spec.backend}
 except EsQueueError as error:
     told = {"error": str(error)[:1000]}
 except Exception as error:
@@ -48,6 +49,7 @@ class Wanted:
     wrappers: tuple[str, ...] = ()
     backend: str = "auto"
     parameters: int = 0
+    preprocessing: str = "auto"
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,8 @@ class Trial:
             told = {"error": f"its process was ended by {signal_name(-code)}" if code < 0 else f"its process ended with code {code} and said nothing"}
         if "error" in told:
             return Tried(self._request.id, error=str(told["error"]))
-        return Tried(self._request.id, f"{told['observations']} observations, {told['action']} actions, {told['backend']} back end")
+        parts = f" ({told['parts']})" if told["parts"] else ""
+        return Tried(self._request.id, f"{told['observations']} observations{parts}, {told['action']} actions, {told['backend']} back end")
 
     def end(self) -> None:
         """End what is left of it, its children too."""

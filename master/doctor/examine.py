@@ -203,7 +203,7 @@ def examine_run(look: Look, given: argparse.Namespace, folder: Path | None, note
     except UsageError as error:
         notes.add(failed("config", f"the settings of {given.run} cannot be read: {error}", f"go on with the run's own release of es-queue, from its folder, by\n{seen.resume}"))
     else:
-        wanted = Wanted(config.task, config.env_arg, config.wrapper, config.backend, config.parameters)
+        wanted = Wanted(config.task, config.env_arg, config.wrapper, config.backend, config.parameters, config.preprocessing)
         notes.add(*doctor_host.check_environments(try_out([wanted])))
         if folder is not None and config.noise_size:
             notes.add(doctor_host.check_noise(doctor_host.look_at_noise(config.noise_size, folder), digest))

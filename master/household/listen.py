@@ -38,13 +38,13 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def parse(text: str) -> Address:
-    """``HOST:PORT``, ``HOST``, ``:PORT`` or nothing; an IPv6 address stands in brackets. Raises UsageError."""
+def parse(text: str, name: str = "listen") -> Address:
+    """``HOST:PORT``, ``HOST``, ``:PORT`` or nothing; an IPv6 address stands in brackets. name: the flag's. Raises UsageError."""
     match = ADDRESS.fullmatch(text)
     port = int(match["port"] or 0) if match else 0
     if match is None or (match["port"] and not 0 < port <= MOST_PORT) or not _is_host(match):
         shown = repr(text) if len(text) <= 80 else repr(text[:80]) + "..."
-        raise UsageError(f"listen is {shown}: use HOST:PORT, HOST or :PORT, with a port from 1 to {MOST_PORT} and an IPv6 address in brackets")
+        raise UsageError(f"{name} is {shown}: use HOST:PORT, HOST or :PORT, with a port from 1 to {MOST_PORT} and an IPv6 address in brackets")
     return Address(match["six"] or match["name"] or "", port)
 
 

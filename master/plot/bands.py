@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from es_queue.aggregates import LEAST_FOR_INTERVAL, bootstrap_interval, interquartile_means, means
 from master.plot.runs import Floats
-from master.study.aggregates import LEAST_FOR_INTERVAL, bootstrap_interval, interquartile_means, means
 
 POINTS = 200
 #: Of a band's edge: it is drawn a pixel or two wide.

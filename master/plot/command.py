@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from es_queue.errors import EXIT_DONE, EsQueueError, UsageError
 from master.plot.canvas import save, style
+from master.plot.cloud import cloud
 from master.plot.curves import learning_curves
 from master.plot.panels import panels
 from master.plot.runs import AXES, RunCurves, read_runs
@@ -26,6 +27,7 @@ interquartile mean) and its 95 % bootstrap interval; each run is drawn thin bene
   es-plot runs/study --by time            a study of --seeds, over wall-clock time
   es-plot runs/a runs/b --out both.svg    two settings in one picture
   es-plot runs/walker --panels            one run from four sides
+  es-plot runs/walker --cloud --generation 0,50,400    who lived in three generations, coloured by fitness
 """
 
 
@@ -36,6 +38,8 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--metric", default="eval_mean", metavar="NAME", help="field of metrics.jsonl to draw [default: eval_mean]")
     found.add_argument("--statistic", choices=["mean", "iqm"], default="mean", help="what is drawn of several seeds: their mean, or their interquartile mean [default: mean]")
     found.add_argument("--panels", action="store_true", help="one run from four sides: returns, evaluation, seconds, the centre's rank")
+    found.add_argument("--cloud", action="store_true", help="a generation's individuals: how they behaved, or how long and how well they lived, coloured by fitness")
+    found.add_argument("--generation", metavar="N,N", help="with --cloud: which generations, a panel each [default: the newest that the run's folder holds]")
     found.add_argument("--title", default="", metavar="TEXT", help="above the picture [default: the environment]")
     found.add_argument("--out", type=Path, default=Path("curves.png"), metavar="FILE", help="picture to write, .png or .svg [default: curves.png]")
     return found
@@ -50,11 +54,25 @@ def draw(given: argparse.Namespace) -> str:
 
 
 def picture(given: argparse.Namespace, runs: Sequence[RunCurves]) -> Figure:
+    if given.generation is not None and not given.cloud:
+        raise UsageError("--generation names whom --cloud draws: give --cloud with it")
+    if given.cloud:
+        if len(runs) != 1:
+            raise UsageError(f"--cloud draws one run, and {len(runs)} were given")
+        return cloud(runs[0].folder, numbers(given.generation), given.title)
     if not given.panels:
         return learning_curves(runs, given.metric, ["steps", "time"] if given.by == "both" else [given.by], given.statistic, given.title)
     if len(runs) != 1:
         raise UsageError(f"--panels draws one run, and {len(runs)} were given")
     return panels(runs[0], "steps" if given.by == "both" else given.by)
+
+
+def numbers(text: str | None) -> list[int]:
+    """The generations of ``--generation``. Raises UsageError."""
+    words = [] if text is None else text.split(",")
+    if not all(word.isascii() and word.isdigit() for word in words):
+        raise UsageError(f"--generation is {text!r}: use whole numbers with commas between them, such as 0,50,400")
+    return [int(word) for word in words]
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -79,7 +79,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     what.add_argument("--keys", metavar="KEY", nargs="?", const=ALL, help="all keys of RUN, or of all runs; with KEY its whole value, decoded")
     what.add_argument("--doctor", action="store_true", help="check the server, the workers and this host; says how to mend what is wrong")
     parser.add_argument("--watch", action="store_true", help="look again and again, until RUN has ended or Ctrl-C")
-    parser.add_argument("--every", metavar="SECONDS", help="time between looks of --watch, 0.2 to 3600 [default: 2]")
+    parser.add_argument("--web", metavar="ADDRESS:PORT", nargs="?", const="", help="serve a page with curves, workers and settings for a browser, and /metrics for Prometheus, until Ctrl-C [default: 127.0.0.1:8642, for this host alone]")
+    parser.add_argument("--every", metavar="SECONDS", help="time between looks of --watch and --web, 0.2 to 3600 [default: 2]")
     parser.add_argument("--json", action="store_true", help="print one JSON object; with --watch one a line")
     parser.add_argument("--version", action="version", version=f"es-queue {es_queue.__version__}", help="show the version and end")
     given, unknown = parser.parse_known_args(argv)
@@ -99,13 +100,21 @@ def checked(given: argparse.Namespace) -> argparse.Namespace:
         checked_key(given.keys, given.run)
     if given.watch and given.doctor:
         raise UsageError("--watch and --doctor do not go together: the doctor looks once")
-    if given.every is not None and not given.watch:
-        raise UsageError("--every is the time between looks of --watch: give both, or neither")
+    if given.web is not None:
+        _refuse_beside_web(given)
+    if given.every is not None and not given.watch and given.web is None:
+        raise UsageError("--every is the time between looks of --watch and --web: give one of them, or leave --every out")
     every = finite(given.every) if given.every is not None else 2.0
     if every is None or not EVERY[0] <= every <= EVERY[1]:
         raise UsageError(f"--every is {printable(given.every, 60)!r}, but must be a number of seconds from {EVERY[0]:g} to {EVERY[1]:g}")
     given.every = every
     return given
+
+
+def _refuse_beside_web(given: argparse.Namespace) -> None:
+    others = [name for name in ("watch", "json", "doctor", "errors", "keys") if getattr(given, name)]
+    if others:
+        raise UsageError(f"--web serves a page that shows all of a run, so leave --{others[0]} out")
 
 
 def status(given: argparse.Namespace, out: SafeStream) -> int:
@@ -114,6 +123,10 @@ def status(given: argparse.Namespace, out: SafeStream) -> int:
         from master.doctor.examine import doctor
 
         return doctor(given, lambda: chosen_servers(given), out, as_json=given.json)
+    if given.web is not None:
+        from master.status.web.serve import serve
+
+        return serve(given, out, SafeStream(sys.stderr))
     look = looker(given)
     if given.watch:
         return watch(look, out, given.every, as_json=given.json)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -111,4 +111,23 @@ def modified(path: Path) -> float | None:
 def newest_folders(folders: list[Path]) -> list[RunFolder]:
     """Those that hold a configuration, the newest first; not more than fit a list."""
     folders = sorted(folders, key=lambda one: -(modified(one / "config.json") or 0.0))[:MOST_RUNS]
-    return [found for one in folders if (found := RunFolder(one)).config]
+    return [found for one in folders if (found := remembered(one)).config]
+
+
+def remembered(folder: Path) -> RunFolder:
+    """What was read of a folder before, as long as its files are as they were: a list that is looked at each second reads megabytes else."""
+    return _read(folder, *(stamp(folder / name) for name in ("config.json", "summary.json", METRICS)))
+
+
+@lru_cache(maxsize=MOST_RUNS)
+def _read(folder: Path, *_: object) -> RunFolder:
+    return RunFolder(folder)
+
+
+def stamp(path: Path) -> tuple[int, int, int] | None:
+    """Changes when the file does; None where there is none."""
+    try:
+        about = path.stat()
+    except OSError:
+        return None
+    return about.st_ino, about.st_size, about.st_mtime_ns

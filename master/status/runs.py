@@ -17,11 +17,11 @@ from master.wording import (
     compact,
     duration,
     finite,
+    graph,
     number,
     percent,
     printable,
     score,
-    sparkline,
     spread,
     whole,
 )
@@ -134,7 +134,7 @@ def curve(history: History) -> list[tuple[str, str]]:
     means = [mean for _, mean in history.evaluations]
     if len(means) < 2:
         return []
-    return [("curve", f"{sparkline(means, GRAPH_WIDTH)}  {score(min(means))} to {score(max(means))} in {len(means):,} evaluations")]
+    return [("curve", f"{graph(means, GRAPH_WIDTH)} in {len(means):,} evaluations")]
 
 
 def budgets(progress: Mapping[str, str], config: Mapping[str, Any]) -> dict[str, dict[str, float]]:

@@ -183,6 +183,8 @@ class Study:
             words.append("--insecure")  # the study has warned
         if launch.noise_dir is not None:
             words += ["--noise-dir", str(launch.noise_dir)]
+        if launch.tensorboard:
+            words.append("--tensorboard")
         if entry.begun and (Checkpoints(place.run_dir).newest() is not None or self._household.holds(entry.run)):
             return [*words, "--resume", entry.run, *(f"--{name.replace('_', '-')}={value}" for name, value in self._record.changes.items())]
         if entry.begun:

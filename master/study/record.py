@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from es_queue.aggregates import Aggregates, aggregate
 from es_queue.config import RunConfig, option_fields
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.protocol.keys import RUN_ID
 from es_queue.settings import from_values
 from master.checkpoint import write_atomically
-from master.study.aggregates import Aggregates, aggregate
 from master.study.seeds import MOST_SEEDS
 from master.wording import finite
 

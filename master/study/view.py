@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from es_queue.aggregates import Interval
 from master.console import SafeStream, json_line
-from master.study.aggregates import Interval
 from master.study.record import FAILED, FINISHED, WAITING, Entry, StudyRecord
 from master.wording import Value, compact, evaluation, finite, printable, progress_of, score, spread, whole
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from es_queue.protocol.connection import client_from_url
 from es_queue.protocol.passwords import PASSWORD_FILE
 from tests.abuse import worlds_of_spies
 from tests.abuse.servers import BOTH, HARDENED, serving
+from tests.faults.servers import free_port
 from tests.integration.processes import BIN, CARTPOLE, Processes, Seen, flags, quiet_digest, texts, wait_for
 from tests.leaks import simple_password
 
@@ -76,6 +78,20 @@ def done(process: Any, code: int = 0) -> str:
     return str(process.said())
 
 
+def look_at_the_page(household: Household) -> None:
+    """Everything that a browser and Prometheus ask for."""
+    address = f"127.0.0.1:{free_port()}"
+    page = household.status("lp", "--web", address, "--every", "0.2")
+    wait_for(lambda: "http://" in page.said(), "the page is served")
+    for path in ("", "api/runs", "api/runs/lp", "api/runs/lp/errors", "metrics"):
+        with urllib.request.urlopen(f"http://{address}/{path}", timeout=20) as answer:
+            text = answer.read().decode()
+        assert "lp" in text or not path
+        assert path == "" or path == "metrics" or json.loads(text).get("trouble") is None, text
+    page.signal(signal.SIGINT)
+    assert page.wait() == 130 and page.err.read_text() == ""
+
+
 def test_a_run_is_led_worked_for_and_watched_and_nothing_that_it_needs_is_denied(household: Household) -> None:
     seen = Seen(household.client, "lp")
     master = household.master(*flags(ENDLESS), "--run", "lp", "--json")
@@ -87,6 +103,7 @@ def test_a_run_is_led_worked_for_and_watched_and_nothing_that_it_needs_is_denied
     views = (("lp",), (), ("lp", "--errors"), ("lp", "--keys"), ("--keys",), ("lp", "--keys", seen.keys.progress), ("lp", "--json"), ("lp", "--doctor"))
     for status in [household.status(*words) for words in views]:
         done(status)
+    look_at_the_page(household)
     watching = household.status("lp", "--watch", "--every", "0.2", "--json")
     wait_for(lambda: watching.out.read_text().count("\n") >= 3, "es-status looks again and again")
     for words in (("--pause", "lp"), ("--continue", "lp"), ("--attach", "lp", "--set", "sigma=0.05")):

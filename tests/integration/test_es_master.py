@@ -139,7 +139,8 @@ def test_train_from_python_ends_when_told_to_with_the_commands_bits(processes: P
     assert script.wait() == 0, script.said()
     summary = json.loads(script.out.read_text())
     assert (summary["state"], summary["reason"]) == ("finished", "stopped by the caller")
-    assert summary["heard"][:3] == [0, 1, 2]
+    written = (processes.folder / "runs" / "python" / "metrics.jsonl").read_text().splitlines()
+    assert summary["heard"] == [0, 1, 2, 3] == [json.loads(line)["generation"] for line in written]  # the closing one too
     assert summary["generation"] == 3
     assert summary["digest"] == quiet_digest(WALKER, 3)
     assert processes.living() == {}

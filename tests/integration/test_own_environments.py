@@ -44,3 +44,20 @@ def test_a_worker_imports_nothing_loose_unless_its_operator_allows_it(
     assert not (processes.folder / "imported").exists() and careful.process.poll() is None
     processes.worker(valkey_url, **{ALLOW: "loose"})
     assert run.summary()["state"] == "finished"
+
+
+def test_a_worker_that_lacks_the_module_says_its_name_and_waits_for_those_who_have_it(
+    valkey_url: str, redis_client: redis.Redis, start_master: Callable[..., Master], processes: Processes, monkeypatch: object, tmp_path_factory: object
+) -> None:
+    (processes.folder / "loose.py").write_text(LOOSE)
+    elsewhere = tmp_path_factory.mktemp("elsewhere")  # type: ignore[attr-defined]
+    monkeypatch.syspath_prepend(processes.folder)  # type: ignore[attr-defined]
+    run = start_master("lacking", {**TINY, "env": "loose:Loose-v0"})
+    wait_for(lambda: Seen(redis_client, "lacking").progress().get("state") == "running", "the run begins")
+    without = processes.start(processes.rq, "worker", "--url", valkey_url, cwd=elsewhere, **{ALLOW: "loose"})
+    said = wait_for(lambda: [one for one in run.heard.notes if "cannot join" in one], "the master says why the worker does not work")
+    assert "Refusal: the module loose of the environment loose:Loose-v0 cannot be imported: ModuleNotFoundError: No module named 'loose'" in said[0]
+    assert without.process.poll() is None
+    processes.worker(valkey_url, **{ALLOW: "loose"})
+    assert run.summary()["state"] == "finished"
+    assert max(record["workers"] for record in run.heard.records) == 1

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import redis
 
+from es_queue.aggregates import aggregate
 from es_queue.protocol.connection import client_from_url
 from master.household.embedded import EmbeddedServer
-from master.study.aggregates import aggregate
 from tests.integration.processes import (
     CARTPOLE,
     WALKER,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from master.study.aggregates import Aggregates, aggregate, bootstrap_interval, interquartile_means, means
+from es_queue.aggregates import Aggregates, aggregate, bootstrap_interval, interquartile_means, means
 
 RETURNS = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30)
 #: A busy machine may be slow at any moment.

@@ -21,7 +21,7 @@ from es_queue.environments.opening import choose
 from es_queue.errors import EnvironmentFailure, UsageError
 from es_queue.noise import NoiseTable
 from tests.ring import quick_config
-from workers.join import join
+from workers.join import Refusal, join
 from workers.rollout import Watch
 
 PROVEN = ("BipedalWalker-v3", "BipedalWalkerHardcore-v3")
@@ -88,7 +88,7 @@ def test_envpool_is_refused_for_what_it_does_not_play(monkeypatch: pytest.Monkey
 def test_a_worker_without_envpool_refuses_a_run_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(envpool_worlds.importlib.util, "find_spec", lambda name: None)
     table = NoiseTable.in_memory(2**14)
-    with pytest.raises(EnvironmentFailure) as caught:
+    with pytest.raises(Refusal) as caught:
         join(quick_config(env="BipedalWalker-v3", backend="envpool"), Watch(), table=table)
     assert str(caught.value) == 'BipedalWalker-v3 is to be played by EnvPool, which is not installed here: pip install "envpool>=1.2.5,<1.3"'
     assert join(quick_config(env="BipedalWalker-v3", backend="any"), Watch(), table=table).backend == "lean"

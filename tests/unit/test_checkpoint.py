@@ -64,16 +64,16 @@ def test_the_loaded_policy_acts_exactly_like_the_rollout(tmp_path: Path, env: st
     from es_queue.normalization import FrozenStatistics
 
     statistics = FrozenStatistics(best.mean, best.std, 5.0) if setup.config.obs_norm else None
-    act, actions = actor(setup.policy, best.parameters, statistics), ActionMap(setup.spec.action, setup.config.action_bound)
+    begin, actions = actor(setup.policy, best.parameters, statistics), ActionMap(setup.spec.action, setup.config.action_bound)
     looks: list[Any] = []
 
     def watched(observation: Any) -> Any:
-        outputs = act(observation)
+        outputs = begin()(observation)
         raw = int(observation.argmax()) if setup.spec.discrete_start is not None else observation
         looks.append((loaded.act(raw), actions.act_one(outputs)))
         return outputs
 
-    play(world, watched, actions, evaluation_rules(60), 5, Watch())
+    play(world, lambda: watched, actions, evaluation_rules(60), 5, Watch())
     assert looks and all(np.array_equal(one, other) and np.asarray(one).dtype == np.asarray(other).dtype for one, other in looks)
 
 

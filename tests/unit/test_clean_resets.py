@@ -39,9 +39,8 @@ def trace(world: World, seed: int, steps: int, choose: Callable[[], Any]) -> lis
     return seen
 
 
-def is_clean(environment: str, seeds: range, steps: int) -> bool:
+def is_clean(request: EnvironmentRequest, seeds: range, steps: int) -> bool:
     """Whether each episode is the same in a used object and in a fresh one."""
-    request = EnvironmentRequest(environment)
     spec, used = describe(request), open_world(request)
     assert spec.clean_reset and isinstance(used, StockWorld)
     first = used._environment
@@ -61,13 +60,14 @@ def is_clean(environment: str, seeds: range, steps: int) -> bool:
 @with_mujoco
 @pytest.mark.parametrize("environment", MUJOCO)
 def test_an_episode_of_mujoco_does_not_depend_on_those_before_it(environment: str) -> None:
-    assert is_clean(f"{environment}-v5", range(3), 120)
+    assert is_clean(EnvironmentRequest(f"{environment}-v5"), range(3), 120)
 
 
 @with_atari
+@pytest.mark.parametrize("preprocessing", ["none", "dqn"])
 @pytest.mark.parametrize("environment", ATARI)
-def test_an_episode_of_atari_does_not_depend_on_those_before_it(environment: str) -> None:
-    assert is_clean(f"ALE/{environment}-v5", range(2), 100)
+def test_an_episode_of_atari_does_not_depend_on_those_before_it(environment: str, preprocessing: str) -> None:
+    assert is_clean(EnvironmentRequest(f"ALE/{environment}-v5", preprocessing=preprocessing), range(2), 100)
 
 
 @with_mujoco

@@ -214,7 +214,7 @@ BAD_PAIRS: list[tuple[dict[str, Any], str]] = [
     ({"strategy": "random_search", "weight_decay": 0.1}, "weight_decay is 0.1, but the strategy random_search has no use for it: leave it out, or use the strategy openai_es, ars, pgpe, snes or novelty"),
     ({"candidates": 3}, "candidates is 3, but the strategy pgpe has no use for it: leave it out, or use the strategy ga or random_search"),
     ({"strategy": "openai_es", "sigma_max_change": 0.3}, "sigma_max_change is 0.3, but the strategy openai_es has no use for it: leave it out, or use the strategy pgpe"),
-    ({"hidden": [32]}, "hidden is 32, but the policy linear has no use for it: leave it out, or use the policy mlp"),
+    ({"hidden": [32]}, "hidden is 32, but the policy linear has no use for it: leave it out, or use the policy mlp, rnn, lstm or gru"),
     ({"activation": "relu"}, "activation is relu, but the policy linear has no use for it: leave it out, or use the policy mlp"),
     ({"max_speed": 0.1, "optimizer": "adam"}, "max_speed is 0.1, but the optimizer adam has no use for it: leave it out, or use the optimizer clipup"),
     ({"max_speed": 0.1, "strategy": "openai_es"}, "max_speed is 0.1, but the strategy openai_es has no use for it: leave it out, or use the strategy pgpe"),

@@ -209,7 +209,8 @@ def test_an_argument_that_belongs_to_us_is_refused() -> None:
 
 
 def test_a_space_that_no_policy_serves_gives_a_sentence(own: str) -> None:
-    assert "observations of Blackjack-v1 are a Tuple" in failure(EnvironmentRequest("Blackjack-v1"))
+    text = gymnasium.spaces.Text(5)
+    assert "are a Text; es-queue takes Box" in failure(EnvironmentRequest(own, arguments=(("observation", text),)))
     action = gymnasium.spaces.Dict({"a": gymnasium.spaces.Discrete(2)})
     assert "actions of" in failure(EnvironmentRequest(own, arguments=(("action", action),)))
 

@@ -221,11 +221,10 @@ def test_a_box_of_integers_gets_the_nearest_ones() -> None:
 
 
 def test_other_spaces_are_refused_with_a_sentence() -> None:
-    odd = spaces.Tuple([spaces.Discrete(2)])
-    with pytest.raises(EnvironmentFailure, match="observations of Own-v0 are a Tuple"):
-        observation_encoder(odd, "Own-v0")
+    with pytest.raises(EnvironmentFailure, match="observations of Own-v0 are a Text"):
+        observation_encoder(spaces.Text(3), "Own-v0")
     with pytest.raises(EnvironmentFailure, match="actions of Own-v0 are a Tuple"):
-        action_spec(odd, "Own-v0")
+        action_spec(spaces.Tuple([spaces.Discrete(2)]), "Own-v0")
 
 
 def test_a_stock_world_draws_itself() -> None:

@@ -242,6 +242,13 @@ def test_another_method_leaves_the_recipes_search_settings_out_and_keeps_the_res
     assert resolve({"env": "LunarLanderContinuous-v3", "policy": "mlp"}).strategy == RunConfig.strategy
 
 
+@pytest.mark.parametrize("policy", ["linear", "gru", "my_module:Own"])
+def test_another_policy_leaves_the_shape_of_the_recipes_out(policy: str) -> None:
+    asked = {"env": "MountainCarContinuous-v0", "policy": policy}
+    assert (resolve(asked).policy, resolve(asked).hidden) == (policy, RunConfig().hidden)
+    assert resolve({"env": "MountainCarContinuous-v0"}).hidden == resolve({**asked, "policy": "mlp"}).hidden != RunConfig().hidden
+
+
 def test_naming_the_recipes_own_method_keeps_it_whole() -> None:
     own = {"env": WALKER, "strategy": "pgpe", "optimizer": "clipup", "policy": "linear"}
     assert resolve(own) == resolve({"env": WALKER})
@@ -259,7 +266,7 @@ def test_a_clash_with_the_recipe_says_where_the_other_half_comes_from() -> None:
 
 
 def test_a_resumed_run_takes_new_budgets_ends_and_guards() -> None:
-    words = ["--resume", "a-run", "--generations", "9", "--max-steps", "1e6", "--max-seconds", "5", "--target-reward", "300", "--final-episodes", "7", "--audit", "0.1", "--strict"]
+    words = ["--resume", "a-run", "--generations", "9", "--max-steps", "1e6", "--max-seconds", "5", "--target-reward", "300", "--final-episodes", "7", "--audit", "0.1", "--strict", "--keep-slots", "9"]
     values, launch = parse(words)
     assert launch.resume == "a-run"
     assert set(values) == set(RESUMABLE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -17,6 +18,7 @@ from es_queue.protocol.passwords import (
     LONGEST,
     PASSWORD,
     PASSWORD_FILE,
+    others_may_read,
     password_from_environment,
     password_of,
     with_password,
@@ -242,3 +244,16 @@ def test_a_setting_of_tls_that_cannot_be_is_named_and_not_repeated() -> None:
     assert MARK not in str(refused.value)
     with pytest.raises(RedisError, match="protocol must be either 2 or 3"):
         client_from_url("redis://h?protocol=9")
+
+
+@pytest.mark.parametrize(("owner", "group", "mode", "open_to_others"), [
+    (0, 2000, 0o440, False), (0, 2000, 0o444, True), (0, 3000, 0o440, True), (1000, 2000, 0o440, True), (1000, 2000, 0o400, False),
+])  # fmt: skip
+def test_a_secret_that_the_system_gave_to_our_group_alone_is_open_to_nobody_else(
+    owner: int, group: int, mode: int, open_to_others: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(os, "getegid", lambda: 1000)
+    monkeypatch.setattr(os, "getgroups", lambda: [2000])
+    about = os.stat_result((stat.S_IFREG | mode, 0, 0, 1, owner, group, 0, 0, 0, 0))
+    assert others_may_read(about) == open_to_others

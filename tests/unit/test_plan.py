@@ -17,6 +17,7 @@ from es_queue.plan import (
     ELITE,
     EVALUATION,
     FINAL,
+    REFERENCE,
     SEED_RANGES,
     TRAINING,
     Plan,
@@ -80,10 +81,10 @@ def test_environment_seeds_lie_in_the_range_of_their_stream(stream: int) -> None
 
 
 def test_the_ranges_of_the_streams_are_disjoint_and_fit_an_int32() -> None:
-    spans = sorted((low, low + size) for stream, (low, size) in SEED_RANGES.items() if stream not in (ELITE, BEHAVIOUR))
+    spans = sorted((low, low + size) for stream, (low, size) in SEED_RANGES.items() if stream not in (ELITE, BEHAVIOUR, REFERENCE))
     assert all(first[1] <= second[0] for first, second in itertools.pairwise(spans))
     assert spans[0][0] == 0 and spans[-1][1] == 2**31
-    assert SEED_RANGES[TRAINING] == SEED_RANGES[ELITE] == SEED_RANGES[BEHAVIOUR] == (0, 2**30)
+    assert SEED_RANGES[TRAINING] == SEED_RANGES[ELITE] == SEED_RANGES[BEHAVIOUR] == SEED_RANGES[REFERENCE] == (0, 2**30)
 
 
 def test_the_two_of_a_pair_share_their_seeds_and_pairs_do_not() -> None:

@@ -127,9 +127,9 @@ def seeds_played(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     seeds: list[int] = []
     real = rollout.play
 
-    def noted(*arguments: Any) -> Any:
+    def noted(*arguments: Any, **more: Any) -> Any:
         seeds.append(arguments[4])
-        return real(*arguments)
+        return real(*arguments, **more)
 
     monkeypatch.setattr(rollout, "play", noted)
     return seeds
@@ -193,7 +193,7 @@ def test_an_environment_that_is_unknown_or_breaks_ends_with_its_own_code(
 ) -> None:
     checkpoint(tmp_path / "best.npz", CARTPOLE)
 
-    def broken(*arguments: Any) -> Any:
+    def broken(*arguments: Any, **more: Any) -> Any:
         raise ZeroDivisionError("a user's slip")
 
     monkeypatch.setattr(rollout, "play", broken)
@@ -214,7 +214,7 @@ def test_a_window_without_a_display_is_refused(tmp_path: Path, capsys: pytest.Ca
 def test_an_interrupt_ends_with_130(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint(tmp_path / "best.npz", CARTPOLE)
 
-    def interrupted(*arguments: Any) -> Any:
+    def interrupted(*arguments: Any, **more: Any) -> Any:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(rollout, "play", interrupted)

@@ -249,3 +249,9 @@ def test_a_policy_that_cannot_be_is_refused_with_a_sentence(changes, word):
 def test_an_empty_observation_is_refused():
     with pytest.raises(UsageError, match="observation"):
         make_policy(RunConfig(), 0, BOX)
+
+
+@pytest.mark.parametrize("kind", ["mlp", "lstm"])
+def test_more_parameters_than_a_run_can_have_are_refused_before_they_are_made(kind):
+    with pytest.raises(UsageError, match=rf"^the policy {kind} has [\d,]+ parameters here, and at most 268,435,456 are possible"):
+        make_policy(RunConfig(policy=kind, hidden=(65536, 65536)), 24, BOX)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from es_queue.normalization import FrozenStatistics
 from es_queue.policies import make_policy
 from es_queue.policies.actions import ActionMap, NonFiniteOutput
 from es_queue.policies.saved import SavedPolicy, load_policy
+from es_queue.pretrained import path_of
 from es_queue.spaces import ActionSpec
 
 ROOT = Path(__file__).parents[2]
@@ -148,6 +150,24 @@ def test_a_checkpoint_that_does_not_fit_is_refused_with_a_sentence(tmp_path, cha
     with pytest.raises(RunFolderError, match=sentence) as caught:
         load_policy(path)
     assert str(path) in str(caught.value)
+
+
+def test_a_meta_that_tells_of_vast_actions_takes_no_memory_for_them():
+    arrays, meta = checkpoint(action=ActionSpec("box", (1,), (-1.0,), (1.0,)))
+    meta["action"] |= {"shape": [3000], "low": [0.0] * 3000, "high": [1.0] * 3000, "bins": [0.0] * 3000}
+    tracemalloc.start()
+    try:
+        with pytest.raises(RunFolderError, match="'parameters' has"):
+            SavedPolicy.from_arrays(arrays, meta)
+        assert tracemalloc.get_traced_memory()[1] < 2**24
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_list_of_seeds_is_refused_with_what_makes_a_policy_of_it():
+    with pytest.raises(RunFolderError, match=r"Acrobot-v1\.json is a list of seeds: es-play .*Acrobot-v1\.json --export FILE\.npz"):
+        load_policy(path_of("Acrobot-v1"))
+    assert load_policy(path_of("CartPole-v1")).act([0.0] * 4) in (0, 1)
 
 
 def test_a_missing_file_is_refused_with_a_sentence(tmp_path):

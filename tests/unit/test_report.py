@@ -278,7 +278,7 @@ def live_screen(monkeypatch: pytest.MonkeyPatch, report: Any, columns: int) -> s
     it.live({"workers": 0, "answered": 0, "slots": 65})
     for generation in range(3):
         clock.now += 1
-        it.generation(record(generation, cut_fraction=0.2, eval_mean=-90.0 + generation, eval_best=-88.0, centre_rank=0.61, eta=600))
+        it.generation(record(generation, cut_fraction=0.2, eval_mean=-90.0 + generation, eval_best=-88.0, centre_rank=0.61, eta=600, recovered=2, refused=0, late=3))
     clock.now += 1
     it.live({"workers": 8, "answered": 20, "slots": 65})
     it.note("host \x1b[2J [bold]")
@@ -301,7 +301,7 @@ def test_a_terminal_shows_what_a_person_asks_first(monkeypatch: pytest.MonkeyPat
     last = screen[screen.rindex("╭") :]
     for text in (
         "some-run · BipedalWalker-v3 · pgpe, linear", "3,000 of 20.00 M", "20 % of episodes cut short", "-88.0, best -88.0, in generation 2",
-        "▁▅█", "better than 61 %", "20 of 65 answered", "about 10 min left", "evaluations near 500,000 steps",
+        "▁▅█  -90.0 to -88.0", "2 blocks recovered, 3 late", "better than 61 %", "20 of 65 answered", "about 10 min left", "evaluations near 500,000 steps",
     ):  # fmt: skip
         assert text in last
 

@@ -26,7 +26,7 @@ def rules(limit: int = 100, **changes: Any) -> EpisodeRules:
 
 
 def played(world: Script, how: EpisodeRules, watch: Watch | None = None, **more: Any) -> Episode:
-    return play(world, lambda _: np.zeros(1, np.float32), ACTIONS, how, 7, watch or Watch(), **more)
+    return play(world, lambda: lambda _: np.zeros(1, np.float32), ACTIONS, how, 7, watch or Watch(), **more)
 
 
 REWARDS = [0.1, -2.0, 0.7, 3.0, -0.2]
@@ -118,7 +118,7 @@ def test_a_return_that_is_not_finite_is_no_result(rewards: list[float]) -> None:
 
 def test_an_action_that_is_not_finite_ends_the_episode() -> None:
     with pytest.raises(NonFiniteOutput):
-        play(Script(), lambda _: np.full(1, np.nan, np.float32), ACTIONS, rules(), 7, Watch())
+        play(Script(), lambda: lambda _: np.full(1, np.nan, np.float32), ACTIONS, rules(), 7, Watch())
 
 
 @pytest.mark.parametrize("at", [0, 2])
@@ -157,8 +157,8 @@ def test_an_actor_normalises_what_it_sees() -> None:
     parameters = np.array([1.0, 10.0], np.float32)
     statistics = FrozenStatistics(np.array([1, 1], np.float32), np.array([2, 0.5], np.float32), 5.0)
     observation = np.array([3, 2], np.float32)
-    assert actor(policy, parameters, None)(observation) == 23.0
-    assert actor(policy, parameters, statistics)(observation) == 21.0
+    assert actor(policy, parameters, None)()(observation) == 23.0
+    assert actor(policy, parameters, statistics)()(observation) == 21.0
 
 
 # --- action noise
@@ -177,7 +177,7 @@ def test_action_noise_walks_through_the_table_from_the_place_of_its_key() -> Non
 def test_action_noise_is_added_before_the_bound() -> None:
     table = NoiseTable.in_memory(1000)
     world = Script([1.0] * 30)
-    play(world, lambda _: np.full(1, 0.9, np.float32), ACTIONS, rules(), 7, Watch(), noise=ActionNoise(table.row, 1000, 5, 1, 1.0))
+    play(world, lambda: lambda _: np.full(1, 0.9, np.float32), ACTIONS, rules(), 7, Watch(), noise=ActionNoise(table.row, 1000, 5, 1, 1.0))
     expected = np.clip(np.float32(0.9) + table.row(5, 30), -1, 1)
     assert np.array_equal(np.concatenate([action for *_, action in world.seen]), expected)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from master.status.command import main
-from master.status.folders import RunFolder
+from master.status.folders import RunFolder, newest_folders
 from master.status.history import History
 
 RECORD = {
@@ -152,3 +152,16 @@ def test_a_generation_that_was_evaluated_twice_counts_once() -> None:
     history = History()
     history.add({"generation": generation, "eval_mean": mean} for generation, mean in ((0, 1), (10, 2), (20, 3), (10, 4), (20, 5)))
     assert list(history.evaluations) == [(0.0, 1.0), (10.0, 4.0), (20.0, 5.0)]
+
+
+def test_a_folder_is_read_again_only_when_its_files_have_changed() -> None:
+    made = folder()
+    (first,) = newest_folders([made])
+    (again,) = newest_folders([made])
+    assert again is first and first.seen().progress["generation"] == "7"
+    with (made / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({**RECORD, "generation": 9}) + "\n")
+    (changed,) = newest_folders([made])
+    assert changed.seen().progress["generation"] == "9"
+    (made / "summary.json").write_text(json.dumps({"state": "finished", "run": "walker-1"}))
+    assert newest_folders([made])[0].seen().state == "finished"

@@ -1,0 +1,70 @@
+"""From an Atari id and the request's preprocessing to what is made: the game as policies see it, or ale-py's own environment."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec
+
+from es_queue.config import AUTO, NONE
+from es_queue.environments.atari import ENTRY_POINT, PRESETS, settings_of
+from es_queue.environments.atari_ids import AtariId, parse, plain_arguments
+from es_queue.environments.request import EnvironmentRequest
+from es_queue.errors import MissingPackage, UsageError
+
+PLAIN = "ale_py.env:AtariEnv"
+Found = tuple[EnvSpec, dict[str, Any]]
+
+
+def atari_of(request: EnvironmentRequest) -> Found | None:
+    """The spec and the arguments of the requested game; None for an id of something else.
+
+    Raises MissingPackage without the emulator, UsageError for settings that do not fit the game or each other.
+    """
+    module, _, name = request.id.rpartition(":")
+    about = parse(name) if module in ("", "ale_py") else None
+    if about is None or _is_own(name) or about.rom not in games(name):
+        refuse_preprocessing(request)
+        return None
+    chosen = _preset(about, name, request)
+    given = dict(request.arguments)
+    if chosen == NONE:
+        arguments = plain_arguments(about)
+        return EnvSpec(name, PLAIN, kwargs=arguments), {**arguments, **given}
+    settings = {**PRESETS[chosen], "frameskip": about.frameskip, "repeat_action_probability": about.sticky, **given}
+    spec = EnvSpec(name, ENTRY_POINT, kwargs={"rom": about.rom}, max_episode_steps=settings_of(settings).step_limit())
+    return spec, {"rom": about.rom, **settings}
+
+
+def _preset(about: AtariId, name: str, request: EnvironmentRequest) -> str:
+    """The name of the preprocessing, never "auto"."""
+    chosen = request.preprocessing
+    if chosen == AUTO:
+        return NONE if request.wrappers else "ram" if about.ram else "dqn"
+    if about.ram and chosen not in ("ram", NONE):
+        raise UsageError(f"preprocessing is {chosen}, but {name} observes the console's memory: use ram, or the id without -ram")
+    return chosen
+
+
+def refuse_preprocessing(request: EnvironmentRequest) -> None:
+    """Raise UsageError where a preprocessing is asked for that nobody does."""
+    if request.preprocessing not in (AUTO, NONE):
+        raise UsageError(f"preprocessing is {request.preprocessing}, but {request.id} is no Atari game that es-queue makes itself: leave it out")
+
+
+def _is_own(name: str) -> bool:
+    """Whether somebody else has registered an environment of that name."""
+    spec = gymnasium.registry.get(name)
+    return spec is not None and not str(spec.entry_point).startswith("ale_py")
+
+
+def games(name: str) -> list[str]:
+    """The emulator's names of its games. Raises MissingPackage where ``name`` needs an emulator that is not installed."""
+    try:
+        importlib.import_module("ale_py")
+        found: list[str] = importlib.import_module("ale_py.roms").get_all_rom_ids()
+    except ImportError as error:
+        raise MissingPackage(f'{name} needs a package that is not installed: pip install "gymnasium[atari]"') from error
+    return found

@@ -1,0 +1,47 @@
+"""What ``gym.make`` of the old gym (0.26.2) makes of our ids."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gym
+from gym.envs.box2d.bipedal_walker import BipedalWalker
+
+from es_queue.environments.marvin import MarvinEnv
+from es_queue.environments.walker_v2 import OldLidar
+
+
+class BipedalWalkerV2(OldLidar, BipedalWalker):  # type: ignore[misc]
+    """BipedalWalker-v2 on gym's own class."""
+
+
+class Marvin(gym.Env):  # type: ignore[misc]
+    """MarvinEnv with gym's spaces; the same seed gives the same episode."""
+
+    metadata = MarvinEnv.metadata
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
+        self._marvin: Any = MarvinEnv(render_mode)
+        seen: Any = self._marvin.observation_space
+        done: Any = self._marvin.action_space
+        self.observation_space = gym.spaces.Box(seen.low, seen.high, dtype=seen.dtype)
+        self.action_space = gym.spaces.Box(done.low, done.high, dtype=done.dtype)
+
+    @property
+    def hull(self) -> Any:
+        """The trunk in Box2D's world."""
+        return self._marvin.hull
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        return self._marvin.reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> Any:
+        return self._marvin.step(action)
+
+    def render(self) -> Any:
+        return self._marvin.render()
+
+    def close(self) -> None:
+        self._marvin.close()

@@ -1,0 +1,64 @@
+"""A policy as a small graph of ONNX's operations, from which each format is written.
+
+observation float32[batch, d], as the environment yields it and flat → normalised → layers → raw float32[batch, outputs] →
+action; a policy that remembers also takes memory float32[batch, m] and gives memory_after.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+OBSERVATION, RAW, ACTION, MEMORY, AFTER = "observation", "raw", "action", "memory", "memory_after"
+
+
+@dataclass(frozen=True)
+class Node:
+    """One operation of ONNX's default set, version 17, with one output."""
+
+    kind: str
+    inputs: tuple[str, ...]
+    output: str
+    attributes: dict[str, Any]
+
+
+@dataclass
+class Graph:
+    """inputs: name -> numbers a row; outputs: name -> (type, shape of a row); constants: name -> array."""
+
+    inputs: dict[str, int] = field(default_factory=dict)
+    outputs: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
+    constants: dict[str, NDArray[Any]] = field(default_factory=dict)
+    nodes: list[Node] = field(default_factory=list)
+
+    def constant(self, value: Any, kind: Any = np.float32) -> str:
+        """The name of an array that is part of the graph."""
+        name = f"constant_{len(self.constants)}"
+        self.constants[name] = np.ascontiguousarray(value, kind)
+        return name
+
+    def add(self, kind: str, *inputs: str, output: str = "", **attributes: Any) -> str:
+        """The name of the output of one more operation."""
+        name = output or f"{kind.lower()}_{len(self.nodes)}"
+        self.nodes.append(Node(kind, inputs, name, attributes))
+        return name
+
+    def part(self, x: str, start: int, stop: int) -> str:
+        """Columns start … stop-1 of a matrix."""
+        whole = (self.constant([one], np.int64) for one in (start, stop, 1))
+        return self.add("Slice", x, *whole)
+
+    def shaped(self, x: str, shape: tuple[int, ...], output: str = "") -> str:
+        """Rows of another shape."""
+        return self.add("Reshape", x, self.constant((-1, *shape), np.int64), output=output)
+
+    def between(self, x: str, low: Any, high: Any) -> str:
+        return self.add("Min", self.add("Max", x, self.constant(low)), self.constant(high))
+
+    def affine(self, x: str, weights: NDArray[np.float32], bias: NDArray[np.float32]) -> str:
+        """x @ weights + bias; a bias of no length adds nothing."""
+        product = self.add("MatMul", x, self.constant(weights))
+        return self.add("Add", product, self.constant(bias)) if len(bias) else product

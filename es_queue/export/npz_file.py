@@ -1,0 +1,19 @@
+"""The policy alone as an ``.npz``: what ``load_policy`` and es-play read, without what only a resume needs."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def npz_bytes(arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> bytes:
+    """All ``arrays`` and the ``meta`` that ``read_checkpoint`` gives, uncompressed, without pickle."""
+    buffer = io.BytesIO()
+    kept = {name: value for name, value in meta.items() if name != "state"}
+    np.savez(buffer, allow_pickle=False, meta=np.array(json.dumps(kept)), **arrays)
+    return buffer.getvalue()

@@ -1,0 +1,47 @@
+"""The graph as an ONNX model (operations of version 17), put together with ``onnx.helper``: torch is not needed."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from es_queue.errors import UsageError
+from es_queue.export.graph import Graph
+
+OPERATIONS, FILE_VERSION = 17, 8
+
+
+def onnx_bytes(graph: Graph, about: Mapping[str, str]) -> bytes:
+    """A checked model; ``about`` is kept in its metadata. Raises UsageError where onnx is not installed."""
+    try:
+        onnx: Any = importlib.import_module("onnx")
+    except ImportError:
+        raise UsageError("a .onnx file needs a package that is not installed: pip install 'es-queue[onnx]'") from None
+    helper = onnx.helper
+    made = helper.make_graph(
+        [_node(onnx, one) for one in graph.nodes], "policy",
+        [_value(onnx, name, "float32", (size,)) for name, size in graph.inputs.items()],
+        [_value(onnx, name, *one) for name, one in graph.outputs.items()],
+        [onnx.numpy_helper.from_array(array, name) for name, array in graph.constants.items()],
+    )  # fmt: skip
+    model = helper.make_model(made, producer_name="es-queue", opset_imports=[helper.make_opsetid("", OPERATIONS)], ir_version=FILE_VERSION)
+    helper.set_model_props(model, dict(about))
+    onnx.checker.check_model(model, full_check=True)
+    data: bytes = model.SerializeToString()
+    return data
+
+
+def _node(onnx: Any, one: Any) -> Any:
+    attributes = {name: _type(onnx, value) if name == "to" else value for name, value in one.attributes.items()}
+    return onnx.helper.make_node(one.kind, list(one.inputs), [one.output], **attributes)
+
+
+def _value(onnx: Any, name: str, kind: str, shape: tuple[int, ...]) -> Any:
+    return onnx.helper.make_tensor_value_info(name, _type(onnx, kind), ["batch", *shape])
+
+
+def _type(onnx: Any, kind: str) -> Any:
+    return onnx.helper.np_dtype_to_tensor_dtype(np.dtype(kind))

@@ -1,0 +1,101 @@
+"""Recurrent policies on vectors: layers of cells that remember from step to step of an episode, then a linear layer."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from es_queue.errors import UsageError
+from es_queue.policies.base import BoundPolicy, Floats, Policy, single_only, stacked_product
+from es_queue.policies.cells import CELLS
+from es_queue.policies.layers import first_weights
+
+Layer = tuple[Floats, Floats]  # weights float32[B, rows, columns], bias float32[B, columns]
+
+
+class RecurrentPolicy(Policy):
+    """h <- cell(x @ W_in + b_in, h @ W_state + b_state) for each layer of cells, then h @ W + b.
+
+    The flat vector is W_in, b_in, W_state, b_state of the first layer, of the second …, then W, b; each matrix is
+    [rows, columns] in C order, W_in [inputs, gates · units], W_state [units, gates · units]. The order of the gates is
+    PyTorch's (see :mod:`es_queue.policies.cells`). The memory is that of the first layer, of the second …
+
+    kind: rnn, lstm or gru; cell: its equations; hidden: units of each layer; shapes: rows and columns of all matrices
+    """
+
+    def __init__(self, kind: str, observation_size: int, outputs: int, hidden: tuple[int, ...]) -> None:
+        if not hidden or min(hidden) < 1:
+            raise UsageError(f"policy is {kind}, which needs a layer of at least one cell: give --hidden a width above zero")
+        self.kind = kind
+        self.cell = CELLS[kind]
+        self.observation_size = observation_size
+        self.outputs = outputs
+        self.hidden = hidden
+        self.shapes: list[tuple[int, int]] = []
+        for seen, units in zip((observation_size, *hidden), hidden, strict=False):
+            self.shapes += [(seen, self.cell.gates * units), (units, self.cell.gates * units)]
+        self.shapes.append((hidden[-1], outputs))
+        self.size = sum((rows + 1) * columns for rows, columns in self.shapes)
+        self.memory_size = self.cell.states * sum(hidden)
+
+    @property
+    def description(self) -> tuple[object, ...]:
+        """See :attr:`Policy.description`."""
+        return self.kind, self.observation_size, self.hidden, self.outputs
+
+    def initial(self, seed: int, init: str) -> Floats:
+        """float32[size]; auto is orthogonal. Biases are zero, the last layer is small.
+
+        A forget gate's b_in is one, so that what is remembered stays at first (Gers et al. 2000, Jozefowicz et al. 2015).
+        """
+        init = "orthogonal" if init == "auto" else init
+        vector = np.zeros((1, self.size), np.float32)
+        layers = self.layers(vector)
+        for (weights, _), drawn in zip(layers, first_weights(self.shapes, 1.0, seed, init), strict=True):
+            weights[...] = drawn
+        if self.cell.forget is not None and init != "zero":
+            for (_, bias), units in zip(layers[::2], self.hidden, strict=False):
+                bias.reshape(-1, units)[self.cell.forget] = 1
+        first: Floats = vector[0]
+        return first
+
+    def layers(self, parameters: Floats) -> list[Layer]:
+        """Views of each matrix and its bias in float32[B, size], in the flat vector's order."""
+        layers, start = [], 0
+        for rows, columns in self.shapes:
+            middle, stop = start + rows * columns, start + (rows + 1) * columns
+            layers.append((parameters[:, start:middle].reshape(-1, rows, columns), parameters[:, middle:stop]))
+            start = stop
+        return layers
+
+    def bind(self, parameters: Floats) -> BoundPolicy:
+        """See :meth:`Policy.bind`."""
+        layers = self.layers(self.checked(parameters))
+        count = len(parameters)
+        memory = np.zeros((count, self.memory_size), np.float32)
+        cells = list(zip(layers[:-1:2], layers[1::2], self._memories(memory), strict=True))
+        last, step = layers[-1], self.cell.step
+
+        def act_many(x: Floats) -> Floats:
+            for look, keep, own in cells:
+                h = own[:, : keep[0].shape[1]]
+                step(affine(x, look), affine(h, keep), own)
+                x = h
+            return affine(x, last)
+
+        def act_one(x: Floats) -> Floats:
+            outputs: Floats = act_many(x[None])[0]
+            return outputs
+
+        return BoundPolicy(count, act_one if count == 1 else single_only(count), act_many, memory)
+
+    def _memories(self, memory: Floats) -> list[Floats]:
+        """Views of what each layer remembers, float32[B, states · units]."""
+        stops = np.cumsum([self.cell.states * units for units in self.hidden])
+        return np.split(memory, stops[:-1], axis=1)
+
+
+def affine(x: Floats, layer: Layer) -> Floats:
+    """x[b] @ W[b] + b[b] for every individual b."""
+    y = stacked_product(x, layer[0])
+    y += layer[1]
+    return y

