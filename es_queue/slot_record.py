@@ -27,6 +27,8 @@ from es_queue.settings import config_from_json
 
 FOLDER = "slots"
 COLUMNS = ("generation", "slot", "sign", "noise_index", "seed", "fitness", "return", "length", "behaviour")
+#: Those that hold floats; the others hold integers.
+FLOATS = ("fitness", "return", "behaviour")
 #: A longer published vector is left out of the file.
 MOST_PUBLISHED_BYTES = 4 * 2**20
 
@@ -72,7 +74,7 @@ def file_of(run_dir: Path, generation: int) -> Path:
 
 def generations_in(run_dir: Path) -> list[int]:
     """Of which generations a run's folder holds a record, ascending."""
-    return sorted(int(path.stem) for path in (run_dir / FOLDER).glob("*.npz") if path.stem.isdigit())
+    return sorted(int(path.stem) for path in (run_dir / FOLDER).glob("*.npz") if path.stem.isascii() and path.stem.isdigit())
 
 
 def read_record(path: Path) -> SlotRecord:
@@ -87,7 +89,16 @@ def read_record(path: Path) -> SlotRecord:
         raise RunFolderError(f"{path}: {error}") from None
     except (*UNREADABLE, KeyError, DecodeError, UsageError) as error:
         raise RunFolderError(f"{path} is no readable record of a generation's slots: {error}") from None
+    if any(not fits(name, column) for name, column in arrays.items()):
+        raise RunFolderError(f"{path} is no readable record of a generation's slots: its columns are not of numbers")
     rows = len(arrays["slot"])
     if any(len(column) != rows for column in arrays.values()) or published.ndim != 1 or len(published) not in (0, task.size):
         raise RunFolderError(f"{path} is no readable record of a generation's slots: its columns have different lengths")
     return record
+
+
+def fits(name: str, column: NDArray[Any]) -> bool:
+    """Whether an array can be the column of that name: its dimensions, its kind, and NaN as the only number that is none."""
+    if column.ndim != (2 if name == "behaviour" else 1):
+        return False
+    return column.dtype.kind == "f" and not np.isinf(column).any() if name in FLOATS else column.dtype.kind == "i"

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 from es_queue.errors import UsageError
 from master.wording import printable
@@ -30,7 +31,7 @@ class Films:
         self._run_dir, self._every, self._note = run_dir, every, note
         self._environment = {**os.environ, **({} if noise_dir is None else {FOLDER_VARIABLE: str(noise_dir)})}
         self._process: subprocess.Popen[bytes] | None = None
-        self._words = tempfile.TemporaryFile()  # noqa: SIM115 - closed by ``close``
+        self._words: IO[bytes] | None = None
         self._due = 0
 
     def kept(self, generation: int) -> None:
@@ -40,9 +41,9 @@ class Films:
         self._due = generation - generation % self._every + self._every
         target = self._run_dir / FOLDER / f"{generation:08d}.gif"
         command = [sys.executable, "-P", "-m", "workers.play", str(self._run_dir), "--generation", str(generation), "--record", str(target)]
-        self._words.seek(0)
-        self._words.truncate()
         try:
+            self._forget_words()
+            self._words = tempfile.TemporaryFile()  # noqa: SIM115 - closed by ``close``
             # A session of its own, so that Ctrl-C in the terminal is the master's alone.
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self._words, env=self._environment, start_new_session=True)
         except OSError as error:
@@ -62,7 +63,7 @@ class Films:
             else:
                 self._busy()
             self._process = None
-        self._words.close()
+        self._forget_words()
 
     def _busy(self) -> bool:
         """Whether a film is under way. One that has failed is said."""
@@ -73,10 +74,20 @@ class Films:
             return True
         self._process = None
         if code:
-            self._words.seek(0)
-            said = self._words.read(MOST_WORDS).decode(errors="replace").strip().splitlines()
+            said = self._said()
             self._give_up(said[-1] if said else f"es-play ended with {code}")
         return not self._every
+
+    def _said(self) -> list[str]:
+        """What es-play wrote on its standard error."""
+        assert self._words is not None, "a film has a file for its words"
+        self._words.seek(0)
+        return self._words.read(MOST_WORDS).decode(errors="replace").strip().splitlines()
+
+    def _forget_words(self) -> None:
+        if self._words is not None:
+            self._words.close()
+            self._words = None
 
     def _give_up(self, why: str) -> None:
         self._every = 0

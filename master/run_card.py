@@ -37,16 +37,21 @@ def write_card(folder: Path, run: str, config: RunConfig, warm_start: Path | Non
     command = former.get("command") or repeating(config, warm_start)
     card = {"run": run, "command": command, "config": config.to_dict(), "sittings": sittings}
     write_atomically(folder / CARD, json.dumps(card, indent=2).encode() + b"\n", durable=False)
-    write_atomically(folder / README, readme(run, config, str(command), sittings[0]).encode(), durable=False)
+    write_atomically(folder / README, readme(run, config, str(command), sittings[0]).encode(errors="replace"), durable=False)
 
 
 def _former(path: Path) -> dict[str, Any]:
     """The card of a run that goes on; empty for none, or for one that somebody has spoilt."""
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, RecursionError):
         found = json.loads(path.read_text("utf-8"))
-        if isinstance(found, dict) and isinstance(found.get("sittings"), list) and found["sittings"]:
+        if isinstance(found, dict) and isinstance(found.get("sittings"), list) and found["sittings"] and all(map(_readable, found["sittings"])):
             return found
     return {}
+
+
+def _readable(one: object) -> bool:
+    """Whether it can be a sitting: ``readme`` looks into these."""
+    return isinstance(one, dict) and all(isinstance(one.get(name) or {}, dict) for name in ("versions", "code", "machine"))
 
 
 def sitting(config: RunConfig) -> dict[str, Any]:

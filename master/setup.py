@@ -16,7 +16,7 @@ from es_queue.normalization import RunningMoments
 from es_queue.plan import most_slots, seeds_shared
 from es_queue.policies import Policy, make_policy
 from es_queue.policies.actions import ActionMap
-from es_queue.protocol.messages import TRAIN
+from es_queue.protocol.messages import MAX_OBSERVATION, TRAIN
 from es_queue.seed_list import first_parameters
 from es_queue.spaces import EnvironmentSpec
 from es_queue.strategies import make_strategy, strategy_class
@@ -96,6 +96,8 @@ def unnormalised(asked: RunConfig, config: RunConfig) -> list[str]:
 def refuse_unfit(config: RunConfig, spec: EnvironmentSpec) -> None:
     """Settings that this environment cannot have. Raises UsageError."""
     ActionMap(spec.action, config.action_bound)
+    if spec.observation_size > MAX_OBSERVATION:  # no worker could read the run's task
+        raise UsageError(f"{config.task} has observations of {spec.observation_size:,} numbers, and at most {MAX_OBSERVATION:,} are possible: make its pictures smaller, with a --wrapper of your own")
     stall = parse_stall(config.stall)
     if stall is not None and stall.index >= spec.observation_size:
         raise UsageError(f"stall is {config.stall}, but {config.task} has observations 0 to {spec.observation_size - 1}")

@@ -18,6 +18,8 @@ from es_queue.validation import checked_value
 from es_queue.wording import printable
 
 LARGEST_FILE = 2**20
+#: Dots in the name of the deepest key, optimizer.args.stepsize.
+DEEPEST = 2
 PARTS = ("config", "env_id", "optimizer", "policy")
 
 
@@ -83,7 +85,7 @@ def _flat(data: dict[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
     """(config.l2coeff, value) and so on, in the file's order."""
     for name, value in data.items():
         key = f"{before}{name}"
-        if isinstance(value, dict):
+        if isinstance(value, dict) and key.count(".") < DEEPEST:
             yield from _flat(value, f"{key}.")
         else:
             yield key, value

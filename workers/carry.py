@@ -56,10 +56,13 @@ def export(path: Path, target: Path) -> None:
 
 
 def seed_list(path: Path) -> bytes:
-    """The checkpoint's policy as a seed list. Raises RunFolderError in one sentence."""
+    """The checkpoint's policy as a seed list; one that is a seed list already stays as it is. Raises RunFolderError in one sentence."""
     from es_queue.policies.archive import read_checkpoint
     from es_queue.seed_list import seed_list_of
 
+    if path.suffix == ".json":
+        contents(path)  # refuses what is none
+        return path.read_bytes()
     try:
         return f"{seed_list_of(path, *read_checkpoint(path))}\n".encode()
     except RunFolderError as error:

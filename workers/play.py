@@ -278,6 +278,7 @@ def opened(request: EnvironmentRequest, name: str, render: str | None, record: P
         if record is not None:
             from workers.film import Film
 
+            os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame else looks for a screen, and complains aloud of missing ones
             world = drawn = open_world(request, "rgb_array")
             film = Film(drawn, record, drawn.fps)
         else:

@@ -30,8 +30,18 @@ class Always:
 
 
 def returns(world: World, action: int, seeds: list[int], limit: int) -> list[float]:
-    rules = evaluation_rules(limit)
-    return [play(world, lambda: lambda seen: seen, Always(action), rules, seed, Watch()).total for seed in seeds]  # type: ignore[arg-type]
+    """The returns of the seeds. Without sticky actions and with a fixed skip all chance is in how many frames pass first: equal ones are played once."""
+    rules, game = evaluation_rules(limit), world._environment.unwrapped  # type: ignore[attr-defined]
+    chancy = game.settings.repeat_action_probability or game.settings.skip()[0] != game.settings.skip()[1]
+    known: dict[int, float] = {}
+    found = []
+    for seed in seeds:
+        world.reset(seed)
+        waited = seed if chancy else game.ale.getEpisodeFrameNumber()
+        if waited not in known:
+            known[waited] = play(world, lambda: lambda seen: seen, Always(action), rules, seed, Watch()).total  # type: ignore[arg-type]
+        found.append(known[waited])
+    return found
 
 
 def main() -> None:
@@ -39,9 +49,10 @@ def main() -> None:
     parser.add_argument("env")
     parser.add_argument("--episodes", type=int, default=30)
     parser.add_argument("--actions", type=int, nargs="*", help="which, by number; all of them")
+    parser.add_argument("--frames", type=int, default=20_000, help="after which an episode is over, where the console does not end it")
     given = parser.parse_args()
     # The memory is the cheapest thing to see, and nobody looks.
-    config = RunConfig(env=given.env, preprocessing="ram", seed=1)
+    config = RunConfig(env=given.env, preprocessing="ram", env_arg=(("max_num_frames_per_episode", given.frames),), seed=1)
     request = EnvironmentRequest.of(config)
     spec, world = describe(request), open_world(request)
     seeds = [int(seed) for seed in np.ravel(evaluation_seeds(config, FINAL, 0, given.episodes))]

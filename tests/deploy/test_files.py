@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import configparser
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -171,6 +173,36 @@ def test_what_nobody_allows_is_closed_and_only_pods_of_ours_reach_redis() -> Non
     assert policies["nothing-else"] == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
     assert all("ipBlock" not in str(policy) for policy in policies.values())
     assert kinds("Service")[0]["spec"]["clusterIP"] == "None"
+
+
+@pytest.mark.parametrize("layer", ["base", "autoscale"])
+def test_the_commands_that_a_kustomization_names_make_every_password_that_it_wants(layer: str, tmp_path: Path) -> None:
+    shutil.copytree(DOCKER / "kubernetes", tmp_path / "docker" / "kubernetes", ignore=shutil.ignore_patterns("keys"))
+    file = tmp_path / "docker" / "kubernetes" / layer / "kustomization.yaml"
+    commands = [line.removeprefix("#   ") for line in file.read_text().splitlines() if line.startswith("#   ")]
+    assert commands[-1] == f"kubectl apply -k docker/kubernetes/{layer}"
+    for command in commands[:-1]:
+        words = [sys.executable if word == "python" else word for word in command.split()]
+        subprocess.run(words, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(HOUSE)}, check=True, capture_output=True, timeout=60)
+    wanted = [name for path in file.parent.parent.glob("*/kustomization.yaml") if path.parent.name in ("base", layer) for one in documents(path)[0]["secretGenerator"] for name in (path.parent / each for each in one["files"])]
+    assert wanted and [name for name in wanted if not name.is_file()] == []
+
+
+# --- Slurm
+
+
+SLURM = DOCKER / "slurm" / "es-queue.sbatch"
+
+
+def test_the_slurm_script_tells_srun_how_many_cores_a_node_gives() -> None:
+    (step,) = re.findall(r"^ *srun (?:[^\n]*\\\n)*[^\n]*", SLURM.read_text(), re.MULTILINE)
+    assert '--cpus-per-task "$cores"' in step and '--num-workers "$cores"' in step
+
+
+def test_the_slurm_script_says_what_it_misses() -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
+    told = subprocess.run(["bash", str(SLURM), "walk"], env={**environment, "SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "1"}, capture_output=True, text=True, timeout=60, check=False)
+    assert told.returncode != 0 and "sbatch --cpus-per-task N" in told.stderr
 
 
 # --- AWS and systemd

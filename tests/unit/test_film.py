@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +99,15 @@ def test_a_policy_is_filmed_without_a_display_and_plays_as_it_does_unseen(config
         picture.seek(picture.n_frames - 1)
         last = np.asarray(picture.convert("RGB")).astype(int)
     assert first.std() > 5 and (first != last).any(), "it shows something, and that moves"
+
+
+def test_a_film_looks_for_no_screen(tmp_path: Path) -> None:
+    checkpoint(tmp_path / "best.npz", CARTPOLE)
+    environment = {name: value for name, value in os.environ.items() if name not in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER", "XDG_RUNTIME_DIR")}
+    told = subprocess.run(
+        [sys.executable, "-m", "workers.play", str(tmp_path), "--record", str(tmp_path / "a.gif")], env=environment, capture_output=True, text=True, timeout=120, check=False
+    )  # fmt: skip
+    assert (told.returncode, told.stderr) == (0, "")
 
 
 def test_the_line_of_a_film_names_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

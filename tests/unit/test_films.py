@@ -100,6 +100,20 @@ def test_no_films_are_made_unasked(tmp_path: Path, player: Path) -> None:
     assert asked(player) == []
 
 
+def test_a_host_without_a_place_for_temporary_files_trains_and_says_why_it_films_nothing(tmp_path: Path, player: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full() -> None:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr("master.films.tempfile.TemporaryFile", full)
+    Films(tmp_path / "run", 0, None, pytest.fail).close()
+    said: list[str] = []
+    one = Films(tmp_path / "run", 1, None, said.append)
+    one.kept(0)
+    one.kept(1)
+    one.close()
+    assert len(said) == 1 and "No usable temporary directory" in said[0] and asked(player) == []
+
+
 def test_the_flag_takes_a_number_and_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parse(["--env", "CartPole-v1", "--video-every", "50"])[1].video_every == 50
     with pytest.raises(UsageError, match="video_every is 'x' in the command line: use a whole number"):

@@ -61,6 +61,11 @@ def test_there_is_a_list_of_seeds_among_them() -> None:
     assert {pretrained.path_of(one).suffix for one in pretrained.names()} == {".npz", ".json"}
 
 
+def test_a_list_of_seeds_can_be_taken_away_as_it_is(tmp_path: Path) -> None:
+    assert main(["--pretrained", "Acrobot-v1", "--export", str(tmp_path / "mine.json")]) == 0
+    assert (tmp_path / "mine.json").read_bytes() == pretrained.path_of("Acrobot-v1").read_bytes()
+
+
 def test_it_is_said_who_made_it_and_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--pretrained", "CartPole-v1", "--episodes", "1"]) == 0
     assert "made by: es-master --env CartPole-v1 --seed 1\n" in capsys.readouterr().out

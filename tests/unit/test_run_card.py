@@ -93,11 +93,23 @@ def test_a_card_tells_versions_and_machine_and_keeps_the_first_command_when_a_ru
     assert "Run r: CartPole-v1" in (tmp_path / README).read_text() and card["command"] in (tmp_path / README).read_text()
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"sittings": 3}', '{"sittings": []}', "\ud800"])
+SPOILT = [
+    "", "[]", "{", '{"sittings": 3}', '{"sittings": []}', "\ud800", '{"sittings": ["x"]}', '{"sittings": [{"machine": 3}]}', '{"sittings": [{"code": "x"}]}',
+    '{"sittings": [{"versions": [1]}]}', pytest.param("[" * 100_000, id="deep"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", SPOILT)
 def test_a_card_that_somebody_spoilt_is_written_anew(tmp_path: Path, text: str) -> None:
     (tmp_path / CARD).write_bytes(text.encode("utf-8", "surrogatepass"))
     write_card(tmp_path, "r", resolve(SETTINGS[0]))
     assert len(json.loads((tmp_path / CARD).read_text())["sittings"]) == 1
+
+
+def test_a_card_with_half_a_character_is_kept_and_told(tmp_path: Path) -> None:
+    (tmp_path / CARD).write_text('{"sittings": [{"versions": {"x": "\\ud800"}}]}')
+    write_card(tmp_path, "r", resolve(SETTINGS[0]))
+    assert len(json.loads((tmp_path / CARD).read_text())["sittings"]) == 2 and "x ?" in (tmp_path / README).read_text()
 
 
 def test_sittings_stay_few_and_the_first_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

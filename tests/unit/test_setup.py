@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -34,6 +35,24 @@ def test_what_is_open_in_a_config_is_decided_once() -> None:
 def test_who_shares_environment_seeds_is_decided_once(strategy: str, shared: str) -> None:
     assert prepare(quick_config(strategy=strategy), table=TABLE).config.env_seeds == shared
     assert prepare(quick_config(strategy=strategy, env_seeds="slot"), table=TABLE).config.env_seeds == "slot"
+
+
+class Vast(gymnasium.Env[Any, Any]):
+    """Shows more than fits into what is published."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (512, 513), np.uint8)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return np.zeros((512, 513), np.uint8), {}
+
+    def step(self, action: Any) -> Any:
+        return np.zeros((512, 513), np.uint8), 0.0, True, False, {}
+
+
+def test_observations_that_no_worker_could_be_told_of_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(gymnasium.registry, "Vast-v0", gymnasium.envs.registration.EnvSpec("Vast-v0", entry_point=Vast))
+    assert refused(env="Vast-v0", backend="stock").startswith("Vast-v0 has observations of 262,656 numbers, and at most 262,144 are possible")
 
 
 def test_a_drawn_seed_is_another_each_time() -> None:

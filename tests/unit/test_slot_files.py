@@ -114,6 +114,13 @@ def test_only_as_many_files_stay_as_were_asked_for_and_none_where_none(tmp_path:
     assert not (tmp_path / "none").exists()
 
 
+def test_files_of_others_beside_the_records_are_no_generations(tmp_path: Path) -> None:
+    (tmp_path / "slots").mkdir()
+    for name in ("00000012.npz", "².npz", "٣.npz", "x.npz", "7.txt"):
+        (tmp_path / "slots" / name).touch()
+    assert generations_in(tmp_path) == [12]
+
+
 def test_quick_generations_are_not_all_written(tmp_path: Path) -> None:
     run_ring(quick_config(**{**SMALL, "generations": 6}), slot_files=SlotFiles("memory", tmp_path, 200, pause=1000))
     assert generations_in(tmp_path) == [0]
@@ -163,5 +170,12 @@ def test_a_file_that_was_tampered_with_is_refused(tmp_path: Path, capsys: pytest
         assert str(path) in refused(capsys, 6, tmp_path, "--generation", "1")
         with pytest.raises(RunFolderError):
             read_record(path)
+    rows = len(arrays["slot"])
+    for changes in (
+        {"slot": np.array(3)}, {"slot": arrays["slot"][:, None]}, {"slot": np.array(["a"] * rows)}, {"fitness": np.full(rows, np.inf)}, {"return": np.zeros(rows, complex)},
+        {"behaviour": np.zeros(rows)}, {"noise_index": np.zeros(rows, [("a", "i4")])}, {"seed": np.zeros(rows, "M8[s]")},
+    ):  # fmt: skip
+        np.savez(path, **{**arrays, **changes})
+        assert "its columns are not of numbers" in refused(capsys, 6, tmp_path, "--generation", "1", "--slot", "1+")
     path.write_bytes(b"nothing")
     assert "no readable record" in refused(capsys, 6, tmp_path, "--generation", "1")

@@ -117,3 +117,10 @@ def test_a_file_that_is_no_json_or_is_not_there_is_refused(tmp_path: Path) -> No
         read_starter(tmp_path / "torn.json")
     with pytest.raises(UsageError, match="cannot be read"):
         read_starter(tmp_path / "gone.json")
+
+
+def test_a_file_that_nests_without_end_is_refused(tmp_path: Path) -> None:
+    deep = tmp_path / "deep.json"
+    deep.write_text('{"env_id": "A-v0", "optimizer": {}, "policy": {}, "config": ' + '{"a": ' * 900 + "1" + "}" * 901)
+    with pytest.raises(UsageError, match=r"config.a.a"):
+        read_starter(deep)

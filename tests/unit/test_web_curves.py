@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from master.status.web.curves import PLACE, TRAINING, Curves, Thinned
+from master.status.web import curves as module
+from master.status.web.curves import PLACE, TRAINING, Curves, Thinned, lines_of
 
 
 def record(generation: float, mean: float | str | None, **more: Any) -> dict[str, Any]:
@@ -50,14 +51,16 @@ def test_figures_beyond_any_axis_become_gaps_and_the_rest_is_json() -> None:
     assert set(PLACE) <= set(told)
 
 
-def test_a_file_is_read_whole_and_again_only_when_it_has_changed(tmp_path: Path) -> None:
-    path, curves = tmp_path / "metrics.jsonl", Curves()
+def test_a_file_is_read_whole_and_again_only_when_it_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, curves, reads = tmp_path / "metrics.jsonl", Curves(), list[Path]()
+    monkeypatch.setattr(module, "lines_of", lambda one: reads.append(one) or lines_of(one))
     curves.read_file(path)
     path.write_text("".join(json.dumps(record(generation, 1.0, eval_mean=2.0 if generation % 2 else None)) + "\n" for generation in range(6)) + "{broken\n[]\n")
     for _ in range(2):
         curves.read_file(path)
         told = curves.to_json()
         assert told["training"]["generation"] == [0, 1, 2, 3, 4, 5] and told["evaluation"]["generation"] == [1, 3, 5]
+    assert len(reads) == 1
     path.write_text(json.dumps(record(0, 9.0)) + "\n")
     curves.read_file(path)
     assert curves.to_json()["training"]["return_mean"] == [9] and len(curves.history.evaluations) == 0
