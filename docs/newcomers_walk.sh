@@ -9,9 +9,10 @@ SECONDS=0
 failed=0
 
 step() { printf '\n== %s  [%d:%02d]\n' "$1" $((SECONDS / 60)) $((SECONDS % 60)); }
+homely() { sed -e "s#$folder#~#g" -e "s#$clone#~/es-queue#g"; }
 typed() {
-  printf '$ %s\n' "$*"
-  bash -c "$*" 2>&1 | sed -e "s#$folder#~#g" -e "s#$clone#~/es-queue#g" | tail -n "${lines:-12}"
+  printf '$ %s\n' "$*" | homely
+  bash -c "$*" 2>&1 | homely | tail -n "${lines:-12}"
   local code=${PIPESTATUS[0]}
   [ "$code" = 0 ] || { echo "(ended with $code)"; failed=1; }
 }
@@ -22,7 +23,7 @@ until_true() { # until_true SECONDS COMMAND…: polls
     sleep 0.2
   done
 }
-two_workers() { es-status longer | grep -q '2 workers'; }
+two_workers() { es-status longer | grep -q '2 living'; }
 ended() { [ -e runs/longer/summary.json ]; }
 
 step "install"

@@ -128,18 +128,24 @@ def parts(meta: Mapping[str, Any]) -> tuple[RunConfig, Policy, NoiseTable]:
     try:
         config = config_from_json(json.dumps(meta["config"]))
         policy = described_policy(config, meta)
-        if not policy.size <= config.noise_size:
-            raise ValueError(f"a noise table of {config.noise_size} floats is too small for {policy.size} parameters")
-        most = max(LARGEST_DEFAULT, default_size(policy.size))
-        if config.noise_size > most:  # whoever wrote the list would have this host make it
-            raise ValueError(f"a noise table of {config.noise_size} floats is larger than the {most} that are made for a seed list; play the run's checkpoint instead")
-        return config, policy, NoiseTable.open(config.noise_size)
+        return config, policy, table_of(config, policy.size)
     except RunFolderError:
         raise
     except KeyError as error:
         raise RunFolderError(f"its settings have no {error}") from None
     except (TypeError, ValueError, AttributeError, EsQueueError) as error:
         raise RunFolderError(f"its settings do not describe a policy: {error}") from None
+
+
+def table_of(config: RunConfig, size: int) -> NoiseTable:
+    """The noise that a file names, for policies of ``size`` parameters. Raises ValueError for a table that fits no run of
+    them: whoever wrote the file would have this host make it."""
+    if size > config.noise_size:
+        raise ValueError(f"a noise table of {config.noise_size} floats is too small for {size} parameters")
+    most = max(LARGEST_DEFAULT, default_size(size))
+    if config.noise_size > most:
+        raise ValueError(f"a noise table of {config.noise_size} floats is larger than the {most} that are made for a file; play the run's checkpoint instead")
+    return NoiseTable.open(config.noise_size)
 
 
 def expect(digest: str, parameters: Floats) -> None:

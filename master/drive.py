@@ -24,7 +24,7 @@ from master.blocks import cutter
 from master.checkpoint import Checkpoints, write_atomically
 from master.collector import Interrupted
 from master.course import Course
-from master.films import Films
+from master.films import LAST_SECONDS, Films
 from master.household.client import GuardianClient
 from master.household.duties import Household
 from master.household.embedded import EmbeddedServer
@@ -133,12 +133,15 @@ class Drive:
         Interrupted before the first publish it raises KeyboardInterrupt: there is nothing to go on with.
         """
         self._session.looping = True
+        film = 0.0  # nobody who ends a run early waits for its film
         try:
             self._view.started(self._about(state))
             self._requests.begin(state.changes, was, self._channel.shown("paused_by"))
             if was in (RUNNING, PAUSED):  # its master was killed
                 self._collector.recoveries.note(TAKEN_OVER, time.monotonic() - self._began)
-            return self._finished(self._loop.run(state, adopted))
+            outcome = self._loop.run(state, adopted)
+            film = LAST_SECONDS
+            return self._finished(outcome)
         except Interrupted:
             if self._loop.current_or_none() is not None:
                 return self._stopped()
@@ -158,7 +161,7 @@ class Drive:
             raise
         finally:
             self._log.close()
-            self._films.close()
+            self._films.close(film)
 
     def _kept_reports(self) -> str:
         """Where the newest tracebacks of workers are, for the end of a sentence: a private server ends with its run."""

@@ -54,16 +54,18 @@ class Films:
 
     def close(self, seconds: float = LAST_SECONDS) -> None:
         """Wait for the film that is under way, and end it where that takes too long."""
-        if self._process is not None:
-            try:
+        try:
+            if self._process is not None:
                 self._process.wait(seconds)
-            except subprocess.TimeoutExpired:
+                self._busy()
+        except subprocess.TimeoutExpired:
+            pass
+        finally:  # whoever will not wait any longer leaves no player behind
+            if self._process is not None:
                 self._process.kill()
                 self._process.wait()
-            else:
-                self._busy()
-            self._process = None
-        self._forget_words()
+                self._process = None
+            self._forget_words()
 
     def _busy(self) -> bool:
         """Whether a film is under way. One that has failed is said."""

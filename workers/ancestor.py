@@ -89,9 +89,9 @@ def played(given: Namespace, record: SlotRecord, wanted: Wanted) -> tuple[list[E
     """The episodes, and a line about their film. Raises RunFolderError where the record does not fit what is installed."""
     from es_queue.environments import describe, everywhere
     from es_queue.environments.reference import reference_of
-    from es_queue.noise import NoiseTable
     from es_queue.numerics import single_threaded_blas
     from es_queue.policies import make_policy
+    from es_queue.seed_list import table_of
     from es_queue.strategies import make_strategy
     from workers.evaluate import Evaluator
     from workers.join import environment_request
@@ -103,7 +103,10 @@ def played(given: Namespace, record: SlotRecord, wanted: Wanted) -> tuple[list[E
     request = everywhere(environment_request(config))
     spec = describe(request)
     policy = make_policy(config, spec.observation_size, spec.action, spec.observation_shape, reference_of(config))
-    table = NoiseTable.open(config.noise_size)
+    try:
+        table = table_of(config, policy.size)
+    except ValueError as error:
+        raise RunFolderError(f"generation {wanted.generation} of run {record.run} cannot be played: {error}") from None
     if table.digest != record.task.noise:
         raise RunFolderError(f"run {record.run} was made with other noise than this es-queue makes: play it with the es-queue that made it")
     with opened(request, spec.id, given.render, given.record) as (world, film):

@@ -19,6 +19,7 @@ from es_queue.protocol.again import Again
 from es_queue.protocol.clocks import VARIABLE
 from master import train
 from master.checkpoint import Checkpoints
+from master.films import LAST_SECONDS, Films
 from master.household.embedded import EmbeddedServer
 from master.options import Launch, resolve
 from master.session import Session
@@ -272,3 +273,16 @@ def test_ctrl_c_while_a_dead_masters_lease_is_waited_for_ends_the_wait(processes
     process.signal(signal.SIGINT)
     assert process.wait(10) == 130
     assert process.said() == ""
+
+
+def test_a_finished_run_waits_for_its_last_film_and_one_that_is_ended_early_does_not(runs: Runs, worker: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr(Films, "close", lambda _, seconds: waited.append(seconds))
+    runs.begin("to-its-end")
+
+    def enough(_: object) -> bool:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        runs.begin("interrupted", keep_going=enough)
+    assert waited == [LAST_SECONDS, 0.0]

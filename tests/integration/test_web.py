@@ -133,6 +133,18 @@ def test_runs_are_laid_over_each_other_and_compared(processes: Processes, redis_
     looks_until(page, lambda: page.locator("#chart .eval").count() == 3, "the address keeps what was chosen")
 
 
+def test_a_run_that_goes_while_it_is_shown_does_not_take_the_others_with_it(processes: Processes, redis_client: redis.Redis, valkey_url: str, page: Any) -> None:
+    for run in ("stays", "goes"):
+        planted(redis_client, run)
+    url, _ = served(processes, valkey_url)
+    page.route("**/api/runs/goes", lambda route: route.fulfill(status=404, json={"trouble": "there is no run goes"}))
+    page.goto(f"{url}#run=stays&with=goes")
+    looks_until(page, lambda: page.locator("#trouble").inner_text() == "there is no run goes", "it is said which is gone")
+    assert page.locator("#chart .eval").count() == 1 and page.locator("#pulse.live").count() == 1 and tile(page, "generation") == "40"
+    redis_client.hset(RunKeys("stays").progress, "generation", "41")
+    looks_until(page, lambda: tile(page, "generation") == "41", "the other is still followed")
+
+
 def test_hostile_texts_are_shown_as_they_are_and_nothing_is_too_wide(processes: Processes, redis_client: redis.Redis, valkey_url: str, page: Any) -> None:
     own, client = RunKeys("walker-1"), redis_client
     planted(client, "walker-1", state=HOSTILE, env=HOSTILE * 9, why=HOSTILE, changed=HOSTILE, answered="1/x", eta="nan", eval_mean="1e999")

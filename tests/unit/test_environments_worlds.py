@@ -175,7 +175,8 @@ def test_observations_are_the_callers_to_keep(ageing: str) -> None:
 @pytest.mark.parametrize(
     ("space", "observation", "flat"),
     [
-        (spaces.Box(0, 255, (2, 2), np.uint8), np.array([[1, 2], [3, 4]], np.uint8), [1, 2, 3, 4]),
+        (spaces.Box(0, 255, (2, 2), np.int64), np.array([[1, 2], [3, 4]]), [1, 2, 3, 4]),
+        (spaces.Box(0, 255, (2, 2), np.uint8), np.array([[0, 51], [255, 0]], np.uint8), [0, np.float32(0.2), 1, 0]),
         (spaces.Discrete(3), np.int64(2), [0, 0, 1]),
         (spaces.Discrete(3, start=5), 5, [1, 0, 0]),
         (spaces.MultiDiscrete([2, 3]), np.array([1, 0]), [0, 1, 1, 0, 0]),
@@ -184,7 +185,7 @@ def test_observations_are_the_callers_to_keep(ageing: str) -> None:
     ],
 )
 def test_observations_become_flat_float32(
-    space: spaces.Space[Any], observation: Any, flat: list[int]
+    space: spaces.Space[Any], observation: Any, flat: list[float]
 ) -> None:
     size, encode = observation_encoder(space, "Own-v0")
     encoded = encode(observation)

@@ -93,6 +93,25 @@ def test_a_film_that_does_not_end_is_ended_with_its_run(tmp_path: Path, player: 
     assert process.poll() is not None
 
 
+def test_a_person_who_will_not_wait_for_the_last_film_leaves_no_player_behind(tmp_path: Path, player: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    player.write_text("import time\nwhile True: time.sleep(60)")
+    one = Films(tmp_path / "run", 1, None, pytest.fail)
+    one.kept(0)
+    process = one._process
+    assert process is not None
+    wait = process.wait
+
+    def interrupted(seconds: float | None = None) -> int:
+        if seconds is not None:
+            raise KeyboardInterrupt
+        return wait()
+
+    monkeypatch.setattr(process, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        one.close()
+    assert process.poll() is not None
+
+
 def test_no_films_are_made_unasked(tmp_path: Path, player: Path) -> None:
     one = Films(tmp_path / "run", 0, None, pytest.fail)
     one.kept(0)

@@ -179,3 +179,14 @@ def test_a_file_that_was_tampered_with_is_refused(tmp_path: Path, capsys: pytest
         assert "its columns are not of numbers" in refused(capsys, 6, tmp_path, "--generation", "1", "--slot", "1+")
     path.write_bytes(b"nothing")
     assert "no readable record" in refused(capsys, 6, tmp_path, "--generation", "1")
+
+
+def test_a_file_that_asks_for_a_giant_noise_table_is_refused_before_one_is_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trained(tmp_path)
+    path = file_of(tmp_path, 1)
+    with np.load(path) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    meta = json.loads(arrays["meta"].item())
+    meta["config"]["noise_size"] = 2**32 - 1
+    np.savez(path, **{**arrays, "meta": np.array(json.dumps(meta))})
+    assert "is larger than the" in refused(capsys, 6, tmp_path, "--generation", "1")

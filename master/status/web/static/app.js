@@ -79,11 +79,12 @@ async function look() {
     every = listed.every;
     if (chosen.focus === null && data.runs.length) chosen.focus = (data.runs.find((one) => one.health === "healthy") || data.runs[0]).run;
     const known = shownRuns().filter((run) => data.runs.some((one) => one.run === run));
-    const found = await Promise.all(known.map((run) => ask(`/api/runs/${encodeURIComponent(run)}`)));
+    // One that has gone since it was listed takes no other with it.
+    const found = await Promise.all(known.map((run) => ask(`/api/runs/${encodeURIComponent(run)}`).catch((error) => ({ gone: error.message }))));
     if (turn !== asked) return;
-    data.each = new Map(found.map((one) => [one.run, one]));
+    data.each = new Map(found.filter((one) => !one.gone).map((one) => [one.run, one]));
     const missing = chosen.focus && !known.includes(chosen.focus) ? `there is no run ${chosen.focus} here` : "";
-    pulse(listed.trouble || found.map((one) => one.trouble).find(Boolean) || missing, !listed.trouble);
+    pulse(listed.trouble || found.map((one) => one.gone || one.trouble).find(Boolean) || missing, !listed.trouble);
   } catch (error) {
     if (turn !== asked) return;
     pulse(error instanceof TypeError || error.name === "TimeoutError" ? "es-status --web does not answer any more: what is below may be old" : error.message, false);

@@ -1,0 +1,41 @@
+"""Figures that the README takes from other pages are those of the pages."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+HOUSE = Path(__file__).resolve().parents[2]
+README = (HOUSE / "README.md").read_text("utf-8")
+
+
+def page(name: str) -> str:
+    return (HOUSE / "docs" / name).read_text("utf-8")
+
+
+def median(figure: str) -> float:
+    """Of a row of docs/performance.md."""
+    (found,) = re.findall(rf"^\| {re.escape(figure)} \|[^|]*\| ([\d.]+)", page("performance.md"), re.MULTILINE)
+    return float(found)
+
+
+def test_the_faults_are_as_many_as_the_table_has() -> None:
+    table = page("reliability.md").partition("<!-- table:")[2].partition("<!-- end of the table")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| ")][2:]
+    assert f" {len(rows)} kinds of fault " in README and all(line.split("|")[4].strip() == "0" for line in rows)
+
+
+def test_the_figures_of_speed_are_those_that_were_measured() -> None:
+    told = [
+        (r"first result ([\d.]+) s after the launch", median("plain rq worker, launch to first result, lean")),
+        (r"gone ([\d.]+) s after SIGTERM", median("plain rq worker, SIGTERM while it plays to exit, lean")),
+        (r"([\d.]+) % of bare rollouts' speed", 100 * median("CPU-seconds a counted step, bare loops ÷ whole run, lean")),
+        (r"walker ([\d.]+) times", median("lean BipedalWalker ÷ stock loop, 32 episodes")),
+        (r"with EnvPool ([\d.]+),", median("envpool BipedalWalker ÷ stock loop, 32 episodes")),
+        (r"CartPole ([\d.]+) to", median("CartPole vectorised ÷ stock loop")),
+        (r"CartPole [\d.]+ to ([\d.]+) times", median("CartPole vectorised ÷ stock loop, linear")),
+    ]
+    for words, measured in told:
+        (figure,) = re.findall(words, README)
+        last = 10.0 ** -len(figure.partition(".")[2])
+        assert abs(float(figure) - measured) <= 0.501 * last, (words, measured)

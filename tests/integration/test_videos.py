@@ -1,0 +1,19 @@
+"""``--video-every``: films that a real run makes of itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.integration.processes import CARTPOLE, Processes, flags
+
+Image = pytest.importorskip("PIL.Image", reason="the extra 'video' is not installed")
+
+
+def test_a_run_films_its_policy_while_it_trains_and_leaves_no_process(processes: Processes) -> None:
+    one = processes.master(*flags(CARTPOLE), "--run", "filmed", "--workers", 1, "--video-every", 2)
+    assert one.wait() == 0, one.said()
+    assert "no more films" not in one.said() and processes.living() == {}
+    films = sorted((processes.folder / "runs/filmed/videos").iterdir())
+    assert films and films[0].name == "00000000.gif"
+    with Image.open(films[0]) as picture:
+        assert picture.n_frames > 1
