@@ -14,7 +14,7 @@ from es_queue.errors import RunFolderError
 from es_queue.slot_record import COLUMNS, file_of, generations_in, read_record
 from master.slot_files import SlotFiles, superfluous
 from tests.ring import Sink, quick_config, run_ring
-from workers.play import main
+from tests.unit.test_play import played, refused
 
 SMALL = {"noise_size": 2**14, "policy": "linear", "population": 8, "generations": 4, "eval_every": 2, "eval_episodes": 2, "final_episodes": 2, "backend": "stock", "target_reward": "none"}
 
@@ -23,19 +23,6 @@ def trained(folder: Path, **values: Any) -> RunConfig:
     config = quick_config(**{**SMALL, **values})
     run_ring(config, slot_files=SlotFiles("memory", folder, config.keep_slots, pause=0))
     return config
-
-
-def played(capsys: pytest.CaptureFixture[str], *argv: object) -> dict[str, Any]:
-    assert main([*map(str, argv), "--json"]) == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
-
-
-def refused(capsys: pytest.CaptureFixture[str], code: int, *argv: object) -> str:
-    assert main([*map(str, argv)]) == code
-    told = capsys.readouterr()
-    assert told.out == "" and told.err.startswith("es-play: ") and told.err.count("\n") == 1
-    return told.err
 
 
 WAYS: list[dict[str, Any]] = [
