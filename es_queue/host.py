@@ -49,7 +49,7 @@ def provides(distribution: str, file: str) -> bool:
         listed = metadata.distribution(distribution).files
     except (metadata.PackageNotFoundError, ValueError, OSError):
         return False
-    return not listed or any(str(one) == file for one in listed)
+    return listed is None or any(str(one) == file for one in listed)
 
 
 def folder_of(package: str, more: Iterable[str] = ()) -> Path | None:

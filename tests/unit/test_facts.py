@@ -29,6 +29,10 @@ def distribution(folder: Path, name: str, version: str, files: str | None) -> No
     (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
     if files is not None:
         (about / "RECORD").write_text(files)
+        for line in files.splitlines():  # since Python 3.12 a list tells of the files alone that are there
+            path = folder / line.partition(",")[0]
+            path.parent.mkdir(exist_ok=True)
+            path.touch()
 
 
 @pytest.fixture
