@@ -18,6 +18,9 @@ from tests.deceptive import MAZE
 from tests.integration.processes import flags
 from tests.ring import quick_config, run_ring
 
+#: Together they take minutes.
+pytestmark = pytest.mark.slow
+
 REPOSITORY = Path(__file__).parents[2]
 NOISE = 2**18
 

@@ -13,6 +13,9 @@ from es_queue.strategies.ga import GA
 from tests.integration.conftest import processes, short_folder, start_master  # noqa: F401 - fixtures
 from tests.integration.processes import Master, Processes
 
+#: Together they take minutes.
+pytestmark = pytest.mark.slow
+
 #: Twenty coordinates, each a distance of 1 from the start, so -20 there; mutations are of 0.1.
 FAR: dict[str, Any] = {
     "objective": "tests.objectives:far", "parameters": 20, "population": 50, "candidates": 3, "elite_episodes": 5, "eval_every": 0, "final_episodes": 20,

@@ -11,6 +11,9 @@ from es_queue.policies import MlpPolicy
 from tests.recall import DELAY, RECALL, Recall
 from tests.ring import quick_config, run_ring
 
+#: Together they take minutes.
+pytestmark = pytest.mark.slow
+
 VALUES = {"env": RECALL, "seed": 1, "obs_norm": False, "hidden": (8,), "population": 64, "episodes": 4, "env_seeds": "pair", "eval_every": 10, "final_episodes": 100}
 
 
