@@ -14,6 +14,7 @@ import time
 import traceback
 from pathlib import Path
 
+import tests.conftest  # noqa: F401 - it says what the workers may import
 from tests.faults.scenario import SCENARIOS, Row, Scenario, arena, load
 
 HEAD = ("fault", "injected", "noticed", "slots lost for good", "median s", "worst s", "digest", "remark")

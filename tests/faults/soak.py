@@ -25,7 +25,7 @@ TINY: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Look:
-    """What is held at one moment; memory in megabytes, the folder without metrics.jsonl and the replay log in kilobytes."""
+    """What is held at one moment; memory in megabytes, the folder without what is counted apart in kilobytes."""
 
     generation: int
     keys: int
@@ -36,11 +36,12 @@ class Look:
     folder: float
     metrics: float
     replay: float
+    slots: float
 
     def __str__(self) -> str:
         return (
             f"at {self.generation:,}: {self.keys} keys, Redis {self.redis:.1f} MB, master {self.master:.0f} MB, worker {self.worker:.0f} MB, "
-            f"{self.descriptors} descriptors, folder {self.folder:.0f} kB + metrics {self.metrics:.0f} kB + replay {self.replay:.0f} kB"
+            f"{self.descriptors} descriptors, folder {self.folder:.0f} kB + metrics {self.metrics:.0f} kB + replay {self.replay:.0f} kB + slots {self.slots:.0f} kB"
         )
 
 
@@ -70,10 +71,10 @@ class Soak:
 
 
 def look(seen: Seen, master: Started, horse: int, folder: Path) -> Look:
-    own, metrics, replay = sizes(folder)
+    own, metrics, replay, slots = sizes(folder)
     found = Look(
         seen.generation(), seen.client.dbsize(), seen.client.info("memory")["used_memory"] / 2**20, held(master.pid), held(horse),
-        descriptors(master.pid) + descriptors(horse), own, metrics, replay,
+        descriptors(master.pid) + descriptors(horse), own, metrics, replay, slots,
     )  # fmt: skip
     time.sleep(0.02)
     return found
@@ -83,16 +84,16 @@ def descriptors(pid: int) -> int:
     return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
 
 
-def sizes(folder: Path) -> tuple[float, float, float]:
-    """Kilobytes of everything else, of metrics.jsonl and of the replay log."""
-    found = {"own": 0.0, "metrics.jsonl": 0.0, "replay": 0.0}
+def sizes(folder: Path) -> tuple[float, float, float, float]:
+    """Kilobytes of everything else, of metrics.jsonl and metrics.csv, of the replay log, and of who lived."""
+    found = {"own": 0.0, "metrics": 0.0, "replay": 0.0, "slots": 0.0}
     for path in folder.rglob("*"):
-        top = path.relative_to(folder).parts[0]
+        top = path.relative_to(folder).parts[0].removesuffix(".jsonl").removesuffix(".csv")
         try:
             found[top if top in found else "own"] += path.stat().st_size / 1024 if path.is_file() else 0
         except FileNotFoundError:
             continue
-    return found["own"], found["metrics.jsonl"], found["replay"]
+    return found["own"], found["metrics"], found["replay"], found["slots"]
 
 
 def soak(place: Arena, generations: int) -> tuple[list[Look], float]:
@@ -110,6 +111,10 @@ def soak(place: Arena, generations: int) -> tuple[list[Look], float]:
 MASTER_MB = 8
 
 
+#: Who lived in 200 generations, the most that are kept; a file of so small a population has four kilobytes.
+SLOTS_KB = 200 * 8
+
+
 def grown(first: Look, last: Look) -> list[str]:
     """What is not flat between two looks: each with its figures. The history in Redis is full at 10,000 generations."""
     done = last.generation - first.generation
@@ -117,7 +122,7 @@ def grown(first: Look, last: Look) -> list[str]:
     limits = {
         "keys": (last.keys - first.keys, 3), "redis": (last.redis - first.redis, 1 + history), "master": (last.master - first.master, MASTER_MB),
         "worker": (last.worker - first.worker, 4), "descriptors": (last.descriptors - first.descriptors, 2), "folder": (last.folder - first.folder, 64),
-        "metrics": (last.metrics - first.metrics, 2.0 * done), "replay": (last.replay - first.replay, 1.0 * done),
+        "metrics": (last.metrics - first.metrics, 3.0 * done), "slots": (last.slots, SLOTS_KB), "replay": (last.replay - first.replay, 1.0 * done),
     }  # fmt: skip
     return [f"{name} grew by {by:.1f}, more than {most:.1f}" for name, (by, most) in limits.items() if by > most]
 

@@ -57,9 +57,9 @@ class SmallDisk:
         return sorted((self.inside / "checkpoints").glob("generation-*.npz"))
 
 
-@scenario("disk full for a while (checkpoints, metrics, replay log)", quick=3, full=3, slow=True, needs="unshare")
+@scenario("disk full for a while (checkpoints, metrics, replay log)", quick=5, full=5, slow=True, needs="unshare")
 def disk_full(arena: Arena, count: int) -> Row:
-    """One full disk, three files that cannot be written: each is said, the old checkpoint stays whole, training goes on."""
+    """One full disk, five files that cannot be written: each is said, the old checkpoint stays whole, training goes on."""
     url = arena.server()
     place = SmallDisk(arena, "cramped", url, generations=110)
     arena.processes.worker(url, clocks=NERVOUS, **{counted.VARIABLE: str(arena.folder / "played")})
@@ -68,7 +68,8 @@ def disk_full(arena: Arena, count: int) -> Row:
     place.fill()
     watch = Stopwatch()
     wait_for(lambda: place.notes("checkpoints cannot be written", FULL, "training goes on and tries again"), "the full disk is said")
-    wait_for(lambda: place.notes("metrics.jsonl cannot be written") and place.notes("replay log"), "and for the other two")
+    for name in ("metrics.jsonl", "metrics.csv", "replay log", "slots"):
+        wait_for(lambda name=name: place.notes(name, "cannot be written"), f"and for {name}")  # type: ignore[misc]
     row.noticed = len(place.notes("cannot be written"))
     old = place.checkpoints()
     assert old and not list((place.inside / "checkpoints").glob(".*")), "nothing of the failed one is left"
