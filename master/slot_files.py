@@ -1,7 +1,7 @@
 """Keeps who lived in a generation in the run's folder: ``slots/<generation>.npz`` (see ``es_queue.slot_record``).
 
-Files are bounded, and written ten times a second at most. The newest are kept one by one; of older ones every second, fourth, eighth … generation stays, so that a
-long run keeps its whole life in view.
+Files are bounded, and written ten times a second at most. The newest are kept one by one; of older ones every second,
+fourth, eighth … generation stays, so that a long run keeps its whole life in view.
 """
 
 from __future__ import annotations
@@ -82,11 +82,11 @@ def columns_of(learner: Learner, generation: int, done: Closed) -> dict[str, NDA
     seeds = np.array([0 if one is None else one.seed for one in done.counted], np.int64)
     behaviour = learner.behaviour(done.counted, per) if learner.strategy.wants_behaviour else np.empty((slots, per, 0), np.float32)
     signs = np.tile(np.array([1, -1] if per == 2 else [0] * per, np.int8), slots)
-    nowhere = np.full((slots, per), np.nan)
-    scores = {name: getattr(columns, name) if columns.there.any() else nowhere for name in ("fitness", "returns")}
+    fitness = learner.fitness(columns)
+    returns, steps = (columns.returns, columns.steps) if columns.there.any() else (fitness, np.zeros((slots, per), np.int64))
     return {
         "generation": np.repeat(plans[:, 0], per), "slot": np.repeat(plans[:, 1], per), "sign": signs, "noise_index": np.repeat(columns.noise_indices, per),
-        "seed": np.repeat(seeds, per), "fitness": scores["fitness"].ravel(), "return": scores["returns"].ravel(),
-        "length": (columns.steps if columns.there.any() else np.zeros((slots, per), np.int64)).ravel(), "behaviour": behaviour.reshape(slots * per, behaviour.shape[2]),
+        "seed": np.repeat(seeds, per), "fitness": fitness.ravel(), "return": returns.ravel(),
+        "length": steps.ravel(), "behaviour": behaviour.reshape(slots * per, behaviour.shape[2]),
     }  # fmt: skip
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -70,17 +69,11 @@ def refuse_unrecordable(path: Path) -> None:
     """Raises UsageError for a film that cannot be made here, before an episode is played."""
     if path.suffix.lower() not in SUFFIXES:
         raise UsageError(f"--record is {path}: its name must end in {' or '.join(SUFFIXES)}")
-    with needed(path):
+    try:
         import PIL.Image  # noqa: F401 - is it there?
 
         if path.suffix.lower() == ".mp4":
             import imageio_ffmpeg  # noqa: F401
-
-
-@contextmanager
-def needed(path: Path) -> Iterator[None]:
-    try:
-        yield
     except ImportError as error:
         raise UsageError(f"--record {path} needs a package that is not installed ({error.name}): {INSTALL}") from None
 
