@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
 import hypothesis
@@ -21,6 +22,12 @@ os.environ.setdefault(ALLOW, "installed,tests,blocking,counted,forgetful,hanging
 #: How long an example takes says nothing on a busy machine.
 hypothesis.settings.register_profile("busy", deadline=None)
 hypothesis.settings.load_profile("busy")
+
+
+def pytest_configure() -> None:
+    """A shell starts what it puts in the background with SIGINT ignored, and children inherit that; tests of Ctrl-C need it heard."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
