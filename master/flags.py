@@ -114,7 +114,7 @@ def _add_launch_options(group: argparse._ArgumentGroup) -> None:
     add("--resume", metavar="RUN", help=f"go on with a run; only {', '.join('--' + dashed(name) for name in RESUMABLE)} may change")
     add("--standby", metavar="RUN", help="wait beside a run that another host drives, and go on with it when its master is gone")
     add("--seeds", metavar="LIST", help="one run for each seed, over the same workers, such as 1-5 or 1,4,7; ends with mean, interquartile mean and their 95 %% interval")
-    add("--warm-start", metavar="PATH", help="begin with the policy of a checkpoint or run folder, also one of a smaller network or of fewer observations")
+    add("--warm-start", metavar="PATH", help="begin with the policy of a checkpoint or run folder, or with pretrained:ENV, which comes along; also one of a smaller network or of fewer observations")
     add("--listen", metavar="HOST:PORT", nargs="?", const="", help="let other hosts reach the private server, by a password that it makes [default: this user on this host alone; without a value: all addresses, a free port]")
     add("--config", metavar="FILE", help="TOML file of settings by the names of these options, from task to machinery, or a JSON experiment file of evolution-strategies-starter, told key by key; a flag wins over it")
     add("--recipe", metavar="NAME", help=f"published settings by name, over which flags and the --config file win: {', '.join(recipe_names())}")

@@ -10,6 +10,7 @@ from typing import Any
 
 from es_queue.config import RunConfig, default_of, option_fields
 from es_queue.errors import UsageError
+from es_queue.pretrained import path_of
 from es_queue.recipes import named_recipe, recipe_for
 from es_queue.settings import from_values, unknown_option
 from es_queue.validation import checked_value, number_or_text
@@ -28,6 +29,9 @@ OF_THE_POLICY = ("hidden", "activation", "batch_norm", "init")
 #: More local processes than any one host serves well; it catches a slip of the keyboard.
 MOST_WORKERS = 4096
 MOST_GENERATIONS = 2**31
+#: Before an environment's id: the trained policy that comes with the package.
+PRETRAINED = "pretrained:"
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -200,15 +204,22 @@ def _launch(given: dict[str, Any]) -> Launch:
         from master.study.seeds import parse_seeds
 
         given["seeds"] = parse_seeds(given["seeds"])
-    for name in ("run_dir", "noise_dir", "warm_start"):
+    for name in ("run_dir", "noise_dir"):
         if name in given:
             given[name] = Path(given[name])
+    if "warm_start" in given:
+        given["warm_start"] = beginning(given["warm_start"])
     for name in ("run", "seeds", "warm_start"):
         if name in given and "resume" in given:
             raise UsageError(f"{COMMAND_LINE} has --{dashed(name)} and --resume, which goes on with a run as it is: leave --{dashed(name)} out")
     warned: list[str] = []
     url = named_url(given.get("redis_url"), given.pop("redis_password_file", None), warned.append)
     return Launch(**{**given, "redis_url": url, "warnings": tuple(warned)})
+
+
+def beginning(text: str) -> Path:
+    """What --warm-start names: a path, or ``pretrained:ENV``. Raises UsageError where no policy of ENV comes along."""
+    return path_of(text.removeprefix(PRETRAINED)) if text.startswith(PRETRAINED) else Path(text)
 
 
 def whole(name: str, text: str, most: int) -> int:

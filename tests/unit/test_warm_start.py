@@ -11,10 +11,12 @@ import pytest
 
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.normalization import Moments
+from es_queue.pretrained import names, path_of
 from master.checkpoint import Checkpoints, encode, encode_best
+from master.options import beginning
 from master.setup import Setup
 from master.state import RunState
-from master.warm_start import COUNT, warm_state, widened
+from master.warm_start import COUNT, read, warm_state, widened
 from tests.parts import setup_of, trained
 from tests.ring import quick_config, run_ring
 from tests.tiny import QUAD
@@ -106,3 +108,20 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "x.npz", tmp_path / "none.npz", tmp_path):
         with pytest.raises(RunFolderError):
             warm_state(setup, path)
+
+
+# --- policies that come along
+
+
+@pytest.mark.parametrize("name", [name for name in names() if path_of(name).suffix == ".npz"])
+def test_a_policy_that_comes_along_begins_a_run_by_its_name(name: str) -> None:
+    path = beginning(f"pretrained:{name}")
+    warm = read(path)
+    assert path == path_of(name)
+    assert bool((warm.moments.m2 >= 0).all()) and warm.origin.startswith("generation ")
+
+
+def test_a_name_that_does_not_come_along_is_refused_with_those_that_do() -> None:
+    with pytest.raises(UsageError, match=r"^there is no trained policy for 'Nope-v0'; there are .*BipedalWalker-v2"):
+        beginning("pretrained:Nope-v0")
+    assert beginning("runs/pretrained:") == Path("runs/pretrained:")
