@@ -87,3 +87,18 @@ def test_the_recipe_lands_the_lunar_lander_within_two_million_steps(tmp_path: Pa
     summary = records[-1]
     assert summary["event"] == "summary" and summary["eval_episodes"] == 100
     assert summary["env_steps"] < 2.1e6 and summary["eval_mean"] > 200
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_the_recipe_walks_within_two_million_steps(tmp_path: Path) -> None:
+    """Seed 4 of docs/results.md: over 260 there, with the lidar of version 3 on any back end."""
+    command = [
+        sys.executable, "-m", "master.cli", "--env", "BipedalWalker-v3", "--seed", "4", "--max-steps", "2e6", "--workers", "2",
+        "--final-episodes", "20", "--run-dir", str(tmp_path / "run"), "--json",
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=3500, check=False)
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout.splitlines()[-1])
+    assert summary["event"] == "summary" and summary["eval_episodes"] == 20
+    assert summary["env_steps"] < 2.1e6 and summary["eval_mean"] > 200
