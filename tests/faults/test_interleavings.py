@@ -48,7 +48,7 @@ taken away.
         faults/test_interleavings_takeovers.py::test_what_the_old_master_publishes_until_it_is_fenced_is_taken_over
 1.13  Redis is emptied: the blocked master and the blocked workers wait for ever.
         faults/test_interleavings_masters.py::test_a_redis_that_is_emptied_while_the_master_waits_for_answers_is_filled_again
-        unit/test_collector.py::test_what_redis_lost_is_published_again_without_what_is_answered
+        unit/test_collector_losses.py::test_what_redis_lost_is_published_again_without_what_is_answered
         unit/test_loop.py::test_a_redis_that_comes_back_empty_costs_nothing_but_time
 1.14  The stream begins anew with ids below the master's cursor: its answers are never read.
         faults/test_interleavings_masters.py::test_an_answer_below_the_cursor_is_found
@@ -68,8 +68,8 @@ taken away.
         contract/test_channel_master.py::test_renew_shows_progress_and_writes_refusals_as_absolute_counts
         faults/test_interleavings_takeovers.py::test_an_entry_that_is_read_again_is_neither_refused_nor_deleted
 1.20  Copies of slow blocks are made too early, again and again, or stay when the answer has come.
-        unit/test_collector.py::test_an_overdue_block_is_issued_once_more_slot_by_slot
-        unit/test_collector.py::test_nothing_is_issued_twice_while_nobody_is_idle
+        unit/test_collector_losses.py::test_an_overdue_block_is_issued_once_more_slot_by_slot
+        unit/test_collector_losses.py::test_nothing_is_issued_twice_while_nobody_is_idle
         contract/test_channel_reconcile.py::test_what_is_answered_or_foreign_leaves_todo
 1.21  Preempted workers make a slot look poisoned, or a poisoned slot begins anew with each takeover.
         unit/test_ledger.py::test_where_there_are_two_workers_two_must_have_failed
@@ -81,16 +81,16 @@ taken away.
         unit/test_evaluate.py::test_a_return_that_is_not_finite_is_a_failure_and_no_result
         unit/test_ledger.py::test_three_failures_by_one_worker_alone_make_a_slot_hopeless
 1.23  A slow host's wall limit turns an honest episode into the worst.
-        unit/test_life.py::test_an_episode_that_outlasts_its_limit_is_ended_once
+        unit/test_life_limits.py::test_an_episode_that_outlasts_its_limit_is_ended_once
         unit/test_ledger.py::test_after_two_deaths_the_slots_of_the_block_in_work_are_suspects_and_ten_end_the_run
 1.24  An episode hangs for ever while its worker beats.
-        unit/test_life.py::test_an_episode_that_outlasts_its_limit_is_ended_once
+        unit/test_life_limits.py::test_an_episode_that_outlasts_its_limit_is_ended_once
         faults/test_first_faults.py::test_an_episode_that_hangs_is_reported_and_its_process_replaced
 1.25  A worker that must refuse returns, takes the next seat at once, and eats the seats of the others.
         faults/test_interleavings_workers.py::test_a_worker_that_must_refuse_keeps_its_seat_and_claims_nothing_meanwhile
         unit/test_seat.py::test_the_next_seat_is_opened_while_the_run_is_running
         unit/test_serve.py::test_a_worker_that_cannot_read_the_task_takes_no_block_from_the_others
-        unit/test_collector.py::test_who_refuses_is_named_and_not_counted
+        unit/test_collector_company.py::test_who_refuses_is_named_and_not_counted
 1.26  Another team's worker takes the seats and fails each time.
         unit/test_seats.py::test_a_worker_that_cannot_import_us_is_named_once_with_its_host
         unit/test_seats.py::test_the_run_stops_when_nobody_who_comes_can_serve
@@ -104,7 +104,7 @@ taken away.
         faults/test_interleavings_masters.py::test_after_an_outage_nobody_is_dead_until_there_was_time_to_beat_again
         contract/test_channel_reconcile.py::test_in_grace_nobody_is_dead
         unit/test_standby.py::test_a_lease_that_lapsed_while_redis_was_away_is_left_to_its_holder_for_a_lease
-        unit/test_life.py::test_a_lease_that_lapsed_while_redis_was_away_says_nothing_of_the_master
+        unit/test_life_masterless.py::test_a_lease_that_lapsed_while_redis_was_away_says_nothing_of_the_master
 1.30  A killed master's lease still stands when it is resumed: refused as the second master, or two at once.
         unit/test_lease.py::test_waiting_takes_over_from_a_dead_master_once_its_lease_is_over
         unit/test_lease.py::test_waiting_gives_up_as_soon_as_the_lease_is_renewed

@@ -21,8 +21,8 @@ from tests.contract.places import HIGHER, P0, P1, P2, RUN, TOKEN, RedisPlace, bl
 from tests.faults.proxy import Proxy
 from tests.ring import QUICK
 from tests.tiny import eventually
-from tests.unit.test_collector import PUBLICATION, Bench
-from tests.unit.test_collector import TOKEN as FIRST
+from tests.unit.collector_bench import PUBLICATION, Bench
+from tests.unit.collector_bench import TOKEN as FIRST
 
 AHEAD = "9999999999999-1"  # an id of a server whose clock is centuries ahead
 

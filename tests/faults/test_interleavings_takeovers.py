@@ -26,7 +26,7 @@ from tests.contract.places import P0, P2, RUN, TOKEN, RedisPlace
 from tests.integration.processes import Heard
 from tests.parts import setup_of, trained
 from tests.ring import QUICK
-from tests.unit.test_collector import PUBLICATION, Bench
+from tests.unit.collector_bench import PUBLICATION, Bench
 from tests.unit.test_loop import Run, tiny
 
 SETUP = setup_of("pgpe")

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from es_queue.noise import FOLDER_VARIABLE
+from master.household.embedded import EmbeddedServer
+from tests.integration.household import ROOT
 from tests.integration.processes import Master, Processes
 from tests.leaks import leaks_in
 
@@ -45,3 +51,38 @@ def start_master(valkey_url: str, tmp_path: Path, short_folder: Path) -> Iterato
     yield start
     for one in started:
         one.stop()
+
+
+@pytest.fixture
+def server(short_folder: Path) -> Iterator[EmbeddedServer]:
+    """An embedded server that is not started yet."""
+    one = EmbeddedServer(Path(tempfile.mkdtemp(dir=short_folder)) / "a folder#1")  # its socket's name must fit
+    yield one
+    one.stop()
+
+
+@pytest.fixture
+def client(server: EmbeddedServer) -> Iterator[redis.Redis]:
+    """A client of the embedded server, which is started."""
+    server.start()
+    with redis.Redis.from_url(server.url) as one:
+        yield one
+
+
+@pytest.fixture
+def start_other() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts Python code as another owner and waits for its line "ready"."""
+    others: list[subprocess.Popen[str]] = []
+
+    def start(code: str, *arguments: object) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", code, *map(str, arguments)]
+        other = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+        others.append(other)
+        assert other.stdout is not None
+        assert other.stdout.readline() == "ready\n"
+        return other
+
+    yield start
+    for other in others:
+        other.kill()
+        other.communicate()

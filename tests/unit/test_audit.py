@@ -9,7 +9,7 @@ import pytest
 from es_queue.protocol.messages import TRAIN, Answer, Block, SlotResult
 from master.audit import TRIES, Audit
 from master.fleet import Fleet, Identity
-from tests.unit.test_collector import Bench
+from tests.unit.collector_bench import Bench
 
 ONE, TWO = "1" * 32, "2" * 32
 SLOT = (TRAIN, 3)

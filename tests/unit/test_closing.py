@@ -26,7 +26,7 @@ from master.loop import Interrupted
 from master.slots import Owed, ranges
 from master.state import TRAINING
 from tests.ring import workers
-from tests.unit.test_collector import PUBLICATION, Bench
+from tests.unit.collector_bench import PUBLICATION, Bench
 from tests.unit.test_loop import TABLE, Run, lively, same, tiny
 
 numbers = st.floats(-1e300, 1e300, allow_nan=False)

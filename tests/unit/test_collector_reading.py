@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from es_queue.protocol.channel import MasterChannel
-from tests.unit.test_collector import Bench
+from tests.unit.collector_bench import Bench
 
 
 class Slow:

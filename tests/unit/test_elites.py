@@ -22,7 +22,7 @@ from master.learn import Closed, Learner
 from master.loop import Interrupted
 from tests.parts import TABLE, config_of, evaluator, task_of
 from tests.tiny import MOODY, Script
-from tests.unit.test_collector import Bench
+from tests.unit.collector_bench import Bench
 from tests.unit.test_loop import Run, lively, same, tiny
 
 PUBLICATION = "4.1-00000000"

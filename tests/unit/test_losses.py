@@ -10,7 +10,7 @@ from es_queue.errors import RedisError
 from es_queue.protocol.channel import Publish
 from master.collector import LOST_BEFORE, STAGED_AT_MOST
 from master.recoveries import REDIS_AWAY, REDIS_LOST
-from tests.unit.test_collector import ALL, PARAMETERS, PUBLICATION, Bench
+from tests.unit.collector_bench import ALL, PARAMETERS, PUBLICATION, Bench
 
 NEXT = "4.1-00000000"
 

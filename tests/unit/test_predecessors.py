@@ -30,7 +30,7 @@
 | an environment of one's own is unknown on workers | EvoTorch | test_own_environments; test_evaluate: an_environment_from_a_module_of_the_users_fails_by_seed |
 | truncated and terminated confused, seeding at the first reset alone | EvoTorch | test_environments_worlds: an_episode_ends_when_the_environment_ends_or_truncates_it; test_clean_resets |
 | σ_R over summed returns | a rival's ARS | here |
-| memory grows over many resets | estool | test_life (--worker-memory); tests/benchmarks/memory.py |
+| memory grows over many resets | estool | test_life_limits (--worker-memory); tests/benchmarks/memory.py |
 | action noise in evaluations | RLlib | test_rollout: an_evaluation_knows_no_rule_but_its_limit; test_elites |
 | the adaptive limit stops growing without a word | the starter | test_episode_rules: no_limit_leaves_its_bounds_and_the_order_of_episodes_does_not_matter |
 | every worker fetches the whole archive; novelty fails on ragged behaviours | Uber | test_strategies_novelty, test_behaviour: the archive is the master's alone |

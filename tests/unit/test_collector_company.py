@@ -1,0 +1,145 @@
+"""Who is there: what the collector says, does and waits for as workers come, refuse and go."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from es_queue.errors import EnvironmentFailure
+from es_queue.protocol import messages
+from master import collector as module
+from master import company
+from master.collector import Interrupted
+from tests.ring import QUICK
+from tests.unit.collector_bench import ALL, PUBLICATION, Bench
+
+
+def test_blocks_are_about_half_a_second_but_something_for_every_worker() -> None:
+    bench = Bench(block=0, slots=12).open()
+    assert bench.todo()[1:] == [f"train {slot} {slot + 1}" for slot in range(12)]
+    worker = bench.worker()
+    while (block := worker.claim(0.0)) is not None:
+        bench.answer(worker, block, seconds=0.1)
+    bench.collector.collect(bench.ledger)
+    largest = lambda: max(block.stop - block.start for block in bench.collector.cutter.cut(PUBLICATION, [(messages.TRAIN, 0, 12)], len(bench.collector._workers)))  # noqa: E731
+    assert largest() == 5
+    for name in "bc":
+        bench.worker(name)
+    bench.tick()
+    assert largest() == 2
+
+
+def test_a_run_without_a_worker_says_so_once_until_one_has_come_and_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench().open()
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    for _ in range(4):
+        bench.tick()
+        now[0] += company.LONELY_SECONDS / 2 + 0.1
+    assert len(bench.notes) == 1 and "no worker is here" in bench.notes[0]
+    bench.there({"a-1-abcdef": ({"host": "a"}, now[0] + 1)})
+    bench.tick()
+    for _ in range(4):
+        now[0] += company.LONELY_SECONDS / 2 + 0.1
+        bench.tick()
+    assert len(bench.notes) == 2
+
+
+def test_who_refuses_is_named_and_not_counted() -> None:
+    bench = Bench().open()
+    bench.worker("a", refuses="Refusal: another table")
+    bench.worker("b")
+    bench.tick()
+    assert bench.notes == ["1 worker on a cannot join: Refusal: another table"]
+    assert bench.shown[-1] == {"workers": 1, "answered": 0, "slots": 7}
+    bench.tick()
+    assert (bench.server.progress["workers"], bench.server.progress["answered"]) == ("1", "0/7")
+
+
+@pytest.mark.parametrize(("reason", "ends"), [("EnvironmentFailure: it does not repeat itself", True), ("Refusal: another table", False)])
+def test_a_run_whose_environment_everybody_refuses_ends(monkeypatch: pytest.MonkeyPatch, reason: str, ends: bool) -> None:
+    bench = Bench().open()
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    bench.there({"a-1-abcdef": ({"host": "a", "refuses": reason}, 1e9)})
+    bench.tick()
+    now[0] += company.REFUSING_SECONDS + 1
+    if ends:
+        with pytest.raises(EnvironmentFailure, match=r"^no worker can join; the one on a says: it does not repeat itself$"):
+            bench.tick()
+    else:
+        bench.tick()
+
+
+def test_a_worker_that_can_serve_saves_the_run_from_those_that_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench().open()
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    refusing = ({"refuses": "EnvironmentFailure: broken"}, 1e9)
+    bench.there({"a-1-abcdef": refusing, "b-1-abcdef": ({}, 1e9)})
+    bench.tick()
+    now[0] += 100
+    bench.tick()
+
+
+def test_the_housekeeper_hears_of_the_workers_and_says_who_should_leave() -> None:
+    heard: list[tuple[list[str], bool]] = []
+
+    class Housekeeper:
+        def tick(self, channel: Any, workers: Any, served: bool, paused: bool) -> list[str]:
+            heard.append((sorted(workers), served))
+            return ["b-1-abcdef"] if len(heard) == 2 else []
+
+    bench = Bench(housekeeper=Housekeeper()).open()
+    a, b = bench.worker("a"), bench.worker("b")
+    bench.tick()
+    bench.answer(a, a.claim(0))
+    bench.collector.read(bench.ledger, 0)
+    bench.tick()
+    assert heard == [(["a-1-abcdef", "b-1-abcdef"], False), (["a-1-abcdef", "b-1-abcdef"], True)]
+    assert b.orders().give_way and not a.orders().give_way
+    bench.tick()
+    assert not b.orders().give_way
+
+
+def test_late_answers_are_counted_once() -> None:
+    bench = Bench().open()
+    bench.worker("a", late="3")
+    bench.tick()
+    bench.tick()
+    assert (bench.collector.late_since(), bench.collector.late_since()) == (3, 0)
+    bench.worker("a", late="5")
+    bench.tick()
+    assert bench.collector.late_since() == 2
+
+
+def test_workers_look_less_often_the_more_there_are() -> None:
+    bench = Bench().open()
+    assert bench.collector.poll() == QUICK.leave_poll
+    bench.there({f"w{number}-1-abcdef": ({}, 1e12) for number in range(1000)})
+    bench.tick()
+    assert bench.collector.poll() == pytest.approx(0.4)
+
+
+def test_a_person_ends_the_wait_between_two_looks() -> None:
+    asked = threading.Event()
+    bench = Bench(interrupted=asked.is_set).open()
+    timer = threading.Timer(0.05, asked.set)
+    timer.start()
+    with pytest.raises(Interrupted):
+        bench.collector.collect(bench.ledger)
+    timer.join(10)
+    assert bench.todo() == ALL  # what is open stays open
+
+
+def test_a_block_has_at_least_one_slot_however_long_it_takes() -> None:
+    bench = Bench(block=0).open()
+    worker = bench.worker()
+    while (block := worker.claim(0.0)) is not None:
+        bench.answer(worker, block, seconds=50)
+    bench.collector.collect(bench.ledger)
+    bench.ledger.want(messages.TRAIN, 8)
+    bench.collector.extend(bench.ledger)
+    assert bench.todo() == ["train 6 7", "train 7 8"]
