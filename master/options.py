@@ -10,7 +10,7 @@ from typing import Any
 
 from es_queue.config import RunConfig, default_of, option_fields
 from es_queue.errors import UsageError
-from es_queue.pretrained import path_of
+from es_queue.pretrained import FOLDER, path_of
 from es_queue.recipes import named_recipe, recipe_for
 from es_queue.settings import from_values, unknown_option
 from es_queue.validation import checked_value, number_or_text
@@ -218,8 +218,20 @@ def _launch(given: dict[str, Any]) -> Launch:
 
 
 def beginning(text: str) -> Path:
-    """What --warm-start names: a path, or ``pretrained:ENV``. Raises UsageError where no policy of ENV comes along."""
-    return path_of(text.removeprefix(PRETRAINED)) if text.startswith(PRETRAINED) else Path(text)
+    """What --warm-start names: a path, or ``pretrained:ENV``. Raises UsageError where no policy of ENV comes along that could be gone on with."""
+    if not text.startswith(PRETRAINED):
+        return Path(text)
+    path = path_of(text.removeprefix(PRETRAINED))
+    if path.suffix != ".npz":
+        raise UsageError(f"warm-start is {text!r}, which comes along as a list of seeds: es-play --pretrained plays it, no run can begin with it")
+    return path
+
+
+def beginning_again(path: Path) -> str:
+    """The word for which ``beginning`` gives this path, on any host where the path's policy comes along."""
+    if path.parent == FOLDER:
+        return f"{PRETRAINED}{path.stem}"
+    return f"./{path}" if str(path).startswith(PRETRAINED) else str(path)
 
 
 def whole(name: str, text: str, most: int) -> int:

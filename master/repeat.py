@@ -10,7 +10,7 @@ from typing import Any
 from es_queue.config import RunConfig, default_of
 from es_queue.recipes import recipe_for
 from master.flags import dashed
-from master.options import TUNED_TOGETHER, resolve
+from master.options import TUNED_TOGETHER, beginning_again, resolve
 
 
 def repeating(config: RunConfig, warm_start: Path | None = None) -> str:
@@ -18,7 +18,7 @@ def repeating(config: RunConfig, warm_start: Path | None = None) -> str:
     said = said_first(config)
     own, base = config.to_dict(), resolve(said).to_dict()
     words = [word for name in own if name in said or name == "seed" or own[name] != base[name] for word in flags_of(name, own[name])]
-    return " ".join(["es-master", *words, *([f"--warm-start {quote(str(warm_start))}"] if warm_start else [])])
+    return " ".join(["es-master", *words, *([f"--warm-start {quote(beginning_again(warm_start))}"] if warm_start else [])])
 
 
 def said_first(config: RunConfig) -> dict[str, Any]:

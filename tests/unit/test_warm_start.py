@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from es_queue.normalization import Moments
 from es_queue.pretrained import names, path_of
 from master.checkpoint import Checkpoints, encode, encode_best
 from master.options import beginning
+from master.repeat import repeating
 from master.setup import Setup
 from master.state import RunState
 from master.warm_start import COUNT, read, warm_state, widened
@@ -125,3 +127,18 @@ def test_a_name_that_does_not_come_along_is_refused_with_those_that_do() -> None
     with pytest.raises(UsageError, match=r"^there is no trained policy for 'Nope-v0'; there are .*BipedalWalker-v2"):
         beginning("pretrained:Nope-v0")
     assert beginning("runs/pretrained:") == Path("runs/pretrained:")
+
+
+def test_a_list_of_seeds_that_comes_along_is_no_beginning() -> None:
+    with pytest.raises(UsageError, match=r"'pretrained:Acrobot-v1', which comes along as a list of seeds: es-play --pretrained plays it"):
+        beginning("pretrained:Acrobot-v1")
+
+
+@pytest.mark.parametrize("path", [path_of("CartPole-v1"), Path("pretrained:mine/s1"), Path("runs/walker"), Path("/a b/best.npz")])
+def test_the_command_that_repeats_a_run_begins_with_the_same_policy(path: Path) -> None:
+    words = shlex.split(repeating(quick_config(), path))
+    assert beginning(words[words.index("--warm-start") + 1]) == path
+
+
+def test_what_comes_along_is_repeated_by_its_name() -> None:
+    assert repeating(quick_config(), path_of("CartPole-v1")).endswith(" --warm-start pretrained:CartPole-v1")
