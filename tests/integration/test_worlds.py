@@ -17,7 +17,7 @@ SHORT: dict[str, Any] = {
     "seed": 11, "population": 8, "step_limit": "40", "eval_every": 2, "eval_episodes": 2, "eval_step_limit": 40, "final_episodes": 2,
     "generations": 4, "target_reward": "none", "noise_size": 2**18, "obs_sample": 1.0,
 }  # fmt: skip
-TINY = {**SHORT, "population": 4, "step_limit": "10", "eval_every": 0, "eval_step_limit": 10, "generations": 1}
+TINY = {**SHORT, "population": 8, "step_limit": "10", "eval_every": 0, "eval_step_limit": 10, "generations": 1}
 FAMILIES = {
     "marvin": ({"env": "Marvin-v0"}, ""), "mujoco": ({"env": "InvertedPendulum-v5"}, "mujoco"),
     "gym": ({"env": "BipedalWalker-v2", "backend": "gym"}, "gym_notices"),
