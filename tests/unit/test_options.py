@@ -217,7 +217,7 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
 def test_flag_wins_over_file_over_recipe_over_default(tmp_path: Path) -> None:
     path = toml(tmp_path, f'env = "{WALKER}"\nsigma = 0.3\neval_every = 5\n')
     config = resolve(parsed("--config", path, "--eval-every", "2"))
-    assert (config.eval_every, config.sigma, config.population, config.wall_limit) == (2, 0.3, 64, 300.0)
+    assert (config.eval_every, config.sigma, config.max_speed, config.wall_limit) == (2, 0.3, 0.08, 300.0)
 
 
 def test_flag_and_file_win_over_a_named_recipe_and_that_over_the_environments(tmp_path: Path) -> None:

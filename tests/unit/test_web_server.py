@@ -9,7 +9,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +74,8 @@ def asked(server: WebServer, path: str, method: str = "GET", **headers: str) -> 
 def raw(server: WebServer, data: bytes) -> bytes:
     with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as client:
         client.sendall(data)
-        client.shutdown(socket.SHUT_WR)  # nothing more comes: the server need not wait for the rest of a line
+        with suppress(OSError):  # it may have hung up already
+            client.shutdown(socket.SHUT_WR)  # nothing more comes: the server need not wait for the rest of a line
         found = b""
         while piece := client.recv(65536):
             found += piece
