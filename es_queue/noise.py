@@ -1,7 +1,9 @@
 """NoiseTable: one memory-mapped file of float32 standard normals a host; an index into it is a perturbation.
 
 Every CPU and numpy release makes the same bytes (``es_queue/normals.py``); a smaller table of a seed is a prefix of
-a larger one. All processes of a host map the one file, so they share its memory.
+a larger one. All processes of a host map the one file, so they share its memory. Another program of the same user
+can overwrite it in place, so each process compares random runs of it with the generator: when it opens the table, and
+again every few publications.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import shutil
 import stat
 import tempfile
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -24,7 +27,7 @@ import numpy.typing as npt
 
 from es_queue.errors import EsQueueError, RunFolderError, UsageError
 from es_queue.normals import RECIPE as RECIPE
-from es_queue.normals import Floats, make, table_digest
+from es_queue.normals import RUN, Floats, make, runs, table_digest
 
 DEFAULT_SEED = 123
 MAX_SIZE = 2**32 - 1
@@ -35,6 +38,10 @@ SLICES = 64
 #: How long to wait for another process to finish the table; a gigabyte takes some seconds, on a slow disk a minute.
 LOCK_SECONDS = 600.0
 FOLDER_VARIABLE = "ES_QUEUE_NOISE_DIR"
+#: Random runs of RUN floats that are compared with the generator: a table that is half wrong passes 16 once in 65,536 times.
+CHECKED_WHEN_OPENED, CHECKED_LATER = 16, 4
+#: Publications from one later check to the next: a check takes 0.2 ms, so about 0.02 ms per publication.
+RECHECK_EVERY = 8
 
 
 class NoiseTable:
@@ -50,22 +57,31 @@ class NoiseTable:
         self.seed = seed
         self.digest = digest
         self.path = path
+        self._publications = 0
 
     @classmethod
     def open(cls, size: int, directory: Path | None = None, seed: int = DEFAULT_SEED) -> NoiseTable:
         """Map the host's table of ``size`` floats; the first process makes it while the others wait.
 
-        ``directory`` defaults to $ES_QUEUE_NOISE_DIR, else the user's cache, else a private temporary folder.
+        ``directory`` defaults to $ES_QUEUE_NOISE_DIR, else the user's cache, else a private temporary folder; one that
+        cannot be written serves too if it holds the table. A table that fails the check is made again, with a
+        RuntimeWarning: in its file, or if that cannot be replaced, in memory.
         Raises UsageError for a size or seed that cannot be, RunFolderError for trouble with the disk.
         """
         check_recipe(size, seed)
         with explained(directory):
-            folder = private_folder(directory) if directory else default_folder()
-        with explained(folder):
-            path = folder / f"normals-{RECIPE}-{seed}-{size}.f32"
-            digest = stored_digest(path, seed, size) or made_once(path, seed, size)
-            values = np.memmap(path, dtype="<f4", mode="r", shape=(size,)).view(np.ndarray)
-        return cls(values, seed, digest, path)
+            folder = private_folder(directory, writable=False) if directory else default_folder()
+        path = table_path(folder, seed, size)
+        for _ in range(2):
+            with explained(folder):
+                digest = stored_digest(path, seed, size) or made_once(path, seed, size)
+                values = mapped(path, size)
+            if is_sound(values, seed, CHECKED_WHEN_OPENED):
+                return cls(values, seed, digest, path)
+            warnings.warn(f"{path} does not hold the numbers of its seed: another program changed it; it is made again", RuntimeWarning, stacklevel=2)
+            with suppress(OSError):
+                sidecar(path).unlink(missing_ok=True)
+        return cls.in_memory(size, seed)
 
     @classmethod
     def in_memory(cls, size: int, seed: int = DEFAULT_SEED) -> NoiseTable:
@@ -114,6 +130,21 @@ class NoiseTable:
         """Whether the content has the digest that its maker wrote down; reads it all, from all cores."""
         return table_digest(self._values) == self.digest
 
+    def recheck(self) -> str:
+        """Called once per publication: every RECHECK_EVERY-th time compare random runs with the generator.
+
+        If they differ, this process continues with a table of its own in memory. Gives one sentence about it, else "".
+        """
+        self._publications += 1
+        if self.path is None or self._publications % RECHECK_EVERY or is_sound(self._values, self.seed, CHECKED_LATER):
+            return ""
+        path, table = self.path, NoiseTable.in_memory(self.size, self.seed)
+        self._values, self.path = table._values, None
+        return (
+            f"the noise table {path} was changed while this process used it, so results since the last check may be wrong; "
+            f"the process now has a table of its own: remove the file, and set {FOLDER_VARIABLE} to a folder that no other program writes to"
+        )
+
     def _check_bounds(self, low: int, high: int, start: int, stop: int) -> None:
         # numpy would answer a negative index with other noise, and a late one with a short row that broadcasts.
         if not 0 <= start <= stop <= self.size:
@@ -126,6 +157,15 @@ def default_size(parameters: int) -> int:
     """Floats of the table for a policy of that many parameters: 16 MB at least, 1 GB unless the policy needs more."""
     grown = 1 << max(0, SLICES * parameters - 1).bit_length()
     return max(min(max(SMALLEST_DEFAULT, grown), LARGEST_DEFAULT), 2 * parameters)
+
+
+def is_sound(values: Floats, seed: int, count: int) -> bool:
+    """Whether ``count`` random runs of the table float32[size] are those of the seed; a run may be cut by the table's end."""
+    places = np.frombuffer(os.urandom(8 * count), dtype=np.uint64) % np.uint64(-(-len(values) // RUN))
+    starts = places.astype(np.int64) * RUN
+    expected = runs(seed, starts)
+    pairs = ((values[start : start + RUN], row) for start, row in zip(starts.tolist(), expected, strict=True))
+    return all(np.array_equal(found, row[: len(found)]) for found, row in pairs)
 
 
 def check_recipe(size: int, seed: int) -> None:
@@ -143,7 +183,7 @@ def default_folder() -> Path:
     """Where this user's tables stand on this host; made when missing. Raises OSError or RunFolderError."""
     chosen = os.environ.get(FOLDER_VARIABLE)
     if chosen:
-        return private_folder(Path(chosen))
+        return private_folder(Path(chosen), writable=False)
     with suppress(OSError, RunFolderError, RuntimeError):
         cache = os.environ.get("XDG_CACHE_HOME", "")
         home = Path(cache) if Path(cache).is_absolute() else Path.home() / ".cache"
@@ -151,10 +191,13 @@ def default_folder() -> Path:
     return private_folder(Path(tempfile.gettempdir()) / f"es-queue-noise-{os.geteuid()}")
 
 
-def private_folder(folder: Path) -> Path:
-    """``folder``, made with mode 0700 when missing. Raises OSError, or RunFolderError if others may write there."""
+def private_folder(folder: Path, *, writable: bool = True) -> Path:
+    """``folder``, made with mode 0700 when missing. Raises OSError, or RunFolderError if others may write there.
+
+    writable: also raise PermissionError if this process cannot write there.
+    """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not os.access(folder, os.W_OK | os.X_OK):
+    if not os.access(folder, os.W_OK | os.X_OK if writable else os.X_OK):
         raise PermissionError(errno.EACCES, "it is not writable", str(folder))
     refuse_foreign(folder)
     return folder
@@ -167,6 +210,16 @@ def refuse_foreign(path: Path) -> None:
             raise RunFolderError(f"{path} belongs to another user (uid {about.st_uid}); remove it or set {FOLDER_VARIABLE}")
     if stat.S_IMODE(about.st_mode) & 0o022:
         raise RunFolderError(f"{path} can be written by other users; chmod go-w it or set {FOLDER_VARIABLE}")
+
+
+def table_path(folder: Path, seed: int, size: int) -> Path:
+    """The file of that table."""
+    return folder / f"normals-{RECIPE}-{seed}-{size}.f32"
+
+
+def mapped(path: Path, size: int) -> Floats:
+    """The file's ``size`` floats, read-only. Raises OSError or ValueError."""
+    return np.memmap(path, dtype="<f4", mode="r", shape=(size,)).view(np.ndarray)
 
 
 def stored_digest(path: Path, seed: int, size: int) -> str | None:
@@ -234,7 +287,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     partial = path.with_name(f"{path.name}.partial")
     partial.unlink(missing_ok=True)
     try:
-        with os.fdopen(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+        with os.fdopen(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o400), "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

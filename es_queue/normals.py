@@ -33,6 +33,8 @@ CHUNK = 2**17
 BATCH = 4
 #: Second half of the Philox key: keeps these streams apart from the run's plan, which is keyed by its seed too.
 DOMAIN = int.from_bytes(b"es-noise", "little")
+#: Floats of a run, the least that is made by itself; a whole number of Philox blocks, and of runs in half a chunk.
+RUN = 64
 
 #: Minimax polynomials in the square of the argument, lowest coefficient first; errors relative to the function.
 #: log(1 + x) = 2 artanh(r) with r = x / (2 + x), so this times r is -2 log(1 + x); -1/3 <= r <= 0, error 4e-9.
@@ -174,6 +176,28 @@ def make(seed: int, size: int, put: Callable[[int, Floats], object]) -> str:
         idle.append(maker)
 
     return _digest(size, pieces)
+
+
+def runs(seed: int, starts: npt.NDArray[np.int64]) -> Floats:
+    """Single runs of a seed's table, without the chunks around them.
+
+    ``starts`` int64[K]: first indices, each a multiple of RUN. Gives float32[K, RUN].
+    """
+    half = CHUNK // 2
+    bits = np.empty((2, len(starts), RUN), dtype=np.int32)  # of the radii, of the angles
+    stream, at = np.random.Philox(key=np.array([seed, DOMAIN], dtype=np.uint64), counter=0), 0
+    for row, start in enumerate(starts.tolist()):
+        for part in range(2):  # a Philox block is four words, a word two integers
+            first = (start // CHUNK << 128) + (part * half + start % half) // 8
+            stream.advance(first - at)  # quicker than a new stream
+            bits[part, row] = stream.random_raw(RUN // 2).astype("<u8", copy=False).view("<i4")
+            at = first + RUN // 8
+    space = np.empty((4, bits[0].size), dtype=np.float32)
+    radius = radii(bits[0].reshape(-1), space).copy()
+    along, across = directions(bits[1].reshape(-1), space)
+    is_second = np.repeat(starts % CHUNK >= half, RUN)
+    made: Floats = radius * np.where(is_second, across, along)
+    return made.reshape(-1, RUN)
 
 
 def table_digest(values: Floats) -> str:

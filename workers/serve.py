@@ -123,6 +123,8 @@ class Server:
         data = self._cache.get(task.publication, size, task.digest, lambda: self._channel.parameters(task.publication, size))
         if data is None:
             return None
+        if changed := self._evaluator.table.recheck():
+            self._channel.report(json.dumps({"time": round(time.time(), 3), "worker": self._channel.worker, "reason": changed}))
         if shared is None:
             self._cache.keep(task.publication, raw)
         self._evaluator.watch.poll = task.poll

@@ -99,12 +99,13 @@ class NoiseLook:
 
 def look_at_noise(size: int, folder: Path) -> NoiseLook:
     """Read the whole table of ``size`` floats where there is one; none is made."""
-    from es_queue.noise import DEFAULT_SEED, RECIPE, NoiseTable, stored_digest
+    from es_queue.noise import DEFAULT_SEED, mapped, stored_digest, table_path
+    from es_queue.normals import table_digest
 
-    path = folder / f"normals-{RECIPE}-{DEFAULT_SEED}-{size}.f32"
+    path = table_path(folder, DEFAULT_SEED, size)
     try:
         stored = stored_digest(path, DEFAULT_SEED, size)
-        sound = stored is None or NoiseTable.open(size, folder).verify()
+        sound = stored is None or table_digest(mapped(path, size)) == stored
     except (EsQueueError, OSError) as error:
         return NoiseLook(str(path), size, None, trouble=str(error))
     return NoiseLook(str(path), size, stored, sound)

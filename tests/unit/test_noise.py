@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import es_queue
-from es_queue import noise
+from es_queue import noise, normals
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.noise import NoiseTable, default_size, exclusive
 
@@ -119,7 +119,7 @@ def test_folder_and_files_are_the_users_own(folder: Path) -> None:
     path = NoiseTable.open(10, folder).path
     assert path is not None
     assert folder.stat().st_mode & 0o777 == 0o700
-    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.stat().st_mode & 0o777 == 0o400
 
 
 def truncate(path: Path) -> None:
@@ -157,12 +157,13 @@ def test_a_damaged_table_is_made_again(table: NoiseTable, folder: Path, damage: 
 
 
 def test_verify_sees_a_changed_byte(folder: Path) -> None:
-    path = NoiseTable.open(SIZE, folder).path
-    assert path is not None
-    with path.open("r+b") as file:
+    table = NoiseTable.open(SIZE, folder)
+    assert table.path is not None
+    table.path.chmod(0o600)
+    with table.path.open("r+b") as file:
         file.seek(SIZE)
         file.write(b"?")
-    assert not NoiseTable.open(SIZE, folder).verify()
+    assert not table.verify()
 
 
 def test_a_file_that_others_can_write_is_refused(folder: Path) -> None:
@@ -279,7 +280,7 @@ def test_a_chosen_folder_that_cannot_be_used_is_an_error(tmp_path: Path, monkeyp
 OPEN_AND_COUNT = """
 import os, sys
 from pathlib import Path
-from es_queue import noise
+from es_queue import noise, normals
 made, make = [], noise.make_table
 noise.make_table = lambda *arguments: made.append(1) or make(*arguments)
 print("ready", flush=True)
@@ -289,7 +290,7 @@ print(len(made), table.digest, table.path.stat().st_ino, flush=True)
 READ_ALL = """
 import os
 from pathlib import Path
-from es_queue import noise
+from es_queue import noise, normals
 noise.make_table = None
 table = noise.NoiseTable.open(int(os.environ["SIZE"]), Path(os.environ["FOLDER"]))
 table.row(0, table.size).sum()
@@ -357,3 +358,12 @@ def test_waiting_for_another_maker_has_a_deadline(folder: Path) -> None:
 )
 def test_the_default_size_grows_with_the_policy(parameters: int, size: int) -> None:
     assert default_size(parameters) == size
+
+
+def test_single_runs_are_those_of_the_whole_table_in_both_halves_of_every_chunk() -> None:
+    size = 2 * normals.CHUNK + 1000
+    values = NoiseTable.in_memory(size, 7).row(0, size)
+    edges = [0, normals.CHUNK // 2 - 64, normals.CHUNK // 2, normals.CHUNK - 64, normals.CHUNK, 2 * normals.CHUNK, size // 64 * 64 - 64]
+    starts = np.array([*edges, *np.random.default_rng(1).integers(0, size // 64, 100) * 64][::-1])
+    made = normals.runs(7, starts)
+    assert all(np.array_equal(values[start : start + 64], row) for start, row in zip(starts.tolist(), made, strict=True))

@@ -1,0 +1,103 @@
+"""A noise table that a program of the same user overwrites in place is not believed: not when it is opened, not later."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from es_queue import noise
+from es_queue.noise import NoiseTable
+from tests.integration.processes import CARTPOLE, Processes, flags, wait_for
+
+SIZE = 2**18
+
+
+def overwrite(path: Path, start: int = 0, stop: int = SIZE) -> None:
+    """Zero the floats from start to stop without a new file, as code with the rights of the same user can."""
+    path.chmod(0o600)
+    with path.open("r+b") as file:
+        file.seek(4 * start)
+        file.write(bytes(4 * (stop - start)))
+
+
+def stored(folder: Path) -> Path:
+    path = NoiseTable.open(SIZE, folder).path
+    assert path is not None
+    return path
+
+
+def is_genuine(table: NoiseTable) -> bool:
+    return np.array_equal(table.row(0, SIZE), NoiseTable.in_memory(SIZE).row(0, SIZE))
+
+
+def test_a_table_that_was_zeroed_in_place_is_made_again_by_the_next_process_that_opens_it(tmp_path: Path) -> None:
+    path = stored(tmp_path)
+    overwrite(path)
+    with pytest.warns(RuntimeWarning, match=r"normals-\S+ does not hold the numbers of its seed"):
+        table = NoiseTable.open(SIZE, tmp_path)
+    assert is_genuine(table) and table.verify()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert is_genuine(NoiseTable.open(SIZE, tmp_path))
+
+
+def test_a_table_of_which_half_was_zeroed_is_found_out(tmp_path: Path) -> None:
+    for start, stop in ((0, SIZE // 2), (SIZE // 2, SIZE)):
+        overwrite(stored(tmp_path), start, stop)
+        with pytest.warns(RuntimeWarning, match="does not hold"):
+            assert is_genuine(NoiseTable.open(SIZE, tmp_path))
+
+
+def test_a_table_that_cannot_be_made_again_in_its_folder_is_made_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    overwrite(stored(tmp_path))
+
+    def read_only(*_: object, **__: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(Path, "unlink", read_only)
+    with pytest.warns(RuntimeWarning, match="does not hold"):
+        table = NoiseTable.open(SIZE, tmp_path)
+    assert table.path is None and is_genuine(table)
+
+
+def test_a_table_that_is_overwritten_while_it_is_in_use_is_replaced_in_the_process(tmp_path: Path) -> None:
+    table = NoiseTable.open(SIZE, tmp_path)
+    assert [table.recheck() for _ in range(2 * noise.RECHECK_EVERY)] == [""] * (2 * noise.RECHECK_EVERY)
+    overwrite(tmp_path / f"normals-{noise.RECIPE}-{noise.DEFAULT_SEED}-{SIZE}.f32")
+    assert not table.row(0, SIZE).any(), "the mapping shows what was written"
+    found = [text for text in (table.recheck() for _ in range(noise.RECHECK_EVERY)) if text]
+    assert len(found) == 1 and "was changed while this process used it" in found[0] and "ES_QUEUE_NOISE_DIR" in found[0]
+    assert is_genuine(table)
+    assert [table.recheck() for _ in range(2 * noise.RECHECK_EVERY)] == [""] * (2 * noise.RECHECK_EVERY)
+
+
+def test_a_table_that_others_made_is_used_from_a_read_only_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = stored(tmp_path)
+    monkeypatch.setattr(os, "access", lambda _, mode: not mode & os.W_OK)
+    table = NoiseTable.open(SIZE, tmp_path)
+    assert table.path == path and is_genuine(table)
+
+
+def test_master_and_worker_say_that_the_table_changed_under_them(processes: Processes, tmp_path: Path) -> None:
+    folder = tmp_path / "noise"
+    words = (*flags({**CARTPOLE, "generations": 100_000}), "--run", "noise", "--workers", 1, "--json")
+    master = processes.start(processes.rq.parent / "es-master", *words, ES_QUEUE_NOISE_DIR=str(folder))
+    wait_for(lambda: len(master.events("generation")) >= 3, "three generations")
+    (path,) = folder.glob("*.f32")
+    overwrite(path)
+    wait_for(lambda: any("was changed while this process used it" in str(one) for one in master.events()), "the master says so")
+
+    def reported() -> bool:
+        status = processes.start(processes.rq.parent / "es-status", "noise", "--errors")
+        status.wait()
+        return "was changed while this process used it" in status.said()
+
+    wait_for(reported, "the worker reports it")
