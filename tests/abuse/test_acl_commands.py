@@ -1,0 +1,113 @@
+"""Every command that a server has is tried for every user: what is allowed stands here, and nothing else is.
+
+A command of a newer server that becomes allowed fails the test by its name. Review it, then add it to NEWER.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from es_queue import acl
+from tests.abuse.servers import BOTH, serving, told
+from tests.leaks import simple_password
+
+ADMIN = "admin"
+USERS = (*acl.USERS, acl.SCALER)
+PASSWORDS = {user: simple_password(user) for user in (*USERS, ADMIN)}
+#: Commands about the connection itself. A server lets everyone send the first four.
+CONNECTION = set("auth hello quit reset ping select client|getname client|help client|id client|info client|setname".split())
+#: What servers after Redis 7.0 have of that kind, reviewed: they are about the client's own connection and name no key.
+#: client|import-source does nothing unless an administrator sets import-mode.
+NEWER = {"client|setinfo", "client|no-touch", "client|capa", "client|import-source"}
+SERVER = {"info", "time", "acl|whoami"}
+READS = set(
+    "exists get getrange hexists hget hgetall hkeys hlen hmget hscan hstrlen hvals lindex llen lpos lrange memory|usage mget "
+    "pttl scard sismember smembers smismember sscan strlen ttl type xinfo|stream xlen xrange xread xrevrange zcard zcount "
+    "zmscore zrange zrangebyscore zrank zrevrange zrevrangebyscore zrevrank zscan zscore".split()
+)
+WRITES = set(
+    "append blmove blpop brpop brpoplpush decr decrby del expire expireat getdel getset hdel hincrby hincrbyfloat hmset hset "
+    "hsetnx incr incrby incrbyfloat linsert lmove lpop lpush lpushx lrem lset ltrim mset persist pexpire pexpireat psetex rpop "
+    "rpoplpush rpush rpushx sadd set setex setnx smove spop srem unlink xadd xdel xtrim zadd zincrby zpopmax zpopmin zrem "
+    "zremrangebyrank zremrangebyscore".split()
+)
+TRANSACTIONS = {"multi", "exec", "discard", "watch", "unwatch"}
+MESSAGES = {"subscribe", "unsubscribe", "psubscribe", "punsubscribe"}
+WORKS = CONNECTION | SERVER | READS | WRITES | TRANSACTIONS | MESSAGES
+ALLOWED = {
+    acl.MASTER: WORKS | {"scan", "evalsha", "script|load"},
+    acl.WORKER: WORKS,
+    acl.VIEWER: CONNECTION | SERVER | READS | {"scan"},
+    acl.SCALER: CONNECTION | {"eval", "type", "llen"},
+}
+
+
+@pytest.fixture(scope="module", params=BOTH)
+def guarded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """The port of a server with all users and an administrator."""
+    folder = tmp_path_factory.mktemp("acl")
+    rules = acl.acl_text({user: PASSWORDS[user] for user in USERS})
+    digest = hashlib.sha256(PASSWORDS[ADMIN].encode()).hexdigest()
+    (folder / "users.acl").write_text(f"{rules}user {ADMIN} on #{digest} ~* &* +@all\n")
+    with serving(request.param, folder, "--aclfile", folder / "users.acl") as port:
+        yield port
+
+
+def asked(port: int, *words: str | int) -> object:
+    return told(port, ADMIN, PASSWORDS[ADMIN], *words)
+
+
+def commands(port: int) -> dict[str, int]:
+    """Every command and subcommand of the server, with the fewest words that it takes."""
+    listed = asked(port, "COMMAND")
+    assert isinstance(listed, list)
+    return {one[0].decode(): abs(one[1]) for entry in listed for one in (entry[9] or [entry])}
+
+
+def allowed(port: int, user: str) -> set[str]:
+    """What the server itself says that the user may send, with keys or without."""
+    found = set()
+    for name, words in commands(port).items():
+        parts = name.split("|")
+        reply = asked(port, "ACL", "DRYRUN", user, *parts, *["x"] * (words - len(parts)))
+        if not (isinstance(reply, bytes) and b"has no permissions to run" in reply):
+            found.add(name)
+    return found
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_of_all_commands_of_the_server_each_user_may_send_those_that_were_reviewed(guarded: int, user: str) -> None:
+    known = commands(guarded)
+    assert len(known) > 300, "subcommands are counted too"
+    may = allowed(guarded, user)
+    assert sorted(may - ALLOWED[user] - NEWER) == [], "a newer server allows more: review it"
+    assert sorted(ALLOWED[user] - may) == []
+
+
+def test_no_command_that_names_keys_by_itself_is_allowed_to_a_worker_or_a_scaler(guarded: int) -> None:
+    tells = {"scan", "clusterscan", "keys", "randomkey", "dbsize", "client|tracking", "client|list", "monitor", "migrate", "sort", "sort_ro"}
+    for user in (acl.WORKER, acl.SCALER):
+        assert allowed(guarded, user) & tells == set()
+
+
+def test_no_user_is_granted_a_category_of_commands() -> None:
+    """A category is whatever the server's version puts into it: Redis 8 put FT.SEARCH and JSON.SET into @read and @write."""
+    assert [word for user in USERS for word in acl.line(user, None).replace("(", " ").split() if word.startswith("+@")] == []
+
+
+@pytest.mark.parametrize("user", USERS)
+@pytest.mark.parametrize("mode", [(), ("BCAST",), ("BCAST", "PREFIX", "theirs")])
+def test_no_user_hears_the_names_of_keys_that_others_write(guarded: int, user: str, mode: tuple[str, ...]) -> None:
+    listener = redis.Connection(host="127.0.0.1", port=guarded, username=user, password=PASSWORDS[user], protocol=3, socket_timeout=5)
+    try:
+        listener.connect()
+        listener.send_command("CLIENT", "TRACKING", "ON", *mode)
+        with pytest.raises(redis.exceptions.NoPermissionError):
+            listener.read_response()
+    finally:
+        listener.disconnect()
