@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import redis
@@ -19,22 +18,28 @@ from tests.leaks import simple_password
 ADMIN = "admin"
 USERS = (*acl.USERS, acl.SCALER)
 PASSWORDS = {user: simple_password(user) for user in (*USERS, ADMIN)}
+
+
+def named(words: str) -> set[str]:
+    return set(words.split())
+
+
 #: Commands about the connection itself. A server lets everyone send the first four.
-CONNECTION = set("auth hello quit reset ping select client|getname client|help client|id client|info client|setname".split())
+CONNECTION = named("auth hello quit reset ping select client|getname client|help client|id client|info client|setname")
 #: What servers after Redis 7.0 have of that kind, reviewed: they are about the client's own connection and name no key.
 #: client|import-source does nothing unless an administrator sets import-mode.
 NEWER = {"client|setinfo", "client|no-touch", "client|capa", "client|import-source"}
 SERVER = {"info", "time", "acl|whoami"}
-READS = set(
+READS = named(
     "exists get getrange hexists hget hgetall hkeys hlen hmget hscan hstrlen hvals lindex llen lpos lrange memory|usage mget "
     "pttl scard sismember smembers smismember sscan strlen ttl type xinfo|stream xlen xrange xread xrevrange zcard zcount "
-    "zmscore zrange zrangebyscore zrank zrevrange zrevrangebyscore zrevrank zscan zscore".split()
+    "zmscore zrange zrangebyscore zrank zrevrange zrevrangebyscore zrevrank zscan zscore"
 )
-WRITES = set(
+WRITES = named(
     "append blmove blpop brpop brpoplpush decr decrby del expire expireat getdel getset hdel hincrby hincrbyfloat hmset hset "
     "hsetnx incr incrby incrbyfloat linsert lmove lpop lpush lpushx lrem lset ltrim mset persist pexpire pexpireat psetex rpop "
     "rpoplpush rpush rpushx sadd set setex setnx smove spop srem unlink xadd xdel xtrim zadd zincrby zpopmax zpopmin zrem "
-    "zremrangebyrank zremrangebyscore".split()
+    "zremrangebyrank zremrangebyscore"
 )
 TRANSACTIONS = {"multi", "exec", "discard", "watch", "unwatch"}
 MESSAGES = {"subscribe", "unsubscribe", "psubscribe", "punsubscribe"}
