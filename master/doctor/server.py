@@ -49,8 +49,9 @@ def check_server(look: ServerLook) -> list[Finding]:
     if "info" in look.denied:
         found.append(unknown("server", f"{look.denied['info']} (version, policy, persistence, role, memory, connections)", ASK_INFO))
     else:
-        checks = (check_version, check_eviction, check_role, check_memory, check_connections)
+        checks = (check_version, check_role, check_memory, check_connections)
         found += [check(look.information) for check in checks]
+        found.insert(2, check_eviction(look.information, look.on_socket or look.on_loopback))
         found.insert(3, check_persistence(look.information, look.settings, look.denied.get("config", "")))
     return [*found, check_network(look), check_encryption(look), check_clock(look.ahead, look.denied.get("time", ""))]
 
@@ -65,10 +66,14 @@ def check_version(information: Information) -> Finding:
     return ok("version", f"{kind} {shown}" + ("" if valkey or version >= (7,) else "; rights by key (ACL files with selectors) need 7"))
 
 
-def check_eviction(information: Information) -> Finding:
+def check_eviction(information: Information, own: bool) -> Finding:
+    """own: only this host reaches the server."""
     policy, limit = printable(information.get("maxmemory_policy", "noeviction"), 40), number(information, "maxmemory")
-    if limit <= 0:
+    if limit <= 0 and own:
         return ok("eviction", f"no memory limit, so nothing is evicted (policy {policy})")
+    if limit <= 0:
+        fix = "set maxmemory in redis.conf to at most half of what its container or machine has, with maxmemory-policy noeviction (docker/redis.conf does)"
+        return warning("eviction", "no memory limit: a client that fills the memory has the operating system kill the server", fix)
     if policy != "noeviction":
         fix = "set maxmemory-policy noeviction in redis.conf, and have an administrator set it now by\nredis-cli CONFIG SET maxmemory-policy noeviction"
         return failed("eviction", f"maxmemory {megabytes(limit)} with maxmemory-policy {policy} silently drops parameters and claims", fix)

@@ -70,7 +70,7 @@ class Cluster:
     def __init__(self, images: Path, folder: Path) -> None:
         self.images, self.folder, self.port = images, folder, free_port()
         self.started: list[Container] = []
-        for name in (*(f"keys/{one}" for one in KEYS), "data", "runs", "cache"):
+        for name in (*(f"keys/{one}" for one in KEYS), "data", "runs", "cache", "worker-cache"):
             self.made(name)
         keys = [f"{self.folder}/keys/{one}:/keys/{one}" for one in KEYS]
         assert self.start("master", keys, entrypoint="make_keys").process.wait(60) == 0, self.started[-1].said()
@@ -102,7 +102,7 @@ class Cluster:
         return self.start("master", volumes, *words, RQ_REDIS_URL=f"redis://master@127.0.0.1:{self.port}")
 
     def worker(self, target: str = "worker", *words: object, entrypoint: str = "") -> Container:
-        volumes = [f"{self.folder}/keys/worker:/keys", f"{self.folder}/cache:/cache"]
+        volumes = [f"{self.folder}/keys/worker:/keys", f"{self.folder}/worker-cache:/cache"]
         return self.start(target, volumes, *words, entrypoint=entrypoint, RQ_REDIS_URL=f"redis://worker@127.0.0.1:{self.port}")
 
     def password(self, user: str) -> str:

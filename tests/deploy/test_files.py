@@ -132,6 +132,20 @@ def test_a_secret_would_be_found(text: str) -> None:
 COMPOSE = documents(Path("docker/compose.yaml"))[0]
 
 
+def mounts(service: str) -> dict[str, tuple[str, str]]:
+    """Of a service, by volume: where it is mounted, and how."""
+    split = (volume.split(":") for volume in COMPOSE["services"][service]["volumes"])
+    return {name: (place, *(mode or ["rw"])) for name, place, *mode in split}  # type: ignore[misc]
+
+
+def test_no_compose_worker_can_write_what_the_master_reads() -> None:
+    written = {service: {name for name, (_, mode) in mounts(service).items() if mode == "rw"} for service in ("master", "worker")}
+    assert written["worker"] and not written["worker"] & mounts("master").keys()
+    place, mode = mounts("worker")["master-cache"]
+    assert mode == "ro" and COMPOSE["services"]["worker"]["environment"]["ES_QUEUE_NOISE_DIR"] == f"{place}/noise"
+    assert mounts("master")["master-cache"][0] == "/cache"
+
+
 def test_compose_opens_the_page_to_this_host_and_nothing_else_and_lets_no_other_container_out() -> None:
     open_ports = {name: service["ports"] for name, service in COMPOSE["services"].items() if "ports" in service}
     assert open_ports == {"status": ["127.0.0.1:8080:8080"]}
@@ -205,6 +219,31 @@ def test_the_slurm_script_says_what_it_misses() -> None:
     assert told.returncode != 0 and "sbatch --cpus-per-task N" in told.stderr
 
 
+# --- Redis' memory
+
+
+def settings() -> dict[str, str]:
+    """Of docker/redis.conf."""
+    lines = [line for line in (DOCKER / "redis.conf").read_text().splitlines() if line and not line.startswith("#")]
+    return {name: value for name, _, value in (line.partition(" ") for line in lines)}
+
+
+def bytes_of(text: str) -> int:
+    """Redis' 1gb, Compose's 2g and Kubernetes' 2Gi are powers of 1,024 alike."""
+    number, unit = re.fullmatch(r"(\d+)([kmg])(?:b|i)?", text.lower()).groups()  # type: ignore[union-attr]
+    return int(number) << {"k": 10, "m": 20, "g": 30}[unit]
+
+
+def test_redis_refuses_writes_before_its_container_is_out_of_memory() -> None:
+    limit = bytes_of(settings()["maxmemory"])
+    (redis_pod,) = [pod for pod in pods() if pod["containers"][0]["name"] == "redis"]
+    compose, kubernetes = COMPOSE["services"]["redis"]["mem_limit"], redis_pod["containers"][0]["resources"]["limits"]["memory"]
+    # Rewriting the append-only file may copy what changes meanwhile.
+    assert 2 * limit <= bytes_of(compose) and 2 * limit <= bytes_of(kubernetes)
+    assert settings()["maxmemory-policy"] == "noeviction"
+    assert bytes_of(settings()["proto-max-bulk-len"]) < bytes_of(settings()["maxmemory-clients"]) < limit
+
+
 # --- AWS and systemd
 
 
@@ -221,10 +260,35 @@ def test_aws_sets_redis_as_the_settings_file_does() -> None:
     assert {line for line in ours if not line.startswith(("bind", "protected", "maxclients"))} <= set(theirs.splitlines())
 
 
-@pytest.mark.parametrize("name", ["es-worker.service", "es-master@.service"])
-def test_units_are_started_again_and_end_their_children_last(name: str) -> None:
+UNITS = {"master": "es-master@.service", "worker": "es-worker.service"}
+
+
+def service_of(name: str) -> dict[str, str]:
     unit = configparser.RawConfigParser(strict=False, comment_prefixes="#")
     unit.optionxform = str  # type: ignore[assignment,method-assign]
     unit.read(DOCKER / "systemd" / name)
-    service = dict(unit["Service"])
-    assert (service["Restart"], service["KillMode"], service["User"]) == ("always", "mixed", "es")
+    return dict(unit["Service"])
+
+
+@pytest.mark.parametrize("name", UNITS.values())
+def test_units_are_started_again_and_end_their_children_last(name: str) -> None:
+    service = service_of(name)
+    assert (service["Restart"], service["KillMode"]) == ("always", "mixed")
+
+
+def test_master_and_workers_have_an_account_each_and_share_no_folder() -> None:
+    accounts = re.findall(r"^u (\S+) - ", (DOCKER / "systemd" / "es-queue.conf").read_text(), re.MULTILINE)
+    services = {part: service_of(name) for part, name in UNITS.items()}
+    assert accounts == [f"es-queue-{part}" for part in UNITS]
+    for part, service in services.items():
+        assert service["User"] == service["StateDirectory"] == f"es-queue-{part}"
+        assert service["WorkingDirectory"] == f"/var/lib/es-queue-{part}" and "ReadWritePaths" not in service
+        assert (service["UMask"], service["StateDirectoryMode"]) == ("0077", "0700")
+
+
+@pytest.mark.parametrize("name", UNITS.values())
+def test_units_have_no_capability_and_a_list_of_system_calls(name: str) -> None:
+    service = service_of(name)
+    assert service["CapabilityBoundingSet"] == "" and service["NoNewPrivileges"] == "yes"
+    assert "SystemCallFilter=@system-service\n" in (DOCKER / "systemd" / name).read_text()
+    assert "ProcSubset" not in service, "without /proc/cpuinfo the arithmetic, and so the digest, is another"

@@ -20,6 +20,9 @@ import yaml
 from es_queue import acl
 from tests.deploy.test_files import DOCKER, documents
 
+UNITS = sorted((DOCKER / "systemd").glob("*.service"))
+#: systemd-analyze counts exposure in tenths.
+MOST_EXPOSED = 30
 SHELL = sorted(DOCKER.rglob("*.sh")) + sorted(DOCKER.rglob("*.sbatch"))
 
 
@@ -89,5 +92,16 @@ def test_shellcheck_finds_nothing_in_what_aws_hosts_run_first(place: str, tmp_pa
 
 
 def test_systemd_finds_nothing_in_the_units_but_that_nothing_is_installed_here() -> None:
-    told = ran(tool("systemd-analyze"), "verify", "--man=no", *sorted((DOCKER / "systemd").iterdir()))
+    told = ran(tool("systemd-analyze"), "verify", "--man=no", *UNITS)
     assert [line for line in told.stderr.splitlines() if "is not executable" not in line] == []
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_systemd_finds_the_units_exposed_to_less_than_three_of_ten(unit: Path) -> None:
+    told = ran(tool("systemd-analyze"), "security", "--offline=true", f"--threshold={MOST_EXPOSED}", "--no-pager", unit)
+    assert told.returncode == 0, told.stdout[-200:]
+
+
+def test_the_accounts_of_the_units_can_be_made() -> None:
+    told = ran(tool("systemd-sysusers"), "--dry-run", DOCKER / "systemd" / "es-queue.conf")
+    assert told.returncode == 0, told.stderr

@@ -14,7 +14,7 @@ from master.doctor.look import refused_command
 from master.doctor.server import ServerLook, check_server
 
 SOUND: dict[str, Any] = {
-    "redis_version": "7.0.15", "maxmemory": 0, "maxmemory_policy": "noeviction", "aof_enabled": 1, "used_memory": 2 * 10**6,
+    "redis_version": "7.0.15", "maxmemory": 10**9, "maxmemory_policy": "noeviction", "aof_enabled": 1, "used_memory": 2 * 10**6,
     "total_system_memory": 10**10, "role": "master", "cluster_enabled": 0, "connected_clients": 5, "maxclients": 10_000,
 }  # fmt: skip
 MB = 2**20
@@ -41,7 +41,7 @@ def test_a_sound_server_has_nothing_to_mend() -> None:
         ({"redis_version": "\x1b[2Jx"}, "version", FAILED, "\\x1b"),
         ({"redis_version": "7.2.4", "valkey_version": "9.1.2"}, "version", OK, "Valkey 9.1.2"),
         ({"maxmemory": 10**9, "maxmemory_policy": "allkeys-lru"}, "eviction", FAILED, "allkeys-lru"),
-        ({"maxmemory": 0, "maxmemory_policy": "allkeys-lru"}, "eviction", OK, "no memory limit"),
+        ({"maxmemory": 0, "maxmemory_policy": "allkeys-lru"}, "eviction", WARNING, "no memory limit"),
         ({"maxmemory": 10**9}, "eviction", OK, "1.0 GB"),
         ({"cluster_enabled": 1}, "role", FAILED, "cluster"),
         ({"role": "slave"}, "role", FAILED, "replica"),
@@ -53,7 +53,7 @@ def test_a_sound_server_has_nothing_to_mend() -> None:
         ({"maxmemory": 1000 * MB, "used_memory": 930 * MB}, "memory", WARNING, "left of its limit"),
         ({"maxmemory": 100 * MB, "used_memory": 50 * MB}, "memory", WARNING, "52 MB left"),
         ({"maxmemory": 1000 * MB, "used_memory": 800 * MB, "mem_fragmentation_ratio": 1.44}, "memory", OK, "fragmentation 1.4"),
-        ({"used_memory": 95 * 10**8}, "memory", WARNING, "the machine has 10.0 GB"),
+        ({"maxmemory": 0, "used_memory": 95 * 10**8}, "memory", WARNING, "the machine has 10.0 GB"),
         ({"connected_clients": 9_950}, "connections", WARNING, "about 8 more"),
     ],
 )  # fmt: skip

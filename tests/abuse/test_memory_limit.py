@@ -1,0 +1,83 @@
+"""A server with the settings of docker/redis.conf outlives workers that fill its memory; only the limits are smaller here."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from es_queue import acl
+from es_queue.protocol.connection import client_from_url
+from es_queue.protocol.keys import RunKeys
+from tests.abuse.servers import BOTH, serving
+from tests.integration.processes import wait_for
+from tests.leaks import simple_password
+
+CONF = Path(__file__).resolve().parents[2] / "docker" / "redis.conf"
+PASSWORDS = {user: simple_password(user) for user in acl.USERS}
+MB = 2**20
+LIMIT, CLIENTS = 48 * MB, 16 * MB
+
+
+@pytest.fixture(params=BOTH)
+def port(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
+    """A server with docker/redis.conf and its users; limits that it has are made smaller."""
+    (tmp_path / "users.acl").write_text(acl.acl_text(PASSWORDS))
+    settings = tmp_path / "redis.conf"
+    text = CONF.read_text()
+    for name, value in (("maxmemory ", LIMIT), ("maxmemory-clients ", CLIENTS)):
+        text = re.sub(rf"^{name}.*$", f"{name}{value}", text, flags=re.MULTILINE)
+    settings.write_text(f"{text}appendonly no\naclfile {tmp_path / 'users.acl'}\n")
+    with serving(request.param, tmp_path, file=settings) as own:
+        yield own
+
+
+def client_of(user: str, port: int) -> Any:
+    return client_from_url(f"redis://{user}:{PASSWORDS[user]}@127.0.0.1:{port}")
+
+
+def used(port: int) -> int:
+    with client_of(acl.VIEWER, port) as viewer:
+        return int(viewer.info("memory")["used_memory"])
+
+
+def test_a_worker_that_sends_and_sends_is_refused_and_the_master_reads_and_removes(port: int) -> None:
+    own = RunKeys("a-run")
+    results, answer = own.results("0.1-00000000"), b"x" * (4 * MB)
+    with client_of(acl.MASTER, port) as master, client_of(acl.WORKER, port) as worker:
+        master.set(own.config, "{}")
+        with pytest.raises(redis.exceptions.OutOfMemoryError):
+            for _ in range(3 * LIMIT // len(answer)):
+                worker.xadd(results, {"answer": answer})
+        assert used(port) < LIMIT + 2 * len(answer)
+        assert master.get(own.config) == b"{}", "no key is lost"
+        master.unlink(results)
+        wait_for(lambda: used(port) < LIMIT, "the memory is free again")
+        assert master.set(own.task, "x")
+
+
+def test_commands_that_never_end_cost_their_senders_the_connection(port: int) -> None:
+    """Sixteen connections begin values of 8 MB and hold them back by one byte: maxmemory counts them, and stops no read."""
+    head = b"*2\r\n$4\r\nPING\r\n$%d\r\n" % (8 * MB)
+    with ExitStack() as stack:
+        sent = 0
+        for _ in range(16):
+            connection = redis.Connection(host="127.0.0.1", port=port, username=acl.WORKER, password=PASSWORDS[acl.WORKER])
+            connection.connect()
+            stack.callback(connection.disconnect)
+            raw: socket.socket = connection._sock
+            try:
+                raw.sendall(head + b"x" * (8 * MB - 1))
+                sent += 1
+            except OSError:  # it was disconnected while it sent
+                continue
+        wait_for(lambda: used(port) < CLIENTS + 16 * MB, "the largest were disconnected")
+        assert sent > 0
+        with client_of(acl.MASTER, port) as master:
+            assert master.set(RunKeys("a-run").task, "x")
