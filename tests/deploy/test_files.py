@@ -114,7 +114,7 @@ def test_the_classic_image_installs_what_people_installed_before_to_the_letter_a
 
 
 def test_no_file_of_the_deployment_holds_a_secret() -> None:
-    found = [(path.name, match[0][:20]) for path in committed() for match in SECRETS.finditer(path.read_text())]
+    found = [(path.name, match[0][:20]) for path in committed() for match in SECRETS.finditer(re.sub(r"sha256:[0-9a-f]{64}", "", path.read_text()))]
     assert found == []
     assert [path.name for path in committed() if path.suffix == ".password"] == []
 
