@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Renew what the images are pinned to: hashes of Python packages, and the digest of the base image.
 
-    docker/renew_pins.py pip                                  # docker/requirements.txt, from pyproject.toml and constraints.txt
-    docker/renew_pins.py images --registry https://HOST       # docker/images.env, from a registry's HTTP API
+    docker/renew_pins.py pip                               # writes docker/requirements.txt
+    docker/renew_pins.py images --registry https://HOST    # adds digests to docker/images.env
 
-``pip`` uses pip's own index and accepts wheels only, for the Python of the images on x86-64; run it with a Python of that
-version if a package's requirements depend on it. Standard library only.
+``pip`` reads pyproject.toml and constraints.txt, uses pip's own index and accepts only wheels, for
+the Python of the images on x86-64. If a package's requirements depend on Python's version, run it
+with that one. ``images`` asks a registry's HTTP API. Standard library only.
 """
 
 from __future__ import annotations
@@ -24,20 +25,25 @@ from pathlib import Path
 from typing import Any
 
 DOCKER = Path(__file__).resolve().parent
-REQUIREMENTS, CONSTRAINTS, IMAGES = (DOCKER / name for name in ("requirements.txt", "constraints.txt", "images.env"))
+REQUIREMENTS, CONSTRAINTS, IMAGES = (
+    DOCKER / name for name in ("requirements.txt", "constraints.txt", "images.env")
+)
 #: Debian 13's. pip takes the newest wheel that fits one of the platforms.
 PYTHON, PLATFORMS = "3.13", ("manylinux_2_28_x86_64", "manylinux2014_x86_64")
 #: Builds es-queue itself, without a download of its own.
 BUILDS = ("setuptools", "wheel")
 MANIFESTS = (
-    "application/vnd.oci.image.index.v1+json, application/vnd.docker.distribution.manifest.list.v2+json, "
-    "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json"
+    "application/vnd.oci.image.index.v1+json, "
+    "application/vnd.docker.distribution.manifest.list.v2+json, "
+    "application/vnd.oci.image.manifest.v1+json, "
+    "application/vnd.docker.distribution.manifest.v2+json"
 )
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 SECONDS = 60
 HEAD = f"""\
-# Written by docker/renew_pins.py pip: every package of the images master and worker, with the SHA-256 of its wheel
-# (pip install --require-hashes). Python {PYTHON}, Linux on x86-64; versions: docker/constraints.txt.
+# Written by docker/renew_pins.py pip: every package of the images master and worker, with the
+# SHA-256 of its wheel (pip install --require-hashes). Python {PYTHON}, Linux on x86-64; versions:
+# docker/constraints.txt.
 """
 
 
@@ -45,12 +51,36 @@ HEAD = f"""\
 
 
 def locked() -> str:
-    """docker/requirements.txt: a line per package. Raises CalledProcessError if pip finds no set of wheels."""
-    needed = tomllib.loads((DOCKER.parent / "pyproject.toml").read_text("utf-8"))["project"]["dependencies"]
+    """docker/requirements.txt: a line per package.
+
+    Raises CalledProcessError if pip finds no set of wheels.
+    """
+    needed = tomllib.loads((DOCKER.parent / "pyproject.toml").read_text("utf-8"))["project"][
+        "dependencies"
+    ]
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
-        command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet", "--only-binary", ":all:"]
-        command += ["--report", str(report), "--target", folder, "--python-version", PYTHON, "--constraint", str(CONSTRAINTS)]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--dry-run",
+            "--ignore-installed",
+            "--quiet",
+            "--only-binary",
+            ":all:",
+        ]
+        command += [
+            "--report",
+            str(report),
+            "--target",
+            folder,
+            "--python-version",
+            PYTHON,
+            "--constraint",
+            str(CONSTRAINTS),
+        ]
         command += [word for platform in PLATFORMS for word in ("--platform", platform)]
         subprocess.run([*command, *needed, *BUILDS], check=True)
         found = json.loads(report.read_text("utf-8"))["install"]
@@ -73,11 +103,18 @@ def asked(url: str, token: str = "") -> urllib.request.Request:
 
 
 def token_for(challenge: str) -> str:
-    """A token for anyone, from the address that the registry's WWW-Authenticate header names. Raises ValueError."""
+    """A token for anyone, from the address in the registry's WWW-Authenticate header.
+
+    Raises ValueError.
+    """
     given = dict(re.findall(r'(\w+)="([^"]*)"', challenge))
     if not challenge.lower().startswith("bearer ") or "realm" not in given:
-        raise ValueError(f"the registry asks for {challenge[:60] or 'nothing'}, and only Bearer tokens are supported here")
-    query = urllib.parse.urlencode({name: given[name] for name in ("service", "scope") if name in given})
+        raise ValueError(
+            f"the registry asks for {challenge[:60] or 'nothing'}; only Bearer tokens are supported"
+        )
+    query = urllib.parse.urlencode(
+        {name: given[name] for name in ("service", "scope") if name in given}
+    )
     with urllib.request.urlopen(f"{given['realm']}?{query}", timeout=SECONDS) as reply:
         answer = json.load(reply)
     return str(answer.get("token") or answer["access_token"])
@@ -86,13 +123,16 @@ def token_for(challenge: str) -> str:
 def digest_of(registry: str, image: str) -> str:
     """The digest that the registry has for NAME:TAG. Raises OSError or ValueError."""
     name, _, tag = image.partition(":")
-    url = f"{registry.rstrip('/')}/v2/{name if '/' in name else f'library/{name}'}/manifests/{tag or 'latest'}"
+    place = name if "/" in name else f"library/{name}"
+    url = f"{registry.rstrip('/')}/v2/{place}/manifests/{tag or 'latest'}"
     try:
         reply = urllib.request.urlopen(asked(url), timeout=SECONDS)
     except urllib.error.HTTPError as error:
         if error.code != 401:
             raise
-        reply = urllib.request.urlopen(asked(url, token_for(error.headers.get("WWW-Authenticate", ""))), timeout=SECONDS)
+        reply = urllib.request.urlopen(
+            asked(url, token_for(error.headers.get("WWW-Authenticate", ""))), timeout=SECONDS
+        )
     with reply:
         digest = str(reply.headers.get("Docker-Content-Digest", ""))
     if not DIGEST.fullmatch(digest):
@@ -113,14 +153,20 @@ def pinned(text: str, registry: str) -> str:
 
 def main() -> int:
     """The command. Returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=["pip", "images"])
     parser.add_argument("--registry", help="images: the https address of the registry's API")
     given = parser.parse_args()
     if given.what == "images" and not given.registry:
         parser.error("--registry is missing: give the address of the registry's API, https://HOST")
     try:
-        target, text = (REQUIREMENTS, locked()) if given.what == "pip" else (IMAGES, pinned(IMAGES.read_text("utf-8"), given.registry))
+        target, text = (
+            (REQUIREMENTS, locked())
+            if given.what == "pip"
+            else (IMAGES, pinned(IMAGES.read_text("utf-8"), given.registry))
+        )
     except (OSError, ValueError, subprocess.CalledProcessError) as error:
         print(f"renew_pins: {error}; nothing was changed", file=sys.stderr)
         return 1

@@ -31,25 +31,29 @@ def _each(commands: str) -> tuple[str, ...]:
     return tuple(f"+{command}" for command in commands.split())
 
 
-# Commands are named one by one, not by category: a category is whatever the server's version puts into it (in Redis 8
-# @read holds FT.SEARCH, in Valkey 9 CLUSTERSCAN). Redis 7.0 knows all of these names; tests/abuse/test_acl_commands.py
-# holds what each server makes of them.
+# Commands are named one by one, not by category: a category is whatever the server's version puts
+# into it (in Redis 8 @read holds FT.SEARCH, in Valkey 9 CLUSTERSCAN). Redis 7.0 knows all of these
+# names; tests/abuse/test_acl_commands.py holds what each server makes of them.
 READS = _each(
-    "get mget getrange strlen exists type ttl pttl memory|usage hget hmget hgetall hexists hkeys hvals hlen hstrlen hscan "
-    "lrange llen lindex lpos smembers sismember smismember scard sscan zrange zrangebyscore zrevrange zrevrangebyscore "
-    "zrank zrevrank zscore zmscore zcard zcount zscan xrange xrevrange xlen xread xinfo|stream"
+    "get mget getrange strlen exists type ttl pttl memory|usage hget hmget hgetall hexists hkeys "
+    "hvals hlen hstrlen hscan lrange llen lindex lpos smembers sismember smismember scard sscan "
+    "zrange zrangebyscore zrevrange zrevrangebyscore zrank zrevrank zscore zmscore zcard zcount "
+    "zscan xrange xrevrange xlen xread xinfo|stream"
 )
 WRITES = _each(
-    "set setex psetex setnx mset getset getdel append incr incrby incrbyfloat decr decrby del unlink expire pexpire "
-    "expireat pexpireat persist hset hsetnx hmset hdel hincrby hincrbyfloat lpush rpush lpushx rpushx lpop rpop lrem lset "
-    "ltrim linsert lmove blmove blpop brpop rpoplpush brpoplpush sadd srem spop smove zadd zrem zincrby zremrangebyscore "
-    "zremrangebyrank zpopmin zpopmax xadd xdel xtrim multi exec discard watch unwatch"
+    "set setex psetex setnx mset getset getdel append incr incrby incrbyfloat decr decrby del "
+    "unlink expire pexpire expireat pexpireat persist hset hsetnx hmset hdel hincrby hincrbyfloat "
+    "lpush rpush lpushx rpushx lpop rpop lrem lset ltrim linsert lmove blmove blpop brpop "
+    "rpoplpush brpoplpush sadd srem spop smove zadd zrem zincrby zremrangebyscore zremrangebyrank "
+    "zpopmin zpopmax xadd xdel xtrim multi exec discard watch unwatch"
 )
-#: About the connection itself. redis-py sends CLIENT SETINFO, which Redis 7.0 has not, so CLIENT is named as a whole: less
-#: what administers, and less TRACKING, by which a client hears the names of all keys that anybody writes.
+#: About the connection itself. redis-py sends CLIENT SETINFO, which Redis 7.0 has not, so CLIENT is
+#: named as a whole: less what administers, and less TRACKING, by which a client hears the names of
+#: all keys that anybody writes.
 CONNECTION = (
     *_each("ping select client"), "-@admin", "-@dangerous",
-    "-client|tracking", "-client|trackinginfo", "-client|caching", "-client|getredir", "-client|reply",
+    "-client|tracking", "-client|trackinginfo", "-client|caching", "-client|getredir",
+    "-client|reply",
 )  # fmt: skip
 ABOUT_THE_SERVER = _each("info time acl|whoami")
 #: By which ``rq`` takes the password from its file.
@@ -67,7 +71,8 @@ RQ_SEEN = (
 RULES: dict[str, tuple[str, ...]] = {
     MASTER: (
         "resetkeys", "resetchannels", f"&{keys.rq_pubsub('*')}", f"~{keys.ANY_KEY}", f"~{keys.RQ_ANY_KEY}",
-        "-@all", *CONNECTION, *READS, *WRITES, *SUBSCRIBE, *ABOUT_THE_SERVER, *_each("scan evalsha script|load"),
+        "-@all", *CONNECTION, *READS, *WRITES, *SUBSCRIBE, *ABOUT_THE_SERVER,
+        *_each("scan evalsha script|load"),
     ),
     WORKER: (
         "resetkeys", "resetchannels", f"&{keys.rq_pubsub('*')}", f"~{keys.RQ_ANY_KEY}",
@@ -87,7 +92,10 @@ RULES: dict[str, tuple[str, ...]] = {
         "-@all", *CONNECTION, *READS, *ABOUT_THE_SERVER, "+scan",
     ),
     # KEDA counts by a script of its own; a script may do what its user may, and so do nothing but count. It could run for ever.
-    SCALER: ("resetkeys", "resetchannels", f"~{keys.rq_queue('*')}", "-@all", *CONNECTION, *_each("eval type llen")),
+    SCALER: (
+        "resetkeys", "resetchannels", f"~{keys.rq_queue('*')}",
+        "-@all", *CONNECTION, *_each("eval type llen"),
+    ),
 }  # fmt: skip
 
 

@@ -1,9 +1,9 @@
 """NoiseTable: one memory-mapped file of float32 standard normals a host; an index into it is a perturbation.
 
 Every CPU and numpy release makes the same bytes (``es_queue/normals.py``); a smaller table of a seed is a prefix of
-a larger one. All processes of a host map the one file, so they share its memory. Another program of the same user
-can overwrite it in place, so each process compares random runs of it with the generator: when it opens the table, and
-again every few publications.
+a larger one. All processes of a host map the one file, so they share its memory. Another program of
+the same user can overwrite it in place. So each process compares random runs of it with the
+generator: when it opens the table, and again every few publications.
 """
 
 from __future__ import annotations
@@ -38,9 +38,11 @@ SLICES = 64
 #: How long to wait for another process to finish the table; a gigabyte takes some seconds, on a slow disk a minute.
 LOCK_SECONDS = 600.0
 FOLDER_VARIABLE = "ES_QUEUE_NOISE_DIR"
-#: Random runs of RUN floats that are compared with the generator: a table that is half wrong passes 16 once in 65,536 times.
+#: Random runs of RUN floats that are compared with the generator. A table that is half wrong passes
+#: 16 of them once in 65,536 times.
 CHECKED_WHEN_OPENED, CHECKED_LATER = 16, 4
-#: Publications from one later check to the next: a check takes 0.2 ms, so about 0.02 ms per publication.
+#: Publications from one later check to the next: a check takes 0.2 ms, so about 0.02 ms per
+#: publication.
 RECHECK_EVERY = 8
 
 
@@ -63,9 +65,10 @@ class NoiseTable:
     def open(cls, size: int, directory: Path | None = None, seed: int = DEFAULT_SEED) -> NoiseTable:
         """Map the host's table of ``size`` floats; the first process makes it while the others wait.
 
-        ``directory`` defaults to $ES_QUEUE_NOISE_DIR, else the user's cache, else a private temporary folder; one that
-        cannot be written serves too if it holds the table. A table that fails the check is made again, with a
-        RuntimeWarning: in its file, or if that cannot be replaced, in memory.
+        ``directory`` defaults to $ES_QUEUE_NOISE_DIR, else the user's cache, else a private
+        temporary folder. One that cannot be written serves too if it holds the table. A table that
+        fails the check is made again, with a RuntimeWarning: in its file, or if that cannot be
+        replaced, in memory.
         Raises UsageError for a size or seed that cannot be, RunFolderError for trouble with the disk.
         """
         check_recipe(size, seed)
@@ -78,7 +81,9 @@ class NoiseTable:
                 values = mapped(path, size)
             if is_sound(values, seed, CHECKED_WHEN_OPENED):
                 return cls(values, seed, digest, path)
-            warnings.warn(f"{path} does not hold the numbers of its seed: another program changed it; it is made again", RuntimeWarning, stacklevel=2)
+            text = f"{path} does not hold the numbers of its seed: another program changed it"
+            text += "; it is made again"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
             with suppress(OSError):
                 sidecar(path).unlink(missing_ok=True)
         return cls.in_memory(size, seed)
@@ -131,18 +136,22 @@ class NoiseTable:
         return table_digest(self._values) == self.digest
 
     def recheck(self) -> str:
-        """Called once per publication: every RECHECK_EVERY-th time compare random runs with the generator.
+        """Compare random runs with the generator, every RECHECK_EVERY-th time; call it per publication.
 
-        If they differ, this process continues with a table of its own in memory. Gives one sentence about it, else "".
+        If they differ, this process continues with a table of its own in memory. Gives one
+        sentence about it, else "".
         """
         self._publications += 1
-        if self.path is None or self._publications % RECHECK_EVERY or is_sound(self._values, self.seed, CHECKED_LATER):
+        if self.path is None or self._publications % RECHECK_EVERY:
+            return ""
+        if is_sound(self._values, self.seed, CHECKED_LATER):
             return ""
         path, table = self.path, NoiseTable.in_memory(self.size, self.seed)
         self._values, self.path = table._values, None
         return (
-            f"the noise table {path} was changed while this process used it, so results since the last check may be wrong; "
-            f"the process now has a table of its own: remove the file, and set {FOLDER_VARIABLE} to a folder that no other program writes to"
+            f"the noise table {path} was changed while this process used it, so results since the "
+            "last check may be wrong; the process now has a table of its own: remove the file, and "
+            f"set {FOLDER_VARIABLE} to a folder that no other program writes to"
         )
 
     def _check_bounds(self, low: int, high: int, start: int, stop: int) -> None:
@@ -160,12 +169,17 @@ def default_size(parameters: int) -> int:
 
 
 def is_sound(values: Floats, seed: int, count: int) -> bool:
-    """Whether ``count`` random runs of the table float32[size] are those of the seed; a run may be cut by the table's end."""
-    places = np.frombuffer(os.urandom(8 * count), dtype=np.uint64) % np.uint64(-(-len(values) // RUN))
-    starts = places.astype(np.int64) * RUN
-    expected = runs(seed, starts)
-    pairs = ((values[start : start + RUN], row) for start, row in zip(starts.tolist(), expected, strict=True))
-    return all(np.array_equal(found, row[: len(found)]) for found, row in pairs)
+    """Whether ``count`` random runs of the table float32[size] are those of the seed.
+
+    The table's end may cut a run.
+    """
+    drawn = np.frombuffer(os.urandom(8 * count), dtype=np.uint64)
+    starts = (drawn % np.uint64(-(-len(values) // RUN))).astype(np.int64) * RUN
+    for start, expected in zip(starts.tolist(), runs(seed, starts), strict=True):
+        found = values[start : start + RUN]
+        if not np.array_equal(found, expected[: len(found)]):
+            return False
+    return True
 
 
 def check_recipe(size: int, seed: int) -> None:

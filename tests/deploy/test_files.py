@@ -114,7 +114,8 @@ def test_the_classic_image_installs_what_people_installed_before_to_the_letter_a
 
 
 def test_no_file_of_the_deployment_holds_a_secret() -> None:
-    found = [(path.name, match[0][:20]) for path in committed() for match in SECRETS.finditer(re.sub(r"sha256:[0-9a-f]{64}", "", path.read_text()))]
+    texts = {path.name: re.sub(r"sha256:[0-9a-f]{64}", "", path.read_text()) for path in committed()}
+    found = [(name, match[0][:20]) for name, text in texts.items() for match in SECRETS.finditer(text)]
     assert found == []
     assert [path.name for path in committed() if path.suffix == ".password"] == []
 
@@ -139,10 +140,11 @@ def mounts(service: str) -> dict[str, tuple[str, str]]:
 
 
 def test_no_compose_worker_can_write_what_the_master_reads() -> None:
-    written = {service: {name for name, (_, mode) in mounts(service).items() if mode == "rw"} for service in ("master", "worker")}
-    assert written["worker"] and not written["worker"] & mounts("master").keys()
+    written = {name for name, (_, mode) in mounts("worker").items() if mode == "rw"}
+    assert written and not written & mounts("master").keys()
     place, mode = mounts("worker")["master-cache"]
-    assert mode == "ro" and COMPOSE["services"]["worker"]["environment"]["ES_QUEUE_NOISE_DIR"] == f"{place}/noise"
+    environment = COMPOSE["services"]["worker"]["environment"]
+    assert mode == "ro" and environment["ES_QUEUE_NOISE_DIR"] == f"{place}/noise"
     assert mounts("master")["master-cache"][0] == "/cache"
 
 
@@ -237,11 +239,13 @@ def bytes_of(text: str) -> int:
 def test_redis_refuses_writes_before_its_container_is_out_of_memory() -> None:
     limit = bytes_of(settings()["maxmemory"])
     (redis_pod,) = [pod for pod in pods() if pod["containers"][0]["name"] == "redis"]
-    compose, kubernetes = COMPOSE["services"]["redis"]["mem_limit"], redis_pod["containers"][0]["resources"]["limits"]["memory"]
+    compose = COMPOSE["services"]["redis"]["mem_limit"]
+    kubernetes = redis_pod["containers"][0]["resources"]["limits"]["memory"]
     # Rewriting the append-only file may copy what changes meanwhile.
     assert 2 * limit <= bytes_of(compose) and 2 * limit <= bytes_of(kubernetes)
     assert settings()["maxmemory-policy"] == "noeviction"
-    assert bytes_of(settings()["proto-max-bulk-len"]) < bytes_of(settings()["maxmemory-clients"]) < limit
+    value, clients = (bytes_of(settings()[name]) for name in ("proto-max-bulk-len", "maxmemory-clients"))
+    assert value < clients < limit
 
 
 # --- AWS and systemd

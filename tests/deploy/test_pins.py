@@ -1,4 +1,4 @@
-"""What the images are built from is pinned: packages by hash, the base image by digest once the script was run."""
+"""Images are built from pinned parts: packages by hash, the base by digest once the script was run."""
 
 from __future__ import annotations
 
@@ -23,14 +23,22 @@ DIGEST = "sha256:" + "5e" * 32
 
 
 def locked() -> dict[str, str]:
-    lines = [line for line in (DOCKER / "requirements.txt").read_text().splitlines() if not line.startswith("#")]
+    lines = [
+        line
+        for line in (DOCKER / "requirements.txt").read_text().splitlines()
+        if not line.startswith("#")
+    ]
     found = [LINE.fullmatch(line) for line in lines]
     assert all(found), [line for line, one in zip(lines, found, strict=True) if one is None]
     return {one["name"].lower(): one["version"] for one in found if one}
 
 
 def test_every_package_of_the_images_has_a_hash_and_the_version_of_the_constraints() -> None:
-    assert len(locked()) > 15 and locked().items() <= {name.replace("_", "-"): one for name, one in pins().items()}.items() | pins().items()
+    assert (
+        len(locked()) > 15
+        and locked().items()
+        <= {name.replace("_", "-"): one for name, one in pins().items()}.items() | pins().items()
+    )
     assert {Requirement(text).name.lower() for text in PROJECT["dependencies"]} <= locked().keys()
 
 
@@ -38,11 +46,19 @@ def test_the_images_install_nothing_without_its_hash() -> None:
     runs = [step.rest for step in STAGES["build"].steps if step.word == "RUN"]
     (first,) = [run for run in runs if "-r /src/docker/requirements.txt" in run]
     (ours,) = [run for run in runs if "pip install" in run and run != first]
-    assert "--require-hashes" in first and "--no-index" in ours and "--no-deps" in ours and "--no-build-isolation" in ours
+    assert (
+        "--require-hashes" in first
+        and "--no-index" in ours
+        and "--no-deps" in ours
+        and "--no-build-isolation" in ours
+    )
 
 
 def test_the_lock_names_no_index() -> None:
-    assert "://" not in (DOCKER / "requirements.txt").read_text() and "index" not in (DOCKER / "requirements.txt").read_text()
+    assert (
+        "://" not in (DOCKER / "requirements.txt").read_text()
+        and "index" not in (DOCKER / "requirements.txt").read_text()
+    )
 
 
 def test_the_pinned_base_image_is_the_dockerfiles_own() -> None:
@@ -60,15 +76,24 @@ class Registry(BaseHTTPRequestHandler):
 
     def do_HEAD(self) -> None:
         known = self.headers.get("Authorization") == "Bearer anyone"
-        self.send_response(200 if known and self.path == "/v2/library/debian/manifests/13.7-slim" else 401)
+        self.send_response(
+            200 if known and self.path == "/v2/library/debian/manifests/13.7-slim" else 401
+        )
         realm = f"http://127.0.0.1:{self.server.server_port}/token"  # type: ignore[attr-defined]
-        self.send_header("Docker-Content-Digest" if known else "WWW-Authenticate", self.digest if known else f'Bearer realm="{realm}",service="s",scope="pull"')
+        self.send_header(
+            "Docker-Content-Digest" if known else "WWW-Authenticate",
+            self.digest if known else f'Bearer realm="{realm}",service="s",scope="pull"',
+        )
         self.end_headers()
 
     def do_GET(self) -> None:
         self.send_response(200)
         self.end_headers()
-        self.wfile.write(json.dumps({"token": "anyone" if self.path == "/token?service=s&scope=pull" else ""}).encode())
+        self.wfile.write(
+            json.dumps(
+                {"token": "anyone" if self.path == "/token?service=s&scope=pull" else ""}
+            ).encode()
+        )
 
     def log_message(self, *_: object) -> None:
         """Print nothing."""
@@ -87,14 +112,22 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     server.server_close()
 
 
-def test_the_digest_of_an_image_is_asked_of_its_registry_and_replaces_an_old_one(registry: str) -> None:
+def test_the_digest_of_an_image_is_asked_of_its_registry_and_replaces_an_old_one(
+    registry: str,
+) -> None:
     text = "# the base\nBASE=debian:13.7-slim\n"
     once = renew_pins.pinned(text, registry)
-    assert once == f"# the base\nBASE=debian:13.7-slim@{DIGEST}\n" and renew_pins.pinned(once, registry) == once
+    assert (
+        once == f"# the base\nBASE=debian:13.7-slim@{DIGEST}\n"
+        and renew_pins.pinned(once, registry) == once
+    )
 
 
 def test_what_is_no_digest_is_refused_and_changes_no_file(
-    registry: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    registry: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(Registry, "digest", "sha256:short")
     monkeypatch.setattr(renew_pins, "IMAGES", tmp_path / "images.env")

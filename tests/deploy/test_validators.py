@@ -98,7 +98,8 @@ def test_systemd_finds_nothing_in_the_units_but_that_nothing_is_installed_here()
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
 def test_systemd_finds_the_units_exposed_to_less_than_three_of_ten(unit: Path) -> None:
-    told = ran(tool("systemd-analyze"), "security", "--offline=true", f"--threshold={MOST_EXPOSED}", "--no-pager", unit)
+    words = ("security", "--offline=true", f"--threshold={MOST_EXPOSED}", "--no-pager", unit)
+    told = ran(tool("systemd-analyze"), *words)
     assert told.returncode == 0, told.stdout[-200:]
 
 

@@ -9,12 +9,25 @@ from tests.docs.pages import HOUSE
 PAGE = HOUSE / "docs" / "threat_model.md"
 HELD = re.compile(r"\[(?P<name>[^\]]+)\]\((?P<path>[^)]*/test_\w+\.py)\)")
 #: The credentials that the page must have a section for.
-POSITIONS = ("Nobody", "Viewer", "Worker", "Scaler", "Master", "An account on a host", "A stranger's file", "The network, to the page")
+POSITIONS = (
+    "Nobody",
+    "Viewer",
+    "Worker",
+    "Scaler",
+    "Master",
+    "An account on a host",
+    "A stranger's file",
+    "The network, to the page",
+)
 
 
 def rows() -> list[list[str]]:
     """(can or cannot, what, tests) of every line of the tables."""
-    lines = [line for line in PAGE.read_text("utf-8").splitlines() if line.startswith(("| can", "| cannot"))]
+    lines = [
+        line
+        for line in PAGE.read_text("utf-8").splitlines()
+        if line.startswith(("| can", "| cannot"))
+    ]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
@@ -29,7 +42,11 @@ def test_every_test_that_the_threat_model_names_is_there() -> None:
 
 def test_every_cell_of_the_threat_model_is_held_by_a_test_or_is_a_warning() -> None:
     """Only what a credential can do may be without a test: nothing is promised there."""
-    assert [what for can, what, cell in rows() if not HELD.search(cell) and not (can == "can" and cell == "-")] == []
+    assert [
+        what
+        for can, what, cell in rows()
+        if not HELD.search(cell) and not (can == "can" and cell == "-")
+    ] == []
 
 
 def test_the_threat_model_has_a_section_for_every_credential() -> None:
