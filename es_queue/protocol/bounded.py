@@ -5,8 +5,11 @@ It may grow between the question and the reading; then the next look refuses it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+import redis
 
 from es_queue.protocol.messages import WORKER_ID
 
@@ -18,6 +21,12 @@ MAX_WORKERS, MAX_WORKERS_SET = 20_000, 16 * 2**20  # as the scripts have it
 MAX_QUEUE = 32 * 2**20  # half a million jobs of RQ
 MAX_REGISTRY, MAX_REGISTERED = 16 * 2**20, 50_000
 LONGEST_FIELD = 2**15  # a hundred names in quarantine
+#: Redis looks at every item to measure a key. It is not asked to measure a key of more items.
+MAX_MEASURED = 100_000
+#: Bytes of one reply, or of one pipeline's replies, that a limited client reads.
+MAX_REPLY = 4 * 2**20
+SCANNED_AT_ONCE = 500
+COUNT_COMMANDS = {"string": "strlen", "list": "llen", "set": "scard", "zset": "zcard", "hash": "hlen", "stream": "xlen"}
 
 
 def size_of(client: Any, key: str) -> int:
@@ -114,3 +123,128 @@ def registry_fits(client: Any, key: str) -> bool:
     """
     count = _unless_of_another_type(lambda: client.zcard(key))  # twice: yes
     return count is not None and count <= MAX_REGISTERED and size_of(client, key) <= MAX_REGISTRY
+
+
+# --- for a process that only looks, and has little memory
+
+
+class ReplyTooLarge(redis.exceptions.RedisError):
+    """A reply was larger than the client reads; its connection is closed."""
+
+
+class LimitedSocket:
+    """A socket that gives at most ``most`` bytes for each request. Raises ReplyTooLarge."""
+
+    def __init__(self, socket: Any, most: int) -> None:
+        self._socket, self._most, self._received = socket, most, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._socket, name)
+
+    def begin(self) -> None:
+        """A new request is sent: its reply may be as large as any other."""
+        self._received = 0
+
+    def recv(self, *arguments: Any) -> bytes:
+        data: bytes = self._socket.recv(*arguments)
+        self._count(len(data))
+        return data
+
+    def recv_into(self, *arguments: Any) -> int:
+        count: int = self._socket.recv_into(*arguments)
+        self._count(count)
+        return count
+
+    def _count(self, received: int) -> None:
+        self._received += received
+        if self._received > self._most:
+            raise ReplyTooLarge(f"a reply of Redis is larger than {self._most:,} bytes")
+
+
+def limited(client: redis.Redis, most: int = MAX_REPLY) -> redis.Redis:
+    """The same client, but no reply takes more than ``most`` bytes: a key may grow after it was measured.
+
+    Its commands raise ReplyTooLarge. A pipeline's replies count together.
+    """
+    pool = client.connection_pool
+    base: Any = pool.connection_class
+
+    class LimitedConnection(base):  # type: ignore[misc]
+        def _connect(self) -> LimitedSocket:
+            return LimitedSocket(super()._connect(), most)
+
+        def send_packed_command(self, *arguments: Any, **more: Any) -> None:
+            if self._sock is not None:
+                self._sock.begin()
+            super().send_packed_command(*arguments, **more)
+
+    return redis.Redis(connection_pool=redis.ConnectionPool(connection_class=LimitedConnection, **pool.connection_kwargs))
+
+
+@dataclass(frozen=True)
+class KeySize:
+    """What Redis says of a key's size.
+
+    type: of COUNT_COMMANDS; count: bytes of a string, else items; memory: bytes, None if there are too many items to measure.
+    """
+
+    type: str
+    count: int
+    memory: int | None
+
+    def fits(self, most_bytes: int, most_items: int | None = None) -> bool:
+        """Whether the key is measured and no larger than that."""
+        return self.memory is not None and self.memory <= most_bytes and (most_items is None or self.count <= most_items)
+
+    def __str__(self) -> str:
+        unit = {"string": "byte", "set": "member", "zset": "member", "hash": "field", "stream": "entry"}.get(self.type, "item")
+        plural = {"entry": "entries"}.get(unit, unit + "s")
+        count = f"{self.count:,} {unit if self.count == 1 else plural}"
+        return count if self.memory is None or self.type == "string" else f"{count} of {self.memory:,} bytes"
+
+
+#: Sends commands of redis-py, each a name and arguments. Returns the replies in order, None for an error.
+Ask = Callable[[Iterable[tuple[Any, ...]]], list[Any]]
+
+
+def key_sizes(ask: Ask, names: Sequence[str]) -> dict[str, KeySize]:
+    """The sizes of the keys that are there, by name."""
+    types = [reply.decode("ascii", "replace") if isinstance(reply, bytes) else "none" for reply in ask(("type", name) for name in names)]
+    there = [(name, kind) for name, kind in zip(names, types, strict=True) if kind in COUNT_COMMANDS]
+    counts = [count or 0 for count in ask((COUNT_COMMANDS[kind], name) for name, kind in there)]
+    small = [name for (name, kind), count in zip(there, counts, strict=True) if kind != "string" and count <= MAX_MEASURED]
+    memory = dict(zip(small, ask(("memory_usage", name, 0) for name in small), strict=True))
+    return {name: KeySize(kind, count, count if kind == "string" else memory.get(name)) for (name, kind), count in zip(there, counts, strict=True)}
+
+
+def hash_fields(
+    ask: Ask, names: Sequence[str], fields: Sequence[str], longest: int, most: int
+) -> tuple[list[dict[str, bytes]], int]:
+    """The fields of each hash that are there and of at most ``longest`` bytes, and the number of hashes left out.
+
+    A hash is left out, and empty here, once those before it take ``most`` bytes.
+    """
+    lengths = iter(ask([("hstrlen", name, field) for name in names for field in fields]))
+    taken, left_out, wanted = 0, 0, list[list[str]]()
+    for _ in names:
+        sizes = {field: next(lengths) or 0 for field in fields}
+        some = {field: size for field, size in sizes.items() if 0 < size <= longest}
+        fits = taken + sum(some.values()) <= most
+        taken += sum(some.values()) if fits else 0
+        left_out += not fits
+        wanted.append(list(some) if fits else [])
+    values = iter(ask([("hmget", name, some) for name, some in zip(names, wanted, strict=True) if some]))
+    found = [dict(zip(some, next(values) or (), strict=False)) if some else {} for some in wanted]
+    return [{field: value for field, value in one.items() if value is not None} for one in found], left_out
+
+
+def set_members(ask: Ask, key: str, most: int) -> list[bytes]:
+    """The first ``most`` members of a set that has been measured, in no order."""
+    cursor, found = 0, set[bytes]()
+    while True:
+        (reply,) = ask([("sscan", key, cursor, None, SCANNED_AT_ONCE)])
+        if reply is not None:
+            cursor = int(reply[0])
+            found.update(reply[1])
+        if reply is None or cursor == 0 or len(found) >= most:
+            return list(found)[:most]

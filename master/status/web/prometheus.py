@@ -45,6 +45,7 @@ def exposition(data: Mapping[str, Any]) -> str:
         family("run_healthy", GAUGE, "Whether a run trains, or is paused by somebody", [(label(run), float(run["health"] == HEALTHY)) for run in runs]),
         *(family(name, kind, text, figures(runs, field)) for name, kind, field, text in FIGURES),
         family("living_workers", GAUGE, "Workers whose heartbeat stands in Redis", [({"run": run}, count) for run, count in data.get("living", {}).items()]),
+        family("unread_keys", GAUGE, "Keys that are too large to be read, so that something may be missing here", [({"run": run}, count) for run, count in data.get("unread", {}).items()]),
         family("refused_total", COUNTER, "Answers that were refused, by reason", refusals(data.get("refused", {}))),
     ]
     return "".join(one for one in families if one)
