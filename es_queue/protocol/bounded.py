@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import redis
-
 from es_queue.protocol.messages import WORKER_ID
 
 MAX_LIST = 4 * 2**20  # bytes in Redis; a hundred of the largest requests take 0.8 MB
@@ -23,8 +21,6 @@ MAX_REGISTRY, MAX_REGISTERED = 16 * 2**20, 50_000
 LONGEST_FIELD = 2**15  # a hundred names in quarantine
 #: Redis looks at every item to measure a key. It is not asked to measure a key of more items.
 MAX_MEASURED = 100_000
-#: Bytes of one reply, or of one pipeline's replies, that a limited client reads.
-MAX_REPLY = 4 * 2**20
 SCANNED_AT_ONCE = 500
 COUNT_COMMANDS = {"string": "strlen", "list": "llen", "set": "scard", "zset": "zcard", "hash": "hlen", "stream": "xlen"}
 
@@ -126,59 +122,6 @@ def registry_fits(client: Any, key: str) -> bool:
 
 
 # --- for a process that only looks, and has little memory
-
-
-class ReplyTooLarge(redis.exceptions.RedisError):
-    """A reply was larger than the client reads; its connection is closed."""
-
-
-class LimitedSocket:
-    """A socket that gives at most ``most`` bytes for each request. Raises ReplyTooLarge."""
-
-    def __init__(self, socket: Any, most: int) -> None:
-        self._socket, self._most, self._received = socket, most, 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._socket, name)
-
-    def begin(self) -> None:
-        """A new request is sent: its reply may be as large as any other."""
-        self._received = 0
-
-    def recv(self, *arguments: Any) -> bytes:
-        data: bytes = self._socket.recv(*arguments)
-        self._count(len(data))
-        return data
-
-    def recv_into(self, *arguments: Any) -> int:
-        count: int = self._socket.recv_into(*arguments)
-        self._count(count)
-        return count
-
-    def _count(self, received: int) -> None:
-        self._received += received
-        if self._received > self._most:
-            raise ReplyTooLarge(f"a reply of Redis is larger than {self._most:,} bytes")
-
-
-def limited(client: redis.Redis, most: int = MAX_REPLY) -> redis.Redis:
-    """The same client, but no reply takes more than ``most`` bytes: a key may grow after it was measured.
-
-    Its commands raise ReplyTooLarge. A pipeline's replies count together.
-    """
-    pool = client.connection_pool
-    base: Any = pool.connection_class
-
-    class LimitedConnection(base):  # type: ignore[misc]
-        def _connect(self) -> LimitedSocket:
-            return LimitedSocket(super()._connect(), most)
-
-        def send_packed_command(self, *arguments: Any, **more: Any) -> None:
-            if self._sock is not None:
-                self._sock.begin()
-            super().send_packed_command(*arguments, **more)
-
-    return redis.Redis(connection_pool=redis.ConnectionPool(connection_class=LimitedConnection, **pool.connection_kwargs))
 
 
 @dataclass(frozen=True)

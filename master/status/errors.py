@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from es_queue.protocol import bounded
+from es_queue.protocol.connection import MAX_REPLY
 from es_queue.protocol.keys import RunKeys
 from master.status.observe import MOST_KEY_BYTES, Inside, SeenRun, Server, json_object, text, too_large
 from master.status.page import BAD, FAINT, STRONG, Line, Page, Part, line
@@ -42,7 +43,7 @@ def read_reports(server: Server, run: str) -> tuple[list[dict[str, Any]], str]:
         return [], f"the reports of {run} are not read; {too_large('errors', size, MOST_KEY_BYTES['errors'])}"
     (found,) = server.ask([("lrange", key, -MOST_REPORTS, -1)])
     if found is None:
-        return [], f"the newest {MOST_REPORTS} reports of {run} take more than es-status reads ({bounded.MAX_REPLY:,} bytes)"
+        return [], f"the newest {MOST_REPORTS} reports of {run} take more than es-status reads ({MAX_REPLY:,} bytes)"
     return [report_of(data) for data in reversed(found)], ""
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from es_queue.errors import UsageError
-from es_queue.protocol.bounded import MAX_REPLY, key_sizes
+from es_queue.protocol.bounded import key_sizes
+from es_queue.protocol.connection import MAX_REPLY
 from es_queue.protocol.keys import RunKeys
 from master.status.observe import LONGEST_NAME, PROGRESS, Server, text
 from master.status.page import FAINT, STRONG, Fields, Page, Part, Table, line

@@ -15,7 +15,7 @@ from es_queue.commands import shown_command
 from es_queue.errors import RedisError, UsageError
 from es_queue.protocol import bounded
 from es_queue.protocol.channel import NEEDS_A_MASTER
-from es_queue.protocol.connection import OUTAGES, client_from_url, not_let_in, safe_name, trouble
+from es_queue.protocol.connection import OUTAGES, ReplyTooLarge, client_from_url, limited, not_let_in, safe_name, trouble
 from es_queue.protocol.keys import RUN_ID, RUNS, RunKeys
 from master.household.embedded import EmbeddedServer
 from master.lease import host_of
@@ -114,7 +114,7 @@ class Server:
     """
 
     def __init__(self, url: str, way: str, folder: Path | None = None) -> None:
-        self._client: Any = bounded.limited(client_from_url(url))
+        self._client: Any = limited(client_from_url(url))
         self.name = safe_name(url)
         self.folder = folder
         self._way = way
@@ -236,7 +236,7 @@ class Server:
             getattr(pipeline, command)(*arguments)
         try:
             answers = pipeline.execute(raise_on_error=False)
-        except bounded.ReplyTooLarge as error:
+        except ReplyTooLarge as error:
             if len(questions) > 1:
                 raise self._sentence(error) from None
             return [None]
