@@ -15,7 +15,15 @@ from es_queue.commands import shown_command
 from es_queue.errors import RedisError, UsageError
 from es_queue.protocol import bounded
 from es_queue.protocol.channel import NEEDS_A_MASTER
-from es_queue.protocol.connection import OUTAGES, ReplyTooLarge, client_from_url, limited, not_let_in, safe_name, trouble
+from es_queue.protocol.connection import (
+    OUTAGES,
+    ReplyTooLarge,
+    client_from_url,
+    limited,
+    not_let_in,
+    safe_name,
+    trouble,
+)
 from es_queue.protocol.keys import RUN_ID, RUNS, RunKeys
 from master.household.embedded import EmbeddedServer
 from master.lease import host_of

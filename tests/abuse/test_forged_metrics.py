@@ -11,6 +11,7 @@ import pytest
 
 from es_queue.slot_record import file_of, read_record
 from master.plot.command import main
+from master.wording import bar, graph
 from tests.unit.test_plot import record, run
 from tests.unit.test_plot_cloud import lived
 
@@ -35,7 +36,7 @@ def forged(folder: Path, values: dict[str, str], seed: int = 0) -> Path:
     return path
 
 
-@pytest.mark.parametrize("words", DRAWINGS, ids=" ".join)
+@pytest.mark.parametrize("words", [(), ("--panels",)], ids=" ".join)
 @pytest.mark.parametrize("value", FORGED, ids=lambda one: one[:12])
 def test_a_forged_figure_is_left_out_and_the_rest_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str], value: str, words: tuple[str, ...]) -> None:
     path = forged(tmp_path / "a", dict.fromkeys(FIGURES, value))
@@ -44,10 +45,16 @@ def test_a_forged_figure_is_left_out_and_the_rest_is_drawn(tmp_path: Path, capsy
     assert said.count("WARNING") == (value not in SILENT) and said.count("\n") == said.count("WARNING"), said
 
 
+@pytest.mark.parametrize("words", DRAWINGS, ids=" ".join)
+def test_every_drawing_of_a_run_with_forged_figures_is_made(tmp_path: Path, words: tuple[str, ...]) -> None:
+    path = forged(tmp_path / "a", dict.fromkeys(FIGURES[1:], "1e308"))
+    assert main([str(path), *words, "--out", str(tmp_path / "a.png")]) == 0
+
+
 @pytest.mark.parametrize("name", FIGURES)
 def test_one_figure_alone_may_be_forged(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
     path = forged(tmp_path / "a", {name: "-1e308"})
-    for words in DRAWINGS:
+    for words in ((), ("--panels",)):
         assert main([str(path), *words, "--out", str(tmp_path / "a.svg")]) == 0
         assert capsys.readouterr().err == f"es-plot: WARNING: {path}/metrics.jsonl has 1 figure beyond ±1e+30: it is left out\n"
 
@@ -61,7 +68,7 @@ def test_bands_of_seeds_with_figures_at_both_ends_are_drawn(tmp_path: Path, caps
 
 
 def test_figures_that_are_just_in_range_are_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    records = [record(place, eval_mean=sign * 1e30, eval_std=1e30, return_mean=sign * 1e30, centre_rank=sign * 1e30) for place, sign in enumerate((1, -1) * 5)]
+    records = [record(place, eval_mean=sign * 1e30, eval_std=1e30, return_mean=sign * 1e30, episodes=place, centre_rank=sign * 1e30) for place, sign in enumerate((1, -1) * 5)]
     path = run(tmp_path / "a", records, target_reward="-1e30")
     for words in DRAWINGS:
         assert main([str(path), *words, "--out", str(tmp_path / "a.png")]) == 0
@@ -83,3 +90,13 @@ def test_forged_individuals_are_no_points_of_a_cloud(tmp_path: Path, column: str
     kept.columns[column][0], kept.columns[column][1] = 1e308, -1e308
     file_of(folder, 3).write_bytes(kept.encode())
     assert main([str(folder), "--cloud", "--out", str(tmp_path / "a.png")]) == 0
+
+
+@pytest.mark.parametrize("values", [[1e308, -1e308], [1e308] * 80, [1e308, -1e308] * 40, [5e-324, 1e308]], ids=str)
+def test_a_graph_in_the_terminal_shows_forged_figures_too(values: list[float]) -> None:
+    """es-status, the live view and the log draw returns as blocks."""
+    assert len(graph(values, 30).split("  ")[0]) == min(30, len(values))
+
+
+def test_a_bar_of_forged_figures_is_full_or_empty() -> None:
+    assert bar(1e308, 1e-308, 12) == "█" * 12 and bar(-1e308, 1e-308, 12) == "░" * 12

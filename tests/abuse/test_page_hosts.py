@@ -72,7 +72,7 @@ def test_the_address_that_a_page_is_bound_to_is_its_own_and_no_other_is() -> Non
 
 @pytest.mark.parametrize("name", ["", "http://node7", "node7:80", "node 7", "node7/", "*", "[::1]:80", "[node7]", "fd00::g", "x" * 5000 + "/"])
 def test_what_is_no_host_is_refused_with_its_value_and_the_fix(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(UsageError, match="--web-host is '.*: give the name or address"), served("127.0.0.1", [name]):
+    with pytest.raises(UsageError, match=r"--web-host is '.*: give the name or address"), served("127.0.0.1", [name]):
         pass
     assert main(["--web", "127.0.0.1:1", "--web-host", name]) == 2
     assert "--web-host is" in capsys.readouterr().err
