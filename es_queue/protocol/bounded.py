@@ -22,7 +22,14 @@ LONGEST_FIELD = 2**15  # a hundred names in quarantine
 #: Redis looks at every item to measure a key. It is not asked to measure a key of more items.
 MAX_MEASURED = 100_000
 SCANNED_AT_ONCE = 500
-COUNT_COMMANDS = {"string": "strlen", "list": "llen", "set": "scard", "zset": "zcard", "hash": "hlen", "stream": "xlen"}
+COUNT_COMMANDS = {
+    "string": "strlen",
+    "list": "llen",
+    "set": "scard",
+    "zset": "zcard",
+    "hash": "hlen",
+    "stream": "xlen",
+}
 
 
 def size_of(client: Any, key: str) -> int:
@@ -135,15 +142,25 @@ class KeySize:
     count: int
     memory: int | None
 
-    def fits(self, most_bytes: int, most_items: int | None = None) -> bool:
+    def fits(self, most_bytes: int) -> bool:
         """Whether the key is measured and no larger than that."""
-        return self.memory is not None and self.memory <= most_bytes and (most_items is None or self.count <= most_items)
+        return self.memory is not None and self.memory <= most_bytes
 
     def __str__(self) -> str:
-        unit = {"string": "byte", "set": "member", "zset": "member", "hash": "field", "stream": "entry"}.get(self.type, "item")
+        unit = {
+            "string": "byte",
+            "set": "member",
+            "zset": "member",
+            "hash": "field",
+            "stream": "entry",
+        }.get(self.type, "item")
         plural = {"entry": "entries"}.get(unit, unit + "s")
         count = f"{self.count:,} {unit if self.count == 1 else plural}"
-        return count if self.memory is None or self.type == "string" else f"{count} of {self.memory:,} bytes"
+        return (
+            count
+            if self.memory is None or self.type == "string"
+            else f"{count} of {self.memory:,} bytes"
+        )
 
 
 #: Sends commands of redis-py, each a name and arguments. Returns the replies in order, None for an error.
@@ -152,12 +169,24 @@ Ask = Callable[[Iterable[tuple[Any, ...]]], list[Any]]
 
 def key_sizes(ask: Ask, names: Sequence[str]) -> dict[str, KeySize]:
     """The sizes of the keys that are there, by name."""
-    types = [reply.decode("ascii", "replace") if isinstance(reply, bytes) else "none" for reply in ask(("type", name) for name in names)]
-    there = [(name, kind) for name, kind in zip(names, types, strict=True) if kind in COUNT_COMMANDS]
+    types = [
+        reply.decode("ascii", "replace") if isinstance(reply, bytes) else "none"
+        for reply in ask(("type", name) for name in names)
+    ]
+    there = [
+        (name, kind) for name, kind in zip(names, types, strict=True) if kind in COUNT_COMMANDS
+    ]
     counts = [count or 0 for count in ask((COUNT_COMMANDS[kind], name) for name, kind in there)]
-    small = [name for (name, kind), count in zip(there, counts, strict=True) if kind != "string" and count <= MAX_MEASURED]
+    small = [
+        name
+        for (name, kind), count in zip(there, counts, strict=True)
+        if kind != "string" and count <= MAX_MEASURED
+    ]
     memory = dict(zip(small, ask(("memory_usage", name, 0) for name in small), strict=True))
-    return {name: KeySize(kind, count, count if kind == "string" else memory.get(name)) for (name, kind), count in zip(there, counts, strict=True)}
+    return {
+        name: KeySize(kind, count, count if kind == "string" else memory.get(name))
+        for (name, kind), count in zip(there, counts, strict=True)
+    }
 
 
 def hash_fields(
@@ -176,9 +205,13 @@ def hash_fields(
         taken += sum(some.values()) if fits else 0
         left_out += not fits
         wanted.append(list(some) if fits else [])
-    values = iter(ask([("hmget", name, some) for name, some in zip(names, wanted, strict=True) if some]))
+    values = iter(
+        ask([("hmget", name, some) for name, some in zip(names, wanted, strict=True) if some])
+    )
     found = [dict(zip(some, next(values) or (), strict=False)) if some else {} for some in wanted]
-    return [{field: value for field, value in one.items() if value is not None} for one in found], left_out
+    return [
+        {field: value for field, value in one.items() if value is not None} for one in found
+    ], left_out
 
 
 def set_members(ask: Ask, key: str, most: int) -> list[bytes]:

@@ -196,7 +196,11 @@ def limited(client: redis.Redis, most: int = MAX_REPLY) -> redis.Redis:
                 self._sock.begin()
             super().send_packed_command(*arguments, **more)
 
-    return redis.Redis(connection_pool=redis.ConnectionPool(connection_class=LimitedConnection, **pool.connection_kwargs))
+    return redis.Redis(
+        connection_pool=redis.ConnectionPool(
+            connection_class=LimitedConnection, **pool.connection_kwargs
+        )
+    )
 
 
 # --- who else is on the way

@@ -106,7 +106,11 @@ class Desk:
         """The names of the run's keys but its epoch, a few at a time: a worker may make any number of them, of any length."""
         cursor = 0
         while True:
-            cursor, names = self._again(partial(self._client.scan, cursor, match=f"{self.keys.prefix}*", count=SCANNED_AT_ONCE))  # twice: yes
+            cursor, names = self._again(
+                partial(
+                    self._client.scan, cursor, match=f"{self.keys.prefix}*", count=SCANNED_AT_ONCE
+                )
+            )  # twice: yes
             if kept := [name for name in names if name != self.keys.epoch.encode()]:
                 yield kept
             if cursor == 0:

@@ -80,8 +80,16 @@ class Look:
         if size is None or size.type != "set":
             return []
         if not size.fits(MOST_SET_BYTES):
-            raise RedisError(f"{key} has {size}, more than the doctor reads ({MOST_SET_BYTES:,} bytes)")
-        return sorted({text(one) for one in bounded.set_members(self._many, key, most) if len(one) <= LONGEST_NAME})
+            raise RedisError(
+                f"{key} has {size}, more than the doctor reads ({MOST_SET_BYTES:,} bytes)"
+            )
+        return sorted(
+            {
+                text(one)
+                for one in bounded.set_members(self._many, key, most)
+                if len(one) <= LONGEST_NAME
+            }
+        )
 
     def hashes(self, names: Sequence[str], fields: Sequence[str]) -> list[Texts]:
         """The short fields of each hash: a hostile value is never fetched."""

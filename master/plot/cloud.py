@@ -68,7 +68,9 @@ def placed(record: SlotRecord) -> tuple[Floats, Floats, bool]:
     columns = record.columns
     behaves = columns["behaviour"].shape[1] > 0
     where = columns["behaviour"].astype(np.float64) if behaves else np.stack([columns["length"].astype(np.float64), columns["return"]], axis=1)
-    there = (np.abs(columns["fitness"]) <= LARGEST_DRAWN) & (np.abs(where) <= LARGEST_DRAWN).all(axis=1)  # NaN is not
+    there = (np.abs(columns["fitness"]) <= LARGEST_DRAWN) & (np.abs(where) <= LARGEST_DRAWN).all(
+        axis=1
+    )  # NaN is not
     if not there.any():
         raise UsageError(f"generation {record.task.generation} has nobody with a result: draw another with --generation")
     return where[there], columns["fitness"][there].astype(np.float64), behaves

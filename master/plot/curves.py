@@ -52,7 +52,14 @@ def _draw(panel: Axes, groups: Mapping[str, Sequence[RunCurves]], metric: str, a
     if not drawn:
         known = sorted({name for own in groups.values() for run in own for record in run.records[-50:] for name in record if finite(record[name]) is not None})
         raise UsageError(f"--metric {metric} stands in no record of these runs; they have {', '.join(known) or 'none'}")
-    for target in sorted({value for own in groups.values() for run in own if (value := drawable(run.config.get("target_reward"))) is not None}):
+    for target in sorted(
+        {
+            value
+            for own in groups.values()
+            for run in own
+            if (value := drawable(run.config.get("target_reward"))) is not None
+        }
+    ):
         panel.axhline(target, color=GREY, linewidth=1, linestyle="--")
         panel.annotate(f"target {target:g}", (0.0, target), xycoords=("axes fraction", "data"), xytext=(4, 3), textcoords="offset points", color=GREY, fontsize=8)
     plain(panel, AXES[axis][1], NAMES.get(metric, metric.replace("_", " ")) if labelled else "")

@@ -94,7 +94,9 @@ def read_run(folder: Path) -> RunCurves:
     for told in lines_of(folder / METRICS):
         large = [name for name, value in told.items() if is_too_large(value)]
         left_out += len(large)
-        record = {name: value for name, value in told.items() if name not in large} if large else told
+        record = (
+            {name: value for name, value in told.items() if name not in large} if large else told
+        )
         generation = finite(record.get("generation"))
         if generation is None:
             continue

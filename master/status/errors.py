@@ -9,7 +9,15 @@ from typing import Any
 from es_queue.protocol import bounded
 from es_queue.protocol.connection import MAX_REPLY
 from es_queue.protocol.keys import RunKeys
-from master.status.observe import MOST_KEY_BYTES, Inside, SeenRun, Server, json_object, text, too_large
+from master.status.observe import (
+    MOST_KEY_BYTES,
+    Inside,
+    SeenRun,
+    Server,
+    json_object,
+    text,
+    too_large,
+)
 from master.status.page import BAD, FAINT, STRONG, Line, Page, Part, line
 from master.status.runs import ago
 from master.wording import finite, printable
@@ -40,10 +48,16 @@ def read_reports(server: Server, run: str) -> tuple[list[dict[str, Any]], str]:
     if size is None or size.type != "list" or not size.count:
         return [], ""
     if not size.fits(MOST_KEY_BYTES["errors"]):  # the master keeps 200 reports, which take less
-        return [], f"the reports of {run} are not read; {too_large('errors', size, MOST_KEY_BYTES['errors'])}"
+        return (
+            [],
+            f"the reports of {run} are not read; {too_large('errors', size, MOST_KEY_BYTES['errors'])}",
+        )
     (found,) = server.ask([("lrange", key, -MOST_REPORTS, -1)])
     if found is None:
-        return [], f"the newest {MOST_REPORTS} reports of {run} take more than es-status reads ({MAX_REPLY:,} bytes)"
+        return (
+            [],
+            f"the newest {MOST_REPORTS} reports of {run} take more than es-status reads ({MAX_REPLY:,} bytes)",
+        )
     return [report_of(data) for data in reversed(found)], ""
 
 

@@ -18,7 +18,18 @@ MOST_EVALUATIONS = 500
 MOST_ENTRIES = 5000
 PIECE = 250
 #: Fields of an entry that are kept; with those of the page's curves. An entry may have any number of others.
-KEPT = ("generation", "env_steps", "seconds", "seconds_wait", "return_mean", "return_std", "return_max", "eval_mean", "eval_std", "eval_min")
+KEPT = (
+    "generation",
+    "env_steps",
+    "seconds",
+    "seconds_wait",
+    "return_mean",
+    "return_std",
+    "return_max",
+    "eval_mean",
+    "eval_std",
+    "eval_min",
+)
 #: So many newest generations say what is usual.
 RECENT = 50
 METRICS_BYTES = 4 * 2**20
@@ -91,7 +102,11 @@ def readable(server: Server, key: str) -> bool:
 def entry_of(fields: Mapping[bytes, bytes]) -> dict[str, str]:
     """The short ones of an entry's fields KEPT, as text."""
     found = ((name, (fields or {}).get(name.encode())) for name in KEPT)
-    return {name: text(value) for name, value in found if value is not None and len(value) <= LONGEST_VALUE}
+    return {
+        name: text(value)
+        for name, value in found
+        if value is not None and len(value) <= LONGEST_VALUE
+    }
 
 
 def _records(path: Path) -> Iterable[dict[str, Any]]:

@@ -88,7 +88,9 @@ def keys_page(servers: Sequence[Server], pattern: str) -> Page:
         keys = list(described(server, names))
         found += zip(keys, glances(server, keys), strict=True)
         if not complete:
-            notes.append(f"there are more keys at {server.name} than es-status looks at, or their names are too long")
+            notes.append(
+                f"there are more keys at {server.name} than es-status looks at, or their names are too long"
+            )
         if odd:
             notes.append(f"{odd:,} keys at {server.name} have names that are no text, or too long")
     data = {"keys": [{**facts(key), "content": content} for key, content in found], "notes": notes}
@@ -121,7 +123,10 @@ def glances(server: Server, keys: Sequence[Key]) -> list[str]:
         some = keys[start : start + GLANCES_AT_ONCE]
         questions = [glance_question(key) for key in some]
         answers = iter(server.ask(one for one in questions if one is not None))
-        found += [glance(key, None if question is None else next(answers)) for key, question in zip(some, questions, strict=True)]
+        found += [
+            glance(key, None if question is None else next(answers))
+            for key, question in zip(some, questions, strict=True)
+        ]
     return found
 
 
@@ -201,7 +206,9 @@ def read(server: Server, key: Key) -> tuple[Any, str]:
     (answer,) = server.ask([questions[key.type]])
     if answer is None:
         return None, f"its first items take more than es-status reads ({MAX_REPLY:,} bytes)"
-    return items(key, answer), f"the first {MOST_SHOWN:,} of {key.size:,}" if key.size > MOST_SHOWN else ""
+    return items(
+        key, answer
+    ), f"the first {MOST_SHOWN:,} of {key.size:,}" if key.size > MOST_SHOWN else ""
 
 
 def newest(server: Server, name: str) -> list[Any]:

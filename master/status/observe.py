@@ -43,7 +43,13 @@ ASKED_AT_ONCE = 5000
 #: Bytes of fields that one look reads: a thousand workers say 0.8 MB of themselves.
 MOST_FIELD_BYTES = 2 * 2**20
 #: Bytes in Redis of each key. A larger key is not one that es-queue wrote, and is not read.
-MOST_KEY_BYTES = {"workers": 4 * 2**20, "refused": 2**16, "config": LONGEST_CONFIG, "errors": 16 * 2**20, "history": 64 * 2**20}
+MOST_KEY_BYTES = {
+    "workers": 4 * 2**20,
+    "refused": 2**16,
+    "config": LONGEST_CONFIG,
+    "errors": 16 * 2**20,
+    "history": 64 * 2**20,
+}
 MOST_RUNS_BYTES = 4 * 2**20
 
 PROGRESS = (
@@ -131,7 +137,9 @@ class Server:
         """The newest runs, newest first."""
         size = bounded.key_sizes(self.ask, [RUNS]).get(RUNS)
         if size is not None and not size.fits(MOST_RUNS_BYTES):
-            raise RedisError(f"the list of runs at {self.name} is too large: {too_large(RUNS, size, MOST_RUNS_BYTES)}; name one run, or remove {RUNS}")
+            raise RedisError(
+                f"the list of runs at {self.name} is too large: {too_large(RUNS, size, MOST_RUNS_BYTES)}; name one run, or remove {RUNS}"
+            )
         (listed,) = self.ask([("zrevrange", RUNS, 0, MOST_RUNS - 1, True)])
         found = [(text(member), finite(score)) for member, score in listed or ()]
         return self._seen([(run, started) for run, started in found if RUN_ID.fullmatch(run)])
@@ -145,20 +153,39 @@ class Server:
     def inside(self, run: str) -> Inside:
         """Workers, refusals, settings, and the numbers of errors and requests of a run."""
         own = RunKeys(run)
-        ever, errors, reasons, requests = self.ask([("scard", own.workers), ("llen", own.errors), ("hlen", own.refused), ("llen", own.commands)])
+        ever, errors, reasons, requests = self.ask(
+            [
+                ("scard", own.workers),
+                ("llen", own.errors),
+                ("hlen", own.refused),
+                ("llen", own.commands),
+            ]
+        )
         sizes = self._sizes(own)
         fitting = {what for what, size in sizes.items() if size.fits(MOST_KEY_BYTES[what])}
-        unread = [too_large(what, size, MOST_KEY_BYTES[what]) for what, size in sizes.items() if what not in fitting]
+        unread = [
+            too_large(what, size, MOST_KEY_BYTES[what])
+            for what, size in sizes.items()
+            if what not in fitting
+        ]
         names = self._names(own.workers) if ever and "workers" in fitting else []
         hashes, left_out = self._hashes([own.worker(name) for name in names], ABOUT_WORKER)
         if left_out:
-            unread.append(f"workers: {left_out:,} are not shown, because all of them say more than es-status reads ({MOST_FIELD_BYTES:,} bytes)")
+            unread.append(
+                f"workers: {left_out:,} are not shown, because all of them say more than es-status reads ({MOST_FIELD_BYTES:,} bytes)"
+            )
         living = {name: about for name, about in zip(names, hashes, strict=True) if about}
         beats = zip(living, self.ask(("pttl", own.worker(name)) for name in living), strict=True)
         left = {name: milliseconds / 1000 for name, milliseconds in beats if milliseconds is not None and milliseconds >= 0}
-        refused = self._refused(own.refused) if "refused" in fitting and 0 < (reasons or 0) <= MOST_REASONS else {}
+        refused = (
+            self._refused(own.refused)
+            if "refused" in fitting and 0 < (reasons or 0) <= MOST_REASONS
+            else {}
+        )
         config = json_object(self.string(own.config, LONGEST_CONFIG))
-        return Inside(living, ever or 0, errors or 0, refused, requests or 0, left, config, tuple(unread))
+        return Inside(
+            living, ever or 0, errors or 0, refused, requests or 0, left, config, tuple(unread)
+        )
 
     def _sizes(self, own: RunKeys) -> dict[str, bounded.KeySize]:
         """The sizes of the run's keys that have a bound, by the names of MOST_KEY_BYTES."""
@@ -176,7 +203,10 @@ class Server:
         if not length or length > longest:
             return None
         pieces = range(0, min(length, longest), PIECE_BYTES)  # it may have grown meanwhile
-        values = [self.ask([("getrange", key, start, min(start + PIECE_BYTES, longest) - 1)])[0] for start in pieces]
+        values = [
+            self.ask([("getrange", key, start, min(start + PIECE_BYTES, longest) - 1)])[0]
+            for start in pieces
+        ]
         return b"".join(values) if all(isinstance(value, bytes) for value in values) else None
 
     def scan(self, pattern: str, steps: int, most: int) -> tuple[list[str], bool, int]:
@@ -228,7 +258,9 @@ class Server:
 
     def _hashes(self, names: Sequence[str], fields: Sequence[str]) -> tuple[list[Texts], int]:
         """The short fields of each hash, and how many hashes were left out because those before them are so large."""
-        found, left_out = bounded.hash_fields(self.ask, names, fields, LONGEST_VALUE, MOST_FIELD_BYTES)
+        found, left_out = bounded.hash_fields(
+            self.ask, names, fields, LONGEST_VALUE, MOST_FIELD_BYTES
+        )
         return [{name: text(value) for name, value in one.items()} for one in found], left_out
 
     def ask(self, questions: Iterable[tuple[Any, ...]]) -> list[Any]:

@@ -280,7 +280,13 @@ def run_data(seen: SeenRun, inside: Inside, history: History, health: Health) ->
     workers = [{**worker_json(name, about), "seen": inside.silence(name)} for name, about in inside.workers.items()]
     refused = {printable(reason, 100): count for reason, count in inside.refused.items()}
     evaluations = [{"generation": int(generation), "eval_mean": mean} for generation, mean in history.evaluations]
-    counts = {"ever": inside.ever, "refused": refused, "errors": inside.errors, "requests": inside.requests, "unread": list(inside.unread)}
+    counts = {
+        "ever": inside.ever,
+        "refused": refused,
+        "errors": inside.errors,
+        "requests": inside.requests,
+        "unread": list(inside.unread),
+    }
     return {**run_json(seen, health), "living": workers, **counts, "budget": budgets(seen.progress, inside.config), "evaluations": evaluations}
 
 

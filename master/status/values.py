@@ -141,7 +141,9 @@ def checkpoint(data: bytes) -> dict[str, Any]:
                 name = member.filename.removesuffix(".npy")
                 arrays[printable(name, 100)] = f"{dtype.name}[{', '.join(map(str, shape))}]"
                 if name == "meta" and shape == () and dtype.kind == "U" and dtype.itemsize <= LONGEST_META:
-                    meta = loaded(file.read(dtype.itemsize).decode("utf-32-le").encode(), LONGEST_META)
+                    meta = loaded(
+                        file.read(dtype.itemsize).decode("utf-32-le").encode(), LONGEST_META
+                    )
     return {"bytes": len(data), "meta": meta, "arrays": arrays | _rest(len(members) - MOST_ARRAYS)}
 
 

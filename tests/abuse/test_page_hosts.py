@@ -16,7 +16,15 @@ from master.status.web.pages import Pages
 from master.status.web.server import WebServer
 from tests.unit.test_web_server import looks
 
-OWN = ("localhost", "LOCALHOST.", "localhost:8080", "127.0.0.1:8080", "127.9.9.9", "[::1]", "[0:0:0:0:0:0:0:1]:80")
+OWN = (
+    "localhost",
+    "LOCALHOST.",
+    "localhost:8080",
+    "127.0.0.1:8080",
+    "127.9.9.9",
+    "[::1]",
+    "[0:0:0:0:0:0:0:1]:80",
+)
 STRANGE = (
     "node7", "es", "printer.local", "metadata.internal", "router.home.arpa", "es.default.svc", "evil.localhost", "10.0.0.5:8080", "[fd00::1]",
     "169.254.169.254", "0.0.0.0:8080", "[::]", "evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "2130706433", "0x7f000001",
@@ -54,12 +62,20 @@ def test_a_page_on_all_addresses_answers_as_loopback_only() -> None:
 def test_the_refusal_is_one_sentence_that_names_the_flag_and_repeats_nothing() -> None:
     with served() as page:
         status, text = asked(page, "evil.example")
-    assert status == 421 and text.count("\n") == 1 and "--web-host NAME" in text and "evil" not in text
+    assert (
+        status == 421 and text.count("\n") == 1 and "--web-host NAME" in text and "evil" not in text
+    )
 
 
 def test_hosts_that_the_operator_names_are_answered_whatever_their_spelling() -> None:
     with served("0.0.0.0", ["Node7.Example", "10.0.0.5", "fd00::1"]) as page:
-        for name in ("node7.example", "NODE7.example.:9", "10.0.0.5:80", "[fd00::1]", "[FD00:0::1]:80"):
+        for name in (
+            "node7.example",
+            "NODE7.example.:9",
+            "10.0.0.5:80",
+            "[fd00::1]",
+            "[FD00:0::1]:80",
+        ):
             assert asked(page, name)[0] == 200, name
         for name in ("node7", "x.node7.example", "10.0.0.50", "[fd00::2]"):
             assert asked(page, name)[0] == 421, name
@@ -70,9 +86,28 @@ def test_the_address_that_a_page_is_bound_to_is_its_own_and_no_other_is() -> Non
         assert asked(page, "127.0.0.1")[0] == 200 and asked(page, "10.0.0.5")[0] == 421
 
 
-@pytest.mark.parametrize("name", ["", "http://node7", "node7:80", "node 7", "node7/", "*", "[::1]:80", "[node7]", "fd00::g", "x" * 5000 + "/"])
-def test_what_is_no_host_is_refused_with_its_value_and_the_fix(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(UsageError, match=r"--web-host is '.*: give the name or address"), served("127.0.0.1", [name]):
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "http://node7",
+        "node7:80",
+        "node 7",
+        "node7/",
+        "*",
+        "[::1]:80",
+        "[node7]",
+        "fd00::g",
+        "x" * 5000 + "/",
+    ],
+)
+def test_what_is_no_host_is_refused_with_its_value_and_the_fix(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with (
+        pytest.raises(UsageError, match=r"--web-host is '.*: give the name or address"),
+        served("127.0.0.1", [name]),
+    ):
         pass
     assert main(["--web", "127.0.0.1:1", "--web-host", name]) == 2
     assert "--web-host is" in capsys.readouterr().err

@@ -45,7 +45,9 @@ class Victim:
     def __init__(self, port: int, keys: Path) -> None:
         self.port, self._keys = port, keys
         self.admin: Any = client_from_url(f"redis://admin:{ADMIN}@127.0.0.1:{port}")
-        self.worker: Any = client_from_url(f"redis://worker:{self.password('worker')}@127.0.0.1:{port}")
+        self.worker: Any = client_from_url(
+            f"redis://worker:{self.password('worker')}@127.0.0.1:{port}"
+        )
 
     def password(self, user: str) -> str:
         return (self._keys / f"{user}.password").read_text().strip()
@@ -53,24 +55,46 @@ class Victim:
     @property
     def environment(self) -> dict[str, str]:
         file = str(self._keys / "viewer.password")
-        return {"RQ_REDIS_URL": f"redis://viewer@127.0.0.1:{self.port}", PASSWORD_FILE: file, "PATH": "/usr/bin:/bin", "HOME": str(self._keys)}
+        return {
+            "RQ_REDIS_URL": f"redis://viewer@127.0.0.1:{self.port}",
+            PASSWORD_FILE: file,
+            "PATH": "/usr/bin:/bin",
+            "HOME": str(self._keys),
+        }
 
     def run(self) -> None:
         """An ordinary run with one worker."""
         now = time.time()
         self.admin.flushall()
-        progress = {"state": "running", "env": "CartPole-v1", "generation": 7, "workers": 1, "updated": now, "answered_at": now, "queue": "default"}
+        progress = {
+            "state": "running",
+            "env": "CartPole-v1",
+            "generation": 7,
+            "workers": 1,
+            "updated": now,
+            "answered_at": now,
+            "queue": "default",
+        }
         self.admin.hset(OWN.progress, mapping=progress)
         self.admin.set(OWN.config, json.dumps({"env": "CartPole-v1"}))
         self.admin.set(OWN.master, "host-1-abcdef")
         self.admin.zadd(RUNS, {"walk": now})
         self.admin.xadd(OWN.history, {"generation": 6, "eval_mean": 100.0, "seconds_wait": 1.0})
         self.worker.sadd(OWN.workers, "host-1-abcdef")
-        self.worker.hset(OWN.worker("host-1-abcdef"), mapping={"host": "a-host", "pid": 1, "backend": "lean"})
+        self.worker.hset(
+            OWN.worker("host-1-abcdef"), mapping={"host": "a-host", "pid": 1, "backend": "lean"}
+        )
 
     def status(self, *words: str) -> tuple[str, int, int]:
         """What es-status says with these words, its peak in bytes and its exit code."""
-        seen = subprocess.run([sys.executable, "-c", PEAK, *words], env=self.environment, capture_output=True, text=True, timeout=SECONDS, check=False)
+        seen = subprocess.run(
+            [sys.executable, "-c", PEAK, *words],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
         said, found, peak = seen.stdout.rpartition("PEAK ")
         assert found, seen.stderr[-2000:]
         assert "Traceback" not in said + seen.stderr, seen.stderr[-2000:]
@@ -80,7 +104,13 @@ class Victim:
     def page(self) -> Iterator[tuple[str, int]]:
         """es-status --web: its address and its process."""
         address = f"127.0.0.1:{free_port()}"
-        process = subprocess.Popen([BIN / "es-status", "--web", address], env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        process = subprocess.Popen(
+            [BIN / "es-status", "--web", address],
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
         assert process.stdout is not None
         try:
             assert "http://" in process.stdout.readline()
@@ -155,7 +185,11 @@ def results(victim: Victim) -> None:
 
 
 def history(victim: Victim) -> None:
-    in_pieces(lambda key, *values: [victim.admin.xadd(key, {"eval_mean": value}) for value in values], OWN.history, giants("h", 70))
+    in_pieces(
+        lambda key, *values: [victim.admin.xadd(key, {"eval_mean": value}) for value in values],
+        OWN.history,
+        giants("h", 70),
+    )
 
 
 def reasons(victim: Victim) -> None:
@@ -202,7 +236,12 @@ SWOLLEN = (
 )  # fmt: skip
 VIEWS = (("walk",), ("walk", "--json"), ("walk", "--errors"), ("walk", "--keys"), ("--keys",), ())
 PLACES = ("workers", "errors", "refused", "config", "history", "progress")
-SHOWN = (*(getattr(OWN, name) for name in PLACES), OWN.worker("host-1-abcdef"), OWN.results("6.1-00000000"), OWN.parameters("6.1-00000000"))
+SHOWN = (
+    *(getattr(OWN, name) for name in PLACES),
+    OWN.worker("host-1-abcdef"),
+    OWN.results("6.1-00000000"),
+    OWN.parameters("6.1-00000000"),
+)
 
 
 @pytest.fixture(params=SWOLLEN, ids=lambda one: one.__name__)
@@ -217,23 +256,43 @@ def swollen(request: pytest.FixtureRequest, victim: Victim) -> Iterator[Victim]:
 
 def test_every_view_stays_small_whichever_key_is_swollen(swollen: Victim) -> None:
     peaks = {words: swollen.status(*words)[1] for words in VIEWS}
-    peaks |= {("--keys", key): swollen.status("--keys", key)[1] for key in SHOWN if (swollen.admin.memory_usage(key, samples=0) or 0) > MEGABYTE}
+    peaks |= {
+        ("--keys", key): swollen.status("--keys", key)[1]
+        for key in SHOWN
+        if (swollen.admin.memory_usage(key, samples=0) or 0) > MEGABYTE
+    }
     large = {" ".join(words): peak // MEGABYTE for words, peak in peaks.items() if peak >= BOUND}
     assert not large, f"megabytes: {large}"
 
 
-@pytest.mark.parametrize("swollen", [set_of_workers, forged_workers, reasons, settings, rq_sets, rq_list], indirect=True, ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    "swollen",
+    [set_of_workers, forged_workers, reasons, settings, rq_sets, rq_list],
+    indirect=True,
+    ids=lambda one: one.__name__,
+)
 def test_the_doctor_stays_small(swollen: Victim) -> None:
     assert swollen.status("walk", "--doctor", "--json")[1] < BOUND
 
 
-@pytest.mark.parametrize("swollen", [one for one in SWOLLEN if one is not list_of_runs], indirect=True, ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    "swollen",
+    [one for one in SWOLLEN if one is not list_of_runs],
+    indirect=True,
+    ids=lambda one: one.__name__,
+)
 def test_the_page_stays_small_and_answers(swollen: Victim) -> None:
     with swollen.page() as (url, pid):
         for path in ("/", "/api/runs", "/api/runs/walk", "/api/runs/walk/errors", "/metrics"):
             with urllib.request.urlopen(url + path, timeout=SECONDS) as reply:
                 reply.read()
-        peak = int(next(line.split()[1] for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM")))
+        peak = int(
+            next(
+                line.split()[1]
+                for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+                if line.startswith("VmHWM")
+            )
+        )
     assert peak * 1024 < BOUND, f"the page takes {peak // 1024} MB"
 
 
@@ -241,11 +300,19 @@ def test_the_page_stays_small_and_answers(swollen: Victim) -> None:
     ("swell", "words", "said"),
     [
         (set_of_workers, ("walk",), "not read: workers: 151 members of "),
-        (many_workers, ("walk",), "not read: workers: 600,001 members, more than es-status reads (4,194,304 bytes)"),
+        (
+            many_workers,
+            ("walk",),
+            "not read: workers: 600,001 members, more than es-status reads (4,194,304 bytes)",
+        ),
         (forged_workers, ("walk",), "not read: workers: "),
         (reports, ("walk", "--errors"), "errors: 150 items of "),
         (history, ("walk",), "not read: history: "),
-        (settings, ("walk",), "not read: config: 209,715,200 bytes, more than es-status reads (1,048,576 bytes)"),
+        (
+            settings,
+            ("walk",),
+            "not read: config: 209,715,200 bytes, more than es-status reads (1,048,576 bytes)",
+        ),
         (names_of_keys, ("walk", "--keys"), "their names are too long"),
         (list_of_runs, (), "es:runs: 151 members of "),
         (rq_sets, ("walk", "--doctor"), "rq:workers has 130 members of "),
@@ -253,7 +320,9 @@ def test_the_page_stays_small_and_answers(swollen: Victim) -> None:
     ],
     ids=lambda one: getattr(one, "__name__", None),
 )
-def test_one_line_names_the_key_that_is_too_large(victim: Victim, swell: Any, words: tuple[str, ...], said: str) -> None:
+def test_one_line_names_the_key_that_is_too_large(
+    victim: Victim, swell: Any, words: tuple[str, ...], said: str
+) -> None:
     victim.run()
     swell(victim)
     try:
@@ -262,7 +331,11 @@ def test_one_line_names_the_key_that_is_too_large(victim: Victim, swell: Any, wo
         victim.admin.flushall()
 
 
-@pytest.mark.parametrize("swell", [set_of_workers, many_workers, forged_workers, reports, names_of_keys, rq_sets, rq_list], ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    "swell",
+    [set_of_workers, many_workers, forged_workers, reports, names_of_keys, rq_sets, rq_list],
+    ids=lambda one: one.__name__,
+)
 def test_a_run_is_healthy_still_whatever_a_worker_swells(victim: Victim, swell: Any) -> None:
     victim.run()
     swell(victim)

@@ -27,7 +27,18 @@ def test_loopback_is_told_from_what_others_reach(host: str, local: bool) -> None
     assert is_loopback(host) == local
 
 
-@pytest.mark.parametrize("header", ["localhost", "localhost:8642", "LOCALHOST:1", "127.0.0.1:8642", "[::1]:8642", "[::1]", "localhost."])
+@pytest.mark.parametrize(
+    "header",
+    [
+        "localhost",
+        "localhost:8642",
+        "LOCALHOST:1",
+        "127.0.0.1:8642",
+        "[::1]:8642",
+        "[::1]",
+        "localhost.",
+    ],
+)
 def test_this_hosts_own_names_are_answered(header: str) -> None:
     assert may_ask(header) and may_ask(header, {"node7"})
 
@@ -38,13 +49,25 @@ def test_a_page_on_loopback_is_not_answered_under_a_name_that_a_stranger_may_hav
 
 
 def test_a_page_answers_under_its_own_address_and_the_names_that_it_was_given() -> None:
-    assert hosts_of(Address("0.0.0.0", 80), ["Node7.", "FD00:0::1", "[fd00::2]"]) == {"node7", "fd00::1", "fd00::2"}
+    assert hosts_of(Address("0.0.0.0", 80), ["Node7.", "FD00:0::1", "[fd00::2]"]) == {
+        "node7",
+        "fd00::1",
+        "fd00::2",
+    }
     assert hosts_of(Address("::", 80), []) == set()
     assert hosts_of(Address("10.0.0.5", 80), []) == {"10.0.0.5"}
     own = hosts_of(Address("10.0.0.5", 80), ["node7.local"])
     for header in ("10.0.0.5:8642", "node7.local", "localhost"):
         assert may_ask(header, own), header
-    for header in ("10.0.0.6", "node7", "node8.local", "es.default.svc", "page.localhost", "metadata.internal", None):
+    for header in (
+        "10.0.0.6",
+        "node7",
+        "node8.local",
+        "es.default.svc",
+        "page.localhost",
+        "metadata.internal",
+        None,
+    ):
         assert not may_ask(header, own), header
 
 

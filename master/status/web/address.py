@@ -15,7 +15,9 @@ from master.wording import printable
 
 LOOPBACK, PORT = "127.0.0.1", 8642
 #: A Host header: a name or an address, and perhaps a port.
-HOST = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]+))(?::(?P<port>[0-9]{1,5}))?", re.ASCII)
+HOST = re.compile(
+    r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]+))(?::(?P<port>[0-9]{1,5}))?", re.ASCII
+)
 
 
 def chosen(text: str) -> Address:
@@ -37,7 +39,9 @@ def named_hosts(names: Iterable[str]) -> frozenset[str]:
     for name in names:
         match = HOST.fullmatch(f"[{name}]" if ":" in name and not name.startswith("[") else name)
         if match is None or match["port"] or (match["six"] and not is_address(match["six"])):
-            raise UsageError(f"--web-host is {printable(name, 80)!r}: give the name or address by which a browser reaches the page, without http:// and port, such as node7.example; repeat the flag for more")
+            raise UsageError(
+                f"--web-host is {printable(name, 80)!r}: give the name or address by which a browser reaches the page, without http:// and port, such as node7.example; repeat the flag for more"
+            )
         found.add(plain_host(match))
     return frozenset(found)
 

@@ -127,7 +127,11 @@ class Looks:
                 server = sources.find(run).server
                 if server is not None:
                     inside = server.inside(run)
-                    told["refused"][run], told["living"][run], told["unread"][run] = inside.refused, len(inside.workers), len(inside.unread)
+                    told["refused"][run], told["living"][run], told["unread"][run] = (
+                        inside.refused,
+                        len(inside.workers),
+                        len(inside.unread),
+                    )
             return told
 
 

@@ -36,7 +36,9 @@ def serve(given: argparse.Namespace, out: SafeStream, err: SafeStream) -> int:
     with interruptible(), listening(address, looks, names) as server:
         if not server.local:
             err.line(f"es-status: {REACHABLE.format(place=address, port=address.port)}")
-            err.line(f"es-status: the page answers as {', '.join(sorted({'localhost', *server.hosts}))}; name other hosts with --web-host NAME")
+            err.line(
+                f"es-status: the page answers as {', '.join(sorted({'localhost', *server.hosts}))}; name other hosts with --web-host NAME"
+            )
         out.line(f"{url(address)}{'' if given.run is None else f'#run={checked_run_id(given.run)}'}  (Ctrl-C ends the page, no run)")
         server.serve_forever(poll_interval=0.2)
     return 0

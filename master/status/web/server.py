@@ -36,7 +36,11 @@ class WebServer(ThreadingHTTPServer):
 
     def __init__(self, address: Address, pages: Pages, names: Iterable[str] = ()) -> None:
         """names: further hosts under which the page answers. Raises UsageError for one that cannot be a host."""
-        self.pages, self.local, self.hosts = pages, is_loopback(address.host), hosts_of(address, names)
+        self.pages, self.local, self.hosts = (
+            pages,
+            is_loopback(address.host),
+            hosts_of(address, names),
+        )
         self.address_family = family_of(address)
         self._lock, self._open, self._ending = threading.Lock(), dict[socket.socket, float](), set[socket.socket]()
         super().__init__((address.host, address.port), Handler)
