@@ -18,7 +18,8 @@ Record = dict[str, Value]
 
 #: Larger numbers are nobody's honest figures; all their digits would break a table.
 LARGEST_WHOLE = 1e15
-#: A larger figure cannot be drawn: the span of an axis, a sum or a square of such figures overflows.
+#: A larger figure cannot be drawn: the span of an axis, a sum or a square of such figures
+#: overflows.
 LARGEST_DRAWN = 1e30
 BARS = "▁▂▃▄▅▆▇█"
 #: Blanks between the columns of a table.

@@ -135,7 +135,8 @@ def registry_fits(client: Any, key: str) -> bool:
 class KeySize:
     """What Redis says of a key's size.
 
-    type: of COUNT_COMMANDS; count: bytes of a string, else items; memory: bytes, None if there are too many items to measure.
+    type: of COUNT_COMMANDS; count: bytes of a string, else items; memory: bytes, None if there are
+    too many items to measure.
     """
 
     type: str
@@ -163,7 +164,8 @@ class KeySize:
         )
 
 
-#: Sends commands of redis-py, each a name and arguments. Returns the replies in order, None for an error.
+#: Sends commands of redis-py, each a name and arguments. Returns the replies in order, None for an
+#: error.
 Ask = Callable[[Iterable[tuple[Any, ...]]], list[Any]]
 
 
@@ -192,7 +194,8 @@ def key_sizes(ask: Ask, names: Sequence[str]) -> dict[str, KeySize]:
 def hash_fields(
     ask: Ask, names: Sequence[str], fields: Sequence[str], longest: int, most: int
 ) -> tuple[list[dict[str, bytes]], int]:
-    """The fields of each hash that are there and of at most ``longest`` bytes, and the number of hashes left out.
+    """The fields of each hash that are there and of at most ``longest`` bytes, and the number of
+    hashes left out.
 
     A hash is left out, and empty here, once those before it take ``most`` bytes.
     """

@@ -180,7 +180,8 @@ class LimitedSocket:
 
 
 def limited(client: redis.Redis, most: int = MAX_REPLY) -> redis.Redis:
-    """The same client, but no reply takes more than ``most`` bytes: a key may grow after it was measured.
+    """The same client, but no reply takes more than ``most`` bytes: a key may grow after it was
+    measured.
 
     Its commands raise ReplyTooLarge. A pipeline's replies count together.
     """

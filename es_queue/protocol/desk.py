@@ -103,7 +103,8 @@ class Desk:
         return sum(len(batch) for batch in self._batches())
 
     def _batches(self) -> Iterator[list[bytes]]:
-        """The names of the run's keys but its epoch, a few at a time: a worker may make any number of them, of any length."""
+        """The names of the run's keys but its epoch, a few at a time: a worker may make any number
+        of them, of any length."""
         cursor = 0
         while True:
             cursor, names = self._again(

@@ -75,7 +75,10 @@ class Look:
         return float(int(seconds) + int(micros) / 1e6 - (before + time.time()) / 2)
 
     def members(self, key: str, most: int) -> list[str]:
-        """Members of a set, in order: ``most`` at the most, none longer than a name can be. Raises RedisError for a set that is too large."""
+        """Members of a set, in order: ``most`` at the most, none longer than a name can be.
+
+        Raises RedisError for a set that is too large.
+        """
         size = bounded.key_sizes(self._many, [key]).get(key)
         if size is None or size.type != "set":
             return []

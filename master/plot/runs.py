@@ -33,9 +33,11 @@ ASIDE = ("seed", "run", "workers", "block")
 
 @dataclass(frozen=True)
 class RunCurves:
-    """One run: its folder, its settings, and its records in the order of generations, each generation once.
+    """One run: its folder, its settings, and its records in the order of generations, each
+    generation once.
 
-    left_out: how many figures of its metrics are too large to be drawn, or not finite; the records do not have them.
+    left_out: how many figures of its metrics are too large to be drawn, or not finite; the records
+    do not have them.
     """
 
     folder: Path
@@ -107,7 +109,8 @@ def read_run(folder: Path) -> RunCurves:
 
 
 def is_too_large(value: object) -> bool:
-    """Whether a value is a number, or a text of one, that cannot be drawn: beyond LARGEST_DRAWN, or not finite."""
+    """Whether a value is a number, or a text of one, that cannot be drawn: beyond LARGEST_DRAWN, or
+    not finite."""
     if isinstance(value, str):
         return finite(value) is not None and drawable(value) is None
     return isinstance(value, (int, float)) and not -LARGEST_DRAWN <= value <= LARGEST_DRAWN

@@ -17,7 +17,8 @@ from master.wording import finite
 MOST_EVALUATIONS = 500
 MOST_ENTRIES = 5000
 PIECE = 250
-#: Fields of an entry that are kept; with those of the page's curves. An entry may have any number of others.
+#: Fields of an entry that are kept; with those of the page's curves. An entry may have any number
+#: of others.
 KEPT = (
     "generation",
     "env_steps",
@@ -95,7 +96,8 @@ class History:
 
 
 def readable(server: Server, key: str) -> bool:
-    """Whether a history is there and no larger than one of ours can be: ten thousand generations take a third of that."""
+    """Whether a history is there and no larger than one of ours can be: ten thousand generations
+    take a third of that."""
     return server.fits(key, MOST_KEY_BYTES["history"])
 
 

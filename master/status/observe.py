@@ -210,7 +210,8 @@ class Server:
         return b"".join(values) if all(isinstance(value, bytes) for value in values) else None
 
     def scan(self, pattern: str, steps: int, most: int) -> tuple[list[str], bool, int]:
-        """Names of keys that match a pattern, in order; whether these are all; how many others are no text, or too long.
+        """Names of keys that match a pattern, in order; whether these are all; how many others are
+        no text, or too long.
 
         Looks at most at 1000 keys a step.
         """
@@ -257,7 +258,8 @@ class Server:
         return {name: int(number) for name, count in counts.items() if (number := finite(count)) is not None}
 
     def _hashes(self, names: Sequence[str], fields: Sequence[str]) -> tuple[list[Texts], int]:
-        """The short fields of each hash, and how many hashes were left out because those before them are so large."""
+        """The short fields of each hash, and how many hashes were left out because those before
+        them are so large."""
         found, left_out = bounded.hash_fields(
             self.ask, names, fields, LONGEST_VALUE, MOST_FIELD_BYTES
         )

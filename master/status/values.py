@@ -80,7 +80,10 @@ def _rest(count: int) -> dict[str, str]:
 
 
 def loaded(data: bytes, longest: int = LONGEST_JSON) -> Any:
-    """JSON decoded and made plain. Raises ValueError, also for more than ``longest`` bytes: decoded it takes twenty times as much."""
+    """JSON decoded and made plain.
+
+    Raises ValueError, also for more than ``longest`` bytes: decoded it takes twenty times as much.
+    """
     if len(data) > longest:
         raise ValueError(f"{len(data):,} bytes of JSON, and at most {longest:,} are decoded")
     try:

@@ -1,4 +1,5 @@
-"""es-plot on metrics and records that nobody honest wrote: figures are drawn or left out, and never a traceback."""
+"""es-plot on metrics and records that nobody honest wrote: figures are drawn or left out, and never
+a traceback."""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ FORGED = (
     "true",
     "null",
 )
-#: Of these a file says nothing: a text, a list or a missing figure is not a figure that is out of range.
+#: Of these a file says nothing: a text, a list or a missing figure is not a figure that is out of
+#: range.
 SILENT = ("9" * 5000, '"text"', "[1e308]", "{}", "true", "null")
 DRAWINGS = (
     (),

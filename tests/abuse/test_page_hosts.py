@@ -1,4 +1,5 @@
-"""A page that everyone can reach answers only under the names that its operator gave: no stranger's name may lead to it."""
+"""A page that everyone can reach answers only under the names that its operator gave: no stranger's
+name may lead to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Keys that somebody with write access has swollen: whoever only looks stays small, and says which key it was."""
+"""Keys that somebody with write access has swollen: whoever only looks stays small, and says which
+key it was."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ print("PEAK", *[int(one.split()[1]) * 1024 for one in Path("/proc/self/status").
 
 
 class Victim:
-    """A server with a run whose keys can be swollen, by the worker where it may write them, else by the administrator."""
+    """A server with a run whose keys can be swollen, by the worker where it may write them, else by
+    the administrator."""
 
     def __init__(self, port: int, keys: Path) -> None:
         self.port, self._keys = port, keys

@@ -34,7 +34,10 @@ def is_loopback(host: str) -> bool:
 
 
 def named_hosts(names: Iterable[str]) -> frozenset[str]:
-    """The values of --web-host as Host headers have them. Raises UsageError for a value that is no name and no address."""
+    """The values of --web-host as Host headers have them.
+
+    Raises UsageError for a value that is no name and no address.
+    """
     found = set[str]()
     for name in names:
         match = HOST.fullmatch(f"[{name}]" if ":" in name and not name.startswith("[") else name)
@@ -47,7 +50,8 @@ def named_hosts(names: Iterable[str]) -> frozenset[str]:
 
 
 def may_ask(header: str | None, hosts: Collection[str] = ()) -> bool:
-    """Whether a request with this Host header is for us: under a loopback name or address, or one of ``hosts``.
+    """Whether a request with this Host header is for us: under a loopback name or address, or one
+    of ``hosts``.
 
     Any other name may be a stranger's that leads here (DNS rebinding), whose page could read the reply.
     """
@@ -59,13 +63,17 @@ def may_ask(header: str | None, hosts: Collection[str] = ()) -> bool:
 
 
 def hosts_of(address: Address, names: Iterable[str]) -> frozenset[str]:
-    """The names and addresses besides loopback's under which a page at this address answers. Raises UsageError."""
+    """The names and addresses besides loopback's under which a page at this address answers.
+
+    Raises UsageError.
+    """
     anywhere = is_address(address.host) and ipaddress.ip_address(address.host).is_unspecified
     return named_hosts([*names, *([] if anywhere else [address.host])])
 
 
 def plain_host(match: re.Match[str]) -> str:
-    """A matched host in its one spelling: lower case, no dot behind it, an address in its short form."""
+    """A matched host in its one spelling: lower case, no dot behind it, an address in its short
+    form."""
     host = (match["six"] or match["name"]).lower().rstrip(".")
     return str(ipaddress.ip_address(host)) if is_address(host) else host
 

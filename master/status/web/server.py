@@ -35,7 +35,10 @@ class WebServer(ThreadingHTTPServer):
     request_queue_size = 64
 
     def __init__(self, address: Address, pages: Pages, names: Iterable[str] = ()) -> None:
-        """names: further hosts under which the page answers. Raises UsageError for one that cannot be a host."""
+        """names: further hosts under which the page answers.
+
+        Raises UsageError for one that cannot be a host.
+        """
         self.pages, self.local, self.hosts = (
             pages,
             is_loopback(address.host),
