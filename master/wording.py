@@ -18,6 +18,9 @@ Record = dict[str, Value]
 
 #: Larger numbers are nobody's honest figures; all their digits would break a table.
 LARGEST_WHOLE = 1e15
+#: A larger figure cannot be drawn: the span of an axis, a sum or a square of such figures
+#: overflows.
+LARGEST_DRAWN = 1e30
 BARS = "▁▂▃▄▅▆▇█"
 #: Blanks between the columns of a table.
 GAP = 2
@@ -36,6 +39,12 @@ def finite(value: object) -> float | None:
     except (ValueError, OverflowError):
         return None
     return number if math.isfinite(number) else None
+
+
+def drawable(value: object) -> float | None:
+    """The value as ``finite`` reads it; None also for what no axis can show."""
+    number = finite(value)
+    return number if number is not None and abs(number) <= LARGEST_DRAWN else None
 
 
 def number(text: str) -> int | float | None:
@@ -113,11 +122,12 @@ def sparkline(values: Sequence[float], width: int) -> str:
     """The values as blocks of rising height, the lowest to the highest; neighbours are averaged to fit the width."""
     if not values or width < 1:
         return ""
+    values = [max(-LARGEST_DRAWN, min(LARGEST_DRAWN, value)) for value in values]
     columns = min(width, len(values))
     edges = [len(values) * column // columns for column in range(columns + 1)]
     means = [math.fsum(values[low:high]) / (high - low) for low, high in pairwise(edges)]
     low, high = min(means), max(means)
-    if not 0 < high - low < math.inf:
+    if low == high:
         return BARS[3] * columns
     return "".join(BARS[min(7, int(8 * (mean - low) / (high - low)))] for mean in means)
 
@@ -129,7 +139,7 @@ def graph(values: Sequence[float], width: int) -> str:
 
 def bar(done: float, total: float, width: int) -> str:
     """How much of the total is done."""
-    filled = 0 if total <= 0 else max(0, min(width, int(width * done / total)))
+    filled = 0 if total <= 0 else int(width * max(0.0, min(1.0, done / total)))
     return "█" * filled + "░" * (width - filled)
 
 

@@ -5,7 +5,8 @@ It may grow between the question and the reading; then the next look refuses it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from es_queue.protocol.messages import WORKER_ID
@@ -18,6 +19,17 @@ MAX_WORKERS, MAX_WORKERS_SET = 20_000, 16 * 2**20  # as the scripts have it
 MAX_QUEUE = 32 * 2**20  # half a million jobs of RQ
 MAX_REGISTRY, MAX_REGISTERED = 16 * 2**20, 50_000
 LONGEST_FIELD = 2**15  # a hundred names in quarantine
+#: Redis looks at every item to measure a key. It is not asked to measure a key of more items.
+MAX_MEASURED = 100_000
+SCANNED_AT_ONCE = 500
+COUNT_COMMANDS = {
+    "string": "strlen",
+    "list": "llen",
+    "set": "scard",
+    "zset": "zcard",
+    "hash": "hlen",
+    "stream": "xlen",
+}
 
 
 def size_of(client: Any, key: str) -> int:
@@ -114,3 +126,104 @@ def registry_fits(client: Any, key: str) -> bool:
     """
     count = _unless_of_another_type(lambda: client.zcard(key))  # twice: yes
     return count is not None and count <= MAX_REGISTERED and size_of(client, key) <= MAX_REGISTRY
+
+
+# --- for a process that only looks, and has little memory
+
+
+@dataclass(frozen=True)
+class KeySize:
+    """What Redis says of a key's size.
+
+    type: of COUNT_COMMANDS; count: bytes of a string, else items; memory: bytes, None if there are
+    too many items to measure.
+    """
+
+    type: str
+    count: int
+    memory: int | None
+
+    def fits(self, most_bytes: int) -> bool:
+        """Whether the key is measured and no larger than that."""
+        return self.memory is not None and self.memory <= most_bytes
+
+    def __str__(self) -> str:
+        unit = {
+            "string": "byte",
+            "set": "member",
+            "zset": "member",
+            "hash": "field",
+            "stream": "entry",
+        }.get(self.type, "item")
+        plural = {"entry": "entries"}.get(unit, unit + "s")
+        count = f"{self.count:,} {unit if self.count == 1 else plural}"
+        return (
+            count
+            if self.memory is None or self.type == "string"
+            else f"{count} of {self.memory:,} bytes"
+        )
+
+
+#: Sends commands of redis-py, each a name and arguments. Returns the replies in order, None for an
+#: error.
+Ask = Callable[[Iterable[tuple[Any, ...]]], list[Any]]
+
+
+def key_sizes(ask: Ask, names: Sequence[str]) -> dict[str, KeySize]:
+    """The sizes of the keys that are there, by name."""
+    types = [
+        reply.decode("ascii", "replace") if isinstance(reply, bytes) else "none"
+        for reply in ask(("type", name) for name in names)
+    ]
+    there = [
+        (name, kind) for name, kind in zip(names, types, strict=True) if kind in COUNT_COMMANDS
+    ]
+    counts = [count or 0 for count in ask((COUNT_COMMANDS[kind], name) for name, kind in there)]
+    small = [
+        name
+        for (name, kind), count in zip(there, counts, strict=True)
+        if kind != "string" and count <= MAX_MEASURED
+    ]
+    memory = dict(zip(small, ask(("memory_usage", name, 0) for name in small), strict=True))
+    return {
+        name: KeySize(kind, count, count if kind == "string" else memory.get(name))
+        for (name, kind), count in zip(there, counts, strict=True)
+    }
+
+
+def hash_fields(
+    ask: Ask, names: Sequence[str], fields: Sequence[str], longest: int, most: int
+) -> tuple[list[dict[str, bytes]], int]:
+    """The fields of each hash that are there and of at most ``longest`` bytes, and the number of
+    hashes left out.
+
+    A hash is left out, and empty here, once those before it take ``most`` bytes.
+    """
+    lengths = iter(ask([("hstrlen", name, field) for name in names for field in fields]))
+    taken, left_out, wanted = 0, 0, list[list[str]]()
+    for _ in names:
+        sizes = {field: next(lengths) or 0 for field in fields}
+        some = {field: size for field, size in sizes.items() if 0 < size <= longest}
+        fits = taken + sum(some.values()) <= most
+        taken += sum(some.values()) if fits else 0
+        left_out += not fits
+        wanted.append(list(some) if fits else [])
+    values = iter(
+        ask([("hmget", name, some) for name, some in zip(names, wanted, strict=True) if some])
+    )
+    found = [dict(zip(some, next(values) or (), strict=False)) if some else {} for some in wanted]
+    return [
+        {field: value for field, value in one.items() if value is not None} for one in found
+    ], left_out
+
+
+def set_members(ask: Ask, key: str, most: int) -> list[bytes]:
+    """The first ``most`` members of a set that has been measured, in no order."""
+    cursor, found = 0, set[bytes]()
+    while True:
+        (reply,) = ask([("sscan", key, cursor, None, SCANNED_AT_ONCE)])
+        if reply is not None:
+            cursor = int(reply[0])
+            found.update(reply[1])
+        if reply is None or cursor == 0 or len(found) >= most:
+            return list(found)[:most]

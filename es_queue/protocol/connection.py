@@ -28,6 +28,8 @@ from es_queue.wording import printable
 SOCKET_SECONDS = 5.0
 CONNECT_SECONDS = 5.0
 OLDEST = (6, 2)
+#: Bytes of one reply, or of one pipeline's replies, that a limited client reads.
+MAX_REPLY = 4 * 2**20
 
 # What is worth trying again: the server is away, restarting, still loading, full, or a replica for now.
 OUTAGES = (
@@ -139,6 +141,67 @@ def client_like(connection: redis.Redis) -> redis.Redis:
     arguments = {**pool.connection_kwargs, **explicit()}
     arguments.pop("client_name", None)
     return redis.Redis(connection_pool=redis.ConnectionPool(connection_class=pool.connection_class, **arguments))
+
+
+# --- for a process that only looks, and has little memory
+
+
+class ReplyTooLarge(redis.exceptions.RedisError):
+    """A reply was larger than the client reads; its connection is closed."""
+
+
+class LimitedSocket:
+    """A socket that gives at most ``most`` bytes for each request. Raises ReplyTooLarge."""
+
+    def __init__(self, socket: Any, most: int) -> None:
+        self._socket, self._most, self._received = socket, most, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._socket, name)
+
+    def begin(self) -> None:
+        """A new request is sent: its reply may be as large as any other."""
+        self._received = 0
+
+    def recv(self, *arguments: Any) -> bytes:
+        data: bytes = self._socket.recv(*arguments)
+        self._count(len(data))
+        return data
+
+    def recv_into(self, *arguments: Any) -> int:
+        count: int = self._socket.recv_into(*arguments)
+        self._count(count)
+        return count
+
+    def _count(self, received: int) -> None:
+        self._received += received
+        if self._received > self._most:
+            raise ReplyTooLarge(f"a reply of Redis is larger than {self._most:,} bytes")
+
+
+def limited(client: redis.Redis, most: int = MAX_REPLY) -> redis.Redis:
+    """The same client, but no reply takes more than ``most`` bytes: a key may grow after it was
+    measured.
+
+    Its commands raise ReplyTooLarge. A pipeline's replies count together.
+    """
+    pool = client.connection_pool
+    base: Any = pool.connection_class
+
+    class LimitedConnection(base):  # type: ignore[misc]
+        def _connect(self) -> LimitedSocket:
+            return LimitedSocket(super()._connect(), most)
+
+        def send_packed_command(self, *arguments: Any, **more: Any) -> None:
+            if self._sock is not None:
+                self._sock.begin()
+            super().send_packed_command(*arguments, **more)
+
+    return redis.Redis(
+        connection_pool=redis.ConnectionPool(
+            connection_class=LimitedConnection, **pool.connection_kwargs
+        )
+    )
 
 
 # --- who else is on the way

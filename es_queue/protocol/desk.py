@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -10,7 +11,7 @@ import redis
 
 from es_queue import strict_json
 from es_queue.errors import DecodeError, RedisError
-from es_queue.protocol import keys
+from es_queue.protocol import bounded, keys
 from es_queue.protocol.again import Again
 from es_queue.protocol.requests import Request
 from es_queue.protocol.seats import close_seats
@@ -19,7 +20,8 @@ MOST_WAITING = 100
 MOST_QUEUES = 1000
 MAX_REPLIES = 2**16
 LONGEST = 200
-DELETED_AT_ONCE = 500
+MAX_QUEUES = 2**20  # bytes in Redis
+SCANNED_AT_ONCE = 500
 #: What is left of a purged run for a while: a master that sleeps must not bring the run back when it wakes.
 EPOCH_SECONDS = 600
 
@@ -100,14 +102,24 @@ class Desk:
         """How many keys the run has."""
         return sum(len(batch) for batch in self._batches())
 
-    def _batches(self) -> list[list[bytes]]:
-        def scan() -> list[bytes]:
-            return [name for name in self._client.scan_iter(f"{self.keys.prefix}*", count=500) if name != self.keys.epoch.encode()]
-
-        names = self._again(scan)  # twice: yes
-        return [names[first : first + DELETED_AT_ONCE] for first in range(0, len(names), DELETED_AT_ONCE)]
+    def _batches(self) -> Iterator[list[bytes]]:
+        """The names of the run's keys but its epoch, a few at a time: a worker may make any number
+        of them, of any length."""
+        cursor = 0
+        while True:
+            cursor, names = self._again(
+                partial(
+                    self._client.scan, cursor, match=f"{self.keys.prefix}*", count=SCANNED_AT_ONCE
+                )
+            )  # twice: yes
+            if kept := [name for name in names if name != self.keys.epoch.encode()]:
+                yield kept
+            if cursor == 0:
+                return
 
     def _close_seats(self) -> None:
+        if not bounded.typed(self._client, keys.RQ_QUEUES, b"set", MAX_QUEUES):
+            return  # none, or swollen by a worker: the seats end when they are taken
         queues = [name.decode("utf-8", "replace") for name in self._client.sscan_iter(keys.RQ_QUEUES, count=500)]
         for queue in queues[:MOST_QUEUES]:
             close_seats(self._client, queue.removeprefix(keys.rq_queue("")), self.run)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from itertools import islice
 from typing import Any
 
 import redis
 
 from es_queue.errors import RedisError
+from es_queue.protocol import bounded
 from es_queue.protocol.connection import (
     is_encrypted,
     is_local,
@@ -20,10 +20,12 @@ from es_queue.protocol.connection import (
     trouble,
     verifies,
 )
-from master.status.observe import LONGEST_NAME, LONGEST_VALUE, Server, Texts, text
+from master.status.observe import LONGEST_NAME, LONGEST_VALUE, MOST_FIELD_BYTES, Server, Texts, text
 from master.wording import printable
 
 Command = tuple[str, ...]
+#: RQ's own sets of workers: a thousand take a tenth of this.
+MOST_SET_BYTES = 2 * 2**20
 
 
 class Denied(Exception):  # noqa: N818 - it is an answer
@@ -73,24 +75,36 @@ class Look:
         return float(int(seconds) + int(micros) / 1e6 - (before + time.time()) / 2)
 
     def members(self, key: str, most: int) -> list[str]:
-        """Members of a set, in order: ``most`` at the most, none longer than a name can be."""
-        found = self.ask(lambda client: list(islice(client.sscan_iter(key, count=500), most))) or []
-        return sorted({text(one) for one in found if len(one) <= LONGEST_NAME})
+        """Members of a set, in order: ``most`` at the most, none longer than a name can be.
+
+        Raises RedisError for a set that is too large.
+        """
+        size = bounded.key_sizes(self._many, [key]).get(key)
+        if size is None or size.type != "set":
+            return []
+        if not size.fits(MOST_SET_BYTES):
+            raise RedisError(
+                f"{key} has {size}, more than the doctor reads ({MOST_SET_BYTES:,} bytes)"
+            )
+        return sorted(
+            {
+                text(one)
+                for one in bounded.set_members(self._many, key, most)
+                if len(one) <= LONGEST_NAME
+            }
+        )
 
     def hashes(self, names: Sequence[str], fields: Sequence[str]) -> list[Texts]:
-        """The fields of each hash that are there and of a sane length: a hostile value is never fetched."""
-        lengths = iter(self._many([("hstrlen", name, one) for name in names for one in fields]))
-        wanted = [[one for one in fields if 0 < _count(next(lengths)) <= LONGEST_VALUE] for _ in names]
-        values = iter(self._many([("hmget", name, some) for name, some in zip(names, wanted, strict=True) if some]))
-        return [
-            {one: text(value) for one, value in zip(some, next(values) or (), strict=False) if value is not None} if some else {}
-            for some in wanted
-        ]
+        """The short fields of each hash: a hostile value is never fetched."""
+        found, _ = bounded.hash_fields(self._many, names, fields, LONGEST_VALUE, MOST_FIELD_BYTES)
+        return [{name: text(value) for name, value in one.items()} for one in found]
 
-    def _many(self, questions: Sequence[tuple[Any, ...]]) -> list[Any]:
+    def _many(self, questions: Iterable[tuple[Any, ...]]) -> list[Any]:
+        waiting = list(questions)
+
         def send(client: Any) -> list[Any]:
             pipeline = client.pipeline(transaction=False)
-            for command, *arguments in questions:
+            for command, *arguments in waiting:
                 getattr(pipeline, command)(*arguments)
             answers: list[Any] = pipeline.execute(raise_on_error=False)
             for one in answers:
@@ -98,7 +112,7 @@ class Look:
                     raise one
             return [None if isinstance(one, Exception) else one for one in answers]
 
-        found: list[Any] = self.ask(send) if questions else []
+        found: list[Any] = self.ask(send) if waiting else []
         return found
 
     # --- who we are
@@ -190,7 +204,3 @@ def refused_command(sentence: str) -> str:
     if "access one of the keys" in sentence or "access a key" in sentence:
         return "this user may not read these keys"
     return f"this user may not ({printable(sentence, 80)})"
-
-
-def _count(answer: Any) -> int:
-    return answer if isinstance(answer, int) else 0

@@ -12,7 +12,7 @@ from es_queue.errors import UsageError
 from es_queue.slot_record import SlotRecord, file_of, generations_in, read_record
 from master.plot.canvas import figure, plain
 from master.plot.runs import Floats
-from master.wording import printable
+from master.wording import LARGEST_DRAWN, printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -68,7 +68,9 @@ def placed(record: SlotRecord) -> tuple[Floats, Floats, bool]:
     columns = record.columns
     behaves = columns["behaviour"].shape[1] > 0
     where = columns["behaviour"].astype(np.float64) if behaves else np.stack([columns["length"].astype(np.float64), columns["return"]], axis=1)
-    there = np.isfinite(columns["fitness"]) & np.isfinite(where).all(axis=1)
+    there = (np.abs(columns["fitness"]) <= LARGEST_DRAWN) & (np.abs(where) <= LARGEST_DRAWN).all(
+        axis=1
+    )  # NaN is not
     if not there.any():
         raise UsageError(f"generation {record.task.generation} has nobody with a result: draw another with --generation")
     return where[there], columns["fitness"][there].astype(np.float64), behaves

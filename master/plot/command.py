@@ -14,7 +14,8 @@ from master.plot.cloud import cloud
 from master.plot.curves import learning_curves
 from master.plot.panels import panels
 from master.plot.runs import AXES, RunCurves, read_runs
-from master.wording import printable
+from master.report import METRICS
+from master.wording import LARGEST_DRAWN, printable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -48,9 +49,18 @@ def parser() -> argparse.ArgumentParser:
 def draw(given: argparse.Namespace) -> str:
     """Write the picture; returns what was drawn, in one line. Raises UsageError."""
     runs = read_runs(given.runs)
+    for run in runs:
+        if run.left_out:
+            print(f"es-plot: WARNING: {printable(beyond(run), 1000)}", file=sys.stderr)
     with style():
         save(picture(given, runs), given.out)
     return f"{given.out}: {len(runs)} run{'s' * (len(runs) != 1)}, {', '.join(dict.fromkeys(run.task for run in runs))}"
+
+
+def beyond(run: RunCurves) -> str:
+    """What is said of a run with figures that cannot be drawn."""
+    count = f"{run.left_out:,} figure{'s' * (run.left_out != 1)}"
+    return f"{run.folder / METRICS} has {count} beyond ±{LARGEST_DRAWN:g}: {'it is' if run.left_out == 1 else 'they are'} left out"
 
 
 def picture(given: argparse.Namespace, runs: Sequence[RunCurves]) -> Figure:

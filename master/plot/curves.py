@@ -11,7 +11,7 @@ from es_queue.errors import UsageError
 from master.plot.bands import Band, band
 from master.plot.canvas import BAND, COLOURS, GREY, figure, plain, thousands
 from master.plot.runs import ASIDE, AXES, RunCurves
-from master.wording import finite, printable
+from master.wording import drawable, finite, printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,7 +52,14 @@ def _draw(panel: Axes, groups: Mapping[str, Sequence[RunCurves]], metric: str, a
     if not drawn:
         known = sorted({name for own in groups.values() for run in own for record in run.records[-50:] for name in record if finite(record[name]) is not None})
         raise UsageError(f"--metric {metric} stands in no record of these runs; they have {', '.join(known) or 'none'}")
-    for target in sorted({value for own in groups.values() for run in own if (value := finite(run.config.get("target_reward"))) is not None}):
+    for target in sorted(
+        {
+            value
+            for own in groups.values()
+            for run in own
+            if (value := drawable(run.config.get("target_reward"))) is not None
+        }
+    ):
         panel.axhline(target, color=GREY, linewidth=1, linestyle="--")
         panel.annotate(f"target {target:g}", (0.0, target), xycoords=("axes fraction", "data"), xytext=(4, 3), textcoords="offset points", color=GREY, fontsize=8)
     plain(panel, AXES[axis][1], NAMES.get(metric, metric.replace("_", " ")) if labelled else "")

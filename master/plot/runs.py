@@ -18,7 +18,7 @@ from master.report import METRICS
 from master.status.folders import read_object
 from master.status.history import objects_in
 from master.study.record import FILE as STUDY
-from master.wording import finite, printable
+from master.wording import LARGEST_DRAWN, drawable, finite, printable
 
 Floats = NDArray[np.float64]
 
@@ -33,11 +33,17 @@ ASIDE = ("seed", "run", "workers", "block")
 
 @dataclass(frozen=True)
 class RunCurves:
-    """One run: its folder, its settings, and its records in the order of generations, each generation once."""
+    """One run: its folder, its settings, and its records in the order of generations, each
+    generation once.
+
+    left_out: how many figures of its metrics are too large to be drawn, or not finite; the records
+    do not have them.
+    """
 
     folder: Path
     config: Mapping[str, Any]
     records: Sequence[Mapping[str, Any]]
+    left_out: int = 0
 
     @property
     def seed(self) -> str:
@@ -86,14 +92,28 @@ def run_folders(path: Path) -> Iterator[Path]:
 def read_run(folder: Path) -> RunCurves:
     """The run of a folder. A generation that stands there twice (a resumed run) counts as it came last."""
     records: dict[float, Mapping[str, Any]] = {}
-    for record in lines_of(folder / METRICS):
+    left_out = 0
+    for told in lines_of(folder / METRICS):
+        large = [name for name, value in told.items() if is_too_large(value)]
+        left_out += len(large)
+        record = (
+            {name: value for name, value in told.items() if name not in large} if large else told
+        )
         generation = finite(record.get("generation"))
         if generation is None:
             continue
         while records and next(reversed(records)) >= generation:
             records.popitem()
         records[generation] = record
-    return RunCurves(folder, read_object(folder / "config.json"), list(records.values()))
+    return RunCurves(folder, read_object(folder / "config.json"), list(records.values()), left_out)
+
+
+def is_too_large(value: object) -> bool:
+    """Whether a value is a number, or a text of one, that cannot be drawn: beyond LARGEST_DRAWN, or
+    not finite."""
+    if isinstance(value, str):
+        return finite(value) is not None and drawable(value) is None
+    return isinstance(value, (int, float)) and not -LARGEST_DRAWN <= value <= LARGEST_DRAWN
 
 
 def lines_of(path: Path) -> Iterator[Mapping[str, Any]]:

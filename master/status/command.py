@@ -80,6 +80,12 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     what.add_argument("--doctor", action="store_true", help="check the server, the workers and this host; says how to mend what is wrong")
     parser.add_argument("--watch", action="store_true", help="look again and again, until RUN has ended or Ctrl-C")
     parser.add_argument("--web", metavar="ADDRESS:PORT", nargs="?", const="", help="serve a page with curves, workers and settings for a browser, and /metrics for Prometheus, until Ctrl-C [default: 127.0.0.1:8642, for this host alone]")
+    parser.add_argument(
+        "--web-host",
+        metavar="NAME",
+        action="append",
+        help="a host name or address by which browsers or Prometheus reach the page of --web, as their Host header has it; repeat it for more [default: localhost and loopback addresses, and the ADDRESS of --web]",
+    )
     parser.add_argument("--every", metavar="SECONDS", help="time between looks of --watch and --web, 0.2 to 3600 [default: 2]")
     parser.add_argument("--json", action="store_true", help="print one JSON object; with --watch one a line")
     parser.add_argument("--version", action="version", version=f"es-queue {es_queue.__version__}", help="show the version and end")
@@ -102,6 +108,8 @@ def checked(given: argparse.Namespace) -> argparse.Namespace:
         raise UsageError("--watch and --doctor do not go together: the doctor looks once")
     if given.web is not None:
         _refuse_beside_web(given)
+    if given.web_host and given.web is None:
+        raise UsageError("--web-host names hosts for the page of --web: give --web with it")
     if given.every is not None and not given.watch and given.web is None:
         raise UsageError("--every is the time between looks of --watch and --web: give one of them, or leave --every out")
     every = finite(given.every) if given.every is not None else 2.0

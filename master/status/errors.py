@@ -6,16 +6,24 @@ import json
 import time
 from typing import Any
 
+from es_queue.protocol import bounded
+from es_queue.protocol.connection import MAX_REPLY
 from es_queue.protocol.keys import RunKeys
-from master.status.observe import Inside, SeenRun, Server, json_object, text
+from master.status.observe import (
+    MOST_KEY_BYTES,
+    Inside,
+    SeenRun,
+    Server,
+    json_object,
+    text,
+    too_large,
+)
 from master.status.page import BAD, FAINT, STRONG, Line, Page, Part, line
 from master.status.runs import ago
 from master.wording import finite, printable
 
 MOST_REPORTS = 20
 LONGEST_REPORT = 64 * 2**10
-#: The master keeps 200 reports; a list as large as this is not one of ours and is left alone.
-MOST_BYTES = 16 * 2**20
 LONGEST_TRACE = 100
 #: What a report says in a number or a short text, in the order in which it is shown.
 FIELDS = ("time", "worker", "environment", "seed", "slot", "generation", "reason")
@@ -36,13 +44,21 @@ def errors_page(server: Server | None, seen: SeenRun, inside: Inside) -> Page:
 def read_reports(server: Server, run: str) -> tuple[list[dict[str, Any]], str]:
     """The reports, newest first, each checked and escaped; and why none could be read."""
     key = RunKeys(run).errors
-    count, size = server.ask([("llen", key), ("memory_usage", key, 0)])
-    if not count:
+    size = bounded.key_sizes(server.ask, [key]).get(key)
+    if size is None or size.type != "list" or not size.count:
         return [], ""
-    if size is None or size > MOST_BYTES:
-        return [], f"the {count:,} reports of {run} take {size or 0:,} bytes, more than es-status reads ({MOST_BYTES:,})"
+    if not size.fits(MOST_KEY_BYTES["errors"]):  # the master keeps 200 reports, which take less
+        return (
+            [],
+            f"the reports of {run} are not read; {too_large('errors', size, MOST_KEY_BYTES['errors'])}",
+        )
     (found,) = server.ask([("lrange", key, -MOST_REPORTS, -1)])
-    return [report_of(data) for data in reversed(found or [])], ""
+    if found is None:
+        return (
+            [],
+            f"the newest {MOST_REPORTS} reports of {run} take more than es-status reads ({MAX_REPLY:,} bytes)",
+        )
+    return [report_of(data) for data in reversed(found)], ""
 
 
 def report_of(data: bytes) -> dict[str, Any]:

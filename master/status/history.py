@@ -10,15 +10,27 @@ from pathlib import Path
 from typing import Any
 
 from es_queue.protocol.keys import RunKeys
-from master.status.observe import LONGEST_VALUE, Server, text
+from master.status.observe import LONGEST_VALUE, MOST_KEY_BYTES, Server, text
 from master.wording import finite
 
 #: Read so many entries at most, in pieces, until there are so many evaluations.
 MOST_EVALUATIONS = 500
 MOST_ENTRIES = 5000
 PIECE = 250
-#: A stream as large as this is not one of ours: ten thousand generations take a third of it.
-MOST_BYTES = 64 * 2**20
+#: Fields of an entry that are kept; with those of the page's curves. An entry may have any number
+#: of others.
+KEPT = (
+    "generation",
+    "env_steps",
+    "seconds",
+    "seconds_wait",
+    "return_mean",
+    "return_std",
+    "return_max",
+    "eval_mean",
+    "eval_std",
+    "eval_min",
+)
 #: So many newest generations say what is usual.
 RECENT = 50
 METRICS_BYTES = 4 * 2**20
@@ -84,14 +96,19 @@ class History:
 
 
 def readable(server: Server, key: str) -> bool:
-    """Whether a history has entries and is no larger than one of ours can be."""
-    entries, size = server.ask([("xlen", key), ("memory_usage", key, 0)])
-    return bool(entries and size and size <= MOST_BYTES)
+    """Whether a history is there and no larger than one of ours can be: ten thousand generations
+    take a third of that."""
+    return server.fits(key, MOST_KEY_BYTES["history"])
 
 
 def entry_of(fields: Mapping[bytes, bytes]) -> dict[str, str]:
-    """An entry's short fields as text."""
-    return {text(name): text(value) for name, value in (fields or {}).items() if len(value) <= LONGEST_VALUE and len(name) <= LONGEST_VALUE}
+    """The short ones of an entry's fields KEPT, as text."""
+    found = ((name, (fields or {}).get(name.encode())) for name in KEPT)
+    return {
+        name: text(value)
+        for name, value in found
+        if value is not None and len(value) <= LONGEST_VALUE
+    }
 
 
 def _records(path: Path) -> Iterable[dict[str, Any]]:

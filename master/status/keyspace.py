@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from es_queue.errors import UsageError
+from es_queue.protocol.bounded import key_sizes
+from es_queue.protocol.connection import MAX_REPLY
 from es_queue.protocol.keys import RunKeys
 from master.status.observe import LONGEST_NAME, PROGRESS, Server, text
 from master.status.page import FAINT, STRONG, Fields, Page, Part, Table, line
@@ -30,14 +32,15 @@ from master.wording import duration, printable
 MOST_BYTES = 8 * 2**20
 #: A stream as large as this is still read at its end.
 MOST_STREAM_BYTES = 64 * 2**20
-#: Redis looks at every item to tell the size of a value; of more it is not asked.
-MOST_MEASURED = 100_000
 MOST_KEYS = 2000
+#: Entries of a stream that are asked for: fewer if those take too much.
+NEWEST = (MOST_SHOWN, 100, 10)
 SCAN_STEPS = 1000
 #: What is read of one key for the table.
 GLANCE_BYTES = 16 * 2**10
 GLANCE_WIDTH = 80
-COUNTED = {"string": "strlen", "list": "llen", "set": "scard", "zset": "zcard", "hash": "hlen", "stream": "xlen"}
+#: Keys of which the contents are asked for at once: their replies count together.
+GLANCES_AT_ONCE = 100
 KEY_COLUMNS = ("key", "type", "size", "expires", "content")
 
 
@@ -81,39 +84,28 @@ def keys_page(servers: Sequence[Server], pattern: str) -> Page:
     found: list[tuple[Key, str]] = []
     notes: list[str] = []
     for server in servers:
-        names, complete = server.scan(pattern, SCAN_STEPS, MOST_KEYS)
-        sane = [name for name in map(named, names) if name]
-        keys = list(described(server, sane))
+        names, complete, odd = server.scan(pattern, SCAN_STEPS, MOST_KEYS)
+        keys = list(described(server, names))
         found += zip(keys, glances(server, keys), strict=True)
         if not complete:
-            notes.append(f"there are more keys at {server.name} than es-status looks at")
-        if len(sane) < len(names):
-            notes.append(f"{len(names) - len(sane):,} keys at {server.name} have names that are no text, or too long")
+            notes.append(
+                f"there are more keys at {server.name} than es-status looks at, or their names are too long"
+            )
+        if odd:
+            notes.append(f"{odd:,} keys at {server.name} have names that are no text, or too long")
     data = {"keys": [{**facts(key), "content": content} for key, content in found], "notes": notes}
     rows = tuple((printable(key.name), key.type, key.shown_size, lasts(key), content) for key, content in found)
     table: tuple[Part, ...] = (Table(KEY_COLUMNS, rows, ("type", "expires", "size"), frozenset(("size", "expires"))),) if rows else (line("no keys"),)
     return Page(data, (*table, *(line(note, FAINT) for note in notes)))
 
 
-def named(name: bytes) -> str:
-    """A key's name; empty for one that is no text, or too long."""
-    try:
-        return name.decode("utf-8") if len(name) <= LONGEST_NAME else ""
-    except UnicodeDecodeError:
-        return ""
-
-
 def described(server: Server, names: Sequence[str]) -> Iterator[Key]:
     """What Redis says of each key that is there."""
-    types = [text(one or b"none") for one in server.ask(("type", name) for name in names)]
-    there = [(name, kind) for name, kind in zip(names, types, strict=True) if kind in COUNTED]
-    sizes = [size or 0 for size in server.ask((COUNTED[kind], name) for name, kind in there)]
-    left = server.ask(("pttl", name) for name, _ in there)
-    small = [name for (name, kind), size in zip(there, sizes, strict=True) if kind != "string" and size <= MOST_MEASURED]
-    memory = dict(zip(small, server.ask(("memory_usage", name, 0) for name in small), strict=True))
-    for (name, kind), size, milliseconds in zip(there, sizes, left, strict=True):
+    sizes = key_sizes(server.ask, names)
+    left = server.ask(("pttl", name) for name in sizes)
+    for (name, size), milliseconds in zip(sizes.items(), left, strict=True):
         expires = milliseconds / 1000 if milliseconds is not None and milliseconds >= 0 else None
-        yield Key(name, kind, size, size if kind == "string" else memory.get(name), expires)
+        yield Key(name, size.type, size.count, size.memory, expires)
 
 
 def facts(key: Key) -> dict[str, Any]:
@@ -126,9 +118,16 @@ def lasts(key: Key) -> str:
 
 def glances(server: Server, keys: Sequence[Key]) -> list[str]:
     """A few words on the content of each; of a value that is not small, what its name alone says."""
-    questions = [glance_question(key) for key in keys]
-    answers = iter(server.ask(one for one in questions if one is not None))
-    return [glance(key, None if question is None else next(answers)) for key, question in zip(keys, questions, strict=True)]
+    found: list[str] = []
+    for start in range(0, len(keys), GLANCES_AT_ONCE):
+        some = keys[start : start + GLANCES_AT_ONCE]
+        questions = [glance_question(key) for key in some]
+        answers = iter(server.ask(one for one in questions if one is not None))
+        found += [
+            glance(key, None if question is None else next(answers))
+            for key, question in zip(some, questions, strict=True)
+        ]
+    return found
 
 
 def glance_question(key: Key) -> tuple[Any, ...] | None:
@@ -196,8 +195,8 @@ def read(server: Server, key: Key) -> tuple[Any, str]:
     if key.type == "string":
         return read_string(server, key)
     if key.type == "stream" and key.memory is not None and key.memory <= MOST_STREAM_BYTES:
-        (entries,) = server.ask([("xrevrange", key.name, "+", "-", MOST_SHOWN)])
-        found = [entry(key.name, text(name), fields) for name, fields in reversed(entries or [])]
+        entries = newest(server, key.name)
+        found = [entry(key.name, text(name), fields) for name, fields in reversed(entries)]
         return found, f"the newest {len(found):,} of {key.size:,}" if len(found) < key.size else ""
     if not key.readable:
         memory = "an unknown number of" if key.memory is None else f"{key.memory:,}"
@@ -205,7 +204,20 @@ def read(server: Server, key: Key) -> tuple[Any, str]:
     last = MOST_SHOWN - 1
     questions = {"list": ("lrange", key.name, 0, last), "set": ("smembers", key.name), "zset": ("zrange", key.name, 0, last, False, True), "hash": ("hgetall", key.name)}
     (answer,) = server.ask([questions[key.type]])
-    return items(key, answer or []), f"the first {MOST_SHOWN:,} of {key.size:,}" if key.size > MOST_SHOWN else ""
+    if answer is None:
+        return None, f"its first items take more than es-status reads ({MAX_REPLY:,} bytes)"
+    return items(
+        key, answer
+    ), f"the first {MOST_SHOWN:,} of {key.size:,}" if key.size > MOST_SHOWN else ""
+
+
+def newest(server: Server, name: str) -> list[Any]:
+    """The newest entries of a stream, newest first: as many as one reply may hold."""
+    for count in NEWEST:
+        (entries,) = server.ask([("xrevrange", name, "+", "-", count)])
+        if entries is not None:
+            return list(entries)
+    return []
 
 
 def read_string(server: Server, key: Key) -> tuple[Any, str]:

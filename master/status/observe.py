@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -14,8 +13,17 @@ import redis
 
 from es_queue.commands import shown_command
 from es_queue.errors import RedisError, UsageError
+from es_queue.protocol import bounded
 from es_queue.protocol.channel import NEEDS_A_MASTER
-from es_queue.protocol.connection import OUTAGES, client_from_url, not_let_in, safe_name, trouble
+from es_queue.protocol.connection import (
+    OUTAGES,
+    ReplyTooLarge,
+    client_from_url,
+    limited,
+    not_let_in,
+    safe_name,
+    trouble,
+)
 from es_queue.protocol.keys import RUN_ID, RUNS, RunKeys
 from master.household.embedded import EmbeddedServer
 from master.lease import host_of
@@ -30,7 +38,19 @@ MOST_REASONS = 50
 LONGEST_VALUE = 1000
 LONGEST_NAME = 200
 LONGEST_CONFIG = 2**20
+PIECE_BYTES = 2**20
 ASKED_AT_ONCE = 5000
+#: Bytes of fields that one look reads: a thousand workers say 0.8 MB of themselves.
+MOST_FIELD_BYTES = 2 * 2**20
+#: Bytes in Redis of each key. A larger key is not one that es-queue wrote, and is not read.
+MOST_KEY_BYTES = {
+    "workers": 4 * 2**20,
+    "refused": 2**16,
+    "config": LONGEST_CONFIG,
+    "errors": 16 * 2**20,
+    "history": 64 * 2**20,
+}
+MOST_RUNS_BYTES = 4 * 2**20
 
 PROGRESS = (
     "state", "stage", "env", "strategy", "publication", "generation", "answered", "episodes", "env_steps", "steps_per_second",
@@ -81,7 +101,7 @@ class Inside:
 
     workers: the living, by id; ever: how many ever claimed; errors: reports of workers; requests: those that the
     master has not taken yet; left: seconds until a worker's beat lapses; config: the settings, as far as they are
-    a JSON object.
+    a JSON object; unread: a sentence for each key that is too large to be read.
     """
 
     workers: dict[str, Texts]
@@ -91,6 +111,7 @@ class Inside:
     requests: int = 0
     left: dict[str, float] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
+    unread: tuple[str, ...] = ()
 
     def silence(self, worker: str) -> float | None:
         """Seconds since a worker was last heard of; None where it does not say how long a beat lasts."""
@@ -107,13 +128,18 @@ class Server:
     """
 
     def __init__(self, url: str, way: str, folder: Path | None = None) -> None:
-        self._client: Any = client_from_url(url)
+        self._client: Any = limited(client_from_url(url))
         self.name = safe_name(url)
         self.folder = folder
         self._way = way
 
     def runs(self) -> list[SeenRun]:
         """The newest runs, newest first."""
+        size = bounded.key_sizes(self.ask, [RUNS]).get(RUNS)
+        if size is not None and not size.fits(MOST_RUNS_BYTES):
+            raise RedisError(
+                f"the list of runs at {self.name} is too large: {too_large(RUNS, size, MOST_RUNS_BYTES)}; name one run, or remove {RUNS}"
+            )
         (listed,) = self.ask([("zrevrange", RUNS, 0, MOST_RUNS - 1, True)])
         found = [(text(member), finite(score)) for member, score in listed or ()]
         return self._seen([(run, started) for run, started in found if RUN_ID.fullmatch(run)])
@@ -127,36 +153,80 @@ class Server:
     def inside(self, run: str) -> Inside:
         """Workers, refusals, settings, and the numbers of errors and requests of a run."""
         own = RunKeys(run)
-        questions = [("scard", own.workers), ("llen", own.errors), ("hlen", own.refused), ("llen", own.commands)]
-        ever, errors, reasons, requests = self.ask(questions)
-        names = self._names(own.workers) if ever else []
-        hashes = self._hashes([own.worker(name) for name in names], ABOUT_WORKER)
+        ever, errors, reasons, requests = self.ask(
+            [
+                ("scard", own.workers),
+                ("llen", own.errors),
+                ("hlen", own.refused),
+                ("llen", own.commands),
+            ]
+        )
+        sizes = self._sizes(own)
+        fitting = {what for what, size in sizes.items() if size.fits(MOST_KEY_BYTES[what])}
+        unread = [
+            too_large(what, size, MOST_KEY_BYTES[what])
+            for what, size in sizes.items()
+            if what not in fitting
+        ]
+        names = self._names(own.workers) if ever and "workers" in fitting else []
+        hashes, left_out = self._hashes([own.worker(name) for name in names], ABOUT_WORKER)
+        if left_out:
+            unread.append(
+                f"workers: {left_out:,} are not shown, because all of them say more than es-status reads ({MOST_FIELD_BYTES:,} bytes)"
+            )
         living = {name: about for name, about in zip(names, hashes, strict=True) if about}
         beats = zip(living, self.ask(("pttl", own.worker(name)) for name in living), strict=True)
         left = {name: milliseconds / 1000 for name, milliseconds in beats if milliseconds is not None and milliseconds >= 0}
-        refused = self._refused(own.refused) if 0 < (reasons or 0) <= MOST_REASONS else {}
-        return Inside(living, ever or 0, errors or 0, refused, requests or 0, left, json_object(self.string(own.config, LONGEST_CONFIG)))
+        refused = (
+            self._refused(own.refused)
+            if "refused" in fitting and 0 < (reasons or 0) <= MOST_REASONS
+            else {}
+        )
+        config = json_object(self.string(own.config, LONGEST_CONFIG))
+        return Inside(
+            living, ever or 0, errors or 0, refused, requests or 0, left, config, tuple(unread)
+        )
+
+    def _sizes(self, own: RunKeys) -> dict[str, bounded.KeySize]:
+        """The sizes of the run's keys that have a bound, by the names of MOST_KEY_BYTES."""
+        names = {getattr(own, what): what for what in MOST_KEY_BYTES}
+        return {names[key]: size for key, size in bounded.key_sizes(self.ask, list(names)).items()}
+
+    def fits(self, key: str, most_bytes: int) -> bool:
+        """Whether a key is there and no larger than that."""
+        size = bounded.key_sizes(self.ask, [key]).get(key)
+        return size is not None and size.fits(most_bytes)
 
     def string(self, key: str, longest: int) -> bytes | None:
         """A string's bytes; None where it is missing, of another type, or longer than ``longest``."""
         (length,) = self.ask([("strlen", key)])
         if not length or length > longest:
             return None
-        (value,) = self.ask([("getrange", key, 0, longest - 1)])  # it may have grown meanwhile
-        return value if isinstance(value, bytes) else None
+        pieces = range(0, min(length, longest), PIECE_BYTES)  # it may have grown meanwhile
+        values = [
+            self.ask([("getrange", key, start, min(start + PIECE_BYTES, longest) - 1)])[0]
+            for start in pieces
+        ]
+        return b"".join(values) if all(isinstance(value, bytes) for value in values) else None
 
-    def scan(self, pattern: str, steps: int, most: int) -> tuple[list[bytes], bool]:
-        """Names of keys that match a pattern, in order, and whether these are all; looks at most at 1000 a step."""
-        cursor, found = 0, set[bytes]()
+    def scan(self, pattern: str, steps: int, most: int) -> tuple[list[str], bool, int]:
+        """Names of keys that match a pattern, in order; whether these are all; how many others are
+        no text, or too long.
+
+        Looks at most at 1000 keys a step.
+        """
+        cursor, found, odd = 0, set[str](), 0
         for _ in range(steps):
             answer = self.ask([("scan", cursor, pattern, 1000)])[0]
             if answer is None:
-                break
+                return sorted(found)[:most], False, odd
             cursor = int(answer[0])
-            found.update(answer[1])
-            if cursor == 0 or len(found) > most:
+            sane = [name for name in map(key_name, answer[1]) if name]
+            odd += len(answer[1]) - len(sane)
+            found.update(sane)
+            if cursor == 0 or len(found) + odd > most:
                 break
-        return sorted(found)[:most], cursor == 0 and len(found) <= most
+        return sorted(found)[:most], cursor == 0 and len(found) <= most, odd
 
     def close(self) -> None:
         self._client.close()
@@ -166,7 +236,7 @@ class Server:
         leases = self.ask(("exists", one.master) for one in own)
         configs = self.ask(("exists", one.config) for one in own)
         holders = self.ask(("getrange", one.master, 0, LONGEST_NAME - 1) for one in own)
-        hashes = self._hashes([one.progress for one in own], PROGRESS)
+        hashes, _ = self._hashes([one.progress for one in own], PROGRESS)
         command = shown_command("es-master")
         return [
             SeenRun(
@@ -178,27 +248,22 @@ class Server:
 
     def _names(self, key: str) -> list[str]:
         """Members of a set, in order; not more than fit a screen, none that could not be a worker's id."""
-        try:
-            members = [text(member) for member in islice(self._client.sscan_iter(key, count=500), MOST_WORKERS)]
-        except redis.exceptions.RedisError as error:
-            raise self._sentence(error) from None
+        members = [text(member) for member in bounded.set_members(self.ask, key, MOST_WORKERS)]
         return sorted(name for name in set(members) if len(name) <= LONGEST_NAME)
 
     def _refused(self, key: str) -> dict[str, int]:
         (reasons,) = self.ask([("hkeys", key)])
         names = [text(one) for one in reasons or () if len(one) <= LONGEST_NAME]
-        (counts,) = self._hashes([key], names)
+        (counts,), _ = self._hashes([key], names)
         return {name: int(number) for name, count in counts.items() if (number := finite(count)) is not None}
 
-    def _hashes(self, names: Sequence[str], fields: Sequence[str]) -> list[Texts]:
-        """The fields of each hash that are there and of a sane length: a hostile value is never fetched."""
-        lengths = iter(self.ask([("hstrlen", name, one) for name in names for one in fields]))
-        wanted = [[one for one in fields if 0 < (next(lengths) or 0) <= LONGEST_VALUE] for _ in names]
-        values = iter(self.ask([("hmget", name, some) for name, some in zip(names, wanted, strict=True) if some]))
-        return [
-            {one: text(value) for one, value in zip(some, next(values) or (), strict=False) if value is not None} if some else {}
-            for some in wanted
-        ]
+    def _hashes(self, names: Sequence[str], fields: Sequence[str]) -> tuple[list[Texts], int]:
+        """The short fields of each hash, and how many hashes were left out because those before
+        them are so large."""
+        found, left_out = bounded.hash_fields(
+            self.ask, names, fields, LONGEST_VALUE, MOST_FIELD_BYTES
+        )
+        return [{name: text(value) for name, value in one.items()} for one in found], left_out
 
     def ask(self, questions: Iterable[tuple[Any, ...]]) -> list[Any]:
         """The answers to commands of redis-py, in order; None where a key is of another type than it should be."""
@@ -213,6 +278,10 @@ class Server:
             getattr(pipeline, command)(*arguments)
         try:
             answers = pipeline.execute(raise_on_error=False)
+        except ReplyTooLarge as error:
+            if len(questions) > 1:
+                raise self._sentence(error) from None
+            return [None]
         except (redis.exceptions.RedisError, OSError) as error:
             raise self._sentence(error) from None
         for one in answers:
@@ -229,6 +298,19 @@ class Server:
         if found := trouble(self._client, error):
             return RedisError(f"Redis at {self.name} cannot be used: {found}")
         return RedisError(f"Redis at {self.name} cannot be read ({reason})")
+
+
+def too_large(what: str, size: bounded.KeySize, most: int) -> str:
+    """Why a key is not read."""
+    return f"{what}: {size}, more than es-status reads ({most:,} bytes)"
+
+
+def key_name(data: bytes) -> str:
+    """A key's name; empty for one that is no text, or too long."""
+    try:
+        return data.decode("utf-8") if len(data) <= LONGEST_NAME else ""
+    except UnicodeDecodeError:
+        return ""
 
 
 def text(data: object) -> str:

@@ -86,6 +86,7 @@ def run_page(seen: SeenRun, inside: Inside, history: History) -> Page:
     parts: list[Part] = [heading(seen, health), *([Fields.of([("why", health.why, colour)])] if health.why else [])]
     parts += [line(""), Fields.of(training_rows(progress, inside, history)), line("")]
     parts.append(Fields.of(control_rows(seen, inside)))
+    parts += [line(f"not read: {printable(sentence, 200)}", BAD) for sentence in inside.unread]
     if workers.rows:
         parts += [line(""), workers, *refusals(inside)]
     if health.word == ORPHANED or seen.state in (STOPPED, FAILED):
@@ -279,7 +280,13 @@ def run_data(seen: SeenRun, inside: Inside, history: History, health: Health) ->
     workers = [{**worker_json(name, about), "seen": inside.silence(name)} for name, about in inside.workers.items()]
     refused = {printable(reason, 100): count for reason, count in inside.refused.items()}
     evaluations = [{"generation": int(generation), "eval_mean": mean} for generation, mean in history.evaluations]
-    counts = {"ever": inside.ever, "refused": refused, "errors": inside.errors, "requests": inside.requests}
+    counts = {
+        "ever": inside.ever,
+        "refused": refused,
+        "errors": inside.errors,
+        "requests": inside.requests,
+        "unread": list(inside.unread),
+    }
     return {**run_json(seen, health), "living": workers, **counts, "budget": budgets(seen.progress, inside.config), "evaluations": evaluations}
 
 

@@ -27,6 +27,7 @@ FIRST_BYTES = 256
 DEEPEST = 12
 MOST_ARRAYS = 200
 LONGEST_META = 4 * 2**20
+LONGEST_JSON = 2**18
 LONGEST_LIST = 16
 #: Longer whole numbers cannot be told from an attack on whoever reads them.
 LARGEST_WHOLE = 2**64
@@ -78,8 +79,13 @@ def _rest(count: int) -> dict[str, str]:
     return {"…": f"{count:,} more"} if count > 0 else {}
 
 
-def loaded(data: bytes) -> Any:
-    """JSON decoded and made plain. Raises ValueError."""
+def loaded(data: bytes, longest: int = LONGEST_JSON) -> Any:
+    """JSON decoded and made plain.
+
+    Raises ValueError, also for more than ``longest`` bytes: decoded it takes twenty times as much.
+    """
+    if len(data) > longest:
+        raise ValueError(f"{len(data):,} bytes of JSON, and at most {longest:,} are decoded")
     try:
         return plain(json.loads(data))
     except RecursionError:
@@ -138,7 +144,9 @@ def checkpoint(data: bytes) -> dict[str, Any]:
                 name = member.filename.removesuffix(".npy")
                 arrays[printable(name, 100)] = f"{dtype.name}[{', '.join(map(str, shape))}]"
                 if name == "meta" and shape == () and dtype.kind == "U" and dtype.itemsize <= LONGEST_META:
-                    meta = loaded(file.read(dtype.itemsize).decode("utf-32-le").encode())
+                    meta = loaded(
+                        file.read(dtype.itemsize).decode("utf-32-le").encode(), LONGEST_META
+                    )
     return {"bytes": len(data), "meta": meta, "arrays": arrays | _rest(len(members) - MOST_ARRAYS)}
 
 

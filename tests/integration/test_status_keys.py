@@ -14,11 +14,11 @@ from es_queue.config import RunConfig
 from es_queue.protocol.keys import RUNS, RunKeys
 from es_queue.protocol.messages import Answer, SlotResult
 from master.checkpoint import packed
-from master.status import history as status_history
 from master.status.command import main
 from master.status.errors import LONGEST_REPORT, MOST_REPORTS
 from master.status.history import PIECE, History
 from master.status.keyspace import MOST_BYTES, MOST_KEYS
+from master.status.observe import MOST_KEY_BYTES
 from master.status.sources import Server
 from tests.unit.test_status_values import PUBLICATION, TASK
 
@@ -219,7 +219,7 @@ def test_a_list_of_reports_that_is_too_large_is_left_alone(filled: Any, valkey_u
 
 def test_a_history_that_is_too_large_is_left_alone(filled: Any, valkey_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     filled.xadd(OWN.history, {"generation": 12, "eval_mean": 1, "filler": "x" * 100_000})
-    monkeypatch.setattr(status_history, "MOST_BYTES", 50_000)
+    monkeypatch.setitem(MOST_KEY_BYTES, "history", 50_000)
     server, history, before = Server(valkey_url, ""), History(), fetched(filled)
     history.follow(server, "walker-1")
     assert not history.evaluations and fetched(filled) - before < 10_000

@@ -8,7 +8,7 @@ import pytest
 
 from es_queue.errors import UsageError
 from master.household.listen import Address
-from master.status.web.address import chosen, is_loopback, may_ask, own_names, unusable
+from master.status.web.address import chosen, hosts_of, is_loopback, may_ask, unusable
 
 
 @pytest.mark.parametrize(("text", "host", "port"), [("", "127.0.0.1", 8642), (":9000", "127.0.0.1", 9000), ("0.0.0.0:80", "0.0.0.0", 80), ("[::1]", "::1", 8642), ("localhost:1", "localhost", 1)])
@@ -27,22 +27,48 @@ def test_loopback_is_told_from_what_others_reach(host: str, local: bool) -> None
     assert is_loopback(host) == local
 
 
-@pytest.mark.parametrize("header", ["localhost", "localhost:8642", "LOCALHOST:1", "127.0.0.1:8642", "[::1]:8642", "[::1]", "page.localhost:8642", "localhost."])
+@pytest.mark.parametrize(
+    "header",
+    [
+        "localhost",
+        "localhost:8642",
+        "LOCALHOST:1",
+        "127.0.0.1:8642",
+        "[::1]:8642",
+        "[::1]",
+        "localhost.",
+    ],
+)
 def test_this_hosts_own_names_are_answered(header: str) -> None:
-    assert may_ask(header, local=True) and may_ask(header, local=False)
+    assert may_ask(header) and may_ask(header, {"node7"})
 
 
 @pytest.mark.parametrize("header", [None, "", "evil.example", "evil.example:8642", "127.0.0.1.evil.example", "localhost.evil.example:80", "10.0.0.5:8642", "a b", "x@localhost", "localhost/", "localhost:99999999", "[evil]"])
 def test_a_page_on_loopback_is_not_answered_under_a_name_that_a_stranger_may_have_led_here(header: str | None) -> None:
-    assert not may_ask(header, local=True)
+    assert not may_ask(header)
 
 
-def test_an_open_page_is_answered_by_address_and_by_names_that_nobody_can_register() -> None:
-    own = sorted(own_names())[0]
-    for header in ("10.0.0.5:8642", "[fd00::1]:80", "node7:8642", "node7.local", "es.default.svc", "es.default.svc.cluster.local:80", own):
-        assert may_ask(header, local=False), header
-    for header in ("evil.example", "es.svc.evil.example:80", None):
-        assert not may_ask(header, local=False), header
+def test_a_page_answers_under_its_own_address_and_the_names_that_it_was_given() -> None:
+    assert hosts_of(Address("0.0.0.0", 80), ["Node7.", "FD00:0::1", "[fd00::2]"]) == {
+        "node7",
+        "fd00::1",
+        "fd00::2",
+    }
+    assert hosts_of(Address("::", 80), []) == set()
+    assert hosts_of(Address("10.0.0.5", 80), []) == {"10.0.0.5"}
+    own = hosts_of(Address("10.0.0.5", 80), ["node7.local"])
+    for header in ("10.0.0.5:8642", "node7.local", "localhost"):
+        assert may_ask(header, own), header
+    for header in (
+        "10.0.0.6",
+        "node7",
+        "node8.local",
+        "es.default.svc",
+        "page.localhost",
+        "metadata.internal",
+        None,
+    ):
+        assert not may_ask(header, own), header
 
 
 def test_a_port_in_use_is_one_sentence_with_a_free_one() -> None:

@@ -6,17 +6,18 @@ import errno
 import ipaddress
 import re
 import socket
+from collections.abc import Collection, Iterable
 from contextlib import suppress
-from functools import cache
 
 from es_queue.errors import UsageError
 from master.household.listen import Address, parse
+from master.wording import printable
 
 LOOPBACK, PORT = "127.0.0.1", 8642
 #: A Host header: a name or an address, and perhaps a port.
-HOST = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]+))(?::[0-9]{1,5})?", re.ASCII)
-#: Names that nobody can register, so that no stranger's page can have one of them lead here (DNS rebinding).
-RESERVED = (".localhost", ".local", ".internal", ".home.arpa", ".svc")
+HOST = re.compile(
+    r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]+))(?::(?P<port>[0-9]{1,5}))?", re.ASCII
+)
 
 
 def chosen(text: str) -> Address:
@@ -29,21 +30,52 @@ def is_loopback(host: str) -> bool:
     """Whether an address or name is this host for itself alone."""
     with suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
-    return host.lower() == "localhost" or host.lower().endswith(".localhost")
+    return host.lower() == "localhost"
 
 
-def may_ask(header: str | None, *, local: bool) -> bool:
-    """Whether a request with this Host header is for us. local: the page is on loopback.
+def named_hosts(names: Iterable[str]) -> frozenset[str]:
+    """The values of --web-host as Host headers have them.
 
-    A page of a stranger's name that resolves to us may read what we answer; names that are nobody's, and addresses, cannot be his.
+    Raises UsageError for a value that is no name and no address.
+    """
+    found = set[str]()
+    for name in names:
+        match = HOST.fullmatch(f"[{name}]" if ":" in name and not name.startswith("[") else name)
+        if match is None or match["port"] or (match["six"] and not is_address(match["six"])):
+            raise UsageError(
+                f"--web-host is {printable(name, 80)!r}: give the name or address by which a browser reaches the page, without http:// and port, such as node7.example; repeat the flag for more"
+            )
+        found.add(plain_host(match))
+    return frozenset(found)
+
+
+def may_ask(header: str | None, hosts: Collection[str] = ()) -> bool:
+    """Whether a request with this Host header is for us: under a loopback name or address, or one
+    of ``hosts``.
+
+    Any other name may be a stranger's that leads here (DNS rebinding), whose page could read the reply.
     """
     match = HOST.fullmatch(header or "")
     if match is None:
         return False
+    host = plain_host(match)
+    return is_loopback(host) or host in hosts
+
+
+def hosts_of(address: Address, names: Iterable[str]) -> frozenset[str]:
+    """The names and addresses besides loopback's under which a page at this address answers.
+
+    Raises UsageError.
+    """
+    anywhere = is_address(address.host) and ipaddress.ip_address(address.host).is_unspecified
+    return named_hosts([*names, *([] if anywhere else [address.host])])
+
+
+def plain_host(match: re.Match[str]) -> str:
+    """A matched host in its one spelling: lower case, no dot behind it, an address in its short
+    form."""
     host = (match["six"] or match["name"]).lower().rstrip(".")
-    if is_loopback(host):
-        return True
-    return not local and (is_address(host) or "." not in host or host.endswith(RESERVED) or host in own_names())
+    return str(ipaddress.ip_address(host)) if is_address(host) else host
 
 
 def is_address(host: str) -> bool:
@@ -51,12 +83,6 @@ def is_address(host: str) -> bool:
         ipaddress.ip_address(host)
         return True
     return False
-
-
-@cache
-def own_names() -> frozenset[str]:
-    """This machine's names."""
-    return frozenset(name.lower() for name in (socket.gethostname(), socket.getfqdn()))
 
 
 def unusable(address: Address, error: OSError) -> UsageError:

@@ -11,14 +11,13 @@ from typing import Any
 from es_queue.protocol.keys import RunKeys
 from master.status.history import History, entry_of, objects_in, readable
 from master.status.observe import Server, text
-from master.wording import finite
+from master.wording import drawable, finite
 
 #: Neighbouring points are averaged when there are so many: a screen has no more columns.
 MOST_POINTS = 800
 #: Entries that one look reads: a long history is there after a few looks.
 ENTRIES_A_LOOK = 4000
 PIECE = 500
-LARGEST = 1e30
 #: A line of metrics.jsonl has about 1,200 bytes; no honest one has so many.
 LONGEST_LINE = 2**16
 MOST_LINES = 500_000
@@ -74,7 +73,8 @@ def mean_of(values: Sequence[float | None]) -> float | None:
 
 def rounded(value: float | None) -> float | None:
     """Six digits; None for what is nobody's honest figure, which no axis could show."""
-    return None if value is None or not abs(value) <= LARGEST else float(f"{value:.6g}")
+    shown = drawable(value)
+    return None if shown is None else float(f"{shown:.6g}")
 
 
 class Curves:

@@ -122,8 +122,17 @@ class Looks:
         with chosen_sources(self._given) as sources:
             runs = dict(runs_page(sources.runs()).data)["runs"]
             living = [one["run"] for one in runs if one["leased"]][:MOST_INSIDE]
-            insides = {run: found.server.inside(run) for run in living if (found := sources.find(run)).server is not None}
-            return {"runs": runs, "refused": {run: one.refused for run, one in insides.items()}, "living": {run: len(one.workers) for run, one in insides.items()}}
+            told: Data = {"runs": runs, "refused": {}, "living": {}, "unread": {}}
+            for run in living:  # one after the other: their workers are not held all at once
+                server = sources.find(run).server
+                if server is not None:
+                    inside = server.inside(run)
+                    told["refused"][run], told["living"][run], told["unread"][run] = (
+                        inside.refused,
+                        len(inside.workers),
+                        len(inside.unread),
+                    )
+            return told
 
 
 def inside_of(found: Found, curves: Curves) -> Inside:

@@ -40,12 +40,43 @@ def exposition(data: Mapping[str, Any]) -> str:
     """What ``Looks.figures`` saw, as text. Nothing of it: runs that could not be looked at are no runs."""
     runs = data.get("runs", ())
     families = [
-        family("up", GAUGE, "Whether what is shown was seen just now (1) or could not be read (0)", [({}, 0.0 if data.get("trouble") else 1.0)]),
-        family("run_info", GAUGE, "A run, its environment, strategy, state and health", [(about(run), 1.0) for run in runs]),
-        family("run_healthy", GAUGE, "Whether a run trains, or is paused by somebody", [(label(run), float(run["health"] == HEALTHY)) for run in runs]),
+        family(
+            "up",
+            GAUGE,
+            "Whether what is shown was seen just now (1) or could not be read (0)",
+            [({}, 0.0 if data.get("trouble") else 1.0)],
+        ),
+        family(
+            "run_info",
+            GAUGE,
+            "A run, its environment, strategy, state and health",
+            [(about(run), 1.0) for run in runs],
+        ),
+        family(
+            "run_healthy",
+            GAUGE,
+            "Whether a run trains, or is paused by somebody",
+            [(label(run), float(run["health"] == HEALTHY)) for run in runs],
+        ),
         *(family(name, kind, text, figures(runs, field)) for name, kind, field, text in FIGURES),
-        family("living_workers", GAUGE, "Workers whose heartbeat stands in Redis", [({"run": run}, count) for run, count in data.get("living", {}).items()]),
-        family("refused_total", COUNTER, "Answers that were refused, by reason", refusals(data.get("refused", {}))),
+        family(
+            "living_workers",
+            GAUGE,
+            "Workers whose heartbeat stands in Redis",
+            [({"run": run}, count) for run, count in data.get("living", {}).items()],
+        ),
+        family(
+            "unread_keys",
+            GAUGE,
+            "Keys that are too large to be read, so that something may be missing here",
+            [({"run": run}, count) for run, count in data.get("unread", {}).items()],
+        ),
+        family(
+            "refused_total",
+            COUNTER,
+            "Answers that were refused, by reason",
+            refusals(data.get("refused", {})),
+        ),
     ]
     return "".join(one for one in families if one)
 

@@ -7,12 +7,13 @@ import socketserver
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from master.household.listen import Address
-from master.status.web.address import family_of, is_loopback, may_ask
+from master.status.web.address import family_of, hosts_of, is_loopback, may_ask
 from master.status.web.pages import GUARDS, Pages, Reply, said
 
 #: Connections at once; with one more the oldest, which keeps us waiting, gives way.
@@ -23,6 +24,7 @@ MOST_ENDING = 8
 LONGEST_SECONDS = 30.0
 PIECE_SECONDS = 10.0
 ALLOWED = "GET, HEAD"
+MISDIRECTED = "this page is not served under that name: use the address that es-status printed, or start it with --web-host NAME"
 
 
 class WebServer(ThreadingHTTPServer):
@@ -32,8 +34,16 @@ class WebServer(ThreadingHTTPServer):
     block_on_close = False
     request_queue_size = 64
 
-    def __init__(self, address: Address, pages: Pages) -> None:
-        self.pages, self.local = pages, is_loopback(address.host)
+    def __init__(self, address: Address, pages: Pages, names: Iterable[str] = ()) -> None:
+        """names: further hosts under which the page answers.
+
+        Raises UsageError for one that cannot be a host.
+        """
+        self.pages, self.local, self.hosts = (
+            pages,
+            is_loopback(address.host),
+            hosts_of(address, names),
+        )
         self.address_family = family_of(address)
         self._lock, self._open, self._ending = threading.Lock(), dict[socket.socket, float](), set[socket.socket]()
         super().__init__((address.host, address.port), Handler)
@@ -104,8 +114,8 @@ class Handler(BaseHTTPRequestHandler):
     do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_TRACE = do_CONNECT = _refuse  # noqa: N815
 
     def _reply(self) -> Reply:
-        if not may_ask(self.headers.get("Host"), local=self.server.local):
-            return said(421, "this page is not served under that name: use the address that es-status printed")
+        if not may_ask(self.headers.get("Host"), self.server.hosts):
+            return said(421, MISDIRECTED)
         reply = self.server.pages.reply(self.path.partition("?")[0])
         tag = reply.headers.get("ETag")
         if tag is not None and tag in (self.headers.get("If-None-Match") or ""):

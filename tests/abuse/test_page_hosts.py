@@ -1,0 +1,119 @@
+"""A page that everyone can reach answers only under the names that its operator gave: no stranger's
+name may lead to it."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+
+from es_queue.errors import UsageError
+from master.household.listen import Address
+from master.status.command import main
+from master.status.web.pages import Pages
+from master.status.web.server import WebServer
+from tests.unit.test_web_server import looks
+
+OWN = (
+    "localhost",
+    "LOCALHOST.",
+    "localhost:8080",
+    "127.0.0.1:8080",
+    "127.9.9.9",
+    "[::1]",
+    "[0:0:0:0:0:0:0:1]:80",
+)
+STRANGE = (
+    "node7", "es", "printer.local", "metadata.internal", "router.home.arpa", "es.default.svc", "evil.localhost", "10.0.0.5:8080", "[fd00::1]",
+    "169.254.169.254", "0.0.0.0:8080", "[::]", "evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "2130706433", "0x7f000001",
+)  # fmt: skip
+
+
+@contextmanager
+def served(host: str = "0.0.0.0", *names: Sequence[str]) -> Iterator[WebServer]:
+    server = WebServer(Address(host, 0), Pages(looks()), *names)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        thread.join(20)
+        server.server_close()
+
+
+def asked(server: WebServer, name: str, to: str = "127.0.0.1") -> tuple[int, str]:
+    connection = http.client.HTTPConnection(to, server.server_port, timeout=20)
+    connection.request("GET", "/", headers={"Host": name})
+    reply = connection.getresponse()
+    status, text = reply.status, reply.read().decode("utf-8", "replace")
+    connection.close()
+    return status, text
+
+
+def test_a_page_on_all_addresses_answers_as_loopback_only() -> None:
+    with served() as page:
+        assert {name: asked(page, name)[0] for name in STRANGE} == dict.fromkeys(STRANGE, 421)
+        assert {name: asked(page, name)[0] for name in OWN} == dict.fromkeys(OWN, 200)
+
+
+def test_the_refusal_is_one_sentence_that_names_the_flag_and_repeats_nothing() -> None:
+    with served() as page:
+        status, text = asked(page, "evil.example")
+    assert (
+        status == 421 and text.count("\n") == 1 and "--web-host NAME" in text and "evil" not in text
+    )
+
+
+def test_hosts_that_the_operator_names_are_answered_whatever_their_spelling() -> None:
+    with served("0.0.0.0", ["Node7.Example", "10.0.0.5", "fd00::1"]) as page:
+        for name in (
+            "node7.example",
+            "NODE7.example.:9",
+            "10.0.0.5:80",
+            "[fd00::1]",
+            "[FD00:0::1]:80",
+        ):
+            assert asked(page, name)[0] == 200, name
+        for name in ("node7", "x.node7.example", "10.0.0.50", "[fd00::2]"):
+            assert asked(page, name)[0] == 421, name
+
+
+def test_the_address_that_a_page_is_bound_to_is_its_own_and_no_other_is() -> None:
+    with served("127.0.0.1") as page:
+        assert asked(page, "127.0.0.1")[0] == 200 and asked(page, "10.0.0.5")[0] == 421
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "http://node7",
+        "node7:80",
+        "node 7",
+        "node7/",
+        "*",
+        "[::1]:80",
+        "[node7]",
+        "fd00::g",
+        "x" * 5000 + "/",
+    ],
+)
+def test_what_is_no_host_is_refused_with_its_value_and_the_fix(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with (
+        pytest.raises(UsageError, match=r"--web-host is '.*: give the name or address"),
+        served("127.0.0.1", [name]),
+    ):
+        pass
+    assert main(["--web", "127.0.0.1:1", "--web-host", name]) == 2
+    assert "--web-host is" in capsys.readouterr().err
+
+
+def test_names_are_for_a_page(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--web-host", "node7"]) == 2
+    assert "--web-host names hosts for the page of --web" in capsys.readouterr().err
