@@ -19,7 +19,7 @@ from master.household.locks import is_locked, pid_in
 #: Where a guardian is in its life, as ``state.json`` tells it.
 READY, FAILED, ENDING = "ready", "failed", "ending"
 MOST_NEWS = 64 * 1024
-LONGEST_LINE = 300
+LONGEST_LINE = 600
 
 
 @dataclass(frozen=True)
