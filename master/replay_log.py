@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from es_queue.errors import RunFolderError
 from es_queue.normalization import RunningMoments
+from es_queue.private_folder import no_link
 from master.state import Change, RunState
 
 FOLDER = "replay"
@@ -163,7 +164,7 @@ class ReplayLog:
                 last, end, digest = number, frame.stop, frame.digest
             if last != generation - 1:
                 return False
-            self._file = path.open("r+b", buffering=0)
+            self._file = open(path, "r+b", buffering=0, opener=no_link)  # noqa: SIM115 - closed by ``close``
             self._file.truncate(end)
             self._file.seek(end)
             self._digest, self._size = digest, end
@@ -173,7 +174,7 @@ class ReplayLog:
     def _new_file(self, generation: int, checkpoint: bytes) -> None:
         self.close()
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._file = (self.folder / f"{generation:08d}.log").open("wb", buffering=0)
+        self._file = open(self.folder / f"{generation:08d}.log", "wb", buffering=0, opener=no_link)  # noqa: SIM115
         self._digest, self._size = b"", 0
         self._write(checkpoint)
 

@@ -13,6 +13,7 @@ from typing import Any
 import es_queue
 from es_queue import errors
 from es_queue.errors import EsQueueError, RedisError, RunFolderError
+from es_queue.private_folder import no_link, replacing
 from es_queue.protocol.clocks import Clocks
 from master.household.locks import is_locked, pid_in
 
@@ -95,10 +96,9 @@ class Files:
     def write_state(self, name: str, error: EsQueueError | None = None) -> None:
         """Replace the state. Raises RunFolderError."""
         told = {} if error is None else {"kind": type(error).__name__, "why": str(error)}
-        fresh = self.state.with_suffix(".fresh")
         try:
-            fresh.write_text(json.dumps({"state": name, **told}))
-            fresh.replace(self.state)
+            with replacing(self.state) as file:
+                file.write(json.dumps({"state": name, **told}).encode())
         except OSError as trouble:
             raise RunFolderError(f"{self.state} cannot be written: {trouble.strerror}; free space there or give another --run-dir") from None
 
@@ -121,7 +121,7 @@ class Files:
         """A line for the master to say; when there are too many they begin anew."""
         with suppress(OSError):
             full = self.news.exists() and self.news.stat().st_size > MOST_NEWS
-            with self.news.open("w" if full else "a") as file:
+            with open(self.news, "w" if full else "a", opener=no_link) as file:
                 file.write(json.dumps({"text": text[:LONGEST_LINE]}) + "\n")
 
     def read_news(self, offset: int) -> tuple[list[str], int]:
