@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from master.household.append_only import unfit
 from master.household.embedded import EmbeddedServer, server_binary
 from tests.abuse.servers import BOTH, SYSTEM
 from tests.integration.household import wait_until
+from tests.integration.processes import BIN
 
 PIECE = "appendonly.aof.1.incr.aof"
 MANIFEST = f"file {PIECE} seq 1 type i\n"
@@ -211,3 +213,27 @@ def test_a_link_in_the_folder_is_not_followed(server: EmbeddedServer, tmp_path: 
     with pytest.raises(RedisError, match=r"redis\.log"):
         server.start()
     assert victim.read_text() == "mine\n"
+
+
+def test_a_resumed_run_says_what_was_not_loaded_and_continues_from_its_checkpoint(tmp_path: Path) -> None:
+    def master(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([str(BIN / "es-master"), *words, "--workers", "1"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+
+    begun = master("--env", "CartPole-v1", "--seed", "1", "--generations", "2", "--eval-every", "0", "--final-episodes", "1", "--run", "r")
+    assert begun.returncode == 0, begun.stderr
+    data = tmp_path / "runs" / "r" / "redis" / "appendonlydir"
+    piece = next(data.glob("*.incr.aof"))
+    piece.write_bytes(piece.read_bytes() + resp(*FORBIDDEN["CONFIG"]))
+    resumed = master("--resume", "r", "--generations", "3")
+    assert resumed.returncode == 0, resumed.stderr
+    said = resumed.stdout + resumed.stderr
+    assert "the private server's data was not loaded" in said and "CONFIG" in said and "generation 2" in said
+    assert list(data.parent.glob("appendonlydir.refused-*"))
+
+
+def test_without_a_checkpoint_the_refused_data_is_named(tmp_path: Path) -> None:
+    (tmp_path / "runs" / "r").mkdir(parents=True)
+    plant(tmp_path / "runs" / "r" / "redis", resp(*FORBIDDEN["CONFIG"]))
+    words = [str(BIN / "es-master"), "--resume", "r", "--workers", "0"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode != 0 and "appendonlydir.refused-" in done.stderr, done.stderr

@@ -167,3 +167,12 @@ def test_no_file_of_a_run_is_open_to_other_accounts(shared: bool, tmp_path: Path
         else:
             group = 0o070 if path.is_dir() else 0o060
             assert mode(path) & group == group, path
+
+
+def test_a_guardians_folder_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir(mode=0o755)
+    (tmp_path / "guardian").symlink_to(elsewhere)
+    with pytest.raises(RunFolderError, match="link"):
+        Files(tmp_path / "guardian").prepare()
+    assert mode(elsewhere) == 0o755
