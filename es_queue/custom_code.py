@@ -82,8 +82,10 @@ class ImportGuard:
         if not is_module or not (self.trust or not not_allowed([module], self._listed())):
             shown = module[:80]
             raise RunFolderError(
-                f"the {what} would import the module {shown}, which no installed package provides: its code would run on this machine; "
-                f"if you trust it, give --trust in the folder that holds it, or set {ALLOW}={INSTALLED},{shown}"
+                f"the {what} would import the module {shown}, which no installed package "
+                "provides: its code would run on this machine; "
+                "if you trust it, give --trust in the folder that holds it, or set "
+                f"{ALLOW}={INSTALLED},{shown}"
             )
         if "." not in sys.path:
             sys.path.append(".")
@@ -92,7 +94,10 @@ class ImportGuard:
         """Raises RunFolderError for a function that the named package has only borrowed, such as os.system."""
         package = str(getattr(found, "__module__", None) or "").partition(".")[0]
         if not self.trust and package != module.partition(".")[0]:
-            raise RunFolderError(f"the {what} is not defined by the package {module.partition('.')[0]}: if you trust the file, give --trust")
+            raise RunFolderError(
+                f"the {what} is not defined by the package {module.partition('.')[0]}: if you "
+                "trust the file, give --trust"
+            )
 
     @staticmethod
     def _listed() -> str:

@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from es_queue.errors import RunFolderError
 
-#: Rights of a run's folder: its user's only, or its group's too, to which what is made in it then belongs.
+#: Rights of a run's folder: its user's only, or its group's too (files in it belong to that group).
 PRIVATE, SHARED = 0o700, 0o2770
 #: The umask with which this process began, None while it still has it.
 _first_umask: int | None = None
@@ -32,7 +32,12 @@ def is_private(folder: Path) -> bool:
         about = folder.lstat()
     except OSError:
         return False
-    return folder.is_dir() and not folder.is_symlink() and about.st_uid == os.getuid() and not about.st_mode & 0o077
+    return (
+        folder.is_dir()
+        and not folder.is_symlink()
+        and about.st_uid == os.getuid()
+        and not about.st_mode & 0o077
+    )
 
 
 # --- a run's folder
@@ -48,7 +53,8 @@ def close_new_files(shared: bool) -> None:
 def make_run_folder(folder: Path, shared: bool) -> None:
     """Make ``folder`` with the rights of a run's, and its parents with this user's usual ones.
 
-    A folder that is there gets these rights if it is empty or holds a run; one with other things in it keeps its own.
+    A folder that is there gets these rights if it is empty or holds a run. One with other things
+    in it keeps its own.
     Raises OSError, and RunFolderError for a folder that another account can write.
     """
     if folder.exists():
@@ -63,7 +69,9 @@ def make_run_folder(folder: Path, shared: bool) -> None:
         with suppress(FileExistsError):
             folder.mkdir(mode=0o700)
     names = {path.name for path in folder.iterdir()}
-    if folder.stat().st_uid == os.geteuid() and (not names or {"config.json", "seeds.json"} & names):
+    if folder.stat().st_uid == os.geteuid() and (
+        not names or {"config.json", "seeds.json"} & names
+    ):
         folder.chmod(SHARED if shared else PRIVATE)
 
 
@@ -72,13 +80,22 @@ def refuse_writable(folder: Path, shared: bool) -> None:
     about = folder.stat()
     is_own = about.st_uid == os.geteuid()
     if not is_own and about.st_uid != 0 and not shared:
-        raise RunFolderError(f"run-dir {folder} belongs to another user (uid {about.st_uid}): give a folder of your own, or --shared if you trust them")
+        raise RunFolderError(
+            f"run-dir {folder} belongs to another user (uid {about.st_uid}): give a folder of "
+            "your own, or --shared if you trust them"
+        )
     if is_own and not any(folder.iterdir()):
         return
     if about.st_mode & stat.S_IWOTH:
-        raise RunFolderError(f"run-dir {folder} can be written by every user of this host: check what is in it and chmod {'o-w' if shared else 'go-w'} {folder}, or give another --run-dir")
+        raise RunFolderError(
+            f"run-dir {folder} can be written by every user of this host: check what is in it and "
+            f"chmod {'o-w' if shared else 'go-w'} {folder}, or give another --run-dir"
+        )
     if about.st_mode & stat.S_IWGRP and not shared:
-        raise RunFolderError(f"run-dir {folder} can be written by its group: give --shared if you trust the group, or check what is in it and chmod g-w {folder}")
+        raise RunFolderError(
+            f"run-dir {folder} can be written by its group: give --shared if you trust the group, "
+            f"or check what is in it and chmod g-w {folder}"
+        )
 
 
 # --- files
@@ -92,7 +109,9 @@ def replacing(path: Path, *, durable: bool = False) -> Iterator[BinaryIO]:
     """
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        descriptor = os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(
+            fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666
+        )
         with os.fdopen(descriptor, "wb") as file:
             yield file
             file.flush()

@@ -113,7 +113,11 @@ def indices_of(config: RunConfig, strategy: Strategy, publication: str, slots: N
     """The noise indices of slots of a publication. Raises RunFolderError for slots that no publication has."""
     most = max(MOST_SLOTS, 8 * max(config.population, config.population_max))
     if slots.min(initial=0) < 0 or slots.max(initial=0) >= most:
-        raise RunFolderError(f"publication {publication[:60]} of the replay log has slot {slots.min() if slots.min() < 0 else slots.max()}, where 0 to {most - 1} are possible")
+        raise RunFolderError(
+            f"publication {publication[:60]} of the replay log has slot "
+            f"{slots.min() if slots.min() < 0 else slots.max()}, where 0 to {most - 1} are "
+            "possible"
+        )
     generation = int(publication.partition(".")[0])
     return plan_for(config, generation, strategy.size, strategy.per_slot).slots(0, int(slots.max(initial=-1)) + 1).noise_indices[slots]
 

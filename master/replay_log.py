@@ -28,7 +28,8 @@ FOLDER = "replay"
 DIGEST_BYTES = 16
 HEAD = 4 + DIGEST_BYTES
 MAX_FRAME = 2**31 - 1
-#: Numbers are bytes in bulk, so a generation has few elements of lists and maps: a thousand publications are three thousand.
+#: Numbers are bytes in bulk, so a generation has few elements of lists and maps: a thousand
+#: publications are three thousand.
 MOST_ELEMENTS, LONGEST_LIST, LONGEST_MAP, LONGEST_TEXT = 2**18, 2**16, 64, 2**16
 #: A file is closed at this size and the next one begun; the oldest go when all together are larger than the whole.
 FILE_BYTES = 64 * 2**20
@@ -243,7 +244,8 @@ def frames(path: Path, *, strict: bool = False) -> Iterator[Frame]:
         size = os.fstat(file.fileno()).st_size
         while head := file.read(HEAD):
             length = int.from_bytes(head[:4], "little")
-            payload = file.read(length) if len(head) == HEAD and length <= min(MAX_FRAME, size - place - HEAD) else b""
+            is_whole = len(head) == HEAD and length <= min(MAX_FRAME, size - place - HEAD)
+            payload = file.read(length) if is_whole else b""
             fresh = chained(digest, payload)
             if len(head) < HEAD or len(payload) < length or head[4:] != fresh:
                 if strict:

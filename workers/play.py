@@ -125,7 +125,10 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--episodes", metavar="N", type=int, help="episodes to play [default: as many as the run's final evaluation]")
     add("--seed", metavar="S", type=int, help="environment seed of the first episode, the next has S+1 [default: the final evaluation's seeds]")
     add("--render", choices=("human",), help="show the episodes in a window")
-    add("--trust", action="store_true", help="import the modules that CHECKPOINT names, also from the current folder: their code runs on this machine [default: only installed packages, and what ES_QUEUE_ALLOW names]")
+    add(
+        "--trust", action="store_true", help="import the modules that CHECKPOINT names, also from the current folder: their code runs "
+        "on this machine [default: only installed packages, and what ES_QUEUE_ALLOW names]"
+    )
     add("--json", action="store_true", help="print one JSON object")
     add("--version", action="version", version=f"es-queue {es_queue.__version__}", help="show the version and end")
     given = parser.parse_args(argv)

@@ -68,7 +68,10 @@ def read_arrays(path: Path, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
 def refuse_compressed(archive: np.lib.npyio.NpzFile) -> None:
     """Raises ValueError where an archive holds more than its bytes: ours are not compressed, and no array shares bytes with another."""
     members = archive.zip.infolist() if archive.zip is not None else []
-    if len(members) > MAX_ARRAYS or any(one.compress_type != zipfile.ZIP_STORED or one.file_size != one.compress_size for one in members):
+    if len(members) > MAX_ARRAYS or any(
+        one.compress_type != zipfile.ZIP_STORED or one.file_size != one.compress_size
+        for one in members
+    ):
         raise ValueError("it is compressed, or holds more arrays than a checkpoint has")
     end = 0
     for one in sorted(members, key=lambda one: one.header_offset):

@@ -1,7 +1,8 @@
 """Whether the data that a private server's folder holds may be loaded: a run's folder can come from anyone.
 
-A server replays its append-only files as commands of an administrator. So each is read before the server is: it must
-hold commands that write plain data, and nothing else. Source of the format: https://redis.io/docs/latest/develop/reference/protocol-spec/
+A server replays its append-only files with an administrator's rights. So each file is checked
+before the server starts: it must hold commands that write plain data, and nothing else.
+Source of the format: https://redis.io/docs/latest/develop/reference/protocol-spec/
 """
 
 from __future__ import annotations
@@ -20,8 +21,13 @@ FOLDER, MANIFEST = "appendonlydir", "appendonly.aof.manifest"
 #: Where servers before Redis 7 kept their file; a newer one still loads it.
 OLD = "appendonly.aof"
 MOST_MANIFEST = 64 * 1024
-LINE = re.compile(rb"file (appendonly\.aof\.[0-9]{1,9}\.(?:base\.rdb|base\.aof|incr\.aof)) seq [0-9]{1,9} type ([bhi])(?: startoffset [0-9]+)?(?: endoffset [0-9]+)?", re.ASCII)
-#: Commands that write plain data, as servers log them. Not among them: scripts, functions, RESTORE, and all that administers.
+LINE = re.compile(
+    rb"file (appendonly\.aof\.[0-9]{1,9}\.(?:base\.rdb|base\.aof|incr\.aof)) seq [0-9]{1,9} type ([bhi])"
+    rb"(?: startoffset [0-9]+)?(?: endoffset [0-9]+)?",
+    re.ASCII,
+)
+#: Commands that write plain data, as servers log them. Scripts, functions, RESTORE and commands
+#: that administer the server are missing on purpose.
 WRITES = frozenset(
     b"""SELECT MULTI EXEC DEL UNLINK EXPIRE PEXPIRE EXPIREAT PEXPIREAT PERSIST RENAME RENAMENX COPY FLUSHDB FLUSHALL
     SET SETEX PSETEX SETNX GETSET GETDEL GETEX MSET MSETNX APPEND SETRANGE INCR INCRBY INCRBYFLOAT DECR DECRBY
@@ -37,7 +43,15 @@ TORN_COUNT = re.compile(rb"\*(?:[1-9][0-9]{0,7}\r?)?")
 TORN_LENGTH = re.compile(rb"\$(?:(?:0|[1-9][0-9]{0,9})\r?)?")
 LONGEST_HEAD = 16
 #: Names of the notes that a snapshot begins with.
-NOTES = (b"redis-ver", b"valkey-ver", b"redis-bits", b"ctime", b"used-mem", b"aof-base", b"aof-preamble")
+NOTES = (
+    b"redis-ver",
+    b"valkey-ver",
+    b"redis-bits",
+    b"ctime",
+    b"used-mem",
+    b"aof-base",
+    b"aof-preamble",
+)
 MAGIC = re.compile(rb"(?:REDIS[0-9]{4}|VALKEY[0-9]{3})")
 MOST_EMPTY_SNAPSHOT = 4096
 
@@ -60,8 +74,14 @@ def set_unfit_aside(folder: Path) -> str:
             if os.path.lexists(folder / name):
                 (folder / name).rename(folder / f"{name}{ending}")
     except OSError as error:
-        raise RedisError(f"{folder} holds data that may not be loaded ({why}), and it cannot be moved: {error.strerror}; remove {folder}") from None
-    return f"the private server's data was not loaded, because {why}: it is kept in {folder / FOLDER}{ending}, and the run resumes from its newest checkpoint"
+        raise RedisError(
+            f"{folder} holds data that may not be loaded ({why}), and it cannot be moved: "
+            f"{error.strerror}; remove {folder}"
+        ) from None
+    return (
+        f"the private server's data was not loaded, because {why}: it is kept in "
+        f"{folder / FOLDER}{ending}, and the run resumes from its newest checkpoint"
+    )
 
 
 def unfit(folder: Path) -> str:
@@ -141,7 +161,10 @@ def _check_commands(name: str, data: mmap.mmap) -> None:
             if data[place - 2 : place] != b"\r\n":
                 raise _UnfitError(f"{name} is damaged at byte {place}")
             if number == 0 and data[start : place - 2].upper() not in WRITES:
-                raise _UnfitError(f"{name} holds the command {_printable(data[start : min(place - 2, start + 20)])}")
+                raise _UnfitError(
+                    f"{name} holds the command "
+                    f"{_printable(data[start : min(place - 2, start + 20)])}"
+                )
     return None
 
 
@@ -153,7 +176,9 @@ def _check_torn(name: str, data: mmap.mmap, place: int, head: re.Pattern[bytes])
 
 
 def _printable(word: bytes) -> str:
-    return "".join(letter if letter.isalnum() else "?" for letter in word.decode("ascii", "replace").upper())
+    return "".join(
+        letter if letter.isalnum() else "?" for letter in word.decode("ascii", "replace").upper()
+    )
 
 
 # --- a snapshot, with which servers that were started by earlier versions begin their files

@@ -311,14 +311,23 @@ def refuse_foreign(folder: Path) -> None:
     """Raises RedisError for a server's folder that is another user's or that others may write, and for links in its place or in it."""
     about = folder.lstat()
     if not stat.S_ISDIR(about.st_mode):
-        raise RedisError(f"{folder} is a link or no folder: remove it, and the private server makes its own")
+        raise RedisError(
+            f"{folder} is a link or no folder: remove it, and the private server makes its own"
+        )
     if about.st_uid != os.geteuid():
-        raise RedisError(f"{folder} belongs to another user (uid {about.st_uid}): give a --run-dir of your own")
+        raise RedisError(
+            f"{folder} belongs to another user (uid {about.st_uid}): give a --run-dir of your own"
+        )
     if about.st_mode & 0o022:
-        raise RedisError(f"{folder} can be written by other users, who could have put data there: if you trust them, chmod go-w {folder}")
+        raise RedisError(
+            f"{folder} can be written by other users, who could have put data there: if you trust "
+            f"them, chmod go-w {folder}"
+        )
     links = [one.name for one in folder.iterdir() if one.is_symlink()]
     if links:
-        raise RedisError(f"{folder / links[0]} is a link, which the private server never makes: remove it")
+        raise RedisError(
+            f"{folder / links[0]} is a link, which the private server never makes: remove it"
+        )
 
 
 def quoted(value: str) -> str:

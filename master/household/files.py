@@ -84,7 +84,9 @@ class Files:
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if self.folder.is_symlink():
-                raise RunFolderError(f"{self.folder} is a link, which es-master never makes: remove it")
+                raise RunFolderError(
+                    f"{self.folder} is a link, which es-master never makes: remove it"
+                )
             self.folder.chmod(0o700)
         except OSError as error:
             raise RunFolderError(f"{self.folder} cannot be made ({error.strerror}); give a --run-dir that you may write to") from None

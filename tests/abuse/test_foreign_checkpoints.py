@@ -65,13 +65,23 @@ def changed_npz(source: Path, target: Path, **settings: Any) -> Path:
     return target
 
 
-def play(folder: Path, *words: object, command: list[str] = COMMAND, **environment: str) -> subprocess.CompletedProcess[str]:
+def play(
+    folder: Path, *words: object, command: list[str] = COMMAND, **environment: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*command, *map(str, words)], cwd=folder, capture_output=True, text=True, timeout=100, check=False, env={**os.environ, **environment}
+        [*command, *map(str, words)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        env={**os.environ, **environment},
     )
 
 
-def assert_refused(folder: Path, done: subprocess.CompletedProcess[str], module: str = "evil") -> None:
+def assert_refused(
+    folder: Path, done: subprocess.CompletedProcess[str], module: str = "evil"
+) -> None:
     assert not (folder / "imported").exists(), done.stderr
     assert done.returncode == 6 and done.stdout == "" and done.stderr.count("\n") == 1, done.stderr
     assert module in done.stderr and "--trust" in done.stderr
@@ -79,7 +89,9 @@ def assert_refused(folder: Path, done: subprocess.CompletedProcess[str], module:
 
 @pytest.mark.parametrize("command", [COMMAND, MODULE_RUN], ids=["es-play", "python -m"])
 @pytest.mark.parametrize("kind", [name for name in NAMED if name not in ("strategy", "behaviour")])
-def test_a_checkpoint_brings_no_code_of_the_current_folder_to_run(kind: str, command: list[str], folder: Path) -> None:
+def test_a_checkpoint_brings_no_code_of_the_current_folder_to_run(
+    kind: str, command: list[str], folder: Path
+) -> None:
     path = changed_npz(path_of("CartPole-v1"), folder / "gift.npz", **NAMED[kind])
     assert_refused(folder, play(folder, path, command=command))
 
@@ -96,8 +108,21 @@ def test_a_record_brings_no_code_to_run(kind: str, folder: Path) -> None:
 def test_a_seed_list_brings_no_code_to_run(kind: str, folder: Path) -> None:
     with np.load(path_of("CartPole-v1"), allow_pickle=False) as archive:
         meta = json.loads(archive["meta"].item())
-    meta["config"] |= {"strategy": "ga", "env_seeds": "generation", "backend": "stock", "noise_size": 2**14, **NAMED[kind]}
-    listed = {**meta, "kind": "es-queue seed list", "seeds": [1], "sigma": 0.1, "digest": "", "noise": NoiseTable.in_memory(2**14).digest}
+    meta["config"] |= {
+        "strategy": "ga",
+        "env_seeds": "generation",
+        "backend": "stock",
+        "noise_size": 2**14,
+        **NAMED[kind],
+    }
+    listed = {
+        **meta,
+        "kind": "es-queue seed list",
+        "seeds": [1],
+        "sigma": 0.1,
+        "digest": "",
+        "noise": NoiseTable.in_memory(2**14).digest,
+    }
     (folder / "gift.json").write_text(json.dumps(listed))
     for words in ((), ("--export", "other.npz")):
         done = play(folder, "gift.json", *words)
@@ -109,7 +134,11 @@ def test_a_seed_list_brings_no_code_to_run(kind: str, folder: Path) -> None:
 @pytest.mark.parametrize("allow", ["", "evil", "installed,evil"])
 def test_own_code_plays_with_trust_or_when_it_is_allowed(allow: str, folder: Path) -> None:
     path = changed_npz(path_of("CartPole-v1"), folder / "own.npz", env="evil:Evil-v0")
-    done = play(folder, path, "--episodes", 1, ES_QUEUE_ALLOW=allow) if allow else play(folder, path, "--episodes", 1, "--trust")
+    done = (
+        play(folder, path, "--episodes", 1, ES_QUEUE_ALLOW=allow)
+        if allow
+        else play(folder, path, "--episodes", 1, "--trust")
+    )
     assert done.returncode == 0 and (folder / "imported").exists(), done.stderr
 
 
@@ -122,13 +151,17 @@ def test_own_code_plays_with_trust_or_when_it_is_allowed(allow: str, folder: Pat
     ],
     ids=str,
 )  # fmt: skip
-def test_nothing_but_policies_environments_and_functions_of_packages_is_called(settings: dict[str, Any], folder: Path) -> None:
+def test_nothing_but_policies_environments_and_functions_of_packages_is_called(
+    settings: dict[str, Any], folder: Path
+) -> None:
     path = changed_npz(path_of("CartPole-v1"), folder / "gift.npz", **settings)
     done = play(folder, path)
     assert done.returncode in (5, 6) and done.stderr.count("\n") == 1 and done.stdout == "", done
 
 
-def test_a_module_of_the_current_folder_does_not_stand_in_for_an_installed_one(folder: Path) -> None:
+def test_a_module_of_the_current_folder_does_not_stand_in_for_an_installed_one(
+    folder: Path,
+) -> None:
     (folder / "gymnasium.py").write_text(EVIL)
     (folder / "evil-1.dist-info").mkdir()
     (folder / "evil-1.dist-info" / "top_level.txt").write_text("evil\n")
@@ -141,5 +174,7 @@ def test_a_module_of_the_current_folder_does_not_stand_in_for_an_installed_one(f
 
 def test_settings_can_name_nothing_else_to_import(folder: Path) -> None:
     """A new setting that names code must come by the same gate: this list is to be looked at again then."""
-    own = [name for name, value in RunConfig.__dataclass_fields__.items() if value.metadata.get("own")]
+    own = [
+        name for name, value in RunConfig.__dataclass_fields__.items() if value.metadata.get("own")
+    ]
     assert sorted(own) == ["behaviour", "policy", "strategy"], own

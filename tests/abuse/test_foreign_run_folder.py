@@ -30,7 +30,11 @@ FORBIDDEN = {
     "DEBUG": ("DEBUG", "SLEEP", "0"),
     "EVAL": ("EVAL", "return redis.call('SET', 'x', '1')", "0"),
     "SCRIPT": ("SCRIPT", "LOAD", "return 1"),
-    "FUNCTION": ("FUNCTION", "LOAD", "#!lua name=l\nredis.register_function('f', function() return 1 end)"),
+    "FUNCTION": (
+        "FUNCTION",
+        "LOAD",
+        "#!lua name=l\nredis.register_function('f', function() return 1 end)",
+    ),
     "RESTORE": ("RESTORE", "x", "0", "junk"),
     "config": ("config", "set", "protected-mode", "no"),
 }
@@ -39,7 +43,9 @@ SET = ("SET", "planted", "1")
 
 def resp(*words: str) -> bytes:
     """One command as a server writes it."""
-    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word.encode()), word.encode()) for word in words)
+    return b"*%d\r\n" % len(words) + b"".join(
+        b"$%d\r\n%s\r\n" % (len(word.encode()), word.encode()) for word in words
+    )
 
 
 def plant(folder: Path, data: bytes, manifest: str = MANIFEST, name: str = PIECE) -> None:
@@ -64,7 +70,9 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EmbeddedS
 
 
 @pytest.mark.parametrize("name", FORBIDDEN)
-def test_no_command_that_administers_the_server_is_replayed(server: EmbeddedServer, name: str) -> None:
+def test_no_command_that_administers_the_server_is_replayed(
+    server: EmbeddedServer, name: str
+) -> None:
     plant(server.folder, resp("SELECT", "0") + resp(*SET) + resp(*FORBIDDEN[name]))
     server.start()
     with redis.Redis.from_url(server.url) as client:
@@ -79,15 +87,24 @@ def test_no_command_that_administers_the_server_is_replayed(server: EmbeddedServ
     assert len(kept) == 1 and (kept[0] / PIECE).exists()
 
 
-def test_a_server_with_functions_in_its_base_file_does_not_load_them(server: EmbeddedServer, tmp_path: Path) -> None:
+def test_a_server_with_functions_in_its_base_file_does_not_load_them(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
     other = EmbeddedServer(tmp_path / "other", binary=server.binary)
     other.start()
     try:
         with redis.Redis.from_url(other.url) as client:
             client.config_set("aof-use-rdb-preamble", "yes")
-            client.function_load("#!lua name=l\nredis.register_function('f', function() return 1 end)")
+            client.function_load(
+                "#!lua name=l\nredis.register_function('f', function() return 1 end)"
+            )
             client.bgrewriteaof()
-            wait_until(lambda: list(other.folder.glob("appendonlydir/*.2.base.rdb")) and not client.info("persistence")["aof_rewrite_in_progress"])
+            wait_until(
+                lambda: (
+                    list(other.folder.glob("appendonlydir/*.2.base.rdb"))
+                    and not client.info("persistence")["aof_rewrite_in_progress"]
+                )
+            )
     finally:
         other.stop()
     shutil.copytree(other.folder / "appendonlydir", server.folder / "appendonlydir")
@@ -97,13 +114,20 @@ def test_a_server_with_functions_in_its_base_file_does_not_load_them(server: Emb
     assert "snapshot" in server.refused
 
 
-def test_own_data_comes_back_whole_after_a_rewrite_and_a_second_start(server: EmbeddedServer) -> None:
+def test_own_data_comes_back_whole_after_a_rewrite_and_a_second_start(
+    server: EmbeddedServer,
+) -> None:
     server.start()
     with redis.Redis.from_url(server.url) as client:
         fill(client)
         before = dump(client)
         client.bgrewriteaof()
-        wait_until(lambda: not list(server.folder.glob("appendonlydir/*.1.base.*")) and not client.info("persistence")["aof_rewrite_in_progress"])
+        wait_until(
+            lambda: (
+                not list(server.folder.glob("appendonlydir/*.1.base.*"))
+                and not client.info("persistence")["aof_rewrite_in_progress"]
+            )
+        )
         client.set("later", "1")
     server.stop()
     server.start()
@@ -177,8 +201,12 @@ def test_a_manifest_that_names_other_files_is_refused(tmp_path: Path, manifest: 
 def test_a_linked_file_or_folder_of_data_is_refused(tmp_path: Path) -> None:
     plant(tmp_path / "real", resp(*SET))
     (tmp_path / "file" / "appendonlydir").mkdir(parents=True)
-    shutil.copy(tmp_path / "real/appendonlydir/appendonly.aof.manifest", tmp_path / "file/appendonlydir")
-    (tmp_path / "file" / "appendonlydir" / PIECE).symlink_to(tmp_path / "real" / "appendonlydir" / PIECE)
+    shutil.copy(
+        tmp_path / "real/appendonlydir/appendonly.aof.manifest", tmp_path / "file/appendonlydir"
+    )
+    (tmp_path / "file" / "appendonlydir" / PIECE).symlink_to(
+        tmp_path / "real" / "appendonlydir" / PIECE
+    )
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "appendonlydir").symlink_to(tmp_path / "real" / "appendonlydir")
     assert unfit(tmp_path / "real") == ""
@@ -215,11 +243,33 @@ def test_a_link_in_the_folder_is_not_followed(server: EmbeddedServer, tmp_path: 
     assert victim.read_text() == "mine\n"
 
 
-def test_a_resumed_run_says_what_was_not_loaded_and_continues_from_its_checkpoint(tmp_path: Path) -> None:
+def test_a_resumed_run_says_what_was_not_loaded_and_continues_from_its_checkpoint(
+    tmp_path: Path,
+) -> None:
     def master(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([str(BIN / "es-master"), *words, "--workers", "1"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+        return subprocess.run(
+            [str(BIN / "es-master"), *words, "--workers", "1"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
 
-    begun = master("--env", "CartPole-v1", "--seed", "1", "--generations", "2", "--eval-every", "0", "--final-episodes", "1", "--run", "r")
+    begun = master(
+        "--env",
+        "CartPole-v1",
+        "--seed",
+        "1",
+        "--generations",
+        "2",
+        "--eval-every",
+        "0",
+        "--final-episodes",
+        "1",
+        "--run",
+        "r",
+    )
     assert begun.returncode == 0, begun.stderr
     data = tmp_path / "runs" / "r" / "redis" / "appendonlydir"
     piece = next(data.glob("*.incr.aof"))
@@ -227,7 +277,11 @@ def test_a_resumed_run_says_what_was_not_loaded_and_continues_from_its_checkpoin
     resumed = master("--resume", "r", "--generations", "3")
     assert resumed.returncode == 0, resumed.stderr
     said = resumed.stdout + resumed.stderr
-    assert "the private server's data was not loaded" in said and "CONFIG" in said and "generation 2" in said
+    assert (
+        "the private server's data was not loaded" in said
+        and "CONFIG" in said
+        and "generation 2" in said
+    )
     assert list(data.parent.glob("appendonlydir.refused-*"))
 
 
@@ -235,5 +289,7 @@ def test_without_a_checkpoint_the_refused_data_is_named(tmp_path: Path) -> None:
     (tmp_path / "runs" / "r").mkdir(parents=True)
     plant(tmp_path / "runs" / "r" / "redis", resp(*FORBIDDEN["CONFIG"]))
     words = [str(BIN / "es-master"), "--resume", "r", "--workers", "0"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        words, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode != 0 and "appendonlydir.refused-" in done.stderr, done.stderr

@@ -30,7 +30,13 @@ READ_LOG = (
 
 def measured(program: str, path: Path) -> tuple[str, int]:
     """What a process said of the file, and the megabytes that it took at most."""
-    done = subprocess.run([sys.executable, "-c", MEASURED.format(program.format(str(path)))], capture_output=True, text=True, timeout=100, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURED.format(program.format(str(path)))],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
     *said, memory = done.stdout.splitlines()
     return " ".join(said), int(memory)
 
@@ -38,23 +44,65 @@ def measured(program: str, path: Path) -> tuple[str, int]:
 def overlapping(names: list[str], megabytes: int) -> bytes:
     """An .npz whose members lie within one another: each array goes on to the end of the last one's data."""
     data = bytes(megabytes << 20)
-    directory: list[tuple[bytes, int, int, int]] = []  # name, CRC, size, bytes from the start of the header to the end of the data
+    directory: list[
+        tuple[bytes, int, int, int]
+    ] = []  # name, CRC, size, bytes from the start of the header to the end of the data
     for name in reversed(names):
         header = io.BytesIO()
-        np.lib.format.write_array_header_1_0(header, {"descr": "|i1", "fortran_order": False, "shape": (len(data),)})  # type: ignore[no-untyped-call]
+        np.lib.format.write_array_header_1_0(
+            header, {"descr": "|i1", "fortran_order": False, "shape": (len(data),)}
+        )  # type: ignore[no-untyped-call]
         content, label = header.getvalue() + data, f"{name}.npy".encode()
         crc, size = zlib.crc32(content), len(content)
-        data = struct.pack("<4s5H3L2H", b"PK\3\4", 20, 0, 0, 0, 33, crc, size, size, len(label), 0) + label + content
+        data = (
+            struct.pack("<4s5H3L2H", b"PK\3\4", 20, 0, 0, 0, 33, crc, size, size, len(label), 0)
+            + label
+            + content
+        )
         directory.append((label, crc, size, len(data)))
     central = b"".join(
-        struct.pack("<4s6H3L5H2L", b"PK\1\2", 20, 20, 0, 0, 0, 33, crc, size, size, len(label), 0, 0, 0, 0, 0, len(data) - length) + label
+        struct.pack(
+            "<4s6H3L5H2L",
+            b"PK\1\2",
+            20,
+            20,
+            0,
+            0,
+            0,
+            33,
+            crc,
+            size,
+            size,
+            len(label),
+            0,
+            0,
+            0,
+            0,
+            0,
+            len(data) - length,
+        )
+        + label
         for label, crc, size, length in directory
     )
-    return data + central + struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, len(directory), len(directory), len(central), len(data), 0)
+    return (
+        data
+        + central
+        + struct.pack(
+            "<4s4H2LH", b"PK\5\6", 0, 0, len(directory), len(directory), len(central), len(data), 0
+        )
+    )
 
 
-@pytest.mark.parametrize(("program", "names"), [(READ_CHECKPOINT, [f"a{number}" for number in range(180)]), (READ_RECORD, ["meta", "published", *COLUMNS])])
-def test_arrays_that_overlap_in_the_file_are_refused_before_they_are_read(program: str, names: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("program", "names"),
+    [
+        (READ_CHECKPOINT, [f"a{number}" for number in range(180)]),
+        (READ_RECORD, ["meta", "published", *COLUMNS]),
+    ],
+)
+def test_arrays_that_overlap_in_the_file_are_refused_before_they_are_read(
+    program: str, names: list[str], tmp_path: Path
+) -> None:
     path = tmp_path / "gift.npz"
     path.write_bytes(overlapping(names, 8 if program == READ_CHECKPOINT else 30))
     said, memory = measured(program, path)
@@ -64,14 +112,48 @@ def test_arrays_that_overlap_in_the_file_are_refused_before_they_are_read(progra
 
 def test_an_array_that_claims_more_than_the_file_has_is_refused(tmp_path: Path) -> None:
     header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (2**27,)})  # type: ignore[no-untyped-call]
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": "<f8", "fortran_order": False, "shape": (2**27,)}
+    )  # type: ignore[no-untyped-call]
     path = tmp_path / "gift.npz"
     content = header.getvalue()
     label = b"meta.npy"
     crc = zlib.crc32(content)
-    local = struct.pack("<4s5H3L2H", b"PK\3\4", 20, 0, 0, 0, 33, crc, len(content), 2**30, len(label), 0) + label + content
-    central = struct.pack("<4s6H3L5H2L", b"PK\1\2", 20, 20, 0, 0, 0, 33, crc, len(content), 2**30, len(label), 0, 0, 0, 0, 0, 0) + label
-    path.write_bytes(local + central + struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 1, 1, len(central), len(local), 0))
+    local = (
+        struct.pack(
+            "<4s5H3L2H", b"PK\3\4", 20, 0, 0, 0, 33, crc, len(content), 2**30, len(label), 0
+        )
+        + label
+        + content
+    )
+    central = (
+        struct.pack(
+            "<4s6H3L5H2L",
+            b"PK\1\2",
+            20,
+            20,
+            0,
+            0,
+            0,
+            33,
+            crc,
+            len(content),
+            2**30,
+            len(label),
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+        )
+        + label
+    )
+    path.write_bytes(
+        local
+        + central
+        + struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 1, 1, len(central), len(local), 0)
+    )
     for program in (READ_CHECKPOINT, READ_RECORD):
         said, memory = measured(program, path)
         assert memory < MOST_MEGABYTES and said != "read"
@@ -90,8 +172,11 @@ def test_a_frame_of_empty_maps_does_not_swell(tmp_path: Path) -> None:
     many = 20_000_000
     bombs = {
         "maps": b"\x81\xa7changes\xdd" + many.to_bytes(4, "big") + b"\x80" * many,
-        "lists of maps": b"\x81\xa7changes\xdc\x4e\x20" + (b"\xdc\x03\xe8" + b"\x80" * 1000) * 20_000,
-        "short texts": b"\x81\xa7changes\xdd" + (many // 3).to_bytes(4, "big") + b"\xa2ab" * (many // 3),
+        "lists of maps": b"\x81\xa7changes\xdc\x4e\x20"
+        + (b"\xdc\x03\xe8" + b"\x80" * 1000) * 20_000,
+        "short texts": b"\x81\xa7changes\xdd"
+        + (many // 3).to_bytes(4, "big")
+        + b"\xa2ab" * (many // 3),
         "nested lists": b"\xdd\xff\xff\xff\xff" * 500,
     }
     for name, payload in bombs.items():
@@ -126,7 +211,16 @@ def test_honest_records_and_steps_are_read_as_before(tmp_path: Path) -> None:
     trained(tmp_path, strategy="openai_es")
     said, _ = measured(READ_RECORD, next(tmp_path.glob("slots/*.npz")))
     assert said == "read"
-    fields = {"generation": 1, "digest": "d", "step_limit": 10, "back": None, "anchored": False, "individuals": 2, "count": 0.0, "changes": []}
+    fields = {
+        "generation": 1,
+        "digest": "d",
+        "step_limit": 10,
+        "back": None,
+        "anchored": False,
+        "individuals": 2,
+        "count": 0.0,
+        "changes": [],
+    }
     arrays = {name: np.zeros(4).tobytes() for name in ("fitness", "mean", "m2")}
     used = [(f"{number}.1-00000000", np.arange(100).tobytes()) for number in range(1000)]
     step = Step.read(msgpack.packb({**fields, **arrays, "used": used, "publication": "p"}))
