@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from es_queue.environments.reference import reference_of
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.observations import to_json
 from es_queue.policies.archive import REFERENCE, UNREADABLE, decoded_meta, refuse_compressed
+from es_queue.private_folder import replacing
 from es_queue.settings import config_from_json
 from es_queue.spaces import EnvironmentSpec
 from master.state import Best, RunState
@@ -148,26 +147,9 @@ class Checkpoints:
 
 def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
     """Temporary file, fsync, rename, fsync of the folder; not durable, without the fsyncs. Raises RunFolderError."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with fresh.open("wb") as file:
+        with replacing(path, durable=durable) as file:
             file.write(data)
-            file.flush()
-            if durable:
-                os.fsync(file.fileno())
-        fresh.replace(path)
-        if durable:
-            sync_folder(path.parent)
     except OSError as error:
-        with suppress(OSError):
-            fresh.unlink(missing_ok=True)
         raise RunFolderError(f"{path.parent} cannot be written: {error.strerror}; free space there or give another --run-dir") from None
-
-
-def sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -92,8 +92,10 @@ def study_or_run(values: dict[str, Any], launch: Launch) -> int:
     """One run, or one for each of several seeds."""
     from pathlib import Path
 
+    from es_queue.private_folder import close_new_files
     from master.study.seeds import study, study_resume
 
+    close_new_files(launch.shared)
     if launch.seeds:
         return study(values, launch)
     if launch.resume is not None and ((launch.run_dir or Path("runs") / launch.resume) / "seeds.json").exists():

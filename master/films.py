@@ -40,7 +40,8 @@ class Films:
             return
         self._due = generation - generation % self._every + self._every
         target = self._run_dir / FOLDER / f"{generation:08d}.gif"
-        command = [sys.executable, "-P", "-m", "workers.play", str(self._run_dir), "--generation", str(generation), "--record", str(target)]
+        command = [sys.executable, "-P", "-m", "workers.play", str(self._run_dir), "--trust"]
+        command += ["--generation", str(generation), "--record", str(target)]
         try:
             self._forget_words()
             self._words = tempfile.TemporaryFile()  # noqa: SIM115 - closed by ``close``

@@ -60,7 +60,7 @@ class _Parser(argparse.ArgumentParser):
 
 #: The flags that are no settings, by the names of their values.
 LAUNCH_NAMES = (
-    "help", "version", "redis_url", "redis_password_file", "insecure", "workers", "queue", "run", "run_dir", "resume", "standby", "seeds", "warm_start", "listen", "config", "recipe", "noise_dir", "video_every", "tensorboard", "quiet", "json",
+    "help", "version", "redis_url", "redis_password_file", "insecure", "workers", "queue", "run", "run_dir", "shared", "resume", "standby", "seeds", "warm_start", "listen", "config", "recipe", "noise_dir", "video_every", "tensorboard", "quiet", "json",
     "stop", "pause", "continue", "attach", "set", "at", "purge", "yes", "replay",
 )  # fmt: skip
 
@@ -111,6 +111,10 @@ def _add_launch_options(group: argparse._ArgumentGroup) -> None:
     add("--queue", metavar="NAME", help="RQ queue on which the workers' seats are offered [default: default]")
     add("--run", metavar="ID", help="id of the new run: a-z, 0-9 and dashes, at most 40 [default: made from environment and time]")
     add("--run-dir", metavar="PATH", help="folder for the run's checkpoints and logs [default: named after the run]")
+    add(
+        "--shared", action="store_true", help="let the group of the run's folder read and write it: folders 2770, files 0660; the "
+        "private server stays yours [default: only you, 0700 and 0600]"
+    )
     add("--resume", metavar="RUN", help=f"go on with a run; only {', '.join('--' + dashed(name) for name in RESUMABLE)} may change")
     add("--standby", metavar="RUN", help="wait beside a run that another host drives, and go on with it when its master is gone")
     add("--seeds", metavar="LIST", help="one run for each seed, over the same workers, such as 1-5 or 1,4,7; ends with mean, interquartile mean and their 95 %% interval")

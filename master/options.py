@@ -38,6 +38,7 @@ class Launch:
     """How this process takes part in a run; nothing here changes a number of the run.
 
     redis_url: None starts a private server; kept out of repr, for it holds the password where there is one
+    shared:    the run's folder is for the user's group too
     insecure:  no warnings of a Redis that others reach or read
     warnings:  what is to be said at once of how the password was given
     told:      what each key of an experiment file of evolution-strategies-starter became
@@ -69,6 +70,7 @@ class Launch:
     tensorboard: bool = False
     ask: Ask | None = None
     insecure: bool = False
+    shared: bool = False
     warnings: tuple[str, ...] = ()
     told: tuple[str, ...] = ()
 

@@ -9,25 +9,27 @@ from pathlib import Path
 
 from es_queue.config import RunConfig
 from es_queue.errors import RunFolderError, UsageError
+from es_queue.private_folder import make_run_folder
 from es_queue.protocol import keys
 from master.options import Launch
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a run lives: its id, and its folder on this host."""
+    """Where a run lives: its id, and its folder on this host. shared: with the user's group."""
 
     run: str
     run_dir: Path
+    shared: bool = False
 
     @property
     def config_file(self) -> Path:
         return self.run_dir / "config.json"
 
     def prepare(self) -> None:
-        """Make the folder. Raises RunFolderError when it cannot be written."""
+        """Make the folder. Raises RunFolderError when it cannot be written, or others can write it."""
         try:
-            self.run_dir.mkdir(parents=True, exist_ok=True)
+            make_run_folder(self.run_dir, self.shared)
         except OSError as error:
             raise RunFolderError(f"run-dir {self.run_dir} cannot be made ({error.strerror}); give a folder that you may write to") from None
         probe = self.run_dir / f".probe-{secrets.token_hex(4)}"
@@ -41,7 +43,7 @@ class Place:
 def new_place(config: RunConfig, launch: Launch) -> Place:
     """The id and folder of a new run. Raises UsageError for a folder that holds a run already."""
     run = launch.run or derived_run_id(config.task)
-    place = Place(keys.checked_run_id(run), launch.run_dir or Path("runs") / run)
+    place = Place(keys.checked_run_id(run), launch.run_dir or Path("runs") / run, launch.shared)
     if place.config_file.exists():
         raise UsageError(f"run-dir {place.run_dir} holds a run already; go on with it by --resume {run}, or give another --run")
     return place
@@ -55,7 +57,7 @@ def derived_run_id(env: str) -> str:
 
 def old_place(launch: Launch) -> Place:
     run = launch.resume or ""
-    return Place(run, launch.run_dir or Path("runs") / run)
+    return Place(run, launch.run_dir or Path("runs") / run, launch.shared)
 
 
 def forget_stillborn(launch: Launch) -> None:

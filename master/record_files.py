@@ -46,7 +46,7 @@ class LineFile:
 
     def _open(self) -> int:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        handle = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
         # A master that was killed may have left half a line.
         size = os.fstat(handle).st_size
         if size and os.pread(handle, 1, size - 1) != b"\n":

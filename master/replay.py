@@ -27,6 +27,9 @@ from master.loop import digest_of
 from master.replay_log import FOLDER, Step, files, frames
 from master.state import Anchor, Floats, OpenPublication, RunState
 
+#: A publication has at most so many slots, or eight times a population.
+MOST_SLOTS = 2**20
+
 
 def replay(run: str, run_dir: Path, noise_dir: Path | None, say: Callable[[str], None] = print) -> int:
     """Replay the whole log and compare its end with the newest checkpoint; returns 0.
@@ -107,7 +110,14 @@ def batch_of(config: RunConfig, strategy: Strategy, step: Step, noise: NoiseRows
 
 
 def indices_of(config: RunConfig, strategy: Strategy, publication: str, slots: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The noise indices of slots of a publication."""
+    """The noise indices of slots of a publication. Raises RunFolderError for slots that no publication has."""
+    most = max(MOST_SLOTS, 8 * max(config.population, config.population_max))
+    if slots.min(initial=0) < 0 or slots.max(initial=0) >= most:
+        raise RunFolderError(
+            f"publication {publication[:60]} of the replay log has slot "
+            f"{slots.min() if slots.min() < 0 else slots.max()}, where 0 to {most - 1} are "
+            "possible"
+        )
     generation = int(publication.partition(".")[0])
     return plan_for(config, generation, strategy.size, strategy.per_slot).slots(0, int(slots.max(initial=-1)) + 1).noise_indices[slots]
 

@@ -9,6 +9,7 @@ the step limit after it, and what people changed.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -20,12 +21,16 @@ from numpy.typing import NDArray
 
 from es_queue.errors import RunFolderError
 from es_queue.normalization import RunningMoments
+from es_queue.private_folder import no_link
 from master.state import Change, RunState
 
 FOLDER = "replay"
 DIGEST_BYTES = 16
 HEAD = 4 + DIGEST_BYTES
 MAX_FRAME = 2**31 - 1
+#: Numbers are bytes in bulk, so a generation has few elements of lists and maps: a thousand
+#: publications are three thousand.
+MOST_ELEMENTS, LONGEST_LIST, LONGEST_MAP, LONGEST_TEXT = 2**18, 2**16, 64, 2**16
 #: A file is closed at this size and the next one begun; the oldest go when all together are larger than the whole.
 FILE_BYTES = 64 * 2**20
 WHOLE_BYTES = 512 * 2**20
@@ -77,7 +82,7 @@ class Step:
     def read(cls, payload: bytes) -> Step:
         """Raises RunFolderError for what is no step."""
         try:
-            fields = msgpack.unpackb(payload, strict_map_key=True)
+            fields = unpacked(payload)
             fitness = np.frombuffer(fields.pop("fitness"), "<f8").reshape(-1, fields.pop("individuals"))
             again = np.frombuffer(fields.pop("again", b""), "<f8")  # version 0.1.0 evaluated nobody again
             mean, m2 = (np.frombuffer(fields.pop(name), "<f8") for name in ("mean", "m2"))
@@ -89,6 +94,24 @@ class Step:
             return cls(fitness=fitness, moments=RunningMoments(fields.pop("count"), mean, m2), changes=changes, again=again, **fields)
         except (ValueError, TypeError, KeyError, AttributeError, msgpack.exceptions.UnpackException) as error:
             raise RunFolderError(f"a generation of the replay log cannot be read: {type(error).__name__}") from None
+
+
+def unpacked(payload: bytes) -> dict[str, Any]:
+    """The map of a frame, whose lists and maps have few elements in all. Raises ValueError or msgpack's own errors."""
+    elements = 0
+
+    def counted(container: Any) -> Any:
+        nonlocal elements
+        elements += 1 + len(container)
+        if elements > MOST_ELEMENTS:
+            raise ValueError("it has too many elements")
+        return container
+
+    fields: dict[str, Any] = msgpack.unpackb(
+        payload, strict_map_key=True, list_hook=counted, object_hook=counted,
+        max_array_len=LONGEST_LIST, max_map_len=LONGEST_MAP, max_str_len=LONGEST_TEXT, max_ext_len=0,
+    )  # fmt: skip
+    return fields
 
 
 def _behaviours(fields: dict[str, Any], numbers: int, slots: tuple[int, ...]) -> dict[str, NDArray[Any]]:
@@ -163,7 +186,7 @@ class ReplayLog:
                 last, end, digest = number, frame.stop, frame.digest
             if last != generation - 1:
                 return False
-            self._file = path.open("r+b", buffering=0)
+            self._file = open(path, "r+b", buffering=0, opener=no_link)  # noqa: SIM115 - closed by ``close``
             self._file.truncate(end)
             self._file.seek(end)
             self._digest, self._size = digest, end
@@ -173,7 +196,7 @@ class ReplayLog:
     def _new_file(self, generation: int, checkpoint: bytes) -> None:
         self.close()
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._file = (self.folder / f"{generation:08d}.log").open("wb", buffering=0)
+        self._file = open(self.folder / f"{generation:08d}.log", "wb", buffering=0, opener=no_link)  # noqa: SIM115
         self._digest, self._size = b"", 0
         self._write(checkpoint)
 
@@ -218,9 +241,11 @@ def frames(path: Path, *, strict: bool = False) -> Iterator[Frame]:
     """The frames of a file, up to the first that is damaged or torn; ``strict`` raises RunFolderError there."""
     digest, place = b"", 0
     with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
         while head := file.read(HEAD):
             length = int.from_bytes(head[:4], "little")
-            payload = file.read(length) if len(head) == HEAD and length <= MAX_FRAME else b""
+            is_whole = len(head) == HEAD and length <= min(MAX_FRAME, size - place - HEAD)
+            payload = file.read(length) if is_whole else b""
             fresh = chained(digest, payload)
             if len(head) < HEAD or len(payload) < length or head[4:] != fresh:
                 if strict:

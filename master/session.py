@@ -134,7 +134,11 @@ class Session:
         channel = self._connect(place)
         stored = channel.stored()[2]
         if disk is None and stored is None:
-            raise NoRunError(f"there is no run {place.run} to resume: neither {place.run_dir} nor Redis holds a checkpoint of it")
+            news = "".join(f"; {text}" for text in (self._guardian.news() if self._guardian is not None else ()))
+            raise NoRunError(
+                f"there is no run {place.run} to resume: neither {place.run_dir} nor Redis holds "
+                f"a checkpoint of it{news}"
+            )
         place.prepare()
         channel.forget_gone_runs()
         said = [*self._warnings, *checkpoints.passed_over]

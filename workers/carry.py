@@ -35,7 +35,7 @@ def with_reference(arrays: dict[str, Any], meta: dict[str, Any]) -> tuple[dict[s
 
 
 def policy_of(path: Path, arrays: dict[str, Any], meta: dict[str, Any]) -> SavedPolicy:
-    """Who plays a file has its module imported, as that of its environment. Raises RunFolderError."""
+    """The module of a user's own policy is imported, as far as ``guarded_imports`` allows. Raises RunFolderError."""
     from es_queue.policies.saved import SavedPolicy
 
     try:

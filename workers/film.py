@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -52,9 +54,10 @@ class Film:
 
     def save(self) -> int:
         """Write the file, whole or not at all; returns its bytes. Raises RunFolderError where it cannot be written."""
-        fresh = self.path.with_name(f".{self.path.stem}.new{self.path.suffix.lower()}")
+        fresh = self.path.with_name(f".{self.path.stem}.{secrets.token_hex(8)}{self.path.suffix.lower()}")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            os.close(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))  # nobody's link is in its place
             (write_gif if self._gif else write_mp4)(fresh, self._pictures, self.fps)
             fresh.replace(self.path)
             return self.path.stat().st_size

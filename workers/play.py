@@ -76,13 +76,16 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: list[str] | None = None) -> int:
     """The command; see ``es-play --help``. Returns the exit code."""
     fix_numeric_environment()
-    if "" not in sys.path and "." not in sys.path:
-        sys.path.append(".")  # a user's own module:Id stands in the current folder, as for rq worker
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal without ± is no reason to fail
     try:
-        show(parse(argv))
+        given = parse(argv)
+        from es_queue.custom_code import guarded_imports
+
+        with guarded_imports(given.trust):
+            leave_current_folder()
+            show(given)
         sys.stdout.flush()
     except EsQueueError as error:
         print(f"es-play: {' '.join(str(error).split())}", file=sys.stderr)
@@ -93,6 +96,16 @@ def main(argv: list[str] | None = None) -> int:
         # Python would fail once more on what is left in the buffer.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return EXIT_DONE
+
+
+def leave_current_folder() -> None:
+    """Take the current folder off the path, where ``python -m`` has put it: what lies in it is nobody's installed package.
+
+    A checkout of es-queue itself stays.
+    """
+    here, home = Path.cwd().resolve(), Path(__file__).resolve().parent.parent
+    if here != home:
+        sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != here]
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
@@ -112,6 +125,10 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--episodes", metavar="N", type=int, help="episodes to play [default: as many as the run's final evaluation]")
     add("--seed", metavar="S", type=int, help="environment seed of the first episode, the next has S+1 [default: the final evaluation's seeds]")
     add("--render", choices=("human",), help="show the episodes in a window")
+    add(
+        "--trust", action="store_true", help="import the modules that CHECKPOINT names, also from the current folder: their code runs "
+        "on this machine [default: only installed packages, and what ES_QUEUE_ALLOW names]"
+    )
     add("--json", action="store_true", help="print one JSON object")
     add("--version", action="version", version=f"es-queue {es_queue.__version__}", help="show the version and end")
     given = parser.parse_args(argv)

@@ -12,7 +12,7 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_id, parse_env_id
 
-from es_queue.custom_code import describe_error
+from es_queue.custom_code import check_import, describe_error
 from es_queue.environments.atari_entry import atari_of, games
 from es_queue.environments.mujoco_ids import current
 from es_queue.environments.request import EnvironmentRequest
@@ -93,6 +93,7 @@ def find(request: EnvironmentRequest) -> Entry:
 
 def import_module_of(module: str, environment: str) -> None:
     """Import the module that a user's environment names. Raises EnvironmentFailure, MissingPackage where this host has no such module."""
+    check_import(f"environment {environment}", module)
     try:
         importlib.import_module(module)
     except ModuleNotFoundError as error:

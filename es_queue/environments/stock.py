@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium.envs.registration import load_env_creator
 from numpy.typing import NDArray
 
-from es_queue.custom_code import describe_error, imported
+from es_queue.custom_code import check_function, describe_error, imported
 from es_queue.environments.behaviour import measure_of, settled, vector
 from es_queue.environments.catalogue import Entry, missing_package
 from es_queue.environments.encoding import action_adapter, action_spec, observation_encoder, observation_tree
@@ -169,6 +169,7 @@ def _wrapper(path: str) -> Any:
     wrapper = imported(f"wrapper {path!r}", path, UsageError)
     if not callable(wrapper):
         raise UsageError(f"the wrapper {path!r} is not a class")
+    check_function(f"wrapper {path}", module, wrapper)
     return wrapper
 
 

@@ -19,6 +19,10 @@ from es_queue.errors import DecodeError, RunFolderError
 Floats = NDArray[np.float32]
 
 MAX_META = 2**22
+#: Bytes of a file that is read.
+MAX_FILE = 2**31
+#: Bytes before an array's name in a zip file.
+LOCAL_HEADER = 30
 MAX_ARRAYS = 200
 VECTORS = ("parameters", "obs_mean", "obs_std")
 REFERENCE = "reference"
@@ -62,10 +66,22 @@ def read_arrays(path: Path, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
 
 
 def refuse_compressed(archive: np.lib.npyio.NpzFile) -> None:
-    """Raises ValueError where an archive holds more than its bytes: ours are not compressed, and a bomb is."""
+    """Raises ValueError where an archive holds more than its bytes: ours are not compressed, and no array shares bytes with another."""
     members = archive.zip.infolist() if archive.zip is not None else []
-    if len(members) > MAX_ARRAYS or any(one.compress_type != zipfile.ZIP_STORED for one in members):
+    if len(members) > MAX_ARRAYS or any(
+        one.compress_type != zipfile.ZIP_STORED or one.file_size != one.compress_size
+        for one in members
+    ):
         raise ValueError("it is compressed, or holds more arrays than a checkpoint has")
+    end = 0
+    for one in sorted(members, key=lambda one: one.header_offset):
+        if one.header_offset < end:
+            raise ValueError(f"its arrays overlap at byte {one.header_offset}")
+        end = one.header_offset + LOCAL_HEADER + one.file_size
+    if archive.zip is not None and end > archive.zip.start_dir:
+        raise ValueError("its arrays claim more bytes than it has")
+    if end > MAX_FILE:
+        raise ValueError(f"it is larger than {MAX_FILE} bytes")
 
 
 def decoded_meta(text: NDArray[Any]) -> dict[str, Any]:

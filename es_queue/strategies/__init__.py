@@ -6,6 +6,7 @@ import importlib
 from inspect import isabstract
 
 from es_queue.config import AUTO, RunConfig
+from es_queue.custom_code import check_import
 from es_queue.errors import UsageError
 from es_queue.schedules import pace_of
 from es_queue.strategies.ars import ARS
@@ -51,6 +52,7 @@ def strategy_class(config: RunConfig) -> type[Strategy]:
 def own_class(path: str) -> type[Strategy]:
     """The Strategy that ``module:Class`` names. Raises UsageError in one sentence."""
     module, _, name = path.partition(":")
+    check_import(f"strategy {path}", module)
     try:
         found = getattr(importlib.import_module(module), name)
     except (Exception, SystemExit) as error:  # a program's module, once imported, may want to exit

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from es_queue.errors import RedisError, RunBusyError, RunFolderError
 from es_queue.noise import FOLDER_VARIABLE
+from es_queue.private_folder import no_link
 from es_queue.protocol.clocks import Clocks
 from es_queue.protocol.connection import safe_name
 from es_queue.protocol.passwords import without_redis
@@ -142,9 +143,9 @@ class GuardianClient:
             files.news.unlink(missing_ok=True)
             self._news = 0
             os.ftruncate(lock, 0)
-            with os.fdopen(os.open(files.spec, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "w") as file:
+            with os.fdopen(os.open(files.spec, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_NOFOLLOW, 0o600), "w") as file:
                 file.write(self._spec.to_json())
-            with files.log.open("ab") as log:
+            with open(files.log, "ab", opener=no_link) as log:
                 self._process = subprocess.Popen(
                     [sys.executable, "-P", "-c", PROGRAM, home, str(files.folder), str(lock)], env={**without_redis(os.environ), **self._environment},
                     stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[lock], start_new_session=True,

@@ -26,6 +26,7 @@ from urllib.parse import quote
 from es_queue.errors import EsQueueError, RedisError
 from es_queue.numerics import bytes_digest
 from es_queue.private_folder import is_private
+from master.household.append_only import set_unfit_aside
 from master.household.listen import ALL, Address, bindable, open_door, password_in, shut_door, write_private
 from master.household.locks import is_locked, pid_in, try_lock, write_pid
 
@@ -78,6 +79,7 @@ class EmbeddedServer:
     in a session of its own: the terminal's Ctrl-C does not reach it. All methods are for one thread.
     listen:   an address on which other hosts reach it by a password, None for the socket alone
     given_up: asked while a server starts; once it is true ``start`` raises RedisError
+    refused:  a sentence about data of the folder that ``start`` did not load, empty where there was none
     """
 
     def __init__(
@@ -87,6 +89,12 @@ class EmbeddedServer:
         self._binary, self._listen, self._given_up = binary, listen, given_up
         self._process: subprocess.Popen[bytes] | None = None
         self._owner_lock: int | None = None
+        self.refused = ""
+
+    @property
+    def binary(self) -> str | None:
+        """The server's program, None for the one that this host has."""
+        return self._binary
 
     @property
     def url(self) -> str:
@@ -155,6 +163,7 @@ class EmbeddedServer:
     def _prepare_folder(self) -> None:
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            refuse_foreign(self.folder)
             self.folder.chmod(0o700)
             if len(os.fsencode(self.folder / "redis.sock")) > LONGEST_SOCKET_PATH and not self._short_folder():
                 # The same each time, for clients outlive a server; another user may have taken the name.
@@ -239,6 +248,7 @@ class EmbeddedServer:
         raise RedisError(f"a server in {self.folder} cannot be ended; end process {pid_in(self.folder / 'server.lock')} and try again")
 
     def _spawn(self) -> None:
+        self.refused = set_unfit_aside(self.folder) or self.refused
         self._configure()
         command = bound_to_parent([self._binary or server_binary(), str(self._settings_file)])
         lock = try_lock(self.folder / "server.lock")
@@ -269,7 +279,7 @@ class EmbeddedServer:
             open_door(self.folder, self._listen)
         settings = {
             "port": "0", "unixsocket": str(self.socket_path), "unixsocketperm": "700", "protected-mode": "yes",
-            "dir": str(self.folder), "appendonly": "yes", "appendfsync": "everysec", "save": "",
+            "dir": str(self.folder), "appendonly": "yes", "appendfsync": "everysec", "aof-use-rdb-preamble": "no", "save": "",
             "maxmemory-policy": "noeviction", "loglevel": "warning", "logfile": str(self.folder / "redis.log"), "daemonize": "no",
         }  # fmt: skip
         lines = [f"{name} {quoted(value)}\n" for name, value in settings.items()]
@@ -295,6 +305,29 @@ class EmbeddedServer:
                 return True
             time.sleep(POLL_SECONDS)
         return False
+
+
+def refuse_foreign(folder: Path) -> None:
+    """Raises RedisError for a server's folder that is another user's or that others may write, and for links in its place or in it."""
+    about = folder.lstat()
+    if not stat.S_ISDIR(about.st_mode):
+        raise RedisError(
+            f"{folder} is a link or no folder: remove it, and the private server makes its own"
+        )
+    if about.st_uid != os.geteuid():
+        raise RedisError(
+            f"{folder} belongs to another user (uid {about.st_uid}): give a --run-dir of your own"
+        )
+    if about.st_mode & 0o022:
+        raise RedisError(
+            f"{folder} can be written by other users, who could have put data there: if you trust "
+            f"them, chmod go-w {folder}"
+        )
+    links = [one.name for one in folder.iterdir() if one.is_symlink()]
+    if links:
+        raise RedisError(
+            f"{folder / links[0]} is a link, which the private server never makes: remove it"
+        )
 
 
 def quoted(value: str) -> str:

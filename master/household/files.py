@@ -13,13 +13,14 @@ from typing import Any
 import es_queue
 from es_queue import errors
 from es_queue.errors import EsQueueError, RedisError, RunFolderError
+from es_queue.private_folder import no_link, replacing
 from es_queue.protocol.clocks import Clocks
 from master.household.locks import is_locked, pid_in
 
 #: Where a guardian is in its life, as ``state.json`` tells it.
 READY, FAILED, ENDING = "ready", "failed", "ending"
 MOST_NEWS = 64 * 1024
-LONGEST_LINE = 300
+LONGEST_LINE = 600
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,10 @@ class Files:
         """Make the folder. Raises RunFolderError."""
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if self.folder.is_symlink():
+                raise RunFolderError(
+                    f"{self.folder} is a link, which es-master never makes: remove it"
+                )
             self.folder.chmod(0o700)
         except OSError as error:
             raise RunFolderError(f"{self.folder} cannot be made ({error.strerror}); give a --run-dir that you may write to") from None
@@ -95,10 +100,9 @@ class Files:
     def write_state(self, name: str, error: EsQueueError | None = None) -> None:
         """Replace the state. Raises RunFolderError."""
         told = {} if error is None else {"kind": type(error).__name__, "why": str(error)}
-        fresh = self.state.with_suffix(".fresh")
         try:
-            fresh.write_text(json.dumps({"state": name, **told}))
-            fresh.replace(self.state)
+            with replacing(self.state) as file:
+                file.write(json.dumps({"state": name, **told}).encode())
         except OSError as trouble:
             raise RunFolderError(f"{self.state} cannot be written: {trouble.strerror}; free space there or give another --run-dir") from None
 
@@ -121,7 +125,7 @@ class Files:
         """A line for the master to say; when there are too many they begin anew."""
         with suppress(OSError):
             full = self.news.exists() and self.news.stat().st_size > MOST_NEWS
-            with self.news.open("w" if full else "a") as file:
+            with open(self.news, "w" if full else "a", opener=no_link) as file:
                 file.write(json.dumps({"text": text[:LONGEST_LINE]}) + "\n")
 
     def read_news(self, offset: int) -> tuple[list[str], int]:

@@ -99,6 +99,8 @@ class Guardian:
     def _start(self) -> None:
         if self._server is not None:
             self._server.start()
+            if self._server.refused:
+                self._tell(self._server.refused)
         if self._spec.workers:
             self._workers = LocalWorkers(self._spec.workers, self._spec.queue, self._url(), Path(self._spec.logs), modules=self._spec.modules)
             self._workers.start()
@@ -109,6 +111,8 @@ class Guardian:
             return
         if self._server is not None and self._server.ensure():
             self._tell("the private server had ended and was started again")
+            if self._server.refused:
+                self._tell(self._server.refused)
         for number in self._workers.supervise() if self._workers is not None else ():
             self._tell(f"local worker {number} had ended and was started again")
 

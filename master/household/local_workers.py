@@ -18,6 +18,7 @@ import es_queue
 from es_queue.custom_code import allowing
 from es_queue.errors import RunFolderError
 from es_queue.numerics import numeric_environment
+from es_queue.private_folder import no_link
 from es_queue.protocol.clocks import GUARDIAN_PID
 from es_queue.protocol.passwords import without_redis
 from master.household.embedded import bound_to_parent
@@ -152,7 +153,7 @@ class LocalWorkers:
         path = self._log_folder / f"worker-{place.number}.log"
         try:
             self._log_folder.mkdir(parents=True, exist_ok=True)
-            with path.open("ab") as log:
+            with open(path, "ab", opener=no_link) as log:
                 place.process = subprocess.Popen(
                     bound_to_parent(self._command(name)), env=self._environment(),
                     stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,

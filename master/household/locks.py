@@ -17,7 +17,7 @@ POLL_SECONDS = 0.01
 def try_lock(path: Path) -> int | None:
     """A descriptor that holds the lock of ``path``, or None when another holds it. Raises RunFolderError (disk)."""
     try:
-        descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+        descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise RunFolderError(f"{path} cannot be opened: {error.strerror}; give a --run-dir that you may write to") from error
     try:

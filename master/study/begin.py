@@ -24,7 +24,7 @@ def begin(values: dict[str, Any], launch: Launch) -> int:
     stop = Stop()
     config = resolve(values)
     run = base_id(config.task, launch)
-    place = Place(run, launch.run_dir or Path("runs") / run)
+    place = Place(run, launch.run_dir or Path("runs") / run, launch.shared)
     if place.config_file.exists() or (place.run_dir / FILE).exists():
         raise UsageError(f"run-dir {place.run_dir} holds a run already; go on with it by --resume {run}, or give another --run")
     entries = [Entry(seed, f"{run}-s{seed}") for seed in launch.seeds]
@@ -46,7 +46,7 @@ def resume(launch: Launch, changes: dict[str, Any]) -> int:
     """Go on with a study; see ``seeds.study_resume``."""
     stop = Stop()
     run = launch.resume or ""
-    place = Place(run, launch.run_dir or Path("runs") / run)
+    place = Place(run, launch.run_dir or Path("runs") / run, launch.shared)
     record = load(place.run_dir)
     if record.run != run:
         raise UsageError(f"{place.run_dir} holds the study {record.run}, not {run}: go on with it by --resume {record.run}, or give the --run-dir of {run}")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from es_queue.errors import RunFolderError
+from es_queue.private_folder import no_link
 from es_queue.protocol.passwords import without_redis
 from master.household.embedded import bound_to_parent
 from master.wording import printable
@@ -38,7 +39,7 @@ class Child:
         command = bound_to_parent([sys.executable, "-P", "-c", PROGRAM, home, *words])
         try:
             log.parent.mkdir(parents=True, exist_ok=True)
-            with log.open("wb") as complaints:
+            with open(log, "wb", opener=no_link) as complaints:
                 self._process = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=complaints,
                     env={**without_redis(os.environ), "RQ_REDIS_URL": url}, start_new_session=True,

@@ -47,6 +47,8 @@ class SharedHousehold:
             folder = self._folder / "redis"
             self._server = EmbeddedServer(folder, listen=None if self._launch.listen is None else settled(self._launch.listen, folder))
             self._server.start()
+            if self._server.refused:
+                self._note(self._server.refused)
             self.url = self._server.url
         self._client = client_from_url(self.url)
         refuse_unfit(self._client, self.name)

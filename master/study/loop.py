@@ -177,10 +177,13 @@ class Study:
 
     def _words(self, entry: Entry) -> list[str]:
         """The command line of a seed's es-master. Raises RedisError when Redis must be asked and does not answer."""
-        place, launch = Place(entry.run, self._folder / f"s{entry.seed}"), self._launch
+        launch = self._launch
+        place = Place(entry.run, self._folder / f"s{entry.seed}", launch.shared)
         words = ["--json", "--workers", "0", "--queue", launch.queue, "--run-dir", str(place.run_dir)]
         if launch.redis_url is not None:
             words.append("--insecure")  # the study has warned
+        if launch.shared:
+            words.append("--shared")
         if launch.noise_dir is not None:
             words += ["--noise-dir", str(launch.noise_dir)]
         if launch.tensorboard:

@@ -199,9 +199,11 @@ def test_a_server_that_outlived_its_owner_is_ended_before_a_second_starts(
 
 
 def test_a_server_that_cannot_start_is_explained_by_the_end_of_its_log(tmp_path: Path) -> None:
-    (tmp_path / "appendonlydir").write_text("not a folder")
+    (tmp_path / "appendonlydir").mkdir()
+    (tmp_path / "appendonlydir" / "appendonly.aof.1.base.aof").touch()
+    (tmp_path / "appendonlydir" / "appendonly.aof.manifest").write_text("file appendonly.aof.1.base.aof seq 1 type b\n" * 2)
     server = EmbeddedServer(tmp_path)
-    with pytest.raises(RedisError, match=r"ended with code 1; .*redis\.log ends: .*append"):
+    with pytest.raises(RedisError, match=r"ended with code 1; .*redis\.log ends: .*base file"):
         server.start()
     assert not server.owned
 

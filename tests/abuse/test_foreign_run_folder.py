@@ -1,0 +1,295 @@
+"""A run folder from a stranger: what its private server would replay, and where its files lead."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from es_queue.errors import RedisError
+from master.household.append_only import unfit
+from master.household.embedded import EmbeddedServer, server_binary
+from tests.abuse.servers import BOTH, SYSTEM
+from tests.integration.household import wait_until
+from tests.integration.processes import BIN
+
+PIECE = "appendonly.aof.1.incr.aof"
+MANIFEST = f"file {PIECE} seq 1 type i\n"
+FORBIDDEN = {
+    "CONFIG": ("CONFIG", "SET", "protected-mode", "no"),
+    "ACL": ("ACL", "SETUSER", "stranger", "on", "nopass", "~*", "+@all"),
+    "REPLICAOF": ("REPLICAOF", "127.0.0.1", "1"),
+    "SLAVEOF": ("SLAVEOF", "127.0.0.1", "1"),
+    "MODULE": ("MODULE", "LOAD", "/nowhere/module.so"),
+    "DEBUG": ("DEBUG", "SLEEP", "0"),
+    "EVAL": ("EVAL", "return redis.call('SET', 'x', '1')", "0"),
+    "SCRIPT": ("SCRIPT", "LOAD", "return 1"),
+    "FUNCTION": (
+        "FUNCTION",
+        "LOAD",
+        "#!lua name=l\nredis.register_function('f', function() return 1 end)",
+    ),
+    "RESTORE": ("RESTORE", "x", "0", "junk"),
+    "config": ("config", "set", "protected-mode", "no"),
+}
+SET = ("SET", "planted", "1")
+
+
+def resp(*words: str) -> bytes:
+    """One command as a server writes it."""
+    return b"*%d\r\n" % len(words) + b"".join(
+        b"$%d\r\n%s\r\n" % (len(word.encode()), word.encode()) for word in words
+    )
+
+
+def plant(folder: Path, data: bytes, manifest: str = MANIFEST, name: str = PIECE) -> None:
+    """A private server's folder that holds an append-only file."""
+    (folder / "appendonlydir").mkdir(parents=True)
+    (folder / "appendonlydir" / name).write_bytes(data)
+    (folder / "appendonlydir" / "appendonly.aof.manifest").write_text(manifest)
+
+
+def program(kind: str) -> str:
+    return str(shutil.which("redis-server")) if kind == SYSTEM else server_binary()
+
+
+@pytest.fixture(params=BOTH)
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EmbeddedServer]:
+    """A private server that is not started."""
+    server = EmbeddedServer(tmp_path / "redis", binary=program(request.param))
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize("name", FORBIDDEN)
+def test_no_command_that_administers_the_server_is_replayed(
+    server: EmbeddedServer, name: str
+) -> None:
+    plant(server.folder, resp("SELECT", "0") + resp(*SET) + resp(*FORBIDDEN[name]))
+    server.start()
+    with redis.Redis.from_url(server.url) as client:
+        assert client.get("planted") is None
+        assert client.config_get("protected-mode") == {"protected-mode": "yes"}
+        assert client.acl_users() == ["default"]
+        assert client.role()[0] == b"master"
+        assert client.function_list() == []
+    assert FORBIDDEN[name][0].upper() in server.refused
+    assert "checkpoint" in server.refused
+    kept = list(server.folder.glob("appendonlydir.refused-*"))
+    assert len(kept) == 1 and (kept[0] / PIECE).exists()
+
+
+def test_a_server_with_functions_in_its_base_file_does_not_load_them(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    other = EmbeddedServer(tmp_path / "other", binary=server.binary)
+    other.start()
+    try:
+        with redis.Redis.from_url(other.url) as client:
+            client.config_set("aof-use-rdb-preamble", "yes")
+            client.function_load(
+                "#!lua name=l\nredis.register_function('f', function() return 1 end)"
+            )
+            client.bgrewriteaof()
+            wait_until(
+                lambda: (
+                    list(other.folder.glob("appendonlydir/*.2.base.rdb"))
+                    and not client.info("persistence")["aof_rewrite_in_progress"]
+                )
+            )
+    finally:
+        other.stop()
+    shutil.copytree(other.folder / "appendonlydir", server.folder / "appendonlydir")
+    server.start()
+    with redis.Redis.from_url(server.url) as client:
+        assert client.function_list() == []
+    assert "snapshot" in server.refused
+
+
+def test_own_data_comes_back_whole_after_a_rewrite_and_a_second_start(
+    server: EmbeddedServer,
+) -> None:
+    server.start()
+    with redis.Redis.from_url(server.url) as client:
+        fill(client)
+        before = dump(client)
+        client.bgrewriteaof()
+        wait_until(
+            lambda: (
+                not list(server.folder.glob("appendonlydir/*.1.base.*"))
+                and not client.info("persistence")["aof_rewrite_in_progress"]
+            )
+        )
+        client.set("later", "1")
+    server.stop()
+    server.start()
+    assert server.refused == ""
+    with redis.Redis.from_url(server.url) as client:
+        assert client.getdel("later") == b"1"
+        assert dump(client) == before
+
+
+def fill(client: redis.Redis) -> None:
+    """A key of each kind, with and without an end of life."""
+    client.set("string", os.urandom(100))
+    client.set("ends", "1", ex=1000)
+    client.hset("hash", mapping={f"field {number}": number for number in range(200)})
+    client.rpush("list", *range(300))
+    client.sadd("set", *range(50), "word")
+    client.zadd("sorted", {f"member {number}": number for number in range(200)})
+    for _number in range(200):
+        client.xadd("stream", {"result": os.urandom(50)}, maxlen=150, approximate=False)
+    client.xadd("emptied", {"a": 1})
+    client.xtrim("emptied", maxlen=0)
+
+
+def dump(client: redis.Redis) -> dict[Any, object]:
+    """What every key holds."""
+    read: dict[Any, Callable[[Any], object]] = {
+        b"string": client.get, b"hash": client.hgetall, b"list": lambda key: client.lrange(key, 0, -1), b"set": client.smembers,
+        b"zset": lambda key: client.zrange(key, 0, -1, withscores=True), b"stream": lambda key: (client.xrange(key), client.xinfo_stream(key)["last-generated-id"]),
+    }  # fmt: skip
+    return {key: read[client.type(key)](key) for key in client.scan_iter()}
+
+
+def test_a_torn_end_is_loaded_up_to_the_last_whole_command(server: EmbeddedServer) -> None:
+    plant(server.folder, resp("SELECT", "0") + resp(*SET) + resp("SET", "torn", "value")[:-7])
+    server.start()
+    with redis.Redis.from_url(server.url) as client:
+        assert (client.get("planted"), client.get("torn")) == (b"1", None)
+    assert server.refused == ""
+
+
+@pytest.mark.parametrize("cut", range(len(resp(*SET))))
+def test_a_file_cut_anywhere_is_fit(tmp_path: Path, cut: int) -> None:
+    plant(tmp_path, resp("SELECT", "0") + resp(*SET)[:cut])
+    assert unfit(tmp_path) == ""
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"*3x\r\n$3\r\nSET\r\n$1\r\nx\r\n$1\r\n1\r\n", b"*3\r\n$3\r\nSETxx$1\r\nx\r\n$1\r\n1\r\n", b"*1\n$4\nEXEC\n", b"#TS:1\r\n" + resp(*SET),
+        b"\0" * 100, resp(*SET) + b"\0" * 50, b"*-1\r\n", b"*0\r\n", b"*1\r\n$-1\r\n", b"REDIS0011\xff", b"junk", b"*99999999999999\r\n", b"*1\r\n$99999999999\r\n",
+    ],
+)  # fmt: skip
+def test_bytes_that_no_server_of_ours_writes_are_refused(tmp_path: Path, data: bytes) -> None:
+    plant(tmp_path, data)
+    assert unfit(tmp_path) != ""
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        "file ../../elsewhere.aof seq 1 type i\n", "file /etc/hosts seq 1 type i\n", "junk\n", f"{MANIFEST}file other.aof seq 2 type i\n",
+        "file appendonly.aof.7.incr.aof seq 7 type i\n", "#\n" * 100_000,
+    ],
+)  # fmt: skip
+def test_a_manifest_that_names_other_files_is_refused(tmp_path: Path, manifest: str) -> None:
+    plant(tmp_path, resp(*SET), manifest)
+    assert unfit(tmp_path) != ""
+
+
+def test_a_linked_file_or_folder_of_data_is_refused(tmp_path: Path) -> None:
+    plant(tmp_path / "real", resp(*SET))
+    (tmp_path / "file" / "appendonlydir").mkdir(parents=True)
+    shutil.copy(
+        tmp_path / "real/appendonlydir/appendonly.aof.manifest", tmp_path / "file/appendonlydir"
+    )
+    (tmp_path / "file" / "appendonlydir" / PIECE).symlink_to(
+        tmp_path / "real" / "appendonlydir" / PIECE
+    )
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "appendonlydir").symlink_to(tmp_path / "real" / "appendonlydir")
+    assert unfit(tmp_path / "real") == ""
+    assert "link" in unfit(tmp_path / "file")
+    assert "link" in unfit(tmp_path / "folder")
+
+
+def test_a_file_of_the_old_place_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "appendonly.aof").write_bytes(resp(*SET))
+    assert "appendonly.aof" in unfit(tmp_path)
+
+
+def test_a_folder_that_others_may_write_is_refused(server: EmbeddedServer) -> None:
+    plant(server.folder, resp(*SET))
+    server.folder.chmod(0o770)
+    with pytest.raises(RedisError, match="chmod go-w"):
+        server.start()
+
+
+def test_a_folder_that_is_a_link_is_refused(server: EmbeddedServer, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    server.folder.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(RedisError, match="link"):
+        server.start()
+
+
+def test_a_link_in_the_folder_is_not_followed(server: EmbeddedServer, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("mine\n")
+    server.folder.mkdir(mode=0o700)
+    (server.folder / "redis.log").symlink_to(victim)
+    with pytest.raises(RedisError, match=r"redis\.log"):
+        server.start()
+    assert victim.read_text() == "mine\n"
+
+
+def test_a_resumed_run_says_what_was_not_loaded_and_continues_from_its_checkpoint(
+    tmp_path: Path,
+) -> None:
+    def master(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(BIN / "es-master"), *words, "--workers", "1"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    begun = master(
+        "--env",
+        "CartPole-v1",
+        "--seed",
+        "1",
+        "--generations",
+        "2",
+        "--eval-every",
+        "0",
+        "--final-episodes",
+        "1",
+        "--run",
+        "r",
+    )
+    assert begun.returncode == 0, begun.stderr
+    data = tmp_path / "runs" / "r" / "redis" / "appendonlydir"
+    piece = next(data.glob("*.incr.aof"))
+    piece.write_bytes(piece.read_bytes() + resp(*FORBIDDEN["CONFIG"]))
+    resumed = master("--resume", "r", "--generations", "3")
+    assert resumed.returncode == 0, resumed.stderr
+    said = resumed.stdout + resumed.stderr
+    assert (
+        "the private server's data was not loaded" in said
+        and "CONFIG" in said
+        and "generation 2" in said
+    )
+    assert list(data.parent.glob("appendonlydir.refused-*"))
+
+
+def test_without_a_checkpoint_the_refused_data_is_named(tmp_path: Path) -> None:
+    (tmp_path / "runs" / "r").mkdir(parents=True)
+    plant(tmp_path / "runs" / "r" / "redis", resp(*FORBIDDEN["CONFIG"]))
+    words = [str(BIN / "es-master"), "--resume", "r", "--workers", "0"]
+    done = subprocess.run(
+        words, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode != 0 and "appendonlydir.refused-" in done.stderr, done.stderr

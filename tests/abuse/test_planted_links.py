@@ -1,0 +1,242 @@
+"""Other accounts of the host: links that they plant are not followed, and a run's folder is closed to them."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from es_queue.errors import EsQueueError, RunFolderError
+from master.checkpoint import write_atomically
+from master.household.files import Files
+from master.household.local_workers import LocalWorkers
+from master.household.locks import try_lock
+from master.place import Place
+from master.record_files import LineFile
+from master.replay_log import ReplayLog
+from tests.integration.processes import BIN
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    path = tmp_path / "victim"
+    path.write_bytes(b"precious")
+    return path
+
+
+def names_that_writing_uses(
+    monkeypatch: pytest.MonkeyPatch, write: Callable[[], object]
+) -> list[str]:
+    """The temporary names of two writings."""
+    names: list[str] = []
+    usual = os.replace
+    monkeypatch.setattr(
+        Path, "replace", lambda self, target: (names.append(self.name), usual(self, target))[1]
+    )
+    write()
+    write()
+    monkeypatch.undo()
+    return names
+
+
+def test_a_link_in_the_place_of_a_checkpoints_temporary_file_is_not_followed(
+    tmp_path: Path, victim: Path
+) -> None:
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    (folder / f".best.npz.{os.getpid()}").symlink_to(victim)
+    write_atomically(folder / "best.npz", b"a checkpoint")
+    assert victim.read_bytes() == b"precious"
+    assert (folder / "best.npz").read_bytes() == b"a checkpoint" and not (
+        folder / "best.npz"
+    ).is_symlink()
+
+
+def test_the_names_of_temporary_files_cannot_be_foreseen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = Files(tmp_path / "guardian")
+    files.prepare()
+    for write in (
+        lambda: write_atomically(tmp_path / "best.npz", b"data"),
+        lambda: files.write_state("ready"),
+    ):
+        names = names_that_writing_uses(monkeypatch, write)
+        assert len(set(names)) == 2 and all(len(name.rpartition(".")[2]) >= 16 for name in names), (
+            names
+        )
+
+
+@pytest.mark.parametrize(
+    "name", ["metrics.jsonl", "worker-1.log", "00000000.log", "events.jsonl", "owner.lock"]
+)
+def test_a_file_that_is_written_in_place_is_not_a_link(
+    name: str, tmp_path: Path, victim: Path
+) -> None:
+    def write_metrics() -> None:
+        assert LineFile(tmp_path / name, lambda record: "{}").append({}) != ""
+
+    def write_worker_log() -> None:
+        with pytest.raises(RunFolderError):
+            LocalWorkers(1, "default", "unix:///nowhere", tmp_path).start()
+
+    def write_replay_log() -> None:
+        log = ReplayLog(tmp_path)
+        log._new_file(0, b"a checkpoint")
+
+    def write_news() -> None:
+        Files(tmp_path).tell("news")
+
+    def lock() -> None:
+        with pytest.raises(RunFolderError):
+            try_lock(tmp_path / name)
+
+    place = tmp_path / ("replay" if name == "00000000.log" else "") / name
+    place.parent.mkdir(exist_ok=True)
+    place.symlink_to(victim)
+    writers = {
+        "metrics.jsonl": write_metrics,
+        "worker-1.log": write_worker_log,
+        "00000000.log": write_replay_log,
+        "events.jsonl": write_news,
+        "owner.lock": lock,
+    }
+    with suppress(OSError):
+        writers[name]()
+    assert victim.read_bytes() == b"precious"
+
+
+# --- who may enter a run's folder
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+@pytest.mark.parametrize(("shared", "wanted"), [(False, 0o700), (True, 0o2770)])
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_a_runs_folder_is_its_users_or_its_groups(
+    shared: bool, wanted: int, umask: int, tmp_path: Path
+) -> None:
+    before = os.umask(umask)
+    try:
+        Place("r", tmp_path / "runs" / "r", shared).prepare()
+    finally:
+        os.umask(before)
+    assert mode(tmp_path / "runs" / "r") == wanted
+    assert mode(tmp_path / "runs") == 0o777 & ~umask
+
+
+def test_a_run_of_an_earlier_version_is_closed_when_it_is_resumed(tmp_path: Path) -> None:
+    run_dir = tmp_path / "r"
+    run_dir.mkdir()
+    run_dir.chmod(0o755)
+    (run_dir / "config.json").write_text("{}")
+    Place("r", run_dir).prepare()
+    assert mode(run_dir) == 0o700
+
+
+def test_a_folder_with_other_things_in_it_keeps_its_mode(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    tmp_path.chmod(0o755)
+    Place("r", tmp_path).prepare()
+    assert mode(tmp_path) == 0o755
+
+
+@pytest.mark.parametrize(
+    ("bits", "shared", "words"),
+    [
+        (0o777, False, "go-w"),
+        (0o777, True, "o-w"),
+        (0o775, False, "--shared"),
+        (0o757, True, "o-w"),
+    ],
+)
+def test_a_folder_that_others_may_write_is_refused_in_one_sentence(
+    bits: int, shared: bool, words: str, tmp_path: Path
+) -> None:
+    run_dir = tmp_path / "r"
+    run_dir.mkdir()
+    (run_dir / "config.json").write_text("{}")
+    run_dir.chmod(bits)
+    for _ in range(2):
+        with pytest.raises(EsQueueError, match=words):
+            Place("r", run_dir, shared).prepare()
+    assert mode(run_dir) == bits
+
+
+def test_an_empty_folder_that_others_may_write_is_closed_and_used(tmp_path: Path) -> None:
+    run_dir = tmp_path / "r"
+    run_dir.mkdir()
+    run_dir.chmod(0o777)
+    Place("r", run_dir).prepare()
+    assert mode(run_dir) == 0o700
+
+
+def test_a_folder_of_another_user_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir = tmp_path / "r"
+    run_dir.mkdir()
+    if os.geteuid() == 0:
+        os.chown(run_dir, 12345, 12345)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    with pytest.raises(EsQueueError, match="another user"):
+        Place("r", run_dir).prepare()
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_no_file_of_a_run_is_open_to_other_accounts(shared: bool, tmp_path: Path) -> None:
+    command = [
+        BIN / "es-master",
+        "--env",
+        "CartPole-v1",
+        "--generations",
+        "2",
+        "--population",
+        "4",
+        "--eval-every",
+        "0",
+        "--final-episodes",
+        "1",
+        "--workers",
+        "1",
+        "--run",
+        "r",
+        "--quiet",
+    ]
+    done = subprocess.run(
+        [*map(str, command), *(["--shared"] if shared else [])],
+        cwd=tmp_path,
+        umask=0o000,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    run_dir = tmp_path / "runs" / "r"
+    private = [run_dir / "redis", run_dir / "guardian"]
+    for path in (run_dir, *run_dir.rglob("*")):
+        assert not mode(path) & 0o007, path
+        if not shared or any(path.is_relative_to(one) for one in private):
+            within = shared and path not in private  # closed by the folder that it is in
+            assert within or not mode(path) & 0o077, path
+        else:
+            group = 0o070 if path.is_dir() else 0o060
+            assert mode(path) & group == group, path
+
+
+def test_a_guardians_folder_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir(mode=0o755)
+    (tmp_path / "guardian").symlink_to(elsewhere)
+    with pytest.raises(RunFolderError, match="link"):
+        Files(tmp_path / "guardian").prepare()
+    assert mode(elsewhere) == 0o755

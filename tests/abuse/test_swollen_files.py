@@ -1,0 +1,227 @@
+"""Files from a stranger that are small on the disk and large in memory: each is read in a process whose memory is measured."""
+
+from __future__ import annotations
+
+import io
+import struct
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import msgpack
+import numpy as np
+import pytest
+
+from es_queue.slot_record import COLUMNS
+from master.replay_log import Step, chained
+from tests.unit.test_slot_files import trained
+
+#: What a process may take beside the file itself: numpy and our modules are about 60 MB of it.
+MOST_MEGABYTES = 300
+MEASURED = "import resource\n{}\nprint(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)"
+READ_RECORD = "from pathlib import Path\nfrom es_queue.slot_record import read_record\nfrom es_queue.errors import RunFolderError\ntry: read_record(Path({!r})); print('read')\nexcept RunFolderError as error: print(error)"
+READ_CHECKPOINT = "from pathlib import Path\nfrom master.checkpoint import decode\nfrom es_queue.errors import RunFolderError\ntry: decode(Path({!r}).read_bytes()); print('read')\nexcept RunFolderError as error: print(error)"
+READ_LOG = (
+    "from pathlib import Path\nfrom master.replay_log import Step, frames\nfrom es_queue.errors import RunFolderError\n"
+    "try:\n  for frame in frames(Path({!r}), strict=True): Step.read(frame.payload)\n  print('read')\nexcept RunFolderError as error: print(error)"
+)
+
+
+def measured(program: str, path: Path) -> tuple[str, int]:
+    """What a process said of the file, and the megabytes that it took at most."""
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURED.format(program.format(str(path)))],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    *said, memory = done.stdout.splitlines()
+    return " ".join(said), int(memory)
+
+
+def overlapping(names: list[str], megabytes: int) -> bytes:
+    """An .npz whose members lie within one another: each array goes on to the end of the last one's data."""
+    data = bytes(megabytes << 20)
+    directory: list[
+        tuple[bytes, int, int, int]
+    ] = []  # name, CRC, size, bytes from the start of the header to the end of the data
+    for name in reversed(names):
+        header = io.BytesIO()
+        np.lib.format.write_array_header_1_0(
+            header, {"descr": "|i1", "fortran_order": False, "shape": (len(data),)}
+        )  # type: ignore[no-untyped-call]
+        content, label = header.getvalue() + data, f"{name}.npy".encode()
+        crc, size = zlib.crc32(content), len(content)
+        data = (
+            struct.pack("<4s5H3L2H", b"PK\3\4", 20, 0, 0, 0, 33, crc, size, size, len(label), 0)
+            + label
+            + content
+        )
+        directory.append((label, crc, size, len(data)))
+    central = b"".join(
+        struct.pack(
+            "<4s6H3L5H2L",
+            b"PK\1\2",
+            20,
+            20,
+            0,
+            0,
+            0,
+            33,
+            crc,
+            size,
+            size,
+            len(label),
+            0,
+            0,
+            0,
+            0,
+            0,
+            len(data) - length,
+        )
+        + label
+        for label, crc, size, length in directory
+    )
+    return (
+        data
+        + central
+        + struct.pack(
+            "<4s4H2LH", b"PK\5\6", 0, 0, len(directory), len(directory), len(central), len(data), 0
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("program", "names"),
+    [
+        (READ_CHECKPOINT, [f"a{number}" for number in range(180)]),
+        (READ_RECORD, ["meta", "published", *COLUMNS]),
+    ],
+)
+def test_arrays_that_overlap_in_the_file_are_refused_before_they_are_read(
+    program: str, names: list[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "gift.npz"
+    path.write_bytes(overlapping(names, 8 if program == READ_CHECKPOINT else 30))
+    said, memory = measured(program, path)
+    assert memory < MOST_MEGABYTES, said
+    assert "overlap" in said
+
+
+def test_an_array_that_claims_more_than_the_file_has_is_refused(tmp_path: Path) -> None:
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": "<f8", "fortran_order": False, "shape": (2**27,)}
+    )  # type: ignore[no-untyped-call]
+    path = tmp_path / "gift.npz"
+    content = header.getvalue()
+    label = b"meta.npy"
+    crc = zlib.crc32(content)
+    local = (
+        struct.pack(
+            "<4s5H3L2H", b"PK\3\4", 20, 0, 0, 0, 33, crc, len(content), 2**30, len(label), 0
+        )
+        + label
+        + content
+    )
+    central = (
+        struct.pack(
+            "<4s6H3L5H2L",
+            b"PK\1\2",
+            20,
+            20,
+            0,
+            0,
+            0,
+            33,
+            crc,
+            len(content),
+            2**30,
+            len(label),
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+        )
+        + label
+    )
+    path.write_bytes(
+        local
+        + central
+        + struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 1, 1, len(central), len(local), 0)
+    )
+    for program in (READ_CHECKPOINT, READ_RECORD):
+        said, memory = measured(program, path)
+        assert memory < MOST_MEGABYTES and said != "read"
+
+
+def logged(path: Path, *payloads: bytes) -> Path:
+    digest = b""
+    with path.open("wb") as file:
+        for payload in payloads:
+            digest = chained(digest, payload)
+            file.write(len(payload).to_bytes(4, "little") + digest + payload)
+    return path
+
+
+def test_a_frame_of_empty_maps_does_not_swell(tmp_path: Path) -> None:
+    many = 20_000_000
+    bombs = {
+        "maps": b"\x81\xa7changes\xdd" + many.to_bytes(4, "big") + b"\x80" * many,
+        "lists of maps": b"\x81\xa7changes\xdc\x4e\x20"
+        + (b"\xdc\x03\xe8" + b"\x80" * 1000) * 20_000,
+        "short texts": b"\x81\xa7changes\xdd"
+        + (many // 3).to_bytes(4, "big")
+        + b"\xa2ab" * (many // 3),
+        "nested lists": b"\xdd\xff\xff\xff\xff" * 500,
+    }
+    for name, payload in bombs.items():
+        said, memory = measured(READ_LOG, logged(tmp_path / "00000000.log", payload))
+        assert memory < MOST_MEGABYTES, (name, said, memory)
+        assert "cannot be read" in said, name
+
+
+def test_a_frame_that_claims_more_than_the_file_has_is_torn(tmp_path: Path) -> None:
+    path = tmp_path / "00000000.log"
+    path.write_bytes((2**31 - 1).to_bytes(4, "little") + bytes(16) + b"x")
+    said, memory = measured(READ_LOG, path)
+    assert memory < MOST_MEGABYTES and "torn" in said
+
+
+def test_a_log_that_names_a_slot_far_away_is_refused(tmp_path: Path) -> None:
+    from es_queue.config import RunConfig
+    from es_queue.errors import RunFolderError
+    from es_queue.strategies import make_strategy
+    from master.replay import indices_of
+
+    config = RunConfig(env="CartPole-v1", seed=1, population=8, noise_size=2**14)
+    strategy = make_strategy(config, 4)
+    with pytest.raises(RunFolderError, match="slot"):
+        indices_of(config, strategy, "3.1-00000000", np.array([0, 2**40]))
+    with pytest.raises(RunFolderError, match="slot"):
+        indices_of(config, strategy, "3.1-00000000", np.array([-1, 2]))
+    assert len(indices_of(config, strategy, "3.1-00000000", np.array([0, 2]))) == 2
+
+
+def test_honest_records_and_steps_are_read_as_before(tmp_path: Path) -> None:
+    trained(tmp_path, strategy="openai_es")
+    said, _ = measured(READ_RECORD, next(tmp_path.glob("slots/*.npz")))
+    assert said == "read"
+    fields = {
+        "generation": 1,
+        "digest": "d",
+        "step_limit": 10,
+        "back": None,
+        "anchored": False,
+        "individuals": 2,
+        "count": 0.0,
+        "changes": [],
+    }
+    arrays = {name: np.zeros(4).tobytes() for name in ("fitness", "mean", "m2")}
+    used = [(f"{number}.1-00000000", np.arange(100).tobytes()) for number in range(1000)]
+    step = Step.read(msgpack.packb({**fields, **arrays, "used": used, "publication": "p"}))
+    assert len(step.used) == 1000 and step.fitness.shape == (2, 2)
