@@ -29,7 +29,7 @@ SOCKET_SECONDS = 5.0
 CONNECT_SECONDS = 5.0
 OLDEST = (6, 2)
 
-# What is worth trying again: the server is away, restarting, still loading, full, or a replica for now.
+# What is worth trying again: the server is away, restarting, still loading, full, busy with a script, or a replica for now.
 OUTAGES = (
     redis.exceptions.ConnectionError,
     redis.exceptions.TimeoutError,
@@ -39,7 +39,7 @@ OUTAGES = (
     redis.exceptions.MasterDownError,
 )
 # The same as replies; their word stands first, after a pipeline's "caused error:", or after a dash in a script's error.
-PASSING = re.compile(r"(?:^|: |-)(?:READONLY|MISCONF|UNBLOCKED|MASTERDOWN|LOADING|OOM)\b")
+PASSING = re.compile(r"(?:^|: |-)(?:READONLY|MISCONF|UNBLOCKED|MASTERDOWN|LOADING|OOM|BUSY)\b")
 
 # What redis-py says of a URL in words that are its own alone.
 OWN_WORDS = ("protocol must be an integer", "protocol must be either 2 or 3", "Python wasn't built with SSL support", "cryptography is not installed.")
