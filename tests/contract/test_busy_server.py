@@ -16,7 +16,19 @@ from es_queue.protocol.channel import Stored
 from es_queue.protocol.connection import client_from_url
 from es_queue.protocol.redis_channel import RedisMasterChannel, RedisWorkerChannel
 from es_queue.protocol.seats import outlasting
-from tests.contract.places import ABOUT, P0, RUN, TOKEN, TTL, RedisPlace, block, owed, texts, wait_until, worker_name
+from tests.contract.places import (
+    ABOUT,
+    P0,
+    RUN,
+    TOKEN,
+    TTL,
+    RedisPlace,
+    block,
+    owed,
+    texts,
+    wait_until,
+    worker_name,
+)
 
 LIMIT = "busy-reply-threshold"
 

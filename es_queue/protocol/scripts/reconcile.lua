@@ -62,14 +62,14 @@ else
   for _, entry in ipairs(strange) do redis.call('LREM', KEYS[3], 1, entry) end
 end
 
--- What a worker holds: its first hundred entries, and of all workers together no more than can be. A longer list is cut,
+-- What a worker holds: its newest hundred entries, and of all workers together no more than can be. A longer list is cut,
 -- and one that is too large even then is removed.
 local MOST_HELD = 100
 local room, room_bytes = 50000, 16777216
 local function held_by(key)
   local length = redis.pcall('LLEN', key)
   if length == 0 or room <= 0 or room_bytes <= 0 then return {} end
-  if type(length) == 'number' and length > MOST_HELD then redis.call('LTRIM', key, 0, MOST_HELD - 1) end
+  if type(length) == 'number' and length > MOST_HELD then redis.call('LTRIM', key, -MOST_HELD, -1) end
   local held = entries(key, 65536, MOST_HELD)
   room = room - #held
   for _, entry in ipairs(held) do room_bytes = room_bytes - #entry end
@@ -108,6 +108,7 @@ for _, worker in ipairs(members(KEYS[4])) do
     claims[#claims + 1] = { worker, blocks_in(held) }
     for _, entry in ipairs(held) do cross_off(entry) end
   else
+    if dismissed[worker] then held = {} end -- its end is no sign that a slot kills workers
     dead[#dead + 1] = { worker, blocks_in(held) }
     redis.call('UNLINK', key)
     redis.call('SREM', KEYS[4], worker)
