@@ -26,6 +26,7 @@ MOST_FAILURES = 10  # of one worker alone, while the others are busy or gone
 DEATHS = 10
 SUSPECT_DEATHS = 2
 LEAVING_NAMED = 100
+HELD_AT_DEATH = 4  # blocks of a dead worker that are looked at; honest ones hold one or two
 
 Slot = tuple[str, int]
 
@@ -238,7 +239,7 @@ class Ledger:
         if blocks[0].publication != self.publication:  # a copy was answered, and the generation closed, before it was missed
             self.recoveries.note(WORKER_DIED, 0.0)
             return
-        self.recoveries.begin(WORKER_DIED, (slot for block in blocks for slot in self.missing_of(block)))
+        self.recoveries.begin(WORKER_DIED, (slot for block in blocks[:HELD_AT_DEATH] for slot in self.missing_of(block)))
         for slot in range(blocks[0].start, blocks[0].stop):
             if slot not in self.results[blocks[0].kind]:
                 self._deaths[(blocks[0].kind, slot)] += 1
@@ -249,8 +250,10 @@ class Ledger:
                     )
 
     def missing_of(self, block: Block) -> list[Slot]:
-        """The slots of a block without an answer."""
-        return [(block.kind, slot) for slot in range(block.start, block.stop) if not self.has(block.kind, slot, slot + 1)]
+        """The slots of a block that are wanted and have no answer."""
+        slots = self._slots(block.kind)
+        stop = min(block.stop, slots[-1] + 1 if slots else 0)
+        return [(block.kind, slot) for slot in range(block.start, stop) if not self.has(block.kind, slot, slot + 1)]
 
     def remember_deaths(self, deaths: dict[Slot, int]) -> None:
         """What Redis has counted of this publication: under a former master, or in a reply that was lost."""

@@ -35,7 +35,7 @@ READ_AGAIN_A_SECOND, PUT_OFF_AT_MOST = 5000, 10
 READ_BYTES = 4 * 2**20  # of one reply, as far as its size can be told from the one before
 #: Blocks that are published with the parameters, in all and for each worker; the others follow, so many in one script.
 FIRST_BLOCKS, FIRST_BLOCKS_EACH, BLOCKS_AT_ONCE = 1024, 4, 8192
-STAGED_AT_MOST = 10
+STAGED_AT_MOST, MOST_DEAD = 10, 1000
 #: So often in one publication what nobody holds goes to todo alone; from then on idle workers are given some of it by name.
 ISSUES_TO_ALL = 2
 LOST = "Redis has lost this generation: it is published again"
@@ -296,7 +296,7 @@ class Collector:
         if self._issues > ISSUES_TO_ALL and not self.requests.paused:  # somebody takes it from todo again and again
             self._give(ledger, slots_of(seen.nobody))
         again = self._reconcile(ledger, seen.nobody)
-        for _, blocks in again.dead if again is not None else ():
+        for _, blocks in again.dead[:MOST_DEAD] if again is not None else ():
             ledger.died(blocks)
         if again is not None and again.owed:
             self._read_again()
@@ -324,7 +324,7 @@ class Collector:
         return min(self.cutter.most(kind, ledger.wanted.get(kind, 1), max(1, len(self._workers))) for kind in owed)
 
     def _reconciled(self, ledger: Ledger, seen: Reconciled) -> None:
-        for _, blocks in seen.dead:
+        for _, blocks in seen.dead[:MOST_DEAD]:
             ledger.died(blocks)
         self._late = max(self._late, seen.late)
         self._copy_overdue(ledger, seen)
