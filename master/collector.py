@@ -293,14 +293,14 @@ class Collector:
         if not seen.nobody or not self._drained(ledger):
             return
         self._issues += 1
-        if self._issues > ISSUES_TO_ALL and not self.requests.paused:  # somebody takes it from todo again and again
-            self._give(ledger, slots_of(seen.nobody))
+        by_name = self._issues > ISSUES_TO_ALL and not self.requests.paused  # somebody takes it from todo again and again
+        given = len(self._give(ledger, slots_of(seen.nobody))) if by_name else 0
         again = self._reconcile(ledger, seen.nobody)
         for _, blocks in again.dead[:MOST_DEAD] if again is not None else ():
             ledger.died(blocks)
-        if again is not None and again.owed:
+        if again is not None and given + again.owed:
             self._read_again()
-            ledger.reissued += max(0, again.owed - len(self.audit.open))  # what the audit asks for was not lost
+            ledger.reissued += max(0, given + again.owed - len(self.audit.open))  # what the audit asks for was not lost
 
     def _take_up(self, generation: int) -> None:
         """What people ask; the time that a pause takes is no time of the run."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -110,7 +111,7 @@ def test_copies_of_what_a_hoarder_takes_go_to_idle_workers_after_waits_that_doub
             given.append(now[0])
             bench.server.claims["slow-1-abcdef"] += bench.server.claims.pop("quick-1-abcdef")
         assert now[0] < 100 + 100 * QUICK.overdue, given
-    waits = [after - before for before, after in zip(given, given[1:], strict=False)]
+    waits = [after - before for before, after in pairwise(given)]
     assert [round(wait / waits[0]) for wait in waits] == [1, 2, 4]
 
 
