@@ -5,7 +5,7 @@ So workers finish together (guided self-scheduling, Polychronopoulos and Kuck 19
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from es_queue.config import RunConfig
@@ -16,6 +16,9 @@ from es_queue.protocol.messages import Block
 BLOCK_SECONDS = 0.5
 #: Of slots that nobody has measured one in so many makes a block, but no block has more than so many.
 UNMEASURED, MOST_UNMEASURED = 1000, 16
+#: How many times its expected duration a worker may hold a block, after an episode's limit, until it is taken for one
+#: that answers nothing.
+PATIENCE_TIMES = 20
 #: A block has at most the remaining work of one worker, divided by this.
 SHARES = 2
 
@@ -38,6 +41,7 @@ class Cutter:
     together: how many episodes are best played at once, None where they are played one by one
     per_slot: episodes of a training slot; others: of a slot of another kind, one where it is not named
     seconds:  wall seconds that a worker needs for a slot, by kind, as measured
+    wall:     seconds that one episode may last
     """
 
     fixed: int = 0
@@ -45,6 +49,7 @@ class Cutter:
     per_slot: int = 1
     others: Mapping[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    wall: float = 300.0
     _guess: float = BLOCK_SECONDS
 
     def cut(self, publication: str, missing: Missing, workers: int) -> list[Block]:
@@ -61,6 +66,14 @@ class Cutter:
         batches, rest = self._batches(publication, missing, workers)
         yield from self._longest_first(batches)
         yield from self._guided(publication, rest, workers)
+
+    def patience(self, block: Block) -> float:
+        """Seconds that no honest worker holds a block without an answer: past any episode's limit, and many times what the
+        block should take. Where no slot of its kind is measured, each of its episodes may last as long as one may."""
+        slots, known = block.stop - block.start, self.seconds.get(block.kind)
+        if known is None:
+            return self.wall * (1 + slots * self._episodes(block.kind))
+        return self.wall + PATIENCE_TIMES * known * slots
 
     def most(self, kind: str, slots: int, workers: int) -> int:
         """Slots that a block issued again may have, where ``slots`` are wanted in all."""
@@ -128,12 +141,28 @@ def cutter(config: RunConfig, individuals: int, parameters: int) -> Cutter:
     """The cutter of a run whose training slots have that many ``individuals`` with so many ``parameters`` each."""
     batch = at_once(EnvironmentRequest.of(config), parameters)
     others = {messages.ELITE: config.elite_episodes, messages.CENTRE: config.episodes}
-    return Cutter(config.block, None if batch is None else Together(*batch), individuals * config.episodes, others)
+    together = None if batch is None else Together(*batch)
+    return Cutter(config.block, together, individuals * config.episodes, others, wall=config.wall_limit)
 
 
 def blocks_of(publication: str, missing: Missing, sizes: Mapping[str, int]) -> list[Block]:
     """Cut ranges of slots into blocks of at most ``sizes[kind]`` slots."""
     return list(equal_blocks(publication, missing, sizes))
+
+
+def blocks_of_slots(publication: str, slots: Iterable[tuple[str, int]], most: int, single: Container[tuple[str, int]]) -> list[Block]:
+    """Blocks of at most ``most`` slots; slots are in order, and those in ``single`` have a block each."""
+    found: list[Block] = []
+    for kind, slot in slots:
+        last = found[-1] if found else None
+        if (
+            last is not None and (last.kind, last.stop) == (kind, slot) and slot - last.start < most
+            and (kind, slot) not in single and (kind, last.start) not in single
+        ):  # fmt: skip
+            found[-1] = Block(publication, kind, last.start, slot + 1)
+        else:
+            found.append(Block(publication, kind, slot, slot + 1))
+    return found
 
 
 def equal_blocks(publication: str, missing: Missing, sizes: Mapping[str, int]) -> Iterator[Block]:

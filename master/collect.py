@@ -25,6 +25,8 @@ FAILURES = 3
 MOST_FAILURES = 10  # of one worker alone, while the others are busy or gone
 DEATHS = 10
 SUSPECT_DEATHS = 2
+LEAVING_NAMED = 100
+HELD_AT_DEATH = 4  # blocks of a dead worker that are looked at; honest ones hold one or two
 
 Slot = tuple[str, int]
 
@@ -34,6 +36,7 @@ class Ledger:
 
     keep: older publications that are open still; none but in the asynchronous schedule
     gathered: what was made of the first training slots so far, where closing is the better for it
+    answers: how many answers of each worker counted, over all publications of a collector
     """
 
     keep: tuple[str, ...] = ()
@@ -55,6 +58,7 @@ class Ledger:
         self.lost_steps = 0
         self.last_reason = ""
         self.contributors: set[str] = set()
+        self.answers: Counter[str] = Counter()
         self.needs_reconcile = False
         self.recoveries = Recoveries()
         self.fleet: Fleet | None = None
@@ -100,6 +104,7 @@ class Ledger:
         """Who worked, and how long, where something counted."""
         if taken:
             self.contributors.add(answer.worker)
+            self.answers[answer.worker] += 1
             seconds, slots = self._seconds.get(answer.kind, (0.0, 0))
             self._seconds[answer.kind] = (seconds + answer.seconds, slots + len(answer.results))
 
@@ -234,7 +239,7 @@ class Ledger:
         if blocks[0].publication != self.publication:  # a copy was answered, and the generation closed, before it was missed
             self.recoveries.note(WORKER_DIED, 0.0)
             return
-        self.recoveries.begin(WORKER_DIED, (slot for block in blocks for slot in self.missing_of(block)))
+        self.recoveries.begin(WORKER_DIED, (slot for block in blocks[:HELD_AT_DEATH] for slot in self.missing_of(block)))
         for slot in range(blocks[0].start, blocks[0].stop):
             if slot not in self.results[blocks[0].kind]:
                 self._deaths[(blocks[0].kind, slot)] += 1
@@ -245,8 +250,10 @@ class Ledger:
                     )
 
     def missing_of(self, block: Block) -> list[Slot]:
-        """The slots of a block without an answer."""
-        return [(block.kind, slot) for slot in range(block.start, block.stop) if not self.has(block.kind, slot, slot + 1)]
+        """The slots of a block that are wanted and have no answer."""
+        slots = self._slots(block.kind)
+        stop = min(block.stop, slots[-1] + 1 if slots else 0)
+        return [(block.kind, slot) for slot in range(block.start, stop) if not self.has(block.kind, slot, slot + 1)]
 
     def remember_deaths(self, deaths: dict[Slot, int]) -> None:
         """What Redis has counted of this publication: under a former master, or in a reply that was lost."""
@@ -307,9 +314,14 @@ class Ledger:
         if self.gathered is not None and self.audit is None:
             self.gathered.gather(self.results[messages.TRAIN], self._owing[messages.TRAIN].first())
 
+    def singles(self) -> frozenset[Slot]:
+        """Slots that are issued singly (rule 12)."""
+        return frozenset({slot for slot, count in self._deaths.items() if count >= SUSPECT_DEATHS} | set(self._failures))
+
     def owed(self, block: int, grace: bool, give_way: Sequence[str], dismissed: Sequence[str] = ()) -> Owed:
-        suspect = {slot for slot, count in self._deaths.items() if count >= SUSPECT_DEATHS} | set(self._failures)
-        return Owed(self.publication, self.unanswered(), block, frozenset(suspect), grace, [*give_way, *dismissed], dismissed)
+        """What reconcile measures todo and claims against. Every worker reads who is to leave, so of those dismissed a few are named."""
+        leaving = [*give_way, *dismissed[:LEAVING_NAMED]]
+        return Owed(self.publication, self.unanswered(), block, self.singles(), grace, leaving, dismissed)
 
     def has(self, kind: str, start: int, stop: int) -> bool:
         """Whether every slot of a range is answered, and none of them in question."""

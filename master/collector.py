@@ -11,20 +11,23 @@ from typing import Protocol
 
 from es_queue.errors import RedisError
 from es_queue.protocol import messages
+from es_queue.protocol.bounded import MAX_WORKERS
 from es_queue.protocol.channel import Entry, MasterChannel, Opened, Publish, Reconciled
 from es_queue.protocol.clocks import Clocks
 from es_queue.protocol.messages import Block, publication_generation
 from master.audit import Audit
-from master.blocks import Cutter
-from master.collect import Ledger
+from master.blocks import Cutter, blocks_of_slots
+from master.collect import Ledger, Slot
 from master.company import Company
 from master.fleet import Fleet
 from master.learn import Record
-from master.overdue import HURRY_SECONDS, Overdue
+from master.limited_notes import LimitedNotes
+from master.overdue import BLOCKS_GIVEN, HURRY_SECONDS, IdleWorkers, Overdue, slots_of
 from master.recoveries import OVERDUE, REDIS_AWAY, REDIS_LOST, Recoveries
 from master.requests import Requests
 from master.roll_call import RollCall
 from master.roster import Roster
+from master.silent_workers import SilentWorkers
 
 READ_AT_ONCE, READ_AT_FIRST = 1000, 4
 #: Entries a second that are read again at the most, and how many seconds a flood may keep reconcile waiting.
@@ -32,7 +35,9 @@ READ_AGAIN_A_SECOND, PUT_OFF_AT_MOST = 5000, 10
 READ_BYTES = 4 * 2**20  # of one reply, as far as its size can be told from the one before
 #: Blocks that are published with the parameters, in all and for each worker; the others follow, so many in one script.
 FIRST_BLOCKS, FIRST_BLOCKS_EACH, BLOCKS_AT_ONCE = 1024, 4, 8192
-STAGED_AT_MOST = 10
+STAGED_AT_MOST, MOST_DEAD = 10, 1000
+#: So often in one publication what nobody holds goes to todo alone; from then on idle workers are given some of it by name.
+ISSUES_TO_ALL = 2
 LOST = "Redis has lost this generation: it is published again"
 LOST_BEFORE = "Redis has lost the generation before this one, or holds another: this one is published over it"
 
@@ -92,9 +97,11 @@ class Collector:
         self._next = 0.0
         self._grace = 0.0
         self._overdue = Overdue(self.cutter, clocks.overdue)
+        self._idle, self._silent = IdleWorkers(), SilentWorkers(LimitedNotes(note))
+        self._answers: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
         self._workers: dict[str, dict[str, str]] = {}
-        self._late = self._late_before = 0
+        self._late = self._late_before = self._issues = 0
         self._company = Company(note)
         self._give_way: list[str] = []
         self._served = False
@@ -109,12 +116,12 @@ class Collector:
 
     def open(self, ledger: Ledger, what: Publish, parameters: bytes, *, adopted: bool) -> None:
         """Publish what the ledger wants, unless a former master has left it open."""
-        self._what, self._parameters = what, parameters
+        self._what, self._parameters, self._issues = what, parameters, 0
         self.ahead.clear()
         self._overdue.begin()
         self._refused += self._ledger.refused if self._ledger is not None else Counter()
         self._ledger = ledger
-        ledger.recoveries = self.recoveries
+        ledger.recoveries, ledger.answers = self.recoveries, self._answers
         self.audit.begin()
         ledger.fleet, ledger.guarded = self.fleet, bool(self.audit.fraction or self.fleet.strict or self.fleet.quarantined)
         ledger.audit = self.audit if self.audit.fraction else None
@@ -273,7 +280,8 @@ class Collector:
 
     def _reconcile(self, ledger: Ledger, only: Sequence[tuple[str, int, int]]) -> Reconciled | None:
         self._notice_outage(ledger)  # it may have been away since the tick began
-        owed = replace(ledger.owed(self._most(ledger), time.monotonic() < self._grace, self._give_way, self.fleet.dismissed()), only=only)
+        dismissed = sorted({*self.fleet.dismissed(), *self._silent.names})
+        owed = replace(ledger.owed(self._most(ledger), time.monotonic() < self._grace, self._give_way, dismissed), only=only)
         # What is owed to nobody leaves todo: the workers of a paused run finish what they hold and wait.
         return self._channel.reconcile(self._token, replace(owed, ranges=()) if self.requests.paused else owed)
 
@@ -284,12 +292,15 @@ class Collector:
         """
         if not seen.nobody or not self._drained(ledger):
             return
+        self._issues += 1
+        by_name = self._issues > ISSUES_TO_ALL and not self.requests.paused  # somebody takes it from todo again and again
+        given = len(self._give(ledger, slots_of(seen.nobody))) if by_name else 0
         again = self._reconcile(ledger, seen.nobody)
-        for _, blocks in again.dead if again is not None else ():
+        for _, blocks in again.dead[:MOST_DEAD] if again is not None else ():
             ledger.died(blocks)
-        if again is not None and again.owed:
+        if again is not None and given + again.owed:
             self._read_again()
-            ledger.reissued += max(0, again.owed - len(self.audit.open))  # what the audit asks for was not lost
+            ledger.reissued += max(0, given + again.owed - len(self.audit.open))  # what the audit asks for was not lost
 
     def _take_up(self, generation: int) -> None:
         """What people ask; the time that a pause takes is no time of the run."""
@@ -313,7 +324,7 @@ class Collector:
         return min(self.cutter.most(kind, ledger.wanted.get(kind, 1), max(1, len(self._workers))) for kind in owed)
 
     def _reconciled(self, ledger: Ledger, seen: Reconciled) -> None:
-        for _, blocks in seen.dead:
+        for _, blocks in seen.dead[:MOST_DEAD]:
             ledger.died(blocks)
         self._late = max(self._late, seen.late)
         self._copy_overdue(ledger, seen)
@@ -333,15 +344,29 @@ class Collector:
     def _copy_overdue(self, ledger: Ledger, seen: Reconciled) -> None:
         now = time.monotonic()
         self._overdue.look(ledger.publication, seen, now)
-        idle = any(not blocks for worker, blocks in seen.claims.items() if worker in self._workers)
-        if seen.todo or not idle or self.requests.paused:
+        self._silent.look(seen.claims, self._workers, self._answers, self.cutter.patience, now)
+        joined = [worker for worker in self._workers if worker not in self._silent.names]
+        if not self._idle.look(seen.claims, joined, self._answers) or seen.todo or self.requests.paused:
             return
         self._next = min(self._next, now + HURRY_SECONDS)
-        copies = self._overdue.copies(ledger, now)
-        if copies:
-            self._channel.extend(self._token, ledger.publication, copies)
-            ledger.reissued += len(copies)
-            self.recoveries.begin(OVERDUE, ((block.kind, block.start) for block in copies))
+        first, more = self._overdue.due(ledger, now)
+        if first:
+            self._channel.extend(self._token, ledger.publication, [Block(ledger.publication, kind, slot, slot + 1) for kind, slot in first])
+            self.recoveries.begin(OVERDUE, first)
+        first += self._give(ledger, more)
+        self._overdue.copied(ledger, first, now)
+        ledger.reissued += len(first)
+
+    def _give(self, ledger: Ledger, slots: Iterable[Slot]) -> list[Slot]:
+        """Put slots into the claims of idle workers, a little for each; those that found one."""
+        most, singles = self._most(ledger), ledger.singles()
+
+        def send(worker: str, some: Sequence[Slot]) -> bool:
+            blocks = blocks_of_slots(ledger.publication, some, most, singles)
+            return self._channel.extend(self._token, ledger.publication, blocks, to=worker)
+
+        missing = (slot for slot in slots if not ledger.has(slot[0], slot[1], slot[1] + 1))
+        return self._idle.give(missing, BLOCKS_GIVEN * most, send)
 
     def _look_after(self, ledger: Ledger) -> None:
         """Who is there, who refuses, who should give way; and the display."""
@@ -350,6 +375,8 @@ class Collector:
         self._company.look(workers)
         self._roll.look(workers, self._channel.outages, self._give_way)
         self.fleet.look(self._workers)
+        if len(self._answers) > MAX_WORKERS:  # whoever answers names itself
+            self._answers = ledger.answers = Counter({name: count for name, count in self._answers.items() if name in workers})
         for slot in self.audit.review():
             ledger.withdraw(slot)
         if self._housekeeper is not None:

@@ -14,9 +14,10 @@ from es_queue.config import ASYNC
 from es_queue.errors import DecodeError, EnvironmentFailure, FencedError
 from es_queue.observations import described
 from es_queue.protocol import keys
+from es_queue.protocol.again import Again
 from es_queue.protocol.channel import FAILED, FINISHED, PAUSED, RUNNING, STOPPED
 from es_queue.protocol.clocks import Clocks
-from es_queue.protocol.connection import holds_secret
+from es_queue.protocol.connection import client_like, holds_secret
 from es_queue.protocol.messages import Task
 from es_queue.protocol.redis_channel import RedisMasterChannel
 from master.async_loop import ASYNC_LABEL, classes
@@ -30,6 +31,7 @@ from master.household.duties import Household
 from master.household.embedded import EmbeddedServer
 from master.household.listen import directions
 from master.learn import Record
+from master.lease import LeaseRenewal
 from master.loop import Outcome, Sink, digest_of
 from master.options import Launch
 from master.place import Place
@@ -96,13 +98,15 @@ class Drive:
         timeout = int(clocks.seat_lease + config.wall_limit + clocks.seat_margin)
         self._keeper = Keeper(session.client, launch.queue, place.run, secrets.token_hex(3), timeout, view.note)
         self._keeper.missed = channel.missed
+        self._own_client = client_like(session.client)
+        self._renewal = LeaseRenewal(RedisMasterChannel(self._own_client, place.run, Again(clocks.renew)), token, holder, clocks)
         household = Household(session.guard(place), self._keeper, view.note)
         self._household, self._ended = household, False
         channel.again.on_outage = self._outage
         self._requests = Requests(channel, view.note, Course(setup.learner).refusal, self._way())
         collects, loops = classes(config)
         self._collector = collects(
-            channel, token, holder, clocks, config.block, household, view.live, view.note, session.interrupted, self._requests,
+            channel, token, holder, clocks, config.block, household, self._live, view.note, session.interrupted, self._requests,
             config.audit, config.strict,
         )  # fmt: skip
         self._collector.about, self._collector.cutter = {"queue": launch.queue}, cutter(config, setup.strategy.per_slot, setup.policy.size)
@@ -146,6 +150,8 @@ class Drive:
         Interrupted before the first publish it raises KeyboardInterrupt: there is nothing to go on with.
         """
         self._session.looping = True
+        self._renewal.show_sign()
+        self._renewal.start()
         film = 0.0  # nobody who ends a run early waits for its film
         try:
             self._view.started(self._about(state))
@@ -173,6 +179,8 @@ class Drive:
             self._leave(FAILED, why=(str(error) or type(error).__name__)[:300])
             raise
         finally:
+            self._renewal.end(LEAVE_SECONDS)
+            self._own_client.close()
             self._log.close()
             self._films.close(film)
 
@@ -187,8 +195,14 @@ class Drive:
                 return f"; the newest {len(reports)} reports of workers are in {path}"
         return ""
 
+    def _live(self, figures: Record) -> None:
+        """Once a second, while answers are awaited."""
+        self._renewal.show_sign()
+        self._view.live(figures)
+
     def _outage(self, seconds: float) -> None:
         """Redis did not answer; a person need not wait until it does."""
+        self._renewal.show_sign()
         if self._session.looping and self._session.interrupted():
             raise Interrupted
         self._household.outage(seconds, self._channel.again.trouble)
@@ -268,6 +282,7 @@ class Drive:
         return summary
 
     def _end(self, state: str, seconds: int, data: bytes | None, **more: Any) -> None:
+        self._renewal.end(LEAVE_SECONDS)  # a renewal after the end would take the lease again
         shown = {name: str(value) for name, value in more.items() if value is not None}
         self._channel.finish(self._token, {"state": state, "updated": f"{time.time():.3f}", "workers": "0", "answered": "", **shown}, seconds, data)
         self._ended = True

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from heapq import nsmallest
 
 from es_queue.protocol.channel import QUARANTINED_AT_MOST, quarantined_in
+from master.company import some_of
 
 About = Mapping[str, Mapping[str, str]]
 REMEMBERED = 20_000
+GROUPS_NAMED = 5
 #: A question to Redis lasts, and nobody is asked for again before so many times as long: names that nobody has, sent
 #: without end, cost the master a fifth of its time at the most.
 ASK_PAUSE, LEAST_PAUSE = 4, 0.005
@@ -68,7 +71,8 @@ class Fleet:
             self._members.popitem(last=False)
         prints = [member.numerics for member in self._there.values() if member.numerics]
         if prints and not self.numerics:  # most of those who are there; the lesser of two that are as many
-            self.numerics = max(sorted(set(prints)), key=prints.count)
+            counts = Counter(prints)
+            self.numerics = max(sorted(counts), key=counts.__getitem__)
         if self.uniform and not self.strict and set(prints) - {self.numerics}:
             self.uniform = False
             self._note(f"mixed fleet: the run began with fingerprint {self.numerics[:8]}, so bits are not promised: {hosts_of(workers)}")
@@ -131,8 +135,10 @@ def member_of(about: Mapping[str, str]) -> Member:
 
 
 def hosts_of(workers: About) -> str:
-    """Each fingerprint's beginning with its hosts."""
+    """Each fingerprint's beginning with its hosts, a few of many: those that most hosts have."""
     groups: dict[str, set[str]] = {}
     for about in workers.values():
         groups.setdefault(about.get("numerics", "")[:8], set()).add(about.get("host", "?")[:60])
-    return "; ".join(f"{print_}: {', '.join(sorted(hosts))}" for print_, hosts in sorted(groups.items()))
+    common = sorted(nsmallest(GROUPS_NAMED, groups, key=lambda print_: (-len(groups[print_]), print_)))
+    named = [f"{print_}: {some_of(list(groups[print_]))}" for print_ in common]
+    return "; ".join(named + ([f"and {len(groups) - len(common)} others"] if len(groups) > len(common) else []))

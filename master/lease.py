@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import platform
 import secrets
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
-from es_queue.errors import RunBusyError
+from es_queue.errors import FencedError, RedisError, RunBusyError
 from es_queue.protocol.channel import MasterChannel
 from es_queue.protocol.clocks import Clocks
 from es_queue.protocol.messages import token_number
@@ -61,3 +63,37 @@ def refuse_live(channel: MasterChannel, clocks: Clocks, *, wait: bool, note: Cal
             raise RunBusyError(live)
     if holder is not None:
         raise RunBusyError(live)
+
+
+class LeaseRenewal(threading.Thread):
+    """Renews the lease beside the master's own thread, over a channel of its own, whatever that thread is busy with.
+
+    It stops renewing once the master has shown no sign for ``grace`` seconds, for a master that hangs must not keep a run;
+    and it ends when another master holds the run.
+    """
+
+    def __init__(self, channel: MasterChannel, token: str, holder: str, clocks: Clocks, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(name="es-queue-lease", daemon=True)
+        self._channel, self._token, self._holder, self._clocks, self._clock = channel, token, holder, clocks, clock
+        self._over = threading.Event()
+        self._sign = clock()
+
+    def show_sign(self) -> None:
+        """The master is at work."""
+        self._sign = self._clock()
+
+    def run(self) -> None:
+        while not self._over.wait(self._clocks.renew):
+            if self._clock() - self._sign > self._clocks.grace:
+                continue
+            try:
+                with suppress(RedisError):  # the master's own thread says what is wrong with Redis
+                    self._channel.renew(self._token, self._holder, self._clocks.lease, {}, {})
+            except FencedError:
+                return
+
+    def end(self, seconds: float) -> None:
+        """No renewal follows, once the one under way is over; waits for it for so many seconds at the most."""
+        self._over.set()
+        if self.is_alive():
+            self.join(seconds)

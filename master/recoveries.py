@@ -15,6 +15,8 @@ WORKER_DIED, OVERDUE = "worker-died", "overdue"
 REDIS_AWAY, REDIS_LOST, TAKEN_OVER = "redis-away", "redis-lost", "taken-over"
 
 Slot = tuple[str, int]
+#: What is noticed beyond so many that are not over yet counts as one with the newest of its cause.
+MOST_OPEN = 100
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,12 @@ class Recoveries:
     def begin(self, cause: str, slots: Iterable[Slot]) -> None:
         """Something was noticed that holds up these slots."""
         waiting = set(slots)
-        if waiting:
+        if not waiting:
+            return
+        same = [one for one in self._open if one[0] == cause] if len(self._open) >= MOST_OPEN else []
+        if same:  # each answer is looked up in all that are open
+            same[-1][2].update(waiting)
+        else:
             self._open.append((cause, self._clock(), waiting))
 
     def answered(self, slot: Slot) -> None:

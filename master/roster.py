@@ -10,6 +10,8 @@ from es_queue.protocol.channel import MasterChannel
 FEW = 100
 #: Of more, one in so many.
 TURNS = 10
+#: Those that refuse or have not joined yet are all read each second, unless there are more of them than this.
+MANY_NEW = 2000
 
 
 class Roster:
@@ -21,11 +23,13 @@ class Roster:
         self._turn = 0
 
     def look(self, channel: MasterChannel) -> dict[str, dict[str, str]]:
-        """The living workers, by id; what one says that refuses to work, or has not joined yet, is always new."""
+        """The living workers, by id; what one says that refuses to work, or has not joined yet, is new, unless very many do."""
         self._turn = (self._turn + 1) % TURNS
-        known = {name: about for name, about in self._seen.items() if not self._due(name, about)}
+        idle = [name for name, about in self._seen.items() if "refuses" in about or not about.get("numerics")]
+        news = set(idle) if len(idle) <= MANY_NEW else set[str]()
+        known = {name: about for name, about in self._seen.items() if not (name in news or self._due(name))}
         self._seen = channel.workers(known)
         return self._seen
 
-    def _due(self, name: str, about: dict[str, str]) -> bool:
-        return len(self._seen) <= FEW or "refuses" in about or not about.get("numerics") or crc32(name.encode()) % TURNS == self._turn
+    def _due(self, name: str) -> bool:
+        return len(self._seen) <= FEW or crc32(name.encode()) % TURNS == self._turn

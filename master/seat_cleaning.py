@@ -15,6 +15,7 @@ from typing import Any
 import redis
 
 from es_queue.protocol import bounded, keys
+from es_queue.protocol.bounded import MAX_IN_HAND
 from es_queue.protocol.seats import is_of, queued
 
 EVERY_SECONDS = 15.0
@@ -106,7 +107,7 @@ class SeatCleaner:
 
     def _in_hand(self) -> list[str]:
         """This run's seats between queue and registry: popped by a worker that has not begun them."""
-        names = (name.decode("ascii", "replace") for name in queued(self._client, keys.rq_intermediate(self._queue), 0, LOOK_AT_POPPED - 1))
+        names = (name.decode("ascii", "replace") for name in queued(self._client, keys.rq_intermediate(self._queue), 0, LOOK_AT_POPPED - 1, MAX_IN_HAND))
         return [name for name in names if is_of(name, self._run)]
 
     def _stuck(self, begun: set[str]) -> list[str]:

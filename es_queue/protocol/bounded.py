@@ -13,10 +13,12 @@ from es_queue.protocol.messages import WORKER_ID
 
 MAX_LIST = 4 * 2**20  # bytes in Redis; a hundred of the largest requests take 0.8 MB
 MAX_HASH = 2**13
+MAX_FIELDS = 128  # of one worker's hash
 MAX_HASHES = 32 * 2**20  # all of a run's workers together
 MAX_COUNTS = 2**28
 MAX_WORKERS, MAX_WORKERS_SET = 20_000, 16 * 2**20  # as the scripts have it
-MAX_QUEUE = 32 * 2**20  # half a million jobs of RQ
+MAX_QUEUE, MAX_QUEUED = 32 * 2**20, 500_000  # jobs of RQ
+MAX_IN_HAND = 20_000  # jobs between RQ's queue and its registry: one for each worker, for a moment
 MAX_REGISTRY, MAX_REGISTERED = 16 * 2**20, 50_000
 LONGEST_FIELD = 2**15  # a hundred names in quarantine
 #: Redis looks at every item to measure a key. It is not asked to measure a key of more items.
@@ -33,7 +35,10 @@ COUNT_COMMANDS = {
 
 
 def size_of(client: Any, key: str) -> int:
-    """Bytes that a key takes in Redis; 0 where it is missing."""
+    """Bytes that a key takes in Redis; 0 where it is missing.
+
+    The server looks at every element of a hash, a set or a sorted set: know their number first. Of a list it looks at blocks of 8 kB.
+    """
     return int(client.memory_usage(key, samples=0) or 0)  # twice: yes
 
 
@@ -51,11 +56,12 @@ def _unless_of_another_type(read: Callable[[], Any]) -> Any:
         raise
 
 
-def elements(client: Any, key: str, start: int, stop: int, most: int = MAX_LIST) -> list[bytes] | None:
-    """LRANGE; None for what is no list, or a larger one than any of ours."""
-    if size_of(client, key) > most:
+def elements(client: Any, key: str, start: int, stop: int, most: int = MAX_LIST, longest: int = MAX_LIST) -> list[bytes] | None:
+    """LRANGE; None for what is no list, or one of more bytes or elements than any of ours."""
+    length = _unless_of_another_type(lambda: client.llen(key))  # twice: yes
+    if length is None or length > longest or (length and size_of(client, key) > most):
         return None
-    found: list[bytes] | None = _unless_of_another_type(lambda: client.lrange(key, start, stop))  # twice: yes
+    found: list[bytes] | None = _unless_of_another_type(lambda: client.lrange(key, start, stop)) if length else []  # twice: yes
     return found
 
 
@@ -65,20 +71,34 @@ def field(client: Any, key: str, name: str, most: int = LONGEST_FIELD) -> bytes 
     return found
 
 
+def _replies(pipeline: Any) -> list[Any]:
+    """Replies in order; for a key of another type its error. Raises any other error: an outage must not look like a missing key."""
+    found: list[Any] = pipeline.execute(raise_on_error=False)
+    for reply in found:
+        if isinstance(reply, Exception) and "WRONGTYPE" not in str(reply):
+            raise reply
+    return found
+
+
 def hashes(client: Any, names: Sequence[str]) -> list[dict[bytes, bytes]]:
     """HGETALL of each; empty for one that is missing or no hash, larger than any of ours, or beyond what all may take."""
-    sizes, found = client.pipeline(transaction=False), client.pipeline(transaction=False)
+    lengths, sizes, found = (client.pipeline(transaction=False) for _ in range(3))
     for name in names:
+        lengths.hlen(name)  # twice: yes
+    fields = _replies(lengths) if names else []
+    short = [name for name, count in zip(names, fields, strict=True) if isinstance(count, int) and 0 < count <= MAX_FIELDS]
+    for name in short:
         sizes.memory_usage(name, samples=0)  # twice: yes
-    taken, kept = 0, []
-    for size in sizes.execute() if names else []:
-        fits = 0 < (size or 0) <= MAX_HASH and taken + size <= MAX_HASHES
-        taken += size if fits else 0
-        kept.append(fits)
+    taken, fitting = 0, set[str]()
+    for name, size in zip(short, sizes.execute() if short else [], strict=True):
+        if 0 < (size or 0) <= MAX_HASH and taken + size <= MAX_HASHES:
+            taken += size
+            fitting.add(name)
+    kept = [name in fitting for name in names]
     for name, keep in zip(names, kept, strict=True):
         if keep:
             found.hgetall(name)  # twice: yes
-    read = iter(found.execute(raise_on_error=False))
+    read = iter(_replies(found))
     abouts = [next(read) if keep else {} for keep in kept]
     return [about if isinstance(about, dict) else {} for about in abouts]
 

@@ -161,8 +161,10 @@ class MasterChannel(ABC):
         """Open a publication and close the stored one and older ones, but those to keep (rule 4). Nothing happens when it is stored already."""
 
     @abstractmethod
-    def extend(self, token: str, publication: str, blocks: Iterable[Block], *, new: bool = False) -> bool:
-        """Append blocks to todo, at the tail. False when another publication is stored.
+    def extend(self, token: str, publication: str, blocks: Iterable[Block], *, new: bool = False, to: str = "") -> bool:
+        """Append blocks to todo, at the tail, or to the claims of the worker ``to``, which works what it holds first (rule 5).
+
+        False when another publication is stored, or when that worker is gone.
 
         Blocks that wait there already are not appended again; ``new``: none can, so that is not looked at. After a lost
         reply some may stand there twice then, and the first answer counts, as ever.

@@ -31,7 +31,7 @@ OLDEST = (6, 2)
 #: Bytes of one reply, or of one pipeline's replies, that a limited client reads.
 MAX_REPLY = 4 * 2**20
 
-# What is worth trying again: the server is away, restarting, still loading, full, or a replica for now.
+# What is worth trying again: the server is away, restarting, still loading, full, busy with a script, or a replica for now.
 OUTAGES = (
     redis.exceptions.ConnectionError,
     redis.exceptions.TimeoutError,
@@ -41,7 +41,7 @@ OUTAGES = (
     redis.exceptions.MasterDownError,
 )
 # The same as replies; their word stands first, after a pipeline's "caused error:", or after a dash in a script's error.
-PASSING = re.compile(r"(?:^|: |-)(?:READONLY|MISCONF|UNBLOCKED|MASTERDOWN|LOADING|OOM)\b")
+PASSING = re.compile(r"(?:^|: |-)(?:READONLY|MISCONF|UNBLOCKED|MASTERDOWN|LOADING|OOM|BUSY)\b")
 
 # What redis-py says of a URL in words that are its own alone.
 OWN_WORDS = ("protocol must be an integer", "protocol must be either 2 or 3", "Python wasn't built with SSL support", "cryptography is not installed.")

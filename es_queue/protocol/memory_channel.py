@@ -121,12 +121,13 @@ class MemoryMasterChannel(MasterChannel):
         server = self.server
         return server.task is not None and publication in server.results and publication in server.parameters
 
-    def extend(self, token: str, publication: str, blocks: Iterable[Block], *, new: bool = False) -> bool:
+    def extend(self, token: str, publication: str, blocks: Iterable[Block], *, new: bool = False, to: str = "") -> bool:
         with self.server.changed:
             self.server.fence(token)
-            if self.server.progress.get("publication") != publication:
+            if self.server.progress.get("publication") != publication or (to and not self.server.alive(to)):
                 return False
-            self.server.todo += [str(block) for block in blocks if new or str(block) not in self.server.todo]
+            waiting = self.server.claims.setdefault(to, []) if to else self.server.todo
+            waiting += [str(block) for block in blocks if new or str(block) not in waiting]
             self.server.changed.notify_all()
             return True
 
@@ -167,6 +168,7 @@ class MemoryMasterChannel(MasterChannel):
                 claims[worker] = server.claims.get(worker, [])
                 continue
             held = server.claims.pop(worker, [])
+            held = [] if worker in owed.dismissed else held
             server.workers.discard(worker)
             dead.append((worker, Block.decode_all(held)))
             for kind, slot in slots_of(held[0], owed.publication) & unanswered if held else ():

@@ -122,9 +122,10 @@ class RedisMasterChannel(MasterChannel):
         before, done = self._script("publish", names, arguments)
         return Opened(_text(before), bool(done))
 
-    def extend(self, token: str, publication: str, blocks: Iterable[Block], *, new: bool = False) -> bool:
+    def extend(self, token: str, publication: str, blocks: Iterable[Block], *, new: bool = False, to: str = "") -> bool:
         arguments = [token, publication, *_counted([str(block) for block in blocks]), int(new)]
-        return bool(self._script("extend", [self.keys.epoch, self.keys.progress, self.keys.todo], arguments))
+        place = [self.keys.claims(to), self.keys.worker(to)] if to else [self.keys.todo]
+        return bool(self._script("extend", [self.keys.epoch, self.keys.progress, *place], arguments))
 
     def reconcile(self, token: str, owed: Owed) -> Reconciled | None:
         own = self.keys

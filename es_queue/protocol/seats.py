@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import redis
 from redis.backoff import AbstractBackoff
@@ -21,6 +21,7 @@ from es_queue.protocol.connection import OUTAGES, client_like, is_outage
 SEAT_FUNCTION = "workers.seat.take"
 FAILURE_SECONDS = 3600
 MOST_SEATS = 10**12 - 1  # as a seat's id has it
+T = TypeVar("T")
 LOOK_AT = 500  # seats are looked for among this many waiting jobs at each end of the queue
 
 
@@ -37,9 +38,9 @@ def open_ids(client: redis.Redis, queue: str) -> list[str]:
     return [name for name in names if keys.SEAT_ID.fullmatch(name)]
 
 
-def queued(client: redis.Redis, key: str, start: int, stop: int) -> list[bytes]:
-    """LRANGE of a queue. Raises DataError for what is no list, or so large that no memory is made for it."""
-    found = bounded.elements(client, key, start, stop, bounded.MAX_QUEUE)
+def queued(client: redis.Redis, key: str, start: int, stop: int, longest: int = bounded.MAX_QUEUED) -> list[bytes]:
+    """LRANGE of a queue. Raises DataError for what is no list, or so long or large that it is not read."""
+    found = bounded.elements(client, key, start, stop, bounded.MAX_QUEUE, longest)
     if found is None:
         raise redis.exceptions.DataError(f"{key} is no queue, or too large: empty it, or use --queue")
     return found
@@ -145,8 +146,25 @@ class Patience(AbstractBackoff):
         return float(min(self.LONGEST, 0.05 * 2.0 ** min(failures, 10)))
 
 
+class OutageRetry(Retry):
+    """Tries again, too, after replies that only their text shows to be an outage, such as BUSY."""
+
+    def call_with_retry(self, do: Callable[[], T], *arguments: Any, **more: Any) -> T:
+        """As in redis-py, which tells by an error's class whether to try again."""
+
+        def call() -> T:
+            try:
+                return do()
+            except redis.exceptions.ResponseError as error:
+                if is_outage(error):
+                    raise redis.exceptions.BusyLoadingError(str(error)) from error
+                raise
+
+        return super().call_with_retry(call, *arguments, **more)
+
+
 def outlasting(connection: redis.Redis, gives_up: Callable[[], bool], say: Callable[[str], None]) -> redis.Redis:
     """A client for RQ's bookkeeping, all of which may be sent twice: it tries each command until Redis has answered."""
     client = client_like(connection)
-    client.set_retry(Retry(Patience(gives_up, say), -1, OUTAGES))
+    client.set_retry(OutageRetry(Patience(gives_up, say), -1, OUTAGES))
     return client

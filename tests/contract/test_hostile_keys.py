@@ -154,9 +154,9 @@ def test_claims_larger_than_any_go_and_what_they_held_is_owed(redis_place: Redis
 def test_of_claims_a_hundred_are_looked_at_and_only_blocks_are_told(redis_place: RedisPlace) -> None:
     redis_place.publish(P0)
     redis_place.arrived()
-    redis_place.client.rpush(redis_place.keys.claims(MINE), "y" * 121, *[f"nonsense {number}" for number in range(98)], str(block(0, 2)), str(block(2, 4)))
+    redis_place.client.rpush(redis_place.keys.claims(MINE), str(block(0, 2)), "y" * 121, *[f"nonsense {number}" for number in range(98)], str(block(2, 4)))
     found = reconcile(redis_place)
-    assert (found.owed, found.claims) == (2, {MINE: (block(0, 2),)})
+    assert (found.owed, found.claims) == (2, {MINE: (block(2, 4),)})
 
 
 def test_long_and_strange_entries_leave_todo_however_many(redis_place: RedisPlace) -> None:
@@ -174,6 +174,41 @@ def test_a_todo_larger_than_any_is_made_anew(redis_place: RedisPlace) -> None:
     assert reconcile(redis_place).owed == 4 and redis_place.todo() == texts(block(0, 4))
     assert peak(client) - before < 2**24
     assert master.extend(TOKEN, P0, [block(4, 5)])
+
+
+def test_a_todo_longer_than_any_is_made_anew_though_each_entry_is_a_block(redis_place: RedisPlace) -> None:
+    master, client = redis_place.publish(P0), redis_place.client
+    for _ in range(70):
+        client.rpush(redis_place.keys.todo, *texts(block(0, 1)) * 1000)
+    assert master.extend(TOKEN, P0, [block(0, 1)]) and client.llen(redis_place.keys.todo) == 70_001, "so many are not compared"
+    assert reconcile(redis_place).owed == 4 and redis_place.todo() == texts(block(0, 4))
+
+
+def test_of_many_claims_the_newest_hundred_stay(redis_place: RedisPlace) -> None:
+    redis_place.publish(P0)
+    redis_place.arrived()
+    redis_place.client.rpush(redis_place.keys.claims(MINE), *["x"] * 200_000, str(block(0, 2)))
+    assert (reconcile(redis_place).owed, len(redis_place.claims())) == (2, 100)
+
+
+def test_the_fields_of_a_workers_hash_are_counted_before_the_server_measures_them(redis_place: RedisPlace) -> None:
+    master, client = redis_place.publish(P0), redis_place.client
+    redis_place.arrived()
+    client.hset(redis_place.keys.worker(MINE), mapping={str(number): "" for number in range(129)})
+    before = client.info("commandstats")["cmdstat_memory|usage"]["calls"]
+    assert master.workers() == {}
+    assert client.info("commandstats")["cmdstat_memory|usage"]["calls"] == before + 1, "of the set of workers alone"
+
+
+def test_blocks_are_put_into_the_claims_of_a_living_worker_alone(place: Place) -> None:
+    master = place.publish(P0, block(0, 1))
+    worker = place.arrived()
+    for _ in range(2):
+        assert master.extend(TOKEN, P0, [block(1, 2)], to=MINE)
+    assert worker.claimed() == [block(1, 2)] and place.todo() == texts(block(0, 1))
+    place.lapse()
+    assert not master.extend(TOKEN, P0, [block(2, 3)], to=MINE)
+    assert not master.extend(TOKEN, P0, [block(2, 3)], to=worker_name(2)) and place.claims(2) == []
 
 
 @pytest.mark.parametrize("text", [f"{P0} train 9007199254740992 9007199254744000", f"{P0} train 99999999999 0", f"{P0} train {'9' * 40} {'9' * 41}"])

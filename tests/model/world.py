@@ -118,8 +118,8 @@ class WatchedChannel(MemoryMasterChannel):
         if name not in ("publish", "extend", "reconcile", "renew", "finish"):
             return found
 
-        def watched(token: str, *arguments: Any) -> Any:
-            reply = found(token, *arguments)  # raises FencedError
+        def watched(token: str, *arguments: Any, **more: Any) -> Any:
+            reply = found(token, *arguments, **more)  # raises FencedError
             self.world.accepted(name, token)
             return reply
 

@@ -143,3 +143,30 @@ def test_a_block_has_at_least_one_slot_however_long_it_takes() -> None:
     bench.ledger.want(messages.TRAIN, 8)
     bench.collector.extend(bench.ledger)
     assert bench.todo() == ["train 6 7", "train 7 8"]
+
+
+def test_of_thousands_that_refuse_a_few_are_named_and_the_rest_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench().open()
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    bench.there({f"w{number}-1-abcdef": ({"host": f"h{number}", "refuses": f"Refusal: reason {number % 5000}"}, 1e9) for number in range(19_000)})
+    for _ in range(30):
+        bench.tick()
+        now[0] += 1
+    assert len(bench.notes) == company.REASONS_NAMED + 1
+    assert bench.notes[0] == "4 workers on h0, h10000, h15000, h5000 cannot join: Refusal: reason 0"
+    assert bench.notes[-1] == "18988 more workers cannot join, for 4997 other reasons"
+
+
+def test_a_reason_that_changes_each_second_fills_no_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench().open()
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    for second in range(59):
+        bench.there({"a-1-abcdef": ({"host": "a" * 1000, "refuses": f"Refusal: {second}" + "x" * 5000}, 1e9)})
+        bench.tick()
+        now[0] += 1
+    assert len(bench.notes) <= 4 and all(len(one) < 700 for one in bench.notes)
+    now[0] += 60
+    bench.tick()
+    assert bench.notes[-1].endswith("(55 similar lines were left out)")

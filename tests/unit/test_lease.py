@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from es_queue.errors import FencedError, RunBusyError
+from es_queue.errors import FencedError, RedisError, RunBusyError
 from es_queue.protocol.channel import Publish
+from es_queue.protocol.clocks import Clocks
 from es_queue.protocol.memory_channel import MemoryMasterChannel, MemoryServer
 from es_queue.protocol.messages import TOKEN, Block, token_number
-from master.lease import holder_name, host_of, refuse_live, take
+from master.lease import LeaseRenewal, holder_name, host_of, refuse_live, take
 from tests.ring import QUICK
 
 CLOCKS = replace(QUICK, lease=0.3, renew=0.02)
@@ -101,3 +105,69 @@ def test_a_holders_name_is_for_people_and_unlike_any_other() -> None:
     assert holder_name() != holder_name()
     assert host_of("node pid 12 abcdef") == "node pid 12"
     assert host_of("evil\x1b[2J pid 1 abcdef") == "evil[2J pid 1" and len(host_of("x " * 500)) <= 100
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    return condition()
+
+
+@contextmanager
+def renewing(master: MemoryMasterChannel, clocks: Clocks, **more: Any) -> Iterator[LeaseRenewal]:
+    """A lease that is renewed beside the test's own thread."""
+    thread = LeaseRenewal(master, take(master, "me pid 1 abcdef", clocks, wait=False), "me pid 1 abcdef", clocks, **more)
+    thread.start()
+    try:
+        yield thread
+    finally:
+        thread.end(10)
+    assert not thread.is_alive()
+
+
+def left(master: MemoryMasterChannel) -> float:
+    return master.lease_holder()[1]
+
+
+def test_the_lease_is_renewed_whatever_the_masters_own_thread_does() -> None:
+    master = channel()
+    with renewing(master, replace(CLOCKS, lease=10.0)):
+        for _ in range(3):
+            master.server.lease = ("me pid 1 abcdef", time.monotonic() + 1.0)
+            assert eventually(lambda: left(master) > 5)
+    master.server.lease = ("", 0.0)
+    assert master.lease_holder()[0] is None, "nobody takes it again after the end"
+
+
+def test_a_master_that_shows_no_sign_for_long_loses_its_lease_and_gets_it_again_with_the_next_sign() -> None:
+    now = [100.0]
+    master = channel()
+    with renewing(master, replace(CLOCKS, lease=0.3, grace=60.0), clock=lambda: now[0]) as thread:
+        now[0] += 61
+        assert eventually(lambda: master.lease_holder()[0] is None)
+        thread.show_sign()
+        assert eventually(lambda: master.lease_holder()[0] is not None)
+
+
+def test_a_master_that_was_replaced_renews_no_more() -> None:
+    master = channel()
+    with renewing(master, CLOCKS) as thread:
+        master.renew("99-00000000", "another pid 2 abcdef", 60.0, {}, {})
+        thread.join(10)
+        assert not thread.is_alive() and master.lease_holder()[0] == "another pid 2 abcdef"
+
+
+def test_renewals_that_redis_does_not_answer_are_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    master, calls = channel(), [0]
+    renew = master.renew
+
+    def away(*given: Any) -> Any:
+        calls[0] += 1
+        if calls[0] in (2, 3):
+            raise RedisError("Redis has been away")
+        return renew(*given)
+
+    monkeypatch.setattr(master, "renew", away)
+    with renewing(master, CLOCKS):
+        assert eventually(lambda: calls[0] >= 5)

@@ -52,6 +52,9 @@ class Client:
         self.numbers = 0
         self.away = False
 
+    def llen(self, key: str) -> int:
+        return len(self.lrange(key, 0, -1))
+
     def lrange(self, key: str, start: int, stop: int) -> list[bytes]:
         if self.away:
             raise redis.exceptions.ConnectionError("away")

@@ -35,14 +35,20 @@ end
 -- What is not of its type, or is larger than any of ours, goes: what it held is owed, and the living say again that they live.
 local LONGEST_BLOCK, MOST_WORKERS, WORKERS_BYTES = 120, 20000, 16777216
 
--- A list's first entries, up to index last.
-local function entries(key, bytes, last)
-  local size = redis.call('MEMORY', 'USAGE', key, 'SAMPLES', 0)
-  if not size then return {} end
-  local found = size <= bytes and redis.pcall('LRANGE', key, 0, last) or { err = 'too large' }
-  if not found.err then return found end
+-- The length of a list, 0 if it is missing. A key of another type is removed, and so is a longer or larger list: the length
+-- and the size are known before anything is read, for a script holds up every run on the server.
+local function length_of(key, bytes, longest)
+  local length = redis.pcall('LLEN', key)
+  if length == 0 then return 0 end
+  local spoilt = type(length) == 'table' or length > longest
+  if not spoilt and redis.call('MEMORY', 'USAGE', key, 'SAMPLES', 0) <= bytes then return length end
   redis.call('UNLINK', key)
-  return {}
+  return 0
+end
+
+-- A list's entries; none if it is longer than ``longest`` or larger than ``bytes``.
+local function entries(key, bytes, longest)
+  return length_of(key, bytes, longest) > 0 and redis.call('LRANGE', key, 0, -1) or {}
 end
 
 local function is_worker(id)

@@ -49,27 +49,38 @@ local function cross_off(entry)
   return wanted
 end
 
+-- No honest todo is longer than this: a block of one slot for each that is owed, a copy of it, and what others gave back.
 local waiting, strange = {}, {}
-for _, entry in ipairs(entries(KEYS[3], 67108864 + 64 * total, -1)) do
+for _, entry in ipairs(entries(KEYS[3], 67108864 + 64 * total, 65536 + 2 * total)) do
   local whose = cross_off(entry) and waiting or strange
   whose[#whose + 1] = entry
 end
-if #strange > 100 then -- one by one they would take the square of their number
+if #strange > 100 or #strange * #waiting > 100000 then -- each LREM looks at the whole list
   redis.call('UNLINK', KEYS[3])
   in_pieces('RPUSH', KEYS[3], waiting)
 else
   for _, entry in ipairs(strange) do redis.call('LREM', KEYS[3], 1, entry) end
 end
 
--- What a worker holds, of which the master hears no more than can be: not what is no block.
-local room = 200000
+-- What a worker holds: its newest hundred entries, and of all workers together no more than can be. A longer list is cut,
+-- and one that is too large even then is removed.
+local MOST_HELD = 100
+local room, room_bytes = 50000, 16777216
+local function held_by(key)
+  local length = redis.pcall('LLEN', key)
+  if length == 0 or room <= 0 or room_bytes <= 0 then return {} end
+  if type(length) == 'number' and length > MOST_HELD then redis.call('LTRIM', key, -MOST_HELD, -1) end
+  local held = entries(key, 65536, MOST_HELD)
+  room = room - #held
+  for _, entry in ipairs(held) do room_bytes = room_bytes - #entry end
+  return held
+end
+
+-- Of that, what is a block.
 local function blocks_in(held)
   local found = {}
   for _, entry in ipairs(held) do
-    if room > 0 and parts(entry) then
-      found[#found + 1] = entry
-      room = room - 1
-    end
+    if parts(entry) then found[#found + 1] = entry end
   end
   return found
 end
@@ -86,9 +97,10 @@ local function late_of(life)
 end
 
 local claims, dead, late = {}, {}, 0
+local counted = 65536 -- deaths of slots that one look may count
 for _, worker in ipairs(members(KEYS[4])) do
   local key, life = prefix .. 'claims:' .. worker, prefix .. 'worker:' .. worker
-  local held = entries(key, 65536, 99)
+  local held = held_by(key)
   if dismissed[worker] and redis.call('EXISTS', life) == 1 then
     redis.call('UNLINK', key) -- it may live on and claim more: what it holds is owed all the same
   elseif grace or redis.call('EXISTS', life) == 1 then
@@ -96,13 +108,14 @@ for _, worker in ipairs(members(KEYS[4])) do
     claims[#claims + 1] = { worker, blocks_in(held) }
     for _, entry in ipairs(held) do cross_off(entry) end
   else
+    if dismissed[worker] then held = {} end -- its end is no sign that a slot kills workers
     dead[#dead + 1] = { worker, blocks_in(held) }
     redis.call('UNLINK', key)
     redis.call('SREM', KEYS[4], worker)
     local kind, start, stop = parse(held[1] or '')
-    left = left - ((stop or 0) - (start or 0))
+    counted = counted - ((stop or 0) - (start or 0))
     for slot = start or 0, (stop or 0) - 1 do
-      if left >= 0 and unanswered[kind][slot] then redis.pcall('HINCRBY', KEYS[5], kind .. ' ' .. slot .. ' deaths', 1) end
+      if counted >= 0 and unanswered[kind][slot] then redis.pcall('HINCRBY', KEYS[5], kind .. ' ' .. slot .. ' deaths', 1) end
     end
   end
 end
