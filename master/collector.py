@@ -25,6 +25,7 @@ from master.recoveries import OVERDUE, REDIS_AWAY, REDIS_LOST, Recoveries
 from master.requests import Requests
 from master.roll_call import RollCall
 from master.roster import Roster
+from master.verification import Verification
 
 READ_AT_ONCE, READ_AT_FIRST = 1000, 4
 #: Entries a second that are read again at the most, and how many seconds a flood may keep reconcile waiting.
@@ -33,6 +34,8 @@ READ_BYTES = 4 * 2**20  # of one reply, as far as its size can be told from the 
 #: Blocks that are published with the parameters, in all and for each worker; the others follow, so many in one script.
 FIRST_BLOCKS, FIRST_BLOCKS_EACH, BLOCKS_AT_ONCE = 1024, 4, 8192
 STAGED_AT_MOST = 10
+#: Between two looks at what the master plays itself.
+VERIFYING_SECONDS = 0.02
 LOST = "Redis has lost this generation: it is published again"
 LOST_BEFORE = "Redis has lost the generation before this one, or holds another: this one is published over it"
 
@@ -65,11 +68,13 @@ class Collector:
     def __init__(
         self, channel: MasterChannel, token: str, holder: str, clocks: Clocks, block: int, housekeeper: Housekeeper | None,
         live: Callable[[Record], None], note: Callable[[str], None], interrupted: Callable[[], bool] = lambda: False,
-        requests: Requests | None = None, audit: float = 0.0, strict: bool = False,
+        requests: Requests | None = None, audit: float = 0.0, strict: bool = False, verification: Verification | None = None,
     ) -> None:  # fmt: skip
+        """``verification``: what plays again the evaluations that decide something; None where only the master's own workers can answer."""
         self.requests = requests or Requests(channel, note)
         self.fleet = Fleet(note, channel.workers, strict, lambda: time.monotonic())
-        self.audit = Audit(self.fleet, audit, note)
+        self.audit = Audit(self.fleet, audit, note, play=None if verification is None else verification.play)
+        self.verification = verification
         self.recoveries = Recoveries()
         self.about: dict[str, str] = {}
         self.ahead: deque[Callable[[], object]] = deque()
@@ -173,8 +178,9 @@ class Collector:
 
     def collect(self, ledger: Ledger) -> None:
         """Until the ledger is complete and the run not paused. Raises Interrupted, FencedError, RedisError, EnvironmentFailure."""
-        while self.requests.paused or not ledger.complete():
-            wait = min(self._clocks.collect_wait, max(0.001, self._next - time.monotonic()))
+        while (verifying := self._verifying(ledger)) or self.requests.paused or not ledger.complete():
+            longest = VERIFYING_SECONDS if verifying else self._clocks.collect_wait
+            wait = min(longest, max(0.001, self._next - time.monotonic()))
             if self.read(ledger, wait):
                 self._meanwhile(ledger)
             if self._interrupted() or self.requests.stop:
@@ -185,6 +191,9 @@ class Collector:
             seconds = ledger.seconds_per_slot(kind)
             if seconds is not None:
                 self.cutter.seconds[kind] = seconds
+
+    def _verifying(self, ledger: Ledger) -> bool:
+        return self.verification is not None and self.verification.pending(ledger)
 
     def _meanwhile(self, ledger: Ledger) -> None:
         """With nothing left to read, what can be done before the last answer is there."""
@@ -350,6 +359,7 @@ class Collector:
         self._company.look(workers)
         self._roll.look(workers, self._channel.outages, self._give_way)
         self.fleet.look(self._workers)
+        ledger.decide()
         for slot in self.audit.review():
             ledger.withdraw(slot)
         if self._housekeeper is not None:
