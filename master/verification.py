@@ -33,11 +33,12 @@ Weighs = Callable[[str, Figures], int]
 
 @dataclass
 class Check:
-    """Slots of one evaluation that the master plays again. last: whether their replies settle it."""
+    """Slots of one evaluation that the master plays again. last: whether their results settle it; void: whether others differed before."""
 
     slots: list[int]
     last: bool
     played: Future[Played]
+    void: bool = False
 
 
 class Verification:
@@ -87,11 +88,11 @@ class Verification:
         first = sorted(returns, key=lambda slot: (-sign * returns[slot], slot))
         rest = first[EXTREME:]
         slots = first[:EXTREME] + self._draw(rest, min(DRAWN, len(rest)))
-        self._ask(kind, slots, last=len(slots) == len(returns))
+        self._checks[kind] = Check(slots, len(slots) == len(returns), self._played(kind, slots))
         return True
 
-    def _ask(self, kind: str, slots: list[int], *, last: bool) -> None:
-        self._checks[kind] = Check(slots, last, self.play([(kind, slot) for slot in slots]))
+    def _played(self, kind: str, slots: list[int]) -> Future[Played]:
+        return self.play([(kind, slot) for slot in slots])
 
     def _compare(self, ledger: Ledger, kind: str, check: Check) -> bool:
         """Whether more has to be played."""
@@ -102,19 +103,13 @@ class Verification:
             self._fail(ledger, kind, error)
             return False
         wrong = [slot for slot, result in own.items() if ledger.results[kind].get(slot) != result]
-        if wrong:
-            slot = wrong[0]
-            returned = ledger.results[kind][slot].returns[0]
-            self._tell(
-                f"{ledger.answerer(kind, slot) or 'a worker'} returned {returned:g} for {ledger.expectations.named(kind, slot)}, and the master's own episode {own[slot].returns[0]:g}: "
-                "the results of the master count for this evaluation; a host of other arithmetic differs too"
-            )
+        if wrong and not check.void:
+            self._tell(differs(ledger, kind, wrong[0], own[wrong[0]].returns[0]))
         for slot in wrong:
             ledger.refute((kind, slot), own[slot])
-        rest = sorted(ledger.results[kind].keys() - set(check.slots))
-        rest = [slot for slot in rest if slot < ledger.wanted[kind]]
-        if wrong and rest and not check.last:
-            self._ask(kind, rest, last=True)
+        if wrong and not check.last:
+            rest = sorted(set(range(ledger.wanted[kind])) - set(check.slots))
+            self._checks[kind] = Check(rest, True, self._played(kind, rest), void=True)
             return True
         self._settled.add(kind)
         return False
@@ -130,3 +125,12 @@ class Verification:
         self._told += 1
         if self._told <= TOLD_AT_MOST:
             self._note(text)
+
+
+def differs(ledger: Ledger, kind: str, slot: int, own: float) -> str:
+    """What people read of a result that the master does not get."""
+    worker, returned = ledger.answerer(kind, slot) or "a worker", ledger.results[kind][slot].returns[0]
+    return (
+        f"{worker} returned {returned:g} for {ledger.expectations.named(kind, slot)}, and the master's own episode returned {own:g}: "
+        "the master's results count for this evaluation (honest results differ too, where a worker's arithmetic is not the master's)"
+    )

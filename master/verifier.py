@@ -83,6 +83,7 @@ class Verifier:
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
+            self._end()
             command = bound_to_parent([sys.executable, "-P", "-m", "workers.verify"])
             # A session of its own, so that Ctrl-C in the terminal reaches only the master.
             self._process = subprocess.Popen(
@@ -98,13 +99,19 @@ class Verifier:
             self._process.kill()
         if self._queue is not None:
             self._queue.shutdown(wait=True, cancel_futures=True)
-        if self._process is not None:
-            self._process.wait()
-            for stream in (self._process.stdin, self._process.stdout):
-                if stream is not None:
-                    with suppress(OSError):  # what was not sent yet
-                        stream.close()
-        self._process = self._queue = None
+        self._end()
+        self._queue = None
+
+    def _end(self) -> None:
+        """Let go of a process that has ended."""
+        if self._process is None:
+            return
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with suppress(OSError):  # what was not sent yet
+                    stream.close()
+        self._process = None
 
 
 def ask(process: subprocess.Popen[bytes], question: list[Any], seconds: float) -> Played:
