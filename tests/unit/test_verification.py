@@ -18,7 +18,7 @@ from es_queue.protocol.messages import CONFIRM, EVAL, FINAL, TRAIN, Answer, Bloc
 from master.collect import Expectations, Ledger
 from master.learn import closed
 from master.setup import prepare
-from master.state import Best, RunState
+from master.state import Anchor, Best, RunState
 from master.verification import DRAWN, EXTREME, TOLD_AT_MOST, Verification
 from master.verifier import Played, VerificationError, Verifier
 from tests.ring import quick_config
@@ -178,6 +178,13 @@ def test_what_depends_on_an_evaluation(kind: str, mean: float, best: float | Non
     learner = prepare(quick_config(), table=NOISE).learner
     assert learner.target == 475
     assert learner.weighs(state_of(best), kind, Figures(mean, 0.0, mean, mean, 20)) == expected
+
+
+def test_a_rollback_depends_on_low_returns() -> None:
+    setup = prepare(quick_config(rollback=True, eval_every=1, eval_episodes=50), table=NOISE)
+    state = state_of(100.0)
+    state = replace(state, anchor=Anchor(0, state.strategy, state.moments, 500, 10.0, 50))
+    assert [setup.learner.weighs(state, EVAL, Figures(mean, 10.0, mean, mean, 50)) for mean in (20.0, 99.0, 101.0)] == [-1, 0, 1]
 
 
 # --- the process
