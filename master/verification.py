@@ -1,9 +1,11 @@
-"""Verification: no decision is taken on workers' word. What hangs on an evaluation is played again by the master first.
+"""Verification: no decision is taken on workers' word. What hangs on an evaluation is played again
+by the master first.
 
-The same seeds are played, so on equal arithmetic an honest result is repeated to the bit, and a false one is refuted,
-however small the lie. Of a long evaluation some slots are enough: those that speak most for the decision, and others that
-the operating system draws, for a worker knows the run's seed. One that differs voids all: the master then plays the whole
-evaluation, and its own results count.
+The same seeds are played, so on equal arithmetic an honest result is repeated to the bit, and a
+false one is refuted, however small the lie. Of a long evaluation some slots are enough: those
+that speak most for the decision, and others that the operating system draws, for a worker knows
+the run's seed. One that differs voids all: the master then plays the whole evaluation, and its
+own results count.
 """
 
 from __future__ import annotations
@@ -27,13 +29,16 @@ TOLD_AT_MOST = 5
 
 RANDOM = secrets.SystemRandom()
 Draw = Callable[[Sequence[int], int], list[int]]
-#: (kind, figures) -> 1 where high returns decide something, -1 where low ones do, 0 where nothing depends on them.
+#: (kind, figures) -> 1 if high returns decide something, -1 if low ones do, 0 if nothing does.
 Weighs = Callable[[str, Figures], int]
 
 
 @dataclass
 class Check:
-    """Slots of one evaluation that the master plays again. last: whether their results settle it; void: whether others differed before."""
+    """Slots of one evaluation that the master plays again.
+
+    last: whether their results settle it; void: whether others differed before
+    """
 
     slots: list[int]
     last: bool
@@ -44,7 +49,9 @@ class Check:
 class Verification:
     """Asked by the collector at each look at the results; it never waits."""
 
-    def __init__(self, verifier: Verifier, note: Callable[[str], None], draw: Draw = RANDOM.sample) -> None:
+    def __init__(
+        self, verifier: Verifier, note: Callable[[str], None], draw: Draw = RANDOM.sample
+    ) -> None:
         self._verifier, self._note, self._draw = verifier, note, draw
         self._told = 0
         self.begin(b"", b"", lambda *_: 0)
@@ -61,7 +68,9 @@ class Verification:
 
     def pending(self, ledger: Ledger) -> bool:
         """Whether a decision waits for what the master plays."""
-        waiting = [kind for kind in VERIFIED if kind in ledger.wanted and self._pending(ledger, kind)]
+        waiting = [
+            kind for kind in VERIFIED if kind in ledger.wanted and self._pending(ledger, kind)
+        ]
         return bool(waiting)
 
     def _pending(self, ledger: Ledger, kind: str) -> bool:
@@ -118,7 +127,11 @@ class Verification:
         """Nothing is decided by what cannot be verified."""
         self._settled.add(kind)
         ledger.unverified.add(kind)
-        self._tell(f"the {kind} episodes of generation {ledger.expectations.generation} decide nothing: the master cannot verify them ({' '.join(str(error).split())}); make the environment play on the master's host")
+        self._tell(
+            f"the {kind} episodes of generation {ledger.expectations.generation} decide nothing: "
+            f"the master cannot verify them ({' '.join(str(error).split())}); "
+            "make the environment play on the master's host"
+        )
 
     def _tell(self, text: str) -> None:
         """The first few of a run: each is counted, not each is told."""
@@ -129,8 +142,13 @@ class Verification:
 
 def differs(ledger: Ledger, kind: str, slot: int, own: float) -> str:
     """What people read of a result that the master does not get."""
-    worker, returned = ledger.answerer(kind, slot) or "a worker", ledger.results[kind][slot].returns[0]
+    worker, returned = (
+        ledger.answerer(kind, slot) or "a worker",
+        ledger.results[kind][slot].returns[0],
+    )
     return (
-        f"{worker} returned {returned:g} for {ledger.expectations.named(kind, slot)}, and the master's own episode returned {own:g}: "
-        "the master's results count for this evaluation (honest results differ too, where a worker's arithmetic is not the master's)"
+        f"{worker} returned {returned:g} for {ledger.expectations.named(kind, slot)}, "
+        f"and the master's own episode returned {own:g}: "
+        "the master's results count for this evaluation "
+        "(honest results differ too, where a worker's arithmetic is not the master's)"
     )

@@ -1,7 +1,8 @@
-"""The master's own player: a process on its host that plays slots again, to check what workers returned.
+"""The master's own player: a process on its host that plays slots again, to check what workers
+returned.
 
-Workers that share a password cannot be told apart, and each can have any number of names. So no second worker's word
-proves anything; an episode that this process plays does.
+Workers that share a password cannot be told apart, and each can have any number of names. So no
+second worker's word proves anything; an episode that this process plays does.
 """
 
 from __future__ import annotations
@@ -52,15 +53,22 @@ class Played:
 
 
 class Verifier:
-    """Plays slots of the open publication in a process of its own, which starts with the first question.
+    """Plays slots of the open publication in a process of its own.
 
-    One question is played after the other. All methods are for one thread; the futures are done on another.
+    It starts with the first question.
+    One question is played after the other. All methods are for one thread; the
+    futures are done on another.
     """
 
     def __init__(self, config: RunConfig, noise_dir: Path | None = None) -> None:
         self._config = config
         noise = {} if noise_dir is None else {FOLDER_VARIABLE: str(noise_dir)}
-        self._environment = {**numeric_environment(), **without_redis(os.environ), **noise, **allowing(named_modules(config))}
+        self._environment = {
+            **numeric_environment(),
+            **without_redis(os.environ),
+            **noise,
+            **allowing(named_modules(config)),
+        }
         self._process: subprocess.Popen[bytes] | None = None
         self._queue: ThreadPoolExecutor | None = None
 
@@ -69,17 +77,31 @@ class Verifier:
         asked = sorted(slots)
         publication = messages.Task.decode(task).publication
         kinds = sorted({kind for kind, _ in asked})
-        found = [Block(publication, *one) for kind in kinds for one in ranges((slot for own, slot in asked if own == kind), kind)]
-        blocks = [Block(publication, one.kind, start, min(one.stop, start + messages.MAX_BLOCK)) for one in found for start in range(one.start, one.stop, messages.MAX_BLOCK)]
+        found = [
+            Block(publication, *one)
+            for kind in kinds
+            for one in ranges((slot for own, slot in asked if own == kind), kind)
+        ]
+        blocks = [
+            Block(publication, one.kind, start, min(one.stop, start + messages.MAX_BLOCK))
+            for one in found
+            for start in range(one.start, one.stop, messages.MAX_BLOCK)
+        ]
         self._queue = self._queue or ThreadPoolExecutor(1, "verifier")
         try:
             process = self._started()
         except OSError as error:
             failed: Future[Played] = Future()
-            failed.set_exception(VerificationError(f"its process cannot be started: {error.strerror}"))
+            failed.set_exception(
+                VerificationError(f"its process cannot be started: {error.strerror}")
+            )
             return failed
-        seconds = START_SECONDS + self._config.wall_limit * len(asked) * max(1, self._config.elite_episodes, self._config.episodes)
-        return self._queue.submit(ask, process, [task, parameters, [str(block) for block in blocks]], seconds)
+        seconds = START_SECONDS + self._config.wall_limit * len(asked) * max(
+            1, self._config.elite_episodes, self._config.episodes
+        )
+        return self._queue.submit(
+            ask, process, [task, parameters, [str(block) for block in blocks]], seconds
+        )
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
@@ -87,7 +109,12 @@ class Verifier:
             command = bound_to_parent([sys.executable, "-P", "-m", "workers.verify"])
             # A session of its own, so that Ctrl-C in the terminal reaches only the master.
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=self._environment, start_new_session=True
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=self._environment,
+                start_new_session=True,
             )
             with suppress(OSError):  # it may have ended already; the first question finds that
                 send(stdin_of(self._process), self._config.to_json())
@@ -115,7 +142,10 @@ class Verifier:
 
 
 def ask(process: subprocess.Popen[bytes], question: list[Any], seconds: float) -> Played:
-    """Send a question and wait for its reply; a process that takes longer than ``seconds`` is ended. Raises VerificationError."""
+    """Send a question and wait for its reply; a process slower than ``seconds`` is ended.
+
+    Raises VerificationError.
+    """
     alarm = threading.Timer(seconds, process.kill)
     alarm.daemon = True
     alarm.start()
@@ -127,9 +157,14 @@ def ask(process: subprocess.Popen[bytes], question: list[Any], seconds: float) -
     finally:
         alarm.cancel()
     if not isinstance(reply, list):
-        raise VerificationError("its process has ended" if reply is None else str(reply)[:LONGEST_TROUBLE])
+        raise VerificationError(
+            "its process has ended" if reply is None else str(reply)[:LONGEST_TROUBLE]
+        )
     answers = [Answer.decode(data) for data in reply[1:]]
-    return Played(str(reply[0]), {(one.kind, result.slot): result for one in answers for result in one.results})
+    return Played(
+        str(reply[0]),
+        {(one.kind, result.slot): result for one in answers for result in one.results},
+    )
 
 
 def stdin_of(process: subprocess.Popen[bytes]) -> IO[bytes]:

@@ -1,8 +1,10 @@
-"""``python -m workers.verify``: plays slots for the master that started it, over its standard streams.
+"""``python -m workers.verify``: plays slots for the master that started it, over its standard
+streams.
 
-Frames are msgpack behind four bytes of their length, big-endian. The first one holds the run's settings. Each later one
-asks: [the task's bytes, the parameters' bytes, blocks as text]. The reply is [fingerprint, an answer's bytes for each
-block], or one text that says why nothing can be played.
+Frames are msgpack behind four bytes of their length, big-endian. The first one holds the run's
+settings. Each later one asks: [the task's bytes, the parameters' bytes, blocks as text]. The
+reply is [fingerprint, an answer's bytes for each block], or one text that says why nothing can
+be played.
 """
 
 from __future__ import annotations
@@ -64,7 +66,10 @@ def played(evaluator: Evaluator, task: bytes, parameters: bytes, blocks: list[st
 
     known = Task.decode(task)
     vector = np.frombuffer(parameters, "<f4").astype(np.float32, copy=False)
-    return [evaluator.evaluate(known, vector, Block.decode(text), NAME, refuse).encode() for text in blocks]
+    return [
+        evaluator.evaluate(known, vector, Block.decode(text), NAME, refuse).encode()
+        for text in blocks
+    ]
 
 
 def refuse(failure: Failure) -> None:

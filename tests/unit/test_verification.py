@@ -51,7 +51,9 @@ class Own(Verifier):
         self.error: Exception | None = None
         self.wait = False
 
-    def play(self, task: bytes, parameters: bytes, slots: Sequence[tuple[str, int]]) -> Future[Played]:  # type: ignore[override]
+    def play(
+        self, task: bytes, parameters: bytes, slots: Sequence[tuple[str, int]]
+    ) -> Future[Played]:  # type: ignore[override]
         self.asked.append(list(slots))
         self.future: Future[Played] = Future()
         if self.error is not None:
@@ -70,12 +72,17 @@ class Bench:
     def __init__(self, sign: int = 1, count: int = MANY, kind: str = EVAL) -> None:
         self.own, self.notes, self.kind, self.count = Own(), list[str](), kind, count
         self.seen: list[Figures] = []
-        self.verification = Verification(self.own, self.notes.append, lambda rest, number: list(rest[:number]))
+        self.verification = Verification(
+            self.own, self.notes.append, lambda rest, number: list(rest[:number])
+        )
         self.ledger = Ledger(PUBLICATION, EXPECTATIONS, {kind: count})
         self.verification.begin(b"", b"", lambda kind, figures: self.seen.append(figures) or sign)
 
     def answered(self, *lies: int, value: float = 1e9) -> Bench:
-        results = tuple(lie(self.kind, slot, value) if slot in lies else honest(self.kind, slot) for slot in range(self.count))
+        results = tuple(
+            lie(self.kind, slot, value) if slot in lies else honest(self.kind, slot)
+            for slot in range(self.count)
+        )
         self.ledger.accept(Answer(PUBLICATION, self.kind, WORKER, 0.1, results).encode())
         return self
 
@@ -104,8 +111,12 @@ def test_what_nothing_depends_on_is_not_played_again() -> None:
     assert bench.own.asked == [] and len(bench.seen) == 1, "and it is looked at once"
 
 
-@pytest.mark.parametrize(("sign", "extremes"), [(1, range(MANY - EXTREME, MANY)), (-1, range(EXTREME))])
-def test_of_many_slots_those_that_speak_most_for_the_decision_are_played_and_some_others(sign: int, extremes: range) -> None:
+@pytest.mark.parametrize(
+    ("sign", "extremes"), [(1, range(MANY - EXTREME, MANY)), (-1, range(EXTREME))]
+)
+def test_of_many_slots_those_that_speak_most_for_the_decision_are_played_and_some_others(
+    sign: int, extremes: range
+) -> None:
     bench = Bench(sign).answered()
     bench.settle()
     (asked,) = bench.own.asked
@@ -118,7 +129,9 @@ def test_one_false_result_voids_the_evaluation_and_the_masters_own_counts(lies: 
     assert bench.settle() == [honest(EVAL, slot) for slot in range(MANY)]
     assert sorted(slot for asked in bench.own.asked for _, slot in asked) == list(range(MANY))
     assert bench.ledger.refused == {"refuted": len(lies)}
-    assert len(bench.notes) == 1 and bench.notes[0].startswith(f"{WORKER} returned 1e+09 for eval slot ")
+    assert len(bench.notes) == 1 and bench.notes[0].startswith(
+        f"{WORKER} returned 1e+09 for eval slot "
+    )
 
 
 def test_a_false_low_result_is_found_where_low_ones_decide() -> None:
@@ -172,9 +185,19 @@ def state_of(best: float | None, *, confirmed: bool = False) -> RunState:
 
 @pytest.mark.parametrize(
     ("kind", "mean", "best", "expected"),
-    [(EVAL, 9.0, None, 1), (EVAL, 9.0, 8.0, 1), (EVAL, 8.0, 8.0, 0), (EVAL, 500.0, 500.0, 1), (CONFIRM, 400.0, 8.0, 0), (CONFIRM, 500.0, 8.0, 1), (FINAL, 1.0, 8.0, 1)],
+    [
+        (EVAL, 9.0, None, 1),
+        (EVAL, 9.0, 8.0, 1),
+        (EVAL, 8.0, 8.0, 0),
+        (EVAL, 500.0, 500.0, 1),
+        (CONFIRM, 400.0, 8.0, 0),
+        (CONFIRM, 500.0, 8.0, 1),
+        (FINAL, 1.0, 8.0, 1),
+    ],
 )
-def test_what_depends_on_an_evaluation(kind: str, mean: float, best: float | None, expected: int) -> None:
+def test_what_depends_on_an_evaluation(
+    kind: str, mean: float, best: float | None, expected: int
+) -> None:
     learner = prepare(quick_config(), table=NOISE).learner
     assert learner.target == 475
     assert learner.weighs(state_of(best), kind, Figures(mean, 0.0, mean, mean, 20)) == expected
@@ -184,7 +207,10 @@ def test_a_rollback_depends_on_low_returns() -> None:
     setup = prepare(quick_config(rollback=True, eval_every=1, eval_episodes=50), table=NOISE)
     state = state_of(100.0)
     state = replace(state, anchor=Anchor(0, state.strategy, state.moments, 500, 10.0, 50))
-    assert [setup.learner.weighs(state, EVAL, Figures(mean, 10.0, mean, mean, 50)) for mean in (20.0, 99.0, 101.0)] == [-1, 0, 1]
+    assert [
+        setup.learner.weighs(state, EVAL, Figures(mean, 10.0, mean, mean, 50))
+        for mean in (20.0, 99.0, 101.0)
+    ] == [-1, 0, 1]
 
 
 # --- the process
@@ -197,7 +223,9 @@ def published(generation: int = 4) -> tuple[Task, np.ndarray]:
     """A task of a CartPole run with a linear policy, and its parameters."""
     parameters = np.linspace(-1, 1, 8, dtype=np.float32)
     zeros, ones = np.zeros(4, "<f4").tobytes(), np.ones(4, "<f4").tobytes()
-    return Task(f"{generation}.2-0000000a", 0.1, 100, 8, "0" * 32, zeros, ones, NOISE.digest, 0.2), parameters
+    return Task(
+        f"{generation}.2-0000000a", 0.1, 100, 8, "0" * 32, zeros, ones, NOISE.digest, 0.2
+    ), parameters
 
 
 def resolved(**values: object) -> RunConfig:
@@ -211,14 +239,18 @@ def test_the_masters_process_plays_a_slot_as_a_worker_does(tmp_path: Path) -> No
         played = verifier.play(task.encode(), parameters.tobytes(), SLOTS).result(60)
         again = verifier.play(task.encode(), parameters.tobytes(), SLOTS[-1:]).result(60)
     workers = {
-        (kind, slot): joined.evaluator.evaluate(task, parameters, Block(task.publication, kind, slot, slot + 1), WORKER, lambda _: None).results[0]
+        (kind, slot): joined.evaluator.evaluate(
+            task, parameters, Block(task.publication, kind, slot, slot + 1), WORKER, lambda _: None
+        ).results[0]
         for kind, slot in SLOTS
     }
     assert played.results == workers and played.numerics == joined.numerics
     assert again.results == {SLOTS[-1]: workers[SLOTS[-1]]}
 
 
-def test_what_the_process_cannot_play_is_one_sentence_and_it_can_be_asked_again(tmp_path: Path) -> None:
+def test_what_the_process_cannot_play_is_one_sentence_and_it_can_be_asked_again(
+    tmp_path: Path,
+) -> None:
     task, parameters = published()
     with closing(Verifier(resolved(), tmp_path)) as verifier:
         with pytest.raises(VerificationError):
@@ -227,7 +259,9 @@ def test_what_the_process_cannot_play_is_one_sentence_and_it_can_be_asked_again(
         assert process is not None
         process.kill()
         process.wait()
-        assert len(verifier.play(task.encode(), parameters.tobytes(), SLOTS).result(60).results) == len(SLOTS)
+        assert len(
+            verifier.play(task.encode(), parameters.tobytes(), SLOTS).result(60).results
+        ) == len(SLOTS)
 
 
 def test_a_master_that_ends_does_not_wait_for_what_its_process_plays(tmp_path: Path) -> None:
