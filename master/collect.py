@@ -21,6 +21,7 @@ from master.slots import Ranges, ranges
 
 __all__ = ["Expectations", "Ledger", "ranges"]
 
+UNKNOWN = "unknown-worker"
 FAILURES = 3
 MOST_FAILURES = 10  # of one worker alone, while the others are busy or gone
 DEATHS = 10
@@ -64,6 +65,7 @@ class Ledger:
         self.fleet: Fleet | None = None
         self.guarded = False  # whether it matters who answers: with --audit, --strict or somebody in quarantine
         self.audit: Audit | None = None
+        self.unverified: set[str] = set()  # kinds that decide nothing, because the master could not verify them
         self._by: dict[Slot, str] = {}
         self._failures: dict[Slot, Counter[str]] = {}
         self._reports: set[str] = set()
@@ -86,6 +88,8 @@ class Ledger:
         taken = [self._take(answer, result) for result in answer.results]
         noted = self._reported(answer, payload, live) if answer.failures else []
         self._credit(answer, any(taken))
+        if answer.kind not in messages.TRAINED:
+            self._by.update({(answer.kind, one.slot): answer.worker for one, counts in zip(answer.results, taken, strict=True) if counts})
         return any(taken) or any(noted)
 
     def _of_another(self, answer: Answer) -> bool:
@@ -94,8 +98,10 @@ class Ledger:
         return False
 
     def _strange(self, answer: Answer) -> bool:
-        """Whether nothing of it counts because of who sent it."""
-        stranger = self.fleet.refusal(answer.worker) if self.fleet is not None and self.guarded else ""
+        """Whether nothing of it counts because of its worker. A worker beats before its first claim, so an honest one is enrolled."""
+        if self.fleet is None:
+            return False
+        stranger = self.fleet.refusal(answer.worker) if self.guarded else "" if self.fleet.enrolled(answer.worker) else UNKNOWN
         if stranger:
             self.refused[stranger] += max(1, len(answer.results) + len(answer.failures))
         return bool(stranger)
@@ -142,35 +148,53 @@ class Ledger:
         return True
 
     def _compare(self, slot: Slot, worker: str, result: SlotResult, former: SlotResult) -> None:
-        """Somebody has played an answered slot again, because it was asked for or because it was overdue."""
-        if self.audit is None or slot not in self._by:
+        """A slot that has a result was played again. The second result is an opinion only where the audit asked for it."""
+        if self.audit is None or slot not in self.audit.open:
             return
-        verdict = self.audit.heard(slot, worker, result, self._by[slot], former)
+        verdict = self.audit.heard(slot, worker, result)
         self.needs_reconcile = self.needs_reconcile or slot in self.audit.open
         if verdict is not None and verdict.wrong:
-            self._by[slot] = worker
             self._judge(verdict, self.audit)
 
+    def decide(self) -> None:
+        """Take up what the master's own episodes have proven."""
+        if self.audit is not None:
+            for verdict in self.audit.proven():
+                self._judge(verdict, self.audit)
+
     def _judge(self, verdict: Verdict, audit: Audit) -> None:
-        """The result of those who agree stands; of whoever stands alone nothing counts but what somebody confirmed."""
-        self.results[verdict.slot[0]][verdict.slot[1]] = verdict.result
-        self._look(verdict.slot)
+        """The right result stands; of a worker that gave another nothing counts but what somebody confirmed."""
+        self.refute(verdict.slot, verdict.result, verdict.author)
         for wrong in sorted(verdict.wrong - audit.fleet.quarantined):
-            audit.fleet.quarantine(wrong)
+            if not audit.fleet.quarantine(wrong):
+                audit.note(f"audit: {wrong} gave a wrong result for {self.expectations.named(*verdict.slot)} too, but no more workers are put in quarantine than stay")
+                continue
             gone = [slot for slot, worker in self._by.items() if slot != verdict.slot and self._is(worker, wrong, audit) and wrong not in audit.confirmed.get(slot, ())]
             for slot in gone:
                 self.withdraw(slot)
             self._unreport(wrong)
             audit.forget(wrong)
             audit.note(
-                f"audit: {wrong} gave another result for {self.expectations.named(*verdict.slot)} than {' and '.join(map(str, sorted(verdict.right)))}: "
+                f"audit: {wrong} gave another result for {self.expectations.named(*verdict.slot)} than {verdict.others}: "
                 f"it is in quarantine, and what else it answered in this generation ({len(gone)} slots) is evaluated again; see to that host's memory, packages and versions"
             )
         self.needs_reconcile = True
 
     def _is(self, worker: str, identity: Identity, audit: Audit) -> bool:
-        member = audit.fleet.member(worker)
+        member = audit.fleet.member(worker) if worker else None
         return member is not None and member.identity == identity
+
+    def refute(self, slot: Slot, result: SlotResult, author: str = "") -> None:
+        """Another result counts than the one that was taken. author: the worker that gave it, empty for the master."""
+        if self.results[slot[0]].get(slot[1]) != result:
+            self.refused["refuted"] += 1
+        self.results[slot[0]][slot[1]] = result
+        self._by[slot] = author
+        self._look(slot)
+
+    def answerer(self, kind: str, slot: int) -> str:
+        """The worker whose result counts for an evaluated slot; empty for nobody."""
+        return self._by.get((kind, slot), "")
 
     def withdraw(self, slot: Slot) -> None:
         """As if nobody had answered it."""
@@ -200,7 +224,7 @@ class Ledger:
             return False
         reporter = self._reporter(worker)
         if not reporter:
-            self.refused["unknown-worker"] += 1
+            self.refused[UNKNOWN] += 1
             return False
         reports = self._failures.setdefault(slot, Counter())
         reports[reporter] += 1
@@ -294,7 +318,7 @@ class Ledger:
         again, owing = self.audit.open if self.audit is not None else {}, self._owing[kind]
         return {slot for one, slot in again if one == kind and slot in owing.slots and slot not in owing} if again else set()
 
-    def _left(self, kind: str) -> int:
+    def left(self, kind: str) -> int:
         """How many slots of a kind are wanted and have no answer that stands."""
         return self._owing[kind].left + len(self._in_question(kind))
 
@@ -303,11 +327,11 @@ class Ledger:
         return [one for kind in self.wanted for one in self._missing(kind)]
 
     def _missing(self, kind: str) -> Ranges:
-        questions = self._in_question(kind)
+        questions = {slot for slot in self._in_question(kind) if self.audit is None or self.audit.open[(kind, slot)].proof is None}
         return ranges(sorted({*self._owing[kind].unanswered(), *questions}), kind) if questions else self._owing[kind].ranges(kind)
 
     def complete(self) -> bool:
-        return not any(map(self._left, self.wanted))
+        return not any(map(self.left, self.wanted))
 
     def gather(self) -> None:
         """Do of closing what can be done before the last answer is there. With an audit a result may be replaced, so nothing."""
@@ -337,7 +361,11 @@ class Ledger:
     def answered(self) -> tuple[int, int]:
         """(slots answered, slots wanted)."""
         total = sum(self.wanted.values())
-        return total - sum(map(self._left, self.wanted)), total
+        return total - sum(map(self.left, self.wanted)), total
+
+    def verified(self, kind: str) -> list[SlotResult | None]:
+        """``ordered``, or nothing where the master could not verify what was returned."""
+        return [] if kind in self.unverified else self.ordered(kind)
 
     def ordered(self, kind: str) -> list[SlotResult | None]:
         """Results of a kind in slot order; None for a slot that failed everywhere."""

@@ -28,6 +28,7 @@ from master.requests import Requests
 from master.roll_call import RollCall
 from master.roster import Roster
 from master.silent_workers import SilentWorkers
+from master.verification import Verification
 
 READ_AT_ONCE, READ_AT_FIRST = 1000, 4
 #: Entries a second that are read again at the most, and how many seconds a flood may keep reconcile waiting.
@@ -38,6 +39,8 @@ FIRST_BLOCKS, FIRST_BLOCKS_EACH, BLOCKS_AT_ONCE = 1024, 4, 8192
 STAGED_AT_MOST, MOST_DEAD = 10, 1000
 #: So often in one publication what nobody holds goes to todo alone; from then on idle workers are given some of it by name.
 ISSUES_TO_ALL = 2
+#: Between two looks at what the master plays itself.
+VERIFYING_SECONDS = 0.02
 LOST = "Redis has lost this generation: it is published again"
 LOST_BEFORE = "Redis has lost the generation before this one, or holds another: this one is published over it"
 
@@ -70,11 +73,13 @@ class Collector:
     def __init__(
         self, channel: MasterChannel, token: str, holder: str, clocks: Clocks, block: int, housekeeper: Housekeeper | None,
         live: Callable[[Record], None], note: Callable[[str], None], interrupted: Callable[[], bool] = lambda: False,
-        requests: Requests | None = None, audit: float = 0.0, strict: bool = False,
+        requests: Requests | None = None, audit: float = 0.0, strict: bool = False, verification: Verification | None = None,
     ) -> None:  # fmt: skip
+        """``verification``: what plays again the evaluations that decide something; None where only the master's own workers can answer."""
         self.requests = requests or Requests(channel, note)
         self.fleet = Fleet(note, channel.workers, strict, lambda: time.monotonic())
-        self.audit = Audit(self.fleet, audit, note)
+        self.audit = Audit(self.fleet, audit, note, play=None if verification is None else verification.play)
+        self.verification = verification
         self.recoveries = Recoveries()
         self.about: dict[str, str] = {}
         self.ahead: deque[Callable[[], object]] = deque()
@@ -180,8 +185,9 @@ class Collector:
 
     def collect(self, ledger: Ledger) -> None:
         """Until the ledger is complete and the run not paused. Raises Interrupted, FencedError, RedisError, EnvironmentFailure."""
-        while self.requests.paused or not ledger.complete():
-            wait = min(self._clocks.collect_wait, max(0.001, self._next - time.monotonic()))
+        while (verifying := self._verifying(ledger)) or self.requests.paused or not ledger.complete():
+            longest = VERIFYING_SECONDS if verifying else self._clocks.collect_wait
+            wait = min(longest, max(0.001, self._next - time.monotonic()))
             if self.read(ledger, wait):
                 self._meanwhile(ledger)
             if self._interrupted() or self.requests.stop:
@@ -192,6 +198,9 @@ class Collector:
             seconds = ledger.seconds_per_slot(kind)
             if seconds is not None:
                 self.cutter.seconds[kind] = seconds
+
+    def _verifying(self, ledger: Ledger) -> bool:
+        return self.verification is not None and self.verification.pending(ledger)
 
     def _meanwhile(self, ledger: Ledger) -> None:
         """With nothing left to read, what can be done before the last answer is there."""
@@ -377,6 +386,7 @@ class Collector:
         self.fleet.look(self._workers)
         if len(self._answers) > MAX_WORKERS:  # whoever answers names itself
             self._answers = ledger.answers = Counter({name: count for name, count in self._answers.items() if name in workers})
+        ledger.decide()
         for slot in self.audit.review():
             ledger.withdraw(slot)
         if self._housekeeper is not None:

@@ -42,6 +42,8 @@ from master.seats import Keeper
 from master.setup import Setup
 from master.slot_files import SlotFiles
 from master.state import FINAL, RunState
+from master.verification import Verification
+from master.verifier import Verifier
 
 #: A master that goes waits no longer for a Redis that is away: its lease lapses by itself.
 LEAVE_SECONDS = 5.0
@@ -104,10 +106,14 @@ class Drive:
         self._household, self._ended = household, False
         channel.again.on_outage = self._outage
         self._requests = Requests(channel, view.note, Course(setup.learner).refusal, self._way())
+        self._verifier = Verifier(config, launch.noise_dir)
+        # Only the master's own workers have the password of a private server.
+        shared = session.private_server is None or launch.listen is not None
+        verification = Verification(self._verifier, view.note) if shared else None
         collects, loops = classes(config)
         self._collector = collects(
             channel, token, holder, clocks, config.block, household, self._live, view.note, session.interrupted, self._requests,
-            config.audit, config.strict,
+            config.audit, config.strict, verification,
         )  # fmt: skip
         self._collector.about, self._collector.cutter = {"queue": launch.queue}, cutter(config, setup.strategy.per_slot, setup.policy.size)
         self._log = ReplayLog(place.run_dir)
@@ -182,6 +188,7 @@ class Drive:
             self._renewal.end(LEAVE_SECONDS)
             self._own_client.close()
             self._log.close()
+            self._verifier.close()
             self._films.close(film)
 
     def _kept_reports(self) -> str:

@@ -97,6 +97,10 @@ class Fleet:
             return "quarantined"
         return "other-numerics" if self.strict and member.numerics != self.numerics else ""
 
+    def enrolled(self, worker: str) -> bool:
+        """Whether this master has ever seen what the worker says of itself. A beat that has lapsed since voids nothing."""
+        return worker in self._members or self.identity(worker) is not None
+
     def dismissed(self) -> list[str]:
         """Workers that are to leave, and whose claims hold nothing up."""
         return sorted(name for name, member in self._there.items() if member.identity in self.quarantined or self._differs(member))
@@ -120,8 +124,15 @@ class Fleet:
         found = self._members.get(worker)
         return found.identity if found is not None else None
 
-    def quarantine(self, identity: Identity) -> None:
-        self.quarantined.add(identity)
+    def quarantine(self, identity: Identity) -> bool:
+        """Nothing that it returns counts any more. False where more would be in quarantine than stay: a majority is never expelled,
+        for whoever has the workers' password can answer in the name of each of them."""
+        expelled = self.quarantined | {identity}
+        staying = {member.identity for member in self._there.values()} - expelled
+        if len(expelled) > min(len(staying), QUARANTINED_AT_MOST):
+            return False
+        self.quarantined = expelled
+        return True
 
     def shown(self) -> dict[str, str]:
         """For progress, where workers read it when they join."""

@@ -24,6 +24,7 @@ from es_queue.spaces import EnvironmentSpec
 from es_queue.strategies.base import Batch, NoiseRows, Part, Strategy
 from master.collect import Ledger
 from master.columns import Columns, Gathered, figures_in_order, merged
+from master.rollback import fallen
 from master.state import CLOSING, TRAINING, Best, Floats, OpenPublication, RunState
 
 Record = dict[str, float | int | str | None]
@@ -99,7 +100,7 @@ def closed(ledger: Ledger, least: int, min_steps: int) -> Closed:
     """What a complete ledger says, in slot order."""
     slots = ledger.ordered(messages.TRAIN)
     count = shortest_prefix(slots, least, min_steps) if slots else 0
-    evaluation, confirmation = ledger.ordered(messages.EVAL), ledger.ordered(messages.CONFIRM)
+    evaluation, confirmation = ledger.verified(messages.EVAL), ledger.verified(messages.CONFIRM)
     centre = ledger.ordered(messages.CENTRE)
     return Closed(
         slots[:count], slots[count:], figures_of(returns_of(evaluation)), figures_of(returns_of(confirmation)),
@@ -182,6 +183,15 @@ class Learner:
 
     def passes(self, figures: Figures | None) -> bool:
         return self.target is not None and figures is not None and figures.mean >= self.target
+
+    def weighs(self, state: RunState, kind: str, figures: Figures) -> int:
+        """What depends on an evaluation: 1 where high returns decide something, -1 where low ones do, 0 for nothing."""
+        if kind == messages.FINAL:
+            return 1
+        best = state.best
+        if self.passes(figures) or (kind == messages.EVAL and (best is None or (not best.confirmed and figures.mean > best.eval_mean))):
+            return 1
+        return -int(kind == messages.EVAL and self.config.rollback and fallen(state, figures))
 
     def judged(self, state: RunState, done: Closed) -> RunState:
         """The state with its best replaced where this generation's evaluation is better, or confirmed."""

@@ -159,6 +159,8 @@ class Loop:
         what = Publish(publication, task.encode(), (), self._config.to_json(), self._progress(state, digest), self._history(), saved if often else None)
         self._collector.requests.training = state.stage == TRAINING
         self._collector.open(ledger, what, data, adopted=adopted is not None)
+        if self._collector.verification is not None:
+            self._collector.verification.begin(what.task, data, partial(self._learner.weighs, state))
         self._collector.requests.published()
         self._save(state, saved)
         if self._slot_files is not None:
@@ -245,7 +247,7 @@ class Loop:
         batch = slots[: shortest_prefix(slots, self._config.population // self._learner.strategy.per_slot, self._config.min_steps)]
         if self._config.schedule == SYNC and ledger.choose(messages.ELITE, self._learner.candidates(state, batch)):
             return True
-        evaluation = figures_of(returns_of(ledger.ordered(messages.EVAL)))
+        evaluation = figures_of(returns_of(ledger.verified(messages.EVAL)))
         if self._learner.passes(evaluation) and messages.CONFIRM not in ledger.wanted:
             ledger.want(messages.CONFIRM, self._most[messages.CONFIRM])
             return True

@@ -126,7 +126,7 @@ class Window(Ledger):
         """
         whole = (kind for kind in self.wanted if kind not in (messages.TRAIN, messages.CENTRE, messages.ELITE))
         claimed = bool(self._own.answered) or not self.wanted.get(messages.ELITE)
-        return len(self.fresh) >= self.batch and claimed and not any(map(self._left, whole))
+        return len(self.fresh) >= self.batch and claimed and not any(map(self.left, whole))
 
     def answered(self) -> tuple[int, int]:
         """(slots of the batch that are there, slots of a batch)."""

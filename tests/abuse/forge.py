@@ -233,7 +233,8 @@ def odd_answers(genuine: Answer, publication: str) -> dict[str, list[bytes]]:
     steps, none = result.steps, (0,) * len(result.steps)
     moment = EpisodeMoments(1, b"\0" * 8, b"\0" * 8)
     return {
-        "duplicate": [genuine.encode(), replace(genuine, worker="a-1-000000", seconds=1e300).encode()],
+        "duplicate": [genuine.encode(), replace(genuine, seconds=1e300).encode()],
+        "unknown-worker": [replace(genuine, worker="a-1-000000").encode()],
         "conflict": [answer(fitness=tuple(value for _ in steps)) for value in (7.5, 1e300, 5e-324, -0.0, 1e9)],
         "wrong-publication": [replace(genuine, publication=name).encode() for name in others if name[0] != "-"],
         "unknown-slot": [answer(slot=10**6), answer(slot=2**31), replace(genuine, kind="final").encode(), replace(genuine, kind="confirm").encode()],

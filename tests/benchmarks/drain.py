@@ -33,6 +33,10 @@ OBSERVATION = 24
 WORKERS = 1440
 
 
+def worker_of(block: int) -> str:
+    return f"host{block % 30}-{block % WORKERS}-abcdef"
+
+
 def answers(expectations: Expectations, blocks: int, slots: int) -> Iterator[bytes]:
     """An honest answer for each block of so many slots, with the moments that its sampled slots owe."""
     mean = np.linspace(-1, 1, OBSERVATION).astype("<f8").tobytes()
@@ -43,7 +47,7 @@ def answers(expectations: Expectations, blocks: int, slots: int) -> Iterator[byt
             assert due is not None
             moments = (EpisodeMoments(400, mean, mean),) * due.moments
             results.append(SlotResult(slot, due.noise_index, due.seed, (slot / 7, -slot / 3), (slot / 7, -slot / 3), (500, 600), (0, 0), (0, 0), moments))
-        yield Answer(PUBLICATION, messages.TRAIN, f"host{block % 30}-{block % WORKERS}-abcdef", 0.5, tuple(results)).encode()
+        yield Answer(PUBLICATION, messages.TRAIN, worker_of(block), 0.5, tuple(results)).encode()
 
 
 def load(client: redis.Redis, payloads: Iterator[bytes]) -> int:
@@ -64,6 +68,7 @@ def once(client: redis.Redis, blocks: int, slots: int, obs_norm: bool) -> dict[s
     config = quick_config(env="BipedalWalker-v3", strategy="ars", population=min(1_000_000, 2 * blocks * slots), obs_norm=obs_norm)
     channel = RedisMasterChannel(client, RUN)
     collector = Collector(channel, TOKEN, "bench", Clocks(), 1, None, lambda _: None, lambda _: None)
+    collector.fleet.look({worker_of(number): {"host": f"host{number % 30}"} for number in range(WORKERS)})
     expectations = Expectations(config, 0, 100, 2, OBSERVATION, {messages.TRAIN: blocks * slots})
     ledger = Ledger(PUBLICATION, expectations, {messages.TRAIN: blocks * slots})
     zeros = np.zeros(OBSERVATION, "<f4").tobytes()

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import replace
 
 import pytest
 
 from es_queue.protocol.messages import TRAIN, Answer, Block, SlotResult
-from master.audit import TRIES, Audit
+from master.audit import PROVEN_AT_MOST, TRIES, Audit
 from master.fleet import Fleet, Identity
+from master.verifier import Played, VerificationError
 from tests.unit.collector_bench import Bench
 
 ONE, TWO = "1" * 32, "2" * 32
@@ -38,7 +42,7 @@ def test_two_that_agree_confirm_the_slot() -> None:
     court = Court("a", "b")
     court.audit.taken(SLOT, "a", HONEST)
     assert list(court.audit.open) == [SLOT]
-    verdict = court.audit.heard(SLOT, "b", HONEST, "a", HONEST)
+    verdict = court.audit.heard(SLOT, "b", HONEST)
     assert verdict is not None and not verdict.wrong and verdict.right == {identity("a"), identity("b")}
     assert (court.audit.open, court.audit.checked) == ({}, 1) and court.audit.confirmed[SLOT] == verdict.right
 
@@ -48,10 +52,10 @@ def test_of_three_the_one_that_stands_alone_is_wrong(liar: int) -> None:
     court = Court("a", "b", "c")
     said = [LIE if number == liar else HONEST for number in range(3)]
     court.audit.taken(SLOT, "a", said[0])
-    verdict = court.audit.heard(SLOT, "b", said[1], "a", said[0])
+    verdict = court.audit.heard(SLOT, "b", said[1])
     if liar < 2:
         assert verdict is None and SLOT in court.audit.open, "two that differ do not say who is wrong"
-        verdict = court.audit.heard(SLOT, "c", said[2], "a", said[0])
+        verdict = court.audit.heard(SLOT, "c", said[2])
     assert verdict is not None and verdict.result == HONEST
     assert verdict.wrong == (set() if liar == 2 else {identity("abc"[liar])})
     assert SLOT not in court.audit.open
@@ -69,7 +73,7 @@ def test_the_same_worker_again_says_nothing_however_often_it_repeats_itself_and_
     for look in range(1, TRIES + 1):
         assert SLOT in court.audit.open
         for _ in range(100):
-            assert court.audit.heard(SLOT, "a", LIE, "a", LIE) is None
+            assert court.audit.heard(SLOT, "a", LIE) is None
         assert court.audit.review() == ([SLOT] if look == TRIES else [])
     assert SLOT not in court.audit.open and court.audit.disputed == 0
 
@@ -77,11 +81,11 @@ def test_the_same_worker_again_says_nothing_however_often_it_repeats_itself_and_
 def test_two_that_differ_are_not_let_off_by_repeating_themselves() -> None:
     court = Court("a", "b", "c")
     court.audit.taken(SLOT, "a", LIE)
-    court.audit.heard(SLOT, "b", HONEST, "a", LIE)
+    court.audit.heard(SLOT, "b", HONEST)
     for _ in range(2 * TRIES):
-        court.audit.heard(SLOT, "a", LIE, "a", LIE)
+        court.audit.heard(SLOT, "a", LIE)
         assert court.audit.review() == []
-    verdict = court.audit.heard(SLOT, "c", HONEST, "a", LIE)
+    verdict = court.audit.heard(SLOT, "c", HONEST)
     assert verdict is not None and verdict.wrong == {identity("a")}
 
 
@@ -94,14 +98,14 @@ def test_the_workers_of_one_machine_do_not_outvote_another_machine() -> None:
     court = Court()
     several(court, bad1="bad", bad2="bad", good="good")
     court.audit.taken(SLOT, "bad1", LIE)
-    assert court.audit.heard(SLOT, "bad2", LIE, "bad1", LIE) is None
-    assert court.audit.heard(SLOT, "good", HONEST, "bad1", LIE) is None
+    assert court.audit.heard(SLOT, "bad2", LIE) is None
+    assert court.audit.heard(SLOT, "good", HONEST) is None
     court.audit.review()
     assert court.audit.undecided and "on another host" in court.notes[0], "two hosts against each other"
     several(court, bad1="bad", bad2="bad", good="good", third="third")
     court.audit.taken(SLOT, "bad1", LIE)
     for name, told, verdict in (("bad2", LIE, None), ("good", HONEST, None), ("third", HONEST, {Identity("bad", "bad1"), Identity("bad", "bad2")})):
-        found = court.audit.heard(SLOT, name, told, "bad1", LIE)
+        found = court.audit.heard(SLOT, name, told)
         assert (found and found.wrong) == verdict
 
 
@@ -109,8 +113,8 @@ def test_a_liar_on_a_machine_of_honest_workers_is_told_from_them() -> None:
     court = Court()
     several(court, liar="one", a="one", b="two")
     court.audit.taken(SLOT, "liar", LIE)
-    assert court.audit.heard(SLOT, "b", HONEST, "liar", LIE) is None
-    verdict = court.audit.heard(SLOT, "a", HONEST, "liar", LIE)
+    assert court.audit.heard(SLOT, "b", HONEST) is None
+    verdict = court.audit.heard(SLOT, "a", HONEST)
     assert verdict is not None and verdict.wrong == {Identity("one", "liar")}
 
 
@@ -118,7 +122,7 @@ def test_the_agreement_of_one_machine_is_enough_when_no_other_can_say() -> None:
     court = Court()
     several(court, a1="a", a2="a", b="b")
     court.audit.taken(SLOT, "a1", HONEST)
-    assert court.audit.heard(SLOT, "a2", HONEST, "a1", HONEST) is None and SLOT in court.audit.open
+    assert court.audit.heard(SLOT, "a2", HONEST) is None and SLOT in court.audit.open
     several(court, a1="a", a2="a")
     court.audit.review()
     assert court.audit.open == {} and court.audit.checked == 1 and not court.audit.undecided
@@ -127,7 +131,7 @@ def test_the_agreement_of_one_machine_is_enough_when_no_other_can_say() -> None:
 def test_what_somebody_in_quarantine_said_has_no_weight() -> None:
     court = Court("a", "liar", "c")
     court.audit.taken(SLOT, "a", HONEST)
-    court.audit.heard(SLOT, "liar", LIE, "a", HONEST)
+    court.audit.heard(SLOT, "liar", LIE)
     court.audit.forget(identity("liar"))
     assert court.audit.open[SLOT].opinions == {identity("a"): HONEST}
     court.audit.forget(identity("a"))
@@ -137,22 +141,82 @@ def test_what_somebody_in_quarantine_said_has_no_weight() -> None:
 def test_results_of_other_arithmetic_are_not_held_against_each_other() -> None:
     court = Court("a", "b", c=TWO)
     court.audit.taken(SLOT, "a", HONEST)
-    assert court.audit.heard(SLOT, "c", LIE, "a", HONEST) is None
+    assert court.audit.heard(SLOT, "c", LIE) is None
     assert court.audit.open[SLOT].opinions == {identity("a"): HONEST}
 
 
-def test_an_overdue_copy_is_compared_though_nobody_asked() -> None:
+def test_a_second_answer_that_nobody_asked_for_is_no_opinion() -> None:
     court = Court("a", "b", "c", fraction=0.0)
     court.audit.taken(SLOT, "a", HONEST)
-    assert court.audit.open == {}
-    assert court.audit.heard(SLOT, "b", LIE, "a", HONEST) is None
-    assert SLOT in court.audit.open, "they differ: now a third is asked"
+    for name in ("b", "c"):
+        assert court.audit.heard(SLOT, name, LIE) is None
+    assert court.audit.open == {} and court.audit.disputed == 0
+
+
+class Own:
+    """What the master plays itself: ``result``, when ``done`` is called."""
+
+    def __init__(self, court: Court, numerics: str = ONE) -> None:
+        self.numerics, self.asked = numerics, list[tuple[str, int]]()
+        self.future: Future[Played] = Future()
+        court.audit.play = self.play
+
+    def play(self, slots: Sequence[tuple[str, int]]) -> Future[Played]:
+        self.asked += slots
+        return self.future
+
+    def done(self, result: SlotResult) -> None:
+        self.future.set_result(Played(self.numerics, {SLOT: result}))
+
+
+def test_two_invented_workers_that_agree_do_not_outvote_an_honest_one() -> None:
+    court = Court("honest", "one", "two")
+    own = Own(court)
+    court.audit.taken(SLOT, "honest", HONEST)
+    for name in ("one", "two"):
+        assert court.audit.heard(SLOT, name, LIE) is None
+    assert own.asked == [SLOT] and court.audit.proven() == [] and court.audit.review() == []
+    own.done(HONEST)
+    (verdict,) = court.audit.proven()
+    assert (verdict.result, verdict.author, verdict.wrong) == (HONEST, "honest", {identity("one")})
+    assert court.audit.open == {} and court.audit.checked == 1
+
+
+@pytest.mark.parametrize(("numerics", "own_result", "expected"), [(TWO, HONEST, "another arithmetic"), (ONE, replace(HONEST, steps=(9, 9)), "differs from all of them")])
+def test_what_proves_nothing_expels_nobody(numerics: str, own_result: SlotResult, expected: str) -> None:
+    court = Court("honest", "liar")
+    own = Own(court, numerics)
+    court.audit.taken(SLOT, "liar", LIE)
+    court.audit.heard(SLOT, "honest", HONEST)
+    own.done(own_result)
+    assert not any(verdict.wrong for verdict in court.audit.proven())
+    assert court.audit.undecided and expected in court.notes[0]
+
+
+def test_a_master_that_cannot_play_a_slot_says_why_and_the_first_result_counts() -> None:
+    court = Court("honest", "liar")
+    own = Own(court)
+    court.audit.taken(SLOT, "liar", LIE)
+    court.audit.heard(SLOT, "honest", HONEST)
+    own.future.set_exception(VerificationError("no such environment here"))
+    assert court.audit.proven() == [] and "the master cannot play it (no such environment here)" in court.notes[0]
+
+
+def test_the_master_plays_a_bounded_number_of_slots_for_the_audit() -> None:
+    court = Court("a", "b")
+    own = Own(court)
+    for slot in range(PROVEN_AT_MOST + 1):
+        court.audit.taken((TRAIN, slot), "a", HONEST)
+        court.audit.heard((TRAIN, slot), "b", LIE)
+    assert len(own.asked) == PROVEN_AT_MOST and court.audit.disputed == 1
+    court.audit.begin()
+    assert court.audit.played == 0
 
 
 def test_a_difference_that_nobody_can_decide_is_said_and_bits_are_not_promised() -> None:
     court = Court("a", "b")
     court.audit.taken(SLOT, "a", HONEST)
-    court.audit.heard(SLOT, "b", LIE, "a", HONEST)
+    court.audit.heard(SLOT, "b", LIE)
     court.audit.review()
     assert court.audit.open == {} and court.audit.undecided and court.audit.disputed == 1
     assert court.notes == [
@@ -164,8 +228,8 @@ def test_a_difference_that_nobody_can_decide_is_said_and_bits_are_not_promised()
 def test_three_that_all_differ_point_at_the_environment() -> None:
     court = Court("a", "b", "c", "d")
     court.audit.taken(SLOT, "a", HONEST)
-    court.audit.heard(SLOT, "b", LIE, "a", HONEST)
-    court.audit.heard(SLOT, "c", dataclasses.replace(HONEST, steps=(9, 9)), "a", HONEST)
+    court.audit.heard(SLOT, "b", LIE)
+    court.audit.heard(SLOT, "c", dataclasses.replace(HONEST, steps=(9, 9)))
     assert court.audit.undecided and "does not repeat itself" in court.notes[0]
 
 
@@ -312,7 +376,7 @@ def test_what_nobody_has_questioned_of_a_liar_is_owed_again_too() -> None:
     assert bench.ledger.unanswered() == [("centre", 0, 1), ("train", 0, 5)]
 
 
-def test_a_result_that_stands_is_that_of_who_agreed_from_then_on() -> None:
+def test_a_decided_slot_is_not_opened_again_by_another_answer() -> None:
     bench, channels = bench_of("a", "b", "liar", "second")
     honest, bench.result = bench.result, lambda kind, slot: lie(bench, honest(kind, slot))
     block = Block(bench.ledger.publication, TRAIN, 5, 6)
@@ -325,8 +389,6 @@ def test_a_result_that_stands_is_that_of_who_agreed_from_then_on() -> None:
     bench.result = lambda kind, slot: lie(bench, honest(kind, slot))
     bench.answer(channels["second"], block)
     bench.collector.read(bench.ledger, 0.0)
-    bench.result = honest
-    bench.answer(channels["a"], block)
-    bench.collector.read(bench.ledger, 0.0)
     told = [one for one in bench.notes if one.startswith("audit:")]
-    assert [one.split(" gave ")[0] for one in told] == ["audit: w on liar", "audit: w on second"] and "w on liar" not in told[1]
+    assert [one.split(" gave ")[0] for one in told] == ["audit: w on liar"]
+    assert bench.ledger.refused["conflict"] == 3 and bench.ledger.results[TRAIN][5] == honest(TRAIN, 5)

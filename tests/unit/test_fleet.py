@@ -118,3 +118,19 @@ def test_hosts_are_listed_by_what_they_compute() -> None:
     workers = {str(number): {"host": host, "numerics": digest} for number, (host, digest) in enumerate([("x", "b" * 32), ("y", "a" * 32), ("x", "b" * 32)])}
     assert hosts_of(workers) == "aaaaaaaa: y; bbbbbbbb: x"
     assert hosts_of({"0": {}}) == ": ?"
+
+
+def test_no_more_workers_are_put_in_quarantine_than_stay() -> None:
+    bench = Bench()
+    fleet = bench.look(**{name: about(name) for name in "abcde"})
+    assert [fleet.quarantine(Identity(name, "w")) for name in "abcde"] == [True, True, False, False, False]
+    assert fleet.quarantined == {Identity("a", "w"), Identity("b", "w")}
+
+
+def test_a_worker_is_enrolled_from_what_the_master_has_seen_of_it() -> None:
+    bench = Bench()
+    bench.look(a=about("a"))
+    bench.look()
+    assert bench.fleet.enrolled("a") and bench.asked == 0, "its beat has lapsed, what it returned has not"
+    assert not bench.fleet.enrolled("stranger") and bench.asked == 1
+    assert not any(bench.fleet.enrolled(f"stranger-{number}") for number in range(1000)) and bench.asked == 1

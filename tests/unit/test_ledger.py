@@ -353,3 +353,19 @@ def test_reports_of_failures_count_by_worker_whatever_ids_it_invents() -> None:
     book.fleet.look(known)
     book.accept(failed(PLAIN[0], by=3, attempt=9), live=2)
     assert book.hopeless == {(TRAIN, PLAIN[0])}
+
+
+def test_results_of_a_worker_that_never_enrolled_are_refused_and_the_slot_stays_owed() -> None:
+    book, there = ledger(), {worker(1): {"host": "one", "rq_name": "w", "numerics": "1" * 32}}
+    book.fleet = Fleet(lambda text: None, lambda: there)
+    assert not book.accept(answer(result(PLAIN[0]), by=2))
+    assert book.refused == {"unknown-worker": 1} and not book.has(TRAIN, PLAIN[0], PLAIN[0] + 1)
+    assert book.accept(answer(result(PLAIN[0]), by=1)), "the master had not looked at the workers yet"
+
+
+def test_a_lapsed_beat_voids_no_result() -> None:
+    book, there = ledger(), {worker(1): {"host": "one", "rq_name": "w", "numerics": "1" * 32}}
+    book.fleet = Fleet(lambda text: None, dict)
+    book.fleet.look(there)
+    book.fleet.look({})
+    assert book.accept(answer(result(PLAIN[0]), by=1)) and not book.refused

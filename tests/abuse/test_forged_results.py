@@ -1,0 +1,216 @@
+"""Results that somebody with the worker's password makes up: they decide nothing, and they expel nobody."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from es_queue.errors import DecodeError
+from es_queue.plan import CONFIRM_EPISODES, CONFIRMATION, EVALUATION, evaluation_seeds
+from es_queue.protocol import messages
+from es_queue.protocol.connection import client_from_url
+from es_queue.protocol.keys import RunKeys
+from es_queue.protocol.messages import Answer, SlotResult, publication_generation
+from es_queue.settings import config_from_json
+from master import checkpoint
+from master.checkpoint import Checkpoints
+from tests.abuse.servers import BOTH
+from tests.abuse.test_least_privilege import Household, guarded
+from tests.integration.processes import Processes, Seen, flags, quiet_digest, texts, wait_for
+
+RUN = "forged"
+FORGED = 1e9
+STREAMS = {messages.EVAL: EVALUATION, messages.CONFIRM: CONFIRMATION}
+TINY: dict[str, Any] = {
+    "env": "CartPole-v1", "seed": 5, "population": 16, "step_limit": 60, "eval_every": 1, "eval_episodes": 3, "eval_step_limit": 60,
+    "final_episodes": 3, "generations": 6, "noise_size": 2**18,
+}  # fmt: skip
+
+
+class Intruder:
+    """Holds the worker's password and nothing else."""
+
+    def __init__(self, household: Household) -> None:
+        self.client: Any = client_from_url(household.url("worker"))
+        self.keys = RunKeys(RUN)
+
+    def publication(self) -> str:
+        """The open one."""
+        found = self.client.get(self.keys.task)
+        return "" if found is None else str(messages.Task.decode(found).publication)
+
+    def enrol(self, worker: str, host: str) -> str:
+        """Write what a worker that joined says of itself."""
+        numerics = self.client.hget(self.keys.progress, "numerics") or b"0" * 32
+        self.client.sadd(self.keys.workers, worker)
+        self.client.hset(
+            self.keys.worker(worker),
+            mapping={"host": host, "rq_name": host, "pid": "1", "numerics": numerics},
+        )
+        self.client.pexpire(self.keys.worker(worker), 600_000)
+        return worker
+
+    def send(self, answer: Answer) -> None:
+        self.client.xadd(
+            self.keys.results(answer.publication), {"answer": answer.encode()}, nomkstream=True
+        )
+
+    def forge_evaluation(self, worker: str) -> None:
+        """Answer the open generation's evaluation, and its confirmation before it is asked for."""
+        publication, config = (
+            self.publication(),
+            config_from_json(self.client.get(self.keys.config)),
+        )
+        generation = publication_generation(publication)
+        for kind, count in (
+            (messages.EVAL, config.eval_episodes),
+            (messages.CONFIRM, CONFIRM_EPISODES),
+        ):
+            seeds = evaluation_seeds(config, STREAMS[kind], generation, count).tolist()
+            results = tuple(
+                SlotResult(slot, -1, seed, (FORGED,), (FORGED,), (60,), (0,), (0,))
+                for slot, seed in enumerate(seeds)
+            )
+            self.send(Answer(publication, kind, worker, 0.1, results))
+
+
+@pytest.fixture(params=BOTH)
+def household(
+    request: pytest.FixtureRequest, tmp_path: Path, processes: Processes
+) -> Iterator[Household]:
+    with guarded(request.param, tmp_path, processes) as one:
+        yield one
+
+
+def refused(seen: Seen) -> dict[str, int]:
+    return {
+        reason: int(count)
+        for reason, count in texts(seen.client.hgetall(seen.keys.refused)).items()
+    }
+
+
+@pytest.mark.parametrize("schedule", ["sync", "async"])
+@pytest.mark.parametrize(
+    "enrolled", [False, True], ids=["by somebody who never enrolled", "by somebody who enrolled"]
+)
+def test_a_forged_evaluation_is_not_the_best_and_does_not_end_the_run(
+    household: Household, tmp_path: Path, enrolled: bool, schedule: str
+) -> None:
+    folder = tmp_path / "run"
+    master = household.master(
+        "--run",
+        RUN,
+        "--run-dir",
+        folder,
+        "--workers",
+        0,
+        "--json",
+        "--schedule",
+        schedule,
+        *flags(TINY),
+    )
+    intruder = Intruder(household)
+    wait_for(intruder.publication, "the first generation is open")
+    intruder.forge_evaluation(
+        intruder.enrol("stranger-1-aaaaaa", "stranger") if enrolled else "stranger-1-aaaaaa"
+    )
+    household.worker()
+    assert master.wait() == 0, master.said()
+    summary = (
+        master.events("summary")[-1]
+        if master.events("summary")
+        else json.loads((folder / "summary.json").read_text())
+    )
+    seen = Seen(household.client, RUN)
+    print(summary["generation"], summary["reason"], refused(seen))
+    assert summary["generation"] == TINY["generations"] and summary["reason"] != "target"
+    kept = Checkpoints(folder).newest()
+    assert kept is not None
+    best = checkpoint.decode(kept)[1].best
+    assert best is not None and best.eval_mean <= TINY["eval_step_limit"], "no policy can have more"
+    assert refused(seen)["refuted" if enrolled else "unknown-worker"] >= TINY["eval_episodes"]
+    assert schedule == "async" or summary["digest"] == quiet_digest(
+        {**TINY, "target_reward": "none"}
+    )
+
+
+def contradict(intruder: Intruder, seen: Seen, stop: threading.Event) -> None:
+    """Answer again, under two invented names, what somebody has answered, with another result, as long as the run lasts."""
+    names = [
+        intruder.enrol(f"invented{number}-1-aaaaa{number}", f"invented{number}")
+        for number in range(2)
+    ]
+    cursor = {"": "0"}
+    while not stop.is_set():
+        publication = intruder.publication()
+        for entry, fields in seen.client.xrange(
+            seen.keys.results(publication), f"({cursor.get(publication, '0')}"
+        ):
+            cursor = {publication: entry.decode()}
+            try:
+                genuine = Answer.decode(fields.get(b"answer", b""))
+            except DecodeError:
+                continue
+            if genuine.worker in names:
+                continue
+            results = tuple(
+                replace(one, fitness=tuple(value + 7 for value in one.fitness))
+                for one in genuine.results
+            )
+            for name in names:
+                intruder.send(replace(genuine, worker=name, results=results))
+        stop.wait(0.001)
+
+
+def test_second_answers_that_nobody_asked_for_expel_no_honest_worker(
+    household: Household, tmp_path: Path
+) -> None:
+    master = household.master(
+        "--run",
+        RUN,
+        "--run-dir",
+        tmp_path / "run",
+        "--workers",
+        0,
+        "--json",
+        "--block",
+        1,
+        "--audit",
+        0.2,
+        *flags({**TINY, "generations": 100_000, "eval_every": 0, "target_reward": "none"}),
+    )
+    seen, stop = Seen(household.client, RUN), threading.Event()
+    honest = [household.worker("--name", f"honest-{number}") for number in range(3)]
+    for one in honest:
+        seen.joined(one)
+    intruder = Intruder(household)
+    wait_for(intruder.publication, "a generation is open")
+    thread = threading.Thread(target=contradict, args=(intruder, seen, stop), daemon=True)
+    thread.start()
+    try:
+        began = seen.generation()
+        wait_for(
+            lambda: (
+                seen.generation() >= began + 30
+                or any("honest" in name for _, name in expelled(seen))
+            ),
+            "the run goes on",
+            90,
+        )
+        print(seen.generation() - began, expelled(seen), refused(seen))
+        assert not [name for _, name in expelled(seen) if "honest" in name]
+        assert seen.progress()["state"] == "running" and master.process.poll() is None
+    finally:
+        stop.set()
+        thread.join(10)
+
+
+def expelled(seen: Seen) -> list[list[str]]:
+    found: list[list[str]] = json.loads(seen.progress().get("quarantined") or "[]")
+    return found

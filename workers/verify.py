@@ -1,0 +1,95 @@
+"""``python -m workers.verify``: plays slots for the master that started it, over its standard
+streams.
+
+Frames are msgpack behind four bytes of their length, big-endian. The first one holds the run's
+settings. Each later one asks: [the task's bytes, the parameters' bytes, blocks as text]. The
+reply is [fingerprint, an answer's bytes for each block], or one text that says why nothing can
+be played.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+from typing import IO, TYPE_CHECKING, Any
+
+import msgpack
+
+from es_queue.errors import EnvironmentFailure, EsQueueError
+from es_queue.numerics import fix_numeric_environment
+
+if TYPE_CHECKING:
+    from workers.evaluate import Evaluator, Failure
+
+LENGTH = struct.Struct(">I")
+#: An id as a worker has it, for answers that nobody sends.
+NAME = "master-0-000000"
+
+
+def main() -> int:
+    """Reply until the master closes the pipe."""
+    fix_numeric_environment()
+    questions, replies = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what an environment prints is no reply
+    if "" not in sys.path and "." not in sys.path:
+        sys.path.append(".")  # the master imported a user's own module from there, too
+    evaluator: Evaluator | None = None
+    numerics, settings = "", read(questions)
+    while (question := read(questions)) is not None:
+        try:
+            if evaluator is None:
+                evaluator, numerics = joined(settings)
+            write(replies, [numerics, *(played(evaluator, *question))])
+        except EsQueueError as error:
+            write(replies, str(error))
+        except Exception as error:  # whatever a user's own code raises
+            write(replies, f"{type(error).__name__}: {error}")
+    return 0
+
+
+def joined(settings: Any) -> tuple[Evaluator, str]:
+    """An evaluator as a worker's, and this process's fingerprint. Raises EsQueueError."""
+    from es_queue.settings import config_from_json
+    from workers.join import join
+    from workers.rollout import Watch
+
+    found = join(config_from_json(settings), Watch())
+    return found.evaluator, found.numerics
+
+
+def played(evaluator: Evaluator, task: bytes, parameters: bytes, blocks: list[str]) -> list[bytes]:
+    """The answers to blocks of a publication. Raises EnvironmentFailure where an episode fails."""
+    import numpy as np
+
+    from es_queue.protocol.messages import Block, Task
+
+    known = Task.decode(task)
+    vector = np.frombuffer(parameters, "<f4").astype(np.float32, copy=False)
+    return [
+        evaluator.evaluate(known, vector, Block.decode(text), NAME, refuse).encode()
+        for text in blocks
+    ]
+
+
+def refuse(failure: Failure) -> None:
+    raise EnvironmentFailure(f"the episode of seed {failure.seed} fails here: {failure.reason}")
+
+
+def read(stream: IO[bytes]) -> Any:
+    """The next frame; None at the end."""
+    head = stream.read(LENGTH.size)
+    if len(head) < LENGTH.size:
+        return None
+    size = LENGTH.unpack(head)[0]
+    return msgpack.unpackb(stream.read(size), max_bin_len=size, max_str_len=size)
+
+
+def write(stream: IO[bytes], frame: Any) -> None:
+    data = msgpack.packb(frame)
+    stream.write(LENGTH.pack(len(data)) + data)
+    stream.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
