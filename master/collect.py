@@ -68,6 +68,11 @@ class Ledger:
 
     # --- what comes in
 
+    @property
+    def largest_answer(self) -> int:
+        """Bytes of the largest honest answer to any open publication."""
+        return self.expectations.bytes
+
     def accept(self, payload: bytes, live: int = 1) -> bool:
         """Take an entry of the results stream; False when nothing in it counted (the entry can go)."""
         try:

@@ -66,6 +66,11 @@ class Window(Ledger):
 
     # --- what comes in
 
+    @property
+    def largest_answer(self) -> int:
+        older = [one.expectations.bytes for one in self.older.values()]
+        return max(self.expectations.bytes, *older)
+
     def _take(self, answer: Answer, result: SlotResult) -> bool:
         if answer.kind == messages.ELITE:
             return super()._take(answer, result) and self._try(self._own, result.slot, result)

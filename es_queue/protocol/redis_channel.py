@@ -31,7 +31,8 @@ from es_queue.protocol.channel import (
 )
 from es_queue.protocol.codec import is_count
 from es_queue.protocol.connection import is_outage, refusal
-from es_queue.protocol.messages import MAX_TASK, Block
+from es_queue.protocol.entries import Reply, read_entries
+from es_queue.protocol.messages import MAX_ANSWER, MAX_TASK, Block
 
 __all__ = ["RedisMasterChannel", "RedisWorkerChannel"]
 
@@ -60,6 +61,7 @@ class RedisMasterChannel(MasterChannel):
         self.run = run
         self.keys = keys.RunKeys(run)
         self.again = again or Again()
+        self._is_cut = False
         self._client: Any = client
         folder = files("es_queue.protocol") / "scripts"
         fence = (folder / "fence.lua").read_text()
@@ -156,12 +158,28 @@ class RedisMasterChannel(MasterChannel):
         self._script("finish", names, arguments)
         self.again(lambda: self._client.delete(own.master))  # twice: yes; finish is fenced, the lease fences nobody
 
-    def collect_each(self, cursors: Mapping[str, str], count: int, wait: float) -> dict[str, list[Entry]]:
+    def collect_each(
+        self, cursors: Mapping[str, str], count: int, wait: float, largest: int = MAX_ANSWER
+    ) -> dict[str, list[Entry]]:
         names = {self.keys.results(one).encode(): one for one in cursors}
         places = {self.keys.results(one): cursor for one, cursor in cursors.items()}
-        streams = self.again(lambda: self._client.xread(places, count=count, block=max(1, int(wait * 1000))))  # twice: yes
-        found = streams.items() if isinstance(streams, dict) else streams or ()
-        return {names[name]: [Entry(entry.decode(), fields.get(b"answer", b"")) for entry, fields in _nested(batch)] for name, batch in found}
+        milliseconds, asked = max(1, int(wait * 1000)), count
+
+        def read() -> Reply:
+            nonlocal asked
+            try:
+                return read_entries(self._client, places, asked, milliseconds, largest)
+            except redis.exceptions.RedisError:
+                asked = max(1, asked // 8)  # the reply may be what was too much for the server
+                raise
+
+        reply = self.again(read)  # twice: yes
+        self._is_cut = reply.is_cut or asked < count
+        return {names[name]: entries for name, entries in reply.streams.items()}
+
+    @property
+    def is_cut(self) -> bool:
+        return self._is_cut
 
     def discard(self, publication: str, ids: Sequence[str]) -> None:
         if ids:
@@ -236,13 +254,6 @@ class RedisMasterChannel(MasterChannel):
             return None
         workers = _text(workers) or ""
         return int(workers) if is_count(workers) else 0
-
-
-def _nested(batch: Any) -> list[Any]:
-    """XREAD's entries of one stream; RESP3 wraps them in one more list."""
-    if batch and isinstance(batch[0], list) and batch[0] and isinstance(batch[0][0], (list, tuple)):
-        return [one for part in batch for one in part]
-    return list(batch)
 
 
 class RedisWorkerChannel(WorkerChannel):
