@@ -13,7 +13,7 @@ from es_queue.protocol.channel import Owed
 from es_queue.protocol.messages import Answer, Block, SlotResult
 from master.audit import Audit, Verdict
 from master.columns import Gathered
-from master.expectations import Expectations
+from master.expectations import IMPLAUSIBLE, Expectations, without_moments
 from master.fleet import Fleet, Identity
 from master.recoveries import WORKER_DIED, Recoveries
 from master.slots import Owed as Owing
@@ -54,6 +54,7 @@ class Ledger:
         self.recovered = 0
         self.lost_steps = 0
         self.last_reason = ""
+        self.implausible = ""  # who last sent moments that were left out
         self.contributors: set[str] = set()
         self.needs_reconcile = False
         self.recoveries = Recoveries()
@@ -120,7 +121,7 @@ class Ledger:
         return noted
 
     def _take(self, answer: Answer, result: SlotResult) -> bool:
-        refusal = self.expectations.accepts(answer.kind, result)
+        refusal, result = self._accepted(self.expectations, answer, result)
         former = self.results[answer.kind].get(result.slot)
         if not refusal and former is not None:
             asked = self.audit is not None and (answer.kind, result.slot) in self.audit.open
@@ -140,6 +141,21 @@ class Ledger:
             self.audit.taken((answer.kind, result.slot), answer.worker, result)
             self.needs_reconcile = self.needs_reconcile or (answer.kind, result.slot) in self.audit.open
         return True
+
+    def _accepted(
+        self, expectations: Expectations, answer: Answer, result: SlotResult
+    ) -> tuple[str, SlotResult]:
+        """Why a result is refused, empty where it is not; and what counts of it.
+
+        Implausible moments are left out of every answer alike. A slot that would be owed again
+        for them would be owed forever if its environment were that odd.
+        """
+        refusal = expectations.accepts(answer.kind, result)
+        if refusal != IMPLAUSIBLE:
+            return refusal, result
+        self.refused[IMPLAUSIBLE] += 1
+        self.implausible = answer.worker
+        return "", without_moments(result)
 
     def _compare(self, slot: Slot, worker: str, result: SlotResult, former: SlotResult) -> None:
         """Somebody has played an answered slot again, because it was asked for or because it was overdue."""

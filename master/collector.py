@@ -20,6 +20,7 @@ from master.collect import Ledger
 from master.company import Company
 from master.fleet import Fleet
 from master.learn import Record
+from master.observation_limits import implausible
 from master.overdue import HURRY_SECONDS, Overdue
 from master.recoveries import OVERDUE, REDIS_AWAY, REDIS_LOST, Recoveries
 from master.requests import Requests
@@ -98,6 +99,7 @@ class Collector:
         self._company = Company(note)
         self._give_way: list[str] = []
         self._served = False
+        self._implausible = ""  # the first worker whose moments were left out
         self._ledger: Ledger | None = None
         self.contributors: set[str] = set()
 
@@ -181,6 +183,9 @@ class Collector:
                 raise Interrupted
             if time.monotonic() >= self._next or ledger.needs_reconcile:
                 self.tick(ledger)
+        if ledger.implausible and not self._implausible:
+            self._implausible = ledger.implausible
+            self._note(implausible(self._implausible, publication_generation(ledger.publication)))
         for kind in ledger.wanted:
             seconds = ledger.seconds_per_slot(kind)
             if seconds is not None:

@@ -39,6 +39,7 @@ from master.learn import (
     steps_of,
     training_record,
 )
+from master.observation_limits import ObservationLimits
 from master.replay_log import ReplayLog, Step
 from master.rollback import fallen, kept_anchor, rolled_back
 from master.shown import digest_of, eta, evaluation_meta, refuse_hopeless, texts
@@ -181,7 +182,10 @@ class Loop:
         size = strategy.size
         spec = self._learner.spec
         limits = (state.step_limit, evaluation_limit(self._config, spec))
-        return Expectations(self._config, state.generation, size, strategy.per_slot, spec.observation_size, most, limits, spec.behaviour_size if strategy.wants_behaviour else 0)
+        behaviour = spec.behaviour_size if strategy.wants_behaviour else 0
+        return Expectations(
+            self._config, state.generation, size, strategy.per_slot, spec.observation_size, most, limits, behaviour, ObservationLimits.of(spec, state.moments)
+        )  # fmt: skip
 
     def _save(self, state: RunState, data: bytes) -> None:
         """The disk's checkpoint follows an accepted publish; not more often than every few seconds."""

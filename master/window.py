@@ -109,13 +109,15 @@ class Window(Ledger):
         if self._strange(answer):
             return False
         self.refused.update(["late-failure"] * len(answer.failures))
-        taken = [self._take_older(of, answer.kind, result) for result in answer.results]
+        taken = [self._take_older(of, answer, result) for result in answer.results]
         self._credit(answer, any(taken))
         return any(taken)
 
-    def _take_older(self, of: Older, kind: str, result: SlotResult) -> bool:
+    def _take_older(self, of: Older, answer: Answer, result: SlotResult) -> bool:
+        kind = answer.kind
         known = {messages.TRAIN: of.answered, messages.ELITE: of.tried}.get(kind)
-        refusal = of.expectations.accepts(kind, result) or ("stale" if known is None else "duplicate" if result.slot in known else "")
+        refusal, result = self._accepted(of.expectations, answer, result)
+        refusal = refusal or ("stale" if known is None else "duplicate" if result.slot in known else "")
         if refusal:
             self.refused[refusal] += 1
             self.lost_steps += sum(result.steps) if refusal in ("stale", "duplicate") else 0

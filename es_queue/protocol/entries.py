@@ -1,8 +1,8 @@
-"""Reading results streams within a bound of memory: a length is compared before the bytes that it announces are fetched.
+"""Reads results streams within a bound of memory: lengths are compared before bytes are fetched.
 
-Anyone with a worker's rights can add an entry of a gigabyte, also while the master waits for one. A parser of a
-library holds a whole reply, however large. This one stops at the entry that does not fit and closes the connection,
-so that the server drops the rest of the reply.
+Anyone with a worker's rights can add an entry of a gigabyte, also while the master waits for one.
+redis-py holds a whole reply, however large. This reader stops at the entry that does not fit and
+closes the connection, so that the server drops the rest of the reply.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 import redis
 
+from es_queue.protocol.again import Again
 from es_queue.protocol.channel import Entry
 
 #: Bytes of one reply; of its first entry there may be as many as an answer has.
@@ -79,6 +80,35 @@ def read_entries(
         raise
     finally:
         pool.release(connection)
+
+
+class EntryReader:
+    """XREAD over one client, sent again until the server has answered.
+
+    is_cut: whether the last reply left out entries for their bytes
+    """
+
+    def __init__(self, client: Any, again: Again) -> None:
+        self._client, self._again = client, again
+        self.is_cut = False
+
+    def read(
+        self, cursors: Mapping[str, str], count: int, wait: float, largest: int
+    ) -> dict[bytes, list[Entry]]:
+        """Entries of each stream after its cursor, by key; waits up to ``wait`` seconds."""
+        asked, milliseconds = count, max(1, int(wait * 1000))
+
+        def call() -> Reply:
+            nonlocal asked
+            try:
+                return read_entries(self._client, cursors, asked, milliseconds, largest)
+            except redis.exceptions.RedisError:
+                asked = max(1, asked // 8)  # the reply may be what was too much for the server
+                raise
+
+        reply = self._again(call)  # twice: yes
+        self.is_cut = reply.is_cut or asked < count
+        return reply.streams
 
 
 class ReplyReader:

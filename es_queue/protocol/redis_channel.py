@@ -31,7 +31,7 @@ from es_queue.protocol.channel import (
 )
 from es_queue.protocol.codec import is_count
 from es_queue.protocol.connection import is_outage, refusal
-from es_queue.protocol.entries import Reply, read_entries
+from es_queue.protocol.entries import EntryReader
 from es_queue.protocol.messages import MAX_ANSWER, MAX_TASK, Block
 
 __all__ = ["RedisMasterChannel", "RedisWorkerChannel"]
@@ -61,8 +61,8 @@ class RedisMasterChannel(MasterChannel):
         self.run = run
         self.keys = keys.RunKeys(run)
         self.again = again or Again()
-        self._is_cut = False
         self._client: Any = client
+        self._entries = EntryReader(client, self.again)
         folder = files("es_queue.protocol") / "scripts"
         fence = (folder / "fence.lua").read_text()
         names = ("publish", "extend", "reconcile", "renew", "finish")
@@ -163,23 +163,12 @@ class RedisMasterChannel(MasterChannel):
     ) -> dict[str, list[Entry]]:
         names = {self.keys.results(one).encode(): one for one in cursors}
         places = {self.keys.results(one): cursor for one, cursor in cursors.items()}
-        milliseconds, asked = max(1, int(wait * 1000)), count
-
-        def read() -> Reply:
-            nonlocal asked
-            try:
-                return read_entries(self._client, places, asked, milliseconds, largest)
-            except redis.exceptions.RedisError:
-                asked = max(1, asked // 8)  # the reply may be what was too much for the server
-                raise
-
-        reply = self.again(read)  # twice: yes
-        self._is_cut = reply.is_cut or asked < count
-        return {names[name]: entries for name, entries in reply.streams.items()}
+        found = self._entries.read(places, count, wait, largest)
+        return {names[name]: entries for name, entries in found.items()}
 
     @property
     def is_cut(self) -> bool:
-        return self._is_cut
+        return self._entries.is_cut
 
     def discard(self, publication: str, ids: Sequence[str]) -> None:
         if ids:
