@@ -54,6 +54,7 @@ class EnvironmentSpec:
     step_limit:       the environment's own limit in steps, None where it has none
     reward_threshold: the registered return at which the task counts as solved
     highest_reward:   the largest reward of one step where the environment declares it
+    lowest_reward:    the smallest one, where the environment declares it
     backend:          "lean", "envpool", "stock", "gym", or "any" where each host decides; never "auto"
     clean_reset:      whether one object may play many episodes without a trace of the former
     behaviour:        what of an episode is compared, and how many numbers it has; empty and 0 where nothing is
@@ -84,6 +85,7 @@ class EnvironmentSpec:
     observation_low: tuple[float, ...] = ()
     observation_high: tuple[float, ...] = ()
     observation_scale: float | None = None
+    lowest_reward: float | None = None
 
     @property
     def observation_parts(self) -> tuple[tuple[str, int, int], ...]:

@@ -22,6 +22,8 @@ from es_queue.plan import (
 )
 from es_queue.protocol import messages
 from es_queue.protocol.messages import EpisodeMoments, SlotResult
+from es_queue.returns import MOST_RETURN, excluded
+from es_queue.spaces import EnvironmentSpec
 from master.observation_limits import ObservationLimits
 
 MOST_STEPS = 2**40
@@ -67,11 +69,12 @@ class Expectations:
 
     def __init__(
         self, config: RunConfig, generation: int, size: int, individuals: int, observation_size: int, most: dict[str, int], limits: tuple[int, int] = (MOST_STEPS, MOST_STEPS), behaviour: int = 0,
-        observed: ObservationLimits | None = None,
+        observed: ObservationLimits | None = None, spec: EnvironmentSpec | None = None,
     ) -> None:  # fmt: skip
-        """``most``: how many slots each kind may ever have in this publication; ``limits``: steps of an episode in training and in evaluation; ``behaviour``: its floats; ``observed``: what moments may be."""
+        """``most``: how many slots each kind may ever have in this publication; ``limits``: steps of an episode in training and in evaluation; ``behaviour``: its floats; ``observed``: what moments may be; ``spec``: whose rewards bound the returns."""
         self.most, self._limits = most, limits
         self.generation, self.environment = generation, config.task
+        self._spec = spec
         self._observed = observed or ObservationLimits.anything(observation_size)
         self._shared = seeds_shared(config, individuals) == "generation"
         self._individuals, self._moment_bytes, self._behaviour = individuals, 8 * observation_size, 4 * behaviour
@@ -128,7 +131,19 @@ class Expectations:
         limit = self._limits[kind not in messages.TRAINED]
         if not _plausible(result, expected.episodes, limit):
             return "wrong-length"
+        if not self._possible(result, expected.episodes):
+            return "wrong-return"
         return self._odd_moments(result.moments)
+
+    def _possible(self, result: SlotResult, episodes: int) -> bool:
+        """Whether the environment's rewards can sum up to the returns."""
+        if max(map(abs, result.fitness + result.returns)) > MOST_RETURN:
+            return False
+        spec = self._spec
+        if spec is None or (spec.highest_reward is None and spec.lowest_reward is None):
+            return True
+        pairs = zip(result.returns, result.steps, strict=True)
+        return not any(excluded(spec, episodes * one, steps) for one, steps in pairs)
 
     def _odd_moments(self, moments: tuple[EpisodeMoments, ...]) -> str:
         """Why moments of a slot do not count; empty where they do."""

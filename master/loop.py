@@ -184,7 +184,7 @@ class Loop:
         limits = (state.step_limit, evaluation_limit(self._config, spec))
         behaviour = spec.behaviour_size if strategy.wants_behaviour else 0
         return Expectations(
-            self._config, state.generation, size, strategy.per_slot, spec.observation_size, most, limits, behaviour, ObservationLimits.of(spec, state.moments)
+            self._config, state.generation, size, strategy.per_slot, spec.observation_size, most, limits, behaviour, ObservationLimits.of(spec, state.moments), spec
         )  # fmt: skip
 
     def _save(self, state: RunState, data: bytes) -> None:

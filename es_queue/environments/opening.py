@@ -66,6 +66,7 @@ def describe(request: EnvironmentRequest) -> EnvironmentSpec:
             spec,
             observation_low=stock.observation_low,
             observation_high=stock.observation_high,
+            lowest_reward=stock.lowest_reward,
         )
         world = _instead(stock, entry, request, spec)
     try:

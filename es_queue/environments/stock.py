@@ -93,6 +93,12 @@ class StockWorld:
         self._environment.close()
 
     @property
+    def lowest_reward(self) -> float | None:
+        """The lower end of the ``reward_range`` that the outermost object declares."""
+        declared = getattr(self._environment, "reward_range", None)
+        return float(declared[0]) if declared is not None and np.isfinite(declared[0]) else None
+
+    @property
     def highest_reward(self) -> float | None:
         """The upper end of the ``reward_range`` that the outermost object declares, else what is known."""
         declared = getattr(self._environment, "reward_range", None)
