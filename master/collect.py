@@ -121,7 +121,8 @@ class Ledger:
         return noted
 
     def _take(self, answer: Answer, result: SlotResult) -> bool:
-        refusal, result = self._accepted(self.expectations, answer, result)
+        sent = result
+        refusal, result = self._accepted(self.expectations, answer, sent)
         former = self.results[answer.kind].get(result.slot)
         if not refusal and former is not None:
             asked = self.audit is not None and (answer.kind, result.slot) in self.audit.open
@@ -131,6 +132,7 @@ class Ledger:
         if refusal:
             self.refused[refusal] += 1
             return False
+        self._note_left_out(answer, sent, result)
         self.results[answer.kind][result.slot] = result
         self.hopeless.discard((answer.kind, result.slot))
         if answer.kind in self._owing:
@@ -151,11 +153,13 @@ class Ledger:
         for them would be owed forever if its environment were that odd.
         """
         refusal = expectations.accepts(answer.kind, result)
-        if refusal != IMPLAUSIBLE:
-            return refusal, result
-        self.refused[IMPLAUSIBLE] += 1
-        self.implausible = answer.worker
-        return "", without_moments(result)
+        return ("", without_moments(result)) if refusal == IMPLAUSIBLE else (refusal, result)
+
+    def _note_left_out(self, answer: Answer, sent: SlotResult, counted: SlotResult) -> None:
+        """Count a result that is taken without its moments."""
+        if counted is not sent:
+            self.refused[IMPLAUSIBLE] += 1
+            self.implausible = answer.worker
 
     def _compare(self, slot: Slot, worker: str, result: SlotResult, former: SlotResult) -> None:
         """Somebody has played an answered slot again, because it was asked for or because it was overdue."""
