@@ -18,8 +18,9 @@ def excluded(spec: EnvironmentSpec, total: float, steps: int) -> str:
             continue
         most = bound * steps
         if sign * (total - most) > TOLERANCE * (1 + abs(most)):
+            name = "highest" if sign > 0 else "lowest"
             return (
                 f"the episode's return is {total:g} after {steps} steps, but {spec.id} declares "
-                f"{bound:g} as the {'highest' if sign > 0 else 'lowest'} reward: correct its reward_range"
+                f"{bound:g} as the {name} reward: correct its reward_range"
             )
     return ""

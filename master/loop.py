@@ -179,8 +179,7 @@ class Loop:
         kinds = {*wanted} | ({messages.CONFIRM} if messages.EVAL in wanted and self._learner.target is not None else set())
         kinds |= {messages.ELITE} if strategy.reevaluates and messages.TRAIN in wanted else set()
         most = {kind: count for kind, count in self._most.items() if kind in kinds}
-        size = strategy.size
-        spec = self._learner.spec
+        size, spec = strategy.size, self._learner.spec
         limits = (state.step_limit, evaluation_limit(self._config, spec))
         behaviour = spec.behaviour_size if strategy.wants_behaviour else 0
         return Expectations(

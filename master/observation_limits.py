@@ -50,7 +50,8 @@ class ObservationLimits:
         low, high = -reach, reach
         spread = reach
         if spec.observation_low:
-            declared_low, declared_high = map(np.array, (spec.observation_low, spec.observation_high))
+            declared_low = np.array(spec.observation_low)
+            declared_high = np.array(spec.observation_high)
             with np.errstate(invalid="ignore"):
                 width = declared_high - declared_low
             # Half as much on either side: many environments take their bounds lightly.

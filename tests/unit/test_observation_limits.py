@@ -28,7 +28,9 @@ def moments(mean: float, m2: float) -> tuple[EpisodeMoments, ...]:
     return (one,) * len(result(SAMPLED[0]).moments)
 
 
-def judged(limits: ObservationLimits, mean: list[float], deviation: list[float], count: int = 5) -> bool:
+def judged(
+    limits: ObservationLimits, mean: list[float], deviation: list[float], count: int = 5
+) -> bool:
     rows = np.array([mean]), count * np.array([deviation]) ** 2
     return limits.allow(np.array([[float(count)]]), *rows)
 
@@ -89,7 +91,8 @@ def test_the_master_sees_the_scale_of_an_environment_and_which_bounds_hold() -> 
 
 def test_bounds_that_an_environment_ignores_do_not_count() -> None:
     request = EnvironmentRequest(QUAD)
-    spec = replace(describe(request), observation_low=(2.0, -10.0, -10.0), observation_high=(10.0,) * 3)
+    low, high = (2.0, -10.0, -10.0), (10.0,) * 3
+    spec = replace(describe(request), observation_low=low, observation_high=high)
     assert with_observed(spec, request).observation_low == (-INF, -10.0, -10.0)
     assert STEPS <= 1000, "a look takes no time"
 
