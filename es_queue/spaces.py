@@ -54,6 +54,7 @@ class EnvironmentSpec:
     step_limit:       the environment's own limit in steps, None where it has none
     reward_threshold: the registered return at which the task counts as solved
     highest_reward:   the largest reward of one step where the environment declares it
+    lowest_reward:    the smallest one, where the environment declares it
     backend:          "lean", "envpool", "stock", "gym", or "any" where each host decides; never "auto"
     clean_reset:      whether one object may play many episodes without a trace of the former
     behaviour:        what of an episode is compared, and how many numbers it has; empty and 0 where nothing is
@@ -61,6 +62,8 @@ class EnvironmentSpec:
     note:             a sentence for who starts a run of it, empty where there is nothing to say
     observation_shape: shape of the array that an observation was before it was flattened in C order, () where that had one dimension or there is none
     observation:      what Dict, Tuple and MultiDiscrete observations are made of, None for others
+    observation_low, observation_high: declared bounds of each number of an observation, of arrays alone; () where none are
+    observation_scale: the largest number seen in a few random steps, None where nobody looked
     discrete_start:   smallest value of a discrete observation space, None where observations are arrays
     """
 
@@ -79,6 +82,10 @@ class EnvironmentSpec:
     lives: int = 0
     note: str = ""
     observation: Tree | None = None
+    observation_low: tuple[float, ...] = ()
+    observation_high: tuple[float, ...] = ()
+    observation_scale: float | None = None
+    lowest_reward: float | None = None
 
     @property
     def observation_parts(self) -> tuple[tuple[str, int, int], ...]:

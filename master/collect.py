@@ -13,7 +13,7 @@ from es_queue.protocol.channel import Owed
 from es_queue.protocol.messages import Answer, Block, SlotResult
 from master.audit import Audit, Verdict
 from master.columns import Gathered
-from master.expectations import Expectations
+from master.expectations import IMPLAUSIBLE, Expectations, without_moments
 from master.fleet import Fleet, Identity
 from master.recoveries import WORKER_DIED, Recoveries
 from master.slots import Owed as Owing
@@ -58,6 +58,7 @@ class Ledger:
         self.recovered = 0
         self.lost_steps = 0
         self.last_reason = ""
+        self.implausible = ""  # who last sent moments that were left out
         self.contributors: set[str] = set()
         self.answers: Counter[str] = Counter()
         self.needs_reconcile = False
@@ -73,6 +74,11 @@ class Ledger:
         self._seconds: dict[str, tuple[float, int]] = {}
 
     # --- what comes in
+
+    @property
+    def largest_answer(self) -> int:
+        """Bytes of the largest honest answer to any open publication."""
+        return self.expectations.bytes
 
     def accept(self, payload: bytes, live: int = 1) -> bool:
         """Take an entry of the results stream; False when nothing in it counted (the entry can go)."""
@@ -126,7 +132,8 @@ class Ledger:
         return noted
 
     def _take(self, answer: Answer, result: SlotResult) -> bool:
-        refusal = self.expectations.accepts(answer.kind, result)
+        sent = result
+        refusal, result = self._accepted(self.expectations, answer, sent)
         former = self.results[answer.kind].get(result.slot)
         if not refusal and former is not None:
             asked = self.audit is not None and (answer.kind, result.slot) in self.audit.open
@@ -136,6 +143,7 @@ class Ledger:
         if refusal:
             self.refused[refusal] += 1
             return False
+        self._note_left_out(answer, sent, result)
         self.results[answer.kind][result.slot] = result
         self.hopeless.discard((answer.kind, result.slot))
         if answer.kind in self._owing:
@@ -146,6 +154,23 @@ class Ledger:
             self.audit.taken((answer.kind, result.slot), answer.worker, result)
             self.needs_reconcile = self.needs_reconcile or (answer.kind, result.slot) in self.audit.open
         return True
+
+    def _accepted(
+        self, expectations: Expectations, answer: Answer, result: SlotResult
+    ) -> tuple[str, SlotResult]:
+        """Why a result is refused, empty where it is not; and what counts of it.
+
+        Implausible moments are left out of every answer alike. A slot that would be owed again
+        for them would be owed forever if its environment were that odd.
+        """
+        refusal = expectations.accepts(answer.kind, result)
+        return ("", without_moments(result)) if refusal == IMPLAUSIBLE else (refusal, result)
+
+    def _note_left_out(self, answer: Answer, sent: SlotResult, counted: SlotResult) -> None:
+        """Count a result that is taken without its moments."""
+        if counted is not sent:
+            self.refused[IMPLAUSIBLE] += 1
+            self.implausible = answer.worker
 
     def _compare(self, slot: Slot, worker: str, result: SlotResult, former: SlotResult) -> None:
         """A slot that has a result was played again. The second result is an opinion only where the audit asked for it."""

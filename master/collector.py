@@ -22,6 +22,7 @@ from master.company import Company
 from master.fleet import Fleet
 from master.learn import Record
 from master.limited_notes import LimitedNotes
+from master.observation_limits import implausible
 from master.overdue import BLOCKS_GIVEN, HURRY_SECONDS, IdleWorkers, Overdue, slots_of
 from master.recoveries import OVERDUE, REDIS_AWAY, REDIS_LOST, Recoveries
 from master.requests import Requests
@@ -110,6 +111,7 @@ class Collector:
         self._company = Company(note)
         self._give_way: list[str] = []
         self._served = False
+        self._implausible = ""  # the first worker whose moments were left out
         self._ledger: Ledger | None = None
         self.contributors: set[str] = set()
 
@@ -194,6 +196,9 @@ class Collector:
                 raise Interrupted
             if time.monotonic() >= self._next or ledger.needs_reconcile:
                 self.tick(ledger)
+        if ledger.implausible and not self._implausible:
+            self._implausible = ledger.implausible
+            self._note(implausible(self._implausible, publication_generation(ledger.publication)))
         for kind in ledger.wanted:
             seconds = ledger.seconds_per_slot(kind)
             if seconds is not None:
@@ -218,12 +223,16 @@ class Collector:
         while number < READ_AT_ONCE and size < 8 * READ_BYTES:
             asked = self._at_once
             cursors = {publication: tail.cursor for publication, tail in self._tails.items()}
-            found = self._channel.collect_each(cursors, asked, 0.0 if number else wait)
+            found = self._channel.collect_each(
+                cursors, asked, 0.0 if number else wait, ledger.largest_answer
+            )
             length = sum(len(entry.payload) for entries in found.values() for entry in entries)
             number, size = number + sum(map(len, found.values())), size + length
             for publication, entries in found.items():
                 self._take_in(ledger, publication, entries)
-            if all(len(entries) < asked for entries in found.values()):
+            if self._channel.is_cut:  # what was read, its length says nothing of what was asked for
+                asked = max(1, sum(map(len, found.values())))
+            elif all(len(entries) < asked for entries in found.values()):
                 self._at_once = READ_AT_FIRST
                 return True
             # Large entries are read one by one: a reply of a thousand of them would fill this process.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -22,9 +22,14 @@ from es_queue.plan import (
 )
 from es_queue.protocol import messages
 from es_queue.protocol.messages import EpisodeMoments, SlotResult
+from es_queue.returns import MOST_RETURN, excluded
+from es_queue.spaces import EnvironmentSpec
+from master.observation_limits import ObservationLimits
 
 MOST_STEPS = 2**40
 LARGEST = float(np.finfo(np.float32).max)
+#: The one reason for which not the slot is refused, but its moments are left out.
+IMPLAUSIBLE = "implausible-moments"
 STREAMS = {messages.EVAL: EVALUATION, messages.CONFIRM: CONFIRMATION, messages.FINAL: FINAL}
 
 
@@ -64,10 +69,13 @@ class Expectations:
 
     def __init__(
         self, config: RunConfig, generation: int, size: int, individuals: int, observation_size: int, most: dict[str, int], limits: tuple[int, int] = (MOST_STEPS, MOST_STEPS), behaviour: int = 0,
+        observed: ObservationLimits | None = None, spec: EnvironmentSpec | None = None,
     ) -> None:  # fmt: skip
-        """``most``: how many slots each kind may ever have in this publication; ``limits``: steps of an episode in training and in evaluation; ``behaviour``: its floats."""
+        """``most``: how many slots each kind may ever have in this publication; ``limits``: steps of an episode in training and in evaluation; ``behaviour``: its floats; ``observed``: what moments may be; ``spec``: whose rewards bound the returns."""
         self.most, self._limits = most, limits
         self.generation, self.environment = generation, config.task
+        self._spec = spec
+        self._observed = observed or ObservationLimits.anything(observation_size)
         self._shared = seeds_shared(config, individuals) == "generation"
         self._individuals, self._moment_bytes, self._behaviour = individuals, 8 * observation_size, 4 * behaviour
         self._per_sampled, self._episodes = individuals * config.episodes, config.episodes
@@ -110,7 +118,7 @@ class Expectations:
         return f"{kind} slot {slot} (generation {self.generation} of {self.environment}{seed})"
 
     def accepts(self, kind: str, result: SlotResult) -> str:
-        """Empty, or why the result is refused."""
+        """Empty, or why the result is refused; IMPLAUSIBLE where only its moments are."""
         expected = self.of(kind, result.slot)
         if expected is None:
             return "unknown-slot"
@@ -123,21 +131,48 @@ class Expectations:
         limit = self._limits[kind not in messages.TRAINED]
         if not _plausible(result, expected.episodes, limit):
             return "wrong-length"
-        return "" if _observable(result.moments) else "wrong-moments"
+        if not self._possible(result, expected.episodes):
+            return "wrong-return"
+        return self._odd_moments(result.moments)
+
+    def _possible(self, result: SlotResult, episodes: int) -> bool:
+        """Whether the environment's rewards can sum up to the returns."""
+        if max(map(abs, result.fitness + result.returns)) > MOST_RETURN:
+            return False
+        spec = self._spec
+        if spec is None or (spec.highest_reward is None and spec.lowest_reward is None):
+            return True
+        pairs = zip(result.returns, result.steps, strict=True)
+        return not any(excluded(spec, episodes * one, steps) for one, steps in pairs)
+
+    def _odd_moments(self, moments: tuple[EpisodeMoments, ...]) -> str:
+        """Why moments of a slot do not count; empty where they do."""
+        counted = [one for one in moments if one.count]
+        if not counted:
+            return ""
+        means, m2s = (
+            np.frombuffer(b"".join(parts), "<f8")
+            for parts in ([one.mean for one in counted], [one.m2 for one in counted])
+        )
+        if m2s.min(initial=0.0) < 0:
+            return "wrong-moments"
+        limits, greatest, most = self._observed, np.abs(means).max(initial=0.0), m2s.max(initial=0.0)
+        # What the narrowest number and the fewest observations can have, all can.
+        least = min(one.count for one in counted)
+        if greatest <= limits.least_reach and most <= least * limits.least_variance:
+            return ""
+        counts = np.array([one.count for one in counted], np.float64).reshape(-1, 1)
+        means, m2s = means.reshape(len(counted), -1), m2s.reshape(len(counted), -1)
+        # The statistics are float32 again when they are published.
+        if greatest > LARGEST or not (m2s <= counts * LARGEST**2).all():
+            return "wrong-moments"
+        return "" if limits.allow(counts, means, m2s) else IMPLAUSIBLE
 
 
-def _observable(moments: tuple[EpisodeMoments, ...]) -> bool:
-    """Whether float32 observations can have these moments: the statistics are float32 again when they are published."""
-    counted = [one for one in moments if one.count]
-    if not counted:
-        return True
-    means, m2s = (np.abs(np.frombuffer(b"".join(parts), "<f8")) for parts in ([one.mean for one in counted], [one.m2 for one in counted]))
-    if means.max(initial=0.0) > LARGEST:
-        return False
-    # What the fewest observations can have, all can.
-    if m2s.max(initial=0.0) <= min(one.count for one in counted) * LARGEST**2:
-        return True
-    return all(np.abs(np.frombuffer(one.m2, "<f8")).max(initial=0.0) <= one.count * LARGEST**2 for one in counted)
+def without_moments(result: SlotResult) -> SlotResult:
+    """The result of a slot whose observations do not count."""
+    nothing = bytes(len(result.moments[0].mean))
+    return replace(result, moments=(EpisodeMoments(0, nothing, nothing),) * len(result.moments))
 
 
 def _plausible(result: SlotResult, episodes: int, limit: int) -> bool:

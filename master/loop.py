@@ -39,6 +39,7 @@ from master.learn import (
     steps_of,
     training_record,
 )
+from master.observation_limits import ObservationLimits
 from master.replay_log import ReplayLog, Step
 from master.rollback import fallen, kept_anchor, rolled_back
 from master.shown import digest_of, eta, evaluation_meta, refuse_hopeless, texts
@@ -180,10 +181,12 @@ class Loop:
         kinds = {*wanted} | ({messages.CONFIRM} if messages.EVAL in wanted and self._learner.target is not None else set())
         kinds |= {messages.ELITE} if strategy.reevaluates and messages.TRAIN in wanted else set()
         most = {kind: count for kind, count in self._most.items() if kind in kinds}
-        size = strategy.size
-        spec = self._learner.spec
+        size, spec = strategy.size, self._learner.spec
         limits = (state.step_limit, evaluation_limit(self._config, spec))
-        return Expectations(self._config, state.generation, size, strategy.per_slot, spec.observation_size, most, limits, spec.behaviour_size if strategy.wants_behaviour else 0)
+        behaviour = spec.behaviour_size if strategy.wants_behaviour else 0
+        return Expectations(
+            self._config, state.generation, size, strategy.per_slot, spec.observation_size, most, limits, behaviour, ObservationLimits.of(spec, state.moments), spec
+        )  # fmt: skip
 
     def _save(self, state: RunState, data: bytes) -> None:
         """The disk's checkpoint follows an accepted publish; not more often than every few seconds."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from es_queue.config import VIRTUAL, RunConfig
 from es_queue.environments import EnvironmentRequest, describe
+from es_queue.environments.observed import with_observed
 from es_queue.environments.reference import reference_of
 from es_queue.episode_rules import parse_patience, parse_stall, parse_step_limit
 from es_queue.errors import UsageError
@@ -62,6 +63,8 @@ def prepare(config: RunConfig, noise_folder: Path | None = None, table: NoiseTab
     policy = make_policy(config, spec.observation_size, spec.action, spec.observation_shape)
     refuse_unfit(config, spec)
     config = resolved(config, spec, policy)
+    if config.obs_norm:
+        spec = with_observed(spec, EnvironmentRequest.of(config))
     policy.reference = reference_of(config)  # an environment that cannot show it fails here, before anything is begun
     strategy = make_strategy(config, policy.size)
     table = table or NoiseTable.open(config.noise_size, noise_folder)

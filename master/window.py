@@ -66,6 +66,11 @@ class Window(Ledger):
 
     # --- what comes in
 
+    @property
+    def largest_answer(self) -> int:
+        older = [one.expectations.bytes for one in self.older.values()]
+        return max([self.expectations.bytes, *older])
+
     def _take(self, answer: Answer, result: SlotResult) -> bool:
         if answer.kind == messages.ELITE:
             return super()._take(answer, result) and self._try(self._own, result.slot, result)
@@ -74,7 +79,7 @@ class Window(Ledger):
         if (answer.kind, result.slot) in self.hopeless:  # it counts as failed already
             self.refused["duplicate"] += 1
             return False
-        return super()._take(answer, result) and self._add(self._own, result.slot, result)
+        return super()._take(answer, result) and self._add(self._own, result.slot, self.results[answer.kind][result.slot])
 
     def _add(self, of: Older, slot: int, result: SlotResult | None) -> bool:
         of.answered.add(slot)
@@ -104,18 +109,21 @@ class Window(Ledger):
         if self._strange(answer):
             return False
         self.refused.update(["late-failure"] * len(answer.failures))
-        taken = [self._take_older(of, answer.kind, result) for result in answer.results]
+        taken = [self._take_older(of, answer, result) for result in answer.results]
         self._credit(answer, any(taken))
         return any(taken)
 
-    def _take_older(self, of: Older, kind: str, result: SlotResult) -> bool:
+    def _take_older(self, of: Older, answer: Answer, result: SlotResult) -> bool:
+        kind = answer.kind
         known = {messages.TRAIN: of.answered, messages.ELITE: of.tried}.get(kind)
-        refusal = of.expectations.accepts(kind, result) or ("stale" if known is None else "duplicate" if result.slot in known else "")
+        refusal, counted = self._accepted(of.expectations, answer, result)
+        refusal = refusal or ("stale" if known is None else "duplicate" if result.slot in known else "")
         if refusal:
             self.refused[refusal] += 1
             self.lost_steps += sum(result.steps) if refusal in ("stale", "duplicate") else 0
             return False
-        return self._add(of, result.slot, result) if kind == messages.TRAIN else self._try(of, result.slot, result)
+        self._note_left_out(answer, result, counted)
+        return self._add(of, result.slot, counted) if kind == messages.TRAIN else self._try(of, result.slot, counted)
 
     # --- what is owed
 

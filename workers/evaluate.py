@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import cast
 
 import numpy as np
@@ -38,6 +38,7 @@ from es_queue.policies.actions import ActionMap
 from es_queue.policies.base import Forward
 from es_queue.protocol import messages
 from es_queue.protocol.messages import Answer, Block, EpisodeMoments, SlotResult, Task
+from es_queue.returns import MOST_RETURN, excluded
 from es_queue.spaces import EnvironmentSpec
 from es_queue.strategies.base import Drawn, Strategy
 from workers.batch import Game, Outcome, play_together
@@ -258,7 +259,7 @@ class Evaluator:
             raise
         except Exception as error:  # whatever a user's environment raises is that slot's failure
             return Failed(self.watch.playing["seed"], error)
-        return self._result(job, played)
+        return self._checked(job, played)
 
     def _together(self, worlds: Worlds, task: Task, published: Floats, group: list[Job]) -> list[tuple[Job, SlotResult | Failed]]:
         """All episodes of all slots at once; more than a batch holds of them, batch after batch."""
@@ -279,7 +280,17 @@ class Evaluator:
             if isinstance(one, Exception):
                 return Failed(int(seed), one)
         per, episodes = job.seeds.shape[1], [one for one in outcomes if isinstance(one, Episode)]
-        return self._result(job, [episodes[at : at + per] for at in range(0, len(episodes), per)])
+        return self._checked(job, [episodes[at : at + per] for at in range(0, len(episodes), per)])
+
+    def _checked(self, job: Job, played: list[list[Episode]]) -> SlotResult | Failed:
+        """The slot's result, unless an episode has a return that the master would refuse."""
+        for seed, one in zip(job.seeds.flat, chain.from_iterable(played), strict=True):
+            reason = excluded(self.spec, one.total, one.steps)
+            if not reason and abs(one.fitness) > MOST_RETURN:
+                reason = f"the episode's fitness is beyond {MOST_RETURN:g}: scale its rewards down"
+            if reason:
+                return Failed(int(seed), EpisodeFailed(reason))
+        return self._result(job, played)
 
     def _games(self, task: Task, published: Floats, job: Job) -> list[Game] | Failed:
         try:

@@ -62,6 +62,12 @@ def describe(request: EnvironmentRequest) -> EnvironmentSpec:
         size, action, highest = stock.observation_size, stock.action, stock.highest_reward
         spec = _spec(entry, backend, size, action, highest, clean_reset=stock.clean_reset)
         spec = replace(spec, discrete_start=stock.discrete_start, observation_shape=stock.observation_shape, observation=composed(stock.observation))
+        spec = replace(
+            spec,
+            observation_low=stock.observation_low,
+            observation_high=stock.observation_high,
+            lowest_reward=stock.lowest_reward,
+        )
         world = _instead(stock, entry, request, spec)
     try:
         _try_out(world, spec)

@@ -55,6 +55,7 @@ class StockWorld:
         self.discrete_start = int(space.start) if isinstance(space, gymnasium.spaces.Discrete) else None
         shape = space.shape if isinstance(space, gymnasium.spaces.Box) else ()
         self.observation_shape = shape if len(shape) > 1 else ()
+        self.observation_low, self.observation_high = declared_bounds(space)
         self.action = action_spec(self._environment.action_space, entry.id)
         self._adapt = action_adapter(self._environment.action_space)
         self.clean_reset = _resets_cleanly(self._environment, entry, request)
@@ -92,6 +93,12 @@ class StockWorld:
         self._environment.close()
 
     @property
+    def lowest_reward(self) -> float | None:
+        """The lower end of the ``reward_range`` that the outermost object declares."""
+        declared = getattr(self._environment, "reward_range", None)
+        return float(declared[0]) if declared is not None and np.isfinite(declared[0]) else None
+
+    @property
     def highest_reward(self) -> float | None:
         """The upper end of the ``reward_range`` that the outermost object declares, else what is known."""
         declared = getattr(self._environment, "reward_range", None)
@@ -99,6 +106,13 @@ class StockWorld:
             return float(declared[1])
         changed = self._entry.module or self._request.wrappers or self._request.arguments
         return None if changed else HIGHEST_REWARDS.get(self._entry.spec.id)
+
+
+def declared_bounds(space: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Lower and upper bounds of a one-dimensional Box, infinite ones among them; else none."""
+    if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1:
+        return (), ()
+    return tuple(map(float, space.low)), tuple(map(float, space.high))
 
 
 def make(entry: Entry, request: EnvironmentRequest, render_mode: str | None) -> Environment:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from es_queue.protocol.messages import Block
+from es_queue.protocol.messages import MAX_ANSWER, Block
 
 RUNNING, PAUSED, STOPPING, STOPPED, FINISHED, FAILED = "running", "paused", "stopping", "stopped", "finished", "failed"
 #: A run in one of these states goes on, and wants a master.
@@ -187,8 +187,18 @@ class MasterChannel(ABC):
         return self.collect_each({publication: cursor}, count, wait).get(publication, [])
 
     @abstractmethod
-    def collect_each(self, cursors: Mapping[str, str], count: int, wait: float) -> dict[str, list[Entry]]:
-        """``collect`` for several publications at once, at most ``count`` entries of each; those without any are left out."""
+    def collect_each(
+        self, cursors: Mapping[str, str], count: int, wait: float, largest: int = MAX_ANSWER
+    ) -> dict[str, list[Entry]]:
+        """``collect`` for several publications at once, at most ``count`` entries of each.
+
+        Those without any are left out. An entry of more than ``largest`` bytes has an empty payload.
+        """
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the last ``collect_each`` left out entries for their bytes: read again."""
+        return False
 
     @abstractmethod
     def discard(self, publication: str, ids: Sequence[str]) -> None:

@@ -21,7 +21,7 @@ from es_queue.protocol.channel import (
     Stored,
     WorkerChannel,
 )
-from es_queue.protocol.messages import WORKER_ID, Block, token_number
+from es_queue.protocol.messages import MAX_ANSWER, WORKER_ID, Block, token_number
 
 
 @dataclass
@@ -201,12 +201,21 @@ class MemoryMasterChannel(MasterChannel):
             server.lease = ("", 0.0)
             server.changed.notify_all()
 
-    def collect_each(self, cursors: Mapping[str, str], count: int, wait: float) -> dict[str, list[Entry]]:
+    def collect_each(
+        self, cursors: Mapping[str, str], count: int, wait: float, largest: int = MAX_ANSWER
+    ) -> dict[str, list[Entry]]:
         server = self.server
 
         def fresh() -> dict[str, list[Entry]]:
             found = {one: [entry for entry in server.results.get(one, []) if int(entry.id) > int(at)][:count] for one, at in cursors.items()}
-            return {one: entries for one, entries in found.items() if entries}
+            return {
+                one: [
+                    entry if len(entry.payload) <= largest else Entry(entry.id, b"")
+                    for entry in entries
+                ]
+                for one, entries in found.items()
+                if entries
+            }
 
         with server.changed:
             server.changed.wait_for(lambda: bool(fresh()), wait)

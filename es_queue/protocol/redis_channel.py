@@ -31,7 +31,8 @@ from es_queue.protocol.channel import (
 )
 from es_queue.protocol.codec import is_count
 from es_queue.protocol.connection import is_outage, refusal
-from es_queue.protocol.messages import MAX_TASK, Block
+from es_queue.protocol.entries import EntryReader
+from es_queue.protocol.messages import MAX_ANSWER, MAX_TASK, Block
 
 __all__ = ["RedisMasterChannel", "RedisWorkerChannel"]
 
@@ -61,6 +62,7 @@ class RedisMasterChannel(MasterChannel):
         self.keys = keys.RunKeys(run)
         self.again = again or Again()
         self._client: Any = client
+        self._entries = EntryReader(client, self.again)
         folder = files("es_queue.protocol") / "scripts"
         fence = (folder / "fence.lua").read_text()
         names = ("publish", "extend", "reconcile", "renew", "finish")
@@ -157,12 +159,17 @@ class RedisMasterChannel(MasterChannel):
         self._script("finish", names, arguments)
         self.again(lambda: self._client.delete(own.master))  # twice: yes; finish is fenced, the lease fences nobody
 
-    def collect_each(self, cursors: Mapping[str, str], count: int, wait: float) -> dict[str, list[Entry]]:
+    def collect_each(
+        self, cursors: Mapping[str, str], count: int, wait: float, largest: int = MAX_ANSWER
+    ) -> dict[str, list[Entry]]:
         names = {self.keys.results(one).encode(): one for one in cursors}
         places = {self.keys.results(one): cursor for one, cursor in cursors.items()}
-        streams = self.again(lambda: self._client.xread(places, count=count, block=max(1, int(wait * 1000))))  # twice: yes
-        found = streams.items() if isinstance(streams, dict) else streams or ()
-        return {names[name]: [Entry(entry.decode(), fields.get(b"answer", b"")) for entry, fields in _nested(batch)] for name, batch in found}
+        found = self._entries.read(places, count, wait, largest)
+        return {names[name]: entries for name, entries in found.items()}
+
+    @property
+    def is_cut(self) -> bool:
+        return self._entries.is_cut
 
     def discard(self, publication: str, ids: Sequence[str]) -> None:
         if ids:
@@ -237,13 +244,6 @@ class RedisMasterChannel(MasterChannel):
             return None
         workers = _text(workers) or ""
         return int(workers) if is_count(workers) else 0
-
-
-def _nested(batch: Any) -> list[Any]:
-    """XREAD's entries of one stream; RESP3 wraps them in one more list."""
-    if batch and isinstance(batch[0], list) and batch[0] and isinstance(batch[0][0], (list, tuple)):
-        return [one for part in batch for one in part]
-    return list(batch)
 
 
 class RedisWorkerChannel(WorkerChannel):

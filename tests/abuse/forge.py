@@ -235,12 +235,13 @@ def odd_answers(genuine: Answer, publication: str) -> dict[str, list[bytes]]:
     return {
         "duplicate": [genuine.encode(), replace(genuine, seconds=1e300).encode()],
         "unknown-worker": [replace(genuine, worker="a-1-000000").encode()],
-        "conflict": [answer(fitness=tuple(value for _ in steps)) for value in (7.5, 1e300, 5e-324, -0.0, 1e9)],
+        "conflict": [answer(fitness=tuple(value for _ in steps)) for value in (7.5, 1e99, 5e-324, -0.0, 1e9)],
         "wrong-publication": [replace(genuine, publication=name).encode() for name in others if name[0] != "-"],
         "unknown-slot": [answer(slot=10**6), answer(slot=2**31), replace(genuine, kind="final").encode(), replace(genuine, kind="confirm").encode()],
         "wrong-index": [answer(noise_index=value) for value in (-1, result.noise_index ^ 1, 2**32)] + [answer(seed=result.seed ^ 1), answer(slot=result.slot ^ 1)],
         "wrong-shape": [answer(moments=(moment,) * (len(result.moments) + 1)), answer(moments=(moment,) * max(1, len(result.moments)))],
         "wrong-length": [answer(steps=none), answer(at_limit=tuple(one + 10**6 for one in steps)), answer(cut=steps)],
+        "wrong-return": [answer(fitness=tuple(1e300 for _ in steps)), answer(returns=tuple(-1e308 for _ in steps))],
         "late-failure": [replace(genuine, results=(), failures=((result.slot, f"forged {one}"),)).encode() for one in range(20)],
     }  # fmt: skip
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import struct
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import rq
@@ -13,6 +15,8 @@ TOO_MUCH = 1000.0
 OTHER = "ES_QUEUE_TEST_OTHER_NUMERICS"
 #: How often it sends each answer: somebody who plays a slot again is to be the last of many to be heard.
 REPEAT = "ES_QUEUE_TEST_REPEAT"
+#: In place of better results: the mean of one observation in each sampled episode.
+MEAN = "ES_QUEUE_TEST_MEAN"
 
 
 class Worker(rq.Worker):
@@ -34,9 +38,12 @@ def corrupt(*, strange: bool) -> None:
 
     honest, own = Evaluator.evaluate, join.fingerprint
 
+    mean = float(os.environ.get(MEAN, "0"))
+    change = partial(with_mean, mean=mean) if mean else better
+
     def lie(self: Evaluator, *arguments: Any) -> Any:
         told = honest(self, *arguments)
-        return replace(told, results=tuple(better(one) for one in told.results))
+        return replace(told, results=tuple(change(one) for one in told.results))
 
     if strange:
         join.fingerprint = lambda *arguments: own(*arguments)[::-1]
@@ -46,6 +53,16 @@ def corrupt(*, strange: bool) -> None:
 
 def better(result: Any) -> Any:
     return replace(result, **{name: tuple(one + TOO_MUCH for one in getattr(result, name)) for name in ("fitness", "returns")})
+
+
+def with_mean(result: Any, mean: float) -> Any:
+    """The result, whose sampled episodes had one observation: all its numbers are ``mean``."""
+
+    def one_observation(moments: Any) -> Any:
+        numbers = len(moments.mean) // 8
+        return replace(moments, count=1, mean=struct.pack("<d", mean) * numbers, m2=bytes(8 * numbers))
+
+    return replace(result, moments=tuple(map(one_observation, result.moments)))
 
 
 def repeat(times: int) -> None:

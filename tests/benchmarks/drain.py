@@ -39,13 +39,14 @@ def worker_of(block: int) -> str:
 
 def answers(expectations: Expectations, blocks: int, slots: int) -> Iterator[bytes]:
     """An honest answer for each block of so many slots, with the moments that its sampled slots owe."""
-    mean = np.linspace(-1, 1, OBSERVATION).astype("<f8").tobytes()
+    numbers = np.linspace(-1, 1, OBSERVATION).astype("<f8")
+    mean, m2 = numbers.tobytes(), (numbers**2).tobytes()
     for block in range(blocks):
         results = []
         for slot in range(block * slots, (block + 1) * slots):
             due = expectations.of(messages.TRAIN, slot)
             assert due is not None
-            moments = (EpisodeMoments(400, mean, mean),) * due.moments
+            moments = (EpisodeMoments(400, mean, m2),) * due.moments
             results.append(SlotResult(slot, due.noise_index, due.seed, (slot / 7, -slot / 3), (slot / 7, -slot / 3), (500, 600), (0, 0), (0, 0), moments))
         yield Answer(PUBLICATION, messages.TRAIN, worker_of(block), 0.5, tuple(results)).encode()
 

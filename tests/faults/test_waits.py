@@ -36,13 +36,14 @@ class Calls:
         self.connects = 0
         for name in ("connect", "send_packed_command", "read_response"):
             self._time(patch, name)
-        execute: Any = redis.Redis.execute_command
+        kind: Any = redis.connection.AbstractConnection
+        send = kind.send_command
 
-        def noted(client: redis.Redis, *words: Any, **options: Any) -> Any:
+        def noted(sender: Any, *words: Any, **options: Any) -> Any:
             self.commands.append(words)
-            return execute(client, *words, **options)
+            return send(sender, *words, **options)
 
-        patch.setattr(redis.Redis, "execute_command", noted)
+        patch.setattr(kind, "send_command", noted)
 
     def _time(self, patch: pytest.MonkeyPatch, name: str) -> None:
         kind: Any = redis.connection.AbstractConnection

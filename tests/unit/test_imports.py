@@ -18,7 +18,7 @@ FILES = sorted(path.relative_to(HOUSE) for package in PACKAGES for path in (HOUS
 
 #: Where a process connects or speaks to Redis; everyone else goes through a Channel.
 SPEAKS_REDIS = {
-    "es_queue/protocol/again.py", "es_queue/protocol/connection.py", "es_queue/protocol/desk.py", "es_queue/protocol/redis_channel.py",
+    "es_queue/protocol/again.py", "es_queue/protocol/connection.py", "es_queue/protocol/desk.py", "es_queue/protocol/entries.py", "es_queue/protocol/redis_channel.py",
     "es_queue/protocol/seats.py", "master/doctor/look.py", "master/status/observe.py", "master/seat_cleaning.py", "master/seats.py",
 }  # fmt: skip
 #: Name redis for types alone.

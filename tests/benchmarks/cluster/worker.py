@@ -218,7 +218,7 @@ class Worker:
             assert due is not None
             each = due.individuals
             fitness = tuple(float(np.sin(slot + half)) for half in range(each))
-            moments = (EpisodeMoments(400, self._shared.mean, self._shared.mean),) * due.moments
+            moments = (EpisodeMoments(400, self._shared.mean, bytes(len(self._shared.mean))),) * due.moments
             results.append(SlotResult(slot, due.noise_index, due.seed, fitness, fitness, (400,) * each, (0,) * each, (0,) * each, moments))
         return Answer(publication, kind, self._name, seconds, tuple(results)).encode()
 

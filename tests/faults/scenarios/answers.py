@@ -89,7 +89,7 @@ def odd(genuine: Answer, publication: str) -> dict[str, list[tuple[str, bytes]]]
         "duplicate": [("the same again", genuine.encode())],
         "conflict": [
             ("another reward", answer(fitness=(7.5, 7.5))),
-            ("1e300", answer(fitness=(1e300, -1e300))),
+            ("1e99", answer(fitness=(1e99, -1e99))),
             ("denormal", answer(fitness=(5e-324, -0.0))),
         ],
         "wrong-publication": [
@@ -101,6 +101,7 @@ def odd(genuine: Answer, publication: str) -> dict[str, list[tuple[str, bytes]]]
         "unknown-slot": [("never issued", answer(slot=10**6)), ("slot 2**31", answer(slot=2**31))],
         "wrong-index": [("noise index 0", answer(noise_index=0 if result.noise_index else 1)), ("another seed", answer(seed=result.seed ^ 1))],
         "wrong-shape": [("no moments", answer(moments=()))],
+        "wrong-return": [("1e308", answer(returns=(1e308, -1e308)))],
         "undecodable": [
             ("NaN", answer(fitness=(float("nan"), 1.0))),
             ("Inf", answer(returns=(float("inf"), 1.0))),
