@@ -62,7 +62,8 @@ def make_run_folder(folder: Path, shared: bool) -> None:
     else:
         now = None if _first_umask is None else os.umask(_first_umask)
         try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
+            with suppress(FileExistsError):  # a file there is what the next line fails on
+                folder.parent.mkdir(parents=True, exist_ok=True)
         finally:
             if now is not None:
                 os.umask(now)

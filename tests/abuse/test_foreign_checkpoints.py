@@ -168,7 +168,7 @@ def test_a_module_of_the_current_folder_does_not_stand_in_for_an_installed_one(
     (folder / "evil-1.dist-info" / "METADATA").write_text("Name: evil\nVersion: 1\n")
     path = changed_npz(path_of("CartPole-v1"), folder / "gift.npz", env="evil:Evil-v0")
     assert_refused(folder, play(folder, path))
-    done = play(folder, path, command=[sys.executable, "-P", "-m", "workers.play"])
+    done = play(folder, path, command=MODULE_RUN)
     assert_refused(folder, done)
 
 
@@ -178,3 +178,8 @@ def test_settings_can_name_nothing_else_to_import(folder: Path) -> None:
         name for name, value in RunConfig.__dataclass_fields__.items() if value.metadata.get("own")
     ]
     assert sorted(own) == ["behaviour", "policy", "strategy"], own
+
+
+def test_a_program_of_an_installed_package_is_not_imported(folder: Path) -> None:
+    path = changed_npz(path_of("CartPole-v1"), folder / "gift.npz", env="pip.__main__:X-v0")
+    assert_refused(folder, play(folder, path), "pip.__main__")
