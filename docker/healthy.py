@@ -1,8 +1,9 @@
-"""Whether the container's process is well; a HEALTHCHECK and a probe: ``healthy.py worker``, ``master`` or ``alive``.
+"""Whether the container's process is well; a HEALTHCHECK and a probe: ``healthy.py worker``,
+``master`` or ``alive``.
 
-worker  Redis lets this container in
-master  the run trains, or has ended in order
-alive   as master, but a restart must be able to mend it: a run without workers, or without Redis, is not its master's fault
+worker  Redis lets this container in master  the run trains, or has ended in order alive   as
+master, but a restart must be able to mend it: a run without workers, or without Redis, is not its
+master's fault
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from es_queue.errors import EsQueueError, RedisError
 from es_queue.protocol.connection import (
     ANY_ERROR,
     client_from_url,
-    short,
+    first_line,
     url_from_environment,
     with_password,
 )
@@ -33,13 +34,17 @@ def worker() -> int:
     try:
         client_from_url(with_password(url)).ping()
     except ANY_ERROR as error:
-        raise RedisError(f"Redis does not let this worker in: {short(error)}") from None
+        raise RedisError(f"Redis does not let this worker in: {first_line(error)}") from None
     return 0
 
 
 def master(words: list[str], tolerated: tuple[int, ...]) -> int:
-    """0 where es-status finds the run of the first process's command line to be well; its word is printed."""
-    told = subprocess.run(["es-status", run_of(words)], capture_output=True, text=True, timeout=60, check=False)
+    """0 where es-status finds the run of the first process's command line to be well; its word is
+    printed.
+    """
+    told = subprocess.run(
+        ["es-status", run_of(words)], capture_output=True, text=True, timeout=60, check=False
+    )
     print("\n".join((told.stdout + told.stderr).splitlines()[:3]))
     return int(told.returncode not in (*WELL, *tolerated))
 
@@ -58,7 +63,9 @@ def main(part: str) -> int:
     """The command; one sentence and 1 where something is wrong."""
     try:
         words = COMMAND_LINE.read_bytes().decode(errors="replace").split("\0")
-        return worker() if part == "worker" else master(words, NOT_MENDED if part == "alive" else ())
+        return (
+            worker() if part == "worker" else master(words, NOT_MENDED if part == "alive" else ())
+        )
     except EsQueueError as error:
         print(error)
         return 1

@@ -1,4 +1,6 @@
-"""What the site needs beyond its pages: entries of the navigation for pages that are there, and links out of docs/."""
+"""What the site needs beyond its pages: entries of the navigation for pages that are there, and
+links out of docs/.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ def on_config(config: Any) -> Any:
 
 def kept(entry: dict[str, Any]) -> dict[str, Any]:
     """An entry with what of it is there; empty when nothing is."""
-    (title, target), = entry.items()
+    ((title, target),) = entry.items()
     if isinstance(target, str):
         return entry if (HOUSE / "docs" / target).exists() else {}
     inner = [one for one in map(kept, target) if one]
@@ -26,7 +28,9 @@ def kept(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Links to files outside docs/ work where the repository is browsed; the site names the file instead."""
+    """Links to files outside docs/ work where the repository is browsed; the site names the file
+    instead.
+    """
     folder = (HOUSE / "docs" / page.file.src_uri).parent
 
     def shown(match: re.Match[str]) -> str:
@@ -34,7 +38,11 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         if "://" in target or not leaves_docs(folder / target):
             return match[0]
         path = (folder / target).resolve().relative_to(HOUSE)
-        return f"[{text}]({config.repo_url.rstrip('/')}/blob/main/{path}{anchor})" if config.repo_url else text
+        return (
+            f"[{text}]({config.repo_url.rstrip('/')}/blob/main/{path}{anchor})"
+            if config.repo_url
+            else text
+        )
 
     return LINK.sub(shown, markdown)
 

@@ -11,18 +11,18 @@ __version__ = "0.1.0"
 __all__ = ["RunConfig", "__version__", "load_policy"]
 
 if TYPE_CHECKING:
-    from es_queue.config import RunConfig
-    from es_queue.policies.saved import load_policy
+    from es_queue.config.run_config import RunConfig
+    from es_queue.policies.checkpoint_policy import load_policy
 
 
 def __getattr__(name: str) -> Any:
     """Import on first use, so that ``import es_queue`` stays free of numpy and of side effects."""
     if name == "RunConfig":
-        from es_queue.config import RunConfig
+        from es_queue.config.run_config import RunConfig
 
         return RunConfig
     if name == "load_policy":
-        from es_queue.policies.saved import load_policy
+        from es_queue.policies.checkpoint_policy import load_policy
 
         return load_policy
     raise AttributeError(f"module 'es_queue' has no attribute {name!r}")

@@ -1,15 +1,15 @@
 """Every error that es-queue raises on purpose, and the exit code that a command gives for it.
 
-    EsQueueError                 exit code
-    ├── UsageError               2    a flag, a file or a value that cannot be
-    ├── RedisError               3    the server: unreachable, refused, unsuitable
-    ├── RunBusyError             4    another master drives the run
-    │   └── FencedError          4    another master took the run over
-    ├── EnvironmentFailure       5    the environment: unknown, broken, not reproducible
-    │   └── MissingPackage       5    this host lacks a package or a module of it
-    ├── RunFolderError           6    the run's folder or a checkpoint in it
-    │   └── NoRunError           6    neither the folder nor Redis holds the run
-    └── DecodeError              -    bytes from the network that are not what they should be
+EsQueueError                 exit code
+├── UsageError               2    a flag, a file or a value that cannot be
+├── RedisError               3    the server: unreachable, refused, unsuitable
+├── RunBusyError             4    another master drives the run
+│   └── FencedError          4    another master took the run over
+├── EnvironmentFailure       5    the environment: unknown, broken, not reproducible
+│   └── MissingPackage       5    this host lacks a package or a module of it
+├── RunFolderError           6    the run's folder or a checkpoint in it
+│   └── NoRunError           6    neither the folder nor Redis holds the run
+└── DecodeError              -    bytes from the network that are not what they should be
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ class EnvironmentFailure(EsQueueError):  # noqa: N818 - EnvironmentError is Pyth
 
 
 class MissingPackage(EnvironmentFailure):
-    """This host lacks a package or a module that the environment needs; on a worker that is no fault of the run."""
+    """This host lacks a package or a module that the environment needs; on a worker that is no
+    fault of the run.
+    """
 
 
 class RunFolderError(EsQueueError):

@@ -1,4 +1,6 @@
-"""Fixtures that all folders share: a private Valkey server for the session, empty at the start of each test."""
+"""Fixtures that all folders share: a private Valkey server for the session, empty at the start of
+each test.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,15 @@ import hypothesis
 import pytest
 import redis
 
-from es_queue.custom_code import ALLOW
 from es_queue.protocol.connection import client_from_url
-from master.household.embedded import EmbeddedServer
+from es_queue.security.user_code import ALLOW
+from master.services.private_server import PrivateServer
 from tests.leaks import leaks_in
 
 #: The loose modules of environments that tests name; the tests of what is allowed set their own.
-os.environ.setdefault(ALLOW, "installed,tests,blocking,counted,forgetful,hanging,raising,spies,worlds")
+os.environ.setdefault(
+    ALLOW, "installed,tests,blocking,counted,forgetful,hanging,raising,spies,worlds"
+)
 
 
 #: How long an example takes says nothing on a busy machine.
@@ -25,14 +29,20 @@ hypothesis.settings.load_profile("busy")
 
 
 def pytest_configure() -> None:
-    """A shell starts what it puts in the background with SIGINT ignored, and children inherit that; tests of Ctrl-C need it heard."""
+    """A shell starts what it puts in the background with SIGINT ignored, and children inherit that;
+    tests of Ctrl-C need it heard.
+    """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Passwords of tests must stand in nothing that any test has left: logs, run folders, outputs of processes, servers' data."""
-    if hasattr(session.config, "workerinput"):  # of xdist: the folders of all its processes lie in that of the first
+    """Passwords of tests must stand in nothing that any test has left: logs, run folders, outputs
+    of processes, servers' data.
+    """
+    if hasattr(
+        session.config, "workerinput"
+    ):  # of xdist: the folders of all its processes lie in that of the first
         return
     factory = getattr(session.config, "_tmp_path_factory", None)
     base = getattr(factory, "_basetemp", None)  # made by the first test that wants one
@@ -46,8 +56,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.fixture(scope="session")
 def valkey_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a server that only this pytest process uses (with xdist: each worker process has its own)."""
-    server = EmbeddedServer(tmp_path_factory.mktemp("valkey"))
+    """The URL of a server that only this pytest process uses (with xdist: each worker process has
+    its own).
+    """
+    server = PrivateServer(tmp_path_factory.mktemp("valkey"))
     server.start()
     yield server.url
     server.stop()
@@ -64,6 +76,8 @@ def valkey_url(valkey_server: str) -> str:
 
 @pytest.fixture
 def redis_client(valkey_url: str) -> Iterator[redis.Redis]:
-    """A client of the session's server, built as the product builds its own: explicit time-outs, no silent re-sending."""
+    """A client of the session's server, built as the product builds its own: explicit time-outs, no
+    silent re-sending.
+    """
     with client_from_url(valkey_url) as client:
         yield client

@@ -11,15 +11,16 @@ from gymnasium import spaces
 MAZE = "tests.deceptive:Trap-v0"
 START, GOAL, REACH = np.array([0.0, -1.0]), np.array([0.0, 2.0]), 0.3
 STEPS, STRIDE = 20, 0.35
-#: A cup that is open towards the start: a wall across the straight way, and one down each of its ends.
+#: A cup that is open towards the start: a wall across the straight way, and one down each of its
+#: ends.
 WALLS = ((-1.0, 1.0, 1.0, 1.0), (-1.0, 0.4, -1.0, 1.0), (1.0, 0.4, 1.0, 1.0))
 
 
 class Trap(gymnasium.Env[Any, Any]):
     """A point that walks; the return is minus its distance from the goal at the end.
 
-    It sees where it is, with a little noise by the seed. Straight towards the goal it ends in the cup, at a return of -1;
-    around it the way first leads away from the goal.
+    It sees where it is, with a little noise by the seed. Straight towards the goal it ends in the
+    cup, at a return of -1; around it the way first leads away from the goal.
     """
 
     observation_space = spaces.Box(-10, 10, (2,), np.float32)
@@ -67,7 +68,9 @@ def nothing(environment: gymnasium.Env[Any, Any]) -> list[float]:
 
 
 def wild(environment: gymnasium.Env[Any, Any]) -> list[float]:
-    """A behaviour that grows with where it is: no two episodes have as many numbers, but the first few steps have one."""
+    """A behaviour that grows with where it is: no two episodes have as many numbers, but the first
+    few steps have one.
+    """
     place = environment.unwrapped.place  # type: ignore[attr-defined]
     return [1.0] * (1 + int(abs(place - START).sum() > 1))
 

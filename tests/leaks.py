@@ -1,4 +1,6 @@
-"""No password of a test may be found in anything that the tests leave: every one of them carries one mark."""
+"""No password of a test may be found in anything that the tests leave: every one of them carries
+one mark.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ PIECE = 2**20
 
 
 def password(name: str) -> str:
-    """A password for a test, with signs that a URL, a shell and a config file would each take for their own."""
+    """A password for a test, with signs that a URL, a shell and a config file would each take for
+    their own.
+    """
     return f"{MARK}-{name}-a/b?c#d@e:f%25 g'h\"i"
 
 
@@ -25,9 +29,15 @@ def simple_password(name: str) -> str:
 
 
 def leaks_in(folder: Path) -> list[str]:
-    """Files under a folder that hold the mark, or the start of it in a torn word; private files that are meant to are left out."""
+    """Files under a folder that hold the mark, or the start of it in a torn word; private files
+    that are meant to are left out.
+    """
     needle = MARK.encode()
-    return sorted(str(path) for path in files_in(folder) if needle in str(path).encode() or (holds(path, needle) and not meant_to(path)))
+    return sorted(
+        str(path)
+        for path in files_in(folder)
+        if needle in str(path).encode() or (holds(path, needle) and not meant_to(path))
+    )
 
 
 def files_in(folder: Path) -> Iterator[Path]:
@@ -57,9 +67,19 @@ def holds(path: Path, needle: bytes) -> bool:
 
 
 def meant_to(path: Path) -> bool:
-    """Whether a file is one of those that hold a password for their owner: by name, and by rights."""
+    """Whether a file is one of those that hold a password for their owner: by name, and
+    by rights.
+    """
     return path.name in PRIVATE_NAMES and not path.stat().st_mode & KEPT_PRIVATE
 
 
 #: Files that hold a password by their purpose.
-PRIVATE_NAMES = {"password", "url", "redis.conf", "master.password", "worker.password", "viewer.password", "es-queue-url"}
+PRIVATE_NAMES = {
+    "password",
+    "url",
+    "redis.conf",
+    "master.password",
+    "worker.password",
+    "viewer.password",
+    "es-queue-url",
+}

@@ -27,7 +27,9 @@ STIFFNESS = 10.0 ** np.linspace(0, 3, 30)
 
 
 def ellipsoid(vector: np.ndarray, seed: int) -> float:
-    """-log10 of an ill-conditioned quadratic in 30 dimensions around (1, 1, …, 1); -3.7 at zero, larger without end near its middle."""
+    """-log10 of an ill-conditioned quadratic in 30 dimensions around (1, 1, …, 1); -3.7 at zero,
+    larger without end near its middle.
+    """
     return -float(np.log10(np.sum(STIFFNESS * np.square(vector.astype(np.float64) - 1)) + 1e-12))
 
 
@@ -56,4 +58,6 @@ misshapen.initial = [1.0, 2.0, 3.0]  # type: ignore[attr-defined]
 def far(vector: np.ndarray, seed: int) -> float:
     """0 at (±1, ±1, …), many steps from zeros; noise by the seed, so that single values lie."""
     goal = np.where(np.arange(len(vector)) % 3, 1.0, -1.0)
-    return -float(np.square(vector - goal, dtype=np.float64).sum()) + np.random.default_rng(seed).normal(scale=0.3)
+    return -float(np.square(vector - goal, dtype=np.float64).sum()) + np.random.default_rng(
+        seed
+    ).normal(scale=0.3)

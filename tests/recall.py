@@ -1,4 +1,6 @@
-"""A task that needs memory: a cue is shown at the first step, and must be repeated after a delay in which nothing is seen."""
+"""A task that needs memory: a cue is shown at the first step, and must be repeated after a delay in
+which nothing is seen.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,11 @@ DELAY = 5
 
 
 class Recall(gymnasium.Env[Any, Any]):
-    """Observations are [cue, whether to answer]; the cue is -1 or 1 at the reset and 0 after. The last of DELAY + 1 actions earns cue · action.
+    """Observations are [cue, whether to answer]; the cue is -1 or 1 at the reset and 0 after. The
+    last of DELAY + 1 actions earns cue · action.
 
-    Who acts on the present observation alone gives one answer to both cues, and so earns 0 on average.
+    Who acts on the present observation alone gives one answer to both cues, and so earns 0 on
+    average.
     """
 
     observation_space = spaces.Box(-1, 1, (2,), np.float32)

@@ -8,25 +8,34 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from es_queue.config import RunConfig
-from es_queue.noise import NoiseTable
-from es_queue.protocol.clocks import Clocks
+from es_queue.config.run_config import RunConfig
+from es_queue.numerics.noise_table import NoiseTable
 from es_queue.protocol.memory_channel import MemoryMasterChannel, MemoryServer, MemoryWorkerChannel
-from master.async_loop import classes
-from master.course import Course
-from master.lease import take
-from master.loop import Loop, Outcome
-from master.requests import Requests
-from master.setup import Setup, prepare
-from master.state import RunState
+from es_queue.protocol.timing import Clocks
+from master.control.inbox import ControlInbox
+from master.loop.asynchronous import schedule_classes
+from master.loop.config_timeline import ConfigTimeline
+from master.loop.state import RunState
+from master.loop.synchronous import Loop, Outcome
+from master.run.lease import take_lease
+from master.run.setup import Setup, prepare_run
+from workers.block_worker import BlockWorker, make_worker_id
+from workers.episode import EpisodeControl
+from workers.heartbeat import Heartbeat
 from workers.join import join
-from workers.life import Life
-from workers.rollout import Watch
-from workers.serve import Server, worker_id
 
 QUICK = Clocks(
-    lease=0.6, renew=0.1, beat_ttl=0.4, beat=0.1, leave_poll=0.05, claim_wait=0.05, collect_wait=0.1, reconcile=0.1, overdue=0.3, seat_lease=60.0
-)  # fmt: skip
+    lease=0.6,
+    renew=0.1,
+    beat_ttl=0.4,
+    beat=0.1,
+    leave_poll=0.05,
+    claim_wait=0.05,
+    collect_wait=0.1,
+    reconcile=0.1,
+    overdue=0.3,
+    seat_lease=60.0,
+)
 NOISE = 2**18
 
 
@@ -51,19 +60,31 @@ def quick_config(**values: Any) -> RunConfig:
 
 
 @contextmanager
-def workers(server: MemoryServer, config: RunConfig, table: NoiseTable, count: int = 1) -> Iterator[list[Watch]]:
+def workers(
+    server: MemoryServer, config: RunConfig, table: NoiseTable, count: int = 1
+) -> Iterator[list[EpisodeControl]]:
     """``count`` worker threads that serve until the block ends."""
     watches, threads = [], []
     for number in range(count):
-        watch = Watch()
-        name = worker_id(f"thread{number}")
+        watch = EpisodeControl()
+        name = make_worker_id(f"thread{number}")
         channel = MemoryWorkerChannel(server, name)
         joined = join(config, watch, table=table)
         about = {"host": f"thread{number}", "numerics": joined.numerics}
-        life = Life(MemoryWorkerChannel(server, name), watch, lambda about=about: about, QUICK, wall_limit=60.0, expire=lambda: None)
+        life = Heartbeat(
+            MemoryWorkerChannel(server, name),
+            watch,
+            lambda about=about: about,
+            QUICK,
+            wall_limit=60.0,
+            on_wall_limit=lambda: None,
+        )
         channel.arrive(about, QUICK.beat_ttl)
         life.start()
-        thread = threading.Thread(target=Server(channel, joined.evaluator, QUICK, joined.noise_digest).serve, daemon=True)
+        thread = threading.Thread(
+            target=BlockWorker(channel, joined.evaluator, QUICK, joined.noise_digest).run,
+            daemon=True,
+        )
         thread.start()
         watches.append(watch)
         threads.append((thread, life))
@@ -71,27 +92,44 @@ def workers(server: MemoryServer, config: RunConfig, table: NoiseTable, count: i
         yield watches
     finally:
         for watch in watches:
-            watch.leaving = "the test is over"
+            watch.leave_reason = "the test is over"
         for thread, life in threads:
             thread.join(10)
-            life.end()
+            life.stop()
 
 
-def make_loop(setup: Setup, server: MemoryServer, sink: Sink, checkpoints: Any = None, **more: Any) -> Loop:
+def make_loop(
+    setup: Setup, server: MemoryServer, sink: Sink, checkpoints: Any = None, **more: Any
+) -> Loop:
     channel = MemoryMasterChannel(server)
-    token = take(channel, "test", QUICK, wait=True)
+    token = take_lease(channel, "test", QUICK, wait=True)
     interrupted = more.pop("interrupted", lambda: False)
-    requests = Requests(channel, sink.note, Course(setup.learner).refusal)
-    collects, loops = classes(setup.config)
-    collector = collects(channel, token, "test", QUICK, setup.config.block, None, sink.live, sink.note, interrupted, requests)
-    return loops(channel, setup.learner, token, setup.table.digest, collector, sink, checkpoints, **more)
+    requests = ControlInbox(channel, sink.note, ConfigTimeline(setup.learner).refusal)
+    collects, loops = schedule_classes(setup.config)
+    collector = collects(
+        channel,
+        token,
+        "test",
+        QUICK,
+        setup.config.block,
+        None,
+        sink.live,
+        sink.note,
+        interrupted,
+        requests,
+    )
+    return loops(
+        channel, setup.learner, token, setup.table.digest, collector, sink, checkpoints, **more
+    )
 
 
-def run_ring(config: RunConfig, count: int = 1, state: RunState | None = None, **more: Any) -> tuple[Outcome, Sink]:
+def run_ring(
+    config: RunConfig, count: int = 1, state: RunState | None = None, **more: Any
+) -> tuple[Outcome, Sink]:
     """Train over the in-memory channel with ``count`` worker threads."""
     table = NoiseTable.in_memory(config.noise_size)
-    setup = prepare(config, table=table)
+    setup = prepare_run(config, table=table)
     server, sink = more.pop("server", None) or MemoryServer(), more.pop("sink", None) or Sink()
     loop = make_loop(setup, server, sink, **more)
     with workers(server, setup.config, table, count):
-        return loop.run(state or setup.start()), sink
+        return loop.run(state or setup.initial_state()), sink

@@ -1,4 +1,6 @@
-"""Small worlds for tests: one whose rewards are written down, and Gymnasium environments of a few steps."""
+"""Small worlds for tests: one whose rewards are written down, and Gymnasium environments of a few
+steps.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from es_queue.spaces import ActionSpec, EnvironmentSpec
+from es_queue.environments.spaces import ActionSpec, EnvironmentSpec
 
 QUAD, MOODY = "tests.tiny:Quad-v0", "tests.tiny:Moody-v0"
 BOX = ActionSpec("box", shape=(1,), low=(-1.0,), high=(1.0,))
@@ -31,13 +33,19 @@ def spec_of(size: int = 2, limit: int | None = None, action: ActionSpec = BOX) -
 
 
 class Script:
-    """A World that pays the written rewards, then ends if it ``ends``; the last reward is paid on if it does not.
+    """A World that pays the written rewards, then ends if it ``ends``; the last reward is paid on
+    if it does not.
 
     seen: every (seed, step, action) so far; hook: called with (seed, step) before each step counts.
     """
 
     def __init__(
-        self, rewards: Sequence[float] = (1.0,) * 5, *, ends: bool = True, size: int = 2, hook: Callable[[int, int], None] = lambda seed, step: None
+        self,
+        rewards: Sequence[float] = (1.0,) * 5,
+        *,
+        ends: bool = True,
+        size: int = 2,
+        hook: Callable[[int, int], None] = lambda seed, step: None,
     ) -> None:
         self.rewards, self.ends, self.size, self.hook = list(rewards), ends, size, hook
         self.seen: list[tuple[int, int, Any]] = []
@@ -63,7 +71,9 @@ class Script:
 
 
 class Quad(gymnasium.Env[Any, Any]):
-    """Five steps, each paying minus the squared distance of the action from a fixed point; 0 is the best return."""
+    """Five steps, each paying minus the squared distance of the action from a fixed point; 0 is the
+    best return.
+    """
 
     observation_space = spaces.Box(-10, 10, (3,), np.float32)
     action_space = spaces.Box(-2, 2, (2,), np.float32)
@@ -84,23 +94,26 @@ class Quad(gymnasium.Env[Any, Any]):
 
 
 class Moody(Quad):
-    """Quad with a fault: "some" seeds raise in the second step, "all" do, "never" repeats itself no episode,
-    "carry" lets the seed of the episode before show."""
+    """Quad with a fault: "some" seeds raise in the second step, "all" do, "never" repeats itself no
+    episode, "carry" lets the seed of the episode before show.
+    """
 
     calls = 0
-    before = 0
+    previous = 0
 
     def __init__(self, fault: str = "") -> None:
         self.fault, self.seed = fault, 0
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         first = super().reset(seed=seed)
-        self.seed, self.carried, Moody.before = seed or 0, Moody.before, seed or 0
+        self.seed, self.carried, Moody.previous = seed or 0, Moody.previous, seed or 0
         return first
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         observation, reward, *rest = super().step(action)
-        if self.left == 3 and (self.fault == "all" or (self.fault == "some" and self.seed % 4 == 3)):
+        if self.left == 3 and (
+            self.fault == "all" or (self.fault == "some" and self.seed % 4 == 3)
+        ):
             raise RuntimeError(f"seed {self.seed} fell over")
         if self.fault == "never":
             Moody.calls += 1

@@ -1,1 +1,3 @@
-"""The process that runs episodes: an RQ job holds a seat, claims blocks, rolls out, pushes what came of it."""
+"""The process that runs episodes: an RQ job holds a seat, claims blocks, rolls out, pushes what
+came of it.
+"""

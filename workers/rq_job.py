@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     import redis
 
 #: Seconds for a seat whose job does not say, or says nonsense; and the most that one may ask for.
-DEFAULT_TIMEOUT, LONGEST_TIMEOUT = 1200, 7 * 24 * 3600
-LONGEST_NUMBER, LONGEST_STATUS = 16, 16
+DEFAULT_TIMEOUT, MAX_TIMEOUT = 1200, 7 * 24 * 3600
+MAX_NUMBER_TEXT, MAX_STATUS_TEXT = 16, 16
 
 
 class NoSerializer:
@@ -38,13 +38,19 @@ class NoSerializer:
 class SeatJob(Job):
     """A job that is a seat by its id, and whose function is the seat's whatever Redis says.
 
-    Of the hash it reads the time limit and the status, in a few bytes; no data, meta, result, callback, webhook,
-    dependency, group, retry or repeat. Performing one whose id is not a seat's raises UsageError.
+    Of the hash it reads the time limit and the status, in a few bytes; no data, meta, result,
+    callback, webhook, dependency, group, retry or repeat. Performing one whose id is not a seat's
+    raises UsageError.
     """
 
     hardened = True
 
-    def __init__(self, id: str | None = None, connection: redis.Redis | None = None, serializer: object = None) -> None:
+    def __init__(
+        self,
+        id: str | None = None,
+        connection: redis.Redis | None = None,
+        serializer: object = None,
+    ) -> None:
         super().__init__(id, connection=connection, serializer=NoSerializer)
         self.timeout, self.result_ttl, self.failure_ttl = DEFAULT_TIMEOUT, 0, FAILURE_SECONDS
         self.description = f"es-queue: {self._id}"
@@ -77,7 +83,7 @@ class SeatJob(Job):
         try:
             if not self.connection.exists(self.key):
                 raise NoSuchJobError(f"No such job: {self.key}")
-            self.timeout = bounded_timeout(self._short("timeout", LONGEST_NUMBER))
+            self.timeout = parse_timeout(self._read_short_field("timeout", MAX_NUMBER_TEXT))
         except ANY_ERROR as error:
             if is_outage(error):
                 raise
@@ -86,36 +92,43 @@ class SeatJob(Job):
     def restore(self, raw_data: Any) -> None:
         """Whatever was read elsewhere is not looked at."""
 
-    def _short(self, field: str, longest: int) -> bytes:
+    def _read_short_field(self, field: str, longest: int) -> bytes:
         """A field of the hash; empty when it is longer than it can be."""
         length: Any = self.connection.hstrlen(self.key, field)
-        found: Any = self.connection.hget(self.key, field) if 0 < length <= longest else b""
-        return found or b""
+        value: Any = self.connection.hget(self.key, field) if 0 < length <= longest else b""
+        return value or b""
 
     def get_status(self, refresh: bool = True) -> JobStatus:
-        """The status; CREATED for one that RQ does not have. Raises InvalidJobOperation when the job is gone."""
+        """The status; CREATED for one that RQ does not have. Raises InvalidJobOperation when the
+        job is gone.
+        """
         if refresh:
             try:
-                there, text = self.connection.exists(self.key), self._short("status", LONGEST_STATUS)
+                there, text = (
+                    self.connection.exists(self.key),
+                    self._read_short_field("status", MAX_STATUS_TEXT),
+                )
             except ANY_ERROR as error:
                 if is_outage(error):
                     raise
                 there, text = 0, b""
             if not there:
                 raise InvalidJobOperation(f"Failed to retrieve status for job: {self.id}")
-            known = {one.value.encode(): one for one in JobStatus}
+            known = {status.value.encode(): status for status in JobStatus}
             self._status = known.get(text, JobStatus.CREATED)
         return self._status
 
     @classmethod
-    def fetch_many(cls, job_ids: Iterable[str], connection: redis.Redis, serializer: object = None) -> list[Job | None]:
-        found: list[Job | None] = []
-        for one in job_ids:
+    def fetch_many(
+        cls, job_ids: Iterable[str], connection: redis.Redis, serializer: object = None
+    ) -> list[Job | None]:
+        jobs: list[Job | None] = []
+        for job_id in job_ids:
             try:
-                found.append(cls.fetch(one, connection))
+                jobs.append(cls.fetch(job_id, connection))
             except (NoSuchJobError, ValueError):
-                found.append(None)
-        return found
+                jobs.append(None)
+        return jobs
 
     def get_meta(self, refresh: bool = True) -> dict[str, Any]:
         return {}
@@ -134,16 +147,28 @@ class SeatJob(Job):
         reason = {"exc_info": zlib.compress(self._exc_info.encode())} if self._exc_info else {}
         return {"status": self._status, **ended, **reason}
 
-    def delete(self, pipeline: Any = None, remove_from_queue: bool = True, delete_dependents: bool = False) -> None:
+    def delete(
+        self, pipeline: Any = None, remove_from_queue: bool = True, delete_dependents: bool = False
+    ) -> None:
         """Remove the job's own keys; the worker takes its execution out of RQ's registries."""
         to: Any = self.connection if pipeline is None else pipeline
-        to.delete(self.key, self.dependents_key, self.dependencies_key, keys.rq_executions(self.id), keys.rq_results(self.id))
+        to.delete(
+            self.key,
+            self.dependents_key,
+            self.dependencies_key,
+            keys.rq_executions(self.id),
+            keys.rq_results(self.id),
+        )
 
 
-def bounded_timeout(raw: bytes) -> int:
+def parse_timeout(raw: bytes) -> int:
     """Seconds that a job may last, from a text of Redis that may be anything."""
     text = raw.decode("ascii", "replace")
-    return max(1, min(int(text), LONGEST_TIMEOUT)) if text.isascii() and text.isdecimal() else DEFAULT_TIMEOUT
+    return (
+        max(1, min(int(text), MAX_TIMEOUT))
+        if text.isascii() and text.isdecimal()
+        else DEFAULT_TIMEOUT
+    )
 
 
 class SeatQueue(Queue):

@@ -17,10 +17,10 @@ from typing import IO, TYPE_CHECKING, Any
 import msgpack
 
 from es_queue.errors import EnvironmentFailure, EsQueueError
-from es_queue.numerics import fix_numeric_environment
+from es_queue.numerics.fingerprint import fix_numeric_environment
 
 if TYPE_CHECKING:
-    from workers.evaluate import Evaluator, Failure
+    from workers.evaluator import Evaluator, FailureReport
 
 LENGTH = struct.Struct(">I")
 #: An id as a worker has it, for answers that nobody sends.
@@ -50,11 +50,11 @@ def main() -> int:
 
 def joined(settings: Any) -> tuple[Evaluator, str]:
     """An evaluator as a worker's, and this process's fingerprint. Raises EsQueueError."""
-    from es_queue.settings import config_from_json
+    from es_queue.config.parsing import config_from_json
+    from workers.episode import EpisodeControl
     from workers.join import join
-    from workers.rollout import Watch
 
-    found = join(config_from_json(settings), Watch())
+    found = join(config_from_json(settings), EpisodeControl())
     return found.evaluator, found.numerics
 
 
@@ -72,7 +72,7 @@ def played(evaluator: Evaluator, task: bytes, parameters: bytes, blocks: list[st
     ]
 
 
-def refuse(failure: Failure) -> None:
+def refuse(failure: FailureReport) -> None:
     raise EnvironmentFailure(f"the episode of seed {failure.seed} fails here: {failure.reason}")
 
 

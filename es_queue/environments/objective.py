@@ -1,7 +1,9 @@
-"""An objective of the user's own as a World: an episode is one step, and its reward is the function's value.
+"""An objective of the user's own as a World: an episode is one step, and its reward is the
+function's value.
 
-``function(vector, seed)`` takes a float32 array and an int and returns a number, the larger the better. All its randomness must
-come from the seed. Its attribute ``initial``, where it has one, is the vector with which a run begins.
+``function(vector, seed)`` takes a float32 array and an int and returns a number, the larger the
+better. All its randomness must come from the seed. Its attribute ``initial``, where it has one, is
+the vector with which a run begins.
 """
 
 from __future__ import annotations
@@ -12,19 +14,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.custom_code import describe_error, named_function
-from es_queue.environments.request import EnvironmentRequest
+from es_queue.environments.interface import EnvironmentRequest
+from es_queue.environments.spaces import ActionSpec, EnvironmentSpec
 from es_queue.errors import EnvironmentFailure
-from es_queue.spaces import ActionSpec, EnvironmentSpec
+from es_queue.security.user_code import describe_error, load_function
 
 Floats = NDArray[np.float32]
 
 
-class ObjectiveWorld:
-    """A World whose action is the vector. Raises EnvironmentFailure where the function cannot be imported."""
+class ObjectiveEnvironment:
+    """A World whose action is the vector. Raises EnvironmentFailure where the function cannot be
+    imported.
+    """
 
     def __init__(self, request: EnvironmentRequest) -> None:
-        self._function = load(request.id)
+        self._function = load_objective(request.id)
         self._seed = 0
 
     def reset(self, seed: int) -> Floats:
@@ -37,33 +41,44 @@ class ObjectiveWorld:
     def close(self) -> None: ...
 
 
-def load(path: str) -> Callable[[Floats, int], Any]:
+def load_objective(path: str) -> Callable[[Floats, int], Any]:
     """The function that ``module:function`` names. Raises EnvironmentFailure in one sentence."""
-    return named_function("objective", path, EnvironmentFailure)
+    return load_function("objective", path, EnvironmentFailure)
 
 
-def first_vector(request: EnvironmentRequest) -> Floats:
-    """What the function names as ``initial``, else zeros; float32 [parameters]. Raises EnvironmentFailure where it does not fit."""
-    initial = getattr(load(request.id), "initial", None)
+def initial_vector(request: EnvironmentRequest) -> Floats:
+    """What the function names as ``initial``, else zeros; float32 [parameters]. Raises
+    EnvironmentFailure where it does not fit.
+    """
+    initial = getattr(load_objective(request.id), "initial", None)
     if initial is None:
         return np.zeros(request.parameters, np.float32)
     try:
         vector = np.array(initial, np.float32)
     except (TypeError, ValueError) as error:
-        raise EnvironmentFailure(f"the initial vector of {request.id} is no array of numbers: {describe_error(error)}") from None
+        raise EnvironmentFailure(
+            f"the initial vector of {request.id} is no array of numbers: {describe_error(error)}"
+        ) from None
     if vector.shape != (request.parameters,) or not np.isfinite(vector).all():
-        raise EnvironmentFailure(f"the initial vector of {request.id} has the shape {list(vector.shape)} or holds what is not finite, where {request.parameters} numbers are due")
+        raise EnvironmentFailure(
+            (
+                f"the initial vector of {request.id} has the shape {list(vector.shape)} or holds "
+                f"what is not finite, where {request.parameters} numbers are due"
+            )
+        )
     return vector
 
 
 def describe_objective(request: EnvironmentRequest) -> EnvironmentSpec:
     """Call the function once with its first vector. Raises EnvironmentFailure where it fails."""
-    vector = first_vector(request)
-    world = ObjectiveWorld(request)
+    vector = initial_vector(request)
+    env = ObjectiveEnvironment(request)
     try:
-        world.reset(0)
-        world.step(vector)
+        env.reset(0)
+        env.step(vector)
     except Exception as error:  # whatever a user's function raises
-        raise EnvironmentFailure(f"{request.id} fails with its first vector: {describe_error(error)}") from error
+        raise EnvironmentFailure(
+            f"{request.id} fails with its first vector: {describe_error(error)}"
+        ) from error
     action = ActionSpec("vector", shape=(request.parameters,))
     return EnvironmentSpec(request.id, 1, action, 1, None, None, "stock", clean_reset=True)

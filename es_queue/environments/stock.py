@@ -13,13 +13,22 @@ import numpy as np
 from gymnasium.envs.registration import load_env_creator
 from numpy.typing import NDArray
 
-from es_queue.custom_code import check_function, describe_error, imported
-from es_queue.environments.behaviour import measure_of, settled, vector
-from es_queue.environments.catalogue import Entry, missing_package
-from es_queue.environments.encoding import action_adapter, action_spec, observation_encoder, observation_tree
-from es_queue.environments.old_gym import make_old
-from es_queue.environments.request import EnvironmentRequest
+from es_queue.environments.behaviour_descriptor import (
+    behaviour_vector,
+    make_measure,
+    resolve_behaviour,
+)
+from es_queue.environments.gym_compat.old_gym import make_gym_environment
+from es_queue.environments.interface import EnvironmentRequest
+from es_queue.environments.registry import RegisteredEnvironment, format_missing_package
+from es_queue.environments.space_codec import (
+    action_adapter,
+    action_spec,
+    observation_encoder,
+    observation_tree,
+)
 from es_queue.errors import EnvironmentFailure, MissingPackage, UsageError
+from es_queue.security.user_code import check_function, describe_error, load_attribute
 
 #: Modules whose environments keep nothing from one episode to the next (held by a test).
 CLEAN_MODULES = (
@@ -27,32 +36,40 @@ CLEAN_MODULES = (
     "gymnasium.envs.toy_text.",
     "gymnasium.envs.box2d.lunar_lander",
     "gymnasium.envs.mujoco.",
-    "es_queue.environments.marvin",
+    "es_queue.environments.walker.marvin",
     "ale_py.env",
-    "es_queue.environments.atari",
+    "es_queue.environments.atari.game",
 )
 
 #: The largest reward of one step, for environments whose rewards can never be positive.
 HIGHEST_REWARDS = {"Pendulum-v1": 0.0, "MountainCar-v0": -1.0, "Acrobot-v1": 0.0}
 
-Environment = gymnasium.Env[Any, Any]
+GymEnvironment = gymnasium.Env[Any, Any]
 
 
-class StockWorld:
-    """A Gymnasium environment as a World; made anew for each episode unless it is known to reset cleanly.
+class StockEnvironment:
+    """A Gymnasium environment as a World; made anew for each episode unless it is known to reset
+    cleanly.
 
     Raises EnvironmentFailure or UsageError where it cannot be made.
     """
 
-    def __init__(self, entry: Entry, request: EnvironmentRequest, render_mode: str | None = None) -> None:
+    def __init__(
+        self,
+        entry: RegisteredEnvironment,
+        request: EnvironmentRequest,
+        render_mode: str | None = None,
+    ) -> None:
         self._entry, self._request, self._render_mode = entry, request, render_mode
-        self._environment = make(entry, request, render_mode)
-        self._used = False
-        self._measure = measure_of(settled(entry, request))
+        self._environment = make_environment(entry, request, render_mode)
+        self._was_reset = False
+        self._measure = make_measure(resolve_behaviour(entry, request))
         space = self._environment.observation_space
         self.observation = observation_tree(space, entry.id)
         self.observation_size, self._encode = observation_encoder(space, entry.id)
-        self.discrete_start = int(space.start) if isinstance(space, gymnasium.spaces.Discrete) else None
+        self.discrete_start = (
+            int(space.start) if isinstance(space, gymnasium.spaces.Discrete) else None
+        )
         shape = space.shape if isinstance(space, gymnasium.spaces.Box) else ()
         self.observation_shape = shape if len(shape) > 1 else ()
         self.observation_low, self.observation_high = declared_bounds(space)
@@ -61,10 +78,10 @@ class StockWorld:
         self.clean_reset = _resets_cleanly(self._environment, entry, request)
 
     def reset(self, seed: int) -> NDArray[np.float32]:
-        if self._used and not self.clean_reset:
+        if self._was_reset and not self.clean_reset:
             self._environment.close()
-            self._environment = make(self._entry, self._request, self._render_mode)
-        self._used = True
+            self._environment = make_environment(self._entry, self._request, self._render_mode)
+        self._was_reset = True
         return self._encode(self._environment.reset(seed=seed)[0])
 
     def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool]:
@@ -78,7 +95,7 @@ class StockWorld:
 
     def behaviour(self) -> NDArray[np.float32]:
         assert self._measure is not None, "nobody asked for a behaviour"
-        return vector(self._measure(self._environment))
+        return behaviour_vector(self._measure(self._environment))
 
     @property
     def fps(self) -> float:
@@ -86,8 +103,8 @@ class StockWorld:
         return float(self._environment.metadata.get("render_fps") or 30)
 
     def render(self) -> NDArray[np.uint8] | None:
-        picture = self._environment.render()
-        return picture if isinstance(picture, np.ndarray) else None
+        frame = self._environment.render()
+        return frame if isinstance(frame, np.ndarray) else None
 
     def close(self) -> None:
         self._environment.close()
@@ -100,7 +117,9 @@ class StockWorld:
 
     @property
     def highest_reward(self) -> float | None:
-        """The upper end of the ``reward_range`` that the outermost object declares, else what is known."""
+        """The upper end of the ``reward_range`` that the outermost object declares, else what is
+        known.
+        """
         declared = getattr(self._environment, "reward_range", None)
         if declared is not None and np.isfinite(declared[1]):
             return float(declared[1])
@@ -115,39 +134,43 @@ def declared_bounds(space: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return tuple(map(float, space.low)), tuple(map(float, space.high))
 
 
-def make(entry: Entry, request: EnvironmentRequest, render_mode: str | None) -> Environment:
+def make_environment(
+    entry: RegisteredEnvironment, request: EnvironmentRequest, render_mode: str | None
+) -> GymEnvironment:
     """``gymnasium.make`` without a step limit and without checkers, then the request's wrappers."""
-    wrappers = [_wrapper(path) for path in request.wrappers]
+    wrappers = [_load_wrapper(path) for path in request.wrappers]
     try:
         if request.backend == "gym":
-            return make_old(entry, wrappers, render_mode)
+            return make_gym_environment(entry, wrappers, render_mode)
         if "gymnasium.envs.mujoco." in entry.entry_point:
             _silence_mujoco()
-        environment = _make(entry, render_mode)
+        environment = _make_gymnasium(entry, render_mode)
         for wrapper in wrappers:
             environment = wrapper(environment)
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
-        raise MissingPackage(missing_package(entry, error)) from error
+        raise MissingPackage(format_missing_package(entry, error)) from error
     except UsageError:
         raise
     except Exception as error:
-        raise EnvironmentFailure(_why_not_made(entry, request, error)) from error
+        raise EnvironmentFailure(_format_make_error(entry, request, error)) from error
     if not isinstance(environment, gymnasium.Env):
         raise EnvironmentFailure(f"the wrappers of {entry.id} yield no gymnasium.Env")
     return environment
 
 
 def _silence_mujoco() -> None:
-    """Keep MuJoCo from writing each of its warnings to the terminal and into MUJOCO_LOG.TXT of the current folder.
+    """Keep MuJoCo from writing each of its warnings to the terminal and into MUJOCO_LOG.TXT of the
+    current folder.
 
-    They tell of old attributes in Gymnasium's models and of simulations that a wild policy has made unstable. What is
-    called in place of that is a function in C, since an exception that a signal's handler raised there would end the process.
+    They tell of old attributes in Gymnasium's models and of simulations that a wild policy has made
+    unstable. What is called in place of that is a function in C, since an exception that a signal's
+    handler raised there would end the process.
     """
     with suppress(ImportError):  # making the environment says what to install
         importlib.import_module("mujoco").set_mju_user_warning(operator.not_)
 
 
-def _make(entry: Entry, render_mode: str | None) -> Environment:
+def _make_gymnasium(entry: RegisteredEnvironment, render_mode: str | None) -> GymEnvironment:
     # Given a spec in place of an id, Gymnasium has no opinion on whether the id is out of date.
     spec = replace(entry.spec, order_enforce=False, kwargs=entry.arguments)
     options: dict[str, Any] = {"max_episode_steps": -1, "disable_env_checker": True}
@@ -157,9 +180,11 @@ def _make(entry: Entry, render_mode: str | None) -> Environment:
     if render_mode in modes:
         return gymnasium.make(spec, render_mode=render_mode, **options)
     if render_mode == "human" and "rgb_array" in modes:
-        drawn = gymnasium.make(spec, render_mode="rgb_array", **options)
-        return gymnasium.wrappers.HumanRendering(drawn)
-    raise UsageError(f"{entry.id} cannot draw {render_mode!r}; it offers {', '.join(modes) or 'nothing'}")
+        rendered = gymnasium.make(spec, render_mode="rgb_array", **options)
+        return gymnasium.wrappers.HumanRendering(rendered)
+    raise UsageError(
+        f"{entry.id} cannot draw {render_mode!r}; it offers {', '.join(modes) or 'nothing'}"
+    )
 
 
 def _render_modes(entry_point: Any) -> list[str]:
@@ -168,26 +193,30 @@ def _render_modes(entry_point: Any) -> list[str]:
     return list(metadata.get("render_modes") or []) if isinstance(metadata, dict) else []
 
 
-def _why_not_made(entry: Entry, request: EnvironmentRequest, error: Exception) -> str:
+def _format_make_error(
+    entry: RegisteredEnvironment, request: EnvironmentRequest, error: Exception
+) -> str:
     if isinstance(error, TypeError) and request.arguments:
         given = ", ".join(f"{name}={value!r}" for name, value in request.arguments)
         return f"{entry.id} does not take the arguments {given}: {describe_error(error)}"
     return f"{entry.id} cannot be made: {describe_error(error)}"
 
 
-def _wrapper(path: str) -> Any:
+def _load_wrapper(path: str) -> Any:
     """The class that ``module:Class`` names; UsageError where there is none."""
     module, _, name = path.partition(":")
     if not module or not name:
         raise UsageError(f"the wrapper {path!r} is not of the form module:Class")
-    wrapper = imported(f"wrapper {path!r}", path, UsageError)
+    wrapper = load_attribute(f"wrapper {path!r}", path, UsageError)
     if not callable(wrapper):
         raise UsageError(f"the wrapper {path!r} is not a class")
     check_function(f"wrapper {path}", module, wrapper)
     return wrapper
 
 
-def _resets_cleanly(environment: Environment, entry: Entry, request: EnvironmentRequest) -> bool:
+def _resets_cleanly(
+    environment: GymEnvironment, entry: RegisteredEnvironment, request: EnvironmentRequest
+) -> bool:
     if entry.module or request.wrappers or entry.spec.additional_wrappers:
         return False
     return type(environment.unwrapped).__module__.startswith(CLEAN_MODULES)

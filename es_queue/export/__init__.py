@@ -1,4 +1,6 @@
-"""A trained policy in other programs' formats, normalisation and action map inside; a file per format."""
+"""A trained policy in other programs' formats, normalisation and action map inside; a file per
+format.
+"""
 
 from __future__ import annotations
 
@@ -8,37 +10,50 @@ from typing import Any
 from numpy.typing import NDArray
 
 from es_queue.errors import UsageError
-from es_queue.export.build import graph_of
+from es_queue.export.build import build_graph
 from es_queue.export.npz_file import npz_bytes
 from es_queue.export.onnx_file import onnx_bytes
 from es_queue.export.torch_file import torch_bytes
-from es_queue.numerics import array_digest
-from es_queue.policies.saved import SavedPolicy
+from es_queue.numerics.fingerprint import array_digest
+from es_queue.policies.checkpoint_policy import SavedPolicy
 
 #: What ``exported`` writes, by the ending of a file's name; .json is a seed list.
 ENDINGS = (".onnx", ".pt2", ".npz")
 
-__all__ = ["ENDINGS", "exported", "graph_of"]
+__all__ = ["ENDINGS", "export_bytes", "build_graph"]
 
 
-def exported(ending: str, saved: SavedPolicy, arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> bytes:
+def export_bytes(
+    ending: str, saved: SavedPolicy, arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]
+) -> bytes:
     """The file's bytes; ``arrays`` and ``meta`` are what ``saved`` was made from.
 
-    Raises UsageError for another ending, a policy that has no such form, or a package that is not installed.
+    Raises UsageError for another ending, a policy that has no such form, or a package that is not
+    installed.
     """
     if ending == ".npz":
         return npz_bytes(arrays, meta)
     if ending not in ENDINGS:
-        raise UsageError(f"there is no export to {ending or 'a file without an ending'}: use FILE.json (seed list), {', '.join('FILE' + one for one in ENDINGS)}")
+        raise UsageError(
+            (
+                f"there is no export to {ending or 'a file without an ending'}: use FILE.json "
+                f"(seed list), {', '.join('FILE' + suffix for suffix in ENDINGS)}"
+            )
+        )
     write = onnx_bytes if ending == ".onnx" else torch_bytes
-    return write(graph_of(saved), about(saved, meta))
+    return write(build_graph(saved), file_metadata(saved, meta))
 
 
-def about(saved: SavedPolicy, meta: Mapping[str, Any]) -> dict[str, str]:
+def file_metadata(saved: SavedPolicy, meta: Mapping[str, Any]) -> dict[str, str]:
     """What a file says of itself."""
     settings = meta.get("config", {})
-    told = {
-        "env": settings.get("env", ""), "run": meta.get("run", ""), "policy": saved.config.policy, "digest": array_digest(saved.parameters),
-        "action": saved.action.kind, "action_bound": saved.config.action_bound, "made_by": "es-queue",
-    }  # fmt: skip
-    return {name: str(text) for name, text in told.items()}
+    metadata = {
+        "env": settings.get("env", ""),
+        "run": meta.get("run", ""),
+        "policy": saved.config.policy,
+        "digest": array_digest(saved.parameters),
+        "action": saved.action.kind,
+        "action_bound": saved.config.action_bound,
+        "made_by": "es-queue",
+    }
+    return {name: str(text) for name, text in metadata.items()}

@@ -3,32 +3,43 @@
 from __future__ import annotations
 
 from es_queue.errors import UsageError
-from es_queue.export.actions import action
+from es_queue.export.actions import add_action_map
 from es_queue.export.graph import ACTION, AFTER, MEMORY, OBSERVATION, RAW, Graph
 from es_queue.export.layers import LAYERS
-from es_queue.policies.saved import SavedPolicy
+from es_queue.policies.checkpoint_policy import SavedPolicy
 
 
-def graph_of(saved: SavedPolicy) -> Graph:
-    """The graph of a saved policy. Raises UsageError for a kind of policy that no graph is known of."""
+def build_graph(saved: SavedPolicy) -> Graph:
+    """The graph of a saved policy. Raises UsageError for a kind of policy that no graph is known
+    of.
+    """
     layers = LAYERS.get(type(saved.policy))
     if layers is None:
-        raise UsageError(f"a policy of the kind {saved.config.policy} cannot be exported to ONNX or torch: use FILE.npz, which load_policy reads")
+        raise UsageError(
+            (
+                f"a policy of the kind {saved.config.policy} cannot be exported to ONNX or "
+                "torch: use FILE.npz, which load_policy reads"
+            )
+        )
     graph = Graph({OBSERVATION: saved.policy.observation_size})
     if saved.policy.memory_size:
         graph.inputs[MEMORY] = saved.policy.memory_size
         graph.outputs[AFTER] = ("float32", (saved.policy.memory_size,))
-    raw = layers(saved.policy, saved.parameters, graph, normalised(saved, graph))
-    graph.outputs = {RAW: ("float32", (saved.policy.outputs,)), ACTION: action(saved.action, saved.config.action_bound, graph, raw), **graph.outputs}
+    raw = layers(saved.policy, saved.parameters, graph, add_normalisation(saved, graph))
+    graph.outputs = {
+        RAW: ("float32", (saved.policy.outputs,)),
+        ACTION: add_action_map(saved.action, saved.config.action_bound, graph, raw),
+        **graph.outputs,
+    }
     graph.add("Identity", raw, output=RAW)
     return graph
 
 
-def normalised(saved: SavedPolicy, graph: Graph) -> str:
+def add_normalisation(saved: SavedPolicy, graph: Graph) -> str:
     """clip((observation - mean) / std), where the run normalised."""
     if not saved.config.obs_norm:
         return OBSERVATION
     x = graph.add("Sub", OBSERVATION, graph.constant(saved.statistics.mean))
     x = graph.add("Div", x, graph.constant(saved.statistics.std))
     clip = saved.statistics.clip
-    return graph.between(x, [-clip], [clip]) if clip else x
+    return graph.clamp(x, [-clip], [clip]) if clip else x

@@ -1,7 +1,8 @@
 """A policy as a small graph of ONNX's operations, from which each format is written.
 
-observation float32[batch, d], as the environment yields it and flat → normalised → layers → raw float32[batch, outputs] →
-action; a policy that remembers also takes memory float32[batch, m] and gives memory_after.
+observation float32[batch, d], as the environment yields it and flat → normalised → layers → raw
+float32[batch, outputs] → action; a policy that remembers also takes memory float32[batch, m] and
+gives memory_after.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ class Node:
 
 @dataclass
 class Graph:
-    """inputs: name -> numbers a row; outputs: name -> (type, shape of a row); constants: name -> array."""
+    """inputs: name -> numbers a row; outputs: name -> (type, shape of a row); constants: name ->
+    array.
+    """
 
     inputs: dict[str, int] = field(default_factory=dict)
     outputs: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
@@ -46,16 +49,16 @@ class Graph:
         self.nodes.append(Node(kind, inputs, name, attributes))
         return name
 
-    def part(self, x: str, start: int, stop: int) -> str:
+    def columns(self, x: str, start: int, stop: int) -> str:
         """Columns start … stop-1 of a matrix."""
-        whole = (self.constant([one], np.int64) for one in (start, stop, 1))
+        whole = (self.constant([bound], np.int64) for bound in (start, stop, 1))
         return self.add("Slice", x, *whole)
 
-    def shaped(self, x: str, shape: tuple[int, ...], output: str = "") -> str:
+    def reshape(self, x: str, shape: tuple[int, ...], output: str = "") -> str:
         """Rows of another shape."""
         return self.add("Reshape", x, self.constant((-1, *shape), np.int64), output=output)
 
-    def between(self, x: str, low: Any, high: Any) -> str:
+    def clamp(self, x: str, low: Any, high: Any) -> str:
         return self.add("Min", self.add("Max", x, self.constant(low)), self.constant(high))
 
     def affine(self, x: str, weights: NDArray[np.float32], bias: NDArray[np.float32]) -> str:

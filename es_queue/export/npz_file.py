@@ -1,4 +1,6 @@
-"""The policy alone as an ``.npz``: what ``load_policy`` and es-play read, without what only a resume needs."""
+"""The policy alone as an ``.npz``: what ``load_policy`` and es-play read, without what only a
+resume needs.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,10 @@ from numpy.typing import NDArray
 
 
 def npz_bytes(arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> bytes:
-    """All ``arrays`` and the ``meta`` that ``read_checkpoint`` gives, uncompressed, without pickle."""
+    """All ``arrays`` and the ``meta`` that ``read_checkpoint`` gives, uncompressed,
+    without pickle.
+    """
     buffer = io.BytesIO()
-    kept = {name: value for name, value in meta.items() if name != "state"}
-    np.savez(buffer, allow_pickle=False, meta=np.array(json.dumps(kept)), **arrays)
+    stored_meta = {name: value for name, value in meta.items() if name != "state"}
+    np.savez(buffer, allow_pickle=False, meta=np.array(json.dumps(stored_meta)), **arrays)
     return buffer.getvalue()

@@ -1,5 +1,6 @@
-"""The graph as a torch program: ``torch.export.load("FILE.pt2").module()(observation)`` gives (raw, action), or with memory
-``(observation, memory)`` gives (raw, action, memory_after)."""
+"""The graph as a torch program: ``torch.export.load("FILE.pt2").module()(observation)`` gives (raw,
+action), or with memory ``(observation, memory)`` gives (raw, action, memory_after).
+"""
 
 from __future__ import annotations
 
@@ -15,23 +16,38 @@ Operation = Callable[..., Any]
 
 
 def torch_bytes(graph: Graph, about: Mapping[str, str]) -> bytes:
-    """What ``torch.export.save`` writes; ``about`` stands in it as the file policy.txt. Raises UsageError where torch is not installed."""
+    """What ``torch.export.save`` writes; ``about`` stands in it as the file policy.txt. Raises
+    UsageError where torch is not installed.
+    """
     try:
         torch: Any = importlib.import_module("torch")
     except ImportError:
-        raise UsageError("a .pt2 file needs a package that is not installed: pip install 'es-queue[torch]'") from None
+        raise UsageError(
+            "a .pt2 file needs a package that is not installed: pip install 'es-queue[torch]'"
+        ) from None
     batch = torch.export.Dim("batch", min=1)
     examples = tuple(torch.zeros(2, size) for size in graph.inputs.values())
-    program = torch.export.export(module_of(torch, graph), examples, dynamic_shapes=[({0: batch},) * len(examples)])
+    program = torch.export.export(
+        make_module(torch, graph), examples, dynamic_shapes=[({0: batch},) * len(examples)]
+    )
     buffer = io.BytesIO()
-    torch.export.save(program, buffer, extra_files={"policy.txt": "".join(f"{name}: {text}\n" for name, text in about.items())})
+    torch.export.save(
+        program,
+        buffer,
+        extra_files={"policy.txt": "".join(f"{name}: {text}\n" for name, text in about.items())},
+    )
     return buffer.getvalue()
 
 
-def module_of(torch: Any, graph: Graph) -> Any:
+def make_module(torch: Any, graph: Graph) -> Any:
     """A torch.nn.Module that runs the graph, its constants as buffers."""
     table = operations(torch)
-    plain = {name for node in graph.nodes if node.kind in ("Slice", "Reshape") for name in node.inputs[1:]}  # torch takes numbers there
+    plain = {
+        name
+        for node in graph.nodes
+        if node.kind in ("Slice", "Reshape")
+        for name in node.inputs[1:]
+    }  # torch takes numbers there
 
     class Run(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -42,7 +58,14 @@ def module_of(torch: Any, graph: Graph) -> Any:
         def forward(self, *given: Any) -> Any:
             known = dict(zip(graph.inputs, given, strict=True))
             for node in graph.nodes:
-                inputs = [graph.constants[name].tolist() if name in plain else known[name] if name in known else getattr(self, name) for name in node.inputs]
+                inputs = [
+                    graph.constants[name].tolist()
+                    if name in plain
+                    else known[name]
+                    if name in known
+                    else getattr(self, name)
+                    for name in node.inputs
+                ]
                 known[node.output] = table[node.kind](*inputs, **node.attributes)
             return tuple(known[name] for name in graph.outputs)
 
@@ -53,15 +76,28 @@ def operations(torch: Any) -> dict[str, Operation]:
     """ONNX's operations, as far as the graphs have them, in torch's terms."""
     functional = torch.nn.functional
     return {
-        "Identity": lambda x: x.clone(), "MatMul": torch.matmul, "Add": torch.add, "Sub": torch.sub, "Mul": torch.mul, "Div": torch.div,
-        "Max": torch.maximum, "Min": torch.minimum, "Greater": torch.gt, "Tanh": torch.tanh, "Sigmoid": torch.sigmoid,
-        "Relu": torch.relu, "Selu": functional.selu, "Elu": functional.elu,
+        "Identity": lambda x: x.clone(),
+        "MatMul": torch.matmul,
+        "Add": torch.add,
+        "Sub": torch.sub,
+        "Mul": torch.mul,
+        "Div": torch.div,
+        "Max": torch.maximum,
+        "Min": torch.minimum,
+        "Greater": torch.gt,
+        "Tanh": torch.tanh,
+        "Sigmoid": torch.sigmoid,
+        "Relu": torch.relu,
+        "Selu": functional.selu,
+        "Elu": functional.elu,
         "Cast": lambda x, to: x.to(getattr(torch, to)),
         "ArgMax": lambda x, axis, keepdims: torch.argmax(x, axis, bool(keepdims)),
         "Concat": lambda *parts, axis: torch.cat(parts, axis),
         "Slice": lambda x, start, stop, axis: x.narrow(axis[0], start[0], stop[0] - start[0]),
         "Gather": lambda x, places, axis: x[places],
         "Transpose": lambda x, perm: x.permute(perm),
-        "Conv": lambda x, filters, *bias, strides, pads: functional.conv2d(functional.pad(x, (pads[1], pads[3], pads[0], pads[2])), filters, *bias, stride=strides),
+        "Conv": lambda x, filters, *bias, strides, pads: functional.conv2d(
+            functional.pad(x, (pads[1], pads[3], pads[0], pads[2])), filters, *bias, stride=strides
+        ),
         "Reshape": lambda x, shape: x.reshape(shape),
-    }  # fmt: skip
+    }

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from es_queue.environments.spaces import ActionSpec
 from es_queue.errors import EsQueueError, UsageError
 from es_queue.policies.base import Floats
-from es_queue.spaces import ActionSpec
 
-Shape = Callable[[Floats], NDArray[Any]]
+ActionFunction = Callable[[Floats], NDArray[Any]]
 
 
 class NonFiniteOutput(EsQueueError):  # noqa: N818 - it is what came out; the sentence says that it is an error
@@ -27,16 +27,19 @@ class NonFiniteOutput(EsQueueError):  # noqa: N818 - it is what came out; the se
 class ActionMap:
     """Raw outputs -> actions of one space.
 
-    bound: how a box is kept inside its bounds: "clip" to the finite ones, or "tanh" onto all of them.
-    Raises UsageError for an unknown kind of space or bound, and for tanh with infinite bounds.
+    bound: how a box is kept inside its bounds: "clip" to the finite ones, or "tanh" onto all of
+    them. Raises UsageError for an unknown kind of space or bound, and for tanh with infinite
+    bounds.
     """
 
     def __init__(self, spec: ActionSpec, bound: str) -> None:
         self.spec = spec
         self._is_box = spec.kind == "box"
         self._is_discrete = spec.kind == "discrete"
-        self._act = shaper(spec, bound)
-        self._moved = box_clip(spec, "clip") if spec.bins else None  # by noise, which then follows the choice
+        self._act = make_action_function(spec, bound)
+        self._noisy_clip = (
+            box_clip(spec, "clip") if spec.bins else None
+        )  # by noise, which then follows the choice
         # A one-dimensional box has its shape already.
         flat = len(spec.low) if self._is_box else spec.outputs
         self._shape = None if spec.shape == (flat,) or self._is_discrete else spec.shape
@@ -44,37 +47,46 @@ class ActionMap:
     def act_one(self, raw: Floats, noise: Floats | None = None) -> Any:
         """The action of one environment for float32[outputs]; the result is the caller's.
 
-        noise: float32[n] for a box of n numbers, added before the bound, or to the chosen bins; boxes alone take it
+        noise: float32[n] for a box of n numbers, added before the bound, or to the chosen bins;
+        boxes alone take it
         box: float32[shape]; discrete: int; multidiscrete: int64[shape]; multibinary: int8[shape]
         Raises NonFiniteOutput.
         """
-        # Summed as Python floats: never overflows for float32, and faster than isfinite().all() below 100 outputs.
+        # Summed as Python floats: never overflows for float32, and faster than isfinite().all()
+        # below 100 outputs.
         if not isfinite(sum(raw.tolist())):
             raise NonFiniteOutput([0])
-        action = self._chosen(raw, noise)
+        action = self._apply(raw, noise)
         if self._shape is not None:
             return action.reshape(self._shape)
         return int(action) if self._is_discrete else action
 
     def act(self, raw: Floats, noise: Floats | None = None) -> NDArray[Any]:
-        """The actions of many environments for float32[B, outputs]: an array [B, …] of what act_one returns.
+        """The actions of many environments for float32[B, outputs]: an array [B, …] of what act_one
+        returns.
 
         Raises NonFiniteOutput naming the rows at fault.
         """
         finite = np.isfinite(raw)
         if not finite.all():
             raise NonFiniteOutput(np.flatnonzero(~finite.all(axis=1)).tolist())
-        action = self._chosen(raw, noise)
+        action = self._apply(raw, noise)
         return action if self._shape is None else action.reshape(len(raw), *self._shape)
 
-    def _chosen(self, raw: Floats, noise: Floats | None) -> NDArray[Any]:
+    def _apply(self, raw: Floats, noise: Floats | None) -> NDArray[Any]:
         if noise is None or not self._is_box:
             return self._act(raw)
-        return self._act(raw + noise) if self._moved is None else self._moved(self._act(raw) + noise)
+        return (
+            self._act(raw + noise)
+            if self._noisy_clip is None
+            else self._noisy_clip(self._act(raw) + noise)
+        )
 
 
-def shaper(spec: ActionSpec, bound: str) -> Shape:
-    """The function from finite float32[..., outputs] to flat actions [..., n] of ``spec`` (discrete: [...])."""
+def make_action_function(spec: ActionSpec, bound: str) -> ActionFunction:
+    """The function from finite float32[..., outputs] to flat actions [..., n] of ``spec``
+    (discrete: [...]).
+    """
     if spec.bins:
         return box_bins(spec, bound)
     if spec.kind == "box":
@@ -90,7 +102,7 @@ def shaper(spec: ActionSpec, bound: str) -> Shape:
     raise UsageError(f"there is no policy for an action space of kind {spec.kind!r}")
 
 
-def box_clip(spec: ActionSpec, bound: str) -> Shape:
+def box_clip(spec: ActionSpec, bound: str) -> ActionFunction:
     """Into the bounds, float32; an infinite bound cuts nothing."""
     if bound != "clip":
         raise UsageError(f"there is no action bound {bound!r}; choose clip or tanh")
@@ -98,8 +110,10 @@ def box_clip(spec: ActionSpec, bound: str) -> Shape:
     return lambda raw: np.minimum(np.maximum(raw, low), high)
 
 
-def box_tanh(spec: ActionSpec) -> Shape:
-    """low + (tanh x + 1)/2 · (high - low), float32; rounding may not carry it over the upper bound."""
+def box_tanh(spec: ActionSpec) -> ActionFunction:
+    """low + (tanh x + 1)/2 · (high - low), float32; rounding may not carry it over the
+    upper bound.
+    """
     low, high = np.array(spec.low, np.float32), np.array(spec.high, np.float32)
     with np.errstate(all="ignore"):
         half = (high - low) * np.float32(0.5)
@@ -116,10 +130,14 @@ def box_tanh(spec: ActionSpec) -> Shape:
     return act
 
 
-def box_bins(spec: ActionSpec, bound: str) -> Shape:
-    """Of each number's bins the one with the largest output, the lowest among equals: low + (v + 1)/2 · (high - low)."""
+def box_bins(spec: ActionSpec, bound: str) -> ActionFunction:
+    """Of each number's bins the one with the largest output, the lowest among equals: low + (v +
+    1)/2 · (high - low).
+    """
     if bound != "clip":
-        raise UsageError(f"action_bound is {bound}, but bins stay inside their bounds: leave it at clip")
+        raise UsageError(
+            f"action_bound is {bound}, but bins stay inside their bounds: leave it at clip"
+        )
     low, high = np.array(spec.low)[:, None], np.array(spec.high)[:, None]
     values = (low + (np.array(spec.bins) + 1) / 2 * (high - low)).astype(np.float32)
     rows, shape = np.arange(len(values)), values.shape
@@ -131,13 +149,13 @@ def box_bins(spec: ActionSpec, bound: str) -> Shape:
     return act
 
 
-def discrete(spec: ActionSpec) -> Shape:
+def discrete(spec: ActionSpec) -> ActionFunction:
     """The largest output's place, the lowest among equals, counted from the space's start."""
     start = spec.starts[0]
     return lambda raw: raw.argmax(axis=-1) + start
 
 
-def multidiscrete(spec: ActionSpec) -> Shape:
+def multidiscrete(spec: ActionSpec) -> ActionFunction:
     """``discrete`` for each group of outputs, int64[..., groups]."""
     stops = np.cumsum(spec.sizes).tolist()
     groups = [slice(stop - size, stop) for size, stop in zip(spec.sizes, stops, strict=True)]

@@ -12,22 +12,27 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float32]
 Forward = Callable[[Floats], Floats]
 
-#: Of one individual. A run's settings come over the network: whoever joins makes no larger vector for them.
-MOST_PARAMETERS = 2**28
+#: Of one individual. A run's settings come over the network: whoever joins makes no larger vector
+#: for them.
+MAX_PARAMETERS = 2**28
 
 
 @dataclass(frozen=True, slots=True)
 class BoundPolicy:
-    """Weights of B individuals, ready to be called; it holds views of them, so keep the vector unchanged.
+    """Weights of B individuals, ready to be called; it holds views of them, so keep the vector
+    unchanged.
 
     count:    B
-    act_one:  float32[d] -> float32[outputs], C-contiguous input, for B = 1 alone; the result is the caller's
+    act_one:  float32[d] -> float32[outputs], C-contiguous input, for B = 1 alone; the result is the
+    caller's
     act_many: float32[B, d] -> float32[B, outputs], row b by individual b's weights
-    memory:   float32[B, m], what individual b keeps from step to step of an episode; both functions read it and write
+    memory:   float32[B, m], what individual b keeps from step to step of an episode; both functions
+    read it and write
               it in place. m is the policy's ``memory_size``, 0 for one without memory.
 
-    Both give the same bits for the same row and memory, whatever B is. Neither silences numpy's floating-point warnings:
-    the rollout enters ``np.errstate(all="ignore")`` once, the action map reports non-finite outputs.
+    Both give the same bits for the same row and memory, whatever B is. Neither silences numpy's
+    floating-point warnings: the rollout enters ``np.errstate(all="ignore")`` once, the action map
+    reports non-finite outputs.
     """
 
     count: int
@@ -51,9 +56,12 @@ class Policy(ABC):
     observation_size: d, length of the flat float32 observation
     outputs:          how many numbers come out for one action
     size:             length of the flat vector
-    memory_size:      m, how many numbers an individual keeps from step to step; an episode begins with zeros
-    reference:        float32[N, d], observations by which the policy normalises; None where it does not, or is not to be bound
-    takes_pixels:     whether observations are pictures of numbers from 0 to 1, which are not normalised
+    memory_size:      m, how many numbers an individual keeps from step to step; an episode begins
+    with zeros
+    reference:        float32[N, d], observations by which the policy normalises; None where it does
+    not, or is not to be bound
+    takes_pixels:     whether observations are pictures of numbers from 0 to 1, which are not
+    normalised
     """
 
     observation_size: int
@@ -65,33 +73,46 @@ class Policy(ABC):
 
     @property
     def description(self) -> tuple[object, ...]:
-        """What the policy is made of: of two with equal descriptions the flat vectors mean the same. Empty where it does not say."""
+        """What the policy is made of: of two with equal descriptions the flat vectors mean the
+        same. Empty where it does not say.
+        """
         return ()
 
     @abstractmethod
     def initial(self, seed: int, init: str) -> Floats:
         """float32[size], the first parameters: a pure function of (seed, init).
 
-        init: auto, zero, orthogonal or normal; auto is the class's own choice. Raises UsageError for another.
+        init: auto, zero, orthogonal or normal; auto is the class's own choice. Raises UsageError
+        for another.
         """
 
     @abstractmethod
     def bind(self, parameters: Floats) -> BoundPolicy:
-        """The policies of float32[B, size], as views of it. Raises ValueError for another shape or type."""
+        """The policies of float32[B, size], as views of it. Raises ValueError for another shape or
+        type.
+        """
 
     def checked(self, parameters: Floats) -> Floats:
-        """``parameters`` as C-contiguous float32[B, size], copied only where it is not contiguous."""
-        if parameters.dtype != np.float32 or parameters.ndim != 2 or parameters.shape[1] != self.size:
-            wanted = f"float32[B, {self.size}]"
-            raise ValueError(f"parameters must be {wanted}, not {parameters.dtype}{list(parameters.shape)}")
+        """``parameters`` as C-contiguous float32[B, size], copied only where it is not
+        contiguous.
+        """
+        if (
+            parameters.dtype != np.float32
+            or parameters.ndim != 2
+            or parameters.shape[1] != self.size
+        ):
+            expected = f"float32[B, {self.size}]"
+            raise ValueError(
+                f"parameters must be {expected}, not {parameters.dtype}{list(parameters.shape)}"
+            )
         return np.ascontiguousarray(parameters)
 
 
 def row_product(weights: Floats) -> Forward:
     """x -> x @ weights for one row by the fastest call; ``weights`` is float32[d, outputs].
 
-    ``x.dot`` costs 0.4 us less than ``x @ weights`` and gives the same bits, except for a 1x1 matrix: there it
-    keeps the sign of a zero that the stacked product loses.
+    ``x.dot`` costs 0.4 us less than ``x @ weights`` and gives the same bits, except for a 1x1
+    matrix: there it keeps the sign of a zero that the stacked product loses.
     """
     if weights.size == 1:
         return lambda x: x @ weights
@@ -99,10 +120,11 @@ def row_product(weights: Floats) -> Forward:
 
 
 def stacked_product(x: Floats, weights: Floats) -> Floats:
-    """float32[B, d] and float32[B, d, outputs] -> x[b] @ weights[b] for every b, with the bits of one by one.
+    """float32[B, d] and float32[B, d, outputs] -> x[b] @ weights[b] for every b, with the bits of
+    one by one.
 
-    vecmat is ``matmul(x[:, None, :], weights)[:, 0]`` with the same bits and less overhead. One matrix shared by
-    all rows, its transpose, or einsum would give other bits.
+    vecmat is ``matmul(x[:, None, :], weights)[:, 0]`` with the same bits and less overhead. One
+    matrix shared by all rows, its transpose, or einsum would give other bits.
     """
     product: Floats = np.vecmat(x, weights)
     return product
@@ -112,6 +134,8 @@ def single_only(count: int) -> Forward:
     """The ``act_one`` of a policy bound to ``count`` individuals, which is none."""
 
     def refuse(observation: Floats) -> Floats:
-        raise ValueError(f"act_one is for one individual; {count} are bound, call the policy with their rows")
+        raise ValueError(
+            f"act_one is for one individual; {count} are bound, call the policy with their rows"
+        )
 
     return refuse

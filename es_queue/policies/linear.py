@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from es_queue.policies.base import BoundPolicy, Floats, Policy, row_product, single_only, stacked_product
-from es_queue.policies.layers import first_weights
+from es_queue.policies.base import (
+    BoundPolicy,
+    Floats,
+    Policy,
+    row_product,
+    single_only,
+    stacked_product,
+)
+from es_queue.policies.layers.initial_weights import draw_initial_weights
 
 
 class LinearPolicy(Policy):
@@ -15,10 +22,12 @@ class LinearPolicy(Policy):
         self.size = observation_size * outputs
 
     def initial(self, seed: int, init: str) -> Floats:
-        """float32[size]; auto is zero, and the one layer counts as the last (x 0.01) for the others."""
+        """float32[size]; auto is zero, and the one layer counts as the last (x 0.01) for the
+        others.
+        """
         init = "zero" if init == "auto" else init
         shape = (self.observation_size, self.outputs)
-        return first_weights([shape], 1.0, seed, init)[0].ravel()
+        return draw_initial_weights([shape], 1.0, seed, init)[0].ravel()
 
     def bind(self, parameters: Floats) -> BoundPolicy:
         """See :meth:`Policy.bind`."""
@@ -28,4 +37,6 @@ class LinearPolicy(Policy):
         def act_many(observations: Floats) -> Floats:
             return stacked_product(observations, weights)
 
-        return BoundPolicy(count, row_product(weights[0]) if count == 1 else single_only(count), act_many)
+        return BoundPolicy(
+            count, row_product(weights[0]) if count == 1 else single_only(count), act_many
+        )

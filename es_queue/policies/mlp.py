@@ -7,7 +7,6 @@ from itertools import pairwise
 import numpy as np
 
 from es_queue.errors import UsageError
-from es_queue.policies.activations import ACTIVATIONS, GAINS, Activation
 from es_queue.policies.base import (
     BoundPolicy,
     Floats,
@@ -17,7 +16,8 @@ from es_queue.policies.base import (
     single_only,
     stacked_product,
 )
-from es_queue.policies.layers import first_weights
+from es_queue.policies.layers.activations import ACTIVATIONS, GAINS, Activation
+from es_queue.policies.layers.initial_weights import draw_initial_weights
 
 Layer = tuple[Floats, Floats]  # weights float32[B, rows, columns], bias float32[B, columns]
 
@@ -25,12 +25,17 @@ Layer = tuple[Floats, Floats]  # weights float32[B, rows, columns], bias float32
 class MlpPolicy(Policy):
     """x -> activation(x @ W + b) for each hidden layer, then x @ W + b.
 
-    The flat vector is W, b of the first layer, W, b of the second …; each W is [rows, columns] in C order.
+    The flat vector is W, b of the first layer, W, b of the second …; each W is [rows, columns] in C
+    order.
     """
 
-    def __init__(self, observation_size: int, outputs: int, hidden: tuple[int, ...], activation: str) -> None:
+    def __init__(
+        self, observation_size: int, outputs: int, hidden: tuple[int, ...], activation: str
+    ) -> None:
         if activation not in ACTIVATIONS:
-            raise UsageError(f"there is no activation {activation!r}; choose one of {', '.join(ACTIVATIONS)}")
+            raise UsageError(
+                f"there is no activation {activation!r}; choose one of {', '.join(ACTIVATIONS)}"
+            )
         if any(width < 1 for width in hidden):
             raise UsageError(f"a hidden layer needs at least one unit, not {min(hidden)}")
         self.observation_size = observation_size
@@ -43,7 +48,7 @@ class MlpPolicy(Policy):
         """float32[size]; auto is orthogonal. Biases are zero, the last layer is small."""
         init = "orthogonal" if init == "auto" else init
         parts = []
-        for weights in first_weights(self.shapes, GAINS[self.activation], seed, init):
+        for weights in draw_initial_weights(self.shapes, GAINS[self.activation], seed, init):
             parts += [weights.ravel(), np.zeros(weights.shape[1], np.float32)]
         return np.concatenate(parts)
 

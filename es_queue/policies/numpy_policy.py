@@ -1,4 +1,6 @@
-"""A policy of the user's own in numpy: how one individual acts; ``module:Class`` names it (docs/own_policy.md)."""
+"""A policy of the user's own in numpy: how one individual acts; ``module:Class`` names it
+(docs/own_policy.md).
+"""
 
 from __future__ import annotations
 
@@ -9,39 +11,64 @@ import numpy as np
 
 from es_queue.errors import UsageError
 from es_queue.policies.base import BoundPolicy, Floats, Policy, single_only
-from es_queue.policies.layers import DOMAIN, normals
+from es_queue.policies.layers.initial_weights import DOMAIN, draw_normals
 
 
 class NumpyPolicy(Policy):
-    """Extend it and define ``act``; ``__init__`` takes (observation_size, outputs) and says how many parameters there are.
+    """Extend it and define ``act``; ``__init__`` takes (observation_size, outputs) and says how
+    many parameters there are.
 
-    One that also takes ``observation_shape`` is told the shape of the array that an observation was, () for a vector.
+    One that also takes ``observation_shape`` is told the shape of the array that an observation
+    was, () for a vector.
     """
 
-    def __init__(self, observation_size: int, outputs: int, size: int, memory_size: int = 0) -> None:
-        self.observation_size, self.outputs, self.size, self.memory_size = observation_size, outputs, size, memory_size
+    def __init__(
+        self, observation_size: int, outputs: int, size: int, memory_size: int = 0
+    ) -> None:
+        self.observation_size, self.outputs, self.size, self.memory_size = (
+            observation_size,
+            outputs,
+            size,
+            memory_size,
+        )
 
     @property
     def description(self) -> tuple[object, ...]:
         """See :attr:`Policy.description`."""
         kind = type(self)
-        return f"{kind.__module__}:{kind.__qualname__}", self.observation_size, self.outputs, self.size, self.memory_size
+        return (
+            f"{kind.__module__}:{kind.__qualname__}",
+            self.observation_size,
+            self.outputs,
+            self.size,
+            self.memory_size,
+        )
 
     @abstractmethod
     def act(self, parameters: Floats, observation: Floats, memory: Floats) -> Any:
         """The raw outputs [outputs] of one individual.
 
         parameters: float32[size], read-only; observation: float32[observation_size]
-        memory:     float32[memory_size], zeros when an episode begins; write in place what is to be remembered
+        memory:     float32[memory_size], zeros when an episode begins; write in place what is to be
+        remembered
         """
 
     def initial(self, seed: int, init: str) -> Floats:
-        """float32[size], the first parameters: a pure function of (seed, init). Zeros for auto; normal: standard normal numbers / √size."""
+        """float32[size], the first parameters: a pure function of (seed, init). Zeros for auto;
+        normal: standard normal numbers / √size.
+        """
         if init in ("auto", "zero"):
             return np.zeros(self.size, np.float32)
         if init != "normal":
-            raise UsageError(f"init is {init}, but a policy of your own has no layers that are known: use auto, zero or normal")
-        drawn = normals(np.random.Philox(key=np.array([seed, DOMAIN], dtype=np.uint64)), self.size)
+            raise UsageError(
+                (
+                    f"init is {init}, but a policy of your own has no layers that are known: use "
+                    "auto, zero or normal"
+                )
+            )
+        drawn = draw_normals(
+            np.random.Philox(key=np.array([seed, DOMAIN], dtype=np.uint64)), self.size
+        )
         first: Floats = (drawn / np.sqrt(self.size)).astype(np.float32)
         return first
 
@@ -51,17 +78,24 @@ class NumpyPolicy(Policy):
         rows.flags.writeable = False
         count, memory = len(rows), np.zeros((len(rows), self.memory_size), np.float32)
 
-        def one(row: int, observation: Floats) -> Floats:
+        def act_row(row: int, observation: Floats) -> Floats:
             return self._outputs(self.act(rows[row], observation, memory[row]))
 
-        def many(observations: Floats) -> Floats:
-            return np.stack([one(row, observation) for row, observation in enumerate(observations)])
+        def act_many(observations: Floats) -> Floats:
+            return np.stack(
+                [act_row(row, observation) for row, observation in enumerate(observations)]
+            )
 
-        return BoundPolicy(count, (lambda observation: one(0, observation)) if count == 1 else single_only(count), many, memory)
+        return BoundPolicy(
+            count,
+            (lambda observation: act_row(0, observation)) if count == 1 else single_only(count),
+            act_many,
+            memory,
+        )
 
-    def _outputs(self, found: Any) -> Floats:
+    def _outputs(self, raw: Any) -> Floats:
         """A new float32[outputs]. Raises ValueError for another number of numbers."""
-        flat = np.array(found, np.float32).reshape(-1)
+        flat = np.array(raw, np.float32).reshape(-1)
         if len(flat) != self.outputs:
             raise ValueError(f"act gave {len(flat)} numbers, where {self.outputs} are due")
         return flat

@@ -1,4 +1,6 @@
-"""Recurrent policies on vectors: layers of cells that remember from step to step of an episode, then a linear layer."""
+"""Recurrent policies on vectors: layers of cells that remember from step to step of an episode,
+then a linear layer.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,8 @@ import numpy as np
 
 from es_queue.errors import UsageError
 from es_queue.policies.base import BoundPolicy, Floats, Policy, single_only, stacked_product
-from es_queue.policies.cells import CELLS
-from es_queue.policies.layers import first_weights
+from es_queue.policies.layers.cells import CELLS
+from es_queue.policies.layers.initial_weights import draw_initial_weights
 
 Layer = tuple[Floats, Floats]  # weights float32[B, rows, columns], bias float32[B, columns]
 
@@ -15,24 +17,33 @@ Layer = tuple[Floats, Floats]  # weights float32[B, rows, columns], bias float32
 class RecurrentPolicy(Policy):
     """h <- cell(x @ W_in + b_in, h @ W_state + b_state) for each layer of cells, then h @ W + b.
 
-    The flat vector is W_in, b_in, W_state, b_state of the first layer, of the second …, then W, b; each matrix is
-    [rows, columns] in C order, W_in [inputs, gates · units], W_state [units, gates · units]. The order of the gates is
-    PyTorch's (see :mod:`es_queue.policies.cells`). The memory is that of the first layer, of the second …
+    The flat vector is W_in, b_in, W_state, b_state of the first layer, of the second …, then W, b;
+    each matrix is [rows, columns] in C order, W_in [inputs, gates · units], W_state [units, gates ·
+    units]. The order of the gates is PyTorch's (see :mod:`es_queue.policies.layers.cells`). The
+    memory is that of the first layer, of the second …
 
-    kind: rnn, lstm or gru; cell: its equations; hidden: units of each layer; shapes: rows and columns of all matrices
+    kind: rnn, lstm or gru; cell: its equations; hidden: units of each layer; shapes: rows and
+    columns of all matrices
     """
 
-    def __init__(self, kind: str, observation_size: int, outputs: int, hidden: tuple[int, ...]) -> None:
+    def __init__(
+        self, kind: str, observation_size: int, outputs: int, hidden: tuple[int, ...]
+    ) -> None:
         if not hidden or min(hidden) < 1:
-            raise UsageError(f"policy is {kind}, which needs a layer of at least one cell: give --hidden a width above zero")
+            raise UsageError(
+                (
+                    f"policy is {kind}, which needs a layer of at least one cell: give --hidden "
+                    "a width above zero"
+                )
+            )
         self.kind = kind
         self.cell = CELLS[kind]
         self.observation_size = observation_size
         self.outputs = outputs
         self.hidden = hidden
         self.shapes: list[tuple[int, int]] = []
-        for seen, units in zip((observation_size, *hidden), hidden, strict=False):
-            self.shapes += [(seen, self.cell.gates * units), (units, self.cell.gates * units)]
+        for inputs, units in zip((observation_size, *hidden), hidden, strict=False):
+            self.shapes += [(inputs, self.cell.gates * units), (units, self.cell.gates * units)]
         self.shapes.append((hidden[-1], outputs))
         self.size = sum((rows + 1) * columns for rows, columns in self.shapes)
         self.memory_size = self.cell.states * sum(hidden)
@@ -45,12 +56,15 @@ class RecurrentPolicy(Policy):
     def initial(self, seed: int, init: str) -> Floats:
         """float32[size]; auto is orthogonal. Biases are zero, the last layer is small.
 
-        A forget gate's b_in is one, so that what is remembered stays at first (Gers et al. 2000, Jozefowicz et al. 2015).
+        A forget gate's b_in is one, so that what is remembered stays at first (Gers et al. 2000,
+        Jozefowicz et al. 2015).
         """
         init = "orthogonal" if init == "auto" else init
         vector = np.zeros((1, self.size), np.float32)
         layers = self.layers(vector)
-        for (weights, _), drawn in zip(layers, first_weights(self.shapes, 1.0, seed, init), strict=True):
+        for (weights, _), drawn in zip(
+            layers, draw_initial_weights(self.shapes, 1.0, seed, init), strict=True
+        ):
             weights[...] = drawn
         if self.cell.forget is not None and init != "zero":
             for (_, bias), units in zip(layers[::2], self.hidden, strict=False):
@@ -63,7 +77,9 @@ class RecurrentPolicy(Policy):
         layers, start = [], 0
         for rows, columns in self.shapes:
             middle, stop = start + rows * columns, start + (rows + 1) * columns
-            layers.append((parameters[:, start:middle].reshape(-1, rows, columns), parameters[:, middle:stop]))
+            layers.append(
+                (parameters[:, start:middle].reshape(-1, rows, columns), parameters[:, middle:stop])
+            )
             start = stop
         return layers
 
@@ -76,9 +92,9 @@ class RecurrentPolicy(Policy):
         last, step = layers[-1], self.cell.step
 
         def act_many(x: Floats) -> Floats:
-            for look, keep, own in cells:
-                h = own[:, : keep[0].shape[1]]
-                step(affine(x, look), affine(h, keep), own)
+            for input_layer, state_layer, layer_memory in cells:
+                h = layer_memory[:, : state_layer[0].shape[1]]
+                step(affine(x, input_layer), affine(h, state_layer), layer_memory)
                 x = h
             return affine(x, last)
 

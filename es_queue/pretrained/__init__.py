@@ -1,7 +1,8 @@
-"""Trained policies that come with the package: ``es-play --pretrained ENV``, or ``load_policy(path_of(ENV))``.
+"""Trained policies that come with the package: ``es-play --pretrained ENV``, or
+``load_policy(path_of(ENV))``.
 
-Each file is what ``es-play RUN --export`` writes of a run, with the command that made it and the digest of its parameters;
-``python -m es_queue.pretrained RUN_FOLDER "COMMAND"`` adds one.
+Each file is what ``es-play RUN --export`` writes of a run, with the command that made it and the
+digest of its parameters; ``python -m es_queue.pretrained RUN_FOLDER "COMMAND"`` adds one.
 """
 
 from __future__ import annotations
@@ -11,38 +12,49 @@ import re
 from pathlib import Path
 from typing import Any
 
-from es_queue.custom_code import named_modules
 from es_queue.errors import RunFolderError, UsageError
+from es_queue.security.user_code import named_modules
 
 FOLDER = Path(__file__).parent
 #: By ending: the policy itself, and a list of seeds.
 ENDINGS = (".npz", ".json")
-MOST_BYTES = 20_000
+MAX_BYTES = 20_000
 NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,80}", re.ASCII)
 
 
-def names(folder: Path = FOLDER) -> list[str]:
+def environment_names(folder: Path = FOLDER) -> list[str]:
     """The environments that have a trained policy."""
     return sorted(path.stem for path in folder.iterdir() if path.suffix in ENDINGS)
 
 
 def path_of(environment: str, folder: Path = FOLDER) -> Path:
     """The file of an environment's trained policy. Raises UsageError where there is none."""
-    if environment in names(folder):
-        return next(path for path in (folder / f"{environment}{ending}" for ending in ENDINGS) if path.is_file())
-    raise UsageError(f"there is no trained policy for {environment!r}; there are {', '.join(names(folder)) or 'none'}")
+    if environment in environment_names(folder):
+        return next(
+            path
+            for path in (folder / f"{environment}{ending}" for ending in ENDINGS)
+            if path.is_file()
+        )
+    raise UsageError(
+        (
+            f"there is no trained policy for {environment!r}; there are "
+            f"{', '.join(environment_names(folder)) or 'none'}"
+        )
+    )
 
 
 def add(run_folder: Path, command: str, folder: Path = FOLDER) -> Path:
-    """Write the best policy of a run, as a list of seeds where it has one, else its numbers; the file's path.
+    """Write the best policy of a run, as a list of seeds where it has one, else its numbers; the
+    file's path.
 
-    Raises RunFolderError for a run that is not over or whose policy is too large, UsageError for one that needs code of its own.
+    Raises RunFolderError for a run that is not over or whose policy is too large, UsageError for
+    one that needs code of its own.
     """
+    from es_queue.config.parsing import config_from_json
     from es_queue.export.npz_file import npz_bytes
-    from es_queue.numerics import array_digest
-    from es_queue.policies.archive import read_checkpoint
-    from es_queue.seed_list import seed_list_of
-    from es_queue.settings import config_from_json
+    from es_queue.genetics.seed_list import format_seed_list
+    from es_queue.numerics.fingerprint import array_digest
+    from es_queue.security.npz_reader import read_checkpoint
 
     path = run_folder / "checkpoints" / "best.npz"
     arrays, meta = read_checkpoint(path)
@@ -53,13 +65,22 @@ def add(run_folder: Path, command: str, folder: Path = FOLDER) -> Path:
         raise UsageError(f"{config.task} needs code that does not come with this package")
     about = {**meta, "command": command, "digest": array_digest(arrays["parameters"])}
     seeds = config.strategy == "ga"
-    data = seed_list_of(path, arrays, about).encode() + b"\n" if seeds else npz_bytes(arrays, about)
-    if len(data) > MOST_BYTES:
-        raise RunFolderError(f"the policy of {path} takes {len(data)} bytes, and at most {MOST_BYTES} come with this package: use a smaller one")
-    return written(folder, config.env, ".json" if seeds else ".npz", data)
+    data = (
+        format_seed_list(path, arrays, about).encode() + b"\n"
+        if seeds
+        else npz_bytes(arrays, about)
+    )
+    if len(data) > MAX_BYTES:
+        raise RunFolderError(
+            (
+                f"the policy of {path} takes {len(data)} bytes, and at most {MAX_BYTES} come "
+                "with this package: use a smaller one"
+            )
+        )
+    return write_policy_file(folder, config.env, ".json" if seeds else ".npz", data)
 
 
-def written(folder: Path, name: str, ending: str, data: bytes) -> Path:
+def write_policy_file(folder: Path, name: str, ending: str, data: bytes) -> Path:
     """The file, in place of whatever stood for that environment before."""
     for other in ENDINGS:
         (folder / f"{name}{other}").unlink(missing_ok=True)
@@ -68,6 +89,6 @@ def written(folder: Path, name: str, ending: str, data: bytes) -> Path:
     return path
 
 
-def origin(meta: dict[str, Any]) -> str:
+def training_command(meta: dict[str, Any]) -> str:
     """The command that made a policy, empty where its file does not say."""
     return str(meta.get("command", ""))[:1000]

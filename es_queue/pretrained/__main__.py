@@ -1,4 +1,6 @@
-"""``python -m es_queue.pretrained RUN_FOLDER "COMMAND"``: adds a finished run's best policy to those that come with the package."""
+"""``python -m es_queue.pretrained RUN_FOLDER "COMMAND"``: adds a finished run's best policy to
+those that come with the package.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ import sys
 from pathlib import Path
 
 from es_queue.errors import EsQueueError
-from es_queue.numerics import fix_numeric_environment
+from es_queue.numerics.fingerprint import fix_numeric_environment
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -15,10 +17,23 @@ def main(argv: list[str] | None = None) -> int:
     fix_numeric_environment()
     from es_queue.pretrained import FOLDER, add
 
-    parser = argparse.ArgumentParser(prog="python -m es_queue.pretrained", description="Add a finished run's best policy to those that come with the package.")
-    parser.add_argument("run", metavar="RUN_FOLDER", type=Path, help="the folder of a run that has ended")
-    parser.add_argument("command", metavar="COMMAND", help="the command that made it, with its seed")
-    parser.add_argument("--folder", metavar="PATH", type=Path, default=FOLDER, help="where to write [default: the package's own]")
+    parser = argparse.ArgumentParser(
+        prog="python -m es_queue.pretrained",
+        description="Add a finished run's best policy to those that come with the package.",
+    )
+    parser.add_argument(
+        "run", metavar="RUN_FOLDER", type=Path, help="the folder of a run that has ended"
+    )
+    parser.add_argument(
+        "command", metavar="COMMAND", help="the command that made it, with its seed"
+    )
+    parser.add_argument(
+        "--folder",
+        metavar="PATH",
+        type=Path,
+        default=FOLDER,
+        help="where to write [default: the package's own]",
+    )
     given = parser.parse_args(argv)
     try:
         path = add(given.run, given.command, given.folder)

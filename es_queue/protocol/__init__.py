@@ -1,1 +1,3 @@
-"""What crosses the network between master and workers: keys, messages, and the channel that carries them."""
+"""What crosses the network between master and workers: keys, messages, and the channel that carries
+them.
+"""

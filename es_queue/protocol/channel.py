@@ -1,7 +1,8 @@
 """Channel: the contract between master and worker, one verb for each step of the ring.
 
-``redis_channel`` and ``memory_channel`` implement it and pass one contract suite. The fourteen rules of the
-protocol are named where they are kept. A worker's verbs never need a script; the master's writes are five.
+``redis_channel`` and ``memory_channel`` implement it and pass one contract suite. The fourteen
+rules of the protocol are named where they are kept. A worker's verbs never need a script; the
+master's writes are five.
 """
 
 from __future__ import annotations
@@ -14,14 +15,21 @@ from types import MappingProxyType
 
 from es_queue.protocol.messages import MAX_ANSWER, Block
 
-RUNNING, PAUSED, STOPPING, STOPPED, FINISHED, FAILED = "running", "paused", "stopping", "stopped", "finished", "failed"
+RUNNING, PAUSED, STOPPING, STOPPED, FINISHED, FAILED = (
+    "running",
+    "paused",
+    "stopping",
+    "stopped",
+    "finished",
+    "failed",
+)
 #: A run in one of these states goes on, and wants a master.
-NEEDS_A_MASTER = (RUNNING, PAUSED, STOPPING)
-QUARANTINED_AT_MOST = 100
+ACTIVE_STATES = (RUNNING, PAUSED, STOPPING)
+MAX_QUARANTINED = 100
 
 
 @dataclass(frozen=True)
-class Publish:
+class PublishRequest:
     """Everything that becomes true at once when a publication opens.
 
     keep: older publications whose streams and parameters stay; all others close
@@ -38,28 +46,31 @@ class Publish:
 
 
 @dataclass(frozen=True)
-class Opened:
-    """What publish found. before: the publication that was stored, None for none; done: False when the parameters
-    are not there any more, so that nothing was opened: stage them again."""
+class PublishResult:
+    """What publish found. before: the publication that was stored, None for none; done: False when
+    the parameters are not there any more, so that nothing was opened: stage them again.
+    """
 
-    before: str | None
-    done: bool = True
+    previous: str | None
+    succeeded: bool = True
 
 
 @dataclass(frozen=True)
-class Owed:
+class ReconcileRequest:
     """The slots that have no accepted answer: what reconcile measures todo and claims against.
 
-    ranges: (kind, start, stop) of unanswered slots; block: slots a re-issued block may have at most;
+    ranges: (kind, start, stop) of unanswered slots; block: slots a re-issued block may have at
+    most;
     suspect: (kind, slot) that are issued singly; grace: nobody is declared dead;
-    give_way: workers asked to leave; dismissed: workers whose claims hold nothing up, for their answers do not count;
+    give_way: workers asked to leave; dismissed: workers whose claims hold nothing up, for their
+    answers do not count;
     only: ranges of which alone slots are issued again, None: all.
     """
 
     publication: str
     ranges: Sequence[tuple[str, int, int]]
-    block: int = 1
-    suspect: frozenset[tuple[str, int]] = frozenset()
+    block_size: int = 1
+    suspects: frozenset[tuple[str, int]] = frozenset()
     grace: bool = False
     give_way: Sequence[str] = ()
     dismissed: Sequence[str] = ()
@@ -67,55 +78,60 @@ class Owed:
 
 
 @dataclass(frozen=True)
-class Reconciled:
+class ReconcileReport:
     """What reconcile saw and did.
 
-    owed: slots that nobody held and that are in todo again; todo: blocks waiting; claims: blocks by living worker;
-    dead: (worker, blocks it held); late: answers that came too late, as the workers count them; nobody: (kind, start, stop)
-    of slots that nobody held, whether they are in todo again or not.
+    owed: slots that nobody held and that are in todo again; todo: blocks waiting; claims: blocks by
+    living worker;
+    dead: (worker, blocks it held); late: answers that came too late, as the workers count them;
+    nobody: (kind, start, stop) of slots that nobody held, whether they are in todo again or not.
     """
 
-    owed: int
+    requeued: int
     todo: int
     claims: Mapping[str, tuple[Block, ...]]
     dead: Sequence[tuple[str, tuple[Block, ...]]] = ()
     late: int = 0
-    nobody: Sequence[tuple[str, int, int]] = ()
+    unclaimed: Sequence[tuple[str, int, int]] = ()
 
 
 @dataclass(frozen=True)
-class Stored:
-    """What renew found: the stored publication, and whether its task, parameters and stream are all there."""
+class RenewResult:
+    """What renew found: the stored publication, and whether its task, parameters and stream are all
+    there.
+    """
 
     publication: str | None
-    whole: bool
+    is_complete: bool
 
 
 @dataclass(frozen=True)
-class Orders:
-    """What a worker reads at each look: the run's state, whether it is asked to leave, RQ's own flags.
+class WorkerFlags:
+    """What a worker reads at each look: the run's state, whether it is asked to leave, RQ's own
+    flags.
 
-    led: whether a master holds the run's lease; closed: whether the publication that was asked about has made room for another
+    led: whether a master holds the run's lease; closed: whether the publication that was asked
+    about has made room for another
     """
 
     state: str | None
     give_way: bool = False
     shutdown: bool = False
     suspended: bool = False
-    led: bool = True
+    has_master: bool = True
     closed: bool = False
 
 
 @dataclass(frozen=True)
-class Entry:
+class StreamEntry:
     """One raw entry of a results stream."""
 
     id: str
     payload: bytes = field(repr=False)
 
 
-Abouts = Mapping[str, dict[str, str]]
-NOBODY: Abouts = MappingProxyType({})
+WorkerInfos = Mapping[str, dict[str, str]]
+NO_WORKERS: WorkerInfos = MappingProxyType({})
 
 
 class MasterChannel(ABC):
@@ -125,15 +141,19 @@ class MasterChannel(ABC):
 
     @property
     def outages(self) -> int:
-        """How often the server did not answer so far; a change means that beats may have lapsed with it (rule 7)."""
+        """How often the server did not answer so far; a change means that beats may have lapsed
+        with it (rule 7).
+        """
         return 0
 
     def ended_outages(self) -> list[float]:
         """Seconds of each outage that ended since the last call."""
         return []
 
-    def missed(self, error: Exception) -> None:
-        """A command of somebody else over the same connection failed: an outage is one whoever comes upon it."""
+    def record_failure(self, error: Exception) -> None:
+        """A command of somebody else over the same connection failed: an outage is one whoever
+        comes upon it.
+        """
         return
 
     @abstractmethod
@@ -146,53 +166,87 @@ class MasterChannel(ABC):
 
     def state(self) -> str | None:
         """The run's state as its master last wrote it; None where nothing is known of the run."""
-        return self.shown("state")
+        return self.progress_field("state")
 
     @abstractmethod
-    def shown(self, name: str) -> str | None:
-        """A field of the run's progress as a master last wrote it; None where it is missing, or too long to be ours."""
-
-    @abstractmethod
-    def stage(self, publication: str, parameters: bytes) -> None:
-        """Put parameters up under their own name, with a TTL until publish makes them last (rule 3)."""
-
-    @abstractmethod
-    def publish(self, token: str, what: Publish) -> Opened:
-        """Open a publication and close the stored one and older ones, but those to keep (rule 4). Nothing happens when it is stored already."""
-
-    @abstractmethod
-    def extend(self, token: str, publication: str, blocks: Iterable[Block], *, new: bool = False, to: str = "") -> bool:
-        """Append blocks to todo, at the tail, or to the claims of the worker ``to``, which works what it holds first (rule 5).
-
-        False when another publication is stored, or when that worker is gone.
-
-        Blocks that wait there already are not appended again; ``new``: none can, so that is not looked at. After a lost
-        reply some may stand there twice then, and the first answer counts, as ever.
+    def progress_field(self, name: str) -> str | None:
+        """A field of the run's progress as a master last wrote it; None where it is missing, or too
+        long to be ours.
         """
 
     @abstractmethod
-    def reconcile(self, token: str, owed: Owed) -> Reconciled | None:
-        """Put to the head of todo what nobody holds (rule 8). None when another publication is stored."""
+    def stage(self, publication: str, parameters: bytes) -> None:
+        """Put parameters up under their own name, with a TTL until publish makes them last (rule
+        3).
+        """
 
     @abstractmethod
-    def renew(self, token: str, holder: str, lease: float, progress: Mapping[str, str], refused: Mapping[str, int]) -> Stored:
-        """Keep the lease, show progress, say what is stored (rules 10, 11). A higher token takes the run over."""
+    def publish(self, token: str, request: PublishRequest) -> PublishResult:
+        """Open a publication and close the stored one and older ones, but those to keep (rule 4).
+        Nothing happens when it is stored already.
+        """
 
     @abstractmethod
-    def finish(self, token: str, progress: Mapping[str, str], seconds: int, checkpoint: bytes | None) -> None:
-        """Close the open publications, write the last state, let all keys expire after ``seconds``."""
+    def extend(
+        self,
+        token: str,
+        publication: str,
+        blocks: Iterable[Block],
+        *,
+        new: bool = False,
+        to: str = "",
+    ) -> bool:
+        """Append blocks to todo, at the tail, or to the claims of the worker ``to``, which works
+        what it holds first (rule 5).
 
-    def collect(self, publication: str, cursor: str, count: int, wait: float) -> list[Entry]:
-        """Entries after the cursor ("0" from the start), at most ``count``; waits up to ``wait`` seconds for one."""
+        False when another publication is stored, or when that worker is gone.
+
+        Blocks that wait there already are not appended again; ``new``: none can, so that is not
+        looked at. After a lost reply some may stand there twice then, and the first answer counts,
+        as ever.
+        """
+
+    @abstractmethod
+    def reconcile(self, token: str, request: ReconcileRequest) -> ReconcileReport | None:
+        """Put to the head of todo what nobody holds (rule 8). None when another publication is
+        stored.
+        """
+
+    @abstractmethod
+    def renew(
+        self,
+        token: str,
+        holder: str,
+        lease: float,
+        progress: Mapping[str, str],
+        refused: Mapping[str, int],
+    ) -> RenewResult:
+        """Keep the lease, show progress, say what is stored (rules 10, 11). A higher token takes
+        the run over.
+        """
+
+    @abstractmethod
+    def finish(
+        self, token: str, progress: Mapping[str, str], seconds: int, checkpoint: bytes | None
+    ) -> None:
+        """Close the open publications, write the last state, let all keys expire after
+        ``seconds``.
+        """
+
+    def collect(self, publication: str, cursor: str, count: int, wait: float) -> list[StreamEntry]:
+        """Entries after the cursor ("0" from the start), at most ``count``; waits up to ``wait``
+        seconds for one.
+        """
         return self.collect_each({publication: cursor}, count, wait).get(publication, [])
 
     @abstractmethod
     def collect_each(
         self, cursors: Mapping[str, str], count: int, wait: float, largest: int = MAX_ANSWER
-    ) -> dict[str, list[Entry]]:
+    ) -> dict[str, list[StreamEntry]]:
         """``collect`` for several publications at once, at most ``count`` entries of each.
 
-        Those without any are left out. An entry of more than ``largest`` bytes has an empty payload.
+        Those without any are left out. An entry of more than ``largest`` bytes has an empty
+        payload.
         """
 
     @property
@@ -205,16 +259,20 @@ class MasterChannel(ABC):
         """Delete refused entries, so that a flood does not stay (rule 6)."""
 
     @abstractmethod
-    def stored(self) -> tuple[bytes | None, bytes | None, bytes | None]:
+    def stored_run(self) -> tuple[bytes | None, bytes | None, bytes | None]:
         """(config, task, checkpoint) as they stand, for resume (rule 11)."""
 
     @abstractmethod
-    def workers(self, known: Abouts = NOBODY) -> dict[str, dict[str, str]]:
-        """What living workers say of themselves, by worker id; of those in ``known`` what stands there is not read again."""
+    def workers(self, known: WorkerInfos = NO_WORKERS) -> dict[str, dict[str, str]]:
+        """What living workers say of themselves, by worker id; of those in ``known`` what stands
+        there is not read again.
+        """
 
     @abstractmethod
     def deaths(self) -> dict[tuple[str, int], int]:
-        """Workers that died while they held (kind, slot) of the open publication; it outlives a master (rule 12)."""
+        """Workers that died while they held (kind, slot) of the open publication; it outlives a
+        master (rule 12).
+        """
 
     @abstractmethod
     def errors(self) -> list[str]:
@@ -249,8 +307,10 @@ class WorkerChannel(ABC):
         """The run's configuration, None when there is no such run."""
 
     @abstractmethod
-    def shown(self, name: str) -> str | None:
-        """A field of the run's progress as its master last wrote it; None where it is missing, or too long to be ours."""
+    def progress_field(self, name: str) -> str | None:
+        """A field of the run's progress as its master last wrote it; None where it is missing, or
+        too long to be ours.
+        """
 
     @abstractmethod
     def task(self) -> bytes | None:
@@ -269,20 +329,24 @@ class WorkerChannel(ABC):
         """I am alive. Works when the server is out of memory, unless the key is gone."""
 
     @abstractmethod
-    def orders(self, publication: str = "") -> Orders:
+    def poll_flags(self, publication: str = "") -> WorkerFlags:
         """The leave flags, and whether ``publication`` has closed, in one round trip."""
 
     @abstractmethod
-    def claimed(self) -> list[Block]:
+    def held_blocks(self) -> list[Block]:
         """What claims:<me> holds already (rule 5); entries that are no block are dropped."""
 
     @abstractmethod
     def claim(self, wait: float) -> Block | None:
-        """Move a block from todo to my claims, waiting up to ``wait`` seconds. Never sent twice (rule 5)."""
+        """Move a block from todo to my claims, waiting up to ``wait`` seconds. Never sent twice
+        (rule 5).
+        """
 
     @abstractmethod
     def answer(self, block: Block, payload: bytes) -> bool:
-        """Push an answer and drop the claim, at once (rule 6). False: the publication has closed."""
+        """Push an answer and drop the claim, at once (rule 6). False: the publication has
+        closed.
+        """
 
     @abstractmethod
     def drop(self, block: Block) -> None:
@@ -301,11 +365,17 @@ class WorkerChannel(ABC):
         """Remove what says that I live."""
 
 
-def quarantined_in(text: str | None) -> list[tuple[str, str]]:
-    """(host, RQ name) of each worker that progress says is in quarantine; what is no list of ours is nobody."""
+def parse_quarantined(text: str | None) -> list[tuple[str, str]]:
+    """(host, RQ name) of each worker that progress says is in quarantine; what is no list of ours
+    is nobody.
+    """
     try:
-        found = json.loads(text or "[]")
+        data = json.loads(text or "[]")
     except (ValueError, RecursionError):
         return []
-    pairs = found[:QUARANTINED_AT_MOST] if isinstance(found, list) else []
-    return [(one[0], one[1]) for one in pairs if isinstance(one, list) and len(one) == 2 and all(isinstance(part, str) for part in one)]
+    pairs = data[:MAX_QUARANTINED] if isinstance(data, list) else []
+    return [
+        (pair[0], pair[1])
+        for pair in pairs
+        if isinstance(pair, list) and len(pair) == 2 and all(isinstance(part, str) for part in pair)
+    ]

@@ -1,8 +1,10 @@
-"""Reading msgpack field by field, as a schema asks for it: of bytes from Redis nothing else is ever built.
+"""Reading msgpack field by field, as a schema asks for it: of bytes from Redis nothing else is ever
+built.
 
-A decoder that builds whatever it is sent can be made to build anything: one megabyte of empty maps becomes 74. Here a
-container is a number that is compared, numbers in bulk are byte columns of a length that is known before they are
-read, and whatever does not fit ends in one DecodeError, whose text never repeats the payload.
+A decoder that builds whatever it is sent can be made to build anything: one megabyte of empty maps
+becomes 74. Here a container is a number that is compared, numbers in bulk are byte columns of a
+length that is known before they are read, and whatever does not fit ends in one DecodeError, whose
+text never repeats the payload.
 """
 
 from __future__ import annotations
@@ -18,20 +20,33 @@ import msgpack
 
 from es_queue.errors import DecodeError
 
-LONGEST_TEXT = 4096  # bytes
+MAX_TEXT = 4096  # bytes
 LOOSE_BYTES = HASHED = 2**16
 FEW = 64
 FORMATS = {"<f4": "f", "<f8": "d"}
-UNREADABLE = (ValueError, TypeError, OverflowError, RecursionError, struct.error, msgpack.exceptions.UnpackException)
+UNREADABLE = (
+    ValueError,
+    TypeError,
+    OverflowError,
+    RecursionError,
+    struct.error,
+    msgpack.exceptions.UnpackException,
+)
 Message = TypeVar("Message")
 
 
 class Reader:
-    """One message, read from its beginning to its end by a schema. To be used through ``decoded`` alone."""
+    """One message, read from its beginning to its end by a schema. To be used through ``decoded``
+    alone.
+    """
 
     def __init__(self, data: bytes) -> None:
         unpacker = msgpack.Unpacker(
-            max_buffer_size=len(data) or 1, max_array_len=0, max_map_len=0, max_ext_len=0, max_str_len=LONGEST_TEXT
+            max_buffer_size=len(data) or 1,
+            max_array_len=0,
+            max_map_len=0,
+            max_ext_len=0,
+            max_str_len=MAX_TEXT,
         )
         unpacker.feed(data)
         self._next: Callable[[], Any] = unpacker.unpack
@@ -41,95 +56,99 @@ class Reader:
 
     def array(self, least: int, most: int) -> int:
         """The number of elements of the list that begins here."""
-        return _whole(self._array(), least, most)
+        return _validate_whole(self._array(), least, most)
 
     def map(self, least: int, most: int) -> int:
         """The number of pairs of the map that begins here."""
-        return _whole(self._map(), least, most)
+        return _validate_whole(self._map(), least, most)
 
-    def whole(self, low: int, high: int) -> int:
+    def integer(self, low: int, high: int) -> int:
         """An integer, which a boolean is not."""
-        return _whole(self._next(), low, high)
+        return _validate_whole(self._next(), low, high)
 
     def real(self) -> float:
         """A finite number."""
-        found = self._next()
-        if type(found) not in (int, float) or not math.isfinite(found):
+        number = self._next()
+        if type(number) not in (int, float) or not math.isfinite(number):
             raise DecodeError("a finite number is missing")
-        return float(found)
+        return float(number)
 
     def text(self, pattern: re.Pattern[str]) -> str:
         """A text that the whole pattern matches."""
-        found = self._next()
-        if type(found) is not str or not pattern.fullmatch(found):
+        value = self._next()
+        if type(value) is not str or not pattern.fullmatch(value):
             raise DecodeError("a text is missing or has another form")
-        return found
+        return value
 
-    def prose(self, longest: int) -> str:
+    def short_text(self, longest: int) -> str:
         """Any text of at most so many characters."""
-        found = self._next()
-        if type(found) is not str or len(found) > longest:
+        value = self._next()
+        if type(value) is not str or len(value) > longest:
             raise DecodeError("a short text is missing")
-        return found
+        return value
 
-    def raw(self, most: int, multiple: int) -> bytes:
+    def blob(self, most: int, multiple: int) -> bytes:
         """At most so many bytes, a multiple of the second number."""
-        found = self._next()
-        if type(found) is not bytes or len(found) > most or len(found) % multiple:
+        data = self._next()
+        if type(data) is not bytes or len(data) > most or len(data) % multiple:
             raise DecodeError("bytes are missing or of another length")
-        return found
+        return data
 
-    def exactly(self, count: int) -> bytes:
+    def fixed_bytes(self, count: int) -> bytes:
         """So many bytes."""
-        found = self._next()
-        if type(found) is not bytes or len(found) != count:
+        data = self._next()
+        if type(data) is not bytes or len(data) != count:
             raise DecodeError("bytes are missing or of another length")
-        return found
+        return data
 
 
-def decoded(data: bytes, limit: int, read: Callable[[Reader], Message]) -> Message:
-    """What ``read`` makes of a message of at most ``limit`` bytes, all of which it must have read. Raises DecodeError alone."""
+def decode(data: bytes, limit: int, read: Callable[[Reader], Message]) -> Message:
+    """What ``read`` makes of a message of at most ``limit`` bytes, all of which it must have read.
+    Raises DecodeError alone.
+    """
     if len(data) > limit:
         raise DecodeError(f"{len(data)} bytes where at most {limit} are possible")
     try:
         reader = Reader(data)
-        found = read(reader)
+        message = read(reader)
         if reader.tell() != len(data):
             raise DecodeError("bytes behind the end")
-        return found
+        return message
     except DecodeError as error:
-        raise DecodeError(f"{error} ({hint(data)})") from None
+        raise DecodeError(f"{error} ({describe_bytes(data)})") from None
     except UNREADABLE:
-        raise DecodeError(f"no message of ours ({hint(data)})") from None
+        raise DecodeError(f"no message of ours ({describe_bytes(data)})") from None
 
 
-def hint(data: bytes) -> str:
+def describe_bytes(data: bytes) -> str:
     """Which bytes they were: their number and the digest of their beginning, and none of them."""
     return f"{len(data)} bytes, BLAKE2b {blake2b(data[:HASHED], digest_size=8).hexdigest()}"
 
 
-def _whole(found: Any, low: int, high: int) -> int:
-    if type(found) is not int or not low <= found <= high:
+def _validate_whole(value: Any, low: int, high: int) -> int:
+    if type(value) is not int or not low <= value <= high:
         raise DecodeError("a whole number is missing or out of its range")
-    return found
+    return value
 
 
-def within(numbers: tuple[int, ...], low: int, high: int) -> tuple[int, ...]:
+def validate_range(numbers: tuple[int, ...], low: int, high: int) -> tuple[int, ...]:
     """Integers of a column, if each is in the range. Raises DecodeError."""
     if numbers and not (low <= min(numbers) and max(numbers) <= high):
         raise DecodeError("a column holds a number that is out of its range")
     return numbers
 
 
-def finite(numbers: tuple[float, ...]) -> tuple[float, ...]:
+def validate_finite(numbers: tuple[float, ...]) -> tuple[float, ...]:
     """Numbers of a column, if all are finite. Raises DecodeError."""
     if not all(map(math.isfinite, numbers)):
         raise DecodeError("a column holds a number that is not finite")
     return numbers
 
 
-def finite_bytes(data: bytes, kind: str) -> bytes:
-    """The bytes of an array of numpy type ``kind``, "<f4" or "<f8", if all its numbers are finite. Raises DecodeError."""
+def validate_finite_bytes(data: bytes, kind: str) -> bytes:
+    """The bytes of an array of numpy type ``kind``, "<f4" or "<f8", if all its numbers are finite.
+    Raises DecodeError.
+    """
     count = len(data) // int(kind[-1])
     if count > FEW:
         import numpy as np  # not before its threads are fixed, which a seat does when it begins
@@ -147,11 +166,18 @@ def is_count(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= 10
 
 
-def loose(data: bytes) -> Any:
+def decode_loosely(data: bytes) -> Any:
     """What a short message of another version holds, for people to look at. Raises DecodeError."""
     if len(data) > LOOSE_BYTES:
         raise DecodeError(f"{len(data)} bytes where at most {LOOSE_BYTES} are shown")
     try:
-        return msgpack.unpackb(data, max_array_len=8192, max_map_len=32, max_ext_len=0, max_str_len=LONGEST_TEXT, strict_map_key=True)
+        return msgpack.unpackb(
+            data,
+            max_array_len=8192,
+            max_map_len=32,
+            max_ext_len=0,
+            max_str_len=MAX_TEXT,
+            strict_map_key=True,
+        )
     except UNREADABLE:
-        raise DecodeError(f"no message of ours ({hint(data)})") from None
+        raise DecodeError(f"no message of ours ({describe_bytes(data)})") from None

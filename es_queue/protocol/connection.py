@@ -1,7 +1,8 @@
 """Redis clients, built in this one place with explicit timeouts and no silent re-sending.
 
-redis-py re-sends a command whose reply was lost and may wait a minute doing so; which of our commands may be
-sent twice stands beside each of them in ``redis_channel``, so the clients themselves never retry.
+redis-py re-sends a command whose reply was lost and may wait a minute doing so; which of our
+commands may be sent twice stands beside each of them in ``redis_channel``, so the clients
+themselves never retry.
 """
 
 from __future__ import annotations
@@ -19,20 +20,21 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from es_queue.errors import RedisError
-from es_queue.protocol.passwords import FLAG, PASSWORD_FILE, password_of
-from es_queue.protocol.passwords import password_from_environment as password_from_environment
-from es_queue.protocol.passwords import with_password as with_password
-from es_queue.protocol.transport import tls_trouble
-from es_queue.wording import printable
+from es_queue.security.passwords import FLAG, PASSWORD_FILE, password_of
+from es_queue.security.passwords import password_from_environment as password_from_environment
+from es_queue.security.passwords import with_password as with_password
+from es_queue.security.sanitize import sanitize
+from es_queue.security.tls_diagnosis import diagnose_tls
 
 SOCKET_SECONDS = 5.0
 CONNECT_SECONDS = 5.0
-OLDEST = (6, 2)
+MIN_VERSION = (6, 2)
 #: Bytes of one reply, or of one pipeline's replies, that a limited client reads.
 MAX_REPLY = 4 * 2**20
 
-# What is worth trying again: the server is away, restarting, still loading, full, busy with a script, or a replica for now.
-OUTAGES = (
+# What is worth trying again: the server is away, restarting, still loading, full, busy with a
+# script, or a replica for now.
+OUTAGE_ERRORS = (
     redis.exceptions.ConnectionError,
     redis.exceptions.TimeoutError,
     redis.exceptions.BusyLoadingError,
@@ -40,11 +42,19 @@ OUTAGES = (
     redis.exceptions.ReadOnlyError,
     redis.exceptions.MasterDownError,
 )
-# The same as replies; their word stands first, after a pipeline's "caused error:", or after a dash in a script's error.
-PASSING = re.compile(r"(?:^|: |-)(?:READONLY|MISCONF|UNBLOCKED|MASTERDOWN|LOADING|OOM|BUSY)\b")
+# The same as replies; their word stands first, after a pipeline's "caused error:", or after a dash
+# in a script's error.
+TRANSIENT_ERROR = re.compile(
+    r"(?:^|: |-)(?:READONLY|MISCONF|UNBLOCKED|MASTERDOWN|LOADING|OOM|BUSY)\b"
+)
 
 # What redis-py says of a URL in words that are its own alone.
-OWN_WORDS = ("protocol must be an integer", "protocol must be either 2 or 3", "Python wasn't built with SSL support", "cryptography is not installed.")
+SAFE_MESSAGES = (
+    "protocol must be an integer",
+    "protocol must be either 2 or 3",
+    "Python wasn't built with SSL support",
+    "cryptography is not installed.",
+)
 
 # All that a command may end in: outages, and a server that refuses (READONLY, NOPERM, MISCONF …).
 ANY_ERROR = redis.exceptions.RedisError
@@ -52,23 +62,37 @@ ANY_ERROR = redis.exceptions.RedisError
 
 def is_outage(error: Exception) -> bool:
     """Whether a command may succeed a little later, with nobody changing anything about us."""
-    return isinstance(error, OUTAGES) or (isinstance(error, redis.exceptions.ResponseError) and PASSING.search(str(error)) is not None)
+    return isinstance(error, OUTAGE_ERRORS) or (
+        isinstance(error, redis.exceptions.ResponseError)
+        and TRANSIENT_ERROR.search(str(error)) is not None
+    )
 
 
 def is_silence(error: Exception) -> bool:
-    """Whether the server did not answer at all; one that is loading, or has too many clients, does."""
-    if isinstance(error, redis.exceptions.BusyLoadingError) or "max number of clients" in str(error):
+    """Whether the server did not answer at all; one that is loading, or has too many
+    clients, does.
+    """
+    if isinstance(error, redis.exceptions.BusyLoadingError) or "max number of clients" in str(
+        error
+    ):
         return False
     return isinstance(error, redis.exceptions.ConnectionError | redis.exceptions.TimeoutError)
 
 
-def refusal(error: Exception, what: str = "a command") -> RedisError:
+def refused_error(error: Exception, what: str = "a command") -> RedisError:
     """The one sentence for a command that Redis will not carry out now or later."""
-    return RedisError(f"Redis refused {what}: {short(error)}; look at its rights, its settings and the run's keys")
+    return RedisError(
+        (
+            f"Redis refused {what}: {first_line(error)}; look at its rights, its settings and "
+            "the run's keys"
+        )
+    )
 
 
-def explicit() -> dict[str, Any]:
-    """The arguments that every client of ours has. A fresh Retry each: clients must not share one."""
+def connection_arguments() -> dict[str, Any]:
+    """The arguments that every client of ours has. A fresh Retry each: clients must not
+    share one.
+    """
     return {
         "socket_timeout": SOCKET_SECONDS,
         "socket_connect_timeout": CONNECT_SECONDS,
@@ -80,67 +104,88 @@ def explicit() -> dict[str, Any]:
 
 
 def client_from_url(url: str) -> redis.Redis:
-    """A client for redis://, rediss:// or unix:// URLs. Raises RedisError for anything else, in which nothing of the URL stands but the name of a TLS file."""
+    """A client for redis://, rediss:// or unix:// URLs. Raises RedisError for anything else, in
+    which nothing of the URL stands but the name of a TLS file.
+    """
     if is_torn(url):
-        raise RedisError("the Redis URL cannot be used: its port is no number, or a '/', '?' or '#' of its password is not written as %2F, %3F or %23")
+        raise RedisError(
+            (
+                "the Redis URL cannot be used: its port is no number, or a '/', '?' or '#' of "
+                "its password is not written as %2F, %3F or %23"
+            )
+        )
     try:
-        client = redis.Redis.from_url(url, **explicit())
+        client = redis.Redis.from_url(url, **connection_arguments())
         settings = settings_of(client)
-        client.connection_pool.connection_class(**settings)  # complains now of settings that it does not know
+        client.connection_pool.connection_class(
+            **settings
+        )  # complains now of settings that it does not know
     except (ValueError, TypeError, AttributeError) as error:
-        raise RedisError(f"the Redis URL cannot be used: {_complaint(error)}") from None
+        raise RedisError(f"the Redis URL cannot be used: {_describe_url_error(error)}") from None
     except redis.exceptions.RedisError as error:  # a TLS setting that does not exist
-        raise RedisError(f"the Redis URL cannot be used: {_complaint(error)}") from None
+        raise RedisError(f"the Redis URL cannot be used: {_describe_url_error(error)}") from None
     for name in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile"):
         if settings.get(name) and not os.access(settings[name], os.R_OK):
-            raise RedisError(f"the Redis URL names a file in {name} that cannot be read: {settings[name]}")
+            raise RedisError(
+                f"the Redis URL names a file in {name} that cannot be read: {settings[name]}"
+            )
     return client
 
 
-def client_tried_once(url: str) -> redis.Redis:
-    """The same, after one PING. Raises RedisError where TLS keeps a connection from being made; other troubles may pass."""
+def tested_client(url: str) -> redis.Redis:
+    """The same, after one PING. Raises RedisError where TLS keeps a connection from being made;
+    other troubles may pass.
+    """
     client = client_from_url(url)
     try:
         client.ping()
     except redis.exceptions.RedisError as error:
-        if found := trouble(client, error):
-            raise RedisError(f"Redis at {safe_name(url)} cannot be used: {found}") from None
+        if problem := find_tls_problem(client, error):
+            raise RedisError(f"Redis at {redacted_url(url)} cannot be used: {problem}") from None
     return client
 
 
-def _complaint(error: Exception) -> str:
-    """What is wrong with a URL, in words that repeat no part of it: a password may have slipped into any."""
-    said = str(error)
-    if "schemes" in said:
-        return said.split(";")[0]
-    if "ssl_" in said and "unexpected keyword" in said:
+def _describe_url_error(error: Exception) -> str:
+    """What is wrong with a URL, in words that repeat no part of it: a password may have slipped
+    into any.
+    """
+    message = str(error)
+    if "schemes" in message:
+        return message.split(";")[0]
+    if "ssl_" in message and "unexpected keyword" in message:
         return "it has settings of TLS, so it must begin with rediss://"
-    if "unexpected keyword" in said:
+    if "unexpected keyword" in message:
         return "it has a setting behind its '?' that is unknown"
-    if said in OWN_WORDS:
-        return said
-    if "Certificate Requirements" in said:
+    if message in SAFE_MESSAGES:
+        return message
+    if "Certificate Requirements" in message:
         return "its ssl_cert_reqs must be none, optional or required"
-    setting = re.match(r"Invalid value for '(\w{1,40})' in connection URL", said)
+    setting = re.match(r"Invalid value for '(\w{1,40})' in connection URL", message)
     if setting:
         return f"its {setting[1]} has no value that can be"
     return "use redis://USER@HOST:PORT/DB, rediss:// for TLS, or unix://PATH"
 
 
 class RedisWithPassword(redis.Redis):
-    """For RQ_CONNECTION_CLASS: ``rq`` itself then takes the password from ES_QUEUE_REDIS_PASSWORD or ES_QUEUE_REDIS_PASSWORD_FILE."""
+    """For RQ_CONNECTION_CLASS: ``rq`` itself then takes the password from ES_QUEUE_REDIS_PASSWORD
+    or ES_QUEUE_REDIS_PASSWORD_FILE.
+    """
 
     @classmethod
     def from_url(cls, url: str, *arguments: Any, **more: Any) -> redis.Redis:
         return super().from_url(with_password(url), *arguments, **more)
 
 
-def client_like(connection: redis.Redis) -> redis.Redis:
-    """A client of our own for the server of RQ's connection; TLS, user and database stay as they are."""
+def clone_client(connection: redis.Redis) -> redis.Redis:
+    """A client of our own for the server of RQ's connection; TLS, user and database stay as they
+    are.
+    """
     pool = connection.connection_pool
-    arguments = {**pool.connection_kwargs, **explicit()}
+    arguments = {**pool.connection_kwargs, **connection_arguments()}
     arguments.pop("client_name", None)
-    return redis.Redis(connection_pool=redis.ConnectionPool(connection_class=pool.connection_class, **arguments))
+    return redis.Redis(
+        connection_pool=redis.ConnectionPool(connection_class=pool.connection_class, **arguments)
+    )
 
 
 # --- for a process that only looks, and has little memory
@@ -207,28 +252,41 @@ def limited(client: redis.Redis, most: int = MAX_REPLY) -> redis.Redis:
 # --- who else is on the way
 
 
-CREDENTIALS = ("username", "password", "credential_provider", "ssl_certfile", "ssl_keyfile", "ssl_password")
+CREDENTIALS = (
+    "username",
+    "password",
+    "credential_provider",
+    "ssl_certfile",
+    "ssl_keyfile",
+    "ssl_password",
+)
 
 
 def settings_of(client: redis.Redis) -> dict[str, Any]:
     """The arguments of a client's connections."""
-    found: dict[str, Any] = client.connection_pool.connection_kwargs
-    return found
+    settings: dict[str, Any] = client.connection_pool.connection_kwargs
+    return settings
 
 
-def lets_strangers_in(client: redis.Redis) -> bool | None:
-    """Whether the server serves a client that shows no user, password or certificate; None where that cannot be told."""
+def is_open_to_anonymous(client: redis.Redis) -> bool | None:
+    """Whether the server serves a client that shows no user, password or certificate; None where
+    that cannot be told.
+    """
     pool = client.connection_pool
-    arguments = {name: value for name, value in pool.connection_kwargs.items() if name not in CREDENTIALS}
-    stranger = redis.Redis(connection_pool=redis.ConnectionPool(connection_class=pool.connection_class, **arguments))
+    arguments = {
+        name: value for name, value in pool.connection_kwargs.items() if name not in CREDENTIALS
+    }
+    anonymous = redis.Redis(
+        connection_pool=redis.ConnectionPool(connection_class=pool.connection_class, **arguments)
+    )
     try:
-        return bool(stranger.ping())
+        return bool(anonymous.ping())
     except (redis.exceptions.AuthenticationError, redis.exceptions.NoPermissionError):
         return False
     except (redis.exceptions.RedisError, OSError):
         return None
     finally:
-        stranger.close()
+        anonymous.close()
 
 
 def is_local(client: redis.Redis) -> tuple[bool, bool]:
@@ -242,8 +300,13 @@ def is_local(client: redis.Redis) -> tuple[bool, bool]:
 def is_loopback(host: str) -> bool:
     """Whether a host's name or address is this machine itself. A name that nobody knows is not."""
     try:
-        addresses = {about[4][0] for about in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
-        return bool(addresses) and all(ipaddress.ip_address(str(one).partition("%")[0]).is_loopback for one in addresses)
+        addresses = {
+            about[4][0] for about in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        }
+        return bool(addresses) and all(
+            ipaddress.ip_address(str(address).partition("%")[0]).is_loopback
+            for address in addresses
+        )
     except (OSError, ValueError):  # UnicodeError is a ValueError
         return False
 
@@ -252,39 +315,46 @@ def is_encrypted(client: redis.Redis) -> bool:
     return issubclass(client.connection_pool.connection_class, redis.SSLConnection)
 
 
-def verifies(client: redis.Redis) -> bool:
+def verifies_certificate(client: redis.Redis) -> bool:
     """Whether a TLS connection looks at the server's certificate."""
     return settings_of(client).get("ssl_cert_reqs", "required") not in ("none", ssl.CERT_NONE)
 
 
-def owns_secret(client: redis.Redis) -> bool:
+def is_password_set(client: redis.Redis) -> bool:
     return bool(settings_of(client).get("password"))
 
 
 # --- URLs
 
 
-def safe_name(url: str) -> str:
+def redacted_url(url: str) -> str:
     """The URL without its password, for people; what follows a "?" may hold one too, and goes.
 
-    A user without any password may be a password that was written in the user's place, and is hidden.
+    A user without any password may be a password that was written in the user's place, and is
+    hidden.
     """
     if is_torn(url):
         return f"{url.partition(':')[0]}://***"
     parts = urlsplit(url)
     user, separator, host = parts.netloc.rpartition("@")
     name, colon, _ = user.partition(":")
-    shown = "***" if name and password_of(url) is None else f"{name}{':***' if colon else ''}"
-    return f"{parts.scheme}://{shown}{separator}{host}{parts.path}"
+    redacted_user = (
+        "***" if name and password_of(url) is None else f"{name}{':***' if colon else ''}"
+    )
+    return f"{parts.scheme}://{redacted_user}{separator}{host}{parts.path}"
 
 
-def without_user(name: str) -> str:
-    """A safe name without its user: where the user is refused, it may be a password in the user's place."""
+def redact_user(name: str) -> str:
+    """A safe name without its user: where the user is refused, it may be a password in the user's
+    place.
+    """
     return re.sub(r"^(\w+)://[^@/:][^@/]*@", r"\1://***@", name)
 
 
 def is_torn(url: str) -> bool:
-    """Whether a password with a "/", "?" or "#" has torn the URL apart: what stands before "@" is no host then."""
+    """Whether a password with a "/", "?" or "#" has torn the URL apart: what stands before "@" is
+    no host then.
+    """
     try:
         parts = urlsplit(url)
         _ = parts.port
@@ -292,72 +362,112 @@ def is_torn(url: str) -> bool:
         return True
     if "@" in parts.netloc or (parts.scheme == "unix" and not parts.netloc):
         return False
-    asked = [one for one in parts.query.split("&") if not one.startswith("ssl_")]
-    return any("@" in one for one in (parts.path, parts.fragment, *asked))
+    query_parts = [part for part in parts.query.split("&") if not part.startswith("ssl_")]
+    return any("@" in part for part in (parts.path, parts.fragment, *query_parts))
 
 
-def holds_secret(url: str) -> bool:
-    """Whether something of the URL is not for people: then it belongs into the environment, not on a command line."""
-    return safe_name(url) != url
+def has_secret(url: str) -> bool:
+    """Whether something of the URL is not for people: then it belongs into the environment, not on
+    a command line.
+    """
+    return redacted_url(url) != url
 
 
 def url_from_environment() -> str | None:
     return os.environ.get("RQ_REDIS_URL") or os.environ.get("REDIS_URL") or None
 
 
-def refuse_unfit(client: redis.Redis, name: str) -> None:
-    """Raise RedisError in one sentence unless the server is fit for a run: version, eviction, cluster, role."""
+def validate_server(client: redis.Redis, name: str) -> None:
+    """Raise RedisError in one sentence unless the server is fit for a run: version, eviction,
+    cluster, role.
+    """
     try:
         information: Any = client.info()
     except redis.exceptions.AuthenticationError as error:
-        raise not_let_in(name, error) from None
+        raise authentication_error(name, error) from None
     except redis.exceptions.NoPermissionError as error:
-        raise RedisError(f"Redis at {name} lets this user do too little ({error}); INFO is needed to check the server") from None
-    except OUTAGES as error:
-        if found := trouble(client, error):
-            raise RedisError(f"Redis at {name} cannot be used: {found}") from None
-        raise RedisError(f"Redis at {name} cannot be reached ({short(error)}); start it or correct --redis-url") from None
+        raise RedisError(
+            (
+                f"Redis at {name} lets this user do too little ({error}); INFO is needed to "
+                "check the server"
+            )
+        ) from None
+    except OUTAGE_ERRORS as error:
+        if problem := find_tls_problem(client, error):
+            raise RedisError(f"Redis at {name} cannot be used: {problem}") from None
+        raise RedisError(
+            (
+                f"Redis at {name} cannot be reached ({first_line(error)}); start it or correct "
+                "--redis-url"
+            )
+        ) from None
     except redis.exceptions.RedisError as error:
         if "HELLO" in str(error):  # a connection's first word, unknown before Redis 6
-            raise RedisError(f"Redis at {name} is older than version 6.0, but 6.2 or later is needed (or Valkey)") from None
-        raise RedisError(f"Redis at {name} answered with an error: {short(error)}") from None
-    for reason in _reasons(information):
+            raise RedisError(
+                f"Redis at {name} is older than version 6.0, but 6.2 or later is needed (or Valkey)"
+            ) from None
+        raise RedisError(f"Redis at {name} answered with an error: {first_line(error)}") from None
+    for reason in _unfit_reasons(information):
         raise RedisError(f"Redis at {name} {reason}")
 
 
-def not_let_in(name: str, error: Exception) -> RedisError:
-    """The one sentence for a server that wants a user or password, or another one. name: a safe one."""
-    name = without_user(name)
+def authentication_error(name: str, error: Exception) -> RedisError:
+    """The one sentence for a server that wants a user or password, or another one. name: a safe
+    one.
+    """
+    name = redact_user(name)
     if "HELLO" in str(error) or "NOAUTH" in str(error):
         where = f"put it into the URL, in RQ_REDIS_URL, or into a file ({FLAG}, {PASSWORD_FILE})"
-        return RedisError(f"Redis at {name} wants a password: {where}; where it has users (ACL), the URL names the user: redis://worker@host")
-    return RedisError(f"Redis at {name} refused the user or password ({printable(short(error))}); check RQ_REDIS_URL or --redis-url")
+        return RedisError(
+            (
+                f"Redis at {name} wants a password: {where}; where it has users (ACL), the URL "
+                "names the user: redis://worker@host"
+            )
+        )
+    return RedisError(
+        (
+            f"Redis at {name} refused the user or password ({sanitize(first_line(error))}); "
+            "check RQ_REDIS_URL or --redis-url"
+        )
+    )
 
 
-def trouble(client: redis.Redis, error: Exception) -> str | None:
+def find_tls_problem(client: redis.Redis, error: Exception) -> str | None:
     """What to change where TLS keeps a connection from being made; None where it does not."""
-    if not isinstance(error, redis.exceptions.ConnectionError | redis.exceptions.TimeoutError) or settings_of(client).get("path"):
+    if not isinstance(
+        error, redis.exceptions.ConnectionError | redis.exceptions.TimeoutError
+    ) or settings_of(client).get("path"):
         return None
-    return tls_trouble(settings_of(client), is_encrypted(client), error)
+    return diagnose_tls(settings_of(client), is_encrypted(client), error)
 
 
-def short(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     """The first line of what a server or a socket said."""
     return str(error).strip().split("\n")[0][:200] or type(error).__name__
 
 
-def _reasons(information: dict[str, Any]) -> list[str]:
+def _unfit_reasons(information: dict[str, Any]) -> list[str]:
     """What makes a server unfit, from INFO alone: CONFIG is switched off on managed servers."""
-    found = []
-    shown = str(information.get("valkey_version") or information.get("redis_version", "0.0"))
-    version = tuple(int(part) for part in shown.split(".")[:2] if part.isdigit())
-    if version < OLDEST:
-        found.append(f"has version {shown}, but 6.2 or later is needed (or Valkey)")
+    reasons = []
+    version_text = str(information.get("valkey_version") or information.get("redis_version", "0.0"))
+    version = tuple(int(part) for part in version_text.split(".")[:2] if part.isdigit())
+    if version < MIN_VERSION:
+        reasons.append(f"has version {version_text}, but 6.2 or later is needed (or Valkey)")
     policy = information.get("maxmemory_policy", "noeviction")
     if int(information.get("maxmemory", 0)) > 0 and policy != "noeviction":
-        found.append(f"has maxmemory-policy {policy}, which would silently drop parameters and claims: set it to noeviction")
+        reasons.append(
+            (
+                f"has maxmemory-policy {policy}, which would silently drop parameters and "
+                "claims: set it to noeviction"
+            )
+        )
     if int(information.get("cluster_enabled", 0)):
-        found.append("runs in cluster mode, which neither RQ nor multi-key scripts can use: give a single server")
+        reasons.append(
+            (
+                "runs in cluster mode, which neither RQ nor multi-key scripts can use: give a "
+                "single server"
+            )
+        )
     if information.get("role") == "slave" and int(information.get("slave_read_only", 1)):
-        found.append("is a read-only replica: give the URL of its master")
-    return found
+        reasons.append("is a read-only replica: give the URL of its master")
+    return reasons

@@ -1,28 +1,50 @@
 """Every Redis key of es-queue: name, type, content, lifetime. The only place with a key string.
 
-| key                          | type   | content                                                        | lifetime |
+| key                          | type   | content
+| lifetime |
 |------------------------------|--------|----------------------------------------------------------------|----------|
-| es:runs                      | zset   | run ids, scored by start time                                  | none; each master drops ids without a config |
-| es:<run>:config              | string | the RunConfig as indented JSON                                 | run      |
-| es:<run>:iteration           | string | the open generation, decimal                                   | run      |
-| es:<run>:progress            | hash   | state, publication, generation, reward_mean … as plain text;   | run      |
-|                              |        | open: older publications that are open still (--schedule async) |          |
-| es:<run>:history             | stream | one entry a generation, the names of progress                  | run      |
-| es:<run>:parameters:<p>      | string | raw little-endian float32                                      | until <p> closes |
-| es:<run>:task                | string | msgpack header of the open publication                         | run      |
-| es:<run>:todo                | list   | blocks not yet claimed: "<p> <kind> <start> <stop>"            | run      |
-| es:<run>:claims:<worker>     | list   | blocks that the worker holds                                   | until it leaves |
-| es:<run>:results:<p>         | stream | one header entry, then answers                                 | until <p> closes |
-| es:<run>:workers             | set    | worker ids that ever claimed                                   | run      |
-| es:<run>:worker:<worker>     | hash   | host, pid, back end, numerics, block, steps per second         | beat     |
-| es:<run>:attempts            | hash   | "<kind> <slot> deaths" -> workers that died while they held it | until <p> closes |
-| es:<run>:refused             | hash   | reason -> count                                                | run      |
-| es:<run>:errors              | list   | reports of workers as JSON, newest last                        | run      |
-| es:<run>:epoch               | string | fencing token "<n>-<nonce>"                                    | run      |
-| es:<run>:master              | string | the lease: who is master                                       | lease    |
-| es:<run>:checkpoint          | string | what resume needs, an .npz                                     | run      |
-| es:<run>:commands            | list   | requests from other terminals, as JSON                         | run      |
-| es:<run>:seatno              | string | counter of opened seats                                        | run      |
+| es:runs                      | zset   | run ids, scored by start time
+| none; each master drops ids without a config |
+| es:<run>:config              | string | the RunConfig as indented JSON
+| run      |
+| es:<run>:iteration           | string | the open generation, decimal
+| run      |
+| es:<run>:progress            | hash   | state, publication, generation, reward_mean … as plain
+text;   | run      |
+|                              |        | open: older publications that are open still (--schedule
+async) |          |
+| es:<run>:history             | stream | one entry a generation, the names of progress
+| run      |
+| es:<run>:parameters:<p>      | string | raw little-endian float32
+| until <p> closes |
+| es:<run>:task                | string | msgpack header of the open publication
+| run      |
+| es:<run>:todo                | list   | blocks not yet claimed: "<p> <kind> <start> <stop>"
+| run      |
+| es:<run>:claims:<worker>     | list   | blocks that the worker holds
+| until it leaves |
+| es:<run>:results:<p>         | stream | one header entry, then answers
+| until <p> closes |
+| es:<run>:workers             | set    | worker ids that ever claimed
+| run      |
+| es:<run>:worker:<worker>     | hash   | host, pid, back end, numerics, block, steps per second
+| beat     |
+| es:<run>:attempts            | hash   | "<kind> <slot> deaths" -> workers that died while they
+held it | until <p> closes |
+| es:<run>:refused             | hash   | reason -> count
+| run      |
+| es:<run>:errors              | list   | reports of workers as JSON, newest last
+| run      |
+| es:<run>:epoch               | string | fencing token "<n>-<nonce>"
+| run      |
+| es:<run>:master              | string | the lease: who is master
+| lease    |
+| es:<run>:checkpoint          | string | what resume needs, an .npz
+| run      |
+| es:<run>:commands            | list   | requests from other terminals, as JSON
+| run      |
+| es:<run>:seatno              | string | counter of opened seats
+| run      |
 
 "run": refreshed to 30 days by every publish, set to 24 hours when the run finishes.
 """
@@ -42,7 +64,21 @@ RUN_SECONDS = 30 * 24 * 3600
 FINISHED_SECONDS = 24 * 3600
 
 # Suffixes of the keys that live as long as the run; expiry is refreshed on all of them together.
-LASTING = ("config", "iteration", "progress", "history", "task", "todo", "workers", "attempts", "refused", "errors", "checkpoint", "commands", "seatno")
+RUN_LIFETIME_KEYS = (
+    "config",
+    "iteration",
+    "progress",
+    "history",
+    "task",
+    "todo",
+    "workers",
+    "attempts",
+    "refused",
+    "errors",
+    "checkpoint",
+    "commands",
+    "seatno",
+)
 
 
 def config_of(run: bytes) -> bytes:
@@ -72,12 +108,12 @@ class RunKeys:
 
     def __getattr__(self, suffix: str) -> str:
         """``keys.todo`` is ``es:<run>:todo``, for the keys that need no more than the run."""
-        if suffix in LASTING or suffix in ("epoch", "master"):
+        if suffix in RUN_LIFETIME_KEYS or suffix in ("epoch", "master"):
             return f"es:{self.run}:{suffix}"
         raise AttributeError(f"no key of a run is called {suffix!r}")
 
-    def lasting(self) -> list[str]:
-        return [f"es:{self.run}:{suffix}" for suffix in (*LASTING, "epoch")]
+    def lasting_keys(self) -> list[str]:
+        return [f"es:{self.run}:{suffix}" for suffix in (*RUN_LIFETIME_KEYS, "epoch")]
 
     def parameters(self, publication: str) -> str:
         return f"es:{self.run}:parameters:{publication}"
@@ -116,7 +152,8 @@ def parse_seat_id(text: str) -> tuple[str, str]:
     return match["run"], match["nonce"]
 
 
-# RQ's own keys that seats and masters look at; a master clears what they hold of its run's abandoned seats.
+# RQ's own keys that seats and masters look at; a master clears what they hold of its run's
+# abandoned seats.
 RQ_ANY_KEY = "rq:*"
 RQ_SUSPENDED = "rq:suspended"
 RQ_WORKERS = "rq:workers"

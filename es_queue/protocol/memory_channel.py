@@ -1,4 +1,6 @@
-"""The channel inside one process: for tests, for notebooks, and as the plainest statement of what the scripts do."""
+"""The channel inside one process: for tests, for notebooks, and as the plainest statement of what
+the scripts do.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +11,17 @@ from dataclasses import dataclass, field, replace
 
 from es_queue.errors import DecodeError, FencedError
 from es_queue.protocol.channel import (
-    NOBODY,
-    Abouts,
-    Entry,
+    NO_WORKERS,
     MasterChannel,
-    Opened,
-    Orders,
-    Owed,
-    Publish,
-    Reconciled,
-    Stored,
+    PublishRequest,
+    PublishResult,
+    ReconcileReport,
+    ReconcileRequest,
+    RenewResult,
+    StreamEntry,
     WorkerChannel,
+    WorkerFlags,
+    WorkerInfos,
 )
 from es_queue.protocol.messages import MAX_ANSWER, WORKER_ID, Block, token_number
 
@@ -38,7 +40,7 @@ class MemoryServer:
     history: list[dict[str, str]] = field(default_factory=list)
     refused: dict[str, int] = field(default_factory=dict)
     parameters: dict[str, bytes] = field(default_factory=dict)
-    results: dict[str, list[Entry]] = field(default_factory=dict)
+    results: dict[str, list[StreamEntry]] = field(default_factory=dict)
     todo: list[str] = field(default_factory=list)
     claims: dict[str, list[str]] = field(default_factory=dict)
     workers: set[str] = field(default_factory=set)
@@ -55,11 +57,13 @@ class MemoryServer:
             if name != "changed":
                 setattr(self, name, value)
 
-    def alive(self, worker: str) -> bool:
+    def is_alive(self, worker: str) -> bool:
         return worker in self.lives and self.lives[worker][1] > time.monotonic()
 
     def fence(self, token: str) -> None:
-        if self.epoch not in (None, token) and token_number(token) <= token_number(self.epoch or ""):
+        if self.epoch not in (None, token) and token_number(token) <= token_number(
+            self.epoch or ""
+        ):
             raise FencedError("another master holds this run")
         self.epoch = token
 
@@ -78,122 +82,191 @@ class MemoryMasterChannel(MasterChannel):
         left = until - time.monotonic()
         return (holder, left) if left > 0 else (None, 0.0)
 
-    def shown(self, name: str) -> str | None:
+    def progress_field(self, name: str) -> str | None:
         return self.server.progress.get(name)
 
     def stage(self, publication: str, parameters: bytes) -> None:
         with self.server.changed:
             self.server.parameters[publication] = parameters
 
-    def publish(self, token: str, what: Publish) -> Opened:
+    def publish(self, token: str, request: PublishRequest) -> PublishResult:
         server = self.server
         with server.changed:
             server.fence(token)
             stored = server.progress.get("publication")
-            if stored == what.publication and self._whole(stored):
-                return Opened(stored)
-            if what.publication not in server.parameters:
-                return Opened(stored, done=False)
-            server.task, server.config = what.task, what.config.encode()
-            server.checkpoint = what.checkpoint or server.checkpoint
-            server.progress.update(what.progress, publication=what.publication, generation=what.publication.partition(".")[0])
-            if what.history:
-                server.history.append(dict(what.history))
-            self._close({stored or ""} - {what.publication, *what.keep})
-            self._close({*server.progress.get("open", "").split()} - {what.publication, *what.keep})
-            server.progress["open"] = " ".join(what.keep)
+            if stored == request.publication and self._is_complete(stored):
+                return PublishResult(stored)
+            if request.publication not in server.parameters:
+                return PublishResult(stored, succeeded=False)
+            server.task, server.config = request.task, request.config.encode()
+            server.checkpoint = request.checkpoint or server.checkpoint
+            server.progress.update(
+                request.progress,
+                publication=request.publication,
+                generation=request.publication.partition(".")[0],
+            )
+            if request.history:
+                server.history.append(dict(request.history))
+            self._close({stored or ""} - {request.publication, *request.keep})
+            self._close(
+                {*server.progress.get("open", "").split()} - {request.publication, *request.keep}
+            )
+            server.progress["open"] = " ".join(request.keep)
             server.attempts.clear()
-            server.todo[:] = [str(block) for block in what.blocks]
-            server.results[what.publication] = [self._entry(b"")]
+            server.todo[:] = [str(block) for block in request.blocks]
+            server.results[request.publication] = [self._entry(b"")]
             server.changed.notify_all()
-            return Opened(stored)
+            return PublishResult(stored)
 
     def _close(self, publications: Iterable[str]) -> None:
-        for one in publications:
-            self.server.results.pop(one, None)
-            self.server.parameters.pop(one, None)
+        for publication in publications:
+            self.server.results.pop(publication, None)
+            self.server.parameters.pop(publication, None)
 
-    def _entry(self, payload: bytes) -> Entry:
+    def _entry(self, payload: bytes) -> StreamEntry:
         self.server.entries += 1
-        return Entry(str(self.server.entries), payload)
+        return StreamEntry(str(self.server.entries), payload)
 
-    def _whole(self, publication: str) -> bool:
+    def _is_complete(self, publication: str) -> bool:
         server = self.server
-        return server.task is not None and publication in server.results and publication in server.parameters
+        return (
+            server.task is not None
+            and publication in server.results
+            and publication in server.parameters
+        )
 
-    def extend(self, token: str, publication: str, blocks: Iterable[Block], *, new: bool = False, to: str = "") -> bool:
+    def extend(
+        self,
+        token: str,
+        publication: str,
+        blocks: Iterable[Block],
+        *,
+        new: bool = False,
+        to: str = "",
+    ) -> bool:
         with self.server.changed:
             self.server.fence(token)
-            if self.server.progress.get("publication") != publication or (to and not self.server.alive(to)):
+            if self.server.progress.get("publication") != publication or (
+                to and not self.server.is_alive(to)
+            ):
                 return False
             waiting = self.server.claims.setdefault(to, []) if to else self.server.todo
             waiting += [str(block) for block in blocks if new or str(block) not in waiting]
             self.server.changed.notify_all()
             return True
 
-    def reconcile(self, token: str, owed: Owed) -> Reconciled | None:
+    def reconcile(self, token: str, request: ReconcileRequest) -> ReconcileReport | None:
         server = self.server
         with server.changed:
             server.fence(token)
-            if server.progress.get("publication") != owed.publication:
+            if server.progress.get("publication") != request.publication:
                 return None
-            unanswered = {(kind, slot) for kind, start, stop in owed.ranges for slot in range(start, stop)}
-            server.todo[:] = [entry for entry in server.todo if slots_of(entry, owed.publication) & unanswered]
-            claims, dead = self._claims(owed, unanswered)
-            held = {slot for entry in server.todo for slot in slots_of(entry, owed.publication)}
-            held |= {slot for entries in claims.values() for entry in entries for slot in slots_of(entry, owed.publication)}
+            unanswered = {
+                (kind, slot) for kind, start, stop in request.ranges for slot in range(start, stop)
+            }
+            server.todo[:] = [
+                entry
+                for entry in server.todo
+                if block_slots(entry, request.publication) & unanswered
+            ]
+            claims, dead = self._claims(request, unanswered)
+            held = {
+                slot for entry in server.todo for slot in block_slots(entry, request.publication)
+            }
+            held |= {
+                slot
+                for entries in claims.values()
+                for entry in entries
+                for slot in block_slots(entry, request.publication)
+            }
             left = unanswered - held
-            again = left if owed.only is None else left & {(kind, slot) for kind, start, stop in owed.only for slot in range(start, stop)}
-            blocks = grouped(owed, again)
+            requeued = (
+                left
+                if request.only is None
+                else left
+                & {
+                    (kind, slot)
+                    for kind, start, stop in request.only
+                    for slot in range(start, stop)
+                }
+            )
+            blocks = group_slots(request, requeued)
             server.todo[:0] = [str(block) for block in blocks]
-            server.progress["give_way"] = " ".join(owed.give_way)
+            server.progress["give_way"] = " ".join(request.give_way)
             server.changed.notify_all()
-            late = sum(_number(server.lives[worker][0].get("late", "0")) for worker in claims if worker in server.lives)
+            late = sum(
+                _parse_count(server.lives[worker][0].get("late", "0"))
+                for worker in claims
+                if worker in server.lives
+            )
             count = sum(block.stop - block.start for block in blocks)
-            nobody = tuple((one.kind, one.start, one.stop) for one in grouped(replace(owed, block=4096), left))
-            return Reconciled(count, len(server.todo), {name: Block.decode_all(held) for name, held in claims.items()}, dead, late, nobody)
+            unclaimed = tuple(
+                (block.kind, block.start, block.stop)
+                for block in group_slots(replace(request, block_size=4096), left)
+            )
+            return ReconcileReport(
+                count,
+                len(server.todo),
+                {name: Block.decode_all(held) for name, held in claims.items()},
+                dead,
+                late,
+                unclaimed,
+            )
 
     def _claims(
-        self, owed: Owed, unanswered: set[tuple[str, int]]
+        self, request: ReconcileRequest, unanswered: set[tuple[str, int]]
     ) -> tuple[dict[str, list[str]], list[tuple[str, tuple[Block, ...]]]]:
         server = self.server
         claims: dict[str, list[str]] = {}
         dead = []
         server.workers -= {worker for worker in server.workers if not WORKER_ID.fullmatch(worker)}
         for worker in sorted(server.workers):
-            if worker in owed.dismissed and server.alive(worker):
+            if worker in request.dismissed and server.is_alive(worker):
                 server.claims.pop(worker, None)
                 continue
-            if owed.grace or server.alive(worker):
+            if request.grace or server.is_alive(worker):
                 claims[worker] = server.claims.get(worker, [])
                 continue
             held = server.claims.pop(worker, [])
-            held = [] if worker in owed.dismissed else held
+            held = [] if worker in request.dismissed else held
             server.workers.discard(worker)
             dead.append((worker, Block.decode_all(held)))
-            for kind, slot in slots_of(held[0], owed.publication) & unanswered if held else ():
+            for kind, slot in (
+                block_slots(held[0], request.publication) & unanswered if held else ()
+            ):
                 name = f"{kind} {slot} deaths"
                 server.attempts[name] = server.attempts.get(name, 0) + 1
         return claims, dead
 
-    def renew(self, token: str, holder: str, lease: float, progress: Mapping[str, str], refused: Mapping[str, int]) -> Stored:
+    def renew(
+        self,
+        token: str,
+        holder: str,
+        lease: float,
+        progress: Mapping[str, str],
+        refused: Mapping[str, int],
+    ) -> RenewResult:
         server = self.server
         with server.changed:
             server.fence(token)
             server.lease = (holder, time.monotonic() + lease)
             stored = server.progress.get("publication")
             if stored is None:
-                return Stored(None, False)
+                return RenewResult(None, False)
             server.progress.update(progress)
             server.refused.update(refused)
-            return Stored(stored, self._whole(stored))
+            return RenewResult(stored, self._is_complete(stored))
 
-    def finish(self, token: str, progress: Mapping[str, str], seconds: int, checkpoint: bytes | None) -> None:
+    def finish(
+        self, token: str, progress: Mapping[str, str], seconds: int, checkpoint: bytes | None
+    ) -> None:
         server = self.server
         with server.changed:
             server.fence(token)
             server.progress.update(progress)
-            self._close([server.progress.pop("publication", ""), *server.progress.pop("open", "").split()])
+            self._close(
+                [server.progress.pop("publication", ""), *server.progress.pop("open", "").split()]
+            )
             server.checkpoint = checkpoint or server.checkpoint
             server.todo.clear()
             server.claims.clear()
@@ -203,17 +276,24 @@ class MemoryMasterChannel(MasterChannel):
 
     def collect_each(
         self, cursors: Mapping[str, str], count: int, wait: float, largest: int = MAX_ANSWER
-    ) -> dict[str, list[Entry]]:
+    ) -> dict[str, list[StreamEntry]]:
         server = self.server
 
-        def fresh() -> dict[str, list[Entry]]:
-            found = {one: [entry for entry in server.results.get(one, []) if int(entry.id) > int(at)][:count] for one, at in cursors.items()}
+        def fresh() -> dict[str, list[StreamEntry]]:
+            batches = {
+                publication: [
+                    entry
+                    for entry in server.results.get(publication, [])
+                    if int(entry.id) > int(at)
+                ][:count]
+                for publication, at in cursors.items()
+            }
             return {
-                one: [
-                    entry if len(entry.payload) <= largest else Entry(entry.id, b"")
+                publication: [
+                    entry if len(entry.payload) <= largest else StreamEntry(entry.id, b"")
                     for entry in entries
                 ]
-                for one, entries in found.items()
+                for publication, entries in batches.items()
                 if entries
             }
 
@@ -226,15 +306,23 @@ class MemoryMasterChannel(MasterChannel):
             stream = self.server.results.get(publication, [])
             stream[:] = [entry for entry in stream if entry.id not in set(ids)]
 
-    def stored(self) -> tuple[bytes | None, bytes | None, bytes | None]:
+    def stored_run(self) -> tuple[bytes | None, bytes | None, bytes | None]:
         return self.server.config, self.server.task, self.server.checkpoint
 
-    def workers(self, known: Abouts = NOBODY) -> dict[str, dict[str, str]]:
+    def workers(self, known: WorkerInfos = NO_WORKERS) -> dict[str, dict[str, str]]:
         with self.server.changed:
-            return {name: known.get(name) or dict(about) for name, (about, _) in self.server.lives.items() if self._serves(name)}
+            return {
+                name: known.get(name) or dict(about)
+                for name, (about, _) in self.server.lives.items()
+                if self._is_serving(name)
+            }
 
-    def _serves(self, name: str) -> bool:
-        return name in self.server.workers and WORKER_ID.fullmatch(name) is not None and self.server.alive(name)
+    def _is_serving(self, name: str) -> bool:
+        return (
+            name in self.server.workers
+            and WORKER_ID.fullmatch(name) is not None
+            and self.server.is_alive(name)
+        )
 
     def deaths(self) -> dict[tuple[str, int], int]:
         parts = [(name.split(" "), count) for name, count in self.server.attempts.items()]
@@ -249,7 +337,9 @@ class MemoryMasterChannel(MasterChannel):
 
     def forget_requests(self, requests: Sequence[bytes]) -> None:
         with self.server.changed:
-            self.server.commands[:] = [one for one in self.server.commands if one not in requests]
+            self.server.commands[:] = [
+                entry for entry in self.server.commands if entry not in requests
+            ]
 
     def other_workers(self, run: str) -> int | None:
         return None
@@ -264,15 +354,15 @@ class MemoryWorkerChannel(WorkerChannel):
     def config(self) -> bytes | None:
         return self.server.config
 
-    def shown(self, name: str) -> str | None:
+    def progress_field(self, name: str) -> str | None:
         return self.server.progress.get(name) or None
 
     def task(self) -> bytes | None:
         return self.server.task
 
     def parameters(self, publication: str, size: int) -> bytes | None:
-        found = self.server.parameters.get(publication)
-        return found if found is not None and len(found) == size else None
+        data = self.server.parameters.get(publication)
+        return data if data is not None and len(data) == size else None
 
     def arrive(self, about: Mapping[str, str], ttl: float) -> None:
         with self.server.changed:
@@ -282,13 +372,22 @@ class MemoryWorkerChannel(WorkerChannel):
     def beat(self, about: Mapping[str, str], ttl: float) -> None:
         self.arrive(about, ttl)
 
-    def orders(self, publication: str = "") -> Orders:
+    def poll_flags(self, publication: str = "") -> WorkerFlags:
         progress = self.server.progress
-        led = self.server.lease[1] > time.monotonic()
-        closed = bool(publication) and publication not in self.server.parameters and progress.get("publication") not in (None, publication)
-        return Orders(progress.get("state"), self.worker in progress.get("give_way", "").split(" "), led=led, closed=closed)
+        has_master = self.server.lease[1] > time.monotonic()
+        closed = (
+            bool(publication)
+            and publication not in self.server.parameters
+            and progress.get("publication") not in (None, publication)
+        )
+        return WorkerFlags(
+            progress.get("state"),
+            self.worker in progress.get("give_way", "").split(" "),
+            has_master=has_master,
+            closed=closed,
+        )
 
-    def claimed(self) -> list[Block]:
+    def held_blocks(self) -> list[Block]:
         with self.server.changed:
             held = self.server.claims.get(self.worker, [])
             blocks = Block.decode_all(held)
@@ -312,7 +411,7 @@ class MemoryWorkerChannel(WorkerChannel):
             stream = server.results.get(block.publication)
             if stream is not None:
                 server.entries += 1
-                stream.append(Entry(str(server.entries), payload))
+                stream.append(StreamEntry(str(server.entries), payload))
             self._forget(block)
             server.changed.notify_all()
             return stream is not None
@@ -342,7 +441,7 @@ class MemoryWorkerChannel(WorkerChannel):
             self.server.lives.pop(self.worker, None)
 
 
-def slots_of(entry: str, publication: str) -> set[tuple[str, int]]:
+def block_slots(entry: str, publication: str) -> set[tuple[str, int]]:
     """(kind, slot) of a block's text, nothing for another publication or for what is no block."""
     try:
         block = Block.decode(entry)
@@ -353,14 +452,16 @@ def slots_of(entry: str, publication: str) -> set[tuple[str, int]]:
     return {(block.kind, slot) for slot in range(block.start, block.stop)}
 
 
-def _number(text: str) -> int:
+def _parse_count(text: str) -> int:
     return int(text) if text.isdecimal() and text.isascii() else 0
 
 
-def grouped(owed: Owed, slots: set[tuple[str, int]]) -> list[Block]:
-    """Contiguous blocks of at most ``owed.block`` slots, in the order of the ranges; suspects stand alone."""
+def group_slots(request: ReconcileRequest, slots: set[tuple[str, int]]) -> list[Block]:
+    """Contiguous blocks of at most ``owed.block`` slots, in the order of the ranges; suspects stand
+    alone.
+    """
     blocks: list[Block] = []
-    for kind, first, last in owed.ranges:
+    for kind, first, last in request.ranges:
         for slot in range(first, last):
             if (kind, slot) not in slots:
                 continue
@@ -368,10 +469,10 @@ def grouped(owed: Owed, slots: set[tuple[str, int]]) -> list[Block]:
             if (
                 previous is not None
                 and (previous.kind, previous.stop) == (kind, slot)
-                and slot - previous.start < owed.block
-                and not {(kind, slot), (kind, previous.start)} & owed.suspect
+                and slot - previous.start < request.block_size
+                and not {(kind, slot), (kind, previous.start)} & request.suspects
             ):
-                blocks[-1] = Block(owed.publication, kind, previous.start, slot + 1)
+                blocks[-1] = Block(request.publication, kind, previous.start, slot + 1)
             else:
-                blocks.append(Block(owed.publication, kind, slot, slot + 1))
+                blocks.append(Block(request.publication, kind, slot, slot + 1))
     return blocks

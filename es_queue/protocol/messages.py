@@ -1,14 +1,17 @@
 """What master and workers tell each other: frozen dataclasses with encode and decode.
 
-Redis is someone else's machine, so every byte from it is checked: sizes before decoding, then types, ranges
-and finiteness. Every bad payload raises one DecodeError, whose text never repeats the payload.
+Redis is someone else's machine, so every byte from it is checked: sizes before decoding, then
+types, ranges and finiteness. Every bad payload raises one DecodeError, whose text never repeats the
+payload.
 
-An answer is one flat list; its numbers stand in columns, byte strings of little-endian int64 and float64:
+An answer is one flat list; its numbers stand in columns, byte strings of little-endian int64 and
+float64:
 
     WIRE, publication, kind, worker, seconds, individuals,
-    columns: slot, noise index, seed, number of moments [S]; steps, at limit, cut [S, individuals]; fitness, returns [S, individuals],
-    counts [M], means [M, d], M2s [M, d] of the moments, slot by slot; failed slots [F], and F reasons;
-    where the strategy looks at behaviours: those [S, individuals, b], little-endian float32
+    columns: slot, noise index, seed, number of moments [S]; steps, at limit, cut [S, individuals];
+    fitness, returns [S, individuals], counts [M], means [M, d], M2s [M, d] of the moments, slot by
+    slot; failed slots [F], and F reasons; where the strategy looks at behaviours: those [S,
+    individuals, b], little-endian float32
 """
 
 from __future__ import annotations
@@ -24,9 +27,16 @@ from typing import Any
 import msgpack
 
 from es_queue.errors import DecodeError
-from es_queue.protocol.codec import Reader, decoded, finite, finite_bytes, within
+from es_queue.protocol.codec import (
+    Reader,
+    decode,
+    validate_finite,
+    validate_finite_bytes,
+    validate_range,
+)
 
-WIRE = 2  # the version of what follows; workers of another refuse to join, and their answers are refused
+# the version of what follows; workers of another refuse to join, and their answers are refused
+WIRE = 2
 MAX_ANSWER = 64 * 2**20
 MAX_TASK = 4 * 2**20
 MAX_SLOT = 2**31
@@ -98,18 +108,19 @@ class Block:
     @classmethod
     def decode_all(cls, entries: Iterable[bytes | str]) -> tuple[Block, ...]:
         """Those of the entries that are blocks."""
-        found = []
+        blocks = []
         for entry in entries:
             with suppress(DecodeError):
-                found.append(cls.decode(entry))
-        return tuple(found)
+                blocks.append(cls.decode(entry))
+        return tuple(blocks)
 
 
 @dataclass(frozen=True)
 class Task:
     """The header of the open publication: what a worker needs beside the parameters and the config.
 
-    sigma: deviation of the perturbations; step_limit: of training episodes; size: floats in the parameters key;
+    sigma: deviation of the perturbations; step_limit: of training episodes; size: floats in the
+    parameters key;
     digest: BLAKE2b-128 of its bytes; obs_mean, obs_std: float32 bytes, frozen for the generation;
     noise: digest of the noise table; poll: seconds between looks at the leave flags.
     """
@@ -129,34 +140,38 @@ class Task:
         return publication_generation(self.publication)
 
     def encode(self) -> bytes:
-        return bytes(msgpack.packb({"wire": WIRE, **{one.name: getattr(self, one.name) for one in fields(self)}}))
+        return bytes(
+            msgpack.packb(
+                {"wire": WIRE, **{field.name: getattr(self, field.name) for field in fields(self)}}
+            )
+        )
 
     @classmethod
     def decode(cls, data: bytes) -> Task:
         """Read what ``encode`` wrote. Raises DecodeError for anything else."""
-        return decoded(data, MAX_TASK, cls._read)
+        return decode(data, MAX_TASK, cls._read)
 
     @classmethod
     def _read(cls, reader: Reader) -> Task:
-        pairs, found = reader.map(1, len(TASK_FIELDS) + 1), dict[str, Any]()
+        pairs, values = reader.map(1, len(TASK_FIELDS) + 1), dict[str, Any]()
         for _ in range(pairs):
             name = reader.text(NAME)
             if name == "wire":
-                _same_wire(reader)
+                _validate_wire(reader)
             elif name not in TASK_FIELDS:
                 raise DecodeError("a task has other fields than it must have")
             else:
-                found[name] = TASK_FIELDS[name](reader)
-        if len(found) != len(TASK_FIELDS) or pairs == len(found):
+                values[name] = TASK_FIELDS[name](reader)
+        if len(values) != len(TASK_FIELDS) or pairs == len(values):
             raise DecodeError("a task lacks a field: it is of another version, or damaged")
-        task = cls(**found)
+        task = cls(**values)
         if len(task.obs_mean) != len(task.obs_std) or not 0 < task.poll <= 60 or task.sigma < 0:
             raise DecodeError("a task's values are not possible")
         return task
 
 
-def _same_wire(reader: Reader) -> None:
-    version = reader.whole(0, 2**31)
+def _validate_wire(reader: Reader) -> None:
+    version = reader.integer(0, 2**31)
     if version != WIRE:
         raise DecodeError(f"it is of protocol {version}, and this es-queue speaks {WIRE}")
 
@@ -165,11 +180,11 @@ NAME, DIGEST = re.compile(r"[a-z_]{1,20}"), re.compile(r"[0-9a-f]{32}")
 TASK_FIELDS: dict[str, Callable[[Reader], Any]] = {
     "publication": lambda reader: reader.text(PUBLICATION),
     "sigma": Reader.real,
-    "step_limit": lambda reader: reader.whole(1, 2**31),
-    "size": lambda reader: reader.whole(1, 2**32),
+    "step_limit": lambda reader: reader.integer(1, 2**31),
+    "size": lambda reader: reader.integer(1, 2**32),
     "digest": lambda reader: reader.text(DIGEST),
-    "obs_mean": lambda reader: finite_bytes(reader.raw(4 * MAX_OBSERVATION, 4), "<f4"),
-    "obs_std": lambda reader: finite_bytes(reader.raw(4 * MAX_OBSERVATION, 4), "<f4"),
+    "obs_mean": lambda reader: validate_finite_bytes(reader.blob(4 * MAX_OBSERVATION, 4), "<f4"),
+    "obs_std": lambda reader: validate_finite_bytes(reader.blob(4 * MAX_OBSERVATION, 4), "<f4"),
     "noise": lambda reader: reader.text(DIGEST),
     "poll": Reader.real,
 }
@@ -177,7 +192,9 @@ TASK_FIELDS: dict[str, Callable[[Reader], Any]] = {
 
 @dataclass(frozen=True)
 class EpisodeMoments:
-    """Observation moments of one episode: count, mean and M2 as little-endian float64 bytes; count 0 for one left out."""
+    """Observation moments of one episode: count, mean and M2 as little-endian float64 bytes; count
+    0 for one left out.
+    """
 
     count: int
     mean: bytes
@@ -189,10 +206,12 @@ class SlotResult:
     """What one slot's episodes gave; tuples have one entry an individual (plus, minus).
 
     noise_index: -1 where the slot is not perturbed; seed: environment seed of its first episode
-    fitness: what the strategy sees; returns: the environment's own; both are means over the episodes
-    steps: sum over the episodes; at_limit: episodes that reached the step limit; cut: episodes that training
-    rules ended early; moments: one an episode of a sampled slot, individual by individual
-    behaviour: little-endian float32 bytes [individuals, b], empty where nobody asks how they behaved
+    fitness: what the strategy sees; returns: the environment's own; both are means over the
+    episodes
+    steps: sum over the episodes; at_limit: episodes that reached the step limit; cut: episodes that
+    training rules ended early; moments: one an episode of a sampled slot, individual by individual
+    behaviour: little-endian float32 bytes [individuals, b], empty where nobody asks how they
+    behaved
     """
 
     slot: int
@@ -211,7 +230,8 @@ class SlotResult:
 class Answer:
     """A worker's answer to a block: results of slots, and the slots that failed with the reason.
 
-    All results have as many individuals as the first, all moments as many columns, all behaviours as many bytes.
+    All results have as many individuals as the first, all moments as many columns, all behaviours
+    as many bytes.
     seconds: wall time that the block took, an estimate for sizing blocks and nothing else.
     """
 
@@ -223,107 +243,162 @@ class Answer:
     failures: tuple[tuple[int, str], ...] = ()
 
     def encode(self) -> bytes:
-        """Raises struct.error where results differ in shape, or a number does not fit into its column."""
+        """Raises struct.error where results differ in shape, or a number does not fit into its
+        column.
+        """
         results = self.results
         individuals = len(results[0].fitness) if results else 1
-        wholes = [*[one.slot for one in results], *[one.noise_index for one in results], *[one.seed for one in results]]
-        wholes += [len(one.moments) for one in results]
+        wholes = [
+            *[result.slot for result in results],
+            *[result.noise_index for result in results],
+            *[result.seed for result in results],
+        ]
+        wholes += [len(result.moments) for result in results]
         for name in ("steps", "at_limit", "cut"):
-            wholes += chain.from_iterable([getattr(one, name) for one in results])
-        reals = [*chain.from_iterable([one.fitness for one in results]), *chain.from_iterable([one.returns for one in results])]
-        columns = struct.pack(f"<{len(results) * (4 + 3 * individuals)}q{len(results) * 2 * individuals}d", *wholes, *reals)
-        moments = [one for result in results for one in result.moments]
-        counts = struct.pack(f"<{len(moments)}q", *[one.count for one in moments])
-        means, m2s = b"".join([one.mean for one in moments]), b"".join([one.m2 for one in moments])
+            wholes += chain.from_iterable([getattr(result, name) for result in results])
+        reals = [
+            *chain.from_iterable([result.fitness for result in results]),
+            *chain.from_iterable([result.returns for result in results]),
+        ]
+        columns = struct.pack(
+            f"<{len(results) * (4 + 3 * individuals)}q{len(results) * 2 * individuals}d",
+            *wholes,
+            *reals,
+        )
+        moments = [episode for result in results for episode in result.moments]
+        counts = struct.pack(f"<{len(moments)}q", *[episode.count for episode in moments])
+        means, m2s = (
+            b"".join([episode.mean for episode in moments]),
+            b"".join([episode.m2 for episode in moments]),
+        )
         failed = struct.pack(f"<{len(self.failures)}q", *[slot for slot, _ in self.failures])
         # An exception's text may hold half characters (surrogates), which cannot be packed.
-        reasons = [reason[:MAX_REASON].encode("utf-8", "replace").decode() for _, reason in self.failures]
+        reasons = [
+            reason[:MAX_REASON].encode("utf-8", "replace").decode() for _, reason in self.failures
+        ]
         head = [WIRE, self.publication, self.kind, self.worker, self.seconds, individuals]
-        behaved = [b"".join([one.behaviour for one in results])] if results and results[0].behaviour else []
-        return bytes(msgpack.packb([*head, columns, counts, means, m2s, failed, *reasons, *behaved]))
+        behaviours = (
+            [b"".join([result.behaviour for result in results])]
+            if results and results[0].behaviour
+            else []
+        )
+        return bytes(
+            msgpack.packb([*head, columns, counts, means, m2s, failed, *reasons, *behaviours])
+        )
 
     @classmethod
     def decode(cls, data: bytes, limit: int = MAX_ANSWER, slots: int = MAX_BLOCK) -> Answer:
-        """Read what ``encode`` wrote; ``limit``, ``slots``: how many bytes and slots it can honestly have. Raises DecodeError for anything else."""
-        return decoded(data, limit, lambda reader: cls._read(reader, slots))
+        """Read what ``encode`` wrote; ``limit``, ``slots``: how many bytes and slots it can
+        honestly have. Raises DecodeError for anything else.
+        """
+        return decode(data, limit, lambda reader: cls._read(reader, slots))
 
     @classmethod
     def _read(cls, reader: Reader, most: int) -> Answer:
-        length = reader.array(FIXED, FIXED + most + 1)
-        _same_wire(reader)
-        publication, kind, worker = reader.text(PUBLICATION), reader.text(KIND), reader.text(WORKER_ID)
-        seconds, individuals = abs(reader.real()), reader.whole(1, MAX_INDIVIDUALS)
-        results = _results(reader, individuals, most)
-        failed = reader.raw(8 * most, 8)
+        length = reader.array(FIXED_FIELDS, FIXED_FIELDS + most + 1)
+        _validate_wire(reader)
+        publication, kind, worker = (
+            reader.text(PUBLICATION),
+            reader.text(KIND),
+            reader.text(WORKER_ID),
+        )
+        seconds, individuals = abs(reader.real()), reader.integer(1, MAX_INDIVIDUALS)
+        results = _read_results(reader, individuals, most)
+        failed = reader.blob(8 * most, 8)
         failures = len(failed) // 8
         if len(results) + failures > most:
             raise DecodeError("an answer has more slots than a block")
-        if length not in (FIXED + failures, FIXED + failures + 1):
+        if length not in (FIXED_FIELDS + failures, FIXED_FIELDS + failures + 1):
             raise DecodeError("an answer has not one reason for each slot that failed")
-        slots = within(struct.unpack(f"<{failures}q", failed), 0, MAX_SLOT)
-        reasons = tuple((slot, reader.prose(MAX_REASON)) for slot in slots)
-        if length > FIXED + failures:
-            results = _behaved(reader, results, individuals)
+        slots = validate_range(struct.unpack(f"<{failures}q", failed), 0, MAX_SLOT)
+        reasons = tuple((slot, reader.short_text(MAX_REASON)) for slot in slots)
+        if length > FIXED_FIELDS + failures:
+            results = _with_behaviours(reader, results, individuals)
         return cls(publication, kind, worker, seconds, results, reasons)
 
 
-FIXED = 11  # elements of an answer without failures and behaviours
+FIXED_FIELDS = 11  # elements of an answer without failures and behaviours
 KIND = re.compile("|".join(KINDS))
 
 
-def answer_bytes(slots: int, individuals: int, moments: int, observation: int, behaviour: int = 0) -> int:
-    """Bytes that an answer of so many slots can honestly have, results or failures, with so many episodes' moments and
-    ``behaviour`` floats an individual."""
+def max_answer_bytes(
+    slots: int, individuals: int, moments: int, observation: int, behaviour: int = 0
+) -> int:
+    """Bytes that an answer of so many slots can honestly have, results or failures, with so many
+    episodes' moments and ``behaviour`` floats an individual.
+    """
     head, failure = 512, 8 + 5 + 4 * MAX_REASON
-    slot = max(_row(individuals) + 4 * individuals * behaviour, failure)
+    slot = max(_row_bytes(individuals) + 4 * individuals * behaviour, failure)
     return min(MAX_ANSWER, head + min(slots, MAX_BLOCK) * slot + moments * (8 + 16 * observation))
 
 
-def _row(individuals: int) -> int:
+def _row_bytes(individuals: int) -> int:
     return 8 * (4 + 5 * individuals)
 
 
-def _results(reader: Reader, each: int, most: int) -> tuple[SlotResult, ...]:
-    """Results of at most so many slots, ``each`` individuals a slot, from the columns that stand next."""
-    columns = reader.raw(most * _row(each), _row(each))
-    slots = len(columns) // _row(each)
+def _read_results(reader: Reader, each: int, most: int) -> tuple[SlotResult, ...]:
+    """Results of at most so many slots, ``each`` individuals a slot, from the columns that stand
+    next.
+    """
+    columns = reader.blob(most * _row_bytes(each), _row_bytes(each))
+    slots = len(columns) // _row_bytes(each)
     many = slots * each
     numbers = struct.unpack(f"<{4 * slots + 3 * many}q{2 * many}d", columns)
-    slot, index = within(numbers[:slots], 0, MAX_SLOT), within(numbers[slots : 2 * slots], -1, 2**32)
-    seed, sampled = within(numbers[2 * slots : 3 * slots], 0, 2**31 - 1), within(numbers[3 * slots : 4 * slots], 0, MAX_EPISODES)
-    own = numbers[4 * slots :]
-    within(own[: 3 * many], 0, 2**40)
-    finite(own[3 * many :])
-    pairs = list(zip(*[own[at::each] for at in range(each)], strict=True))  # one tuple a slot, five times
+    slot, index = (
+        validate_range(numbers[:slots], 0, MAX_SLOT),
+        validate_range(numbers[slots : 2 * slots], -1, 2**32),
+    )
+    seed, sampled = (
+        validate_range(numbers[2 * slots : 3 * slots], 0, 2**31 - 1),
+        validate_range(numbers[3 * slots : 4 * slots], 0, MAX_EPISODES),
+    )
+    rest = numbers[4 * slots :]
+    validate_range(rest[: 3 * many], 0, 2**40)
+    validate_finite(rest[3 * many :])
+    pairs = list(
+        zip(*[rest[at::each] for at in range(each)], strict=True)
+    )  # one tuple a slot, five times
     parts = [pairs[at * slots : (at + 1) * slots] for at in (3, 4, 0, 1, 2)]
-    return tuple(map(SlotResult, slot, index, seed, *parts, _moments(reader, sampled)))
+    return tuple(map(SlotResult, slot, index, seed, *parts, _read_moments(reader, sampled)))
 
 
-def _behaved(reader: Reader, results: tuple[SlotResult, ...], individuals: int) -> tuple[SlotResult, ...]:
+def _with_behaviours(
+    reader: Reader, results: tuple[SlotResult, ...], individuals: int
+) -> tuple[SlotResult, ...]:
     """The results with the behaviours that stand next, all of one length."""
-    found = reader.raw(len(results) * MAX_BEHAVIOUR, 4 * individuals * len(results) or 1)
-    if not found:
+    data = reader.blob(len(results) * MAX_BEHAVIOUR, 4 * individuals * len(results) or 1)
+    if not data:
         raise DecodeError("an answer's behaviours have no numbers")
-    finite_bytes(found, "<f4")
-    each = len(found) // len(results)
-    return tuple(replace(one, behaviour=found[at * each : (at + 1) * each]) for at, one in enumerate(results))
+    validate_finite_bytes(data, "<f4")
+    each = len(data) // len(results)
+    return tuple(
+        replace(result, behaviour=data[at * each : (at + 1) * each])
+        for at, result in enumerate(results)
+    )
 
 
-def _moments(reader: Reader, sampled: tuple[int, ...]) -> list[tuple[EpisodeMoments, ...]]:
+def _read_moments(reader: Reader, sampled: tuple[int, ...]) -> list[tuple[EpisodeMoments, ...]]:
     """The moments of each slot, so many of it."""
     total = sum(sampled)
     if total > MAX_MOMENTS:
         raise DecodeError("an answer has moments of more episodes than a block")
-    counts = reader.exactly(8 * total)
-    means = reader.raw(8 * total * MAX_OBSERVATION, 8 * total or 1)
-    m2s = reader.exactly(len(means))
+    counts = reader.fixed_bytes(8 * total)
+    means = reader.blob(8 * total * MAX_OBSERVATION, 8 * total or 1)
+    m2s = reader.fixed_bytes(len(means))
     if not total:
         return [()] * len(sampled)
     size = len(means) // total
     if not size:
         raise DecodeError("moments have no columns")
-    finite_bytes(means, "<f8")
-    finite_bytes(m2s, "<f8")
-    whole = enumerate(within(struct.unpack(f"<{total}q", counts), 0, 2**40))
-    moments = iter([EpisodeMoments(count, means[at * size : (at + 1) * size], m2s[at * size : (at + 1) * size]) for at, count in whole])
+    validate_finite_bytes(means, "<f8")
+    validate_finite_bytes(m2s, "<f8")
+    whole = enumerate(validate_range(struct.unpack(f"<{total}q", counts), 0, 2**40))
+    moments = iter(
+        [
+            EpisodeMoments(
+                count, means[at * size : (at + 1) * size], m2s[at * size : (at + 1) * size]
+            )
+            for at, count in whole
+        ]
+    )
     return [tuple(islice(moments, count)) for count in sampled]

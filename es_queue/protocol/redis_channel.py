@@ -11,161 +11,292 @@ from typing import Any
 import redis
 
 from es_queue.errors import DecodeError, FencedError
-from es_queue.protocol import bounded, keys
-from es_queue.protocol.again import Again
-from es_queue.protocol.bounded import text as _text
-from es_queue.protocol.bounded import texts
+from es_queue.protocol import keys
 from es_queue.protocol.channel import (
-    NOBODY,
+    NO_WORKERS,
     RUNNING,
-    Abouts,
-    Entry,
     MasterChannel,
-    Opened,
-    Orders,
-    Owed,
-    Publish,
-    Reconciled,
-    Stored,
+    PublishRequest,
+    PublishResult,
+    ReconcileReport,
+    ReconcileRequest,
+    RenewResult,
+    StreamEntry,
     WorkerChannel,
+    WorkerFlags,
+    WorkerInfos,
 )
 from es_queue.protocol.codec import is_count
-from es_queue.protocol.connection import is_outage, refusal
-from es_queue.protocol.entries import EntryReader
+from es_queue.protocol.connection import is_outage, refused_error
 from es_queue.protocol.messages import MAX_ANSWER, MAX_TASK, Block
+from es_queue.protocol.retry import Retry
+from es_queue.protocol.stream_entries import EntryReader
+from es_queue.security import bounded_reads
+from es_queue.security.bounded_reads import decode_hash
+from es_queue.security.bounded_reads import decode_text as _text
 
 __all__ = ["RedisMasterChannel", "RedisWorkerChannel"]
 
-PIECE = 2**20  # parameters are fetched so that a slow reader costs the server 1 MiB, not the whole vector
+PIECE = (
+    2**20
+)  # parameters are fetched so that a slow reader costs the server 1 MiB, not the whole vector
 STAGED_SECONDS = 600
 MAX_CONFIG = 2**20
 MAX_CHECKPOINT = 2**31
-ERRORS_KEPT = 200
-RUNS_LOOKED_AT = 500
-REQUESTS_READ = 100
-CLAIMS_READ = 100
+MAX_ERRORS = 200
+MAX_RUNS_CHECKED = 500
+MAX_REQUESTS_READ = 100
+MAX_CLAIMS_READ = 100
 
 
-def _flat(mapping: Mapping[str, Any]) -> list[Any]:
+def _flatten(mapping: Mapping[str, Any]) -> list[Any]:
     return [part for pair in mapping.items() for part in pair]
 
 
-def _counted(items: Sequence[Any]) -> list[Any]:
+def _with_count(items: Sequence[Any]) -> list[Any]:
     return [len(items), *items]
 
 
 class RedisMasterChannel(MasterChannel):
     """The master's side over one client. All five scripts may be sent twice."""
 
-    def __init__(self, client: redis.Redis, run: str, again: Again | None = None) -> None:
+    def __init__(self, client: redis.Redis, run: str, retry: Retry | None = None) -> None:
         self.run = run
         self.keys = keys.RunKeys(run)
-        self.again = again or Again()
+        self.retry = retry or Retry()
         self._client: Any = client
-        self._entries = EntryReader(client, self.again)
+        self._entries = EntryReader(client, self.retry)
         folder = files("es_queue.protocol") / "scripts"
         fence = (folder / "fence.lua").read_text()
         names = ("publish", "extend", "reconcile", "renew", "finish")
-        self._scripts = {name: self._client.register_script(fence + (folder / f"{name}.lua").read_text()) for name in names}
+        self._scripts = {
+            name: self._client.register_script(fence + (folder / f"{name}.lua").read_text())
+            for name in names
+        }
 
-    def _script(self, name: str, names: Sequence[str], arguments: Sequence[Any], look: Callable[[Any], object] = lambda _: None) -> Any:
-        """Run one of the five until the server has answered; ``look`` sees each answer before it ends an outage."""
+    def _script(
+        self,
+        name: str,
+        names: Sequence[str],
+        arguments: Sequence[Any],
+        inspect: Callable[[Any], object] = lambda _: None,
+    ) -> Any:
+        """Run one of the five until the server has answered; ``look`` sees each answer before it
+        ends an outage.
+        """
 
         def call() -> Any:
             try:
-                found = self._scripts[name](keys=names, args=arguments)
-                look(found)
-                return found
+                reply = self._scripts[name](keys=names, args=arguments)
+                inspect(reply)
+                return reply
             except redis.exceptions.ResponseError as error:
                 if str(error).startswith("FENCED"):
-                    raise FencedError(f"another master holds run {self.run} now; this one has stopped") from None
+                    raise FencedError(
+                        f"another master holds run {self.run} now; this one has stopped"
+                    ) from None
                 if is_outage(error):
                     raise
-                raise refusal(error, f"to {name}") from None
+                raise refused_error(error, f"to {name}") from None
 
-        return self.again(call)
+        return self.retry(call)
 
     @property
     def outages(self) -> int:
-        return self.again.outages
+        return self.retry.outages
 
     def ended_outages(self) -> list[float]:
-        return self.again.ended()
+        return self.retry.pop_ended_outages()
 
-    def missed(self, error: Exception) -> None:
+    def record_failure(self, error: Exception) -> None:
         if is_outage(error):
-            self.again.failed(error)
+            self.retry.record_failure(error)
 
     def epoch(self) -> str | None:
-        return _text(self.again(lambda: self._client.get(self.keys.epoch)))  # twice: yes
+        return _text(self.retry(lambda: self._client.get(self.keys.epoch)))  # twice: yes
 
     def lease_holder(self) -> tuple[str | None, float]:
         def read() -> tuple[str | None, float]:
-            holder, left = self._client.pipeline(transaction=True).get(self.keys.master).pttl(self.keys.master).execute()
+            holder, left = (
+                self._client.pipeline(transaction=True)
+                .get(self.keys.master)
+                .pttl(self.keys.master)
+                .execute()
+            )
             return _text(holder), max(0, left) / 1000
 
-        return self.again(read)  # twice: yes
+        return self.retry(read)  # twice: yes
 
-    def shown(self, name: str) -> str | None:
-        return _text(self.again(partial(bounded.field, self._client, self.keys.progress, name)))  # twice: yes
+    def progress_field(self, name: str) -> str | None:
+        return _text(
+            self.retry(partial(bounded_reads.read_field, self._client, self.keys.progress, name))
+        )  # twice: yes
 
     def stage(self, publication: str, parameters: bytes) -> None:
-        self.again(lambda: self._client.set(self.keys.parameters(publication), parameters, ex=STAGED_SECONDS))  # twice: yes
+        self.retry(
+            lambda: self._client.set(
+                self.keys.parameters(publication), parameters, ex=STAGED_SECONDS
+            )
+        )  # twice: yes
 
-    def publish(self, token: str, what: Publish) -> Opened:
-        own = self.keys
-        names = [own.epoch, own.progress, own.task, own.iteration, own.todo, own.config, own.history, own.checkpoint, own.attempts]
-        names += [own.results(what.publication), own.parameters(what.publication), keys.RUNS]
-        generation = what.publication.partition(".")[0]
-        arguments: list[Any] = [token, what.publication, generation, what.task, what.config]
-        arguments += [what.checkpoint or b"", own.prefix, self.run]
-        arguments += [time.time(), keys.RUN_SECONDS, *_counted(_flat(what.progress)), *_counted(_flat(what.history or {}))]
-        arguments += [*_counted([str(block) for block in what.blocks]), *_counted(own.lasting()), *_counted(what.keep)]
-        before, done = self._script("publish", names, arguments)
-        return Opened(_text(before), bool(done))
+    def publish(self, token: str, request: PublishRequest) -> PublishResult:
+        run_keys = self.keys
+        names = [
+            run_keys.epoch,
+            run_keys.progress,
+            run_keys.task,
+            run_keys.iteration,
+            run_keys.todo,
+            run_keys.config,
+            run_keys.history,
+            run_keys.checkpoint,
+            run_keys.attempts,
+        ]
+        names += [
+            run_keys.results(request.publication),
+            run_keys.parameters(request.publication),
+            keys.RUNS,
+        ]
+        generation = request.publication.partition(".")[0]
+        arguments: list[Any] = [
+            token,
+            request.publication,
+            generation,
+            request.task,
+            request.config,
+        ]
+        arguments += [request.checkpoint or b"", run_keys.prefix, self.run]
+        arguments += [
+            time.time(),
+            keys.RUN_SECONDS,
+            *_with_count(_flatten(request.progress)),
+            *_with_count(_flatten(request.history or {})),
+        ]
+        arguments += [
+            *_with_count([str(block) for block in request.blocks]),
+            *_with_count(run_keys.lasting_keys()),
+            *_with_count(request.keep),
+        ]
+        previous, succeeded = self._script("publish", names, arguments)
+        return PublishResult(_text(previous), bool(succeeded))
 
-    def extend(self, token: str, publication: str, blocks: Iterable[Block], *, new: bool = False, to: str = "") -> bool:
-        arguments = [token, publication, *_counted([str(block) for block in blocks]), int(new)]
+    def extend(
+        self,
+        token: str,
+        publication: str,
+        blocks: Iterable[Block],
+        *,
+        new: bool = False,
+        to: str = "",
+    ) -> bool:
+        arguments = [token, publication, *_with_count([str(block) for block in blocks]), int(new)]
         place = [self.keys.claims(to), self.keys.worker(to)] if to else [self.keys.todo]
-        return bool(self._script("extend", [self.keys.epoch, self.keys.progress, *place], arguments))
+        return bool(
+            self._script("extend", [self.keys.epoch, self.keys.progress, *place], arguments)
+        )
 
-    def reconcile(self, token: str, owed: Owed) -> Reconciled | None:
-        own = self.keys
-        ranges = [part for one in owed.ranges for part in one]
-        suspects = [part for one in sorted(owed.suspect) for part in one]
-        arguments = [token, owed.publication, own.prefix, owed.block, int(owed.grace)]
-        arguments += [*_counted(ranges), *_counted(suspects), *_counted(list(owed.give_way)), *_counted(list(owed.dismissed))]
-        arguments += [int(owed.only is None), *_counted([part for one in owed.only or () for part in one])]
-        found = self._script("reconcile", [own.epoch, own.progress, own.todo, own.workers, own.attempts], arguments)
-        if found is None:
+    def reconcile(self, token: str, request: ReconcileRequest) -> ReconcileReport | None:
+        run_keys = self.keys
+        ranges = [part for slot_range in request.ranges for part in slot_range]
+        suspects = [part for suspect in sorted(request.suspects) for part in suspect]
+        arguments = [
+            token,
+            request.publication,
+            run_keys.prefix,
+            request.block_size,
+            int(request.grace),
+        ]
+        arguments += [
+            *_with_count(ranges),
+            *_with_count(suspects),
+            *_with_count(list(request.give_way)),
+            *_with_count(list(request.dismissed)),
+        ]
+        arguments += [
+            int(request.only is None),
+            *_with_count([part for slot_range in request.only or () for part in slot_range]),
+        ]
+        reply = self._script(
+            "reconcile",
+            [run_keys.epoch, run_keys.progress, run_keys.todo, run_keys.workers, run_keys.attempts],
+            arguments,
+        )
+        if reply is None:
             return None
-        count, todo, claims, dead, late, nobody = found
+        count, todo, claims, dead, late, unclaimed = reply
         held = {str(_text(worker)): Block.decode_all(entries) for worker, entries in claims}
         ended = [(str(_text(worker)), Block.decode_all(entries)) for worker, entries in dead]
-        left = tuple((str(_text(kind)), start, stop) for kind, start, stop in zip(*[iter(nobody)] * 3, strict=True))
-        return Reconciled(count, todo, held, ended, late, left)
+        left = tuple(
+            (str(_text(kind)), start, stop)
+            for kind, start, stop in zip(*[iter(unclaimed)] * 3, strict=True)
+        )
+        return ReconcileReport(count, todo, held, ended, late, left)
 
-    def renew(self, token: str, holder: str, lease: float, progress: Mapping[str, str], refused: Mapping[str, int]) -> Stored:
-        own = self.keys
-        arguments = [token, holder, int(lease * 1000), own.prefix, *_counted(_flat(progress)), *_counted(_flat(refused))]
-        names = [own.epoch, own.progress, own.task, own.master, own.refused]
-        publication, whole, _ = self._script("renew", names, arguments, lambda found: self.again.refused(str(_text(found[2]))[:200]))
-        return Stored(_text(publication), bool(whole))
+    def renew(
+        self,
+        token: str,
+        holder: str,
+        lease: float,
+        progress: Mapping[str, str],
+        refused: Mapping[str, int],
+    ) -> RenewResult:
+        run_keys = self.keys
+        arguments = [
+            token,
+            holder,
+            int(lease * 1000),
+            run_keys.prefix,
+            *_with_count(_flatten(progress)),
+            *_with_count(_flatten(refused)),
+        ]
+        names = [
+            run_keys.epoch,
+            run_keys.progress,
+            run_keys.task,
+            run_keys.master,
+            run_keys.refused,
+        ]
+        publication, is_complete, _ = self._script(
+            "renew",
+            names,
+            arguments,
+            lambda reply: self.retry.record_refusal(str(_text(reply[2]))[:200]),
+        )
+        return RenewResult(_text(publication), bool(is_complete))
 
-    def finish(self, token: str, progress: Mapping[str, str], seconds: int, checkpoint: bytes | None) -> None:
-        own = self.keys
-        names = [own.epoch, own.progress, own.todo, own.workers, own.master, own.checkpoint, own.attempts]
-        arguments = [token, own.prefix, seconds, checkpoint or b"", *_counted(_flat(progress)), *_counted(own.lasting())]
+    def finish(
+        self, token: str, progress: Mapping[str, str], seconds: int, checkpoint: bytes | None
+    ) -> None:
+        run_keys = self.keys
+        names = [
+            run_keys.epoch,
+            run_keys.progress,
+            run_keys.todo,
+            run_keys.workers,
+            run_keys.master,
+            run_keys.checkpoint,
+            run_keys.attempts,
+        ]
+        arguments = [
+            token,
+            run_keys.prefix,
+            seconds,
+            checkpoint or b"",
+            *_with_count(_flatten(progress)),
+            *_with_count(run_keys.lasting_keys()),
+        ]
         self._script("finish", names, arguments)
-        self.again(lambda: self._client.delete(own.master))  # twice: yes; finish is fenced, the lease fences nobody
+        self.retry(
+            lambda: self._client.delete(run_keys.master)
+        )  # twice: yes; finish is fenced, the lease fences nobody
 
     def collect_each(
         self, cursors: Mapping[str, str], count: int, wait: float, largest: int = MAX_ANSWER
-    ) -> dict[str, list[Entry]]:
-        names = {self.keys.results(one).encode(): one for one in cursors}
-        places = {self.keys.results(one): cursor for one, cursor in cursors.items()}
-        found = self._entries.read(places, count, wait, largest)
-        return {names[name]: entries for name, entries in found.items()}
+    ) -> dict[str, list[StreamEntry]]:
+        names = {self.keys.results(publication).encode(): publication for publication in cursors}
+        places = {self.keys.results(publication): cursor for publication, cursor in cursors.items()}
+        batches = self._entries.read(places, count, wait, largest)
+        return {names[name]: entries for name, entries in batches.items()}
 
     @property
     def is_cut(self) -> bool:
@@ -173,46 +304,73 @@ class RedisMasterChannel(MasterChannel):
 
     def discard(self, publication: str, ids: Sequence[str]) -> None:
         if ids:
-            self.again(lambda: self._client.xdel(self.keys.results(publication), *ids))  # twice: yes
+            self.retry(
+                lambda: self._client.xdel(self.keys.results(publication), *ids)
+            )  # twice: yes
 
-    def stored(self) -> tuple[bytes | None, bytes | None, bytes | None]:
+    def stored_run(self) -> tuple[bytes | None, bytes | None, bytes | None]:
         def read() -> list[bytes]:
-            pipeline = self._client.pipeline(transaction=True).getrange(self.keys.config, 0, MAX_CONFIG)  # a byte more than there may be
-            found: list[bytes] = pipeline.getrange(self.keys.task, 0, MAX_TASK).getrange(self.keys.checkpoint, 0, MAX_CHECKPOINT).execute()
-            return found
+            pipeline = self._client.pipeline(transaction=True).getrange(
+                self.keys.config, 0, MAX_CONFIG
+            )  # a byte more than there may be
+            values: list[bytes] = (
+                pipeline.getrange(self.keys.task, 0, MAX_TASK)
+                .getrange(self.keys.checkpoint, 0, MAX_CHECKPOINT)
+                .execute()
+            )
+            return values
 
-        config, task, checkpoint = (one or None for one in self.again(read))  # twice: yes
+        config, task, checkpoint = (value or None for value in self.retry(read))  # twice: yes
         return config, task, checkpoint
 
-    def workers(self, known: Abouts = NOBODY) -> dict[str, dict[str, str]]:
+    def workers(self, known: WorkerInfos = NO_WORKERS) -> dict[str, dict[str, str]]:
         def read() -> dict[str, dict[str, str]]:
-            names = bounded.workers(self._client, self.keys.workers)
-            strange = [name for name in names if name not in known]
-            abouts = dict(zip(strange, bounded.hashes(self._client, [self.keys.worker(name) for name in strange]), strict=True))
-            there = bounded.present(self._client, {name: self.keys.worker(name) for name in names if name in known})
-            found = {name: known[name] if name in there else texts(abouts.get(name, {})) for name in names}
-            return {name: about for name, about in found.items() if about}
+            names = bounded_reads.read_worker_ids(self._client, self.keys.workers)
+            unknown = [name for name in names if name not in known]
+            abouts = dict(
+                zip(
+                    unknown,
+                    bounded_reads.read_hashes(
+                        self._client, [self.keys.worker(name) for name in unknown]
+                    ),
+                    strict=True,
+                )
+            )
+            present = bounded_reads.existing_names(
+                self._client, {name: self.keys.worker(name) for name in names if name in known}
+            )
+            infos = {
+                name: known[name] if name in present else decode_hash(abouts.get(name, {}))
+                for name in names
+            }
+            return {name: about for name, about in infos.items() if about}
 
-        return self.again(read)  # twice: yes
+        return self.retry(read)  # twice: yes
 
     def deaths(self) -> dict[tuple[str, int], int]:
-        found: dict[tuple[str, int], int] = {}
-        for name, count in self.again(lambda: bounded.counts(self._client, self.keys.attempts)).items():  # twice: yes
+        deaths: dict[tuple[str, int], int] = {}
+        for name, count in self.retry(
+            lambda: bounded_reads.read_counts(self._client, self.keys.attempts)
+        ).items():  # twice: yes
             kind, _, rest = name.decode("ascii", "replace").partition(" ")
             slot, _, what = rest.partition(" ")
             if what == "deaths" and is_count(slot) and is_count(count.decode("ascii", "replace")):
-                found[(kind, int(slot))] = int(count)
-        return found
+                deaths[(kind, int(slot))] = int(count)
+        return deaths
 
     def errors(self) -> list[str]:
-        found = self.again(lambda: bounded.elements(self._client, self.keys.errors, -20, -1))  # twice: yes
-        return [str(_text(one)) for one in found or []]
+        entries = self.retry(
+            lambda: bounded_reads.read_list(self._client, self.keys.errors, -20, -1)
+        )  # twice: yes
+        return [str(_text(entry)) for entry in entries or []]
 
     def forget_gone_runs(self) -> None:
-        """Take runs whose keys have expired out of the list of runs, the oldest few hundred at most."""
+        """Take runs whose keys have expired out of the list of runs, the oldest few hundred at
+        most.
+        """
 
         def prune() -> None:
-            names = self._client.zrange(keys.RUNS, 0, RUNS_LOOKED_AT - 1)
+            names = self._client.zrange(keys.RUNS, 0, MAX_RUNS_CHECKED - 1)
             there = self._client.pipeline(transaction=False)
             for name in names:
                 there.exists(keys.config_of(name))
@@ -220,27 +378,38 @@ class RedisMasterChannel(MasterChannel):
             if gone:
                 self._client.zrem(keys.RUNS, *gone)
 
-        self.again(prune)  # twice: yes; a run that comes back meanwhile is listed again by its next publish
+        self.retry(
+            prune
+        )  # twice: yes; a run that comes back meanwhile is listed again by its next publish
 
     def requests(self) -> list[bytes]:
-        found = self.again(lambda: bounded.elements(self._client, self.keys.commands, 0, REQUESTS_READ - 1))  # twice: yes
-        if found is None:  # not a person's: it would stay for ever
-            self.again(lambda: self._client.unlink(self.keys.commands))  # twice: yes
-        return found or []
+        entries = self.retry(
+            lambda: bounded_reads.read_list(
+                self._client, self.keys.commands, 0, MAX_REQUESTS_READ - 1
+            )
+        )  # twice: yes
+        if entries is None:  # not a person's: it would stay for ever
+            self.retry(lambda: self._client.unlink(self.keys.commands))  # twice: yes
+        return entries or []
 
     def forget_requests(self, requests: Sequence[bytes]) -> None:
-        for one in requests:
-            self.again(partial(self._client.lrem, self.keys.commands, 0, one))  # twice: yes
+        for entry in requests:
+            self.retry(partial(self._client.lrem, self.keys.commands, 0, entry))  # twice: yes
 
     def other_workers(self, run: str) -> int | None:
         other = keys.RunKeys(run)
 
         def read() -> list[Any]:
-            found: list[Any] = self._client.pipeline(transaction=False).hmget(other.progress, "state", "workers").exists(other.master).execute()
-            return found
+            replies: list[Any] = (
+                self._client.pipeline(transaction=False)
+                .hmget(other.progress, "state", "workers")
+                .exists(other.master)
+                .execute()
+            )
+            return replies
 
-        (state, workers), led = self.again(read)  # twice: yes
-        if state != RUNNING.encode() or not led:
+        (state, workers), has_master = self.retry(read)  # twice: yes
+        if state != RUNNING.encode() or not has_master:
             return None
         workers = _text(workers) or ""
         return int(workers) if is_count(workers) else 0
@@ -249,66 +418,94 @@ class RedisMasterChannel(MasterChannel):
 class RedisWorkerChannel(WorkerChannel):
     """A worker's side over one client; the life thread has a channel of its own."""
 
-    def __init__(self, client: redis.Redis, run: str, worker: str, rq_name: str = "", again: Again | None = None) -> None:
+    def __init__(
+        self,
+        client: redis.Redis,
+        run: str,
+        worker: str,
+        rq_name: str = "",
+        retry: Retry | None = None,
+    ) -> None:
         self.run, self.worker = run, worker
         self.keys = keys.RunKeys(run)
-        self.again = again or Again()
+        self.retry = retry or Retry()
         self._rq_name = rq_name
         self._client: Any = client
-        self._mine = self.keys.claims(worker)
-        self._life = self.keys.worker(worker)
+        self._claims_key = self.keys.claims(worker)
+        self._worker_key = self.keys.worker(worker)
 
     @property
     def outages(self) -> int:
-        return self.again.outages
+        return self.retry.outages
 
     def config(self) -> bytes | None:
-        found: bytes = self.again(lambda: self._client.getrange(self.keys.config, 0, MAX_CONFIG))  # twice: yes
-        return found or None
+        raw: bytes = self.retry(
+            lambda: self._client.getrange(self.keys.config, 0, MAX_CONFIG)
+        )  # twice: yes
+        return raw or None
 
-    def shown(self, name: str) -> str | None:
-        return _text(self.again(partial(bounded.field, self._client, self.keys.progress, name)))  # twice: yes
+    def progress_field(self, name: str) -> str | None:
+        return _text(
+            self.retry(partial(bounded_reads.read_field, self._client, self.keys.progress, name))
+        )  # twice: yes
 
     def task(self) -> bytes | None:
-        found: bytes = self.again(lambda: self._client.getrange(self.keys.task, 0, MAX_TASK))  # twice: yes
-        return found or None
+        raw: bytes = self.retry(
+            lambda: self._client.getrange(self.keys.task, 0, MAX_TASK)
+        )  # twice: yes
+        return raw or None
 
     def parameters(self, publication: str, size: int) -> bytes | None:
         name, pieces = self.keys.parameters(publication), []
         for start in range(0, size, PIECE):
             piece = partial(self._client.getrange, name, start, min(size, start + PIECE) - 1)
-            pieces.append(self.again(piece))  # twice: yes
-        found = b"".join(pieces)
-        return found if len(found) == size else None
+            pieces.append(self.retry(piece))  # twice: yes
+        data = b"".join(pieces)
+        return data if len(data) == size else None
 
     def arrive(self, about: Mapping[str, str], ttl: float) -> None:
         def write() -> None:
             pipeline = self._client.pipeline(transaction=True)
-            pipeline.hset(self._life, mapping=dict(about)).pexpire(self._life, int(ttl * 1000))
-            self._enrol(pipeline).execute()
+            pipeline.hset(self._worker_key, mapping=dict(about)).pexpire(
+                self._worker_key, int(ttl * 1000)
+            )
+            self._register(pipeline).execute()
 
-        self.again(write)  # twice: yes
+        self.retry(write)  # twice: yes
 
-    def _enrol(self, pipeline: Any) -> Any:
+    def _register(self, pipeline: Any) -> Any:
         # A worker that slept through the run's end must not leave a set that stays for ever.
-        return pipeline.sadd(self.keys.workers, self.worker).expire(self.keys.workers, keys.RUN_SECONDS)
+        return pipeline.sadd(self.keys.workers, self.worker).expire(
+            self.keys.workers, keys.RUN_SECONDS
+        )
 
     def beat(self, about: Mapping[str, str], ttl: float) -> None:
         def live() -> list[Any]:
-            found: list[Any] = self._client.pipeline(transaction=False).pexpire(self._life, int(ttl * 1000)).exists(self.keys.master).execute()
-            return found
+            replies: list[Any] = (
+                self._client.pipeline(transaction=False)
+                .pexpire(self._worker_key, int(ttl * 1000))
+                .exists(self.keys.master)
+                .execute()
+            )
+            return replies
 
-        alive, led = self.again(live)  # twice: yes
+        alive, has_master = self.retry(live)  # twice: yes
         if not alive:
-            if self.again(lambda: self._client.exists(self.keys.config)):  # twice: yes; a purged run must not come back by a beat
+            if self.retry(
+                lambda: self._client.exists(self.keys.config)
+            ):  # twice: yes; a purged run must not come back by a beat
                 self.arrive(about, ttl)
             return
 
         def write() -> None:
             pipeline = self._client.pipeline(transaction=True)
-            pipeline.hset(self._life, mapping=dict(about)).pexpire(self._life, int(ttl * 1000))
-            if led:  # the set may be gone, for others may let it expire; that of a run that has ended must not come back
-                self._enrol(pipeline)
+            pipeline.hset(self._worker_key, mapping=dict(about)).pexpire(
+                self._worker_key, int(ttl * 1000)
+            )
+            # the set may be gone, for others may let it expire; that of a run that has ended must
+            # not come back
+            if has_master:
+                self._register(pipeline)
             pipeline.execute()
 
         try:
@@ -316,64 +513,86 @@ class RedisWorkerChannel(WorkerChannel):
         except redis.exceptions.RedisError:
             return  # out of memory, say: what people read may be old, the beat above counted
 
-    def orders(self, publication: str = "") -> Orders:
+    def poll_flags(self, publication: str = "") -> WorkerFlags:
         def read() -> list[Any]:
-            pipeline = self._client.pipeline(transaction=False).hmget(self.keys.progress, "state", "give_way", "publication")
-            pipeline.hexists(keys.rq_worker(self._rq_name), "shutdown_requested_date").exists(keys.RQ_SUSPENDED)
+            pipeline = self._client.pipeline(transaction=False).hmget(
+                self.keys.progress, "state", "give_way", "publication"
+            )
+            pipeline.hexists(keys.rq_worker(self._rq_name), "shutdown_requested_date").exists(
+                keys.RQ_SUSPENDED
+            )
             pipeline.exists(self.keys.master).exists(self.keys.parameters(publication))
-            found: list[Any] = pipeline.execute()
-            return found
+            replies: list[Any] = pipeline.execute()
+            return replies
 
-        (state, give_way, newest), shutdown, suspended, led, there = self.again(read)  # twice: yes
-        asked = self.worker.encode() in (give_way or b"").split(b" ")
-        closed = bool(publication) and not there and _text(newest) not in (None, publication)  # one that is lost opens again
-        return Orders(_text(state), asked, bool(shutdown) and bool(self._rq_name), bool(suspended), bool(led), closed)
+        (state, give_way, newest), shutdown, suspended, has_master, has_parameters = self.retry(
+            read
+        )  # twice: yes
+        asked_to_leave = self.worker.encode() in (give_way or b"").split(b" ")
+        closed = (
+            bool(publication) and not has_parameters and _text(newest) not in (None, publication)
+        )  # one that is lost opens again
+        return WorkerFlags(
+            _text(state),
+            asked_to_leave,
+            bool(shutdown) and bool(self._rq_name),
+            bool(suspended),
+            bool(has_master),
+            closed,
+        )
 
-    def claimed(self) -> list[Block]:
-        found = []
-        for entry in self.again(lambda: self._client.lrange(self._mine, 0, CLAIMS_READ - 1)):  # twice: yes
+    def held_blocks(self) -> list[Block]:
+        blocks = []
+        for entry in self.retry(
+            lambda: self._client.lrange(self._claims_key, 0, MAX_CLAIMS_READ - 1)
+        ):  # twice: yes
             try:
-                found.append(Block.decode(entry))
+                blocks.append(Block.decode(entry))
             except DecodeError:
-                self.again(partial(self._client.lrem, self._mine, 0, entry))  # twice: yes
-        return found
+                self.retry(partial(self._client.lrem, self._claims_key, 0, entry))  # twice: yes
+        return blocks
 
     def claim(self, wait: float) -> Block | None:
         try:
-            # Twice: NO. A wait of 0 would be for ever. How long an entry is nobody can know before: no more than
-            # the server lets any client send (proto-max-bulk-len in docker/redis.conf).
-            entry = self._client.blmove(self.keys.todo, self._mine, max(wait, 0.001), "LEFT", "RIGHT")
+            # Twice: NO. A wait of 0 would be for ever. How long an entry is nobody can know before:
+            # no more than the server lets any client send (proto-max-bulk-len in
+            # docker/redis.conf).
+            entry = self._client.blmove(
+                self.keys.todo, self._claims_key, max(wait, 0.001), "LEFT", "RIGHT"
+            )
         except redis.exceptions.RedisError as error:
             if not is_outage(error):
-                raise refusal(error) from None
-            self.again.failed(error)
+                raise refused_error(error) from None
+            self.retry.record_failure(error)
             time.sleep(wait)
             entry = None  # the move may have happened: the claims list knows
         if entry is None:
-            return next(iter(self.claimed()), None)
+            return next(iter(self.held_blocks()), None)
         try:
             return Block.decode(entry)
         except DecodeError:
-            self.again(lambda: self._client.lrem(self._mine, 0, entry))  # twice: yes
+            self.retry(lambda: self._client.lrem(self._claims_key, 0, entry))  # twice: yes
             return None
 
     def answer(self, block: Block, payload: bytes) -> bool:
         def push() -> Any:
             pipeline = self._client.pipeline(transaction=True)
-            pipeline.xadd(self.keys.results(block.publication), {"answer": payload}, nomkstream=True)
-            return pipeline.lrem(self._mine, 0, str(block)).execute()[0]
+            pipeline.xadd(
+                self.keys.results(block.publication), {"answer": payload}, nomkstream=True
+            )
+            return pipeline.lrem(self._claims_key, 0, str(block)).execute()[0]
 
-        return self.again(push) is not None  # twice: yes, the first answer of a slot counts
+        return self.retry(push) is not None  # twice: yes, the first answer of a slot counts
 
     def drop(self, block: Block) -> None:
-        self.again(lambda: self._client.lrem(self._mine, 0, str(block)))  # twice: yes
+        self.retry(lambda: self._client.lrem(self._claims_key, 0, str(block)))  # twice: yes
 
     def give_back(self, blocks: Sequence[Block]) -> None:
         if not blocks:
             return
         pipeline = self._client.pipeline(transaction=True)
         for block in reversed(blocks):
-            pipeline.lrem(self._mine, 0, str(block))
+            pipeline.lrem(self._claims_key, 0, str(block))
             pipeline.lpush(self.keys.todo, str(block))
         pipeline.expire(self.keys.todo, keys.RUN_SECONDS)  # the run may have finished a moment ago
         try:
@@ -382,10 +601,10 @@ class RedisWorkerChannel(WorkerChannel):
             return
 
     def report(self, text: str) -> None:
-        if not self.again(lambda: self._client.exists(self.keys.config)):  # twice: yes
+        if not self.retry(lambda: self._client.exists(self.keys.config)):  # twice: yes
             return
         pipeline = self._client.pipeline(transaction=True).rpush(self.keys.errors, text)
-        pipeline.ltrim(self.keys.errors, -ERRORS_KEPT, -1).expire(self.keys.errors, keys.RUN_SECONDS)
+        pipeline.ltrim(self.keys.errors, -MAX_ERRORS, -1).expire(self.keys.errors, keys.RUN_SECONDS)
         try:
             pipeline.execute()  # twice: NO
         except redis.exceptions.RedisError:
@@ -393,6 +612,8 @@ class RedisWorkerChannel(WorkerChannel):
 
     def depart(self) -> None:
         try:
-            self._client.delete(self._life)  # twice: yes, and not worth waiting for: the beat lapses by itself
+            self._client.delete(
+                self._worker_key
+            )  # twice: yes, and not worth waiting for: the beat lapses by itself
         except redis.exceptions.RedisError:
             return

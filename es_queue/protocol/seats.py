@@ -1,7 +1,7 @@
 """Seats: the RQ jobs by which workers join a run. RQ carries seats, our own keys carry the work.
 
-A seat's id ``es-<run>-<nonce>-<n>`` is its only argument. Ids are unique by the master session's nonce, so
-RQ's ``unique=True``, which needs scripting rights, is not used.
+A seat's id ``es-<run>-<nonce>-<n>`` is its only argument. Ids are unique by the master session's
+nonce, so RQ's ``unique=True``, which needs scripting rights, is not used.
 """
 
 from __future__ import annotations
@@ -15,67 +15,86 @@ from redis.backoff import AbstractBackoff
 from redis.retry import Retry
 from rq import Queue
 
-from es_queue.protocol import bounded, keys
-from es_queue.protocol.connection import OUTAGES, client_like, is_outage
+from es_queue.protocol import keys
+from es_queue.protocol.connection import OUTAGE_ERRORS, clone_client, is_outage
+from es_queue.security import bounded_reads
 
 SEAT_FUNCTION = "workers.seat.take"
 FAILURE_SECONDS = 3600
-MOST_SEATS = 10**12 - 1  # as a seat's id has it
+MAX_SEATS = 10**12 - 1  # as a seat's id has it
 T = TypeVar("T")
-LOOK_AT = 500  # seats are looked for among this many waiting jobs at each end of the queue
+MAX_IDS_READ = 500  # seats are looked for among this many waiting jobs at each end of the queue
 
 
-def open_ids(client: redis.Redis, queue: str) -> list[str]:
-    """The waiting jobs of a queue that are seats, of whatever run, in order; behind many other jobs they stand at the tail.
+def waiting_seat_ids(client: redis.Redis, queue: str) -> list[str]:
+    """The waiting jobs of a queue that are seats, of whatever run, in order; behind many other jobs
+    they stand at the tail.
 
-    Raises redis-py's DataError where the queue is too large to be read: its entries may be of any length.
+    Raises redis-py's DataError where the queue is too large to be read: its entries may be of any
+    length.
     """
-    reply = queued(client, keys.rq_queue(queue), 0, LOOK_AT - 1)
-    if len(reply) == LOOK_AT:
-        tail = queued(client, keys.rq_queue(queue), -LOOK_AT, -1)
+    reply = read_queue(client, keys.rq_queue(queue), 0, MAX_IDS_READ - 1)
+    if len(reply) == MAX_IDS_READ:
+        tail = read_queue(client, keys.rq_queue(queue), -MAX_IDS_READ, -1)
         reply = list(dict.fromkeys([*reply, *tail]))
     names = [name.decode("ascii", "replace") for name in reply]
     return [name for name in names if keys.SEAT_ID.fullmatch(name)]
 
 
-def queued(client: redis.Redis, key: str, start: int, stop: int, longest: int = bounded.MAX_QUEUED) -> list[bytes]:
-    """LRANGE of a queue. Raises DataError for what is no list, or so long or large that it is not read."""
-    found = bounded.elements(client, key, start, stop, bounded.MAX_QUEUE, longest)
-    if found is None:
-        raise redis.exceptions.DataError(f"{key} is no queue, or too large: empty it, or use --queue")
-    return found
+def read_queue(
+    client: redis.Redis, key: str, start: int, stop: int, longest: int = bounded_reads.MAX_QUEUED
+) -> list[bytes]:
+    """LRANGE of a queue. Raises DataError for what is no list, or so long or large that it is not
+    read.
+    """
+    entries = bounded_reads.read_list(client, key, start, stop, bounded_reads.MAX_QUEUE, longest)
+    if entries is None:
+        raise redis.exceptions.DataError(
+            f"{key} is no queue, or too large: empty it, or use --queue"
+        )
+    return entries
 
 
-def is_of(seat: str, run: str) -> bool:
+def is_seat_of(seat: str, run: str) -> bool:
     match = keys.SEAT_ID.fullmatch(seat)
     return match is not None and match["run"] == run
 
 
-def standing(client: redis.Redis, run: str) -> tuple[str | None, bool]:
-    """(the run's state, whether a master holds its lease). The state of a run whose master died says running for ever."""
-    own = keys.RunKeys(run)
+def run_status(client: redis.Redis, run: str) -> tuple[str | None, bool]:
+    """(the run's state, whether a master holds its lease). The state of a run whose master died
+    says running for ever.
+    """
+    run_keys = keys.RunKeys(run)
     pipeline: Any = client.pipeline(transaction=False)
-    state, led = pipeline.hget(own.progress, "state").exists(own.master).execute()  # which no worker may write
-    return (None if state is None else state.decode("utf-8", "replace")), bool(led)
+    state, has_master = (
+        pipeline.hget(run_keys.progress, "state").exists(run_keys.master).execute()
+    )  # which no worker may write
+    return (None if state is None else state.decode("utf-8", "replace")), bool(has_master)
 
 
-def another_waits(client: redis.Redis, queue: str, run: str) -> bool:
-    """Whether a seat of another run that has a master waits in the queue; False, too, when Redis does not say."""
+def is_other_run_waiting(client: redis.Redis, queue: str, run: str) -> bool:
+    """Whether a seat of another run that has a master waits in the queue; False, too, when Redis
+    does not say.
+    """
     try:
-        others = {keys.parse_seat_id(name)[0] for name in open_ids(client, queue)} - {run}
-        return any(standing(client, other)[1] for other in others)
+        others = {keys.parse_seat_id(name)[0] for name in waiting_seat_ids(client, queue)} - {run}
+        return any(run_status(client, other)[1] for other in others)
     except redis.exceptions.RedisError:
         return False
 
 
-def open_seats(client: redis.Redis, queue: str, run: str, nonce: str, want: int, timeout: int) -> int:
-    """Open seats until at least ``want`` of this run wait in the queue; returns how many were opened.
+def open_seats(
+    client: redis.Redis, queue: str, run: str, nonce: str, want: int, timeout: int
+) -> int:
+    """Open seats until at least ``want`` of this run wait in the queue; returns how many were
+    opened.
 
     timeout: seconds after which RQ ends the job; longer than a lease with its longest episode.
 
-    ``client`` also serves RQ, so its replies must be bytes. Racing callers open one too many each at the most.
+    ``client`` also serves RQ, so its replies must be bytes. Racing callers open one too many each
+    at the most.
     """
-    missing = want - sum(is_of(name, run) for name in open_ids(client, queue))
+    missing = want - sum(is_seat_of(name, run) for name in waiting_seat_ids(client, queue))
     if missing <= 0:
         return 0
     target = Queue(queue, connection=client)
@@ -93,15 +112,17 @@ def open_seats(client: redis.Redis, queue: str, run: str, nonce: str, want: int,
 
 
 def _next_number(client: redis.Redis, counter: str) -> int:
-    """The next seat's number; where somebody has counted to where no seat's id is, counting begins somewhere else."""
+    """The next seat's number; where somebody has counted to where no seat's id is, counting begins
+    somewhere else.
+    """
     try:
         number: Any = client.incr(counter)
-        if 0 < number <= MOST_SEATS:
+        if 0 < number <= MAX_SEATS:
             return int(number)
     except redis.exceptions.ResponseError as error:  # no number, or the largest there is
         if is_outage(error):
             raise
-    fresh = secrets.randbelow(MOST_SEATS // 2) + 1
+    fresh = secrets.randbelow(MAX_SEATS // 2) + 1
     client.set(counter, fresh, ex=keys.RUN_SECONDS)
     return fresh
 
@@ -109,8 +130,8 @@ def _next_number(client: redis.Redis, counter: str) -> int:
 def close_seats(client: redis.Redis, queue: str, run: str) -> int:
     """Take this run's waiting seats out of the queue; returns how many there were."""
     closed = 0
-    for name in open_ids(client, queue):
-        if is_of(name, run):
+    for name in waiting_seat_ids(client, queue):
+        if is_seat_of(name, run):
             pipeline = client.pipeline(transaction=True)
             pipeline.lrem(keys.rq_queue(queue), 0, name)
             pipeline.delete(keys.rq_job(name))
@@ -122,28 +143,30 @@ def close_seats(client: redis.Redis, queue: str, run: str) -> int:
 # --- RQ's own bookkeeping through an outage
 
 
-class Patience(AbstractBackoff):
+class ReconnectBackoff(AbstractBackoff):
     """Waits up to a second between attempts for as long as it takes, and says so once a minute.
 
     ``gives_up``: whether nobody needs the answer any more; then the outage's error comes through.
     """
 
-    LONGEST, EVERY = 1.0, 60
+    MAX_PAUSE, WARN_EVERY = 1.0, 60
 
-    def __init__(self, gives_up: Callable[[], bool], say: Callable[[str], None]) -> None:
-        self._gives_up, self._say = gives_up, say
+    def __init__(self, should_stop: Callable[[], bool], warn: Callable[[str], None]) -> None:
+        self._should_stop, self._warn = should_stop, warn
 
-    def __deepcopy__(self, _: object) -> Patience:
+    def __deepcopy__(self, _: object) -> ReconnectBackoff:
         """redis-py copies what each connection waits by."""
         return self
 
     def compute(self, failures: int) -> float:
-        """Seconds to wait after so many failures in a row. Raises ConnectionError when it gives up."""
-        if self._gives_up():
+        """Seconds to wait after so many failures in a row. Raises ConnectionError when it
+        gives up.
+        """
+        if self._should_stop():
             raise redis.exceptions.ConnectionError("Redis is away, and this worker is to stop")
-        if failures % self.EVERY == 1:
-            self._say("Redis is away; trying until it is back")
-        return float(min(self.LONGEST, 0.05 * 2.0 ** min(failures, 10)))
+        if failures % self.WARN_EVERY == 1:
+            self._warn("Redis is away; trying until it is back")
+        return float(min(self.MAX_PAUSE, 0.05 * 2.0 ** min(failures, 10)))
 
 
 class OutageRetry(Retry):
@@ -163,8 +186,12 @@ class OutageRetry(Retry):
         return super().call_with_retry(call, *arguments, **more)
 
 
-def outlasting(connection: redis.Redis, gives_up: Callable[[], bool], say: Callable[[str], None]) -> redis.Redis:
-    """A client for RQ's bookkeeping, all of which may be sent twice: it tries each command until Redis has answered."""
-    client = client_like(connection)
-    client.set_retry(OutageRetry(Patience(gives_up, say), -1, OUTAGES))
+def reconnecting_client(
+    connection: redis.Redis, should_stop: Callable[[], bool], warn: Callable[[str], None]
+) -> redis.Redis:
+    """A client for RQ's bookkeeping, all of which may be sent twice: it tries each command until
+    Redis has answered.
+    """
+    client = clone_client(connection)
+    client.set_retry(OutageRetry(ReconnectBackoff(should_stop, warn), -1, OUTAGE_ERRORS))
     return client

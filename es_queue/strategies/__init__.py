@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib
 from inspect import isabstract
 
-from es_queue.config import AUTO, RunConfig
-from es_queue.custom_code import check_import
+from es_queue.config.run_config import AUTO, RunConfig
+from es_queue.config.schedules import rate_factors
 from es_queue.errors import UsageError
-from es_queue.schedules import pace_of
+from es_queue.security.user_code import check_import
 from es_queue.strategies.ars import ARS
 from es_queue.strategies.base import Batch, NoiseRows, State, Strategy
 from es_queue.strategies.ga import GA
@@ -18,64 +18,106 @@ from es_queue.strategies.pgpe import PGPE
 from es_queue.strategies.random_search import RandomSearch
 from es_queue.strategies.snes import SNES
 
-__all__ = ["STRATEGIES", "Batch", "NoiseRows", "State", "Strategy", "make_strategy", "strategy_class"]
+__all__ = [
+    "STRATEGIES",
+    "Batch",
+    "NoiseRows",
+    "State",
+    "Strategy",
+    "make_strategy",
+    "strategy_class",
+]
 
 STRATEGIES: dict[str, type[Strategy]] = {
-    "ars": ARS, "ga": GA, "novelty": Novelty, "openai_es": OpenaiES, "pgpe": PGPE, "random_search": RandomSearch, "snes": SNES,
-}  # fmt: skip
+    "ars": ARS,
+    "ga": GA,
+    "novelty": Novelty,
+    "openai_es": OpenaiES,
+    "pgpe": PGPE,
+    "random_search": RandomSearch,
+    "snes": SNES,
+}
 
 
 def make_strategy(config: RunConfig, size: int, generation: int = 0) -> Strategy:
-    """The configured strategy for policies of ``size`` parameters, with its rates as scheduled for a generation.
+    """The configured strategy for policies of ``size`` parameters, with its rates as scheduled for
+    a generation.
 
     Raises UsageError for what cannot be.
     """
     kind = strategy_class(config)
-    _refuse_population(config, kind)
-    _refuse_optimizer(config, kind)
+    _validate_population(config, kind)
+    _validate_optimizer(config, kind)
     if kind.wants_behaviour and config.strategy != "novelty" and config.behaviour == AUTO:
-        raise UsageError(f"the strategy {config.strategy} compares behaviours, and behaviour is auto: say which with --behaviour")
+        raise UsageError(
+            (
+                f"the strategy {config.strategy} compares behaviours, and behaviour is auto: say "
+                "which with --behaviour"
+            )
+        )
     if size < 1:
         raise UsageError("the policy has no parameters to train")
-    return kind(config, size, pace_of(config, generation))
+    return kind(config, size, rate_factors(config, generation))
 
 
 def strategy_class(config: RunConfig) -> type[Strategy]:
-    """The configured strategy's class; ``module:Class`` is imported. Raises UsageError where there is none of that name."""
+    """The configured strategy's class; ``module:Class`` is imported. Raises UsageError where there
+    is none of that name.
+    """
     if ":" in config.strategy:
-        return own_class(config.strategy)
+        return load_strategy_class(config.strategy)
     if config.strategy not in STRATEGIES:
-        raise UsageError(f"no strategy is called {config.strategy!r}; there are {', '.join(STRATEGIES)}")
+        raise UsageError(
+            f"no strategy is called {config.strategy!r}; there are {', '.join(STRATEGIES)}"
+        )
     return STRATEGIES[config.strategy]
 
 
-def own_class(path: str) -> type[Strategy]:
+def load_strategy_class(path: str) -> type[Strategy]:
     """The Strategy that ``module:Class`` names. Raises UsageError in one sentence."""
     module, _, name = path.partition(":")
     check_import(f"strategy {path}", module)
     try:
-        found = getattr(importlib.import_module(module), name)
+        loaded = getattr(importlib.import_module(module), name)
     except (Exception, SystemExit) as error:  # a program's module, once imported, may want to exit
-        raise UsageError(f"the strategy {path} cannot be imported: {type(error).__name__}: {error}") from None
-    if not (isinstance(found, type) and issubclass(found, Strategy)) or isabstract(found):
-        raise UsageError(f"the strategy {path} is no class that extends es_queue.strategies.Strategy and defines improve")
-    if found.per_slot not in (1, 2):
-        raise UsageError(f"the strategy {path} has {found.per_slot} individuals a slot: one, or two for pairs, are possible")
-    return found
+        raise UsageError(
+            f"the strategy {path} cannot be imported: {type(error).__name__}: {error}"
+        ) from None
+    if not (isinstance(loaded, type) and issubclass(loaded, Strategy)) or isabstract(loaded):
+        raise UsageError(
+            (
+                f"the strategy {path} is no class that extends es_queue.strategies.Strategy and "
+                "defines improve"
+            )
+        )
+    if loaded.per_slot not in (1, 2):
+        raise UsageError(
+            (
+                f"the strategy {path} has {loaded.per_slot} individuals a slot: one, or two for "
+                "pairs, are possible"
+            )
+        )
+    return loaded
 
 
-def _refuse_population(config: RunConfig, kind: type[Strategy]) -> None:
+def _validate_population(config: RunConfig, kind: type[Strategy]) -> None:
     slots, rest = divmod(config.population, kind.per_slot)
     if rest:
-        raise UsageError(f"{config.strategy} tries pairs, so --population {config.population} cannot be odd")
+        raise UsageError(
+            f"{config.strategy} tries pairs, so --population {config.population} cannot be odd"
+        )
     if config.env_seeds == "pair" and kind.per_slot != 2:
-        raise UsageError(f"--env-seeds is pair, but {config.strategy} tries no pairs: use generation or slot")
+        raise UsageError(
+            f"--env-seeds is pair, but {config.strategy} tries no pairs: use generation or slot"
+        )
     if config.top > slots:
         raise UsageError(f"--top {config.top} is more than the {slots} pairs of the population")
 
 
-def _refuse_optimizer(config: RunConfig, kind: type[Strategy]) -> None:
+def _validate_optimizer(config: RunConfig, kind: type[Strategy]) -> None:
     if config.optimizer in (AUTO, *kind.optimizers):
         return
     known = " or ".join(kind.optimizers) or "none, it has its own step"
-    raise UsageError(f"{config.strategy} cannot use --optimizer {config.optimizer}; it takes {known}")
+    raise UsageError(
+        f"{config.strategy} cannot use --optimizer {config.optimizer}; it takes {known}"
+    )

@@ -1,7 +1,8 @@
-"""Mania, Guy, Recht 2018, Simple random search provides a competitive approach to reinforcement learning (ARS).
+"""Mania, Guy, Recht 2018, Simple random search provides a competitive approach to reinforcement
+learning (ARS).
 
-https://arxiv.org/abs/1803.07055, algorithm 2. V1 and V2 differ in the observation statistics alone, which are
-not the strategy's; V1-t and V2-t keep only the ``top`` directions.
+https://arxiv.org/abs/1803.07055, algorithm 2. V1 and V2 differ in the observation statistics alone,
+which are not the strategy's; V1-t and V2-t keep only the ``top`` directions.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from es_queue.numerics.ordered_sums import norm, unit_scaled, weighted_rows
 from es_queue.strategies.base import Batch, Info, State, Strategy
 from es_queue.strategies.shaping import all_equal, with_failures_lowest
-from es_queue.sums import norm, unit_scaled, weighted_rows
 
 
 class ARS(Strategy):
@@ -22,25 +23,31 @@ class ARS(Strategy):
     shapes: ClassVar[bool] = False
     #: Deviation of the perturbations (the paper's ν), tuned with LEARNING_RATE on BipedalWalker.
     SIGMA: ClassVar[float] = 0.03
-    #: The paper's α. A step moves a parameter by about α/√b times the normalised difference of a pair.
+    #: The paper's α. A step moves a parameter by about α/√b times the normalised difference of a
+    #: pair.
     LEARNING_RATE: ClassVar[float] = 0.02
 
     def improve(self, state: State, batch: Batch) -> tuple[State, Info]:
         """One step, or none when the kept directions are all alike (σ_R = 0)."""
-        kept = self.kept(batch.fitness)
-        # The step does not change when all fitness is scaled, so scale away what could overflow in a square.
-        fitness, _ = unit_scaled(with_failures_lowest(batch.fitness)[kept])
-        if all_equal(fitness.ravel()):  # σ_R = 0; the rounded mean of equals would give std() a little more
+        best = self.best_slots(batch.fitness)
+        # The step does not change when all fitness is scaled, so scale away what could overflow in
+        # a square.
+        fitness, _ = unit_scaled(with_failures_lowest(batch.fitness)[best])
+        if all_equal(
+            fitness.ravel()
+        ):  # σ_R = 0; the rounded mean of equals would give std() a little more
             return self.stay(state)
-        weights = (fitness[:, 0] - fitness[:, 1]) / (len(kept) * float(fitness.std()))
-        gradient = weighted_rows(batch.noise, batch.noise_indices[kept], weights, self.size)
+        weights = (fitness[:, 0] - fitness[:, 1]) / (len(best) * float(fitness.std()))
+        gradient = weighted_rows(batch.noise, batch.noise_indices[best], weights, self.size)
         rate = (self.config.learning_rate or self.LEARNING_RATE) * self.pace.learning_rate
         step = (rate * gradient).astype(np.float32)
         after: State = {"parameters": self.moved(state["parameters"], step)}
         return after, self.figures(after, norm(gradient), norm(step))
 
-    def kept(self, fitness: NDArray[np.float64]) -> NDArray[np.int64]:
-        """The slots of the ``top`` pairs with the largest max(r⁺, r⁻), ties to the lower slot, in slot order."""
+    def best_slots(self, fitness: NDArray[np.float64]) -> NDArray[np.int64]:
+        """The slots of the ``top`` pairs with the largest max(r⁺, r⁻), ties to the lower slot, in
+        slot order.
+        """
         best = with_failures_lowest(fitness).max(axis=1)
         order = np.argsort(-best, kind="stable")
         return np.sort(order[: self.config.top or len(order)])

@@ -1,6 +1,8 @@
-"""Strategy: both halves of an algorithm, how an individual is built and what is learnt from the results.
+"""Strategy: both halves of an algorithm, how an individual is built and what is learnt from the
+results.
 
-Workers call ``individuals``, the master all else. Pure functions of arrays: no Redis, no clock, no random state.
+Workers call ``individuals``, the master all else. Pure functions of arrays: no Redis, no clock, no
+random state.
 """
 
 from __future__ import annotations
@@ -13,13 +15,13 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.config import AUTO, RunConfig
-from es_queue.normalization import RunningMoments
-from es_queue.plan import most_slots
+from es_queue.config.run_config import AUTO, RunConfig
+from es_queue.config.schedules import RateFactors
+from es_queue.numerics.normalization import RunningMoments
+from es_queue.numerics.ordered_sums import NoiseRows, norm
+from es_queue.numerics.slot_plan import max_slots
 from es_queue.protocol.messages import TRAIN
-from es_queue.schedules import Pace
 from es_queue.strategies.shaping import BY_SIGN
-from es_queue.sums import NoiseRows, norm
 
 __all__ = ["Batch", "NoiseRows", "State", "Strategy"]
 
@@ -29,7 +31,7 @@ Info = dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class SlotDraw:
     """A slot of a publication as its plan has it.
 
     kind: of the slot (``messages.TRAIN`` or ``ELITE``); noise: float32[size], the row at ``index``
@@ -43,11 +45,11 @@ class Drawn:
 
 
 #: (what is published, sigma, the slot) -> its individuals, float32[per_slot, size].
-Builder = Callable[[NDArray[np.float32], float, Drawn], NDArray[np.float32]]
+Builder = Callable[[NDArray[np.float32], float, SlotDraw], NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
-class Part:
+class BatchSegment:
     """Rows of a batch up to ``stop`` that another state than the one which learns has perturbed.
 
     spread: its ``Strategy.spread``
@@ -62,39 +64,55 @@ class Batch:
     """A closed generation in slot order: what was tried and how it went.
 
     generation: that which closes
-    drawn: int64[S, 2], generation and slot of each row; None where row k is slot k of ``generation``
-    tried_again: int64[k, 2], generation and slot of each of ``again``; None where they are those whom ``candidates`` names
-    parts: in the asynchronous schedule, whose perturbations the rows are, in their order; else none, for all are the state's own
+    drawn: int64[S, 2], generation and slot of each row; None where row k is slot k of
+    ``generation``
+    tried_again: int64[k, 2], generation and slot of each of ``again``; None where they are those
+    whom ``candidates`` names
+    parts: in the asynchronous schedule, whose perturbations the rows are, in their order; else
+    none, for all are the state's own
     """
 
     noise: NoiseRows
     noise_indices: NDArray[np.int64]  # [S], one a slot
     fitness: NDArray[np.float64]  # [S, per_slot]: plus, minus; NaN: failed everywhere
-    #: [k]: mean fitness on fresh seeds of those whom ``candidates`` names, in its order; NaN: failed everywhere.
-    again: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
-    parts: Sequence[Part] = ()
-    #: float32 [S, per_slot, b], how individuals behaved, where the strategy ``wants_behaviour``; NaN: failed everywhere.
+    #: [k]: mean fitness on fresh seeds of those whom ``candidates`` names, in its order; NaN:
+    #: failed everywhere.
+    elite_fitness: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    segments: Sequence[BatchSegment] = ()
+    #: float32 [S, per_slot, b], how individuals behaved, where the strategy ``wants_behaviour``;
+    #: NaN: failed everywhere.
     behaviour: NDArray[np.float32] = field(default_factory=lambda: np.empty((0, 0, 0), np.float32))
-    #: Fitness float64 [k] and behaviour float32 [k, b] of the other ``centres``, in their order; NaN: failed everywhere.
+    #: Fitness float64 [k] and behaviour float32 [k, b] of the other ``centres``, in their order;
+    #: NaN: failed everywhere.
     centre_fitness: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
-    centre_behaviour: NDArray[np.float32] = field(default_factory=lambda: np.empty((0, 0), np.float32))
+    centre_behaviour: NDArray[np.float32] = field(
+        default_factory=lambda: np.empty((0, 0), np.float32)
+    )
     generation: int = 0
-    drawn: NDArray[np.int64] | None = None
-    tried_again: NDArray[np.int64] | None = None
+    slot_plans: NDArray[np.int64] | None = None
+    elite_slots: NDArray[np.int64] | None = None
 
     def plans(self) -> NDArray[np.int64]:
         """int64[S, 2]: generation and slot of each row."""
         slots = len(self.noise_indices)
-        return np.stack([np.full(slots, self.generation), np.arange(slots)], axis=1) if self.drawn is None else self.drawn
+        return (
+            np.stack([np.full(slots, self.generation), np.arange(slots)], axis=1)
+            if self.slot_plans is None
+            else self.slot_plans
+        )
 
-    def by_spread(self, own: NDArray[np.float32]) -> list[tuple[slice, NDArray[np.float32]]]:
+    def by_spread(self, spread: NDArray[np.float32]) -> list[tuple[slice, NDArray[np.float32]]]:
         """(rows, spread) of each part; all rows with ``own``, the state's, where there are none."""
-        starts = [0, *(part.stop for part in self.parts)]
-        return [(slice(start, part.stop), part.spread) for start, part in zip(starts, self.parts)] or [(slice(None), own)]  # noqa: B905
+        starts = [0, *(part.stop for part in self.segments)]
+        return [
+            (slice(start, part.stop), part.spread) for start, part in zip(starts, self.segments)
+        ] or [(slice(None), spread)]  # noqa: B905
 
 
 class Strategy(ABC):
-    """One algorithm. State is passed in and out; the object itself holds settings alone and never changes."""
+    """One algorithm. State is passed in and out; the object itself holds settings alone and never
+    changes.
+    """
 
     #: True when a slot is a pair θ ± σε.
     mirrored: ClassVar[bool] = True
@@ -102,7 +120,8 @@ class Strategy(ABC):
     per_slot: ClassVar[int] = 2
     #: True when individuals are evaluated again, on fresh seeds, before the strategy learns.
     reevaluates: ClassVar[bool] = False
-    #: True when workers must say how individuals behaved (see ``es_queue.environments.behaviour``).
+    #: True when workers must say how individuals behaved (see
+    #: ``es_queue.environments.behaviour_descriptor``).
     wants_behaviour: ClassVar[bool] = False
     #: Optimizers that the strategy can use; the first is its own choice ("auto").
     optimizers: ClassVar[tuple[str, ...]] = ()
@@ -114,8 +133,10 @@ class Strategy(ABC):
     #: True when workers must send Σ_t sign(r_t) as fitness.
     fitness_by_sign: bool
 
-    def __init__(self, config: RunConfig, size: int, pace: Pace = Pace()) -> None:  # noqa: B008 - it is frozen
-        """For policies of ``size`` parameters, with rates at ``pace``. Use ``make_strategy``, which refuses what cannot be."""
+    def __init__(self, config: RunConfig, size: int, pace: RateFactors = RateFactors()) -> None:  # noqa: B008 - it is frozen
+        """For policies of ``size`` parameters, with rates at ``pace``. Use ``make_strategy``, which
+        refuses what cannot be.
+        """
         self.config = config
         self.size = size
         self.pace = pace
@@ -128,7 +149,9 @@ class Strategy(ABC):
     # --- what is published, and what workers do with it
 
     def start(self, parameters: NDArray[np.float32]) -> State:
-        """The state before the first generation, from float32 [size]. Raises ValueError for another length."""
+        """The state before the first generation, from float32 [size]. Raises ValueError for another
+        length.
+        """
         if parameters.shape != (self.size,):
             raise ValueError(f"parameters of shape {parameters.shape} for a policy of {self.size}")
         return {"parameters": np.array(parameters, np.float32)}
@@ -137,13 +160,15 @@ class Strategy(ABC):
         """What workers get, float32 [published_size]."""
         return state["parameters"]
 
-    def digested(self, published: NDArray[np.float32]) -> NDArray[np.float32]:
+    def published_digest_input(self, published: NDArray[np.float32]) -> NDArray[np.float32]:
         """What the run's digest is of; for most strategies all that is published."""
         return published
 
-    def identified(self, state: State, published: NDArray[np.float32]) -> NDArray[np.float32]:
-        """What the run's digest is of, given what the state publishes; a strategy may have more to it than it publishes."""
-        return self.digested(published)
+    def digest_input(self, state: State, published: NDArray[np.float32]) -> NDArray[np.float32]:
+        """What the run's digest is of, given what the state publishes; a strategy may have more to
+        it than it publishes.
+        """
+        return self.published_digest_input(published)
 
     def published_size(self) -> int:
         """Length of what is published, in floats."""
@@ -158,20 +183,28 @@ class Strategy(ABC):
         return published[: self.size]
 
     @property
-    def most_centres(self) -> int:
-        """Centre slots that a generation can have: slot 0 is the unperturbed policy, others are what ``centres`` asks for."""
+    def max_centres(self) -> int:
+        """Centre slots that a generation can have: slot 0 is the unperturbed policy, others are
+        what ``centres`` asks for.
+        """
         return 1
 
-    def centres(self, state: State) -> int:
-        """Centre slots of the state's generation; those from 1 on are played on seeds of their own for ``learn``."""
+    def centre_count(self, state: State) -> int:
+        """Centre slots of the state's generation; those from 1 on are played on seeds of their own
+        for ``learn``.
+        """
         return 1
 
     def centre_of(self, published: NDArray[np.float32], slot: int) -> NDArray[np.float32]:
         """The policy of a centre slot, float32 [size]."""
         return self.centre(published)
 
-    def centre_statistics(self, published: NDArray[np.float32], slot: int) -> tuple[NDArray[np.float32], NDArray[np.float32]] | None:
-        """Mean and deviation float32 [d] of a centre slot's observations, where they are not the generation's."""
+    def centre_statistics(
+        self, published: NDArray[np.float32], slot: int
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]] | None:
+        """Mean and deviation float32 [d] of a centre slot's observations, where they are not the
+        generation's.
+        """
         return None
 
     def sigma(self, state: State) -> float:
@@ -179,18 +212,26 @@ class Strategy(ABC):
         return (self.config.sigma or self.SIGMA) * self.pace.sigma
 
     def spread(self, state: State) -> NDArray[np.float32]:
-        """What ``learn`` must know of a state's perturbations when a later one learns from them; nothing but where σ is learnt."""
+        """What ``learn`` must know of a state's perturbations when a later one learns from them;
+        nothing but where σ is learnt.
+        """
         return np.empty(0, np.float32)
 
     def individuals(
         self, published: NDArray[np.float32], sigma: float, noise: NDArray[np.float32]
     ) -> NDArray[np.float32]:
-        """θ + σε and θ − σε for each row of ``noise`` [S, size], float32 [S, 2, size], in float32 arithmetic."""
+        """θ + σε and θ − σε for each row of ``noise`` [S, size], float32 [S, 2, size], in float32
+        arithmetic.
+        """
         return mirrored(self.centre(published), np.float32(sigma) * noise)
 
     def builder(self, noise: NoiseRows) -> Builder:
-        """What builds individuals in one process, which may remember what it has made; ``individuals``, one slot at a time."""
-        return lambda published, sigma, drawn: self.individuals(published, sigma, drawn.noise[np.newaxis])[0]
+        """What builds individuals in one process, which may remember what it has made;
+        ``individuals``, one slot at a time.
+        """
+        return lambda published, sigma, drawn: self.individuals(
+            published, sigma, drawn.noise[np.newaxis]
+        )[0]
 
     def genome(self, state: State) -> State:
         """How the centre was made, for seed lists; nothing where only its numbers say so."""
@@ -200,24 +241,34 @@ class Strategy(ABC):
         """The first state with the observation statistics with which the run begins."""
         return state
 
-    def exchanged(self, before: State, after: State, moments: RunningMoments) -> tuple[State, RunningMoments]:
-        """The state ``after`` a generation and its observation statistics, as the next generation begins with them: the same,
-        but where a strategy trains policies in turn that each have their own."""
+    def exchange_statistics(
+        self, before: State, after: State, moments: RunningMoments
+    ) -> tuple[State, RunningMoments]:
+        """The state ``after`` a generation and its observation statistics, as the next generation
+        begins with them: the same, but where a strategy trains policies in turn that each have
+        their own.
+        """
         return after, moments
 
-    def taken_over(self, state: State, before: Strategy) -> State:
-        """``state``, which ``before`` made, as this strategy of other settings or of a later generation begins with it."""
+    def migrate_state(self, state: State, before: Strategy) -> State:
+        """``state``, which ``before`` made, as this strategy of other settings or of a later
+        generation begins with it.
+        """
         return state
 
     # --- what the master learns
 
     @property
-    def standing(self) -> int:
-        """The slot by whose number the centre is evaluated again: the one after all that a generation can ever have."""
-        return most_slots(self.config, self.per_slot)[TRAIN]
+    def centre_slot(self) -> int:
+        """The slot by whose number the centre is evaluated again: the one after all that a
+        generation can ever have.
+        """
+        return max_slots(self.config, self.per_slot)[TRAIN]
 
     def candidates(self, state: State, batch: Batch) -> NDArray[np.int64]:
-        """Slots to be evaluated again before ``learn``, ascending, as a pure function of the first results; ``standing`` is the centre."""
+        """Slots to be evaluated again before ``learn``, ascending, as a pure function of the first
+        results; ``standing`` is the centre.
+        """
         return np.empty(0, np.int64)
 
     def batch_slots(self) -> int:
@@ -225,47 +276,75 @@ class Strategy(ABC):
         return self.config.population // self.per_slot
 
     @property
-    def hears_failures(self) -> bool:
+    def handles_all_failed(self) -> bool:
         """Whether ``improve`` has something to do where every individual failed."""
         return False
 
-    def contenders(self, state: State, generation: int) -> int:
-        """How many slots of kind elite are evaluated in a generation of the asynchronous schedule: all from 0 on."""
+    def elite_slot_count(self, state: State, generation: int) -> int:
+        """How many slots of kind elite are evaluated in a generation of the asynchronous schedule:
+        all from 0 on.
+        """
         return 0
 
     def learn(self, state: State, batch: Batch) -> tuple[State, Info]:
         """The state after a generation, and figures for people; changes neither argument.
 
-        Figures: norm (of the new parameters), gradient_norm, update_ratio (length of the step before decay over
-        ``norm``), sigma (the next generation's), no_step (1: nothing was learnt and the state stays as it was).
-        There is no step when every individual failed, when the strategy finds nothing to learn, and when the
-        new state or a figure would not be finite. Raises ValueError when the batch's shapes disagree, or when it lacks
-        the second results of those whom ``candidates`` names.
+        Figures: norm (of the new parameters), gradient_norm, update_ratio (length of the step
+        before decay over ``norm``), sigma (the next generation's), no_step (1: nothing was learnt
+        and the state stays as it was). There is no step when every individual failed, when the
+        strategy finds nothing to learn, and when the new state or a figure would not be finite.
+        Raises ValueError when the batch's shapes disagree, or when it lacks the second results of
+        those whom ``candidates`` names.
         """
-        wanted = (len(batch.noise_indices), self.per_slot)
-        if batch.fitness.shape != wanted:
-            raise ValueError(f"fitness of shape {batch.fitness.shape} where {wanted} is due")
-        if not np.isfinite(batch.fitness).any() and not self.hears_failures:
+        expected_shape = (len(batch.noise_indices), self.per_slot)
+        if batch.fitness.shape != expected_shape:
+            raise ValueError(
+                f"fitness of shape {batch.fitness.shape} where {expected_shape} is due"
+            )
+        if not np.isfinite(batch.fitness).any() and not self.handles_all_failed:
             return self.stay(state)
-        due = len(self.candidates(state, batch) if batch.tried_again is None else batch.tried_again)
-        if batch.again.shape != (due,):
-            raise ValueError(f"{batch.again.shape} second results where {due} are due")
-        if self.wants_behaviour and (batch.behaviour.shape[:2] != wanted or len(batch.centre_behaviour) != self.centres(state) - 1):
-            raise ValueError(f"behaviours of shape {batch.behaviour.shape} and {len(batch.centre_behaviour)} of centres where {wanted} and {self.centres(state) - 1} are due")
-        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is seen, and dropped, below
+        expected_count = len(
+            self.candidates(state, batch) if batch.elite_slots is None else batch.elite_slots
+        )
+        if batch.elite_fitness.shape != (expected_count,):
+            raise ValueError(
+                f"{batch.elite_fitness.shape} second results where {expected_count} are due"
+            )
+        if self.wants_behaviour and (
+            batch.behaviour.shape[:2] != expected_shape
+            or len(batch.centre_behaviour) != self.centre_count(state) - 1
+        ):
+            raise ValueError(
+                (
+                    f"behaviours of shape {batch.behaviour.shape} and "
+                    f"{len(batch.centre_behaviour)} of centres where {expected_shape} and "
+                    f"{self.centre_count(state) - 1} are due"
+                )
+            )
+        with np.errstate(
+            over="ignore", invalid="ignore"
+        ):  # what overflows is seen, and dropped, below
             after, info = self.improve(state, batch)
         numbers: tuple[Any, ...] = (*after.values(), *info.values())
-        return (after, info) if all(bool(np.isfinite(one).all()) for one in numbers) else self.stay(state)
+        return (
+            (after, info)
+            if all(bool(np.isfinite(array).all()) for array in numbers)
+            else self.stay(state)
+        )
 
     @abstractmethod
     def improve(self, state: State, batch: Batch) -> tuple[State, Info]:
-        """``learn`` for a batch of right shape in which an individual succeeded, or any with ``hears_failures``."""
+        """``learn`` for a batch of right shape in which an individual succeeded, or any with
+        ``hears_failures``.
+        """
 
     def stay(self, state: State) -> tuple[State, Info]:
         """The answer of ``learn`` when there is no step."""
         return dict(state), self.figures(state, 0.0, 0.0, no_step=True)
 
-    def figures(self, state: State, gradient_norm: float, step_norm: float, *, no_step: bool = False) -> Info:
+    def figures(
+        self, state: State, gradient_norm: float, step_norm: float, *, no_step: bool = False
+    ) -> Info:
         """The figures of ``learn`` for the new ``state``."""
         length = norm(state["parameters"])
         return {
@@ -276,7 +355,9 @@ class Strategy(ABC):
             "no_step": float(no_step),
         }
 
-    def moved(self, parameters: NDArray[np.float32], step: NDArray[np.float32]) -> NDArray[np.float32]:
+    def moved(
+        self, parameters: NDArray[np.float32], step: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
         """(1 − weight_decay)(θ + step), float32 [size]; the decay passes through no optimizer."""
         return np.float32(1 - self.config.weight_decay * self.pace.decay) * (parameters + step)
 

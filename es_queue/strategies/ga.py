@@ -1,8 +1,10 @@
-"""Such, Madhavan, Conti, Lehman, Stanley, Clune 2017, Deep neuroevolution: genetic algorithms are a competitive alternative.
+"""Such, Madhavan, Conti, Lehman, Stanley, Clune 2017, Deep neuroevolution: genetic algorithms are a
+competitive alternative.
 
-https://arxiv.org/abs/1712.06567, algorithm 1: truncation selection and Gaussian mutation, no crossover; an individual is a
-chain of noise indices. In the asynchronous schedule there are no generations: parents are the best of the last
-individuals that were answered, so that whoever had luck grows old, as in Real et al. 2019, https://arxiv.org/abs/1802.01548.
+https://arxiv.org/abs/1712.06567, algorithm 1: truncation selection and Gaussian mutation, no
+crossover; an individual is a chain of noise indices. In the asynchronous schedule there are no
+generations: parents are the best of the last individuals that were answered, so that whoever had
+luck grows old, as in Real et al. 2019, https://arxiv.org/abs/1802.01548.
 """
 
 from __future__ import annotations
@@ -12,29 +14,41 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.config import ASYNC
-from es_queue.genome import HEAD, MOST_FLOATS, Family, Floats, Ints, Links, Table, unpacked
-from es_queue.nursery import Nursery
-from es_queue.plan import parents_drawn
+from es_queue.config.run_config import ASYNC
+from es_queue.genetics.mutation_chain import (
+    HEADER_FLOATS,
+    MAX_TABLE_FLOATS,
+    Floats,
+    Ints,
+    Lineage,
+    MutationChain,
+    ParentTable,
+    decode_parent_table,
+)
+from es_queue.genetics.parent_cache import ParentCache
+from es_queue.numerics.ordered_sums import NoiseRows, norm
+from es_queue.numerics.slot_plan import draw_parents
 from es_queue.protocol.messages import ELITE
-from es_queue.strategies.base import Batch, Builder, Drawn, Info, State, Strategy
-from es_queue.strategies.elite_trial import NO_TRIAL, Trial
-from es_queue.strategies.random_search import best_again, best_and_standing
-from es_queue.sums import NoiseRows, norm
+from es_queue.strategies.base import Batch, Builder, Info, SlotDraw, State, Strategy
+from es_queue.strategies.elite_evaluation import NO_EVALUATION, EliteEvaluation
+from es_queue.strategies.random_search import best_and_centre, best_reevaluated
 
 
 class GA(Strategy):
-    """Individuals are parent + σε. Parents are the elite, unmutated among them, and the best others, ``truncation`` in all.
+    """Individuals are parent + σε. Parents are the elite, unmutated among them, and the best
+    others, ``truncation`` in all.
 
-    The elite is the best on fresh episodes among the ``candidates`` best and itself; it never keeps a score.
-    Individuals are called by the names of their family tree (``es_queue.genome``).
+    The elite is the best on fresh episodes among the ``candidates`` best and itself; it never keeps
+    a score. Individuals are called by the names of their family tree
+    (``es_queue.genetics.mutation_chain``).
     """
 
     mirrored: ClassVar[bool] = False
     per_slot: ClassVar[int] = 1
     shapes: ClassVar[bool] = False
     reevaluates: ClassVar[bool] = True
-    #: Some tens of normalised inputs of a unit then change its sum by a third; networks of millions want Uber's 0.002 to 0.005.
+    #: Some tens of normalised inputs of a unit then change its sum by a third; networks of millions
+    #: want Uber's 0.002 to 0.005.
     SIGMA: ClassVar[float] = 0.05
     #: Batches of the asynchronous schedule that are a population together.
     BATCHES: ClassVar[int] = 8
@@ -47,60 +61,88 @@ class GA(Strategy):
         return self.config.truncation or min(self.TRUNCATION, self.config.population)
 
     @property
-    def steady(self) -> bool:
+    def is_steady(self) -> bool:
         """Whether there are no generations."""
         return self.config.schedule == ASYNC
 
-    # --- what is published: the elite, the root of the living, and the tree of those who are mutated
+    # --- what is published: the elite, the root of the living, and the tree of those who are
+    # mutated
 
     def start(self, parameters: Floats) -> State:
-        """The family of ``parameters`` alone, who is the elite and the only parent; float32 [size]."""
+        """The family of ``parameters`` alone, who is the elite and the only parent;
+        float32 [size].
+        """
         first = super().start(parameters)
-        state = {**first, **Family.of(first["parameters"]).to_arrays(), "parents": np.zeros(1, np.int64)}
+        state = {
+            **first,
+            **Lineage.of(first["parameters"]).to_arrays(),
+            "parents": np.zeros(1, np.int64),
+        }
         nobody, nothing = np.empty(0, np.int64), np.empty(0)
-        steady = {"window": nobody, "window_fitness": nothing, "kept": nobody, "kept_until": nobody, "answered": np.array(0), **NO_TRIAL.to_arrays()}
-        return {**state, **steady} if self.steady else state
+        asynchronous = {
+            "window": nobody,
+            "window_fitness": nothing,
+            "kept": nobody,
+            "kept_until": nobody,
+            "answered": np.array(0),
+            **NO_EVALUATION.to_arrays(),
+        }
+        return {**state, **asynchronous} if self.is_steady else state
 
     def published(self, state: State) -> Floats:
         """The elite and the root, float32 [size] each, then the table of mutations."""
-        family = Family.from_arrays(state)
-        contenders = state["trial_name"] if self.steady else np.empty(0, np.int64)
-        parents, tried = family.rows(state["parents"]), family.rows(contenders)
-        kept = family.tree.ancestry([*parents.tolist(), *tried.tolist()])
-        table = Table(family.tree.part(kept), np.searchsorted(kept, parents), np.searchsorted(kept, tried))
-        return np.concatenate([state["parameters"], family.base, table.packed()])
+        family = Lineage.from_arrays(state)
+        elite_candidates = state["trial_name"] if self.is_steady else np.empty(0, np.int64)
+        parents, elite_rows = family.rows(state["parents"]), family.rows(elite_candidates)
+        rows = family.tree.ancestors([*parents.tolist(), *elite_rows.tolist()])
+        table = ParentTable(
+            family.tree.subtree(rows),
+            np.searchsorted(rows, parents),
+            np.searchsorted(rows, elite_rows),
+        )
+        return np.concatenate([state["parameters"], family.base, table.encode()])
 
     def published_size(self) -> int:
         """The least that it can be; it is another in each generation."""
-        return 2 * self.size + HEAD
+        return 2 * self.size + HEADER_FLOATS
 
     def fits(self, size: int, observations: int) -> bool:
         """At most as many mutations as a run can have."""
-        return self.published_size() <= size <= 2 * self.size + MOST_FLOATS
+        return self.published_size() <= size <= 2 * self.size + MAX_TABLE_FLOATS
 
-    def digested(self, published: Floats) -> Floats:
+    def published_digest_input(self, published: Floats) -> Floats:
         """The elite, float32 [size]."""
         return self.centre(published)
 
     def individuals(self, published: Floats, sigma: float, noise: NDArray[np.float32]) -> Floats:
-        """Children of the elite, float32 [S, 1, size]; the parents of slots are drawn by ``builder``."""
+        """Children of the elite, float32 [S, 1, size]; the parents of slots are drawn by
+        ``builder``.
+        """
         return (self.centre(published) + np.float32(sigma) * noise)[:, np.newaxis]
 
     def builder(self, noise: NoiseRows) -> Builder:
         """Remembers decoded parents. Raises ValueError for a table that cannot be."""
-        nursery, opened = Nursery(noise), list[tuple[Floats, Table]]()
+        cache, current = ParentCache(noise), list[tuple[Floats, ParentTable]]()
 
-        def build(published: Floats, sigma: float, drawn: Drawn) -> Floats:
-            if not opened or opened[0][0] is not published:
-                table = unpacked(published[2 * self.size :], self.config.noise_size - self.size + 1)
-                nursery.open(published[self.size : 2 * self.size], table)
-                opened[:] = [(published, table)]
-            table = opened[0][1]
-            if drawn.kind == ELITE and self.steady:
-                contender = drawn.slot // self.config.elite_episodes
-                return (nursery.parent(int(table.contenders[contender])) if contender < len(table.contenders) else self.centre(published))[np.newaxis]
-            row = parents_drawn(self.config.seed, drawn.generation, np.array([drawn.slot]), len(table.parents))
-            return nursery.child(int(table.parents[row[0]]), drawn.index, sigma)[np.newaxis]
+        def build(published: Floats, sigma: float, drawn: SlotDraw) -> Floats:
+            if not current or current[0][0] is not published:
+                table = decode_parent_table(
+                    published[2 * self.size :], self.config.noise_size - self.size + 1
+                )
+                cache.open(published[self.size : 2 * self.size], table)
+                current[:] = [(published, table)]
+            table = current[0][1]
+            if drawn.kind == ELITE and self.is_steady:
+                candidate = drawn.slot // self.config.elite_episodes
+                return (
+                    cache.parent(int(table.elite_candidates[candidate]))
+                    if candidate < len(table.elite_candidates)
+                    else self.centre(published)
+                )[np.newaxis]
+            row = draw_parents(
+                self.config.seed, drawn.generation, np.array([drawn.slot]), len(table.parents)
+            )
+            return cache.child(int(table.parents[row[0]]), drawn.index, sigma)[np.newaxis]
 
         return build
 
@@ -108,83 +150,150 @@ class GA(Strategy):
 
     def spread(self, state: State) -> Floats:
         """σ, then the upper and the lower halves of the parents' names."""
-        return np.concatenate([[self.sigma(state)], state["parents"] >> 16, state["parents"] & 0xFFFF]).astype(np.float32)
+        return np.concatenate(
+            [[self.sigma(state)], state["parents"] >> 16, state["parents"] & 0xFFFF]
+        ).astype(np.float32)
 
     def genome(self, state: State) -> State:
-        """The elite's links from the first parameters on: ``index`` int64[k], ``sigma`` float32[k]."""
-        links = Family.from_arrays(state).genome(int(state["parents"][0]))
-        return {"index": links.index, "sigma": links.sigma}
+        """The elite's links from the first parameters on: ``index`` int64[k], ``sigma``
+        float32[k].
+        """
+        mutations = Lineage.from_arrays(state).chain(int(state["parents"][0]))
+        return {"index": mutations.index, "sigma": mutations.sigma}
 
     def candidates(self, state: State, batch: Batch) -> Ints:
-        """The best by their first episodes, ties to the lower slot, none that failed; and the standing elite."""
-        return best_and_standing(batch.fitness[:, 0], self.config.candidates, self.standing)
+        """The best by their first episodes, ties to the lower slot, none that failed; and the
+        standing elite.
+        """
+        return best_and_centre(batch.fitness[:, 0], self.config.candidates, self.centre_slot)
 
     def batch_slots(self) -> int:
         """An eighth of the population: parents are soon replaced."""
         return max(1, self.config.population // self.BATCHES)
 
-    def contenders(self, state: State, generation: int) -> int:
+    def elite_slot_count(self, state: State, generation: int) -> int:
         """Those of the trial that begins in the generation, an episode each."""
-        return Trial.from_arrays(state).slots if int(state["trial_generation"]) == generation else 0
+        return (
+            EliteEvaluation.from_arrays(state).slots
+            if int(state["trial_generation"]) == generation
+            else 0
+        )
 
     @property
-    def hears_failures(self) -> bool:
-        """Without generations answers to a trial come with any batch, and parents stay for their late children."""
-        return self.steady
+    def handles_all_failed(self) -> bool:
+        """Without generations answers to a trial come with any batch, and parents stay for their
+        late children.
+        """
+        return self.is_steady
 
     def improve(self, state: State, batch: Batch) -> tuple[State, Info]:
         """The next parents, and the elite where a new one did better on fresh episodes."""
-        return self._steadily(state, batch) if self.steady else self._generation(state, batch)
+        return (
+            self._improve_steadily(state, batch)
+            if self.is_steady
+            else self._improve_generation(state, batch)
+        )
 
-    def _generation(self, state: State, batch: Batch) -> tuple[State, Info]:
-        slots, place = self.candidates(state, batch), best_again(batch.again)
+    def _improve_generation(self, state: State, batch: Batch) -> tuple[State, Info]:
+        slots, place = self.candidates(state, batch), best_reevaluated(batch.elite_fitness)
         winner = int(slots[place])
-        best = ranked(batch.fitness[:, 0])[: self.truncation].tolist()
-        chosen = np.array(best if winner in (self.standing, *best) else [*best, winner])
-        parents, sigma = self._mutated(state, batch)
-        family, names = Family.from_arrays(state).with_children(parents[chosen], Links(batch.noise_indices[chosen], sigma[chosen]))
-        elite = int(names[chosen == winner][0]) if winner != self.standing else int(state["parents"][0])
-        following = self._parents(elite, names[: len(best)])
-        return self._turned(state, batch, family.compacted(following, batch.noise), following, float(batch.again[place]))
+        best = rank_finite(batch.fitness[:, 0])[: self.truncation].tolist()
+        chosen = np.array(best if winner in (self.centre_slot, *best) else [*best, winner])
+        parents, sigma = self._parents_and_sigmas(state, batch)
+        family, names = Lineage.from_arrays(state).with_children(
+            parents[chosen], MutationChain(batch.noise_indices[chosen], sigma[chosen])
+        )
+        elite = (
+            int(names[chosen == winner][0])
+            if winner != self.centre_slot
+            else int(state["parents"][0])
+        )
+        next_parents = self._parents(elite, names[: len(best)])
+        return self._advance(
+            state,
+            batch,
+            family.compacted(next_parents, batch.noise),
+            next_parents,
+            float(batch.elite_fitness[place]),
+        )
 
-    def _steadily(self, state: State, batch: Batch) -> tuple[State, Info]:
-        family, window, fitness = self._grown(state, batch)
-        trial = Trial.from_arrays(state)
-        if batch.tried_again is not None:
-            trial = trial.heard(batch.tried_again, batch.again)
-        elite, found, answered = int(state["parents"][0]), np.nan, int(state["answered"]) + len(batch.fitness)
-        if trial.over(batch.generation, self.config.max_lag):
-            means = trial.means()
-            place = best_again(means)
-            elite, found = int([*trial.name.tolist(), elite][place]), float(means[place])
-            trial = NO_TRIAL
-        best = window[ranked(fitness)]
-        if trial.generation < 0 and answered >= self.config.population:
-            trial, answered = Trial.of(batch.generation + 1, best[best != elite][: self.config.candidates], self.config.elite_episodes), 0
+    def _improve_steadily(self, state: State, batch: Batch) -> tuple[State, Info]:
+        family, window, fitness = self._add_children(state, batch)
+        evaluation = EliteEvaluation.from_arrays(state)
+        if batch.elite_slots is not None:
+            evaluation = evaluation.with_results(batch.elite_slots, batch.elite_fitness)
+        elite, elite_fitness, answered = (
+            int(state["parents"][0]),
+            np.nan,
+            int(state["answered"]) + len(batch.fitness),
+        )
+        if evaluation.is_over(batch.generation, self.config.max_lag):
+            means = evaluation.means()
+            place = best_reevaluated(means)
+            elite, elite_fitness = (
+                int([*evaluation.names.tolist(), elite][place]),
+                float(means[place]),
+            )
+            evaluation = NO_EVALUATION
+        best = window[rank_finite(fitness)]
+        if evaluation.generation < 0 and answered >= self.config.population:
+            evaluation, answered = (
+                EliteEvaluation.of(
+                    batch.generation + 1,
+                    best[best != elite][: self.config.candidates],
+                    self.config.elite_episodes,
+                ),
+                0,
+            )
         parents = self._parents(elite, best)
-        kept, until = self._late(state, batch.generation, parents)
-        living = np.unique(np.concatenate([parents, window, trial.name, kept]))
-        steady = {"window": window, "window_fitness": fitness, "kept": kept, "kept_until": until, "answered": np.array(answered), **trial.to_arrays()}
-        return self._turned({**state, **steady}, batch, family.compacted(living, batch.noise), parents, found)
+        kept, until = self._late_parents(state, batch.generation, parents)
+        living = np.unique(np.concatenate([parents, window, evaluation.names, kept]))
+        asynchronous = {
+            "window": window,
+            "window_fitness": fitness,
+            "kept": kept,
+            "kept_until": until,
+            "answered": np.array(answered),
+            **evaluation.to_arrays(),
+        }
+        return self._advance(
+            {**state, **asynchronous},
+            batch,
+            family.compacted(living, batch.noise),
+            parents,
+            elite_fitness,
+        )
 
-    def _grown(self, state: State, batch: Batch) -> tuple[Family, Ints, NDArray[np.float64]]:
-        """The family with all who were answered; the names and fitness of the newest ``population`` of them, oldest first."""
-        family, fitness = Family.from_arrays(state), batch.fitness[:, 0]
-        parents, sigma = self._mutated(state, batch)
+    def _add_children(
+        self, state: State, batch: Batch
+    ) -> tuple[Lineage, Ints, NDArray[np.float64]]:
+        """The family with all who were answered; the names and fitness of the newest ``population``
+        of them, oldest first.
+        """
+        family, fitness = Lineage.from_arrays(state), batch.fitness[:, 0]
+        parents, sigma = self._parents_and_sigmas(state, batch)
         known = np.isfinite(fitness) & (family.rows(parents) >= 0)
-        family, names = family.with_children(parents[known], Links(batch.noise_indices[known], sigma[known]))
+        family, names = family.with_children(
+            parents[known], MutationChain(batch.noise_indices[known], sigma[known])
+        )
         most = self.config.population
-        return family, np.append(state["window"], names)[-most:], np.append(state["window_fitness"], fitness[known])[-most:]
+        return (
+            family,
+            np.append(state["window"], names)[-most:],
+            np.append(state["window_fitness"], fitness[known])[-most:],
+        )
 
-    def _mutated(self, state: State, batch: Batch) -> tuple[Ints, Floats]:
+    def _parents_and_sigmas(self, state: State, batch: Batch) -> tuple[Ints, Floats]:
         """The parent's name and σ of each row, int64 [S] and float32 [S]."""
         plans = batch.plans()
         names, sigma = np.empty(len(plans), np.int64), np.empty(len(plans), np.float32)
         for rows, spread in batch.by_spread(self.spread(state)):
             high, low = spread[1:].astype(np.int64).reshape(2, -1)
             for generation in np.unique(plans[rows, 0]).tolist():
-                own = np.arange(len(plans))[rows][plans[rows, 0] == generation]
-                names[own] = ((high << 16) + low)[parents_drawn(self.config.seed, generation, plans[own, 1], len(high))]
+                positions = np.arange(len(plans))[rows][plans[rows, 0] == generation]
+                names[positions] = ((high << 16) + low)[
+                    draw_parents(self.config.seed, generation, plans[positions, 1], len(high))
+                ]
             sigma[rows] = spread[0]
         return names, sigma
 
@@ -192,22 +301,35 @@ class GA(Strategy):
         """The elite first, then the best others."""
         return np.append(elite, best[best != elite][: self.truncation - 1])
 
-    def _late(self, state: State, generation: int, parents: Ints) -> tuple[Ints, Ints]:
-        """Names of those whose children may still be answered after a generation, and until which one."""
+    def _late_parents(self, state: State, generation: int, parents: Ints) -> tuple[Ints, Ints]:
+        """Names of those whose children may still be answered after a generation, and until which
+        one.
+        """
         known = state["kept_until"] > generation
         names, until = state["kept"][known], state["kept_until"][known]
-        return np.append(names, parents), np.append(until, np.full(len(parents), generation + 1 + self.config.max_lag))
+        return np.append(names, parents), np.append(
+            until, np.full(len(parents), generation + 1 + self.config.max_lag)
+        )
 
-    def _turned(self, state: State, batch: Batch, family: Family, parents: Ints, found: float) -> tuple[State, Info]:
-        """The state with these parents, the elite first; ``found``: its fitness on fresh episodes, NaN where nobody played them."""
-        before, stands = state["parameters"], parents[0] == state["parents"][0]
-        elite = before if stands else family.decoded(int(parents[0]), batch.noise)
+    def _advance(
+        self, state: State, batch: Batch, family: Lineage, parents: Ints, elite_fitness: float
+    ) -> tuple[State, Info]:
+        """The state with these parents, the elite first; ``found``: its fitness on fresh episodes,
+        NaN where nobody played them.
+        """
+        before, is_unchanged = state["parameters"], parents[0] == state["parents"][0]
+        elite = before if is_unchanged else family.decode(int(parents[0]), batch.noise)
         after = {**state, **family.to_arrays(), "parameters": elite, "parents": parents}
-        figures = self.figures(after, 0.0, 0.0 if stands else norm(elite - before))
-        return after, {**figures, **({"elite_fitness": found} if np.isfinite(found) else {})}
+        figures = self.figures(after, 0.0, 0.0 if is_unchanged else norm(elite - before))
+        return after, {
+            **figures,
+            **({"elite_fitness": elite_fitness} if np.isfinite(elite_fitness) else {}),
+        }
 
 
-def ranked(fitness: NDArray[np.float64]) -> Ints:
-    """The places of the finite ones of ``fitness`` [S], the largest first, ties to the earlier place."""
+def rank_finite(fitness: NDArray[np.float64]) -> Ints:
+    """The places of the finite ones of ``fitness`` [S], the largest first, ties to the earlier
+    place.
+    """
     order = np.argsort(-fitness, kind="stable")
     return order[np.isfinite(fitness[order])]

@@ -1,12 +1,14 @@
-"""Conti, Madhavan, Petroski Such, Lehman, Stanley, Clune 2018, Improving exploration in evolution strategies for deep
-reinforcement learning via a population of novelty-seeking agents.
+"""Conti, Madhavan, Petroski Such, Lehman, Stanley, Clune 2018, Improving exploration in evolution
+strategies for deep reinforcement learning via a population of novelty-seeking agents.
 
-https://arxiv.org/abs/1712.06560: NS-ES (algorithm 1), NSR-ES and NSRA-ES (algorithm 3). A meta-population of centres is trained
-one at a time by the step of ``openai_es``, up the gradient of how unlike the archive their behaviour is, or of that and the reward.
+https://arxiv.org/abs/1712.06560: NS-ES (algorithm 1), NSR-ES and NSRA-ES (algorithm 3). A
+meta-population of centres is trained one at a time by the step of ``openai_es``, up the gradient of
+how unlike the archive their behaviour is, or of that and the reward.
 
-The behaviour of an updated centre is measured by episodes of the next generation's publication, so that no worker waits for
-them alone: it is in the archive before that generation's individuals are compared with it, but the draw of the member that
-plays there could not yet know it, and took the behaviour that the updated member had before.
+The behaviour of an updated centre is measured by episodes of the next generation's publication, so
+that no worker waits for them alone: it is in the archive before that generation's individuals are
+compared with it, but the draw of the member that plays there could not yet know it, and took the
+behaviour that the updated member had before.
 """
 
 from __future__ import annotations
@@ -16,65 +18,94 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.config import RunConfig
-from es_queue.normalization import RunningMoments
-from es_queue.normals import CHUNK, Maker
-from es_queue.plan import MEMBER, uniform
-from es_queue.schedules import Pace
+from es_queue.config.run_config import RunConfig
+from es_queue.config.schedules import RateFactors
+from es_queue.numerics.normalization import RunningMoments
+from es_queue.numerics.normals import CHUNK, ChunkGenerator
+from es_queue.numerics.ordered_sums import norm
+from es_queue.numerics.slot_plan import MEMBER, uniform
 from es_queue.strategies.base import Batch, Info, State
-from es_queue.strategies.novelty_archive import drawn, novelty, with_more
+from es_queue.strategies.novelty_archive import draw_index, extend_archive, novelty_of
 from es_queue.strategies.openai_es import OpenaiES
 from es_queue.strategies.shaping import utilities
-from es_queue.sums import norm
 
-#: How much NSRA's weight of the reward changes, and after how many generations without a better centre it falls (the paper's).
-WEIGHT_STEP, PATIENCE = 0.05, 50
-#: Chunks of the first members' own normals begin here, beyond all that a noise table of the same seed can have.
+#: How much NSRA's weight of the reward changes, and after how many generations without a better
+#: centre it falls (the paper's).
+WEIGHT_STEP, STAGNATION_LIMIT = 0.05, 50
+#: Chunks of the first members' own normals begin here, beyond all that a noise table of the same
+#: seed can have.
 FIRST_CHUNK = 2**40
 
 
 class Novelty(OpenaiES):
-    """g = (1/2n) Σ (u⁺ − u⁻) ε − l2 θ of one member of the meta-population, u by novelty and by reward.
+    """g = (1/2n) Σ (u⁺ − u⁻) ε − l2 θ of one member of the meta-population, u by novelty and by
+    reward.
 
-    State, beside the active member's ``parameters``: ``members`` float32 [M, size] with their optimisers' moments,
-    ``member_…`` each; their behaviours and observation statistics; the ``archive`` float32 [A, b], oldest first;
-    which member is ``active``, and which was the ``last`` to be updated; NSRA's ``reward_weight``.
+    State, beside the active member's ``parameters``: ``members`` float32 [M, size] with their
+    optimisers' moments, ``member_…`` each; their behaviours and observation statistics; the
+    ``archive`` float32 [A, b], oldest first; which member is ``active``, and which was the ``last``
+    to be updated; NSRA's ``reward_weight``.
     """
 
     shapes: ClassVar[bool] = False  # ranks, of both
     wants_behaviour: ClassVar[bool] = True
 
-    def __init__(self, config: RunConfig, size: int, pace: Pace = Pace()) -> None:  # noqa: B008 - it is frozen
+    def __init__(self, config: RunConfig, size: int, pace: RateFactors = RateFactors()) -> None:  # noqa: B008 - it is frozen
         """For policies of ``size`` parameters."""
         super().__init__(config, size, pace)
-        self.count = config.members
+        self.member_count = config.members
         self.moments = tuple(self.optimizer.start(1))
 
-    # --- what is published: the active member, the one that was updated last, and under which statistics that one acts
+    # --- what is published: the active member, the one that was updated last, and under which
+    # statistics that one acts
 
     def start(self, parameters: NDArray[np.float32]) -> State:
         """Members that begin σ apart, the first at ``parameters``; an empty archive."""
         state = super().start(parameters)
-        moments = {f"member_{name}": np.stack([state.pop(name)] * self.count) for name in self.moments}
-        members = np.stack([self.first_member(parameters, number) for number in range(self.count)])
-        nothing: State = {"archive": np.empty((0, 0), np.float32), "behaviours": np.empty((0, 0), np.float32), "best_fitness": np.empty(0)}
-        counters = {name: np.array(0, np.int64) for name in ("active", "last", "updates", "stagnant")}
-        return {**state, "members": members, **moments, **nothing, **counters, "reward_weight": np.array(1.0)}
+        moments = {
+            f"member_{name}": np.stack([state.pop(name)] * self.member_count)
+            for name in self.moments
+        }
+        members = np.stack(
+            [self.initial_member(parameters, number) for number in range(self.member_count)]
+        )
+        nothing: State = {
+            "archive": np.empty((0, 0), np.float32),
+            "behaviours": np.empty((0, 0), np.float32),
+            "best_fitness": np.empty(0),
+        }
+        counters = {
+            name: np.array(0, np.int64) for name in ("active", "last", "updates", "stagnant")
+        }
+        return {
+            **state,
+            "members": members,
+            **moments,
+            **nothing,
+            **counters,
+            "reward_weight": np.array(1.0),
+        }
 
-    def first_member(self, first: NDArray[np.float32], number: int) -> NDArray[np.float32]:
-        """A member before the first generation: ``first`` + σ ε, with ε from the run's seed and σ the default one."""
+    def initial_member(self, first: NDArray[np.float32], number: int) -> NDArray[np.float32]:
+        """A member before the first generation: ``first`` + σ ε, with ε from the run's seed and σ
+        the default one.
+        """
         if number == 0:
             return first
-        maker, chunks = Maker(self.config.seed), -(-self.size // CHUNK)
+        maker, chunks = ChunkGenerator(self.config.seed), -(-self.size // CHUNK)
         normals = [maker.chunk(FIRST_CHUNK * number + chunk).copy() for chunk in range(chunks)]
-        return first + np.float32(self.SIGMA) * np.concatenate(normals)[: self.size].astype(np.float32)
+        return first + np.float32(self.SIGMA) * np.concatenate(normals)[: self.size].astype(
+            np.float32
+        )
 
     def published(self, state: State) -> NDArray[np.float32]:
-        """The active member and the last updated one, float32 [2 · size]; with observation statistics the latter's mean and deviation too."""
+        """The active member and the last updated one, float32 [2 · size]; with observation
+        statistics the latter's mean and deviation too.
+        """
         vector = np.concatenate([state["parameters"], state["members"][state["last"]]])
         if not self.config.obs_norm or "member_mean" not in state:
             return vector
-        statistics = self.statistics(state, int(state["last"])).frozen(self.config.obs_clip)
+        statistics = self.member_statistics(state, int(state["last"])).frozen(self.config.obs_clip)
         return np.concatenate([vector, statistics.mean, statistics.std])
 
     def published_size(self) -> int:
@@ -85,28 +116,32 @@ class Novelty(OpenaiES):
         """With the statistics, where observations are normalised."""
         return size == self.published_size() + 2 * observations * self.config.obs_norm
 
-    def identified(self, state: State, published: NDArray[np.float32]) -> NDArray[np.float32]:
+    def digest_input(self, state: State, published: NDArray[np.float32]) -> NDArray[np.float32]:
         """All members in order."""
         return state["members"].ravel()
 
     # --- whose behaviour is measured
 
     @property
-    def most_centres(self) -> int:
+    def max_centres(self) -> int:
         """All members in the first generation."""
-        return 1 + self.count
+        return 1 + self.member_count
 
-    def centres(self, state: State) -> int:
+    def centre_count(self, state: State) -> int:
         """The first generation measures all members, any other the one that was updated last."""
-        return 2 if state["updates"] else self.most_centres
+        return 2 if state["updates"] else self.max_centres
 
     def centre_of(self, published: NDArray[np.float32], slot: int) -> NDArray[np.float32]:
-        """Slot 0 is the active member, 1 the last updated one; in the first generation that is the first, and the others follow it."""
+        """Slot 0 is the active member, 1 the last updated one; in the first generation that is the
+        first, and the others follow it.
+        """
         if slot == 0:
             return self.centre(published)
-        return self.first_member(published[self.size : 2 * self.size], slot - 1)
+        return self.initial_member(published[self.size : 2 * self.size], slot - 1)
 
-    def centre_statistics(self, published: NDArray[np.float32], slot: int) -> tuple[NDArray[np.float32], NDArray[np.float32]] | None:
+    def centre_statistics(
+        self, published: NDArray[np.float32], slot: int
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]] | None:
         """Mean and deviation of the last updated member's observations."""
         rest = published[2 * self.size :]
         return (rest[: len(rest) // 2], rest[len(rest) // 2 :]) if slot and len(rest) else None
@@ -115,84 +150,156 @@ class Novelty(OpenaiES):
 
     def with_statistics(self, state: State, moments: RunningMoments) -> State:
         """All members begin with the same."""
-        arrays: State = {"member_count": np.array(moments.count, np.int64), "member_mean": moments.mean, "member_m2": moments.m2}
-        return {**state, **{name: np.stack([value] * self.count) for name, value in arrays.items()}}
+        arrays: State = {
+            "member_count": np.array(moments.count, np.int64),
+            "member_mean": moments.mean,
+            "member_m2": moments.m2,
+        }
+        return {
+            **state,
+            **{name: np.stack([value] * self.member_count) for name, value in arrays.items()},
+        }
 
-    def statistics(self, state: State, member: int) -> RunningMoments:
-        """A member's; the active one's are the run's, for its own are from before it became active."""
-        return RunningMoments(int(state["member_count"][member]), state["member_mean"][member], state["member_m2"][member])
+    def member_statistics(self, state: State, member: int) -> RunningMoments:
+        """A member's; the active one's are the run's, for its own are from before it
+        became active.
+        """
+        return RunningMoments(
+            int(state["member_count"][member]),
+            state["member_mean"][member],
+            state["member_m2"][member],
+        )
 
-    def exchanged(self, before: State, after: State, moments: RunningMoments) -> tuple[State, RunningMoments]:
+    def exchange_statistics(
+        self, before: State, after: State, moments: RunningMoments
+    ) -> tuple[State, RunningMoments]:
         """The statistics go to the member that played, and the next one's come in their place."""
         played = int(before["active"])
-        values: dict[str, Any] = {"member_count": moments.count, "member_mean": moments.mean, "member_m2": moments.m2}
-        after = {**after, **{name: replaced(after[name], played, value) for name, value in values.items()}}
-        return after, self.statistics(after, int(after["active"]))
+        values: dict[str, Any] = {
+            "member_count": moments.count,
+            "member_mean": moments.mean,
+            "member_m2": moments.m2,
+        }
+        after = {
+            **after,
+            **{name: with_row(after[name], played, value) for name, value in values.items()},
+        }
+        return after, self.member_statistics(after, int(after["active"]))
 
     # --- what the master learns
 
     def improve(self, state: State, batch: Batch) -> tuple[State, Info]:
         """The archive grows, the active member takes a step, and the next one is drawn."""
         played = int(state["active"])
-        found = self.remembered(state, batch)
-        away = novelty(batch.behaviour.reshape(-1, batch.behaviour.shape[2]), found["archive"], self.config.neighbours).reshape(batch.fitness.shape)
-        weighed = self.weighed(state, batch)
-        shaped = self.shaped(batch.fitness, away, float(weighed["reward_weight"]))
+        archive_state = self.updated_archive(state, batch)
+        away = novelty_of(
+            batch.behaviour.reshape(-1, batch.behaviour.shape[2]),
+            archive_state["archive"],
+            self.config.neighbours,
+        ).reshape(batch.fitness.shape)
+        weighting = self.update_reward_weight(state, batch)
+        shaped = self.shape_utilities(batch.fitness, away, float(weighting["reward_weight"]))
         gradient = self.climb(state["parameters"], batch, shaped)
-        step, moments = self.optimizer.step({name: state[f"member_{name}"][played] for name in self.moments}, gradient)
+        step, moments = self.optimizer.step(
+            {name: state[f"member_{name}"][played] for name in self.moments}, gradient
+        )
         moved = self.moved(state["parameters"], step)
-        members = replaced(state["members"], played, moved)
-        following = self.next_member(found, int(state["updates"]))
+        members = with_row(state["members"], played, moved)
+        next_active = self.next_member(archive_state, int(state["updates"]))
         after: State = {
-            **state, **found, **weighed, "members": members, "parameters": members[following], "active": np.array(following, np.int64),
-            "last": np.array(played, np.int64), "updates": np.array(state["updates"] + 1),
-            **{f"member_{name}": replaced(state[f"member_{name}"], played, value) for name, value in moments.items()},
-        }  # fmt: skip
+            **state,
+            **archive_state,
+            **weighting,
+            "members": members,
+            "parameters": members[next_active],
+            "active": np.array(next_active, np.int64),
+            "last": np.array(played, np.int64),
+            "updates": np.array(state["updates"] + 1),
+            **{
+                f"member_{name}": with_row(state[f"member_{name}"], played, value)
+                for name, value in moments.items()
+            },
+        }
         figures = self.figures({**after, "parameters": moved}, norm(gradient), norm(step))
         known = away[np.isfinite(away)]
         return after, {
-            **figures, "novelty_mean": float(known.mean()) if len(known) else 0.0, "novelty_max": float(known.max(initial=0.0)),
-            "archive": float(len(after["archive"])), "member": float(played), "reward_weight": float(weighed["reward_weight"]),
-        }  # fmt: skip
+            **figures,
+            "novelty_mean": float(known.mean()) if len(known) else 0.0,
+            "novelty_max": float(known.max(initial=0.0)),
+            "archive": float(len(after["archive"])),
+            "member": float(played),
+            "reward_weight": float(weighting["reward_weight"]),
+        }
 
-    def remembered(self, state: State, batch: Batch) -> State:
-        """``archive`` and the members' ``behaviours`` with what was measured; a last column is 1 where a member has been seen at all."""
+    def updated_archive(self, state: State, batch: Batch) -> State:
+        """``archive`` and the members' ``behaviours`` with what was measured; a last column is 1
+        where a member has been seen at all.
+        """
         measured = batch.centre_behaviour
-        who = [int(state["last"])] if state["updates"] else list(range(self.count))
+        who = [int(state["last"])] if state["updates"] else list(range(self.member_count))
         behaviours = state["behaviours"]
-        behaviours = behaviours.copy() if len(behaviours) else np.zeros((self.count, measured.shape[1] + 1), np.float32)
-        for member, one in zip(who, measured, strict=True):
-            if np.isfinite(one).all():
-                behaviours[member] = np.append(one, np.float32(1))
-        return {"archive": with_more(state["archive"], measured, self.config.archive_size), "behaviours": behaviours}
+        behaviours = (
+            behaviours.copy()
+            if len(behaviours)
+            else np.zeros((self.member_count, measured.shape[1] + 1), np.float32)
+        )
+        for member, behaviour in zip(who, measured, strict=True):
+            if np.isfinite(behaviour).all():
+                behaviours[member] = np.append(behaviour, np.float32(1))
+        return {
+            "archive": extend_archive(state["archive"], measured, self.config.archive_size),
+            "behaviours": behaviours,
+        }
 
-    def shaped(self, fitness: NDArray[np.float64], away: NDArray[np.float64], weight: float) -> NDArray[np.float64]:
-        """Utilities [S, 2]: centred ranks of novelty, of the mean of both ranks, or of their mixture with ``weight`` for the reward."""
+    def shape_utilities(
+        self, fitness: NDArray[np.float64], away: NDArray[np.float64], weight: float
+    ) -> NDArray[np.float64]:
+        """Utilities [S, 2]: centred ranks of novelty, of the mean of both ranks, or of their
+        mixture with ``weight`` for the reward.
+        """
         novel = utilities("centered-rank", away)
         share = {"ns": 0.0, "nsr": 0.5, "nsra": weight}[self.config.novelty]
-        return novel if share == 0 else share * utilities("centered-rank", fitness) + (1 - share) * novel
+        return (
+            novel
+            if share == 0
+            else share * utilities("centered-rank", fitness) + (1 - share) * novel
+        )
 
-    def weighed(self, state: State, batch: Batch) -> State:
-        """NSRA's ``reward_weight`` after the measured centres' fitness (algorithm 3): more when it is the best so far, less after long without."""
-        weight, best, stagnant = float(state["reward_weight"]), state["best_fitness"], int(state["stagnant"])
+    def update_reward_weight(self, state: State, batch: Batch) -> State:
+        """NSRA's ``reward_weight`` after the measured centres' fitness (algorithm 3): more when it
+        is the best so far, less after long without.
+        """
+        weight, best, stagnant = (
+            float(state["reward_weight"]),
+            state["best_fitness"],
+            int(state["stagnant"]),
+        )
         values = batch.centre_fitness[np.isfinite(batch.centre_fitness)]
         if len(values) and (not len(best) or values.max() > best[0]):
             weight, best, stagnant = min(1.0, weight + WEIGHT_STEP), values.max(keepdims=True), 0
         else:
             stagnant += 1
-        if stagnant >= PATIENCE:
+        if stagnant >= STAGNATION_LIMIT:
             weight, stagnant = max(0.0, weight - WEIGHT_STEP), 0
-        return {"reward_weight": np.array(weight), "best_fitness": np.array(best, np.float64), "stagnant": np.array(stagnant, np.int64)}
+        return {
+            "reward_weight": np.array(weight),
+            "best_fitness": np.array(best, np.float64),
+            "stagnant": np.array(stagnant, np.int64),
+        }
 
-    def next_member(self, found: State, number: int) -> int:
-        """Drawn with probability novelty_i / Σ (equation 2); one that nobody has seen counts as the most novel."""
-        seen = found["behaviours"][:, -1] > 0
-        away = novelty(found["behaviours"][:, :-1], found["archive"], self.config.neighbours)
+    def next_member(self, archive_state: State, number: int) -> int:
+        """Drawn with probability novelty_i / Σ (equation 2); one that nobody has seen counts as the
+        most novel.
+        """
+        seen = archive_state["behaviours"][:, -1] > 0
+        away = novelty_of(
+            archive_state["behaviours"][:, :-1], archive_state["archive"], self.config.neighbours
+        )
         away = np.where(seen, away, away[seen].max(initial=0.0))
-        return drawn(away, uniform(self.config.seed, MEMBER, number))
+        return draw_index(away, uniform(self.config.seed, MEMBER, number))
 
 
-def replaced(rows: NDArray[Any], row: int, value: Any) -> NDArray[Any]:
+def with_row(rows: NDArray[Any], row: int, value: Any) -> NDArray[Any]:
     """A copy with one row changed."""
     changed = rows.copy()
     changed[row] = value

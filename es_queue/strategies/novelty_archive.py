@@ -1,6 +1,8 @@
-"""The archive of behaviours and the distance to it: Lehman and Stanley 2011, Abandoning objectives (novelty search).
+"""The archive of behaviours and the distance to it: Lehman and Stanley 2011, Abandoning objectives
+(novelty search).
 
-https://doi.org/10.1162/EVCO_a_00025, with the mean Euclidean distance to the k nearest of Conti et al. 2018, equation 1.
+https://doi.org/10.1162/EVCO_a_00025, with the mean Euclidean distance to the k nearest of Conti et
+al. 2018, equation 1.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.figures import sum_in_order
+from es_queue.numerics.return_statistics import sum_in_order
 
 Floats = NDArray[np.float32]
 
@@ -16,42 +18,60 @@ Floats = NDArray[np.float32]
 PIECE = 2**14
 
 
-def novelty(behaviours: Floats, archive: Floats, neighbours: int) -> NDArray[np.float64]:
-    """Mean distance of each of ``behaviours`` [n, b] to its nearest ``neighbours`` in ``archive`` [A, b], float64 [n].
+def novelty_of(behaviours: Floats, archive: Floats, neighbours: int) -> NDArray[np.float64]:
+    """Mean distance of each of ``behaviours`` [n, b] to its nearest ``neighbours`` in ``archive``
+    [A, b], float64 [n].
 
-    To all of an archive that has fewer, 0 of an empty one; NaN for a behaviour that is not finite. Summed in a fixed order.
+    To all of an archive that has fewer, 0 of an empty one; NaN for a behaviour that is not finite.
+    Summed in a fixed order.
     """
     if not len(archive):
         return np.where(np.isfinite(behaviours).all(axis=1), 0.0, np.nan)
-    pieces = in_pieces(archive)
-    return np.array([mean_distance(one, pieces, neighbours) for one in behaviours.astype(np.float64)], np.float64)
+    pieces = split_archive(archive)
+    return np.array(
+        [
+            mean_distance(behaviour, pieces, neighbours)
+            for behaviour in behaviours.astype(np.float64)
+        ],
+        np.float64,
+    )
 
 
-def in_pieces(archive: Floats) -> list[NDArray[np.float64]]:
-    """The archive [A, b] as columns [b, …] in pieces of about ``PIECE`` numbers, all of about equal width: numpy adds up a single column in another order."""
+def split_archive(archive: Floats) -> list[NDArray[np.float64]]:
+    """The archive [A, b] as columns [b, …] in pieces of about ``PIECE`` numbers, all of about equal
+    width: numpy adds up a single column in another order.
+    """
     count = max(1, min(len(archive) // 2, archive.size // PIECE))
     return [np.ascontiguousarray(piece.T, np.float64) for piece in np.array_split(archive, count)]
 
 
-def mean_distance(behaviour: NDArray[np.float64], pieces: list[NDArray[np.float64]], neighbours: int) -> float:
+def mean_distance(
+    behaviour: NDArray[np.float64], pieces: list[NDArray[np.float64]], neighbours: int
+) -> float:
     """Of one behaviour [b] to the nearest of an archive in pieces."""
     if not np.isfinite(behaviour).all():
         return float("nan")
-    squares = np.concatenate([np.add.reduce(np.square(piece - behaviour[:, np.newaxis]), axis=0) for piece in pieces])
+    squares = np.concatenate(
+        [np.add.reduce(np.square(piece - behaviour[:, np.newaxis]), axis=0) for piece in pieces]
+    )
     if neighbours < len(squares):
         squares = np.partition(squares, neighbours - 1)[:neighbours]
     nearest = np.sqrt(np.sort(squares)).tolist()
     return sum_in_order(nearest) / len(nearest)
 
 
-def with_more(archive: Floats, found: Floats, most: int) -> Floats:
-    """``archive`` [A, b] with those of ``found`` [k, b] behind it that are finite; the oldest go beyond ``most``."""
-    fresh = found[np.isfinite(found).all(axis=1)]
+def extend_archive(archive: Floats, measured: Floats, most: int) -> Floats:
+    """``archive`` [A, b] with those of ``found`` [k, b] behind it that are finite; the oldest go
+    beyond ``most``.
+    """
+    fresh = measured[np.isfinite(measured).all(axis=1)]
     return np.concatenate([archive, fresh])[-most:] if len(archive) else fresh[-most:]
 
 
-def drawn(weights: NDArray[np.float64], chance: float) -> int:
-    """The place that ``chance``, uniform in [0, 1), falls on when each place has a share of its weight; all alike where all are 0."""
+def draw_index(weights: NDArray[np.float64], chance: float) -> int:
+    """The place that ``chance``, uniform in [0, 1), falls on when each place has a share of its
+    weight; all alike where all are 0.
+    """
     shares = weights.tolist() if np.any(weights > 0) else [1.0] * len(weights)
     threshold, reached = chance * sum_in_order(shares), 0.0
     for place, share in enumerate(shares):

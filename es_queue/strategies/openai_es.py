@@ -1,6 +1,8 @@
-"""Salimans, Ho, Chen, Sidor, Sutskever 2017, Evolution Strategies as a Scalable Alternative to Reinforcement Learning.
+"""Salimans, Ho, Chen, Sidor, Sutskever 2017, Evolution Strategies as a Scalable Alternative to
+Reinforcement Learning.
 
-https://arxiv.org/abs/1703.03864, in the form of the authors' evolution-strategies-starter (``es.py``).
+https://arxiv.org/abs/1703.03864, in the form of the authors' evolution-strategies-starter
+(``es.py``).
 """
 
 from __future__ import annotations
@@ -10,28 +12,30 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.config import RunConfig
-from es_queue.schedules import Pace
+from es_queue.config.run_config import RunConfig
+from es_queue.config.schedules import RateFactors
+from es_queue.numerics.ordered_sums import norm, weighted_rows
 from es_queue.strategies.base import Batch, Info, State, Strategy
 from es_queue.strategies.optimizers import make_optimizer
 from es_queue.strategies.shaping import utilities
-from es_queue.sums import norm, weighted_rows
 
 
 class OpenaiES(Strategy):
     """g = (1/2n) Σ (u⁺ − u⁻) ε − l2 θ over n pairs, climbed by Adam or SGD.
 
-    Without 1/σ, as the starter has it: Adam does not see the difference, l2 weighs more against the gradient.
-    With ``gradient_form`` true the sum is divided by σ, as the paper has it.
+    Without 1/σ, as the starter has it: Adam does not see the difference, l2 weighs more against the
+    gradient. With ``gradient_form`` true the sum is divided by σ, as the paper has it.
     """
 
     optimizers: ClassVar[tuple[str, ...]] = ("adam", "sgd")
-    #: Deviation of the perturbations; the starter's 0.02 suits its large networks, not a linear policy.
+    #: Deviation of the perturbations; the starter's 0.02 suits its large networks, not a linear
+    #: policy.
     SIGMA: ClassVar[float] = 0.05
-    #: Adam's is about the step of each parameter. SGD's is large because g is (without 1/σ, of ranks) small.
+    #: Adam's is about the step of each parameter. SGD's is large because g is (without 1/σ, of
+    #: ranks) small.
     LEARNING_RATES: ClassVar[dict[str, float]] = {"adam": 0.03, "sgd": 0.5}
 
-    def __init__(self, config: RunConfig, size: int, pace: Pace = Pace()) -> None:  # noqa: B008 - it is frozen
+    def __init__(self, config: RunConfig, size: int, pace: RateFactors = RateFactors()) -> None:  # noqa: B008 - it is frozen
         """For policies of ``size`` parameters."""
         super().__init__(config, size, pace)
         name = self.optimizer_name()
@@ -50,10 +54,14 @@ class OpenaiES(Strategy):
         return after, self.figures(after, norm(gradient), norm(step))
 
     def gradient(self, parameters: NDArray[np.float32], batch: Batch) -> NDArray[np.float64]:
-        """g, float64 [size] (the paper's algorithm 2, line 11, with mirrored sampling and shaped fitness)."""
+        """g, float64 [size] (the paper's algorithm 2, line 11, with mirrored sampling and shaped
+        fitness).
+        """
         return self.climb(parameters, batch, utilities(self.config.shaping, batch.fitness))
 
-    def climb(self, parameters: NDArray[np.float32], batch: Batch, shaped: NDArray[np.float64]) -> NDArray[np.float64]:
+    def climb(
+        self, parameters: NDArray[np.float32], batch: Batch, shaped: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
         """g of utilities ``shaped`` [S, 2]."""
         weights = (shaped[:, 0] - shaped[:, 1]) / shaped.size
         slope = weighted_rows(batch.noise, batch.noise_indices, weights, self.size)

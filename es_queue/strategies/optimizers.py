@@ -1,7 +1,8 @@
-"""SGD with momentum, Adam and ClipUp: a gradient to climb and a state in, a step and a new state out.
+"""SGD with momentum, Adam and ClipUp: a gradient to climb and a state in, a step and a new state
+out.
 
-Nothing here changes its arguments. Moments are float32, as the parameters are: a checkpoint holds all of a
-state, and a float64 copy would have to be in it. Norms are float64.
+Nothing here changes its arguments. Moments are float32, as the parameters are: a checkpoint holds
+all of a state, and a float64 copy would have to be in it. Norms are float64.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.sums import norm
+from es_queue.numerics.ordered_sums import norm
 
 Moments = dict[str, NDArray[Any]]
 
@@ -27,13 +28,19 @@ class Optimizer(ABC):
         """The state before the first step for ``size`` parameters."""
 
     @abstractmethod
-    def step(self, moments: Moments, gradient: NDArray[np.float64]) -> tuple[NDArray[np.float32], Moments]:
-        """The step uphill, float32 [size], and the state after it; ``moments`` may hold other arrays too."""
+    def step(
+        self, moments: Moments, gradient: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float32], Moments]:
+        """The step uphill, float32 [size], and the state after it; ``moments`` may hold other
+        arrays too.
+        """
 
 
 @dataclass(frozen=True)
 class SGD(Optimizer):
-    """v ← μ v + (1 − μ) g; the step is α v (the momentum of evolution-strategies-starter, ``optimizers.py``)."""
+    """v ← μ v + (1 − μ) g; the step is α v (the momentum of evolution-strategies-starter,
+    ``optimizers.py``).
+    """
 
     learning_rate: float
     momentum: float = 0.9
@@ -42,7 +49,9 @@ class SGD(Optimizer):
         """One float32 [size]: ``velocity``."""
         return {"velocity": np.zeros(size, np.float32)}
 
-    def step(self, moments: Moments, gradient: NDArray[np.float64]) -> tuple[NDArray[np.float32], Moments]:
+    def step(
+        self, moments: Moments, gradient: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float32], Moments]:
         """α v with the new velocity v."""
         velocity = blend(self.momentum, moments["velocity"], gradient.astype(np.float32))
         return np.float32(self.learning_rate) * velocity, {"velocity": velocity}
@@ -65,7 +74,9 @@ class Adam(Optimizer):
         zeros = np.zeros(size, np.float32)
         return {"first_moment": zeros, "second_moment": zeros.copy(), "step": np.array(0, np.int64)}
 
-    def step(self, moments: Moments, gradient: NDArray[np.float64]) -> tuple[NDArray[np.float32], Moments]:
+    def step(
+        self, moments: Moments, gradient: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float32], Moments]:
         """a m / (√v + ε) with the new moments m and v."""
         count = int(moments["step"]) + 1
         slope = gradient.astype(np.float32)
@@ -82,9 +93,11 @@ class Adam(Optimizer):
 
 @dataclass(frozen=True)
 class ClipUp(Optimizer):
-    """ClipUp (Toklu, Liskowski, Srivastava 2020, algorithm 1): a step of fixed length, with momentum, bounded.
+    """ClipUp (Toklu, Liskowski, Srivastava 2020, algorithm 1): a step of fixed length, with
+    momentum, bounded.
 
-    v ← m v + α g/‖g‖, the second term absent when g = 0; then ‖v‖ ≤ max_speed by scaling. The step is v.
+    v ← m v + α g/‖g‖, the second term absent when g = 0; then ‖v‖ ≤ max_speed by scaling. The step
+    is v.
     """
 
     learning_rate: float
@@ -95,7 +108,9 @@ class ClipUp(Optimizer):
         """One float32 [size]: ``velocity``."""
         return {"velocity": np.zeros(size, np.float32)}
 
-    def step(self, moments: Moments, gradient: NDArray[np.float64]) -> tuple[NDArray[np.float32], Moments]:
+    def step(
+        self, moments: Moments, gradient: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float32], Moments]:
         """The new velocity, at most ``max_speed`` long."""
         velocity = np.float32(self.momentum) * moments["velocity"]
         length = norm(gradient)
@@ -107,8 +122,12 @@ class ClipUp(Optimizer):
         return velocity, {"velocity": velocity}
 
 
-def make_optimizer(name: str, learning_rate: float, momentum: float, max_speed: float = 0.0) -> Optimizer:
-    """The optimizer called adam, sgd or clipup; each takes of the settings what it knows. KeyError for no such name."""
+def make_optimizer(
+    name: str, learning_rate: float, momentum: float, max_speed: float = 0.0
+) -> Optimizer:
+    """The optimizer called adam, sgd or clipup; each takes of the settings what it knows. KeyError
+    for no such name.
+    """
     known: dict[str, Optimizer] = {
         "adam": Adam(learning_rate),
         "sgd": SGD(learning_rate, momentum),

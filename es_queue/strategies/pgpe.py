@@ -1,6 +1,8 @@
-"""Sehnke et al. 2010, Parameter-exploring policy gradients (PGPE), with ClipUp (Toklu, Liskowski, Srivastava 2020).
+"""Sehnke et al. 2010, Parameter-exploring policy gradients (PGPE), with ClipUp (Toklu, Liskowski,
+Srivastava 2020).
 
-https://arxiv.org/abs/2008.02387: symmetric sampling, a deviation for each parameter that is learnt too.
+https://arxiv.org/abs/2008.02387: symmetric sampling, a deviation for each parameter that is learnt
+too.
 """
 
 from __future__ import annotations
@@ -12,21 +14,21 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.config import RunConfig
-from es_queue.schedules import Pace
+from es_queue.config.run_config import RunConfig
+from es_queue.config.schedules import RateFactors
+from es_queue.numerics.ordered_sums import norm, weighted_rows
+from es_queue.strategies.adaptive_sigma import AdaptiveSigma
 from es_queue.strategies.base import Batch, Info, State, mirrored
-from es_queue.strategies.learnt_sigma import LearntSigma
 from es_queue.strategies.optimizers import make_optimizer
 from es_queue.strategies.shaping import utilities
-from es_queue.sums import norm, weighted_rows
 
 
-class PGPE(LearntSigma):
+class PGPE(AdaptiveSigma):
     """∇μ = (1/n) Σ ½(u⁺ − u⁻) σ⊙ε and ∇σ = (1/n) Σ ½(u⁺ + u⁻) σ⊙(ε² − 1) over n pairs."""
 
     optimizers: ClassVar[tuple[str, ...]] = ("clipup", "adam", "sgd")
-    #: ClipUp's is the length of a step before momentum; Adam's about the step of each parameter; SGD's is
-    #: large because ∇μ has a factor σ where the gradient of the fitness has 1/σ.
+    #: ClipUp's is the length of a step before momentum; Adam's about the step of each parameter;
+    #: SGD's is large because ∇μ has a factor σ where the gradient of the fitness has 1/σ.
     LEARNING_RATES: ClassVar[dict[str, float]] = {"clipup": 0.06, "adam": 0.02, "sgd": 5.0}
     #: ClipUp's longest step, in learning rates (the paper's guideline, section 3.2).
     SPEED: ClassVar[float] = 2.0
@@ -35,23 +37,33 @@ class PGPE(LearntSigma):
     #: Length ‖σ‖ of the first perturbations, in longest steps (the paper's guideline).
     RADIUS: ClassVar[float] = 15.0
 
-    def __init__(self, config: RunConfig, size: int, pace: Pace = Pace()) -> None:  # noqa: B008 - it is frozen
-        """For policies of ``size`` parameters. A schedule of the learning rate slows ClipUp's longest step with it."""
+    def __init__(self, config: RunConfig, size: int, pace: RateFactors = RateFactors()) -> None:  # noqa: B008 - it is frozen
+        """For policies of ``size`` parameters. A schedule of the learning rate slows ClipUp's
+        longest step with it.
+        """
         super().__init__(config, size, pace)
         name = self.optimizer_name()
         learning_rate = config.learning_rate or self.LEARNING_RATES[name]
         # Other optimizers' rates are no lengths: their first radius is that of ClipUp's default.
-        longest = self.SPEED * (learning_rate if name == "clipup" else self.LEARNING_RATES["clipup"])
+        longest = self.SPEED * (
+            learning_rate if name == "clipup" else self.LEARNING_RATES["clipup"]
+        )
         self.max_speed = config.max_speed or longest
         speed = self.max_speed * pace.learning_rate
-        self.optimizer = make_optimizer(name, learning_rate * pace.learning_rate, config.momentum, speed)
+        self.optimizer = make_optimizer(
+            name, learning_rate * pace.learning_rate, config.momentum, speed
+        )
 
     # --- what is published: the centre, then the deviations
 
     def start(self, parameters: NDArray[np.float32]) -> State:
         """``parameters``, ``sigma`` float32 [size] and the optimizer's moments."""
         first = self.config.sigma or self.RADIUS * self.max_speed / math.sqrt(self.size)
-        return {**super().start(parameters), "sigma": self.first_sigma(first), **self.optimizer.start(self.size)}
+        return {
+            **super().start(parameters),
+            "sigma": self.first_sigma(first),
+            **self.optimizer.start(self.size),
+        }
 
     def sigma_rate(self) -> float:
         """α_σ."""
@@ -69,7 +81,9 @@ class PGPE(LearntSigma):
     def improve(self, state: State, batch: Batch) -> tuple[State, Info]:
         """One step of the centre and one of the deviations."""
         shaped = utilities(self.config.shaping, batch.fitness)
-        shaped = shaped - shaped.mean()  # ∇σ would take a common offset for a reason to grow or to shrink
+        shaped = (
+            shaped - shaped.mean()
+        )  # ∇σ would take a common offset for a reason to grow or to shrink
         gradient = self.centre_gradient(state["sigma"], batch, shaped)
         step, moments = self.optimizer.step(state, gradient)
         sigma = self.next_sigma(state["sigma"], batch, shaped)
@@ -79,11 +93,17 @@ class PGPE(LearntSigma):
     def centre_gradient(
         self, sigma: NDArray[np.float32], batch: Batch, shaped: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """∇μ, float64 [size] (Sehnke et al., equation 15, times σ²), each perturbation with its own σ."""
+        """∇μ, float64 [size] (Sehnke et al., equation 15, times σ²), each perturbation with its own
+        σ.
+        """
         weights = (shaped[:, 0] - shaped[:, 1]) / shaped.size
         return reduce(
             np.add,
-            (own * weighted_rows(batch.noise, batch.noise_indices[rows], weights[rows], self.size) for rows, own in batch.by_spread(sigma)),
+            (
+                spread
+                * weighted_rows(batch.noise, batch.noise_indices[rows], weights[rows], self.size)
+                for rows, spread in batch.by_spread(sigma)
+            ),
         )
 
     def next_sigma(
@@ -97,8 +117,15 @@ class PGPE(LearntSigma):
         slope = reduce(
             np.add,
             (
-                (1.0 if own is sigma else own / sigma) * weighted_rows(batch.noise, batch.noise_indices[rows], weights[rows], self.size, squared_less_one)
-                for rows, own in batch.by_spread(sigma)
+                (1.0 if spread is sigma else spread / sigma)
+                * weighted_rows(
+                    batch.noise,
+                    batch.noise_indices[rows],
+                    weights[rows],
+                    self.size,
+                    squared_less_one,
+                )
+                for rows, spread in batch.by_spread(sigma)
             ),
         )
         change = rate * slope

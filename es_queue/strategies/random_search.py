@@ -1,7 +1,9 @@
-"""Random search, the baseline: Such et al. 2017, Deep neuroevolution (random search is its section 3.3's control).
+"""Random search, the baseline: Such et al. 2017, Deep neuroevolution (random search is its section
+3.3's control).
 
-https://arxiv.org/abs/1712.06567. Each generation tries policies around the first one, knowing nothing of the generations before;
-the best few are played again on fresh episodes, as that paper's genetic algorithm does with its elite.
+https://arxiv.org/abs/1712.06567. Each generation tries policies around the first one, knowing
+nothing of the generations before; the best few are played again on fresh episodes, as that paper's
+genetic algorithm does with its elite.
 """
 
 from __future__ import annotations
@@ -11,14 +13,16 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from es_queue.numerics.ordered_sums import norm
 from es_queue.strategies.base import Batch, Info, State, Strategy
-from es_queue.sums import norm
 
 
 class RandomSearch(Strategy):
-    """Individuals are first + σ ε; the elite is the best by new episodes among the best by their first ones and itself.
+    """Individuals are first + σ ε; the elite is the best by new episodes among the best by their
+    first ones and itself.
 
-    The best of many single episodes is a lucky one, so first results never make an elite, nor does it keep a score.
+    The best of many single episodes is a lucky one, so first results never make an elite, nor does
+    it keep a score.
     """
 
     mirrored: ClassVar[bool] = False
@@ -42,7 +46,7 @@ class RandomSearch(Strategy):
         """Twice the policy's."""
         return 2 * self.size
 
-    def digested(self, published: NDArray[np.float32]) -> NDArray[np.float32]:
+    def published_digest_input(self, published: NDArray[np.float32]) -> NDArray[np.float32]:
         """The elite, float32 [size]."""
         return self.centre(published)
 
@@ -56,15 +60,23 @@ class RandomSearch(Strategy):
     # --- what the master learns
 
     def candidates(self, state: State, batch: Batch) -> NDArray[np.int64]:
-        """The best by their first episodes, ties to the lower slot, none that failed; and the standing elite."""
-        return best_and_standing(batch.fitness[:, 0], self.config.candidates, self.standing)
+        """The best by their first episodes, ties to the lower slot, none that failed; and the
+        standing elite.
+        """
+        return best_and_centre(batch.fitness[:, 0], self.config.candidates, self.centre_slot)
 
     def improve(self, state: State, batch: Batch) -> tuple[State, Info]:
-        """The elite is replaced by whoever did better on the new episodes; the standing one wins a tie."""
+        """The elite is replaced by whoever did better on the new episodes; the standing one wins a
+        tie.
+        """
         slots = self.candidates(state, batch)
-        place = best_again(batch.again)
-        figures = {"elite_fitness": float(batch.again[place])} if np.isfinite(batch.again[place]) else {}
-        if slots[place] == self.standing:
+        place = best_reevaluated(batch.elite_fitness)
+        figures = (
+            {"elite_fitness": float(batch.elite_fitness[place])}
+            if np.isfinite(batch.elite_fitness[place])
+            else {}
+        )
+        if slots[place] == self.centre_slot:
             after, info = self.stay(state)
             return after, {**info, **figures}
         index = batch.noise_indices[slots[place]]
@@ -74,16 +86,22 @@ class RandomSearch(Strategy):
         return after, {**self.figures(after, 0.0, norm(elite - state["parameters"])), **figures}
 
 
-def best_and_standing(fitness: NDArray[np.float64], count: int, standing: int) -> NDArray[np.int64]:
-    """The slots of the ``count`` largest of ``fitness`` [S] that are finite, ties to the lower slot, ascending; then ``standing``."""
+def best_and_centre(
+    fitness: NDArray[np.float64], count: int, centre_slot: int
+) -> NDArray[np.int64]:
+    """The slots of the ``count`` largest of ``fitness`` [S] that are finite, ties to the lower
+    slot, ascending; then ``standing``.
+    """
     order = np.argsort(-fitness, kind="stable")
     best = order[np.isfinite(fitness[order])][:count]
-    return np.append(np.sort(best), standing).astype(np.int64)
+    return np.append(np.sort(best), centre_slot).astype(np.int64)
 
 
-def best_again(again: NDArray[np.float64]) -> int:
-    """The place of the best second result: the last one, of the standing elite, wins ties, then the lower slot; failures lose."""
-    values = np.where(np.isfinite(again), again, -np.inf)
+def best_reevaluated(fitness: NDArray[np.float64]) -> int:
+    """The place of the best second result: the last one, of the standing elite, wins ties, then the
+    lower slot; failures lose.
+    """
+    values = np.where(np.isfinite(fitness), fitness, -np.inf)
     last = len(values) - 1
     place = int(np.argmax(values))
     return last if values[last] == values[place] else place

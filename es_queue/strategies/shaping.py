@@ -1,7 +1,8 @@
 """From fitness to utility: what a strategy learns from instead of the numbers that episodes return.
 
-One policy holds for all: failed individuals (not finite) take the worst place, or where values count the
-smallest finite one; equals share the mean of their utilities; when all are equal every utility is exactly 0.
+One policy holds for all: failed individuals (not finite) take the worst place, or where values
+count the smallest finite one; equals share the mean of their utilities; when all are equal every
+utility is exactly 0.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.sums import unit_scaled
+from es_queue.numerics.ordered_sums import unit_scaled
 
 Floats = NDArray[np.float64]
 
@@ -21,7 +22,9 @@ BY_SIGN = frozenset({"sign", "centered-sign-rank"})
 
 
 def utilities(shaping: str, fitness: Floats) -> Floats:
-    """Utilities of ``fitness`` by the named shaping, float64 of the same shape. Raises KeyError for no such shaping."""
+    """Utilities of ``fitness`` by the named shaping, float64 of the same shape. Raises KeyError for
+    no such shaping.
+    """
     flat = fitness.ravel()
     if all_equal(with_failures_last(flat)):
         return np.zeros_like(fitness)
@@ -34,12 +37,16 @@ def all_equal(values: Floats) -> bool:
 
 
 def with_failures_last(fitness: Floats) -> Floats:
-    """``fitness`` with −∞ for every value that is not finite: below all others, equal among themselves."""
+    """``fitness`` with −∞ for every value that is not finite: below all others, equal among
+    themselves.
+    """
     return np.where(np.isfinite(fitness), fitness, -np.inf)
 
 
 def with_failures_lowest(fitness: Floats) -> Floats:
-    """``fitness`` with the smallest finite value for every one that is not finite; zeros when none is."""
+    """``fitness`` with the smallest finite value for every one that is not finite; zeros when none
+    is.
+    """
     finite = np.isfinite(fitness)
     if not finite.any():
         return np.zeros_like(fitness)
@@ -47,7 +54,8 @@ def with_failures_lowest(fitness: Floats) -> Floats:
 
 
 def share_by_rank(fitness: Floats, table: Floats) -> Floats:
-    """``table[0]`` for the lowest of ``fitness`` [m] … ``table[m-1]`` for the highest; equals share their mean.
+    """``table[0]`` for the lowest of ``fitness`` [m] … ``table[m-1]`` for the highest; equals share
+    their mean.
 
     The mean is of utilities, not the utility of the mean rank: with log-rank the two differ.
     """
@@ -62,12 +70,16 @@ def share_by_rank(fitness: Floats, table: Floats) -> Floats:
 
 
 def centered_rank(fitness: Floats) -> Floats:
-    """Ranks spread evenly over [−½, ½] (evolution-strategies-starter, ``compute_centered_ranks``), ties shared."""
+    """Ranks spread evenly over [−½, ½] (evolution-strategies-starter, ``compute_centered_ranks``),
+    ties shared.
+    """
     return share_by_rank(fitness, np.arange(len(fitness)) / (len(fitness) - 1) - 0.5)
 
 
 def log_rank(fitness: Floats) -> Floats:
-    """max(0, ln(m/2 + 1) − ln k)/Σ − 1/m for the k-th best of m (Wierstra et al. 2014, NES, section 3.1)."""
+    """max(0, ln(m/2 + 1) − ln k)/Σ − 1/m for the k-th best of m (Wierstra et al. 2014, NES, section
+    3.1).
+    """
     size = len(fitness)
     # math.log, not np.log: numpy's has other last bits with AVX-512.
     logs = np.array([math.log(k) for k in range(1, size + 1)])
@@ -85,7 +97,9 @@ def z_score(fitness: Floats) -> Floats:
 
 
 def raw_fitness(fitness: Floats) -> Floats:
-    """Fitness as it is: the starter's ``sign`` mode, where it is the sum of the signs of the rewards."""
+    """Fitness as it is: the starter's ``sign`` mode, where it is the sum of the signs of the
+    rewards.
+    """
     values = with_failures_lowest(fitness)
     return np.zeros_like(values) if all_equal(values) else values
 

@@ -1,7 +1,9 @@
-"""Wierstra, Schaul, Glasmachers, Sun, Peters, Schmidhuber 2014, Natural evolution strategies (separable NES, SNES).
+"""Wierstra, Schaul, Glasmachers, Sun, Peters, Schmidhuber 2014, Natural evolution strategies
+(separable NES, SNES).
 
-https://jmlr.org/papers/v15/wierstra14a.html, algorithm 6 and table 1: the natural gradient of a Gaussian with a
-deviation for each parameter. A slot is one individual, so any population of two or more will do.
+https://jmlr.org/papers/v15/wierstra14a.html, algorithm 6 and table 1: the natural gradient of a
+Gaussian with a deviation for each parameter. A slot is one individual, so any population of two or
+more will do.
 """
 
 from __future__ import annotations
@@ -13,17 +15,17 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from es_queue.numerics.ordered_sums import norm, weighted_rows
+from es_queue.strategies.adaptive_sigma import AdaptiveSigma
 from es_queue.strategies.base import Batch, Info, State
-from es_queue.strategies.learnt_sigma import LearntSigma
 from es_queue.strategies.pgpe import squared_less_one
 from es_queue.strategies.shaping import utilities
-from es_queue.sums import norm, weighted_rows
 
 #: Terms of the series in ``steady_exp``; the next one is below 2^-60 for |r| ≤ ½ ln 2.
 TERMS = 14
 
 
-class SNES(LearntSigma):
+class SNES(AdaptiveSigma):
     """μ ← μ + η_μ σ⊙Σ u s and σ ← σ⊙exp(½ η_σ Σ u (s² − 1)) over individuals μ + σ⊙s."""
 
     mirrored: ClassVar[bool] = False
@@ -54,7 +56,10 @@ class SNES(LearntSigma):
         gradient = self.centre_gradient(state["sigma"], batch, shaped)
         rate = (self.config.learning_rate or self.LEARNING_RATE) * self.pace.learning_rate
         step = (rate * gradient).astype(np.float32)
-        after = {"parameters": self.moved(state["parameters"], step), "sigma": self.next_sigma(state["sigma"], batch, shaped)}
+        after = {
+            "parameters": self.moved(state["parameters"], step),
+            "sigma": self.next_sigma(state["sigma"], batch, shaped),
+        }
         return after, self.figures(after, norm(gradient), norm(step))
 
     def centre_gradient(
@@ -63,7 +68,11 @@ class SNES(LearntSigma):
         """σ⊙Σ u s, float64 [size], each perturbation with its own σ."""
         return reduce(
             np.add,
-            (own * weighted_rows(batch.noise, batch.noise_indices[rows], shaped[rows], self.size) for rows, own in batch.by_spread(sigma)),
+            (
+                spread
+                * weighted_rows(batch.noise, batch.noise_indices[rows], shaped[rows], self.size)
+                for rows, spread in batch.by_spread(sigma)
+            ),
         )
 
     def next_sigma(
@@ -86,7 +95,8 @@ class SNES(LearntSigma):
 
 
 def steady_exp(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """exp, element by element, by sums and products alone: numpy's own has other last bits on other CPUs.
+    """exp, element by element, by sums and products alone: numpy's own has other last bits on other
+    CPUs.
 
     Within a few units in the last place where the result is a normal number; ∞ or 0 beyond.
     """

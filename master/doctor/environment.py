@@ -1,4 +1,6 @@
-"""Tries environments out in processes of their own: one that crashes or hangs cannot take the doctor with it."""
+"""Tries environments out in processes of their own: one that crashes or hangs cannot take the
+doctor with it.
+"""
 
 from __future__ import annotations
 
@@ -13,22 +15,23 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from es_queue.host import home
-from es_queue.protocol.passwords import without_redis
+from es_queue.security.passwords import environment_without_redis
+from es_queue.util.host_info import source_root
 
 DEADLINE_SECONDS = 60.0
 LONGEST_ANSWER = 2**14
-#: The path ends as that of ``rq worker`` does: our packages' folder, then the current one, for a user's own modules.
-PROGRAM = """\
+#: The path ends as that of ``rq worker`` does: our packages' folder, then the current one, for a
+#: user's own modules.
+PROBE_PROGRAM = """\
 import json, os, sys
 sys.path += [folder for folder in (sys.argv[2], ".") if folder not in sys.path]
-from es_queue.numerics import fix_numeric_environment
+from es_queue.numerics.fingerprint import fix_numeric_environment
 fix_numeric_environment()
 from es_queue.errors import EsQueueError
 asked = json.loads(sys.argv[3])
 try:
     from es_queue.environments import EnvironmentRequest, describe
-    from es_queue.observations import described
+    from es_queue.environments.observation_layout import described
     request = EnvironmentRequest(asked["id"], tuple(map(tuple, asked["arguments"])), tuple(asked["wrappers"]), asked["backend"], asked["parameters"], preprocessing=asked["preprocessing"])
     spec = describe(request)
     told = {"observations": spec.observation_size, "parts": described(spec.observation_parts)[:300] if spec.observation else "", "action": spec.action.kind, "backend": spec.backend}
@@ -41,8 +44,10 @@ os.write(int(sys.argv[1]), json.dumps(told).encode())
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """An environment as ``EnvironmentRequest`` names it; importing that one needs Gymnasium, which may be what is broken."""
+class ProbeRequest:
+    """An environment as ``EnvironmentRequest`` names it; importing that one needs Gymnasium, which
+    may be what is broken.
+    """
 
     id: str
     arguments: tuple[tuple[str, Any], ...] = ()
@@ -53,60 +58,95 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Tried:
-    """What came of an environment: what it is like, or an error. Both are texts of someone else's."""
+class ProbeResult:
+    """What came of an environment: what it is like, or an error. Both are texts of
+    someone else's.
+    """
 
     id: str
-    like: str = ""
+    description: str = ""
     error: str = ""
 
 
-def try_out(requests: Sequence[Wanted], seconds: float = DEADLINE_SECONDS) -> list[Tried]:
+def probe_environments(
+    requests: Sequence[ProbeRequest], seconds: float = DEADLINE_SECONDS
+) -> list[ProbeResult]:
     """Make each environment and play a step of it, all at once, with a deadline for each."""
     deadline = time.monotonic() + seconds
-    trials = [Trial(request) for request in requests]
+    probes = [EnvironmentProbe(request) for request in requests]
     try:
-        return [trial.result(deadline, seconds) for trial in trials]
+        return [probe.result(deadline, seconds) for probe in probes]
     finally:
-        for trial in trials:
-            trial.end()
+        for probe in probes:
+            probe.end()
 
 
-class Trial:
+class EnvironmentProbe:
     """One environment in its process."""
 
-    def __init__(self, request: Wanted) -> None:
+    def __init__(self, request: ProbeRequest) -> None:
         self._request = request
-        self._answer, theirs = os.pipe()
+        self._pipe, child_pipe = os.pipe()
         # -P: the current folder comes last, and not first as it would with -c.
-        command = [sys.executable, "-P", "-c", PROGRAM, str(theirs), str(home()), json.dumps(asdict(request))]
+        command = [
+            sys.executable,
+            "-P",
+            "-c",
+            PROBE_PROGRAM,
+            str(child_pipe),
+            str(source_root()),
+            json.dumps(asdict(request)),
+        ]
         nowhere = subprocess.DEVNULL
         try:
-            self._process = subprocess.Popen(command, stdin=nowhere, stdout=nowhere, stderr=nowhere, env=without_redis(os.environ), pass_fds=[theirs], start_new_session=True)
+            self._process = subprocess.Popen(
+                command,
+                stdin=nowhere,
+                stdout=nowhere,
+                stderr=nowhere,
+                env=environment_without_redis(os.environ),
+                pass_fds=[child_pipe],
+                start_new_session=True,
+            )
         finally:
-            os.close(theirs)
+            os.close(child_pipe)
 
-    def result(self, deadline: float, seconds: float) -> Tried:
+    def result(self, deadline: float, seconds: float) -> ProbeResult:
         try:
             code = self._process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
-            return Tried(self._request.id, error=f"it hangs: making it and one step took longer than {seconds:g} s")
-        os.set_blocking(self._answer, False)  # a process that it has left behind may hold the other end
+            return ProbeResult(
+                self._request.id,
+                error=f"it hangs: making it and one step took longer than {seconds:g} s",
+            )
+        os.set_blocking(
+            self._pipe, False
+        )  # a process that it has left behind may hold the other end
         try:
-            told = json.loads(os.read(self._answer, LONGEST_ANSWER))
+            answer = json.loads(os.read(self._pipe, LONGEST_ANSWER))
         except (OSError, ValueError):
-            told = {"error": f"its process was ended by {signal_name(-code)}" if code < 0 else f"its process ended with code {code} and said nothing"}
-        if "error" in told:
-            return Tried(self._request.id, error=str(told["error"]))
-        parts = f" ({told['parts']})" if told["parts"] else ""
-        return Tried(self._request.id, f"{told['observations']} observations{parts}, {told['action']} actions, {told['backend']} back end")
+            answer = {
+                "error": f"its process was ended by {signal_name(-code)}"
+                if code < 0
+                else f"its process ended with code {code} and said nothing"
+            }
+        if "error" in answer:
+            return ProbeResult(self._request.id, error=str(answer["error"]))
+        parts = f" ({answer['parts']})" if answer["parts"] else ""
+        return ProbeResult(
+            self._request.id,
+            (
+                f"{answer['observations']} observations{parts}, {answer['action']} actions, "
+                f"{answer['backend']} back end"
+            ),
+        )
 
     def end(self) -> None:
         """End what is left of it, its children too."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        os.close(self._answer)
+        os.close(self._pipe)
 
 
 def signal_name(number: int) -> str:

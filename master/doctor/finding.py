@@ -9,7 +9,8 @@ OK, WARNING, FAILED = "ok", "warning", "failed"
 
 @dataclass(frozen=True)
 class Finding:
-    """The outcome of one check. ``state`` is ok, warning or failed; ``fix`` is empty where there is nothing to mend.
+    """The outcome of one check. ``state`` is ok, warning or failed; ``fix`` is empty where there is
+    nothing to mend.
 
     A line break in ``fix`` stands before each command: it is shown whole on a line of its own.
     """
@@ -20,18 +21,18 @@ class Finding:
     fix: str = ""
 
 
-def ok(name: str, text: str) -> Finding:
+def ok_finding(name: str, text: str) -> Finding:
     return Finding(name, OK, text)
 
 
-def warning(name: str, text: str, fix: str) -> Finding:
+def warning_finding(name: str, text: str, fix: str) -> Finding:
     return Finding(name, WARNING, text, fix)
 
 
-def failed(name: str, text: str, fix: str) -> Finding:
+def failed_finding(name: str, text: str, fix: str) -> Finding:
     return Finding(name, FAILED, text, fix)
 
 
-def unknown(name: str, why: object, fix: str) -> Finding:
+def unknown_finding(name: str, why: object, fix: str) -> Finding:
     """What this user may not look at is no fault, but it is not known to be well either."""
-    return warning(name, f"not known: {why}", fix)
+    return warning_finding(name, f"not known: {why}", fix)

@@ -1,4 +1,6 @@
-"""The doctor's way to Redis: bounded reads that say what may not be read, and trials of rights that write nothing."""
+"""The doctor's way to Redis: bounded reads that say what may not be read, and trials of rights that
+write nothing.
+"""
 
 from __future__ import annotations
 
@@ -10,32 +12,41 @@ from typing import Any
 import redis
 
 from es_queue.errors import RedisError
-from es_queue.protocol import bounded
 from es_queue.protocol.connection import (
+    authentication_error,
+    find_tls_problem,
+    first_line,
     is_encrypted,
     is_local,
-    lets_strangers_in,
-    not_let_in,
-    short,
-    trouble,
-    verifies,
+    is_open_to_anonymous,
+    verifies_certificate,
 )
-from master.status.observe import LONGEST_NAME, LONGEST_VALUE, MOST_FIELD_BYTES, Server, Texts, text
-from master.wording import printable
+from es_queue.security import bounded_reads
+from master.display.format import sanitize
+from master.status.redis_reader import (
+    LONGEST_NAME,
+    LONGEST_VALUE,
+    MOST_FIELD_BYTES,
+    RedisReader,
+    Texts,
+    to_text,
+)
 
 Command = tuple[str, ...]
 #: RQ's own sets of workers: a thousand take a tenth of this.
 MOST_SET_BYTES = 2 * 2**20
 
 
-class Denied(Exception):  # noqa: N818 - it is an answer
+class CommandDenied(Exception):  # noqa: N818 - it is an answer
     """This user may not send the command, or the server does not have it; the text says which."""
 
 
-class Look:
-    """One server, asked question by question. Raises RedisError where it does not answer at all, Denied where it may not be asked."""
+class ReadOnlyClient:
+    """One server, asked question by question. Raises RedisError where it does not answer at all,
+    Denied where it may not be asked.
+    """
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: RedisReader) -> None:
         self.server = server
         self.name = server.name
         self._client: Any = server._client
@@ -45,31 +56,50 @@ class Look:
         try:
             return call(self._client)
         except redis.exceptions.NoPermissionError as error:
-            raise Denied(refused_command(str(error))) from None
+            raise CommandDenied(format_refusal(str(error))) from None
         except redis.exceptions.AuthenticationError as error:
-            raise not_let_in(self.name, error) from None
-        except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, redis.exceptions.BusyLoadingError, OSError) as error:
-            found = trouble(self._client, error) or printable(short(error).rstrip("."))
-            raise RedisError(f"Redis at {self.name} cannot be asked: {found}") from None
+            raise authentication_error(self.name, error) from None
+        except (
+            redis.exceptions.ConnectionError,
+            redis.exceptions.TimeoutError,
+            redis.exceptions.BusyLoadingError,
+            OSError,
+        ) as error:
+            reason = find_tls_problem(self._client, error) or sanitize(
+                first_line(error).rstrip(".")
+            )
+            raise RedisError(f"Redis at {self.name} cannot be asked: {reason}") from None
         except redis.exceptions.ResponseError as error:
-            if "unknown command" in str(error).lower() or "unknown subcommand" in str(error).lower():
-                raise Denied(f"the server does not know it ({printable(short(error), 80)})") from None
+            if (
+                "unknown command" in str(error).lower()
+                or "unknown subcommand" in str(error).lower()
+            ):
+                raise CommandDenied(
+                    f"the server does not know it ({sanitize(first_line(error), 80)})"
+                ) from None
             return None
         except redis.exceptions.RedisError as error:
-            raise RedisError(f"Redis at {self.name} answered with an error: {printable(short(error).rstrip('.'))}") from None
+            raise RedisError(
+                (
+                    f"Redis at {self.name} answered with an error: "
+                    f"{sanitize(first_line(error).rstrip('.'))}"
+                )
+            ) from None
 
     def ping(self) -> float:
         """Seconds that a PING takes: the best of three on an open connection."""
         self.ask(lambda client: client.ping())
-        return min(self._timed() for _ in range(3))
+        return min(self._ping_seconds() for _ in range(3))
 
-    def _timed(self) -> float:
+    def _ping_seconds(self) -> float:
         began = time.perf_counter()
         self.ask(lambda client: client.ping())
         return time.perf_counter() - began
 
-    def ahead(self) -> float:
-        """Seconds by which the server's clock is ahead of this host's; exact to half a round trip."""
+    def clock_offset(self) -> float:
+        """Seconds by which the server's clock is ahead of this host's; exact to half a
+        round trip.
+        """
         before = time.time()
         seconds, micros = self.ask(lambda client: client.time())
         return float(int(seconds) + int(micros) / 1e6 - (before + time.time()) / 2)
@@ -79,7 +109,7 @@ class Look:
 
         Raises RedisError for a set that is too large.
         """
-        size = bounded.key_sizes(self._many, [key]).get(key)
+        size = bounded_reads.key_sizes(self._ask_many, [key]).get(key)
         if size is None or size.type != "set":
             return []
         if not size.fits(MOST_SET_BYTES):
@@ -88,18 +118,20 @@ class Look:
             )
         return sorted(
             {
-                text(one)
-                for one in bounded.set_members(self._many, key, most)
-                if len(one) <= LONGEST_NAME
+                to_text(member)
+                for member in bounded_reads.set_members(self._ask_many, key, most)
+                if len(member) <= LONGEST_NAME
             }
         )
 
     def hashes(self, names: Sequence[str], fields: Sequence[str]) -> list[Texts]:
         """The short fields of each hash: a hostile value is never fetched."""
-        found, _ = bounded.hash_fields(self._many, names, fields, LONGEST_VALUE, MOST_FIELD_BYTES)
-        return [{name: text(value) for name, value in one.items()} for one in found]
+        found, _ = bounded_reads.hash_fields(
+            self._ask_many, names, fields, LONGEST_VALUE, MOST_FIELD_BYTES
+        )
+        return [{name: to_text(value) for name, value in field.items()} for field in found]
 
-    def _many(self, questions: Iterable[tuple[Any, ...]]) -> list[Any]:
+    def _ask_many(self, questions: Iterable[tuple[Any, ...]]) -> list[Any]:
         waiting = list(questions)
 
         def send(client: Any) -> list[Any]:
@@ -107,68 +139,73 @@ class Look:
             for command, *arguments in waiting:
                 getattr(pipeline, command)(*arguments)
             answers: list[Any] = pipeline.execute(raise_on_error=False)
-            for one in answers:
-                if isinstance(one, redis.exceptions.NoPermissionError):
-                    raise one
-            return [None if isinstance(one, Exception) else one for one in answers]
+            for answer in answers:
+                if isinstance(answer, redis.exceptions.NoPermissionError):
+                    raise answer
+            return [None if isinstance(answer, Exception) else answer for answer in answers]
 
-        found: list[Any] = self.ask(send) if waiting else []
-        return found
+        results: list[Any] = self.ask(send) if waiting else []
+        return results
 
     # --- who we are
 
     @property
-    def secret(self) -> bool:
+    def has_password(self) -> bool:
         """Whether the URL holds more than its name here shows."""
-        return bool(self._arguments.get("password"))
+        return bool(self._connection_arguments.get("password"))
 
     @property
     def user(self) -> str:
         """The user that the server knows us by, else the URL's."""
-        with suppress(Denied):
-            if found := self.ask(lambda client: client.acl_whoami()):
-                return printable(text(found), 60)
-        return printable(self._arguments.get("username") or "this user", 60)
+        with suppress(CommandDenied):
+            if name := self.ask(lambda client: client.acl_whoami()):
+                return sanitize(to_text(name), 60)
+        return sanitize(self._connection_arguments.get("username") or "this user", 60)
 
     @property
-    def on_socket(self) -> bool:
-        return bool(self._arguments.get("path"))
+    def is_on_socket(self) -> bool:
+        return bool(self._connection_arguments.get("path"))
 
     @property
-    def on_loopback(self) -> bool:
+    def is_on_loopback(self) -> bool:
         return is_local(self._client)[1]
 
     @property
-    def _arguments(self) -> dict[str, Any]:
-        found: dict[str, Any] = self._client.connection_pool.connection_kwargs
-        return found
+    def _connection_arguments(self) -> dict[str, Any]:
+        arguments: dict[str, Any] = self._client.connection_pool.connection_kwargs
+        return arguments
 
-    def open_to_strangers(self) -> bool | None:
-        """Whether the server serves a client that names no user and no password; None where that cannot be told."""
-        return lets_strangers_in(self._client)
+    def is_open_to_anyone(self) -> bool | None:
+        """Whether the server serves a client that names no user and no password; None where that
+        cannot be told.
+        """
+        return is_open_to_anonymous(self._client)
 
     @property
-    def encrypted(self) -> bool:
+    def is_encrypted(self) -> bool:
         return is_encrypted(self._client)
 
     @property
-    def verified(self) -> bool:
-        return verifies(self._client)
+    def is_verified(self) -> bool:
+        return verifies_certificate(self._client)
 
-    def denied(self, commands: Sequence[Command]) -> list[Command] | None:
+    def denied_commands(self, commands: Sequence[Command]) -> list[Command] | None:
         """Those of the commands that this user may not send; None where not even MULTI is allowed.
 
-        They are queued in a transaction, where Redis looks at each one's rights, and the transaction is thrown
+        They are queued in a transaction, where Redis looks at each one's rights, and the
+        transaction is thrown
         away: nothing is carried out. A server notes refusals in its ACL LOG.
         """
         pool = self._client.connection_pool
         connection = self.ask(lambda _: pool.get_connection())
         begun = False
         try:
-            begun = not self._refused(connection, [("MULTI",)])[0]  # alone: without it the others would be carried out
+            begun = not self._are_refused(connection, [("MULTI",)])[
+                0
+            ]  # alone: without it the others would be carried out
             if not begun:
                 return None
-            refused = self._refused(connection, commands)
+            refused = self._are_refused(connection, commands)
             return [command for command, no in zip(commands, refused, strict=True) if no]
         finally:
             with suppress(redis.exceptions.RedisError, OSError):
@@ -178,7 +215,7 @@ class Look:
             connection.disconnect()
             pool.release(connection)
 
-    def _refused(self, connection: Any, commands: Sequence[Command]) -> list[bool]:
+    def _are_refused(self, connection: Any, commands: Sequence[Command]) -> list[bool]:
         def answer() -> bool:
             try:
                 connection.read_response()
@@ -192,15 +229,17 @@ class Look:
             connection.send_packed_command(connection.pack_commands(commands), check_health=False)
             return [answer() for _ in commands]
 
-        found: list[bool] = self.ask(send)
-        return found
+        refusals: list[bool] = self.ask(send)
+        return refusals
 
 
-def refused_command(sentence: str) -> str:
-    """``this user may not INFO`` from "… has no permissions to run the 'info' command"; else what the server said."""
+def format_refusal(sentence: str) -> str:
+    """``this user may not INFO`` from "… has no permissions to run the 'info' command"; else what
+    the server said.
+    """
     word = sentence.split("'")
     if "run the" in sentence and len(word) >= 3:
-        return f"this user may not {printable(word[-2].replace('|', ' ').upper(), 40)}"
+        return f"this user may not {sanitize(word[-2].replace('|', ' ').upper(), 40)}"
     if "access one of the keys" in sentence or "access a key" in sentence:
         return "this user may not read these keys"
-    return f"this user may not ({printable(sentence, 80)})"
+    return f"this user may not ({sanitize(sentence, 80)})"

@@ -7,7 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from es_queue.aggregates import LEAST_FOR_INTERVAL, bootstrap_interval, interquartile_means, means
+from es_queue.numerics.aggregates import (
+    MIN_RUNS_FOR_INTERVAL,
+    bootstrap_interval,
+    interquartile_means,
+    means,
+)
 from master.plot.runs import Floats
 
 POINTS = 200
@@ -18,7 +23,9 @@ STATISTICS = {"mean": means, "iqm": interquartile_means}
 
 @dataclass(frozen=True)
 class Band:
-    """x, middle, low and high, float64 [n]. shade: what low and high are, empty where there is one run."""
+    """x, middle, low and high, float64 [n]. shade: what low and high are, empty where there is one
+    run.
+    """
 
     x: Floats
     middle: Floats
@@ -27,29 +34,40 @@ class Band:
     shade: str
 
 
-def band(curves: Sequence[tuple[Floats, Floats]], statistic: str = "mean") -> Band:
-    """The runs' mean or interquartile mean at each x, with its 95 % bootstrap interval, of two runs with both as edges.
+def compute_band(curves: Sequence[tuple[Floats, Floats]], statistic: str = "mean") -> Band:
+    """The runs' mean or interquartile mean at each x, with its 95 % bootstrap interval, of two runs
+    with both as edges.
 
-    Between its points a run's curve is straight. A run that has ended keeps its last value: it has stopped because it
-    was done. The band begins where all have begun. Raises ValueError without a curve that has a point.
+    Between its points a run's curve is straight. A run that has ended keeps its last value: it has
+    stopped because it was done. The band begins where all have begun. Raises ValueError without a
+    curve that has a point.
     """
-    known = [one for one in curves if len(one[0])]
+    known = [curve for curve in curves if len(curve[0])]
     if not known:
         raise ValueError("no run has a point")
     if len(known) == 1:
         x, y = known[0]
         return Band(x, y, y, y, "")
-    x = np.linspace(max(one[0][0] for one in known), max(one[0][-1] for one in known), POINTS)
-    rows = np.stack([np.interp(x, *one) for one in known], axis=1)
+    x = np.linspace(
+        max(curve[0][0] for curve in known), max(curve[0][-1] for curve in known), POINTS
+    )
+    rows = np.stack([np.interp(x, *curve) for curve in known], axis=1)
     middle = STATISTICS[statistic](np.sort(rows, axis=1))
-    if len(known) < LEAST_FOR_INTERVAL:
+    if len(known) < MIN_RUNS_FOR_INTERVAL:
         return Band(x, middle, rows.min(axis=1), rows.max(axis=1), "both runs")
-    edges = np.array([bootstrap_interval(row.tolist(), STATISTICS[statistic], resamples=RESAMPLES) for row in rows])
+    edges = np.array(
+        [
+            bootstrap_interval(row.tolist(), STATISTICS[statistic], resamples=RESAMPLES)
+            for row in rows
+        ]
+    )
     return Band(x, middle, edges[:, 0], edges[:, 1], f"95 % interval, {len(known)} runs")
 
 
-def rolling(y: Floats, width: int) -> Floats:
-    """The mean of the newest ``width`` values at each place, of fewer at the beginning; float64 [n]."""
+def rolling_mean(y: Floats, width: int) -> Floats:
+    """The mean of the newest ``width`` values at each place, of fewer at the beginning; float64
+    [n].
+    """
     sums = np.concatenate([[0.0], np.cumsum(y)])
     places = np.arange(1, len(y) + 1)
     starts = np.maximum(0, places - width)

@@ -1,4 +1,6 @@
-"""What all pictures share: matplotlib without a screen, the house's colours, and how a picture is written."""
+"""What all pictures share: matplotlib without a screen, the house's colours, and how a picture is
+written.
+"""
 
 from __future__ import annotations
 
@@ -18,32 +20,35 @@ SUFFIXES = (".png", ".svg")
 #: Okabe and Ito's, apart for every kind of sight; black stays for what is common to all.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#f0e442")
 GREY = "#777777"
-BAND = 0.18
+BAND_ALPHA = 0.18
 
 
-#: Text stays text; a name with a dollar sign is no formula; ids do not change from one drawing to the next.
+#: Text stays text; a name with a dollar sign is no formula; ids do not change from one drawing to
+#: the next.
 STYLE: Any = {"svg.fonttype": "none", "svg.hashsalt": "es-queue", "text.parse_math": False}
 
 
 @contextmanager
-def style() -> Iterator[None]:
+def plot_style() -> Iterator[None]:
     """Within it a picture is made and saved. Raises UsageError where matplotlib is missing."""
     try:
         from matplotlib import rc_context
     except ImportError:
-        raise UsageError(f"es-plot draws with matplotlib, which is not installed here: {INSTALL}") from None
+        raise UsageError(
+            f"es-plot draws with matplotlib, which is not installed here: {INSTALL}"
+        ) from None
     with rc_context(STYLE):
         yield
 
 
-def figure(width: float, height: float) -> Figure:
+def make_figure(width: float, height: float) -> Figure:
     """An empty picture of so many inches."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def plain(axes: Axes, x: str, y: str) -> None:
+def style_axes(axes: Axes, x: str, y: str) -> None:
     """Named axes, a light grid, and nothing that is no data."""
     axes.set_xlabel(x)
     axes.set_ylabel(y)
@@ -52,22 +57,31 @@ def plain(axes: Axes, x: str, y: str) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def thousands(axes: Axes) -> None:
+def format_x_thousands(axes: Axes) -> None:
     """1.5 M instead of 1500000 along x."""
     from matplotlib.ticker import EngFormatter
 
     axes.xaxis.set_major_formatter(EngFormatter(sep=" "))
 
 
-def save(picture: Figure, out: Path) -> None:
-    """Write a PNG or an SVG, whole or not at all. Raises UsageError for another suffix, and where it cannot be written."""
+def save_figure(figure: Figure, out: Path) -> None:
+    """Write a PNG or an SVG, whole or not at all. Raises UsageError for another suffix, and where
+    it cannot be written.
+    """
     if out.suffix.lower() not in SUFFIXES:
-        raise UsageError(f"--out {out} is no picture that can be drawn: its name must end in {' or '.join(SUFFIXES)}")
-    fresh = out.with_name(f".{out.stem}.new{out.suffix.lower()}")
+        raise UsageError(
+            (
+                f"--out {out} is no picture that can be drawn: its name must end in "
+                f"{' or '.join(SUFFIXES)}"
+            )
+        )
+    temporary = out.with_name(f".{out.stem}.new{out.suffix.lower()}")
     try:
         # No date in the file: the same runs give the same bytes.
-        picture.savefig(fresh, dpi=150, metadata={"Date": None} if out.suffix.lower() == ".svg" else None)
-        fresh.replace(out)
+        figure.savefig(
+            temporary, dpi=150, metadata={"Date": None} if out.suffix.lower() == ".svg" else None
+        )
+        temporary.replace(out)
     except OSError as error:
-        fresh.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise UsageError(f"--out {out} cannot be written: {error.strerror}") from None

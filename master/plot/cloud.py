@@ -1,4 +1,6 @@
-"""A generation's behaviour cloud: where its individuals went, coloured by fitness (Wang et al. 2018, VINE)."""
+"""A generation's behaviour cloud: where its individuals went, coloured by fitness (Wang et al.
+2018, VINE).
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from es_queue.errors import UsageError
-from es_queue.slot_record import SlotRecord, file_of, generations_in, read_record
-from master.plot.canvas import figure, plain
+from es_queue.util.slot_record import SlotRecord, read_record, record_path, recorded_generations
+from master.display.format import LARGEST_DRAWN, sanitize
+from master.plot.canvas import make_figure, style_axes
 from master.plot.runs import Floats
-from master.wording import LARGEST_DRAWN, printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,64 +23,98 @@ if TYPE_CHECKING:
 MOST_PANELS = 12
 
 
-def cloud(run_dir: Path, generations: Sequence[int], title: str = "") -> Figure:
-    """A panel a generation on common axes; without ``generations`` the newest that the run's folder holds. Raises UsageError or RunFolderError."""
-    records = [read_record(path) for path in chosen(run_dir, generations)]
-    points = [placed(record) for record in records]
-    together = np.concatenate([where for where, _, _ in points])
-    labels, seen = axes_of(together, points[0][2])
+def behaviour_cloud(run_dir: Path, generations: Sequence[int], title: str = "") -> Figure:
+    """A panel a generation on common axes; without ``generations`` the newest that the run's folder
+    holds. Raises UsageError or RunFolderError.
+    """
+    records = [read_record(path) for path in chosen_files(run_dir, generations)]
+    points = [individual_points(record) for record in records]
+    all_points = np.concatenate([where for where, _, _ in points])
+    labels, projected = project_points(all_points, points[0][2])
     columns = min(len(records), 4)
     rows = -(-len(records) // columns)
-    picture = figure(4.6 * columns + 0.8, 3.9 * rows + 0.4)
-    fitness = np.concatenate([how for _, how, _ in points])
+    drawing = make_figure(4.6 * columns + 0.8, 3.9 * rows + 0.4)
+    fitness = np.concatenate([scores for _, scores, _ in points])
     limits = (float(fitness.min()), float(fitness.max()))
     start = 0
     panels: list[Axes] = []
-    for place, (record, (where, how, _)) in enumerate(zip(records, points, strict=True), 1):
-        panel = picture.add_subplot(rows, columns, place, sharex=panels[0] if panels else None, sharey=panels[0] if panels else None)
-        _scatter(panel, seen[start : start + len(where)], how, limits)
+    for place, (record, (where, scores, _)) in enumerate(zip(records, points, strict=True), 1):
+        panel = drawing.add_subplot(
+            rows,
+            columns,
+            place,
+            sharex=panels[0] if panels else None,
+            sharey=panels[0] if panels else None,
+        )
+        _draw_points(panel, projected[start : start + len(where)], scores, limits)
         panel.set_title(f"generation {record.task.generation}", fontsize=10)
-        plain(panel, labels[0], labels[1] if place % columns == 1 or columns == 1 else "")
+        style_axes(panel, labels[0], labels[1] if place % columns == 1 or columns == 1 else "")
         start += len(where)
         panels.append(panel)
-    picture.colorbar(panels[0].collections[0], ax=panels, label="fitness", shrink=0.8)
-    picture.suptitle(printable(title, 120) if title else f"{printable(records[0].config.task, 60)}: who lived", fontsize=12)
-    return picture
+    drawing.colorbar(panels[0].collections[0], ax=panels, label="fitness", shrink=0.8)
+    drawing.suptitle(
+        sanitize(title, 120) if title else f"{sanitize(records[0].config.task, 60)}: who lived",
+        fontsize=12,
+    )
+    return drawing
 
 
-def chosen(run_dir: Path, generations: Sequence[int]) -> list[Path]:
+def chosen_files(run_dir: Path, generations: Sequence[int]) -> list[Path]:
     """The files of the generations. Raises UsageError for one that was not kept."""
-    there = generations_in(run_dir)
+    there = recorded_generations(run_dir)
     if not there:
-        raise UsageError(f"--cloud draws who lived in a generation, and {run_dir} has kept none (--keep-slots)")
-    missing = [one for one in generations if one not in there]
+        raise UsageError(
+            f"--cloud draws who lived in a generation, and {run_dir} has kept none (--keep-slots)"
+        )
+    missing = [generation for generation in generations if generation not in there]
     if missing:
-        near = min(there, key=lambda one: abs(one - missing[0]))
-        raise UsageError(f"--generation has {missing[0]}, which {run_dir} has not kept: the nearest that it has is {near}")
+        near = min(there, key=lambda generation: abs(generation - missing[0]))
+        raise UsageError(
+            (
+                f"--generation has {missing[0]}, which {run_dir} has not kept: the nearest that "
+                f"it has is {near}"
+            )
+        )
     if len(generations) > MOST_PANELS:
-        raise UsageError(f"--generation names {len(generations)} generations: a picture has {MOST_PANELS} at most")
-    return [file_of(run_dir, one) for one in generations or there[-1:]]
+        raise UsageError(
+            (
+                f"--generation names {len(generations)} generations: a picture has {MOST_PANELS} "
+                "at most"
+            )
+        )
+    return [record_path(run_dir, generation) for generation in generations or there[-1:]]
 
 
-def placed(record: SlotRecord) -> tuple[Floats, Floats, bool]:
+def individual_points(record: SlotRecord) -> tuple[Floats, Floats, bool]:
     """(places float64 [n, b], fitness [n], whether places are behaviours) of all who have a result.
 
     Where nothing of an episode was compared, its length and its return are the place.
     """
     columns = record.columns
-    behaves = columns["behaviour"].shape[1] > 0
-    where = columns["behaviour"].astype(np.float64) if behaves else np.stack([columns["length"].astype(np.float64), columns["return"]], axis=1)
-    there = (np.abs(columns["fitness"]) <= LARGEST_DRAWN) & (np.abs(where) <= LARGEST_DRAWN).all(
+    has_behaviour = columns["behaviour"].shape[1] > 0
+    where = (
+        columns["behaviour"].astype(np.float64)
+        if has_behaviour
+        else np.stack([columns["length"].astype(np.float64), columns["return"]], axis=1)
+    )
+    valid = (np.abs(columns["fitness"]) <= LARGEST_DRAWN) & (np.abs(where) <= LARGEST_DRAWN).all(
         axis=1
     )  # NaN is not
-    if not there.any():
-        raise UsageError(f"generation {record.task.generation} has nobody with a result: draw another with --generation")
-    return where[there], columns["fitness"][there].astype(np.float64), behaves
+    if not valid.any():
+        raise UsageError(
+            (
+                f"generation {record.task.generation} has nobody with a result: draw another "
+                "with --generation"
+            )
+        )
+    return where[valid], columns["fitness"][valid].astype(np.float64), has_behaviour
 
 
-def axes_of(where: Floats, behaves: bool) -> tuple[tuple[str, str], Floats]:
-    """How the two axes are called, and the places on them, float64 [n, 2]; of more than two numbers the two principal components."""
-    if not behaves:
+def project_points(where: Floats, has_behaviour: bool) -> tuple[tuple[str, str], Floats]:
+    """How the two axes are called, and the places on them, float64 [n, 2]; of more than two numbers
+    the two principal components.
+    """
+    if not has_behaviour:
         return ("length of the episodes, steps", "return"), where
     if where.shape[1] == 1:
         return ("behaviour", ""), np.concatenate([where, np.zeros_like(where)], axis=1)
@@ -87,12 +123,27 @@ def axes_of(where: Floats, behaves: bool) -> tuple[tuple[str, str], Floats]:
     centred = where - where.mean(axis=0)
     _, sizes, directions = np.linalg.svd(centred, full_matrices=False)
     shares = 100 * sizes**2 / max(float((sizes**2).sum()), 1e-300)
-    # A direction's sign is free: the largest weight is positive, so that the same run gives the same picture.
-    turned = directions[:2] * np.sign(np.take_along_axis(directions[:2], np.abs(directions[:2]).argmax(axis=1)[:, None], axis=1))
-    return (f"behaviour, first principal component ({shares[0]:.0f} %)", f"second ({shares[1]:.0f} %)"), centred @ turned.T
+    # A direction's sign is free: the largest weight is positive, so that the same run gives the
+    # same picture.
+    components = directions[:2] * np.sign(
+        np.take_along_axis(directions[:2], np.abs(directions[:2]).argmax(axis=1)[:, None], axis=1)
+    )
+    return (
+        f"behaviour, first principal component ({shares[0]:.0f} %)",
+        f"second ({shares[1]:.0f} %)",
+    ), centred @ components.T
 
 
-def _scatter(panel: Axes, where: Floats, fitness: Floats, limits: tuple[float, float]) -> None:
+def _draw_points(panel: Axes, where: Floats, fitness: Floats, limits: tuple[float, float]) -> None:
     """The fittest lie on top."""
     order = np.argsort(fitness, kind="stable")
-    panel.scatter(where[order, 0], where[order, 1], c=fitness[order], s=14, vmin=limits[0], vmax=limits[1], cmap="viridis", linewidths=0)
+    panel.scatter(
+        where[order, 0],
+        where[order, 1],
+        c=fitness[order],
+        s=14,
+        vmin=limits[0],
+        vmax=limits[1],
+        cmap="viridis",
+        linewidths=0,
+    )

@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from es_queue.errors import EXIT_DONE, EsQueueError, UsageError
-from master.plot.canvas import save, style
-from master.plot.cloud import cloud
+from master.display.format import LARGEST_DRAWN, sanitize
+from master.display.reporter import METRICS
+from master.plot.canvas import plot_style, save_figure
+from master.plot.cloud import behaviour_cloud
 from master.plot.curves import learning_curves
-from master.plot.panels import panels
+from master.plot.panels import draw_panels
 from master.plot.runs import AXES, RunCurves, read_runs
-from master.report import METRICS
-from master.wording import LARGEST_DRAWN, printable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-ABOUT = """\
+DESCRIPTION = """\
 Draw what runs have learnt. Runs whose settings differ by the seed alone are one curve with a band: the mean (or the
 interquartile mean) and its 95 % bootstrap interval; each run is drawn thin beneath it.
 
@@ -32,65 +32,134 @@ interquartile mean) and its 95 % bootstrap interval; each run is drawn thin bene
 """
 
 
-def parser() -> argparse.ArgumentParser:
-    found = argparse.ArgumentParser("es-plot", description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter)
-    found.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run, of a study, or one that has such folders")
-    found.add_argument("--by", choices=[*AXES, "both"], default="both", help="the horizontal axis; both: steps, and beside it wall-clock time [default: both]")
-    found.add_argument("--metric", default="eval_mean", metavar="NAME", help="field of metrics.jsonl to draw [default: eval_mean]")
-    found.add_argument("--statistic", choices=["mean", "iqm"], default="mean", help="what is drawn of several seeds: their mean, or their interquartile mean [default: mean]")
-    found.add_argument("--panels", action="store_true", help="one run from four sides: returns, evaluation, seconds, the centre's rank")
-    found.add_argument("--cloud", action="store_true", help="a generation's individuals: how they behaved, or how long and how well they lived, coloured by fitness")
-    found.add_argument("--generation", metavar="N,N", help="with --cloud: which generations, a panel each [default: the newest that the run's folder holds]")
-    found.add_argument("--title", default="", metavar="TEXT", help="above the picture [default: the environment]")
-    found.add_argument("--out", type=Path, default=Path("curves.png"), metavar="FILE", help="picture to write, .png or .svg [default: curves.png]")
-    return found
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "es-plot", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "runs",
+        nargs="+",
+        type=Path,
+        metavar="RUN",
+        help="folder of a run, of a study, or one that has such folders",
+    )
+    parser.add_argument(
+        "--by",
+        choices=[*AXES, "both"],
+        default="both",
+        help="the horizontal axis; both: steps, and beside it wall-clock time [default: both]",
+    )
+    parser.add_argument(
+        "--metric",
+        default="eval_mean",
+        metavar="NAME",
+        help="field of metrics.jsonl to draw [default: eval_mean]",
+    )
+    parser.add_argument(
+        "--statistic",
+        choices=["mean", "iqm"],
+        default="mean",
+        help=(
+            "what is drawn of several seeds: their mean, or their interquartile mean [default: "
+            "mean]"
+        ),
+    )
+    parser.add_argument(
+        "--panels",
+        action="store_true",
+        help="one run from four sides: returns, evaluation, seconds, the centre's rank",
+    )
+    parser.add_argument(
+        "--cloud",
+        action="store_true",
+        help=(
+            "a generation's individuals: how they behaved, or how long and how well they lived, "
+            "coloured by fitness"
+        ),
+    )
+    parser.add_argument(
+        "--generation",
+        metavar="N,N",
+        help=(
+            "with --cloud: which generations, a panel each [default: the newest that the run's "
+            "folder holds]"
+        ),
+    )
+    parser.add_argument(
+        "--title", default="", metavar="TEXT", help="above the picture [default: the environment]"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("curves.png"),
+        metavar="FILE",
+        help="picture to write, .png or .svg [default: curves.png]",
+    )
+    return parser
 
 
-def draw(given: argparse.Namespace) -> str:
+def draw_and_save(given: argparse.Namespace) -> str:
     """Write the picture; returns what was drawn, in one line. Raises UsageError."""
     runs = read_runs(given.runs)
     for run in runs:
         if run.left_out:
-            print(f"es-plot: WARNING: {printable(beyond(run), 1000)}", file=sys.stderr)
-    with style():
-        save(picture(given, runs), given.out)
-    return f"{given.out}: {len(runs)} run{'s' * (len(runs) != 1)}, {', '.join(dict.fromkeys(run.task for run in runs))}"
+            print(f"es-plot: WARNING: {sanitize(beyond(run), 1000)}", file=sys.stderr)
+    with plot_style():
+        save_figure(draw_figure(given, runs), given.out)
+    return (
+        f"{given.out}: {len(runs)} run{'s' * (len(runs) != 1)}, "
+        f"{', '.join(dict.fromkeys(run.task for run in runs))}"
+    )
 
 
 def beyond(run: RunCurves) -> str:
     """What is said of a run with figures that cannot be drawn."""
     count = f"{run.left_out:,} figure{'s' * (run.left_out != 1)}"
-    return f"{run.folder / METRICS} has {count} beyond ±{LARGEST_DRAWN:g}: {'it is' if run.left_out == 1 else 'they are'} left out"
+    return (
+        f"{run.folder / METRICS} has {count} beyond ±{LARGEST_DRAWN:g}: "
+        f"{'it is' if run.left_out == 1 else 'they are'} left out"
+    )
 
 
-def picture(given: argparse.Namespace, runs: Sequence[RunCurves]) -> Figure:
+def draw_figure(given: argparse.Namespace, runs: Sequence[RunCurves]) -> Figure:
     if given.generation is not None and not given.cloud:
         raise UsageError("--generation names whom --cloud draws: give --cloud with it")
     if given.cloud:
         if len(runs) != 1:
             raise UsageError(f"--cloud draws one run, and {len(runs)} were given")
-        return cloud(runs[0].folder, numbers(given.generation), given.title)
+        return behaviour_cloud(runs[0].folder, parse_generations(given.generation), given.title)
     if not given.panels:
-        return learning_curves(runs, given.metric, ["steps", "time"] if given.by == "both" else [given.by], given.statistic, given.title)
+        return learning_curves(
+            runs,
+            given.metric,
+            ["steps", "time"] if given.by == "both" else [given.by],
+            given.statistic,
+            given.title,
+        )
     if len(runs) != 1:
         raise UsageError(f"--panels draws one run, and {len(runs)} were given")
-    return panels(runs[0], "steps" if given.by == "both" else given.by)
+    return draw_panels(runs[0], "steps" if given.by == "both" else given.by)
 
 
-def numbers(text: str | None) -> list[int]:
+def parse_generations(text: str | None) -> list[int]:
     """The generations of ``--generation``. Raises UsageError."""
     words = [] if text is None else text.split(",")
     if not all(word.isascii() and word.isdigit() for word in words):
-        raise UsageError(f"--generation is {text!r}: use whole numbers with commas between them, such as 0,50,400")
+        raise UsageError(
+            (
+                f"--generation is {text!r}: use whole numbers with commas between them, such as "
+                "0,50,400"
+            )
+        )
     return [int(word) for word in words]
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    given = parser().parse_args(words)
+    given = make_parser().parse_args(words)
     try:
-        print(draw(given))
+        print(draw_and_save(given))
     except EsQueueError as error:
-        print(f"es-plot: {printable(error, 2000)}", file=sys.stderr)
+        print(f"es-plot: {sanitize(error, 2000)}", file=sys.stderr)
         return error.exit_code
     return EXIT_DONE
 

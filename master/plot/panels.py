@@ -1,4 +1,6 @@
-"""One run from four sides: returns, evaluation, seconds, and how many perturbed individuals beat the centre."""
+"""One run from four sides: returns, evaluation, seconds, and how many perturbed individuals beat
+the centre.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from es_queue.errors import UsageError
-from master.plot.bands import rolling
-from master.plot.canvas import BAND, COLOURS, GREY, figure, plain, thousands
+from master.plot.bands import rolling_mean
+from master.plot.canvas import (
+    BAND_ALPHA,
+    COLOURS,
+    GREY,
+    format_x_thousands,
+    make_figure,
+    style_axes,
+)
 from master.plot.runs import AXES, RunCurves
 
 if TYPE_CHECKING:
@@ -16,62 +25,91 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 #: Generations over which the rolling mean goes.
-ROLLING = 10
+ROLLING_GENERATIONS = 10
 
 
-def panels(run: RunCurves, axis: str) -> Figure:
+def draw_panels(run: RunCurves, axis: str) -> Figure:
     """Four panels over one axis. Raises UsageError for a run without a closed generation."""
     if not len(run.curve("return_mean", axis)[0]):
         raise UsageError(f"{run.folder} has no closed generation yet: wait for the first one")
-    picture = figure(11, 7)
-    drawings = (_returns, _evaluation, _seconds, _centre)
+    drawing = make_figure(11, 7)
+    drawings = (_draw_returns, _draw_evaluation, _draw_seconds, _draw_centre_rank)
     for place, draw in enumerate(drawings, 1):
-        panel = picture.add_subplot(2, 2, place)
+        panel = drawing.add_subplot(2, 2, place)
         draw(panel, run, axis)
-        thousands(panel)
-    picture.suptitle(f"{run.task}, seed {run.seed}", fontsize=12)
-    return picture
+        format_x_thousands(panel)
+    drawing.suptitle(f"{run.task}, seed {run.seed}", fontsize=12)
+    return drawing
 
 
-def _returns(panel: Axes, run: RunCurves, axis: str) -> None:
+def _draw_returns(panel: Axes, run: RunCurves, axis: str) -> None:
     x, mean = run.curve("return_mean", axis)
     panel.plot(x, mean, color=COLOURS[0], linewidth=0.8, alpha=0.6, label="mean of the population")
-    for low, high, told in (("return_min", "return_max", "worst to best"), ("", "return_max", "up to the best")):
+    for low, high, label in (
+        ("return_min", "return_max", "worst to best"),
+        ("", "return_max", "up to the best"),
+    ):
         edges = [run.curve(name, axis) for name in (low, high) if name]
-        if all(len(one[0]) == len(x) for one in edges):
-            panel.fill_between(x, edges[0][1] if low else mean, edges[-1][1], color=COLOURS[0], alpha=BAND, linewidth=0, label=told)
+        if all(len(edge[0]) == len(x) for edge in edges):
+            panel.fill_between(
+                x,
+                edges[0][1] if low else mean,
+                edges[-1][1],
+                color=COLOURS[0],
+                alpha=BAND_ALPHA,
+                linewidth=0,
+                label=label,
+            )
             break
-    panel.plot(x, rolling(mean, ROLLING), color=COLOURS[1], linewidth=1.8, label=f"mean of {ROLLING} generations")
-    plain(panel, AXES[axis][1], "return in training")
+    panel.plot(
+        x,
+        rolling_mean(mean, ROLLING_GENERATIONS),
+        color=COLOURS[1],
+        linewidth=1.8,
+        label=f"mean of {ROLLING_GENERATIONS} generations",
+    )
+    style_axes(panel, AXES[axis][1], "return in training")
     panel.legend(loc="lower right", frameon=False, fontsize=8)
 
 
-def _evaluation(panel: Axes, run: RunCurves, axis: str) -> None:
+def _draw_evaluation(panel: Axes, run: RunCurves, axis: str) -> None:
     x, mean = run.curve("eval_mean", axis)
     std = run.curve("eval_std", axis)[1]
     panel.plot(x, mean, color=COLOURS[2], linewidth=1.6, marker="o", markersize=2.5, label="mean")
     if len(std) == len(mean):
-        panel.fill_between(x, mean - std, mean + std, color=COLOURS[2], alpha=BAND, linewidth=0, label="± standard deviation")
-    plain(panel, AXES[axis][1], "return in evaluation")
+        panel.fill_between(
+            x,
+            mean - std,
+            mean + std,
+            color=COLOURS[2],
+            alpha=BAND_ALPHA,
+            linewidth=0,
+            label="± standard deviation",
+        )
+    style_axes(panel, AXES[axis][1], "return in evaluation")
     if len(x):
         panel.legend(loc="lower right", frameon=False, fontsize=8)
 
 
-def _seconds(panel: Axes, run: RunCurves, axis: str) -> None:
-    for name, told, colour in (("seconds_wait", "collecting", COLOURS[0]), ("seconds_update", "learning", COLOURS[3]), ("seconds_publish", "publishing", COLOURS[4])):
+def _draw_seconds(panel: Axes, run: RunCurves, axis: str) -> None:
+    for name, label, colour in (
+        ("seconds_wait", "collecting", COLOURS[0]),
+        ("seconds_update", "learning", COLOURS[3]),
+        ("seconds_publish", "publishing", COLOURS[4]),
+    ):
         x, y = run.curve(name, axis)
         if len(x):
-            panel.plot(x, np.maximum(y, 1e-5), color=colour, linewidth=1, label=told)
+            panel.plot(x, np.maximum(y, 1e-5), color=colour, linewidth=1, label=label)
     panel.set_yscale("log")
-    plain(panel, AXES[axis][1], "seconds a generation")
+    style_axes(panel, AXES[axis][1], "seconds a generation")
     panel.legend(loc="best", frameon=False, fontsize=8)
 
 
-def _centre(panel: Axes, run: RunCurves, axis: str) -> None:
+def _draw_centre_rank(panel: Axes, run: RunCurves, axis: str) -> None:
     x, rank = run.curve("centre_rank", axis)
     better = 1.0 - rank
     panel.plot(x, better, color=COLOURS[0], linewidth=0.6, alpha=0.5)
-    panel.plot(x, rolling(better, ROLLING), color=COLOURS[1], linewidth=1.8)
+    panel.plot(x, rolling_mean(better, ROLLING_GENERATIONS), color=COLOURS[1], linewidth=1.8)
     panel.axhline(0.5, color=GREY, linewidth=1, linestyle="--")
     panel.set_ylim(0, 1)
-    plain(panel, AXES[axis][1], "share that beats the centre")
+    style_axes(panel, AXES[axis][1], "share that beats the centre")

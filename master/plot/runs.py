@@ -1,4 +1,6 @@
-"""Runs as a plot needs them: curves from metrics.jsonl, read line by line, and what the runs have in common."""
+"""Runs as a plot needs them: curves from metrics.jsonl, read line by line, and what the runs have
+in common.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +16,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.errors import UsageError
-from master.report import METRICS
-from master.status.folders import read_object
-from master.status.history import objects_in
-from master.study.record import FILE as STUDY
-from master.wording import LARGEST_DRAWN, drawable, finite, printable
+from master.display.format import LARGEST_DRAWN, drawable, finite_or_none, sanitize
+from master.display.reporter import METRICS
+from master.status.history import parse_json_lines
+from master.status.run_folders import read_object
+from master.sweep.record import SWEEP_FILE as STUDY
 
 Floats = NDArray[np.float64]
 
 #: What a curve can be drawn over: a record's field, and how the axis is called.
-AXES = {"steps": ("env_steps", "environment steps"), "time": ("seconds", "wall-clock seconds"), "generations": ("generation", "generations"), "episodes": ("episodes", "episodes")}
+AXES = {
+    "steps": ("env_steps", "environment steps"),
+    "time": ("seconds", "wall-clock seconds"),
+    "generations": ("generation", "generations"),
+    "episodes": ("episodes", "episodes"),
+}
 #: A line of metrics.jsonl has about 1,200 bytes; no honest one has so many.
 LONGEST_LINE = 2**16
 MOST_LINES = 2_000_000
 #: What may differ between runs of one group: it says nothing of how they learn.
-ASIDE = ("seed", "run", "workers", "block")
+IGNORED_SETTINGS = ("seed", "run", "workers", "block")
 
 
 @dataclass(frozen=True)
@@ -47,59 +54,80 @@ class RunCurves:
 
     @property
     def seed(self) -> str:
-        return printable(self.config.get("seed", "?"), 20)
+        return sanitize(self.config.get("seed", "?"), 20)
 
     @property
     def task(self) -> str:
         """The environment or the objective."""
-        return printable(self.config.get("objective") or self.config.get("env") or "?", 60)
+        return sanitize(self.config.get("objective") or self.config.get("env") or "?", 60)
 
     @cached_property
     def group(self) -> str:
         """Equal for runs that differ by their seeds alone."""
-        return json.dumps({name: value for name, value in sorted(self.config.items()) if name not in ASIDE}, sort_keys=True, default=str)
+        return json.dumps(
+            {
+                name: value
+                for name, value in sorted(self.config.items())
+                if name not in IGNORED_SETTINGS
+            },
+            sort_keys=True,
+            default=str,
+        )
 
     def curve(self, name: str, axis: str) -> tuple[Floats, Floats]:
         """(x, y) float64 [n] of the generations that have both, x ascending."""
-        pairs = [(finite(one.get(AXES[axis][0])), finite(one.get(name))) for one in self.records]
-        found = np.array([pair for pair in pairs if None not in pair], np.float64).reshape(-1, 2)
-        return found[:, 0], found[:, 1]
+        pairs = [
+            (finite_or_none(record.get(AXES[axis][0])), finite_or_none(record.get(name)))
+            for record in self.records
+        ]
+        points = np.array([pair for pair in pairs if None not in pair], np.float64).reshape(-1, 2)
+        return points[:, 0], points[:, 1]
 
 
 def read_runs(paths: Sequence[Path]) -> list[RunCurves]:
-    """Every run that the paths name: folders of runs, of studies (``--seeds``), or of several of both.
+    """Every run that the paths name: folders of runs, of studies (``--seeds``), or of several of
+    both.
 
     Raises UsageError where one of them holds none.
     """
-    found: dict[Path, RunCurves] = {}
+    runs: dict[Path, RunCurves] = {}
     for path in paths:
-        own = {folder.resolve(): read_run(folder) for folder in run_folders(path)}
-        if not own:
-            raise UsageError(f"{path} holds no run: give the folder of a run (with {METRICS} in it), of a study, or one that has such folders")
-        found |= own
-    return list(found.values())
+        found_here = {folder.resolve(): read_run(folder) for folder in find_run_folders(path)}
+        if not found_here:
+            raise UsageError(
+                (
+                    f"{path} holds no run: give the folder of a run (with {METRICS} in it), of a "
+                    "study, or one that has such folders"
+                )
+            )
+        runs |= found_here
+    return list(runs.values())
 
 
-def run_folders(path: Path) -> Iterator[Path]:
+def find_run_folders(path: Path) -> Iterator[Path]:
     """The folder itself, or those of runs one or two levels below it."""
     if (path / METRICS).is_file():
         yield path
         return
-    patterns = (f"*/{METRICS}", f"*/*/{METRICS}") if not (path / STUDY).is_file() else (f"**/{METRICS}",)
+    patterns = (
+        (f"*/{METRICS}", f"*/*/{METRICS}") if not (path / STUDY).is_file() else (f"**/{METRICS}",)
+    )
     yield from sorted({file.parent for pattern in patterns for file in path.glob(pattern)})
 
 
 def read_run(folder: Path) -> RunCurves:
-    """The run of a folder. A generation that stands there twice (a resumed run) counts as it came last."""
+    """The run of a folder. A generation that stands there twice (a resumed run) counts as it came
+    last.
+    """
     records: dict[float, Mapping[str, Any]] = {}
     left_out = 0
-    for told in lines_of(folder / METRICS):
+    for told in read_json_lines(folder / METRICS):
         large = [name for name, value in told.items() if is_too_large(value)]
         left_out += len(large)
         record = (
             {name: value for name, value in told.items() if name not in large} if large else told
         )
-        generation = finite(record.get("generation"))
+        generation = finite_or_none(record.get("generation"))
         if generation is None:
             continue
         while records and next(reversed(records)) >= generation:
@@ -112,14 +140,18 @@ def is_too_large(value: object) -> bool:
     """Whether a value is a number, or a text of one, that cannot be drawn: beyond LARGEST_DRAWN, or
     not finite."""
     if isinstance(value, str):
-        return finite(value) is not None and drawable(value) is None
+        return finite_or_none(value) is not None and drawable(value) is None
     return isinstance(value, (int, float)) and not -LARGEST_DRAWN <= value <= LARGEST_DRAWN
 
 
-def lines_of(path: Path) -> Iterator[Mapping[str, Any]]:
-    """The JSON objects of a file of lines; what is none is passed over. Raises UsageError for a file that cannot be read."""
+def read_json_lines(path: Path) -> Iterator[Mapping[str, Any]]:
+    """The JSON objects of a file of lines; what is none is passed over. Raises UsageError for a
+    file that cannot be read.
+    """
     try:
         with path.open("rb") as file:
-            yield from objects_in(islice(iter(partial(file.readline, LONGEST_LINE), b""), MOST_LINES))
+            yield from parse_json_lines(
+                islice(iter(partial(file.readline, LONGEST_LINE), b""), MOST_LINES)
+            )
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None

@@ -1,4 +1,6 @@
-"""es-status: runs, their workers and their keys as tables or JSON, read from Redis and run folders alone."""
+"""es-status: runs, their workers and their keys as tables or JSON, read from Redis and run folders
+alone.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +13,16 @@ from typing import NoReturn
 import es_queue
 from es_queue.errors import EXIT_INTERRUPTED, EsQueueError, UsageError
 from es_queue.protocol.keys import RUNS, checked_run_id
-from es_queue.protocol.passwords import hushed
-from master.console import SafeStream
-from master.status.errors import errors_page
+from es_queue.security.passwords import redact_address
+from master.display.format import finite_or_none, sanitize
+from master.display.log_view import SafeStream
+from master.status.discovery import RunSources, find_servers, find_sources, password_warnings
+from master.status.errors import make_errors_page
 from master.status.history import History
-from master.status.keyspace import checked_key, key_page, keys_page, pattern_of
-from master.status.page import Page, line, show
-from master.status.runs import run_page, runs_page
-from master.status.sources import Sources, chosen_servers, chosen_sources, unsafe_password
-from master.status.watch import watch
-from master.wording import finite, printable
+from master.status.inspect import make_key_page, make_keys_page, pattern_of, validate_key
+from master.status.render import Page, make_line, print_page
+from master.status.views import make_run_page, make_runs_page
+from master.status.watch import watch_page
 
 EPILOG = """\
 Without --redis-url and --run-dir, RQ_REDIS_URL and REDIS_URL are looked at,
@@ -40,135 +42,227 @@ exit codes:
   3    Redis
   130  interrupted
 """
-ALL = "all keys"
-EVERY = (0.2, 3600.0)
+ALL_KEYS = "all keys"
+INTERVAL_LIMITS = (0.2, 3600.0)
 
 
-class _Parser(argparse.ArgumentParser):
+class _StatusParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{hushed(message)}; es-status --help explains all options")
+        raise UsageError(f"{redact_address(message)}; es-status --help explains all options")
 
 
 def main(argv: list[str] | None = None) -> int:
     """The command; see ``es-status --help``. Returns the exit code."""
     try:
-        given = parse(argv)
-        for text in unsafe_password(given):
-            print(f"es-status: WARNING: {printable(text, 1000)}", file=SafeStream(sys.stderr), flush=True)
-        return status(given, SafeStream(sys.stdout))
+        given = parse_command_line(argv)
+        for text in password_warnings(given):
+            print(
+                f"es-status: WARNING: {sanitize(text, 1000)}",
+                file=SafeStream(sys.stderr),
+                flush=True,
+            )
+        return show_status(given, SafeStream(sys.stdout))
     except EsQueueError as error:
-        print(f"es-status: {printable(error, 1000)}", file=SafeStream(sys.stderr))
+        print(f"es-status: {sanitize(error, 1000)}", file=SafeStream(sys.stderr))
         return error.exit_code
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
 
 
-def parse(argv: list[str] | None) -> argparse.Namespace:
+def parse_command_line(argv: list[str] | None) -> argparse.Namespace:
     """The command line. Raises UsageError; --help and --version print and end the process."""
-    parser = _Parser(
-        prog="es-status", description="Show runs and their workers.", epilog=EPILOG, allow_abbrev=False,
+    parser = _StatusParser(
+        prog="es-status",
+        description="Show runs and their workers.",
+        epilog=EPILOG,
+        allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    parser.add_argument("run", nargs="?", metavar="RUN", help="show this run and its workers [default: a table of all runs]")
+    )
+    parser.add_argument(
+        "run",
+        nargs="?",
+        metavar="RUN",
+        help="show this run and its workers [default: a table of all runs]",
+    )
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--redis-url", metavar="URL", help="server of the runs; put a password in RQ_REDIS_URL rather than here")
-    parser.add_argument("--redis-password-file", metavar="FILE", help="file that holds the password of the named Redis [default: ES_QUEUE_REDIS_PASSWORD, then the file that ES_QUEUE_REDIS_PASSWORD_FILE names]")
-    where.add_argument("--run-dir", metavar="PATH", type=Path, help="folder of a run with a private server")
+    where.add_argument(
+        "--redis-url",
+        metavar="URL",
+        help="server of the runs; put a password in RQ_REDIS_URL rather than here",
+    )
+    parser.add_argument(
+        "--redis-password-file",
+        metavar="FILE",
+        help=(
+            "file that holds the password of the named Redis [default: ES_QUEUE_REDIS_PASSWORD, "
+            "then the file that ES_QUEUE_REDIS_PASSWORD_FILE names]"
+        ),
+    )
+    where.add_argument(
+        "--run-dir", metavar="PATH", type=Path, help="folder of a run with a private server"
+    )
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--errors", action="store_true", help="the newest reports of RUN's workers, with tracebacks")
-    what.add_argument("--keys", metavar="KEY", nargs="?", const=ALL, help="all keys of RUN, or of all runs; with KEY its whole value, decoded")
-    what.add_argument("--doctor", action="store_true", help="check the server, the workers and this host; says how to mend what is wrong")
-    parser.add_argument("--watch", action="store_true", help="look again and again, until RUN has ended or Ctrl-C")
-    parser.add_argument("--web", metavar="ADDRESS:PORT", nargs="?", const="", help="serve a page with curves, workers and settings for a browser, and /metrics for Prometheus, until Ctrl-C [default: 127.0.0.1:8642, for this host alone]")
+    what.add_argument(
+        "--errors", action="store_true", help="the newest reports of RUN's workers, with tracebacks"
+    )
+    what.add_argument(
+        "--keys",
+        metavar="KEY",
+        nargs="?",
+        const=ALL_KEYS,
+        help="all keys of RUN, or of all runs; with KEY its whole value, decoded",
+    )
+    what.add_argument(
+        "--doctor",
+        action="store_true",
+        help="check the server, the workers and this host; says how to mend what is wrong",
+    )
+    parser.add_argument(
+        "--watch", action="store_true", help="look again and again, until RUN has ended or Ctrl-C"
+    )
+    parser.add_argument(
+        "--web",
+        metavar="ADDRESS:PORT",
+        nargs="?",
+        const="",
+        help=(
+            "serve a page with curves, workers and settings for a browser, and /metrics for "
+            "Prometheus, until Ctrl-C [default: 127.0.0.1:8642, for this host alone]"
+        ),
+    )
     parser.add_argument(
         "--web-host",
         metavar="NAME",
         action="append",
-        help="a host name or address by which browsers or Prometheus reach the page of --web, as their Host header has it; repeat it for more [default: localhost and loopback addresses, and the ADDRESS of --web]",
+        help=(
+            "a host name or address by which browsers or Prometheus reach the page of --web, as "
+            "their Host header has it; repeat it for more [default: localhost and loopback "
+            "addresses, and the ADDRESS of --web]"
+        ),
     )
-    parser.add_argument("--every", metavar="SECONDS", help="time between looks of --watch and --web, 0.2 to 3600 [default: 2]")
-    parser.add_argument("--json", action="store_true", help="print one JSON object; with --watch one a line")
-    parser.add_argument("--version", action="version", version=f"es-queue {es_queue.__version__}", help="show the version and end")
+    parser.add_argument(
+        "--every",
+        metavar="SECONDS",
+        help="time between looks of --watch and --web, 0.2 to 3600 [default: 2]",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object; with --watch one a line"
+    )
+    parser.add_argument(
+        "--version",
+        action="version",
+        version=f"es-queue {es_queue.__version__}",
+        help="show the version and end",
+    )
     given, unknown = parser.parse_known_args(argv)
     for word in unknown:  # values are not repeated: one may be a password
-        shown = repr(word.partition("=")[0]) if word.startswith("-") else "a word"
-        raise UsageError(f"the command line has {shown}, which es-status does not know; es-status --help explains all options")
-    return checked(given)
+        label = repr(word.partition("=")[0]) if word.startswith("-") else "a word"
+        raise UsageError(
+            (
+                f"the command line has {label}, which es-status does not know; es-status --help "
+                "explains all options"
+            )
+        )
+    return validate_args(given)
 
 
-def checked(given: argparse.Namespace) -> argparse.Namespace:
+def validate_args(given: argparse.Namespace) -> argparse.Namespace:
     """The flags, as far as they go together. Raises UsageError."""
     if given.run is not None:
         checked_run_id(given.run)
     if given.errors and given.run is None:
         raise UsageError("--errors shows the reports of one run: es-status RUN --errors")
-    if given.keys not in (None, ALL):
-        checked_key(given.keys, given.run)
+    if given.keys not in (None, ALL_KEYS):
+        validate_key(given.keys, given.run)
     if given.watch and given.doctor:
         raise UsageError("--watch and --doctor do not go together: the doctor looks once")
     if given.web is not None:
-        _refuse_beside_web(given)
+        _validate_web_combinations(given)
     if given.web_host and given.web is None:
         raise UsageError("--web-host names hosts for the page of --web: give --web with it")
     if given.every is not None and not given.watch and given.web is None:
-        raise UsageError("--every is the time between looks of --watch and --web: give one of them, or leave --every out")
-    every = finite(given.every) if given.every is not None else 2.0
-    if every is None or not EVERY[0] <= every <= EVERY[1]:
-        raise UsageError(f"--every is {printable(given.every, 60)!r}, but must be a number of seconds from {EVERY[0]:g} to {EVERY[1]:g}")
+        raise UsageError(
+            (
+                "--every is the time between looks of --watch and --web: give one of them, or "
+                "leave --every out"
+            )
+        )
+    every = finite_or_none(given.every) if given.every is not None else 2.0
+    if every is None or not INTERVAL_LIMITS[0] <= every <= INTERVAL_LIMITS[1]:
+        raise UsageError(
+            (
+                f"--every is {sanitize(given.every, 60)!r}, but must be a number of seconds from "
+                f"{INTERVAL_LIMITS[0]:g} to {INTERVAL_LIMITS[1]:g}"
+            )
+        )
     given.every = every
     return given
 
 
-def _refuse_beside_web(given: argparse.Namespace) -> None:
-    others = [name for name in ("watch", "json", "doctor", "errors", "keys") if getattr(given, name)]
+def _validate_web_combinations(given: argparse.Namespace) -> None:
+    others = [
+        name for name in ("watch", "json", "doctor", "errors", "keys") if getattr(given, name)
+    ]
     if others:
         raise UsageError(f"--web serves a page that shows all of a run, so leave --{others[0]} out")
 
 
-def status(given: argparse.Namespace, out: SafeStream) -> int:
-    """Show what was asked for; returns the exit code. Raises UsageError for an unknown run, RedisError where nothing can be read."""
+def show_status(given: argparse.Namespace, out: SafeStream) -> int:
+    """Show what was asked for; returns the exit code. Raises UsageError for an unknown run,
+    RedisError where nothing can be read.
+    """
     if given.doctor:
-        from master.doctor.examine import doctor
+        from master.doctor.examine import run_doctor
 
-        return doctor(given, lambda: chosen_servers(given), out, as_json=given.json)
+        return run_doctor(given, lambda: find_servers(given), out, as_json=given.json)
     if given.web is not None:
         from master.status.web.serve import serve
 
         return serve(given, out, SafeStream(sys.stderr))
-    look = looker(given)
+    query = make_query(given)
     if given.watch:
-        return watch(look, out, given.every, as_json=given.json)
-    page = look()
-    show(page, out, as_json=given.json)
+        return watch_page(query, out, given.every, as_json=given.json)
+    page = query()
+    print_page(page, out, as_json=given.json)
     return page.code
 
 
-def looker(given: argparse.Namespace) -> Callable[[], Page]:
-    """What looks once and gives the page that was asked for; what it learnt of a run's history it keeps."""
+def make_query(given: argparse.Namespace) -> Callable[[], Page]:
+    """What looks once and gives the page that was asked for; what it learnt of a run's history it
+    keeps.
+    """
     history = History()
 
-    def look() -> Page:
+    def query() -> Page:
         # Chosen anew each time: a private server may have ended since, or begun.
-        with chosen_sources(given) as sources:
+        with find_sources(given) as sources:
             if given.keys is not None:
-                return page_of_keys(sources, given.run, given.keys)
+                return choose_keys_page(sources, given.run, given.keys)
             if given.run is None:
-                return runs_page(sources.runs())
-            found = sources.find(given.run)
-            inside, told = found.look(history)
-            return errors_page(found.server, found.seen, inside) if given.errors else run_page(found.seen, inside, told)
+                return make_runs_page(sources.list_runs())
+            location = sources.find_run(given.run)
+            inside, run_history = location.read_details(history)
+            return (
+                make_errors_page(location.server, location.summary, inside)
+                if given.errors
+                else make_run_page(location.summary, inside, run_history)
+            )
 
-    return look
+    return query
 
 
-def page_of_keys(sources: Sources, run: str | None, key: str) -> Page:
+def choose_keys_page(sources: RunSources, run: str | None, key: str) -> Page:
     """All keys, or one. Raises UsageError for a run or a key that is not there."""
-    answers, _ = sources.asked(lambda server: (server, server.ask([("exists", RUNS if key == ALL else key)])[0]))
-    if key != ALL:
-        return key_page([server for server, there in answers if there], key)
-    page = keys_page([server for server, _ in answers], pattern_of(run))
-    if run is not None and not page.data["keys"] and sources.find(run).server is None:
-        return Page(page.data, (line(f"the keys of {run} stay with its server, which has ended"),))
+    answers, _ = sources.ask_servers(
+        lambda server: (server, server.ask([("exists", RUNS if key == ALL_KEYS else key)])[0])
+    )
+    if key != ALL_KEYS:
+        return make_key_page([server for server, there in answers if there], key)
+    page = make_keys_page([server for server, _ in answers], pattern_of(run))
+    if run is not None and not page.data["keys"] and sources.find_run(run).server is None:
+        return Page(
+            page.data, (make_line(f"the keys of {run} stay with its server, which has ended"),)
+        )
     return page
 
 

@@ -6,99 +6,142 @@ import json
 import time
 from typing import Any
 
-from es_queue.protocol import bounded
 from es_queue.protocol.connection import MAX_REPLY
 from es_queue.protocol.keys import RunKeys
-from master.status.observe import (
+from es_queue.security import bounded_reads
+from master.display.format import finite_or_none, sanitize
+from master.status.redis_reader import (
     MOST_KEY_BYTES,
-    Inside,
-    SeenRun,
-    Server,
-    json_object,
-    text,
+    RedisReader,
+    RunDetails,
+    RunSummary,
+    parse_json_object,
+    to_text,
     too_large,
 )
-from master.status.page import BAD, FAINT, STRONG, Line, Page, Part, line
-from master.status.runs import ago
-from master.wording import finite, printable
+from master.status.render import BAD, FAINT, STRONG, Page, PageLine, PagePart, make_line
+from master.status.views import format_ago
 
 MOST_REPORTS = 20
 LONGEST_REPORT = 64 * 2**10
 LONGEST_TRACE = 100
 #: What a report says in a number or a short text, in the order in which it is shown.
-FIELDS = ("time", "worker", "environment", "seed", "slot", "generation", "reason")
+REPORT_FIELDS = ("time", "worker", "environment", "seed", "slot", "generation", "reason")
 
 
-def errors_page(server: Server | None, seen: SeenRun, inside: Inside) -> Page:
-    """The newest reports of a run, newest first. A run of which only its folder is left has none."""
-    reports, trouble = ([], "reports stay with the server, which has ended") if server is None else read_reports(server, seen.run)
-    data: dict[str, Any] = {"run": seen.run, "errors": inside.errors, "trouble": trouble or None, "reports": reports}
+def make_errors_page(server: RedisReader | None, summary: RunSummary, details: RunDetails) -> Page:
+    """The newest reports of a run, newest first. A run of which only its folder is left
+    has none.
+    """
+    reports, trouble = (
+        ([], "reports stay with the server, which has ended")
+        if server is None
+        else read_reports(server, summary.run)
+    )
+    data: dict[str, Any] = {
+        "run": summary.run,
+        "errors": details.errors,
+        "trouble": trouble or None,
+        "reports": reports,
+    }
     if trouble:
-        return Page(data, (line(trouble),))
+        return Page(data, (make_line(trouble),))
     if not reports:
-        return Page(data, (line(f"run {seen.run}: no worker has reported an error"),))
-    head = f"run {seen.run}: {len(reports):,} of {inside.errors:,} reports, newest first"
-    return Page(data, (line(head, STRONG), *(part for one in reports for part in shown(one))))
+        return Page(data, (make_line(f"run {summary.run}: no worker has reported an error"),))
+    head = f"run {summary.run}: {len(reports):,} of {details.errors:,} reports, newest first"
+    return Page(
+        data,
+        (make_line(head, STRONG), *(part for report in reports for part in report_parts(report))),
+    )
 
 
-def read_reports(server: Server, run: str) -> tuple[list[dict[str, Any]], str]:
+def read_reports(server: RedisReader, run: str) -> tuple[list[dict[str, Any]], str]:
     """The reports, newest first, each checked and escaped; and why none could be read."""
     key = RunKeys(run).errors
-    size = bounded.key_sizes(server.ask, [key]).get(key)
+    size = bounded_reads.key_sizes(server.ask, [key]).get(key)
     if size is None or size.type != "list" or not size.count:
         return [], ""
     if not size.fits(MOST_KEY_BYTES["errors"]):  # the master keeps 200 reports, which take less
         return (
             [],
-            f"the reports of {run} are not read; {too_large('errors', size, MOST_KEY_BYTES['errors'])}",
+            (
+                f"the reports of {run} are not read; "
+                f"{too_large('errors', size, MOST_KEY_BYTES['errors'])}"
+            ),
         )
-    (found,) = server.ask([("lrange", key, -MOST_REPORTS, -1)])
-    if found is None:
+    (entries,) = server.ask([("lrange", key, -MOST_REPORTS, -1)])
+    if entries is None:
         return (
             [],
-            f"the newest {MOST_REPORTS} reports of {run} take more than es-status reads ({MAX_REPLY:,} bytes)",
+            (
+                f"the newest {MOST_REPORTS} reports of {run} take more than es-status reads "
+                f"({MAX_REPLY:,} bytes)"
+            ),
         )
-    return [report_of(data) for data in reversed(found)], ""
+    return [parse_report(data) for data in reversed(entries)], ""
 
 
-def report_of(data: bytes) -> dict[str, Any]:
+def parse_report(data: bytes) -> dict[str, Any]:
     """A report's fields; ``trouble`` says why there are none."""
     if len(data) > LONGEST_REPORT:
-        return {"trouble": f"a report of {len(data):,} bytes is larger than {LONGEST_REPORT:,}: not shown"}
-    found = json_object(data)
-    if not found:
-        return {"trouble": f"a report that is no JSON object: {printable(text(data), 200)}"}
-    report: dict[str, Any] = {name: plain(found[name]) for name in FIELDS if name in found}
-    if isinstance(found.get("trace"), str):
-        report["trace"] = [printable(one) for one in found["trace"].splitlines()[-LONGEST_TRACE:]]
+        return {
+            "trouble": f"a report of {len(data):,} bytes is larger than {LONGEST_REPORT:,}: not shown"
+        }
+    fields = parse_json_object(data)
+    if not fields:
+        return {"trouble": f"a report that is no JSON object: {sanitize(to_text(data), 200)}"}
+    report: dict[str, Any] = {
+        name: to_plain_value(fields[name]) for name in REPORT_FIELDS if name in fields
+    }
+    if isinstance(fields.get("trace"), str):
+        report["trace"] = [
+            sanitize(trace_line) for trace_line in fields["trace"].splitlines()[-LONGEST_TRACE:]
+        ]
     return report
 
 
-def plain(value: object) -> int | float | str | None:
+def to_plain_value(value: object) -> int | float | str | None:
     """A number as it is, anything else as escaped text."""
-    if value is None or (isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63):
+    if value is None or (
+        isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
+    ):
         return value
     if isinstance(value, float):
-        return finite(value)
-    return printable(value if isinstance(value, str) else json.dumps(value))
+        return finite_or_none(value)
+    return sanitize(value if isinstance(value, str) else json.dumps(value))
 
 
-def shown(report: dict[str, Any]) -> list[Part]:
+def report_parts(report: dict[str, Any]) -> list[PagePart]:
     """One report for people: when, who, which episode; the reason; the traceback line by line."""
     if "trouble" in report:
-        return [line(""), line(report["trouble"], FAINT)]
-    labels = (("worker", "worker"), ("environment", ""), ("seed", "seed"), ("slot", "slot"), ("generation", "generation"))
-    about = [f"{label} {report[name]}".strip() for name, label in labels if report.get(name) is not None]
-    head: Line = Line(((f"{moment(report.get('time'))}  ", STRONG), (", ".join(about), "")))
-    trace = [line(f"    {one}", FAINT) for one in report.get("trace", ())]
-    return [line(""), head, line(f"  {report.get('reason') or 'no reason given'}", BAD), *trace]
+        return [make_line(""), make_line(report["trouble"], FAINT)]
+    labels = (
+        ("worker", "worker"),
+        ("environment", ""),
+        ("seed", "seed"),
+        ("slot", "slot"),
+        ("generation", "generation"),
+    )
+    about = [
+        f"{label} {report[name]}".strip() for name, label in labels if report.get(name) is not None
+    ]
+    head: PageLine = PageLine(
+        ((f"{format_local_time(report.get('time'))}  ", STRONG), (", ".join(about), ""))
+    )
+    trace = [make_line(f"    {trace_line}", FAINT) for trace_line in report.get("trace", ())]
+    return [
+        make_line(""),
+        head,
+        make_line(f"  {report.get('reason') or 'no reason given'}", BAD),
+        *trace,
+    ]
 
 
-def moment(seconds: object) -> str:
+def format_local_time(seconds: object) -> str:
     """A time of day on this host's clock, with how long that is past."""
-    then = finite(seconds)
+    then = finite_or_none(seconds)
     try:
-        told = "" if then is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(then))
+        text = "" if then is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(then))
     except (ValueError, OverflowError, OSError):
-        told = ""
-    return f"{told} ({ago(then)})" if told else "at an unknown time"
+        text = ""
+    return f"{text} ({format_ago(then)})" if text else "at an unknown time"

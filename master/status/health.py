@@ -1,4 +1,6 @@
-"""How a run fares: healthy, stalled, orphaned, failed or done, with the reason and the exit code of es-status."""
+"""How a run fares: healthy, stalled, orphaned, failed or done, with the reason and the exit code of
+es-status.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from es_queue.protocol.channel import FAILED, FINISHED, PAUSED, RUNNING, STOPPED, STOPPING
-from master.status.observe import ORPHANED, Inside, SeenRun
-from master.wording import duration, finite, printable
+from master.display.format import finite_or_none, format_duration, sanitize
+from master.status.redis_reader import ORPHANED, RunDetails, RunSummary
 
 HEALTHY, STALLED, DONE = "healthy", "stalled", "done"
 #: What es-status RUN ends with.
@@ -22,77 +24,113 @@ STALLED_GENERATIONS = 10.0
 class Health:
     """word: one of EXIT_CODES; why: what is wrong or worth knowing, mostly nothing."""
 
-    word: str
+    state: str
     why: str = ""
 
     @property
     def code(self) -> int:
-        return EXIT_CODES[self.word]
+        return EXIT_CODES[self.state]
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Whether nothing more will come of the run unless somebody resumes it."""
-        return self.word in (DONE, FAILED)
+        return self.state in (DONE, FAILED)
 
 
-def health_of(seen: SeenRun, inside: Inside | None = None, usual: float | None = None) -> Health:
-    """The health of a run; ``usual``: seconds that a generation usually waits for its answers, None where unknown.
+def assess_health(
+    summary: RunSummary, details: RunDetails | None = None, usual: float | None = None
+) -> Health:
+    """The health of a run; ``usual``: seconds that a generation usually waits for its answers, None
+    where unknown.
 
     Ages are differences of two times of the master's own clock, never of ours.
     """
-    state, why = seen.state, printable(seen.progress.get("why", ""))
+    state, why = summary.state, sanitize(summary.progress.get("why", ""))
     if state == FAILED:
         return Health(FAILED, why)
     if state in (FINISHED, STOPPED):
         return Health(DONE, why)
     if state == ORPHANED:
-        return Health(ORPHANED, "its master ended without leaving it in order" if seen.on_disk else "nobody holds its lease: its master has ended, or cannot reach Redis")
-    if not seen.leased:
-        return Health(ORPHANED, "its master has ended before the first generation") if seen.configured else Health(DONE, "its keys have expired")
+        return Health(
+            ORPHANED,
+            "its master ended without leaving it in order"
+            if summary.is_on_disk
+            else "nobody holds its lease: its master has ended, or cannot reach Redis",
+        )
+    if not summary.is_leased:
+        return (
+            Health(ORPHANED, "its master has ended before the first generation")
+            if summary.is_configured
+            else Health(DONE, "its keys have expired")
+        )
     if state == PAUSED:
-        return Health(HEALTHY, paused_by(seen.progress))
-    if "state" in seen.progress and state not in (RUNNING, STOPPING):
-        return Health(STALLED, f"its state is {printable(state, 40)}, which no master writes: look at es-status --keys")
-    return _of_running(seen.progress, inside, usual)
+        return Health(HEALTHY, format_pause(summary.progress))
+    if "state" in summary.progress and state not in (RUNNING, STOPPING):
+        return Health(
+            STALLED,
+            f"its state is {sanitize(state, 40)}, which no master writes: look at es-status --keys",
+        )
+    return _assess_running(summary.progress, details, usual)
 
 
-def paused_by(progress: Mapping[str, str]) -> str:
+def format_pause(progress: Mapping[str, str]) -> str:
     who = progress.get("paused_by", "")
-    return f"paused by {printable(who, 100)}" if who else ""
+    return f"paused by {sanitize(who, 100)}" if who else ""
 
 
-def silence(progress: Mapping[str, str]) -> float | None:
+def silent_seconds(progress: Mapping[str, str]) -> float | None:
     """Seconds without an answer that counted, None where the master does not say."""
-    updated, answered = finite(progress.get("updated")), finite(progress.get("answered_at"))
+    updated, answered = (
+        finite_or_none(progress.get("updated")),
+        finite_or_none(progress.get("answered_at")),
+    )
     return None if updated is None or answered is None else max(0.0, updated - answered)
 
 
-def _of_running(progress: Mapping[str, str], inside: Inside | None, usual: float | None) -> Health:
-    """A run with a master: what keeps answers away is said at once, and is a stall when it lasts."""
-    age = silence(progress) or 0.0
-    usual = usual if usual is not None else finite(progress.get("seconds_wait"))
-    cause = nobody_works(progress, inside)
-    stalled = age > STALLED_SECONDS if cause else age > max(STALLED_SECONDS, STALLED_GENERATIONS * (usual or 0.0))
+def _assess_running(
+    progress: Mapping[str, str], details: RunDetails | None, usual: float | None
+) -> Health:
+    """A run with a master: what keeps answers away is said at once, and is a stall when
+    it lasts.
+    """
+    age = silent_seconds(progress) or 0.0
+    usual = usual if usual is not None else finite_or_none(progress.get("seconds_wait"))
+    cause = format_no_workers(progress, details)
+    stalled = (
+        age > STALLED_SECONDS
+        if cause
+        else age > max(STALLED_SECONDS, STALLED_GENERATIONS * (usual or 0.0))
+    )
     if not stalled:
         return Health(HEALTHY, cause)
-    since = f"no answer counted for {duration(age)}"
-    wait = "" if usual is None else f", though a generation usually waits {usual_wait(usual)}"
+    since = f"no answer counted for {format_duration(age)}"
+    wait = (
+        "" if usual is None else f", though a generation usually waits {format_usual_wait(usual)}"
+    )
     return Health(STALLED, f"{since}: {cause}" if cause else f"{since}{wait}")
 
 
-def usual_wait(seconds: float) -> str:
-    return duration(seconds) if seconds >= 1 else "less than a second"
+def format_usual_wait(seconds: float) -> str:
+    return format_duration(seconds) if seconds >= 1 else "less than a second"
 
 
-def nobody_works(progress: Mapping[str, str], inside: Inside | None) -> str:
+def format_no_workers(progress: Mapping[str, str], details: RunDetails | None) -> str:
     """Why no answers can come; empty while a worker is there that could send one."""
-    living = {} if inside is None else inside.workers
+    living = {} if details is None else details.workers
     refusing = [about for about in living.values() if "refuses" in about]
-    if len(refusing) < len(living) or (not living and (finite(progress.get("workers")) or 0) > 0):
+    if len(refusing) < len(living) or (
+        not living and (finite_or_none(progress.get("workers")) or 0) > 0
+    ):
         return ""
     if refusing:
         first = refusing[0]
-        what = "the only worker refuses" if len(refusing) == 1 else f"all {len(refusing)} workers refuse"
-        return f"{what}; {printable(first.get('host', 'one'), 60)} says: {printable(first['refuses'])}"
+        what = (
+            "the only worker refuses"
+            if len(refusing) == 1
+            else f"all {len(refusing)} workers refuse"
+        )
+        return (
+            f"{what}; {sanitize(first.get('host', 'one'), 60)} says: {sanitize(first['refuses'])}"
+        )
     queue = progress.get("queue") or "default"
-    return f"no worker is here; start rq worker on the same Redis, queue {printable(queue, 60)}"
+    return f"no worker is here; start rq worker on the same Redis, queue {sanitize(queue, 60)}"

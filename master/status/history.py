@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from es_queue.protocol.keys import RunKeys
-from master.status.observe import LONGEST_VALUE, MOST_KEY_BYTES, Server, text
-from master.wording import finite
+from master.display.format import finite_or_none
+from master.status.redis_reader import LONGEST_VALUE, MOST_KEY_BYTES, RedisReader, to_text
 
 #: Read so many entries at most, in pieces, until there are so many evaluations.
 MOST_EVALUATIONS = 500
 MOST_ENTRIES = 5000
-PIECE = 250
+READ_COUNT = 250
 #: Fields of an entry that are kept; with those of the page's curves. An entry may have any number
 #: of others.
 KEPT = (
@@ -32,86 +32,95 @@ KEPT = (
     "eval_min",
 )
 #: So many newest generations say what is usual.
-RECENT = 50
+MOST_RECENT = 50
 METRICS_BYTES = 4 * 2**20
 
 
 class History:
-    """The newest generations of one run; ``follow`` fetches only what is new since it was called before.
+    """The newest generations of one run; ``follow`` fetches only what is new since it was called
+    before.
 
-    evaluations: (generation, mean return), oldest first; waits: seconds that the newest generations waited;
+    evaluations: (generation, mean return), oldest first; waits: seconds that the newest generations
+    waited;
     newest: the last record
     """
 
     def __init__(self) -> None:
         self.evaluations: deque[tuple[float, float]] = deque(maxlen=MOST_EVALUATIONS)
-        self.waits: deque[float] = deque(maxlen=RECENT)
+        self.waits: deque[float] = deque(maxlen=MOST_RECENT)
         self.newest: Mapping[str, Any] = {}
         self._last = ""
 
     @property
-    def usual(self) -> float | None:
+    def usual_wait_seconds(self) -> float | None:
         """Median seconds that a generation waited for its answers; None before there was one."""
         return statistics.median(self.waits) if self.waits else None
 
-    def follow(self, server: Server, run: str) -> None:
+    def update(self, server: RedisReader, run: str) -> None:
         """Read what is new of the run's stream; one that is too large for ours is left alone."""
         key = RunKeys(run).history
-        if not readable(server, key):
+        if not is_readable(server, key):
             return
         fresh = list(reversed(self._newest(server, key)))
         if fresh:
             self._last = fresh[-1][0]
-        self.add(fields for _, fields in fresh)
+        self.add_records(fields for _, fields in fresh)
 
-    def _newest(self, server: Server, key: str) -> list[tuple[str, dict[str, str]]]:
+    def _newest(self, server: RedisReader, key: str) -> list[tuple[str, dict[str, str]]]:
         """Entries after the last one seen, newest first."""
-        found: list[tuple[str, dict[str, str]]] = []
+        entries_found: list[tuple[str, dict[str, str]]] = []
         least, highest, evaluations = f"({self._last}" if self._last else "-", "+", 0
-        while len(found) < MOST_ENTRIES and evaluations < MOST_EVALUATIONS:
-            (piece,) = server.ask([("xrevrange", key, highest, least, PIECE)])
-            entries = [(text(name), entry_of(fields)) for name, fields in piece or ()]
-            found += entries
+        while len(entries_found) < MOST_ENTRIES and evaluations < MOST_EVALUATIONS:
+            (piece,) = server.ask([("xrevrange", key, highest, least, READ_COUNT)])
+            entries = [(to_text(name), parse_entry(fields)) for name, fields in piece or ()]
+            entries_found += entries
             evaluations += sum("eval_mean" in fields for _, fields in entries)
-            if len(entries) < PIECE:
+            if len(entries) < READ_COUNT:
                 break
             highest = f"({entries[-1][0]}"
-        return found
+        return entries_found
 
     def read_file(self, metrics: Path) -> None:
         """Take the end of a metrics.jsonl in, as far as there is one."""
-        self.add(_records(metrics))
+        self.add_records(_read_records(metrics))
 
-    def add(self, records: Iterable[Mapping[str, Any]]) -> None:
+    def add_records(self, records: Iterable[Mapping[str, Any]]) -> None:
         """Records in order; of a generation that came twice the last counts."""
         for record in records:
             self.newest = record
-            mean, generation, wait = (finite(record.get(name)) for name in ("eval_mean", "generation", "seconds_wait"))
+            mean, generation, wait = (
+                finite_or_none(record.get(name))
+                for name in ("eval_mean", "generation", "seconds_wait")
+            )
             if mean is not None:
-                while self.evaluations and generation is not None and self.evaluations[-1][0] >= generation:
+                while (
+                    self.evaluations
+                    and generation is not None
+                    and self.evaluations[-1][0] >= generation
+                ):
                     self.evaluations.pop()
                 self.evaluations.append((-1.0 if generation is None else generation, mean))
             if wait is not None and wait >= 0:
                 self.waits.append(wait)
 
 
-def readable(server: Server, key: str) -> bool:
+def is_readable(server: RedisReader, key: str) -> bool:
     """Whether a history is there and no larger than one of ours can be: ten thousand generations
     take a third of that."""
     return server.fits(key, MOST_KEY_BYTES["history"])
 
 
-def entry_of(fields: Mapping[bytes, bytes]) -> dict[str, str]:
+def parse_entry(fields: Mapping[bytes, bytes]) -> dict[str, str]:
     """The short ones of an entry's fields KEPT, as text."""
     found = ((name, (fields or {}).get(name.encode())) for name in KEPT)
     return {
-        name: text(value)
+        name: to_text(value)
         for name, value in found
         if value is not None and len(value) <= LONGEST_VALUE
     }
 
 
-def _records(path: Path) -> Iterable[dict[str, Any]]:
+def _read_records(path: Path) -> Iterable[dict[str, Any]]:
     """The JSON objects at the end of a file of lines; lines that are none are passed over."""
     if not path.is_file():
         return
@@ -122,15 +131,15 @@ def _records(path: Path) -> Iterable[dict[str, Any]]:
             lines = file.read(METRICS_BYTES).splitlines()
     except OSError:
         return
-    yield from objects_in(lines[1:] if size > METRICS_BYTES else lines)
+    yield from parse_json_lines(lines[1:] if size > METRICS_BYTES else lines)
 
 
-def objects_in(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+def parse_json_lines(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     """The JSON objects among lines; what is none is passed over."""
     for line in lines:
         try:
-            found = json.loads(line)
+            record = json.loads(line)
         except (ValueError, RecursionError):
             continue
-        if isinstance(found, dict):
-            yield found
+        if isinstance(record, dict):
+            yield record

@@ -1,4 +1,6 @@
-"""es-status --watch: the same page again and again, in place on a terminal, until the run or the watcher ends it."""
+"""es-status --watch: the same page again and again, in place on a terminal, until the run or the
+watcher ends it.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +13,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from es_queue.errors import EsQueueError
-from master.console import SafeStream
-from master.status.page import (
+from master.display.format import format_duration, sanitize
+from master.display.log_view import SafeStream
+from master.status.render import (
     BAD,
     FAINT,
     Page,
-    console_of,
-    drawn,
+    format_plain,
     is_terminal,
-    line,
-    plain_lines,
-    show,
-    show_json,
+    make_console,
+    make_line,
+    print_json,
+    print_page,
+    render_page,
 )
-from master.wording import duration, printable
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -33,61 +35,80 @@ if TYPE_CHECKING:
 RESIZE_SECONDS = 0.2
 
 
-def watch(look: Callable[[], Page], out: SafeStream, every: float, *, as_json: bool, wait: Callable[[float], None] = time.sleep) -> int:
-    """Show what ``look`` finds every so many seconds until that is over; returns the last page's code.
+def watch_page(
+    query: Callable[[], Page],
+    out: SafeStream,
+    every: float,
+    *,
+    as_json: bool,
+    wait: Callable[[float], None] = time.sleep,
+) -> int:
+    """Show what ``look`` finds every so many seconds until that is over; returns the last page's
+    code.
 
-    The first look must succeed; after that a server that does not answer is said on the page and asked again.
-    Raises KeyboardInterrupt, also for SIGTERM and SIGHUP, so that the terminal is left in order.
+    The first look must succeed; after that a server that does not answer is said on the page and
+    asked again. Raises KeyboardInterrupt, also for SIGTERM and SIGHUP, so that the terminal is left
+    in order.
     """
-    with interruptible(), screen(out, as_json=as_json) as screened:
-        page = last = look()
+    with signals_as_interrupts(), open_screen(out, as_json=as_json) as screened:
+        page = last = query()
         seen = time.monotonic()
         while True:
             screened.show(page)
-            if page.over or out.silent:
+            if page.is_over or out.is_silent:
                 return page.code
-            screened.rest(every, wait)
+            screened.pause(every, wait)
             try:
-                page = last = look()
+                page = last = query()
                 seen = time.monotonic()
             except EsQueueError as error:
-                page = troubled(last, error, time.monotonic() - seen, every)
+                page = with_trouble(last, error, time.monotonic() - seen, every)
 
 
-def troubled(last: Page, error: EsQueueError, seconds: float, every: float) -> Page:
+def with_trouble(last: Page, error: EsQueueError, seconds: float, every: float) -> Page:
     """The last page under the reason why there is no newer one."""
-    said = printable(error)
-    head = (line(said, BAD), line(f"what follows was seen {duration(seconds)} ago; looking again every {every:g} s", FAINT), line(""))
-    return replace(last, parts=(*head, *last.parts), data={**last.data, "trouble": said})
+    reason = sanitize(error)
+    head = (
+        make_line(reason, BAD),
+        make_line(
+            (
+                f"what follows was seen {format_duration(seconds)} ago; looking again every "
+                f"{every:g} s"
+            ),
+            FAINT,
+        ),
+        make_line(""),
+    )
+    return replace(last, parts=(*head, *last.parts), data={**last.data, "trouble": reason})
 
 
-class Pages:
+class PageStream:
     """Pages one below the other, for pipes: an empty line between them."""
 
     def __init__(self, out: SafeStream) -> None:
         self._out, self._first = out, True
 
     def show(self, page: Page) -> None:
-        self._out.line("\n".join([*([] if self._first else [""]), *plain_lines(page)]))
+        self._out.write_line("\n".join([*([] if self._first else [""]), *format_plain(page)]))
         self._first = False
 
-    def rest(self, seconds: float, wait: Callable[[float], None]) -> None:
+    def pause(self, seconds: float, wait: Callable[[float], None]) -> None:
         wait(seconds)
 
 
-class JsonLines(Pages):
+class JsonPageStream(PageStream):
     """One JSON object a line."""
 
     def show(self, page: Page) -> None:
-        show_json(page.data, self._out)
+        print_json(page.data, self._out)
 
 
-class Drawn(Pages):
+class LivePageStream(PageStream):
     """One page that is redrawn in place; the last one stays, whole, when the watch ends."""
 
     def __init__(self, out: SafeStream) -> None:
         super().__init__(out)
-        self._console = console_of(out)
+        self._console = make_console(out)
         self._live: Live | None = None
         self._page: Page | None = None
         self._size: Any = None
@@ -96,17 +117,26 @@ class Drawn(Pages):
         from rich.live import Live
 
         self._page = page
-        if self._console.size != self._size:  # lines of another width are wrapped elsewhere: begin on an empty screen
+        if (
+            self._console.size != self._size
+        ):  # lines of another width are wrapped elsewhere: begin on an empty screen
             self._end_live()
             if self._size is not None:
                 self._console.clear()
             self._size = self._console.size
         if self._live is None:
-            self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="crop", transient=True, redirect_stdout=False, redirect_stderr=False)
+            self._live = Live(
+                console=self._console,
+                auto_refresh=False,
+                vertical_overflow="crop",
+                transient=True,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
             self._live.start()
-        self._live.update(drawn(page, self._console), refresh=True)
+        self._live.update(render_page(page, self._console), refresh=True)
 
-    def rest(self, seconds: float, wait: Callable[[float], None]) -> None:
+    def pause(self, seconds: float, wait: Callable[[float], None]) -> None:
         ends = time.monotonic() + seconds
         while (left := ends - time.monotonic()) > 0:
             wait(min(RESIZE_SECONDS, left))
@@ -121,16 +151,16 @@ class Drawn(Pages):
     def close(self) -> None:
         self._end_live()
         if self._page is not None:
-            show(self._page, self._out, as_json=False)
+            print_page(self._page, self._out, as_json=False)
 
 
 @contextmanager
-def screen(out: SafeStream, *, as_json: bool) -> Iterator[Pages]:
+def open_screen(out: SafeStream, *, as_json: bool) -> Iterator[PageStream]:
     """The way to show pages that fits the stream."""
     if as_json or not is_terminal(out):
-        yield JsonLines(out) if as_json else Pages(out)
+        yield JsonPageStream(out) if as_json else PageStream(out)
         return
-    drawing = Drawn(out)
+    drawing = LivePageStream(out)
     try:
         yield drawing
     finally:
@@ -138,7 +168,7 @@ def screen(out: SafeStream, *, as_json: bool) -> Iterator[Pages]:
 
 
 @contextmanager
-def interruptible() -> Iterator[None]:
+def signals_as_interrupts() -> Iterator[None]:
     """SIGTERM and a closed terminal end the watch as Ctrl-C does."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -147,7 +177,9 @@ def interruptible() -> Iterator[None]:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    former = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    former = {
+        number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)
+    }
     try:
         yield
     finally:

@@ -1,4 +1,6 @@
-"""A server with the project's users, and masters and workers on it, each run on a queue of its own."""
+"""A server with the project's users, and masters and workers on it, each run on a queue
+of its own.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from es_queue import acl
 from es_queue.protocol.connection import client_from_url
+from es_queue.security import acl
 from tests.abuse.servers import WHEEL, serving
 from tests.integration.processes import BIN, Processes, Seen, Started, flags
 from tests.leaks import simple_password
@@ -27,10 +29,21 @@ class Cluster:
         return f"redis://{user}:{(self.folder / f'{user}.password').read_text().strip()}@127.0.0.1:{self.port}"
 
     def master(self, run: str, values: dict[str, Any]) -> Started:
-        return self._processes.start(BIN / "es-master", *flags(values), "--run", run, "--queue", run, "--json", RQ_REDIS_URL=self.url("master"))
+        return self._processes.start(
+            BIN / "es-master",
+            *flags(values),
+            "--run",
+            run,
+            "--queue",
+            run,
+            "--json",
+            RQ_REDIS_URL=self.url("master"),
+        )
 
     def worker(self, queue: str) -> Started:
-        return self._processes.start(self._processes.rq, "worker", queue, RQ_REDIS_URL=self.url("worker"))
+        return self._processes.start(
+            self._processes.rq, "worker", queue, RQ_REDIS_URL=self.url("worker")
+        )
 
     def seen(self, run: str) -> Seen:
         return Seen(self.admin, run)
@@ -42,7 +55,7 @@ class Cluster:
 
 @contextmanager
 def cluster_of(folder: Path, processes: Processes, *settings: object) -> Iterator[Cluster]:
-    acl.write(folder / "keys")
+    acl.write_acl_files(folder / "keys")
     rules = folder / "keys" / acl.ACL_FILE
     rules.write_text(rules.read_text() + f"user admin on >{ADMIN} ~* &* +@all\n")
     with serving(WHEEL, folder / "server", "--aclfile", rules, *settings) as port:

@@ -1,4 +1,6 @@
-"""Floods by somebody who has a worker's password, sent as raw bytes: a client library would take longer than the server."""
+"""Floods by somebody who has a worker's password, sent as raw bytes: a client library would take
+longer than the server.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +15,24 @@ SECONDS = 60.0
 def command(*words: str | bytes) -> bytes:
     """A command as Redis reads it."""
     parts = [word if isinstance(word, bytes) else word.encode() for word in words]
-    return b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in parts)
+    return b"*%d\r\n" % len(parts) + b"".join(
+        b"$%d\r\n%b\r\n" % (len(part), part) for part in parts
+    )
 
 
 def push(key: str, entry: bytes, count: int) -> bytes:
     """LPUSH of ``count`` equal entries."""
-    return b"*%d\r\n" % (count + 2) + command("LPUSH", key)[4:] + (b"$%d\r\n%b\r\n" % (len(entry), entry)) * count
+    return (
+        b"*%d\r\n" % (count + 2)
+        + command("LPUSH", key)[4:]
+        + (b"$%d\r\n%b\r\n" % (len(entry), entry)) * count
+    )
 
 
 class Wire:
-    """One connection that sends bytes and counts replies, which are integers or errors of one line."""
+    """One connection that sends bytes and counts replies, which are integers or errors of
+    one line.
+    """
 
     def __init__(self, port: int, user: str, password: str) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), SECONDS)

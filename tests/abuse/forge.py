@@ -1,4 +1,6 @@
-"""Bytes that somebody may put into Redis: genuine messages of each kind, and what can be made of them."""
+"""Bytes that somebody may put into Redis: genuine messages of each kind, and what can be made of
+them.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,11 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from es_queue.config import RunConfig
+from es_queue.config.parsing import config_from_json
+from es_queue.config.run_config import RunConfig
 from es_queue.errors import DecodeError, RunFolderError, UsageError
 from es_queue.protocol import keys
+from es_queue.protocol.control_messages import ControlRequest
 from es_queue.protocol.messages import (
     Answer,
     Block,
@@ -24,24 +28,35 @@ from es_queue.protocol.messages import (
     publication_generation,
     token_number,
 )
-from es_queue.protocol.requests import Request
-from es_queue.settings import config_from_json
-from master import checkpoint
+from master.storage import checkpoint
 from tests.ring import quick_config
 
 PUBLICATION = "7.3-0a1b2c3d"
 WORKER = "host.example-4711-0a1b2c"
 MOMENTS = EpisodeMoments(3, struct.pack("<2d", 0.5, -1e300), struct.pack("<2d", 5e-324, 2.0))
-RESULT = SlotResult(5, 11, 13, (1e300, -0.0), (5e-324, 2.0), (10, 20), (0, 1), (1, 0), (MOMENTS, MOMENTS))
-ANSWER = Answer(PUBLICATION, "train", WORKER, 0.25, (RESULT, replace(RESULT, slot=6, moments=())), ((7, "ValueError: no"),))
+RESULT = SlotResult(
+    5, 11, 13, (1e300, -0.0), (5e-324, 2.0), (10, 20), (0, 1), (1, 0), (MOMENTS, MOMENTS)
+)
+ANSWER = Answer(
+    PUBLICATION,
+    "train",
+    WORKER,
+    0.25,
+    (RESULT, replace(RESULT, slot=6, moments=())),
+    ((7, "ValueError: no"),),
+)
 TASK = Task(PUBLICATION, 0.02, 1600, 1000, "0" * 32, b"\0" * 96, b"\1" * 96, "f" * 32, 0.25)
 BLOCK = Block(PUBLICATION, "train", 8, 16)
-REQUEST = Request("0a1b2c3d", "set", "ada@host", 1795194000.0, {"sigma": 0.02, "target_reward": "none"}, 7)
+REQUEST = ControlRequest(
+    "0a1b2c3d", "set", "ada@host", 1795194000.0, {"sigma": 0.02, "target_reward": "none"}, 7
+)
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """One reader of foreign bytes: how it reads and writes, what it may raise, and genuine messages for it."""
+    """One reader of foreign bytes: how it reads and writes, what it may raise, and genuine messages
+    for it.
+    """
 
     read: Callable[[bytes], Any]
     write: Callable[[Any], bytes]
@@ -54,22 +69,31 @@ def wide_answer() -> Answer:
     """Of a block of 64 slots, all sampled."""
     numbers = np.linspace(-1, 1, 24).tobytes()
     each = (EpisodeMoments(900, numbers, np.abs(np.frombuffer(numbers)).tobytes()),) * 2
-    return replace(ANSWER, results=tuple(replace(RESULT, slot=slot, moments=each) for slot in range(64)), failures=())
+    return replace(
+        ANSWER,
+        results=tuple(replace(RESULT, slot=slot, moments=each) for slot in range(64)),
+        failures=(),
+    )
 
 
 def behaving_answer() -> Answer:
     """Of a strategy that compares behaviours."""
     behaviour = struct.pack("<4f", 0.5, -3e38, 1e-45, 2.0)
-    return replace(ANSWER, results=tuple(replace(RESULT, slot=slot, moments=(), behaviour=behaviour) for slot in range(3)))
+    return replace(
+        ANSWER,
+        results=tuple(
+            replace(RESULT, slot=slot, moments=(), behaviour=behaviour) for slot in range(3)
+        ),
+    )
 
 
 def saved_run() -> bytes:
     """A checkpoint's bytes."""
-    from es_queue.noise import NoiseTable
-    from master.setup import prepare
+    from es_queue.numerics.noise_table import NoiseTable
+    from master.run.setup import prepare_run
 
-    setup = prepare(quick_config(), table=NoiseTable.in_memory(2**18))
-    state = setup.start()
+    setup = prepare_run(quick_config(), table=NoiseTable.in_memory(2**18))
+    state = setup.initial_state()
     centre = setup.strategy.centre(setup.strategy.published(state.strategy))
     return checkpoint.encode(setup.config, setup.learner.spec, "a-run", state, centre)
 
@@ -99,27 +123,125 @@ def _checkpoint(data: bytes) -> tuple[RunConfig, str]:
 
 def decoders() -> dict[str, Decoder]:
     """Every decoder of what comes from Redis."""
-    failed = replace(ANSWER, results=(), failures=tuple((slot, f"attempt {slot}") for slot in range(5)))
-    one = replace(ANSWER, kind="eval", results=(replace(RESULT, fitness=(1.0,), returns=(1.5,), steps=(9,), at_limit=(0,), cut=(0,), moments=()),), failures=())
-    answers = tuple(each.encode() for each in (ANSWER, one, failed, wide_answer(), behaving_answer(), replace(ANSWER, results=(), failures=())))
+    failed = replace(
+        ANSWER, results=(), failures=tuple((slot, f"attempt {slot}") for slot in range(5))
+    )
+    one = replace(
+        ANSWER,
+        kind="eval",
+        results=(
+            replace(
+                RESULT,
+                fitness=(1.0,),
+                returns=(1.5,),
+                steps=(9,),
+                at_limit=(0,),
+                cut=(0,),
+                moments=(),
+            ),
+        ),
+        failures=(),
+    )
+    answers = tuple(
+        each.encode()
+        for each in (
+            ANSWER,
+            one,
+            failed,
+            wide_answer(),
+            behaving_answer(),
+            replace(ANSWER, results=(), failures=()),
+        )
+    )
     genuine = saved_run()
     return {
         "answer": Decoder(Answer.decode, Answer.encode, DecodeError, answers, 16),
-        "task": Decoder(Task.decode, Task.encode, DecodeError, (TASK.encode(), replace(TASK, obs_mean=b"", obs_std=b"", sigma=0).encode()), 8),
-        "block": Decoder(Block.decode, lambda block: str(block).encode(), DecodeError, (str(BLOCK).encode(), b"0.1-00000000 final 0 4096")),
+        "task": Decoder(
+            Task.decode,
+            Task.encode,
+            DecodeError,
+            (TASK.encode(), replace(TASK, obs_mean=b"", obs_std=b"", sigma=0).encode()),
+            8,
+        ),
+        "block": Decoder(
+            Block.decode,
+            lambda block: str(block).encode(),
+            DecodeError,
+            (str(BLOCK).encode(), b"0.1-00000000 final 0 4096"),
+        ),
         "token": Decoder(_token, str.encode, DecodeError, (b"3-0a1b2c3d",), 1),
         "publication": Decoder(_publication, str.encode, DecodeError, (PUBLICATION.encode(),), 1),
-        "request": Decoder(Request.decode, Request.encode, DecodeError, (REQUEST.encode(), replace(REQUEST, verb="stop", settings={}, generation=None).encode())),
-        "config": Decoder(config_from_json, lambda config: str(config.to_json()).encode(), UsageError, (quick_config().to_json().encode(), quick_config(env_arg=(("a", 1.5), ("b", "x"))).to_json().encode()), 1),
-        "seat": Decoder(_seat, str.encode, UsageError, (keys.seat_id("a-run", "0a1b2c", 7).encode(),), 1),
+        "request": Decoder(
+            ControlRequest.decode,
+            ControlRequest.encode,
+            DecodeError,
+            (
+                REQUEST.encode(),
+                replace(REQUEST, verb="stop", settings={}, generation=None).encode(),
+            ),
+        ),
+        "config": Decoder(
+            config_from_json,
+            lambda config: str(config.to_json()).encode(),
+            UsageError,
+            (
+                quick_config().to_json().encode(),
+                quick_config(env_arg=(("a", 1.5), ("b", "x"))).to_json().encode(),
+            ),
+            1,
+        ),
+        "seat": Decoder(
+            _seat, str.encode, UsageError, (keys.seat_id("a-run", "0a1b2c", 7).encode(),), 1
+        ),
         "checkpoint": Decoder(_checkpoint, lambda found: genuine, RunFolderError, (genuine,), 0),
-    }  # fmt: skip
+    }
 
 
-PIECES = [b"", b"\0", b"\x7f", b"\x80", b"\x90", b"\xc0", b"\xc1", b"\xff", b"\xca\x7f\xc0\0\0", b"\xcb\x7f\xf8\0\0\0\0\0\0", b"\xcf" + b"\xff" * 8, b"\xd3" + b"\x80" + b"\0" * 7]
-PIECES += [b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff", b"\xdb\xff\xff\xff\xff", b"\xc9\xff\xff\xff\xff\x01"]
-PIECES += [b"\xd6\xff\0\0\0\0", b"\xd7\xff" + b"\0" * 8, b"\xc7\x0c\xff" + b"\0" * 12, b"\xc7\0\xff", b"\xd4\x05x", b"\x91" * 2000, b"\x81\xa1a" * 500, b"\x80" * 300]
-PIECES += [b"[" * 3000, b'{"a":' * 1000, b"NaN", b"Infinity", b"1e999", b"9" * 5000, b'"\\ud800"', b"true", b"null", b"-1", "²".encode(), b"\x1b[2J"]
+PIECES = [
+    b"",
+    b"\0",
+    b"\x7f",
+    b"\x80",
+    b"\x90",
+    b"\xc0",
+    b"\xc1",
+    b"\xff",
+    b"\xca\x7f\xc0\0\0",
+    b"\xcb\x7f\xf8\0\0\0\0\0\0",
+    b"\xcf" + b"\xff" * 8,
+    b"\xd3" + b"\x80" + b"\0" * 7,
+]
+PIECES += [
+    b"\xdd\xff\xff\xff\xff",
+    b"\xdf\xff\xff\xff\xff",
+    b"\xc6\xff\xff\xff\xff",
+    b"\xdb\xff\xff\xff\xff",
+    b"\xc9\xff\xff\xff\xff\x01",
+]
+PIECES += [
+    b"\xd6\xff\0\0\0\0",
+    b"\xd7\xff" + b"\0" * 8,
+    b"\xc7\x0c\xff" + b"\0" * 12,
+    b"\xc7\0\xff",
+    b"\xd4\x05x",
+    b"\x91" * 2000,
+    b"\x81\xa1a" * 500,
+    b"\x80" * 300,
+]
+PIECES += [
+    b"[" * 3000,
+    b'{"a":' * 1000,
+    b"NaN",
+    b"Infinity",
+    b"1e999",
+    b"9" * 5000,
+    b'"\\ud800"',
+    b"true",
+    b"null",
+    b"-1",
+    "²".encode(),
+    b"\x1b[2J",
+]
 TYPES = bytes(range(0xC0, 0xE0)) + b"\x80\x8f\x90\x9f\xa0\xbf\x00\x7f\xe0\xff"
 
 
@@ -143,7 +265,9 @@ def mutated(data: bytes, other: bytes, dice: random.Random) -> bytes:
                 cut = dice.randrange(len(other) + 1)
                 changed[at:] = other[cut:]
             case 6:
-                changed[at : at + 4] = struct.pack(dice.choice("<>") + "I", dice.choice((0, 1, 2**16, 2**31, 2**32 - 1)))
+                changed[at : at + 4] = struct.pack(
+                    dice.choice("<>") + "I", dice.choice((0, 1, 2**16, 2**31, 2**32 - 1))
+                )
             case _:
                 changed[at : at + dice.randrange(3)] = dice.choice(PIECES)
     return bytes(changed)
@@ -155,14 +279,27 @@ def nested(kind: bytes, depth: int) -> bytes:
 
 def hostile() -> Iterator[tuple[str, bytes]]:
     """Malformed or oversized messages, each with its name."""
-    for name, head in (("str", b"\xdb"), ("bin", b"\xc6"), ("array", b"\xdd"), ("map", b"\xdf"), ("ext", b"\xc9")):
+    for name, head in (
+        ("str", b"\xdb"),
+        ("bin", b"\xc6"),
+        ("array", b"\xdd"),
+        ("map", b"\xdf"),
+        ("ext", b"\xc9"),
+    ):
         yield f"a {name} of 4 GiB", head + b"\xff" * 4 + b"\x01"
     yield "a list of a million empty maps", b"\xdd" + struct.pack(">I", 2**20) + b"\x80" * 2**20
     yield "a list of a million empty lists", b"\xdd" + struct.pack(">I", 2**20) + b"\x90" * 2**20
     flood = b"\xdd" + struct.pack(">I", 2**20) + b"\x80" * 2**20
     head = msgpack.unpackb(ANSWER.encode())[:4]
-    for name, bad in (("a million empty maps", flood), ("maps in each other", nested(b"\x81\xa1a", 900)), ("lists in each other", nested(b"\x91", 900))):
-        yield f"an answer with {name} for its seconds", b"\x9b" + b"".join(map(msgpack.packb, head)) + bad
+    for name, bad in (
+        ("a million empty maps", flood),
+        ("maps in each other", nested(b"\x81\xa1a", 900)),
+        ("lists in each other", nested(b"\x91", 900)),
+    ):
+        yield (
+            f"an answer with {name} for its seconds",
+            b"\x9b" + b"".join(map(msgpack.packb, head)) + bad,
+        )
         yield f"a task with {name} for its sigma", b"\x8a" + msgpack.packb("sigma") + bad
     yield "a million empty maps, one behind the other", b"\x80" * 2**20
     yield "1,024 lists in each other", nested(b"\x91", 1024)
@@ -187,20 +324,39 @@ def hostile() -> Iterator[tuple[str, bytes]]:
     yield "JSON lists in each other", b"[" * 100_000
     yield "JSON objects in each other", b'{"a":' * 100_000
     yield "JSON of a million empty lists", b"[" + b"[]," * 300_000 + b"[]]"
-    yield "JSON of names that stand twice", json.dumps({"id": "0a1b2c3d"}).encode()[:-1] + b', "id": "0a1b2c3e"}'
+    yield (
+        "JSON of names that stand twice",
+        json.dumps({"id": "0a1b2c3d"}).encode()[:-1] + b', "id": "0a1b2c3e"}',
+    )
 
 
 # --- entries of a results stream
 
 
-def entries(genuine: Answer, publication: str, dice: random.Random, count: int) -> Iterator[dict[bytes, bytes]]:
-    """Fields of forged entries; ``genuine``: an answer to one slot of the open publication that has counted already.
+def entries(
+    genuine: Answer, publication: str, dice: random.Random, count: int
+) -> Iterator[dict[bytes, bytes]]:
+    """Fields of forged entries; ``genuine``: an answer to one slot of the open publication that has
+    counted already.
 
-    None of them is a valid answer to a slot that nobody has answered: that could not be told from a worker's own.
+    None of them is a valid answer to a slot that nobody has answered: that could not be told from a
+    worker's own.
     """
-    message, foreign = genuine.encode(), [payload for name, payload in hostile() if not name.startswith("JSON") and len(payload) < 10_000]
-    told = [payload for payloads in odd_answers(genuine, publication).values() for payload in payloads]
-    giants = [b"\x9b" + b"\x80" * 2**20, replace(genuine, failures=((10**6, "x"),)).encode() + b"\0" * 2**20]
+    message, foreign = (
+        genuine.encode(),
+        [
+            payload
+            for name, payload in hostile()
+            if not name.startswith("JSON") and len(payload) < 10_000
+        ],
+    )
+    told = [
+        payload for payloads in odd_answers(genuine, publication).values() for payload in payloads
+    ]
+    giants = [
+        b"\x9b" + b"\x80" * 2**20,
+        replace(genuine, failures=((10**6, "x"),)).encode() + b"\0" * 2**20,
+    ]
     for number in range(count):
         if number % 2500 == 7:
             yield {b"answer": dice.choice(giants)}
@@ -229,25 +385,75 @@ def odd_answers(genuine: Answer, publication: str) -> dict[str, list[bytes]]:
     def answer(**changes: Any) -> bytes:
         return replace(genuine, results=(replace(result, **changes),)).encode()
 
-    others = (f"{int(generation) - 1}.{token}", f"{int(generation) + 1}.{token}", f"{generation}.{int(number) + 1}-{nonce}", f"{generation}.{number}-{'0' * 8}")
+    others = (
+        f"{int(generation) - 1}.{token}",
+        f"{int(generation) + 1}.{token}",
+        f"{generation}.{int(number) + 1}-{nonce}",
+        f"{generation}.{number}-{'0' * 8}",
+    )
     steps, none = result.steps, (0,) * len(result.steps)
     moment = EpisodeMoments(1, b"\0" * 8, b"\0" * 8)
     return {
         "duplicate": [genuine.encode(), replace(genuine, seconds=1e300).encode()],
         "unknown-worker": [replace(genuine, worker="a-1-000000").encode()],
-        "conflict": [answer(fitness=tuple(value for _ in steps)) for value in (7.5, 1e99, 5e-324, -0.0, 1e9)],
-        "wrong-publication": [replace(genuine, publication=name).encode() for name in others if name[0] != "-"],
-        "unknown-slot": [answer(slot=10**6), answer(slot=2**31), replace(genuine, kind="final").encode(), replace(genuine, kind="confirm").encode()],
-        "wrong-index": [answer(noise_index=value) for value in (-1, result.noise_index ^ 1, 2**32)] + [answer(seed=result.seed ^ 1), answer(slot=result.slot ^ 1)],
-        "wrong-shape": [answer(moments=(moment,) * (len(result.moments) + 1)), answer(moments=(moment,) * max(1, len(result.moments)))],
-        "wrong-length": [answer(steps=none), answer(at_limit=tuple(one + 10**6 for one in steps)), answer(cut=steps)],
-        "wrong-return": [answer(fitness=tuple(1e300 for _ in steps)), answer(returns=tuple(-1e308 for _ in steps))],
-        "late-failure": [replace(genuine, results=(), failures=((result.slot, f"forged {one}"),)).encode() for one in range(20)],
-    }  # fmt: skip
+        "conflict": [
+            answer(fitness=tuple(value for _ in steps)) for value in (7.5, 1e99, 5e-324, -0.0, 1e9)
+        ],
+        "wrong-publication": [
+            replace(genuine, publication=name).encode() for name in others if name[0] != "-"
+        ],
+        "unknown-slot": [
+            answer(slot=10**6),
+            answer(slot=2**31),
+            replace(genuine, kind="final").encode(),
+            replace(genuine, kind="confirm").encode(),
+        ],
+        "wrong-index": [answer(noise_index=value) for value in (-1, result.noise_index ^ 1, 2**32)]
+        + [answer(seed=result.seed ^ 1), answer(slot=result.slot ^ 1)],
+        "wrong-shape": [
+            answer(moments=(moment,) * (len(result.moments) + 1)),
+            answer(moments=(moment,) * max(1, len(result.moments))),
+        ],
+        "wrong-length": [
+            answer(steps=none),
+            answer(at_limit=tuple(one + 10**6 for one in steps)),
+            answer(cut=steps),
+        ],
+        "wrong-return": [
+            answer(fitness=tuple(1e300 for _ in steps)),
+            answer(returns=tuple(-1e308 for _ in steps)),
+        ],
+        "late-failure": [
+            replace(genuine, results=(), failures=((result.slot, f"forged {one}"),)).encode()
+            for one in range(20)
+        ],
+    }
 
 
 WORKER_FIELDS: dict[bytes, bytes] = {
-    b"host": b"\xff\x1b[2J", b"pid": b"9" * 5000, b"numerics": b"\0" * 1000, b"steps_per_second": b"nan", b"block": b"[" * 5000, b"\xff": b"\xff" * 1000, b"late": b"-1",
-}  # fmt: skip
-BLOCKS: list[bytes] = [b"", b"garbage", b"\xff" * 50, b"1 2 3 4", b"0.1-00000000 train 0 1", b"0.1-00000000 train 5 4", b"train 0 1" * 100, b"\x1b[2J" * 10]
-COMMANDS: list[bytes] = [b"", b"{}", b"[" * 5000, b"\xff", b'{"id": 1}', json.dumps({**vars(REQUEST), "time": 10**400}, default=dict).encode()]
+    b"host": b"\xff\x1b[2J",
+    b"pid": b"9" * 5000,
+    b"numerics": b"\0" * 1000,
+    b"steps_per_second": b"nan",
+    b"block": b"[" * 5000,
+    b"\xff": b"\xff" * 1000,
+    b"late": b"-1",
+}
+BLOCKS: list[bytes] = [
+    b"",
+    b"garbage",
+    b"\xff" * 50,
+    b"1 2 3 4",
+    b"0.1-00000000 train 0 1",
+    b"0.1-00000000 train 5 4",
+    b"train 0 1" * 100,
+    b"\x1b[2J" * 10,
+]
+COMMANDS: list[bytes] = [
+    b"",
+    b"{}",
+    b"[" * 5000,
+    b"\xff",
+    b'{"id": 1}',
+    json.dumps({**vars(REQUEST), "time": 10**400}, default=dict).encode(),
+]

@@ -1,4 +1,6 @@
-"""A worker that lies: ``rq worker -w tests.abuse.lying.Worker`` says that its episodes went far better than they did."""
+"""A worker that lies: ``rq worker -w tests.abuse.lying.Worker`` says that its episodes went far
+better than they did.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,12 @@ from typing import Any
 
 import rq
 
-#: What it adds to each return and fitness; and the fraction of a fingerprint that it changes, for a worker of other arithmetic.
+#: What it adds to each return and fitness; and the fraction of a fingerprint that it changes, for a
+#: worker of other arithmetic.
 TOO_MUCH = 1000.0
 OTHER = "ES_QUEUE_TEST_OTHER_NUMERICS"
-#: How often it sends each answer: somebody who plays a slot again is to be the last of many to be heard.
+#: How often it sends each answer: somebody who plays a slot again is to be the last of many to be
+#: heard.
 REPEAT = "ES_QUEUE_TEST_REPEAT"
 #: In place of better results: the mean of one observation in each sampled episode.
 MEAN = "ES_QUEUE_TEST_MEAN"
@@ -23,7 +27,7 @@ class Worker(rq.Worker):
     """A plain worker whose horses change the evaluator before they take their seat."""
 
     def main_work_horse(self, job: Any, queue: Any) -> None:
-        from es_queue.numerics import fix_numeric_environment
+        from es_queue.numerics.fingerprint import fix_numeric_environment
 
         fix_numeric_environment()  # before numpy is loaded, as the seat does
         corrupt(strange=bool(os.environ.get(OTHER)))
@@ -34,7 +38,7 @@ class Worker(rq.Worker):
 def corrupt(*, strange: bool) -> None:
     """Results too good to be true; or honest ones under another fingerprint."""
     from workers import join
-    from workers.evaluate import Evaluator
+    from workers.evaluator import Evaluator
 
     honest, own = Evaluator.evaluate, join.fingerprint
 
@@ -52,7 +56,13 @@ def corrupt(*, strange: bool) -> None:
 
 
 def better(result: Any) -> Any:
-    return replace(result, **{name: tuple(one + TOO_MUCH for one in getattr(result, name)) for name in ("fitness", "returns")})
+    return replace(
+        result,
+        **{
+            name: tuple(one + TOO_MUCH for one in getattr(result, name))
+            for name in ("fitness", "returns")
+        },
+    )
 
 
 def with_mean(result: Any, mean: float) -> Any:
@@ -60,7 +70,9 @@ def with_mean(result: Any, mean: float) -> Any:
 
     def one_observation(moments: Any) -> Any:
         numbers = len(moments.mean) // 8
-        return replace(moments, count=1, mean=struct.pack("<d", mean) * numbers, m2=bytes(8 * numbers))
+        return replace(
+            moments, count=1, mean=struct.pack("<d", mean) * numbers, m2=bytes(8 * numbers)
+        )
 
     return replace(result, moments=tuple(map(one_observation, result.moments)))
 
@@ -75,7 +87,9 @@ def repeat(times: int) -> None:
         client: Any = self._client
         pipeline = client.pipeline(transaction=True)
         for _ in range(times - 1):
-            pipeline.xadd(self.keys.results(block.publication), {"answer": payload}, nomkstream=True)
+            pipeline.xadd(
+                self.keys.results(block.publication), {"answer": payload}, nomkstream=True
+            )
         pipeline.execute()
         return once(self, block, payload)
 

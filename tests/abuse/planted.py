@@ -1,4 +1,6 @@
-"""What somebody with a worker's rights may write into RQ's keys to run code on those who read them."""
+"""What somebody with a worker's rights may write into RQ's keys to run code on those who
+read them.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-#: A module in the folder where a worker starts, which RQ puts on its path: a stand-in for os.system, and not only that.
+#: A module in the folder where a worker starts, which RQ puts on its path: a stand-in for
+#: os.system, and not only that.
 SPY = """
 from pathlib import Path
 
@@ -19,7 +22,8 @@ def touch(*_, **__):
 def fail():
     raise ValueError("on purpose")
 """
-#: Seats of runs that nobody leads: sat on and left at once. The second is what a worker must still take in the end.
+#: Seats of runs that nobody leads: sat on and left at once. The second is what a worker must still
+#: take in the end.
 SEAT, AFTER = "es-ghost-abcdef-1", "es-after-abcdef-1"
 BOMB_BYTES = 200_000_000
 
@@ -50,7 +54,14 @@ class Attacker:
 
     def write(self, name: str, **fields: Any) -> None:
         """A job's hash, as RQ writes it but for ``fields``."""
-        usual = {"created_at": "2026-01-01T00:00:00.000000Z", "status": "queued", "origin": "default", "data": self.data("time.time"), "timeout": 30, "description": "x"}
+        usual = {
+            "created_at": "2026-01-01T00:00:00.000000Z",
+            "status": "queued",
+            "origin": "default",
+            "data": self.data("time.time"),
+            "timeout": 30,
+            "description": "x",
+        }
         self.client.hset(f"rq:job:{name}", mapping={**usual, **fields})
         self.client.sadd("rq:queues", "rq:queue:default")
 
@@ -109,18 +120,24 @@ def pickle_abandoned(one: Attacker) -> None:
 
 
 def dependent(one: Attacker) -> None:
-    """A job that waits for the seat, which a worker fetches and enqueues when the seat has ended."""
+    """A job that waits for the seat, which a worker fetches and enqueues when the seat
+    has ended.
+    """
     one.write("waiting", meta=one.pickled(), dependency_ids=json.dumps([SEAT]))
     one.client.sadd(f"rq:job:{SEAT}:dependents", "waiting")
     one.enqueue()
 
 
 def json_in_data(one: Attacker) -> None:
-    one.enqueue(data=zlib.compress(json.dumps(["os.system", None, [f"touch {one.marker}"], {}]).encode()))
+    one.enqueue(
+        data=zlib.compress(json.dumps(["os.system", None, [f"touch {one.marker}"], {}]).encode())
+    )
 
 
 def pickle_in_results(one: Attacker) -> None:
-    one.client.xadd(f"rq:results:{SEAT}", {"type": 1, "created_at": 1, "return_value": one.pickled()})
+    one.client.xadd(
+        f"rq:results:{SEAT}", {"type": 1, "created_at": 1, "return_value": one.pickled()}
+    )
     one.enqueue()
 
 
@@ -130,34 +147,79 @@ def bomb(one: Attacker) -> None:
 
 
 def giant_fields(one: Attacker) -> None:
-    one.enqueue(**dict.fromkeys(("timeout", "status", "description", "meta", "origin", "data", "result_ttl", "worker_name"), b"7" * 12000000))
+    one.enqueue(
+        **dict.fromkeys(
+            (
+                "timeout",
+                "status",
+                "description",
+                "meta",
+                "origin",
+                "data",
+                "result_ttl",
+                "worker_name",
+            ),
+            b"7" * 12000000,
+        )
+    )
 
 
 def many_fields(one: Attacker) -> None:
     one.enqueue()
     for start in range(0, 400_000, 20_000):
-        one.client.hset(f"rq:job:{SEAT}", mapping={f"field-{number}": b"x" * 200 for number in range(start, start + 20_000)})
+        one.client.hset(
+            f"rq:job:{SEAT}",
+            mapping={f"field-{number}": b"x" * 200 for number in range(start, start + 20_000)},
+        )
 
 
 def many_dependents(one: Attacker) -> None:
     for start in range(0, 400_000, 20_000):
-        one.client.sadd(f"rq:job:{SEAT}:dependents", *(f"job-{number:0100d}" for number in range(start, start + 20_000)))
+        one.client.sadd(
+            f"rq:job:{SEAT}:dependents",
+            *(f"job-{number:0100d}" for number in range(start, start + 20_000)),
+        )
     one.enqueue()
 
 
 def many_workers(one: Attacker) -> None:
     for start in range(0, 400_000, 20_000):
-        one.client.sadd("rq:workers:default", *(f"rq:worker:{number:0100d}" for number in range(start, start + 20_000)))
+        one.client.sadd(
+            "rq:workers:default",
+            *(f"rq:worker:{number:0100d}" for number in range(start, start + 20_000)),
+        )
 
 
 def nonsense(one: Attacker) -> None:
     for number, text in enumerate((b"-1", b"1e999", b"\xff\xfe", "²".encode(), b"")):
-        fields = dict.fromkeys(("timeout", "ttl", "result_ttl", "failure_ttl", "status", "created_at", "started_at", "ended_at", "last_heartbeat", "enqueue_at_front"), text)
+        fields = dict.fromkeys(
+            (
+                "timeout",
+                "ttl",
+                "result_ttl",
+                "failure_ttl",
+                "status",
+                "created_at",
+                "started_at",
+                "ended_at",
+                "last_heartbeat",
+                "enqueue_at_front",
+            ),
+            text,
+        )
         one.enqueue(f"es-ghost-abcdef-1{number}", **fields)
 
 
 def poisoned_queue(one: Attacker) -> None:
-    for name in (b"\xff\xfe", b"", b"a:b", b"es-../x-abcdef-1", b"x" * 10_000_000, b"rq:job:x", SEAT.encode() + b"\n"):
+    for name in (
+        b"\xff\xfe",
+        b"",
+        b"a:b",
+        b"es-../x-abcdef-1",
+        b"x" * 10_000_000,
+        b"rq:job:x",
+        SEAT.encode() + b"\n",
+    ):
         one.enqueue(name)
 
 
@@ -178,16 +240,41 @@ def wrong_types(one: Attacker) -> None:
 
 def tricks(one: Attacker) -> None:
     """Each would bring the job back for ever."""
-    one.enqueue(repeats_left=3, repeat_intervals="[0]", retries_left=3, retry_intervals="[0]", enqueue_at_front=1)
+    one.enqueue(
+        repeats_left=3,
+        repeat_intervals="[0]",
+        retries_left=3,
+        retry_intervals="[0]",
+        enqueue_at_front=1,
+    )
 
 
 #: Those that run the attacker's code on a plain worker as it is delivered.
 RUN: tuple[Attack, ...] = (
-    function, function_of_no_seat, on_success, on_failure, pickle_in_data, pickle_in_meta, pickle_in_result, pickle_in_hand, abandoned,
-    pickle_abandoned, dependent,
-)  # fmt: skip
+    function,
+    function_of_no_seat,
+    on_success,
+    on_failure,
+    pickle_in_data,
+    pickle_in_meta,
+    pickle_in_result,
+    pickle_in_hand,
+    abandoned,
+    pickle_abandoned,
+    dependent,
+)
 #: Others run it elsewhere, or harm a plain worker in other ways.
 HARM: tuple[Attack, ...] = (
-    json_in_data, pickle_in_results, bomb, giant_fields, many_fields, many_dependents, many_workers, nonsense, poisoned_queue,
-    poisoned_registries, wrong_types, tricks,
-)  # fmt: skip
+    json_in_data,
+    pickle_in_results,
+    bomb,
+    giant_fields,
+    many_fields,
+    many_dependents,
+    many_workers,
+    nonsense,
+    poisoned_queue,
+    poisoned_registries,
+    wrong_types,
+    tricks,
+)

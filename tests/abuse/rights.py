@@ -1,6 +1,8 @@
-"""Commands and who may send them: ``python -m tests.abuse.rights`` writes the table of docs/security.md.
+"""Commands and who may send them: ``python -m tests.abuse.rights`` writes the table of
+docs/security.md.
 
-``test_acl`` tries every cell on real servers; a line's letters are the users who may: master, worker, viewer.
+``test_acl`` tries every cell on real servers; a line's letters are the users who may: master,
+worker, viewer.
 """
 
 from __future__ import annotations
@@ -12,7 +14,12 @@ from es_queue.protocol.keys import RunKeys, rq_job, rq_pubsub, rq_queue, rq_work
 
 OWN = RunKeys("a-run")
 PUBLICATION, SEAT, HOLDER = "0.1-00000000", "es-a-run-abcdef-1", "host-1-000000"
-PARAMETERS, RESULTS, CLAIMS, LIFE = OWN.parameters(PUBLICATION), OWN.results(PUBLICATION), OWN.claims(HOLDER), OWN.worker(HOLDER)
+PARAMETERS, RESULTS, CLAIMS, LIFE = (
+    OWN.parameters(PUBLICATION),
+    OWN.results(PUBLICATION),
+    OWN.claims(HOLDER),
+    OWN.worker(HOLDER),
+)
 JOB, QUEUE, LISTENER, CHANNEL = rq_job(SEAT), rq_queue("default"), rq_worker("w1"), rq_pubsub("w1")
 
 #: What it is about, the command, and who may.
@@ -125,7 +132,13 @@ def table() -> str:
     """The matrix as Markdown; whoever shows no password may do nothing at all."""
     lines = ["| | command | master | worker | viewer | nobody |", "|---|---|---|---|---|---|"]
     for about, command, letters in CELLS:
-        shown = command.replace("a-run", "RUN").replace(PUBLICATION, "P").replace(HOLDER, "WORKER").replace("0" * 40, "SHA").replace("es-RUN-abcdef-1", "SEAT")
+        shown = (
+            command.replace("a-run", "RUN")
+            .replace(PUBLICATION, "P")
+            .replace(HOLDER, "WORKER")
+            .replace("0" * 40, "SHA")
+            .replace("es-RUN-abcdef-1", "SEAT")
+        )
         cells = ["yes" if letter in letters else "no" for letter in LETTERS]
         lines.append(f"| {about} | `{shown}` | {' | '.join(cells)} | no |")
     return "\n".join(lines)

@@ -1,4 +1,6 @@
-"""Servers with users, passwords and certificates: Valkey of the wheel, or the operating system's redis-server."""
+"""Servers with users, passwords and certificates: Valkey of the wheel, or the operating system's
+redis-server.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,15 @@ from pathlib import Path
 import pytest
 import redis
 
-from master.household.embedded import server_binary
+from master.services.private_server import server_binary
 from tests.faults.servers import free_port
 
 WHEEL, SYSTEM = "valkey", "redis"
 #: A server that is not there leaves its tests out by name.
-needs_system_server = [pytest.mark.redis_server, pytest.mark.skipif(shutil.which("redis-server") is None, reason="redis-server is not here")]
+needs_system_server = [
+    pytest.mark.redis_server,
+    pytest.mark.skipif(shutil.which("redis-server") is None, reason="redis-server is not here"),
+]
 BOTH = [WHEEL, pytest.param(SYSTEM, marks=needs_system_server)]
 SECONDS = 20.0
 
@@ -34,12 +39,31 @@ def serving(
     program = server_binary() if kind == WHEEL else "redis-server"
     folder.mkdir(parents=True, exist_ok=True)
     own = free_port() if port is None else port
-    given = ["--port", own, "--bind", "127.0.0.1", "--dir", folder, "--save", "", "--daemonize", "no"]
+    given = [
+        "--port",
+        own,
+        "--bind",
+        "127.0.0.1",
+        "--dir",
+        folder,
+        "--save",
+        "",
+        "--daemonize",
+        "no",
+    ]
     command = [program, *([file] if file else []), *given, *settings]
     with (folder / "server.log").open("wb") as log:
-        process = subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        process = subprocess.Popen(
+            [str(word) for word in command],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
     try:
-        reached = int(settings[settings.index("--tls-port") + 1]) if "--tls-port" in settings else own  # type: ignore[call-overload]
+        reached = (
+            int(settings[settings.index("--tls-port") + 1]) if "--tls-port" in settings else own
+        )  # type: ignore[call-overload]
         answering(reached, process, folder / "server.log")
         yield reached
     finally:
@@ -60,8 +84,17 @@ def answering(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
 
 
 def told(port: int, user: str, password: str, *words: str | int) -> object:
-    """What a server says to one command on a connection of its own; an error comes back as it is."""
-    connection = redis.Connection(host="127.0.0.1", port=port, username=user or None, password=password or None, socket_timeout=5, protocol=2)
+    """What a server says to one command on a connection of its own; an error comes back
+    as it is.
+    """
+    connection = redis.Connection(
+        host="127.0.0.1",
+        port=port,
+        username=user or None,
+        password=password or None,
+        socket_timeout=5,
+        protocol=2,
+    )
     try:
         connection.connect()
         connection.send_command(*words)
@@ -76,8 +109,11 @@ def hardened_environment() -> dict[str, str]:
     """What makes ``rq worker`` a hardened one; empty where the classes are not there."""
     from importlib.util import find_spec
 
-    names = {"RQ_JOB_CLASS": "workers.rq_classes.SeatJob", "RQ_WORKER_CLASS": "workers.rq_classes.SeatWorker"}
-    return names if find_spec("workers.rq_classes") is not None else {}
+    names = {
+        "RQ_JOB_CLASS": "workers.hardened_worker.SeatJob",
+        "RQ_WORKER_CLASS": "workers.hardened_worker.SeatWorker",
+    }
+    return names if find_spec("workers.hardened_worker") is not None else {}
 
 
 HARDENED = hardened_environment()

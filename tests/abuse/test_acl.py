@@ -1,4 +1,6 @@
-"""The users master, worker and viewer may do what they are for, cell by cell, and nobody else anything."""
+"""The users master, worker and viewer may do what they are for, cell by cell, and nobody else
+anything.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,12 @@ from pathlib import Path
 import pytest
 import redis
 
-from es_queue import acl
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.protocol.connection import client_from_url
+from es_queue.security import acl
 from master.doctor import rights as doctor_rights
-from master.doctor.look import Look
-from master.status.observe import Server
+from master.doctor.look import ReadOnlyClient
+from master.status.redis_reader import RedisReader
 from tests.abuse.rights import CELLS, PAGE, may, written
 from tests.abuse.servers import BOTH, serving, told
 from tests.leaks import simple_password
@@ -27,11 +29,15 @@ PASSWORDS = {user: simple_password(user) for user in acl.USERS}
 
 
 @pytest.fixture(scope="module", params=BOTH)
-def guarded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+def guarded(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[int]:
     """The port of a server with the three users."""
     folder = tmp_path_factory.mktemp("acl")
-    (folder / "users.acl").write_text(acl.acl_text(PASSWORDS))
-    with serving(request.param, folder, "--aclfile", folder / "users.acl", "--enable-debug-command", "yes") as port:
+    (folder / "users.acl").write_text(acl.format_acl(PASSWORDS))
+    with serving(
+        request.param, folder, "--aclfile", folder / "users.acl", "--enable-debug-command", "yes"
+    ) as port:
         yield port
 
 
@@ -41,45 +47,91 @@ def refused(reply: object) -> bool:
 
 @pytest.mark.parametrize("user", acl.USERS)
 def test_every_user_may_do_what_the_table_says_and_no_more(guarded: int, user: str) -> None:
-    replies = {command: told(guarded, user, PASSWORDS[user], *command.split(" ")) for _, command, _ in CELLS}
-    assert [f"{command} -> {replies[command]}" for _, command, letters in CELLS if refused(replies[command]) == may(letters, user)] == []
-    assert [f"{command} -> {reply}" for command, reply in replies.items() if "wrong number" in str(reply) or "unknown" in str(reply)] == []
+    replies = {
+        command: told(guarded, user, PASSWORDS[user], *command.split(" "))
+        for _, command, _ in CELLS
+    }
+    assert [
+        f"{command} -> {replies[command]}"
+        for _, command, letters in CELLS
+        if refused(replies[command]) == may(letters, user)
+    ] == []
+    assert [
+        f"{command} -> {reply}"
+        for command, reply in replies.items()
+        if "wrong number" in str(reply) or "unknown" in str(reply)
+    ] == []
 
 
 def test_who_shows_no_password_or_a_wrong_one_may_do_nothing(guarded: int) -> None:
     for _, command, _ in CELLS:
         reply = told(guarded, "", "", *command.split(" "))
-        assert isinstance(reply, redis.exceptions.AuthenticationError) and "Authentication required" in str(reply), command
-    for user, password in (("master", "wrong"), ("default", PASSWORDS["master"]), ("worker", PASSWORDS["master"]), ("", PASSWORDS["master"])):
+        assert isinstance(
+            reply, redis.exceptions.AuthenticationError
+        ) and "Authentication required" in str(reply), command
+    for user, password in (
+        ("master", "wrong"),
+        ("default", PASSWORDS["master"]),
+        ("worker", PASSWORDS["master"]),
+        ("", PASSWORDS["master"]),
+    ):
         reply = told(guarded, user, password, "PING")
         assert isinstance(reply, redis.exceptions.AuthenticationError), (user, reply)
 
 
 def test_the_table_is_large_and_the_page_shows_it() -> None:
     assert len(CELLS) >= 45 and len({command for _, command, _ in CELLS}) == len(CELLS)
-    assert PAGE.read_text("utf-8") == written(PAGE.read_text("utf-8")), "write it anew: python -m tests.abuse.rights"
+    assert PAGE.read_text("utf-8") == written(PAGE.read_text("utf-8")), (
+        "write it anew: python -m tests.abuse.rights"
+    )
 
 
-@pytest.mark.parametrize(("user", "told_by"), [("master", "all that master and workers do"), ("worker", "what a worker does"), ("viewer", "may look")])
+@pytest.mark.parametrize(
+    ("user", "told_by"),
+    [
+        ("master", "all that master and workers do"),
+        ("worker", "what a worker does"),
+        ("viewer", "may look"),
+    ],
+)
 def test_the_doctor_finds_each_user_fit_for_its_part(guarded: int, user: str, told_by: str) -> None:
-    server = Server(f"redis://{user}:{PASSWORDS[user]}@127.0.0.1:{guarded}", "")
-    look = Look(server)
-    tried = [look.denied(commands("a-run", "default")) for commands in (doctor_rights.master_commands, doctor_rights.worker_commands)]
+    server = RedisReader(f"redis://{user}:{PASSWORDS[user]}@127.0.0.1:{guarded}", "")
+    look = ReadOnlyClient(server)
+    tried = [
+        look.denied_commands(commands("a-run", "default"))
+        for commands in (doctor_rights.master_commands, doctor_rights.worker_commands)
+    ]
     found = doctor_rights.check_rights(look.user, *tried)
     server.close()
     assert told_by in found.text and found.state != "failed", found
 
 
 def test_what_the_doctor_advises_makes_a_user_fit(guarded: int, tmp_path: Path) -> None:
-    with serving("valkey", tmp_path) as port, client_from_url(f"redis://127.0.0.1:{port}") as client:
-        for role, commands in (("master", doctor_rights.master_commands), ("worker", doctor_rights.worker_commands)):
-            client.execute_command("ACL", "SETUSER", role, "on", f">{PASSWORDS[role]}", "+multi", "+discard", "+info", "+acl|whoami")
-            server = Server(f"redis://{role}:{PASSWORDS[role]}@127.0.0.1:{port}", "")
-            look = Look(server)
-            missing = look.denied(commands("a-run", "default"))
+    with (
+        serving("valkey", tmp_path) as port,
+        client_from_url(f"redis://127.0.0.1:{port}") as client,
+    ):
+        for role, commands in (
+            ("master", doctor_rights.master_commands),
+            ("worker", doctor_rights.worker_commands),
+        ):
+            client.execute_command(
+                "ACL",
+                "SETUSER",
+                role,
+                "on",
+                f">{PASSWORDS[role]}",
+                "+multi",
+                "+discard",
+                "+info",
+                "+acl|whoami",
+            )
+            server = RedisReader(f"redis://{role}:{PASSWORDS[role]}@127.0.0.1:{port}", "")
+            look = ReadOnlyClient(server)
+            missing = look.denied_commands(commands("a-run", "default"))
             assert missing
             client.execute_command("ACL", "SETUSER", role, *acl.selectors_of(role))
-            assert look.denied(commands("a-run", "default")) == []
+            assert look.denied_commands(commands("a-run", "default")) == []
             server.close()
 
 
@@ -88,16 +140,36 @@ def test_what_the_doctor_advises_makes_a_user_fit(guarded: int, tmp_path: Path) 
 
 def test_the_template_is_what_the_code_says_and_lets_nobody_in() -> None:
     text = (HOUSE / "docker/users.acl").read_text("ascii")
-    assert text == acl.template(), "write it anew: python -c 'from es_queue import acl; print(acl.template(), end=\"\")' > docker/users.acl"
-    assert all(re.match(r"user (default|master|worker|viewer)( reset)? off", line) for line in text.splitlines()) and len(text.splitlines()) == 4
+    assert text == acl.template(), (
+        "write it anew: python -c 'from es_queue import acl; print(acl.template(), "
+        'end="")\' > docker/users.acl'
+    )
+    assert (
+        all(
+            re.match(r"user (default|master|worker|viewer)( reset)? off", line)
+            for line in text.splitlines()
+        )
+        and len(text.splitlines()) == 4
+    )
 
 
-def test_one_command_makes_users_with_fresh_passwords_that_are_their_owners_alone(tmp_path: Path) -> None:
+def test_one_command_makes_users_with_fresh_passwords_that_are_their_owners_alone(
+    tmp_path: Path,
+) -> None:
     folder = tmp_path / "keys"
-    done = subprocess.run([sys.executable, "-m", "es_queue.acl", str(folder)], capture_output=True, text=True, timeout=60, check=True, cwd=HOUSE)
+    done = subprocess.run(
+        [sys.executable, "-m", "es_queue.security.acl", str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        cwd=HOUSE,
+    )
     files = {path.name: path for path in folder.iterdir()}
     assert set(files) == {"users.acl", "master.password", "worker.password", "viewer.password"}
-    assert {path.stat().st_mode & 0o777 for path in files.values()} == {0o600} and folder.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in files.values()} == {
+        0o600
+    } and folder.stat().st_mode & 0o777 == 0o700
     passwords = [files[f"{user}.password"].read_text().strip() for user in acl.USERS]
     assert len(set(passwords)) == 3 and min(map(len, passwords)) >= 40
     text = files["users.acl"].read_text()
@@ -106,25 +178,30 @@ def test_one_command_makes_users_with_fresh_passwords_that_are_their_owners_alon
         assert f"user {user} reset on #{hashlib.sha256(password.encode()).hexdigest()} " in text
     assert "user default off" in text.splitlines() and "--redis-password-file" in done.stdout
     with serving("valkey", tmp_path / "server", "--aclfile", files["users.acl"]) as port:
-        assert [told(port, user, password, "PING") for user, password in zip(acl.USERS, passwords, strict=True)] == [b"PONG"] * 3
+        assert [
+            told(port, user, password, "PING")
+            for user, password in zip(acl.USERS, passwords, strict=True)
+        ] == [b"PONG"] * 3
 
 
 def test_files_that_are_there_are_not_written_over(tmp_path: Path) -> None:
-    acl.write(tmp_path / "keys")
+    acl.write_acl_files(tmp_path / "keys")
     before = {path: path.read_bytes() for path in (tmp_path / "keys").iterdir()}
     for missing in (None, "users.acl", "master.password"):
         if missing is not None:
             del before[tmp_path / "keys" / missing]
             (tmp_path / "keys" / missing).unlink()
         with pytest.raises(UsageError, match="is there already"):
-            acl.write(tmp_path / "keys")
+            acl.write_acl_files(tmp_path / "keys")
     assert {path: path.read_bytes() for path in (tmp_path / "keys").iterdir()} == before
 
 
-def test_a_folder_that_cannot_be_made_and_a_command_without_one_are_each_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_cannot_be_made_and_a_command_without_one_are_each_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunFolderError, match="cannot be written"):
-        acl.write(tmp_path / "file" / "keys")
+        acl.write_acl_files(tmp_path / "file" / "keys")
     for words in ([], ["a", "b"], ["--help"]):
         assert acl.main(words) == 2
-        assert capsys.readouterr().err.startswith("es_queue.acl: give one folder")
+        assert capsys.readouterr().err.startswith("es_queue.security.acl: give one folder")

@@ -1,6 +1,7 @@
 """Every command that a server has is tried for every user: this file lists all that are allowed.
 
-If a newer server allows another command, the test fails by its name. Review it, then add it to NEWER.
+If a newer server allows another command, the test fails by its name. Review it, then add it to
+NEWER.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from es_queue import acl
+from es_queue.security import acl
 from tests.abuse.servers import BOTH, serving, told
 from tests.leaks import simple_password
 
@@ -64,7 +65,7 @@ def guarded(
 ) -> Iterator[int]:
     """The port of a server with all users and an administrator."""
     folder = tmp_path_factory.mktemp("acl")
-    rules = acl.acl_text({user: PASSWORDS[user] for user in USERS})
+    rules = acl.format_acl({user: PASSWORDS[user] for user in USERS})
     digest = hashlib.sha256(PASSWORDS[ADMIN].encode()).hexdigest()
     (folder / "users.acl").write_text(f"{rules}user {ADMIN} on #{digest} ~* &* +@all\n")
     with serving(request.param, folder, "--aclfile", folder / "users.acl") as port:
@@ -125,11 +126,13 @@ def test_no_command_that_names_keys_by_itself_is_allowed_to_a_worker_or_a_scaler
 
 
 def test_no_user_is_granted_a_category_of_commands() -> None:
-    """Redis 8 put FT.SEARCH and JSON.SET into @read and @write: a category depends on the version."""
+    """Redis 8 put FT.SEARCH and JSON.SET into @read and @write: a category depends on the
+    version.
+    """
     assert [
         word
         for user in USERS
-        for word in acl.line(user, None).replace("(", " ").split()
+        for word in acl.format_user_line(user, None).replace("(", " ").split()
         if word.startswith("+@")
     ] == []
 

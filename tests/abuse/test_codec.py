@@ -1,4 +1,6 @@
-"""No bytes from Redis do anything but become a message or the one error of their decoder, in little memory."""
+"""No bytes from Redis do anything but become a message or the one error of their decoder, in little
+memory.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from es_queue import strict_json
 from es_queue.errors import DecodeError, RunFolderError
-from es_queue.policies.saved import load_policy
+from es_queue.policies.checkpoint_policy import load_policy
+from es_queue.protocol.control_messages import ControlRequest
 from es_queue.protocol.messages import Answer, Block, Task
-from es_queue.protocol.requests import Request
-from master import checkpoint
+from es_queue.security import strict_json
+from master.storage import checkpoint
 from tests.abuse.forge import ANSWER, REQUEST, TASK, Decoder, decoders, hostile, mutated
 
 MEGABYTE = 2**20
@@ -44,19 +46,31 @@ def tried(name: str, decoder: Decoder, data: bytes) -> bool:
     except decoder.raises as error:
         assert type(error) is decoder.raises, f"{name}: {error!r}"
         return False
-    assert name == "checkpoint" or decoder.read(decoder.write(found)) == found, f"{name}: what is accepted is a message of ours"
+    assert name == "checkpoint" or decoder.read(decoder.write(found)) == found, (
+        f"{name}: what is accepted is a message of ours"
+    )
     return True
 
 
 def fuzzed(executions: int, seed: int = SEED) -> dict[str, tuple[int, int, list[float]]]:
-    """How many mutated messages each decoder was given and accepted, and the seconds of every tenth."""
+    """How many mutated messages each decoder was given and accepted, and the seconds of every
+    tenth.
+    """
     dice, told = random.Random(seed), {}
     total = sum(one.weight for one in DECODERS.values())
     pool = [message for one in DECODERS.values() if one.weight for message in one.genuine]
     for name, decoder in DECODERS.items():
-        count, accepted, seconds = executions * decoder.weight // total or min(500, executions // 100), 0, []
+        count, accepted, seconds = (
+            executions * decoder.weight // total or min(500, executions // 100),
+            0,
+            [],
+        )
         for number in range(count):
-            data = mutated(dice.choice(decoder.genuine), dice.choice(pool if number % 3 else decoder.genuine), dice)
+            data = mutated(
+                dice.choice(decoder.genuine),
+                dice.choice(pool if number % 3 else decoder.genuine),
+                dice,
+            )
             began = time.perf_counter()
             accepted += tried(name, decoder, data)
             if number % 10 == 0:
@@ -72,9 +86,16 @@ def check(executions: int) -> None:
     told = fuzzed(executions)
     growth = resident() - before
     for name, (count, accepted, seconds) in told.items():
-        print(f"{name:12s} {count:8,d} executions, {accepted:7,d} accepted, {1e6 * median(seconds):7.1f} us median, {1e3 * max(seconds):6.2f} ms longest")
+        print(
+            (
+                f"{name:12s} {count:8,d} executions, {accepted:7,d} accepted, "
+                f"{1e6 * median(seconds):7.1f} us median, {1e3 * max(seconds):6.2f} ms longest"
+            )
+        )
         assert accepted < count
-    print(f"{sum(count for count, _, _ in told.values()):,} executions, {growth / MEGABYTE:+.1f} MB")
+    print(
+        f"{sum(count for count, _, _ in told.values()):,} executions, {growth / MEGABYTE:+.1f} MB"
+    )
     assert growth < MOST_GROWTH
 
 
@@ -127,13 +148,30 @@ print(resident("VmHWM") - before)
 
 
 def test_a_process_that_reads_all_of_them_never_holds_much() -> None:
-    done = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", PEAK], capture_output=True, text=True, check=True, timeout=120
+    )
     print(f"at most {int(done.stdout) / MEGABYTE:+.1f} MB")
     assert int(done.stdout) < MOST_GROWTH
 
 
 #: What msgpack itself lets pass, and a number of a message must not be.
-ODD_NUMBERS: list[Any] = [math.nan, math.inf, -math.inf, True, False, None, "1", b"1", [], {}, [1], 2**64 - 1, msgpack.Timestamp(1), msgpack.ExtType(5, b"")]
+ODD_NUMBERS: list[Any] = [
+    math.nan,
+    math.inf,
+    -math.inf,
+    True,
+    False,
+    None,
+    "1",
+    b"1",
+    [],
+    {},
+    [1],
+    2**64 - 1,
+    msgpack.Timestamp(1),
+    msgpack.ExtType(5, b""),
+]
 
 
 @pytest.mark.parametrize("value", ODD_NUMBERS, ids=repr)
@@ -152,14 +190,31 @@ def test_a_number_that_is_none_is_refused_wherever_one_stands(value: Any) -> Non
 @pytest.mark.parametrize("value", [1e300, -1e300, 5e-324, -0.0, 0.0, 1.7976931348623157e308])
 def test_every_finite_number_is_legal(value: float) -> None:
     result = ANSWER.results[0]
-    found = Answer.decode(Answer(ANSWER.publication, "train", ANSWER.worker, abs(value), (type(result)(5, 1, 2, (value,), (value,), (1,), (0,), (0,)),)).encode())
+    found = Answer.decode(
+        Answer(
+            ANSWER.publication,
+            "train",
+            ANSWER.worker,
+            abs(value),
+            (type(result)(5, 1, 2, (value,), (value,), (1,), (0,), (0,)),),
+        ).encode()
+    )
     assert struct.pack("<d", found.results[0].fitness[0]) == struct.pack("<d", value)
 
 
 anything = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.binary(max_size=100) | st.text(st.characters(codec="utf-8"), max_size=40),
-    lambda inner: st.lists(inner, max_size=12) | st.dictionaries(st.text(st.characters(codec="utf-8"), max_size=8), inner, max_size=10), max_leaves=40,
-)  # fmt: skip
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats()
+    | st.binary(max_size=100)
+    | st.text(st.characters(codec="utf-8"), max_size=40),
+    lambda inner: (
+        st.lists(inner, max_size=12)
+        | st.dictionaries(st.text(st.characters(codec="utf-8"), max_size=8), inner, max_size=10)
+    ),
+    max_leaves=40,
+)
 
 
 @settings(max_examples=300, deadline=None)
@@ -191,7 +246,24 @@ def strict_text(value: Any) -> bytes:
     return json.dumps(value, default=dict).encode()
 
 
-@pytest.mark.parametrize("text", ["NaN", "[Infinity]", "-Infinity", "1e999", "9" * 51, "9" * 5000, '{"a": 1, "a": 1}', "[" * 10**5, '{"a":' * 10**5, "", "{", "\ufeff{}", "'a'"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "NaN",
+        "[Infinity]",
+        "-Infinity",
+        "1e999",
+        "9" * 51,
+        "9" * 5000,
+        '{"a": 1, "a": 1}',
+        "[" * 10**5,
+        '{"a":' * 10**5,
+        "",
+        "{",
+        "\ufeff{}",
+        "'a'",
+    ],
+)
 def test_json_that_python_would_read_and_nobody_writes_is_refused(text: str) -> None:
     with pytest.raises(DecodeError) as caught:
         strict_json.loads(text, 2**20)
@@ -212,11 +284,18 @@ def test_json_of_another_encoding_is_refused() -> None:
 
 def test_a_checkpoint_that_unpacks_to_more_than_its_bytes_is_refused_unread(tmp_path: Path) -> None:
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, meta=np.array("{}"), **dict.fromkeys(("parameters", "obs_mean", "obs_std"), np.zeros(2**24, np.float32)))
+    np.savez_compressed(
+        buffer,
+        meta=np.array("{}"),
+        **dict.fromkeys(("parameters", "obs_mean", "obs_std"), np.zeros(2**24, np.float32)),
+    )
     assert len(buffer.getvalue()) < MEGABYTE
     (tmp_path / "bomb.npz").write_bytes(buffer.getvalue())
     tracemalloc.start()
-    for read in (lambda: checkpoint.decode(buffer.getvalue()), lambda: load_policy(tmp_path / "bomb.npz")):
+    for read in (
+        lambda: checkpoint.decode(buffer.getvalue()),
+        lambda: load_policy(tmp_path / "bomb.npz"),
+    ):
         with pytest.raises(RunFolderError, match="compressed"):
             read()
     assert tracemalloc.get_traced_memory()[1] < 4 * MEGABYTE
@@ -224,16 +303,28 @@ def test_a_checkpoint_that_unpacks_to_more_than_its_bytes_is_refused_unread(tmp_
 
 
 def test_a_request_with_a_number_too_large_for_a_float_or_half_a_character_is_refused() -> None:
-    for change in (b'"time": 1' + b"0" * 400, b'"time": 1795194000.0, "generation": 1' + b"0" * 400):
+    for change in (
+        b'"time": 1' + b"0" * 400,
+        b'"time": 1795194000.0, "generation": 1' + b"0" * 400,
+    ):
         with pytest.raises(DecodeError):
-            Request.decode(REQUEST.encode().replace(b'"time": 1795194000.0', change))
+            ControlRequest.decode(REQUEST.encode().replace(b'"time": 1795194000.0', change))
     with pytest.raises(DecodeError):
-        Request.decode(REQUEST.encode().replace(b'"none"', b'"\\ud800"'))
+        ControlRequest.decode(REQUEST.encode().replace(b'"none"', b'"\\ud800"'))
 
 
-@pytest.mark.parametrize("decode", [Answer.decode, Task.decode, Block.decode, Request.decode])
-def test_the_error_says_how_many_bytes_they_were_and_none_of_them(decode: Callable[[bytes], Any]) -> None:
-    for data in (b"swordfish", b"\x9bswordfish" * 3, msgpack.packb(["swordfish"] * 11), b"swordfish" * 2**20):
+@pytest.mark.parametrize(
+    "decode", [Answer.decode, Task.decode, Block.decode, ControlRequest.decode]
+)
+def test_the_error_says_how_many_bytes_they_were_and_none_of_them(
+    decode: Callable[[bytes], Any],
+) -> None:
+    for data in (
+        b"swordfish",
+        b"\x9bswordfish" * 3,
+        msgpack.packb(["swordfish"] * 11),
+        b"swordfish" * 2**20,
+    ):
         with pytest.raises(DecodeError) as caught:
             decode(data)
         assert "swordfish" not in str(caught.value) and len(str(caught.value)) < 200

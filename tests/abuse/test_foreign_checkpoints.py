@@ -1,4 +1,6 @@
-"""Files from a stranger: es-play runs no code that they name, and reads them within bounds of memory."""
+"""Files from a stranger: es-play runs no code that they name, and reads them within bounds of
+memory.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from es_queue.config import RunConfig
-from es_queue.noise import NoiseTable
+from es_queue.config.run_config import RunConfig
+from es_queue.numerics.noise_table import NoiseTable
 from es_queue.pretrained import path_of
-from es_queue.slot_record import file_of
+from es_queue.util.slot_record import record_path
 from tests.integration.processes import BIN
-from tests.unit.test_slot_files import trained
+from tests.unit.master.storage.test_slot_files import trained
 
 #: A module in the folder where the user types: it says that it was imported.
 EVIL = """
@@ -41,7 +43,7 @@ NAMED: dict[str, dict[str, Any]] = {
     "behaviour": {"strategy": "novelty", "behaviour": "evil:measure"},
     "package inside": {"env": "evil.inner:Evil-v0"},
 }
-MODULE_RUN = [sys.executable, "-m", "workers.play"]
+MODULE_RUN = [sys.executable, "-m", "workers.play.cli"]
 COMMAND = [str(BIN / "es-play")]
 
 
@@ -99,7 +101,7 @@ def test_a_checkpoint_brings_no_code_of_the_current_folder_to_run(
 @pytest.mark.parametrize("kind", NAMED)
 def test_a_record_brings_no_code_to_run(kind: str, folder: Path) -> None:
     trained(folder / "run", strategy="openai_es")
-    path = file_of(folder / "run", 1)
+    path = record_path(folder / "run", 1)
     changed_npz(path, path, **NAMED[kind])
     assert_refused(folder, play(folder, folder / "run", "--generation", 1, "--slot", "0+"))
 
@@ -145,12 +147,20 @@ def test_own_code_plays_with_trust_or_when_it_is_allowed(allow: str, folder: Pat
 @pytest.mark.parametrize(
     "settings",
     [
-        {"policy": "os:system"}, {"policy": "antigravity:Policy"}, {"policy": "pip.__main__:main"}, {"env": "pip.__main__:X-v0"}, {"env": "this:X-v0"},
-        {"wrapper": ["os:system"]}, {"wrapper": ["subprocess:run"]}, {"env": "", "objective": "builtins:exec", "parameters": 4},
-        {"env": "", "objective": "rq.worker.base:shuffle", "parameters": 4}, {"policy": "numpy:savez"}, {"wrapper": ["gymnasium.wrappers.rendering:deepcopy"]},
+        {"policy": "os:system"},
+        {"policy": "antigravity:Policy"},
+        {"policy": "pip.__main__:main"},
+        {"env": "pip.__main__:X-v0"},
+        {"env": "this:X-v0"},
+        {"wrapper": ["os:system"]},
+        {"wrapper": ["subprocess:run"]},
+        {"env": "", "objective": "builtins:exec", "parameters": 4},
+        {"env": "", "objective": "rq.worker.base:shuffle", "parameters": 4},
+        {"policy": "numpy:savez"},
+        {"wrapper": ["gymnasium.wrappers.rendering:deepcopy"]},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_nothing_but_policies_environments_and_functions_of_packages_is_called(
     settings: dict[str, Any], folder: Path
 ) -> None:
@@ -173,7 +183,9 @@ def test_a_module_of_the_current_folder_does_not_stand_in_for_an_installed_one(
 
 
 def test_settings_can_name_nothing_else_to_import(folder: Path) -> None:
-    """A new setting that names code must come by the same gate: this list is to be looked at again then."""
+    """A new setting that names code must come by the same gate: this list is to be looked at again
+    then.
+    """
     own = [
         name for name, value in RunConfig.__dataclass_fields__.items() if value.metadata.get("own")
     ]

@@ -13,8 +13,8 @@ import pytest
 import redis
 
 from es_queue.errors import RedisError
-from master.household.append_only import unfit
-from master.household.embedded import EmbeddedServer, server_binary
+from master.services.append_only_file import unfit
+from master.services.private_server import PrivateServer, server_binary
 from tests.abuse.servers import BOTH, SYSTEM
 from tests.integration.household import wait_until
 from tests.integration.processes import BIN
@@ -60,9 +60,9 @@ def program(kind: str) -> str:
 
 
 @pytest.fixture(params=BOTH)
-def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EmbeddedServer]:
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PrivateServer]:
     """A private server that is not started."""
-    server = EmbeddedServer(tmp_path / "redis", binary=program(request.param))
+    server = PrivateServer(tmp_path / "redis", binary=program(request.param))
     try:
         yield server
     finally:
@@ -71,7 +71,7 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EmbeddedS
 
 @pytest.mark.parametrize("name", FORBIDDEN)
 def test_no_command_that_administers_the_server_is_replayed(
-    server: EmbeddedServer, name: str
+    server: PrivateServer, name: str
 ) -> None:
     plant(server.folder, resp("SELECT", "0") + resp(*SET) + resp(*FORBIDDEN[name]))
     server.start()
@@ -88,9 +88,9 @@ def test_no_command_that_administers_the_server_is_replayed(
 
 
 def test_a_server_with_functions_in_its_base_file_does_not_load_them(
-    server: EmbeddedServer, tmp_path: Path
+    server: PrivateServer, tmp_path: Path
 ) -> None:
-    other = EmbeddedServer(tmp_path / "other", binary=server.binary)
+    other = PrivateServer(tmp_path / "other", binary=server.binary)
     other.start()
     try:
         with redis.Redis.from_url(other.url) as client:
@@ -115,7 +115,7 @@ def test_a_server_with_functions_in_its_base_file_does_not_load_them(
 
 
 def test_own_data_comes_back_whole_after_a_rewrite_and_a_second_start(
-    server: EmbeddedServer,
+    server: PrivateServer,
 ) -> None:
     server.start()
     with redis.Redis.from_url(server.url) as client:
@@ -154,13 +154,17 @@ def fill(client: redis.Redis) -> None:
 def dump(client: redis.Redis) -> dict[Any, object]:
     """What every key holds."""
     read: dict[Any, Callable[[Any], object]] = {
-        b"string": client.get, b"hash": client.hgetall, b"list": lambda key: client.lrange(key, 0, -1), b"set": client.smembers,
-        b"zset": lambda key: client.zrange(key, 0, -1, withscores=True), b"stream": lambda key: (client.xrange(key), client.xinfo_stream(key)["last-generated-id"]),
-    }  # fmt: skip
+        b"string": client.get,
+        b"hash": client.hgetall,
+        b"list": lambda key: client.lrange(key, 0, -1),
+        b"set": client.smembers,
+        b"zset": lambda key: client.zrange(key, 0, -1, withscores=True),
+        b"stream": lambda key: (client.xrange(key), client.xinfo_stream(key)["last-generated-id"]),
+    }
     return {key: read[client.type(key)](key) for key in client.scan_iter()}
 
 
-def test_a_torn_end_is_loaded_up_to_the_last_whole_command(server: EmbeddedServer) -> None:
+def test_a_torn_end_is_loaded_up_to_the_last_whole_command(server: PrivateServer) -> None:
     plant(server.folder, resp("SELECT", "0") + resp(*SET) + resp("SET", "torn", "value")[:-7])
     server.start()
     with redis.Redis.from_url(server.url) as client:
@@ -177,10 +181,21 @@ def test_a_file_cut_anywhere_is_fit(tmp_path: Path, cut: int) -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        b"*3x\r\n$3\r\nSET\r\n$1\r\nx\r\n$1\r\n1\r\n", b"*3\r\n$3\r\nSETxx$1\r\nx\r\n$1\r\n1\r\n", b"*1\n$4\nEXEC\n", b"#TS:1\r\n" + resp(*SET),
-        b"\0" * 100, resp(*SET) + b"\0" * 50, b"*-1\r\n", b"*0\r\n", b"*1\r\n$-1\r\n", b"REDIS0011\xff", b"junk", b"*99999999999999\r\n", b"*1\r\n$99999999999\r\n",
+        b"*3x\r\n$3\r\nSET\r\n$1\r\nx\r\n$1\r\n1\r\n",
+        b"*3\r\n$3\r\nSETxx$1\r\nx\r\n$1\r\n1\r\n",
+        b"*1\n$4\nEXEC\n",
+        b"#TS:1\r\n" + resp(*SET),
+        b"\0" * 100,
+        resp(*SET) + b"\0" * 50,
+        b"*-1\r\n",
+        b"*0\r\n",
+        b"*1\r\n$-1\r\n",
+        b"REDIS0011\xff",
+        b"junk",
+        b"*99999999999999\r\n",
+        b"*1\r\n$99999999999\r\n",
     ],
-)  # fmt: skip
+)
 def test_bytes_that_no_server_of_ours_writes_are_refused(tmp_path: Path, data: bytes) -> None:
     plant(tmp_path, data)
     assert unfit(tmp_path) != ""
@@ -189,10 +204,14 @@ def test_bytes_that_no_server_of_ours_writes_are_refused(tmp_path: Path, data: b
 @pytest.mark.parametrize(
     "manifest",
     [
-        "file ../../elsewhere.aof seq 1 type i\n", "file /etc/hosts seq 1 type i\n", "junk\n", f"{MANIFEST}file other.aof seq 2 type i\n",
-        "file appendonly.aof.7.incr.aof seq 7 type i\n", "#\n" * 100_000,
+        "file ../../elsewhere.aof seq 1 type i\n",
+        "file /etc/hosts seq 1 type i\n",
+        "junk\n",
+        f"{MANIFEST}file other.aof seq 2 type i\n",
+        "file appendonly.aof.7.incr.aof seq 7 type i\n",
+        "#\n" * 100_000,
     ],
-)  # fmt: skip
+)
 def test_a_manifest_that_names_other_files_is_refused(tmp_path: Path, manifest: str) -> None:
     plant(tmp_path, resp(*SET), manifest)
     assert unfit(tmp_path) != ""
@@ -219,21 +238,21 @@ def test_a_file_of_the_old_place_is_refused(tmp_path: Path) -> None:
     assert "appendonly.aof" in unfit(tmp_path)
 
 
-def test_a_folder_that_others_may_write_is_refused(server: EmbeddedServer) -> None:
+def test_a_folder_that_others_may_write_is_refused(server: PrivateServer) -> None:
     plant(server.folder, resp(*SET))
     server.folder.chmod(0o770)
     with pytest.raises(RedisError, match="chmod go-w"):
         server.start()
 
 
-def test_a_folder_that_is_a_link_is_refused(server: EmbeddedServer, tmp_path: Path) -> None:
+def test_a_folder_that_is_a_link_is_refused(server: PrivateServer, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     server.folder.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(RedisError, match="link"):
         server.start()
 
 
-def test_a_link_in_the_folder_is_not_followed(server: EmbeddedServer, tmp_path: Path) -> None:
+def test_a_link_in_the_folder_is_not_followed(server: PrivateServer, tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("mine\n")
     server.folder.mkdir(mode=0o700)

@@ -1,4 +1,5 @@
-"""Whoever may write a run's keys: forged answers, blocks, requests and workers, through a live server, while a run goes on.
+"""Whoever may write a run's keys: forged answers, blocks, requests and workers, through a live
+server, while a run goes on.
 
 They cannot stop the master, move its parameters by a bit, or make it grow.
 """
@@ -50,7 +51,9 @@ def all_refused(inlet: Inlet, before: Counter[str], count: int) -> bool:
 
 
 def forge(place: Arena, count: int) -> None:
-    """``count`` forged entries in the open publication while its only worker is frozen, then the run to its end."""
+    """``count`` forged entries in the open publication while its only worker is frozen, then the
+    run to its end.
+    """
     inlet = Inlet(place, "forged")
     before, length = inlet.refused(), inlet.client.xlen(inlet.key)
     memory = most_held(inlet.master)
@@ -70,7 +73,7 @@ def forge(place: Arena, count: int) -> None:
 def ended(inlet: Inlet) -> None:
     """The run ends as if nothing had happened."""
     assert inlet.master.wait(120) == 0, inlet.master.said()[-3000:]
-    assert inlet.master.events("summary")[-1]["digest"] == quiet_digest(RUN)
+    assert inlet.master.feed("summary")[-1]["digest"] == quiet_digest(RUN)
     said = inlet.master.said()
     assert "Traceback" not in said and "\x1b[2J" not in said
 
@@ -111,10 +114,21 @@ def test_a_burst_of_giant_entries_is_read_a_few_at_a_time(place: Arena) -> None:
 
 
 def test_deaths_and_workers_that_nobody_can_count_are_no_error(redis_client: redis.Redis) -> None:
-    """A master reads them when it takes over; Python refuses to read a number of thousands of digits."""
+    """A master reads them when it takes over; Python refuses to read a number of thousands of
+    digits.
+    """
     own, other = RunKeys("a-run"), RunKeys("other")
     many = b"9" * 5000
-    redis_client.hset(own.attempts, mapping={b"train " + many + b" deaths": b"1", b"train 5 deaths": many, b"\xff": b"\xff", b"train 6 deaths": b"2", b"eval \xb2 deaths": b"1"})
+    redis_client.hset(
+        own.attempts,
+        mapping={
+            b"train " + many + b" deaths": b"1",
+            b"train 5 deaths": many,
+            b"\xff": b"\xff",
+            b"train 6 deaths": b"2",
+            b"eval \xb2 deaths": b"1",
+        },
+    )
     redis_client.hset(other.progress, mapping={"state": "running", "workers": many})
     redis_client.set(other.master, "somebody")
     channel = RedisMasterChannel(redis_client, "a-run")
@@ -126,12 +140,18 @@ def test_no_more_of_a_string_is_fetched_than_its_decoder_takes(redis_client: red
     own = RunKeys("a-run")
     for name in (own.config, own.task):
         redis_client.setrange(name, 2**24, b"x")
-    assert [len(one or b"") for one in RedisMasterChannel(redis_client, "a-run").stored()] == [2**20 + 1, MAX_TASK + 1, 0]
+    assert [len(one or b"") for one in RedisMasterChannel(redis_client, "a-run").stored_run()] == [
+        2**20 + 1,
+        MAX_TASK + 1,
+        0,
+    ]
     worker = RedisWorkerChannel(redis_client, "a-run", "h-1-aaaaaa")
     assert (len(worker.config() or b""), len(worker.task() or b"")) == (2**20 + 1, MAX_TASK + 1)
 
 
-def test_lists_and_hashes_larger_than_any_of_ours_are_left_in_redis(redis_client: redis.Redis) -> None:
+def test_lists_and_hashes_larger_than_any_of_ours_are_left_in_redis(
+    redis_client: redis.Redis,
+) -> None:
     own, channel = RunKeys("a-run"), RedisMasterChannel(redis_client, "a-run")
     redis_client.sadd(own.workers, "small-1-aaaaaa", "large-1-aaaaaa", "gone-1-aaaaaa")
     redis_client.hset(own.worker("small-1-aaaaaa"), "host", "h")
@@ -156,11 +176,20 @@ def test_forged_blocks_requests_workers_and_attempts_change_nothing(place: Arena
     for one in COMMANDS:
         client.rpush(own.commands, one)
     for stranger in strangers:
-        name = f"{own.prefix}worker:".encode() + (stranger if isinstance(stranger, bytes) else stranger.encode())
+        name = f"{own.prefix}worker:".encode() + (
+            stranger if isinstance(stranger, bytes) else stranger.encode()
+        )
         client.sadd(own.workers, stranger)
         client.hset(name, mapping=WORKER_FIELDS)
         client.pexpire(name, 3000)
-    client.hset(own.attempts, mapping={b"train " + b"9" * 5000 + b" deaths": b"9" * 5000, b"\xff": b"\xff", b"train 99 deaths": b"1" * 5000})
+    client.hset(
+        own.attempts,
+        mapping={
+            b"train " + b"9" * 5000 + b" deaths": b"9" * 5000,
+            b"\xff": b"\xff",
+            b"train 99 deaths": b"1" * 5000,
+        },
+    )
     client.rpush(own.errors, *BLOCKS, b"[" * 10**5)
     wait_for(lambda: not client.llen(own.commands), "the requests are looked at")
     inlet.thaw()

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from es_queue.slot_record import file_of, read_record
+from es_queue.util.slot_record import read_record, record_path
+from master.display.format import format_bar, format_graph
 from master.plot.command import main
-from master.wording import bar, graph
-from tests.unit.test_plot import record, run
-from tests.unit.test_plot_cloud import lived
+from tests.unit.master.plot.test_plot_cloud import lived
+from tests.unit.master.plot.test_plot_curves import record, run
 
 pytest.importorskip("matplotlib", reason="the extra 'plot' is not installed")
 
@@ -105,9 +105,8 @@ def test_one_figure_alone_may_be_forged(
     path = forged(tmp_path / "a", {name: "-1e308"})
     for words in ((), ("--panels",)):
         assert main([str(path), *words, "--out", str(tmp_path / "a.svg")]) == 0
-        assert (
-            capsys.readouterr().err
-            == f"es-plot: WARNING: {path}/metrics.jsonl has 1 figure beyond ±1e+30: it is left out\n"
+        assert capsys.readouterr().err == (
+            f"es-plot: WARNING: {path}/metrics.jsonl has 1 figure beyond ±1e+30: it is left out\n"
         )
 
 
@@ -167,10 +166,10 @@ def test_forged_individuals_are_no_points_of_a_cloud(tmp_path: Path, column: str
         else {}
     )
     folder = lived(tmp_path / "run", **settings)
-    kept = read_record(file_of(folder, 3))
+    kept = read_record(record_path(folder, 3))
     kept.columns[column] = kept.columns[column].astype(np.float64)
     kept.columns[column][0], kept.columns[column][1] = 1e308, -1e308
-    file_of(folder, 3).write_bytes(kept.encode())
+    record_path(folder, 3).write_bytes(kept.encode())
     assert main([str(folder), "--cloud", "--out", str(tmp_path / "a.png")]) == 0
 
 
@@ -179,8 +178,8 @@ def test_forged_individuals_are_no_points_of_a_cloud(tmp_path: Path, column: str
 )
 def test_a_graph_in_the_terminal_shows_forged_figures_too(values: list[float]) -> None:
     """es-status, the live view and the log draw returns as blocks."""
-    assert len(graph(values, 30).split("  ")[0]) == min(30, len(values))
+    assert len(format_graph(values, 30).split("  ")[0]) == min(30, len(values))
 
 
 def test_a_bar_of_forged_figures_is_full_or_empty() -> None:
-    assert bar(1e308, 1e-308, 12) == "█" * 12 and bar(-1e308, 1e-308, 12) == "░" * 12
+    assert format_bar(1e308, 1e-308, 12) == "█" * 12 and format_bar(-1e308, 1e-308, 12) == "░" * 12

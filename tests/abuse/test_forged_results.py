@@ -1,4 +1,6 @@
-"""Results that somebody with the worker's password makes up: they decide nothing, and they expel nobody."""
+"""Results that somebody with the worker's password makes up: they decide nothing, and they expel
+nobody.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +13,15 @@ from typing import Any
 
 import pytest
 
+from es_queue.config.parsing import config_from_json
 from es_queue.errors import DecodeError
-from es_queue.plan import CONFIRM_EPISODES, CONFIRMATION, EVALUATION, evaluation_seeds
+from es_queue.numerics.slot_plan import CONFIRM_EPISODES, CONFIRMATION, EVALUATION, evaluation_seeds
 from es_queue.protocol import messages
 from es_queue.protocol.connection import client_from_url
 from es_queue.protocol.keys import RunKeys
 from es_queue.protocol.messages import Answer, SlotResult, publication_generation
-from es_queue.settings import config_from_json
-from master import checkpoint
-from master.checkpoint import Checkpoints
+from master.storage import checkpoint
+from master.storage.checkpoint import Checkpoints
 from tests.abuse.servers import BOTH
 from tests.abuse.test_least_privilege import Household, guarded
 from tests.integration.processes import Processes, Seen, flags, quiet_digest, texts, wait_for
@@ -28,9 +30,17 @@ RUN = "forged"
 FORGED = 1e9
 STREAMS = {messages.EVAL: EVALUATION, messages.CONFIRM: CONFIRMATION}
 TINY: dict[str, Any] = {
-    "env": "CartPole-v1", "seed": 5, "population": 16, "step_limit": 60, "eval_every": 1, "eval_episodes": 3, "eval_step_limit": 60,
-    "final_episodes": 3, "generations": 6, "noise_size": 2**18,
-}  # fmt: skip
+    "env": "CartPole-v1",
+    "seed": 5,
+    "population": 16,
+    "step_limit": 60,
+    "eval_every": 1,
+    "eval_episodes": 3,
+    "eval_step_limit": 60,
+    "final_episodes": 3,
+    "generations": 6,
+    "noise_size": 2**18,
+}
 
 
 class Intruder:
@@ -123,14 +133,14 @@ def test_a_forged_evaluation_is_not_the_best_and_does_not_end_the_run(
     household.worker()
     assert master.wait() == 0, master.said()
     summary = (
-        master.events("summary")[-1]
-        if master.events("summary")
+        master.feed("summary")[-1]
+        if master.feed("summary")
         else json.loads((folder / "summary.json").read_text())
     )
     seen = Seen(household.client, RUN)
     print(summary["generation"], summary["reason"], refused(seen))
     assert summary["generation"] == TINY["generations"] and summary["reason"] != "target"
-    kept = Checkpoints(folder).newest()
+    kept = Checkpoints(folder).read_newest()
     assert kept is not None
     best = checkpoint.decode(kept)[1].best
     assert best is not None and best.eval_mean <= TINY["eval_step_limit"], "no policy can have more"
@@ -141,7 +151,9 @@ def test_a_forged_evaluation_is_not_the_best_and_does_not_end_the_run(
 
 
 def contradict(intruder: Intruder, seen: Seen, stop: threading.Event) -> None:
-    """Answer again, under two invented names, what somebody has answered, with another result, as long as the run lasts."""
+    """Answer again, under two invented names, what somebody has answered, with another result, as
+    long as the run lasts.
+    """
     names = [
         intruder.enrol(f"invented{number}-1-aaaaa{number}", f"invented{number}")
         for number in range(2)

@@ -1,4 +1,6 @@
-"""A client with the worker's password that takes every block, says that it lives, and answers nothing."""
+"""A client with the worker's password that takes every block, says that it lives, and answers
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,10 @@ class Hoarder:
     def __init__(self, url: str, run: str, name: str) -> None:
         self._url, self.keys, self.name = url, RunKeys(run), name
         self._over = threading.Event()
-        self.taken = 0
-        self._threads = [threading.Thread(target=self._take, daemon=True) for _ in range(CONNECTIONS)]
+        self.sample_slot = 0
+        self._threads = [
+            threading.Thread(target=self._take, daemon=True) for _ in range(CONNECTIONS)
+        ]
         self._threads.append(threading.Thread(target=self._beat, daemon=True))
         for one in self._threads:
             one.start()
@@ -46,7 +50,12 @@ class Hoarder:
             connection: Any = client
             while not self._over.is_set():
                 with suppress(redis.exceptions.RedisError):
-                    self.taken += connection.blmove(self.keys.todo, self.keys.claims(self.name), 1, "LEFT", "RIGHT") is not None
+                    self.sample_slot += (
+                        connection.blmove(
+                            self.keys.todo, self.keys.claims(self.name), 1, "LEFT", "RIGHT"
+                        )
+                        is not None
+                    )
 
     def end(self) -> None:
         self._over.set()
@@ -71,16 +80,18 @@ def cluster(tmp_path: Path, processes: Processes) -> Iterator[Cluster]:
 
 @pytest.mark.parametrize("schedule", ["sync", "async"])
 @pytest.mark.parametrize("wall", [300, 1], ids=["trusted", "suspected"])
-def test_a_run_ends_beside_somebody_who_takes_every_block_and_answers_none(wall: int, schedule: str, cluster: Cluster) -> None:
+def test_a_run_ends_beside_somebody_who_takes_every_block_and_answers_none(
+    wall: int, schedule: str, cluster: Cluster
+) -> None:
     values = {**VALUES, "wall_limit": wall, "schedule": schedule}
     with hoarding(cluster, "held") as hoarder:
         master = cluster.master("held", values)
         worker = cluster.worker("held")
         cluster.seen("held").joined(worker)
         assert master.wait(60) == 0, master.err.read_text()
-        assert hoarder.taken >= VALUES["generations"], "it was in time"
-    summary = master.events("summary")[-1]
+        assert hoarder.sample_slot >= VALUES["generations"], "it was in time"
+    summary = master.feed("summary")[-1]
     if schedule == "sync":
         assert summary["digest"] == quiet_digest(VALUES)
-    found = [one for one in master.events("note") if "without a result" in one["text"]]
+    found = [one for one in master.feed("note") if "without a result" in one["text"]]
     assert len(found) == (1 if wall == 1 else 0)

@@ -1,4 +1,6 @@
-"""Whole runs by users who may do no more than they must: nothing that they need is denied to them."""
+"""Whole runs by users who may do no more than they must: nothing that they need is denied
+to them.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,22 @@ from typing import Any
 
 import pytest
 
-from es_queue import acl
 from es_queue.protocol.connection import client_from_url
-from es_queue.protocol.passwords import PASSWORD_FILE
+from es_queue.security import acl
+from es_queue.security.passwords import PASSWORD_FILE
 from tests.abuse import worlds_of_spies
 from tests.abuse.servers import BOTH, HARDENED, serving
 from tests.faults.servers import free_port
-from tests.integration.processes import BIN, CARTPOLE, Processes, Seen, flags, quiet_digest, texts, wait_for
+from tests.integration.processes import (
+    BIN,
+    CARTPOLE,
+    Processes,
+    Seen,
+    flags,
+    quiet_digest,
+    texts,
+    wait_for,
+)
 from tests.leaks import simple_password
 
 ADMIN = simple_password("admin")
@@ -27,7 +38,9 @@ ENDLESS = {**CARTPOLE, "generations": 100_000}
 
 
 class Household:
-    """A server with the three users, their password files, and an administrator for the test itself."""
+    """A server with the three users, their password files, and an administrator for the test
+    itself.
+    """
 
     def __init__(self, port: int, folder: Path, processes: Processes, client: Any) -> None:
         self.port, self.folder, self.processes, self.client = port, folder, processes, client
@@ -37,15 +50,43 @@ class Household:
         return f"redis://{user}{password}@127.0.0.1:{self.port}"
 
     def master(self, *words: object) -> Any:
-        return self.processes.start(BIN / "es-master", *words, "--redis-url", self.url("master", False), "--redis-password-file", self.folder / "master.password")
+        return self.processes.start(
+            BIN / "es-master",
+            *words,
+            "--redis-url",
+            self.url("master", False),
+            "--redis-password-file",
+            self.folder / "master.password",
+        )
 
     def status(self, *words: object) -> Any:
-        return self.processes.start(BIN / "es-status", *words, RQ_REDIS_URL=self.url("viewer", False), **{PASSWORD_FILE: str(self.folder / "viewer.password")})
+        return self.processes.start(
+            BIN / "es-status",
+            *words,
+            RQ_REDIS_URL=self.url("viewer", False),
+            **{PASSWORD_FILE: str(self.folder / "viewer.password")},
+        )
 
     def worker(self, *words: object, by_file: bool = False, **environment: str) -> Any:
-        """``rq worker`` with the password in its URL, or in the file by the connection class that reads it."""
-        file = {PASSWORD_FILE: str(self.folder / "worker.password"), "RQ_CONNECTION_CLASS": acl.CONNECTION_CLASS} if by_file else {}
-        return self.processes.start(self.processes.rq, "worker", *words, RQ_REDIS_URL=self.url("worker", not by_file), **file, **environment)
+        """``rq worker`` with the password in its URL, or in the file by the connection class that
+        reads it.
+        """
+        file = (
+            {
+                PASSWORD_FILE: str(self.folder / "worker.password"),
+                "RQ_CONNECTION_CLASS": acl.CONNECTION_CLASS,
+            }
+            if by_file
+            else {}
+        )
+        return self.processes.start(
+            self.processes.rq,
+            "worker",
+            *words,
+            RQ_REDIS_URL=self.url("worker", not by_file),
+            **file,
+            **environment,
+        )
 
     def denied(self) -> set[tuple[str, str]]:
         """(user, what) of every command that was refused."""
@@ -53,24 +94,31 @@ class Household:
 
 
 @pytest.fixture(params=BOTH)
-def household(request: pytest.FixtureRequest, tmp_path: Path, processes: Processes) -> Iterator[Household]:
+def household(
+    request: pytest.FixtureRequest, tmp_path: Path, processes: Processes
+) -> Iterator[Household]:
     with guarded(request.param, tmp_path, processes) as one:
         yield one
 
 
 @contextmanager
 def guarded(kind: str, folder: Path, processes: Processes) -> Iterator[Household]:
-    acl.write(folder / "keys")
+    acl.write_acl_files(folder / "keys")
     rules = folder / "keys" / acl.ACL_FILE
     rules.write_text(rules.read_text() + f"user admin on >{ADMIN} ~* &* +@all\n")
-    with serving(kind, folder / "server", "--aclfile", rules) as port, client_from_url(f"redis://admin:{ADMIN}@127.0.0.1:{port}") as client:
+    with (
+        serving(kind, folder / "server", "--aclfile", rules) as port,
+        client_from_url(f"redis://admin:{ADMIN}@127.0.0.1:{port}") as client,
+    ):
         client.execute_command("ACL", "SAVE")  # with digests alone
         yield Household(port, folder / "keys", processes, client)
 
 
 def told(seen: Seen) -> list[dict[str, str]]:
     """What the workers of a run say of themselves, those too that have not joined."""
-    return [texts(seen.client.hgetall(name)) for name in seen.client.scan_iter(seen.keys.worker("*"))]
+    return [
+        texts(seen.client.hgetall(name)) for name in seen.client.scan_iter(seen.keys.worker("*"))
+    ]
 
 
 def done(process: Any, code: int = 0) -> str:
@@ -92,21 +140,36 @@ def look_at_the_page(household: Household) -> None:
     assert page.wait() == 130 and page.err.read_text() == ""
 
 
-def test_a_run_is_led_worked_for_and_watched_and_nothing_that_it_needs_is_denied(household: Household) -> None:
+def test_a_run_is_led_worked_for_and_watched_and_nothing_that_it_needs_is_denied(
+    household: Household,
+) -> None:
     seen = Seen(household.client, "lp")
     master = household.master(*flags(ENDLESS), "--run", "lp", "--json")
     plain = household.worker()
     simple = household.worker("--worker-class", "rq.worker.SimpleWorker", by_file=True)
     seen.joined(plain)
     seen.joined(simple)
-    wait_for(seen.reached(5), "generation 5")
-    views = (("lp",), (), ("lp", "--errors"), ("lp", "--keys"), ("--keys",), ("lp", "--keys", seen.keys.progress), ("lp", "--json"), ("lp", "--doctor"))
+    wait_for(seen.count_reached(5), "generation 5")
+    views = (
+        ("lp",),
+        (),
+        ("lp", "--errors"),
+        ("lp", "--keys"),
+        ("--keys",),
+        ("lp", "--keys", seen.keys.progress),
+        ("lp", "--json"),
+        ("lp", "--doctor"),
+    )
     for status in [household.status(*words) for words in views]:
         done(status)
     look_at_the_page(household)
     watching = household.status("lp", "--watch", "--every", "0.2", "--json")
     wait_for(lambda: watching.out.read_text().count("\n") >= 3, "es-status looks again and again")
-    for words in (("--pause", "lp"), ("--continue", "lp"), ("--attach", "lp", "--set", "sigma=0.05")):
+    for words in (
+        ("--pause", "lp"),
+        ("--continue", "lp"),
+        ("--attach", "lp", "--set", "sigma=0.05"),
+    ):
         done(household.master(*words))
     plain.signal(signal.SIGTERM)  # leaves in order
     assert plain.wait() == 0
@@ -114,12 +177,18 @@ def test_a_run_is_led_worked_for_and_watched_and_nothing_that_it_needs_is_denied
     done(household.master("--stop", "lp"))
     assert master.wait() == 130
     done(watching, 10)
-    again = household.master("--resume", "lp", "--generations", seen.generation() + 5, "--workers", 1, "--json")
+    again = household.master(
+        "--resume", "lp", "--generations", seen.generation() + 5, "--workers", 1, "--json"
+    )
     done(again)
-    assert again.events("summary")[-1]["state"] == "finished"
+    assert again.feed("summary")[-1]["state"] == "finished"
     done(household.master("--purge", "lp", "--yes"))
-    # The doctor asks what it may, and takes no for an answer; RQ looks for its own address, and does without.
-    trials, address = {("viewer", "config|get"), ("viewer", "multi")}, {("worker", "client|list"), ("master", "client|list")}
+    # The doctor asks what it may, and takes no for an answer; RQ looks for its own address, and
+    # does without.
+    trials, address = (
+        {("viewer", "config|get"), ("viewer", "multi")},
+        {("worker", "client|list"), ("master", "client|list")},
+    )
     assert household.denied() - trials - address == set()
 
 
@@ -130,7 +199,7 @@ def test_hardened_workers_need_no_more_than_plain_ones(household: Household) -> 
     worker = household.worker(by_file=True, **HARDENED)
     master = household.master(*flags(values), "--run", "lp", "--json")
     done(master)
-    assert master.events("summary")[-1]["digest"] == quiet_digest(values)
+    assert master.feed("summary")[-1]["digest"] == quiet_digest(values)
     worker.signal(signal.SIGTERM)
     assert worker.wait() == 0, worker.said()
     assert {one for one in household.denied() if one[1] != "client|list"} == set()
@@ -138,10 +207,18 @@ def test_hardened_workers_need_no_more_than_plain_ones(household: Household) -> 
 
 
 def test_a_viewer_cannot_drive_and_is_told_so_in_one_sentence(household: Household) -> None:
-    process = household.processes.start(BIN / "es-master", *flags(CARTPOLE), "--run", "no", RQ_REDIS_URL=household.url("viewer"))
+    process = household.processes.start(
+        BIN / "es-master", *flags(CARTPOLE), "--run", "no", RQ_REDIS_URL=household.url("viewer")
+    )
     text = done(process, 3)
-    assert text.count("\n") == 1 and text.startswith("es-master: ") and "no permissions" in text.lower(), text
-    text = done(household.processes.start(BIN / "es-status", "--json", RQ_REDIS_URL=household.url("viewer")))
+    assert (
+        text.count("\n") == 1
+        and text.startswith("es-master: ")
+        and "no permissions" in text.lower()
+    ), text
+    text = done(
+        household.processes.start(BIN / "es-status", "--json", RQ_REDIS_URL=household.url("viewer"))
+    )
     assert json.loads(text)["runs"] == []
 
 
@@ -151,11 +228,16 @@ def test_workers_may_tell_of_what_failed_and_refuse_a_run(household: Household) 
     able = {"PYTHONPATH": str(folder)}
     allowed = {**able, "ES_QUEUE_ALLOW": "installed,spies"}
     household.processes.environment |= able
-    master = household.master(*flags({**ENDLESS, "env": "spies:Failing-v0"}), "--run", "lp", "--json")
+    master = household.master(
+        *flags({**ENDLESS, "env": "spies:Failing-v0"}), "--run", "lp", "--json"
+    )
     household.worker(**allowed)
     refusing = household.worker(by_file=True, **{**HARDENED, **able, "ES_QUEUE_ALLOW": "installed"})
-    wait_for(lambda: any("spies" in about.get("refuses", "") for about in told(seen)), "a worker refuses what its operator does not allow")
-    wait_for(seen.reached(1), "generation 1")
+    wait_for(
+        lambda: any("spies" in about.get("refuses", "") for about in told(seen)),
+        "a worker refuses what its operator does not allow",
+    )
+    wait_for(seen.count_reached(1), "generation 1")
     (folder / "trap-raise").touch()
     wait_for(lambda: household.client.llen(seen.keys.errors), "a worker tells of what failed")
     refusing.signal(signal.SIGTERM)

@@ -16,17 +16,29 @@ from tests.integration.processes import Master, Processes, Seen, Started, quiet_
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = {
-    "env": "CartPole-v1", "seed": 5, "population": 32, "step_limit": 30, "eval_every": 3, "eval_episodes": 2, "eval_step_limit": 30, "final_episodes": 4,
-    "target_reward": "none", "noise_size": 2**18,
-}  # fmt: skip
+    "env": "CartPole-v1",
+    "seed": 5,
+    "population": 32,
+    "step_limit": 30,
+    "eval_every": 3,
+    "eval_episodes": 2,
+    "eval_step_limit": 30,
+    "final_episodes": 4,
+    "target_reward": "none",
+    "noise_size": 2**18,
+}
 
 
 def lying(processes: Processes, url: str, name: str = "liar", **environment: str) -> Started:
-    return processes.worker(url, "--name", name, "-w", "tests.abuse.lying.Worker", "--path", ROOT, **environment)
+    return processes.worker(
+        url, "--name", name, "-w", "tests.abuse.lying.Worker", "--path", ROOT, **environment
+    )
 
 
 def among_three(processes: Processes, url: str, seen: Seen, **environment: str) -> list[Started]:
-    """Three honest workers, and then one that is not, all of them with a seat: nobody can be held against a worker that is alone."""
+    """Three honest workers, and then one that is not, all of them with a seat: nobody can be held
+    against a worker that is alone.
+    """
     crowd = [processes.worker(url, "--name", f"honest-{number}") for number in range(3)]
     for one in crowd:
         seen.joined(one)
@@ -41,7 +53,9 @@ def quarantined(seen: Seen) -> list[str]:
 
 @pytest.fixture
 def patient(start_master: Callable[..., Master]) -> Callable[..., Master]:
-    """Starts masters whose blocks are single slots, so that each worker has some of every generation."""
+    """Starts masters whose blocks are single slots, so that each worker has some of every
+    generation.
+    """
 
     def start(run: str, **values: Any) -> Master:
         return start_master(run, {**TINY, "block": 1, **values})
@@ -51,7 +65,11 @@ def patient(start_master: Callable[..., Master]) -> Callable[..., Master]:
 
 @pytest.mark.parametrize("times", [1, 20], ids=["said once", "repeated"])
 def test_where_every_slot_is_audited_a_liar_moves_no_bit(
-    valkey_url: str, redis_client: redis.Redis, patient: Callable[..., Master], processes: Processes, times: int
+    valkey_url: str,
+    redis_client: redis.Redis,
+    patient: Callable[..., Master],
+    processes: Processes,
+    times: int,
 ) -> None:
     seen = Seen(redis_client, "court")
     run = patient("court", audit=1.0, generations=400)
@@ -59,19 +77,39 @@ def test_where_every_slot_is_audited_a_liar_moves_no_bit(
     wait_for(lambda: quarantined(seen), "the liar is found")
     assert quarantined(seen) == ["liar"]
     found = seen.generation()
-    wait_for(seen.reached(found + 5), "learning goes on")
+    wait_for(seen.count_reached(found + 5), "learning goes on")
     record = next(one for one in run.heard.records if one["generation"] > found)
-    assert record["digest"] == quiet_digest({**TINY, "generations": record["generation"] + 1}, record["generation"])
+    assert record["digest"] == quiet_digest(
+        {**TINY, "generations": record["generation"] + 1}, record["generation"]
+    )
     told = [one for one in run.heard.notes if "quarantine" in one and "audit:" in one]
-    assert len(told) == 1 and told[0].startswith("audit: liar on ") and "is evaluated again" in told[0]
-    refusing = wait_for(lambda: [about for about in seen.workers().values() if about["rq_name"] == "liar" and "refuses" in about] or refusals(seen, "liar"), "it keeps its seat and sleeps")
+    assert (
+        len(told) == 1 and told[0].startswith("audit: liar on ") and "is evaluated again" in told[0]
+    )
+    refusing = wait_for(
+        lambda: (
+            [
+                about
+                for about in seen.workers().values()
+                if about["rq_name"] == "liar" and "refuses" in about
+            ]
+            or refusals(seen, "liar")
+        ),
+        "it keeps its seat and sleeps",
+    )
     assert "quarantine" in refusing[0]["refuses"]
 
 
 def refusals(seen: Seen, name: str) -> list[dict[str, str]]:
     """What workers of a name say of why they do not work; they have not joined."""
     names = [one.decode() for one in seen.client.smembers(seen.keys.workers)]
-    abouts = [{key.decode(): value.decode() for key, value in seen.client.hgetall(seen.keys.worker(one)).items()} for one in names]
+    abouts = [
+        {
+            key.decode(): value.decode()
+            for key, value in seen.client.hgetall(seen.keys.worker(one)).items()
+        }
+        for one in names
+    ]
     return [about for about in abouts if about.get("rq_name") == name and "refuses" in about]
 
 
@@ -85,12 +123,15 @@ def test_a_liar_among_four_is_found_within_the_generations_that_sampling_predict
     began = seen.generation()
     wait_for(lambda: quarantined(seen), "the liar is found", 120)
     assert quarantined(seen) == ["liar"]
-    # Two slots of a generation are its own at the least, on average; by then all but one in a million are found.
+    # Two slots of a generation are its own at the least, on average; by then all but one in a
+    # million are found.
     assert seen.generation() - began <= math.log(1e-6) / (2 * math.log(1 - fraction))
     after = seen.generation()
-    wait_for(seen.reached(after + 20), "learning goes on")
+    wait_for(seen.count_reached(after + 20), "learning goes on")
     later = [one for one in run.heard.records if one["generation"] > after + 1]
-    assert later and all(one["return_max"] < 900 for one in later), "none of its answers counts any more"
+    assert later and all(one["return_max"] < 900 for one in later), (
+        "none of its answers counts any more"
+    )
 
 
 def test_a_strict_run_does_without_the_worker_that_computes_otherwise(
@@ -105,7 +146,9 @@ def test_a_strict_run_does_without_the_worker_that_computes_otherwise(
     lying(processes, valkey_url, name="strange", **{OTHER: "1"})
     said = wait_for(lambda: refusals(seen, "strange"), "it says why it does not work")
     assert "--strict" in said[0]["refuses"] and "fingerprint" in said[0]["refuses"]
-    assert seen.progress()["state"] == "running" and not any("mixed fleet" in one for one in run.heard.notes)
+    assert seen.progress()["state"] == "running" and not any(
+        "mixed fleet" in one for one in run.heard.notes
+    )
 
 
 def test_without_strict_other_arithmetic_is_called_a_mixed_fleet_and_is_no_liar(
@@ -114,7 +157,9 @@ def test_without_strict_other_arithmetic_is_called_a_mixed_fleet_and_is_no_liar(
     seen = Seen(redis_client, "mixed")
     run = patient("mixed", audit=1.0, generations=400)
     among_three(processes, valkey_url, seen, **{OTHER: "1"})
-    wait_for(lambda: any("mixed fleet" in one for one in run.heard.notes), "the fleet is called mixed")
+    wait_for(
+        lambda: any("mixed fleet" in one for one in run.heard.notes), "the fleet is called mixed"
+    )
     generation = seen.generation()
-    wait_for(seen.reached(generation + 10), "learning goes on")
+    wait_for(seen.count_reached(generation + 10), "learning goes on")
     assert quarantined(seen) == [] and seen.progress().get("audit_disputes") == "0"

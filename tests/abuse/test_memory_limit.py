@@ -1,4 +1,6 @@
-"""A server with docker/redis.conf survives workers that fill its memory. Limits are smaller here."""
+"""A server with docker/redis.conf survives workers that fill its memory. Limits are
+smaller here.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,9 @@ from typing import Any
 import pytest
 import redis
 
-from es_queue import acl
 from es_queue.protocol.connection import client_from_url
 from es_queue.protocol.keys import RunKeys
+from es_queue.security import acl
 from tests.abuse.servers import BOTH, serving
 from tests.integration.processes import wait_for
 from tests.leaks import simple_password
@@ -28,7 +30,7 @@ LIMIT, CLIENTS = 48 * MB, 16 * MB
 @pytest.fixture(params=BOTH)
 def port(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
     """A server with docker/redis.conf and its users; limits that it has are made smaller."""
-    (tmp_path / "users.acl").write_text(acl.acl_text(PASSWORDS))
+    (tmp_path / "users.acl").write_text(acl.format_acl(PASSWORDS))
     settings = tmp_path / "redis.conf"
     text = CONF.read_text()
     for name, value in (("maxmemory ", LIMIT), ("maxmemory-clients ", CLIENTS)):

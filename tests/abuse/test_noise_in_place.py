@@ -1,4 +1,6 @@
-"""A noise table that a program of the same user overwrites in place is noticed, at once and later."""
+"""A noise table that a program of the same user overwrites in place is noticed, at once
+and later.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from es_queue import noise
-from es_queue.noise import NoiseTable
+from es_queue.numerics import noise_table
+from es_queue.numerics.noise_table import NoiseTable
 from tests.integration.processes import CARTPOLE, Processes, flags, wait_for
 
 SIZE = 2**18
@@ -72,20 +74,20 @@ def test_a_table_that_is_overwritten_while_it_is_in_use_is_replaced_in_the_proce
     tmp_path: Path,
 ) -> None:
     table = NoiseTable.open(SIZE, tmp_path)
-    assert [table.recheck() for _ in range(2 * noise.RECHECK_EVERY)] == [""] * (
-        2 * noise.RECHECK_EVERY
+    assert [table.recheck() for _ in range(2 * noise_table.RECHECK_EVERY)] == [""] * (
+        2 * noise_table.RECHECK_EVERY
     )
-    overwrite(tmp_path / f"normals-{noise.RECIPE}-{noise.DEFAULT_SEED}-{SIZE}.f32")
+    overwrite(tmp_path / f"normals-{noise_table.RECIPE}-{noise_table.DEFAULT_SEED}-{SIZE}.f32")
     assert not table.row(0, SIZE).any(), "the mapping shows what was written"
-    found = [text for text in (table.recheck() for _ in range(noise.RECHECK_EVERY)) if text]
+    found = [text for text in (table.recheck() for _ in range(noise_table.RECHECK_EVERY)) if text]
     assert (
         len(found) == 1
         and "was changed while this process used it" in found[0]
         and "ES_QUEUE_NOISE_DIR" in found[0]
     )
     assert is_genuine(table)
-    assert [table.recheck() for _ in range(2 * noise.RECHECK_EVERY)] == [""] * (
-        2 * noise.RECHECK_EVERY
+    assert [table.recheck() for _ in range(2 * noise_table.RECHECK_EVERY)] == [""] * (
+        2 * noise_table.RECHECK_EVERY
     )
 
 
@@ -113,13 +115,11 @@ def test_master_and_worker_say_that_the_table_changed_under_them(
     master = processes.start(
         processes.rq.parent / "es-master", *words, ES_QUEUE_NOISE_DIR=str(folder)
     )
-    wait_for(lambda: len(master.events("generation")) >= 3, "three generations")
+    wait_for(lambda: len(master.feed("generation")) >= 3, "three generations")
     (path,) = folder.glob("*.f32")
     overwrite(path)
     wait_for(
-        lambda: any(
-            "was changed while this process used it" in str(one) for one in master.events()
-        ),
+        lambda: any("was changed while this process used it" in str(one) for one in master.feed()),
         "the master says so",
     )
 

@@ -1,4 +1,6 @@
-"""A Redis that others reach without a password, or read on the way to, is warned of: aloud, once, and where logs are kept."""
+"""A Redis that others reach without a password, or read on the way to, is warned of: aloud, once,
+and where logs are kept.
+"""
 
 from __future__ import annotations
 
@@ -30,28 +32,41 @@ def own_address() -> str:
 
 
 def trained(processes: Processes, url: str, run: str, *words: object) -> Started:
-    master = processes.start(BIN / "es-master", *flags(QUICK), "--run", run, *words, RQ_REDIS_URL=url)
+    master = processes.start(
+        BIN / "es-master", *flags(QUICK), "--run", run, *words, RQ_REDIS_URL=url
+    )
     assert master.wait() == 0, master.said()
     return master
 
 
 def noted(master: Started) -> list[str]:
-    return [str(one["text"]) for one in master.events("note")]
+    return [str(one["text"]) for one in master.feed("note")]
 
 
-def test_an_open_server_is_warned_of_once_on_stderr_and_once_in_the_log(tmp_path: Path, processes: Processes) -> None:
+def test_an_open_server_is_warned_of_once_on_stderr_and_once_in_the_log(
+    tmp_path: Path, processes: Processes
+) -> None:
     with serving(WHEEL, tmp_path / "server", *OPEN) as port:
         processes.worker(f"redis://127.0.0.1:{port}")
-        for url, run in ((f"redis://127.0.0.1:{port}", "near"), (f"redis://{own_address()}:{port}", "far")):
+        for url, run in (
+            (f"redis://127.0.0.1:{port}", "near"),
+            (f"redis://{own_address()}:{port}", "far"),
+        ):
             master = trained(processes, url, run, "--json")
-            assert master.err.read_text().count(ALOUD) == 1 and "es-master: WARNING: " in master.err.read_text()
+            assert (
+                master.err.read_text().count(ALOUD) == 1
+                and "es-master: WARNING: " in master.err.read_text()
+            )
             assert [ALOUD in text for text in noted(master)] == [True]
         plain = trained(processes, url, "plain")
         assert plain.err.read_text().count(ALOUD) == plain.out.read_text().count(ALOUD) == 1
         hushed = trained(processes, url, "hushed", "--json", "--insecure")
         assert hushed.err.read_text() == "" and noted(hushed) == []
         doctor = processes.start(BIN / "es-status", "--doctor", RQ_REDIS_URL=url)
-        assert doctor.wait() == 0 and "whoever reaches this server can use it without a password" in doctor.said(), doctor.said()
+        assert (
+            doctor.wait() == 0
+            and "whoever reaches this server can use it without a password" in doctor.said()
+        ), doctor.said()
 
 
 def test_a_study_warns_once_for_all_its_runs(tmp_path: Path, processes: Processes) -> None:
@@ -59,22 +74,37 @@ def test_a_study_warns_once_for_all_its_runs(tmp_path: Path, processes: Processe
         url = f"redis://127.0.0.1:{port}"
         processes.worker(url)
         values = {name: value for name, value in QUICK.items() if name != "seed"}
-        study = processes.start(BIN / "es-master", *flags(values), "--run", "several", "--seeds", "1,2", "--json", RQ_REDIS_URL=url)
+        study = processes.start(
+            BIN / "es-master",
+            *flags(values),
+            "--run",
+            "several",
+            "--seeds",
+            "1,2",
+            "--json",
+            RQ_REDIS_URL=url,
+        )
         assert study.wait() == 0, study.said()
         assert study.err.read_text().count(ALOUD) == 1
         logs = processes.folder / "runs" / "several" / "logs"
         assert {path.read_text() for path in logs.glob("*.err")} == {""}
 
 
-@pytest.mark.parametrize("settings", [("--bind", "127.0.0.1"), ("--bind", "0.0.0.0", "--protected-mode", "yes")])
-def test_a_server_for_this_machine_alone_is_not_warned_of(settings: tuple[str, ...], tmp_path: Path, processes: Processes) -> None:
+@pytest.mark.parametrize(
+    "settings", [("--bind", "127.0.0.1"), ("--bind", "0.0.0.0", "--protected-mode", "yes")]
+)
+def test_a_server_for_this_machine_alone_is_not_warned_of(
+    settings: tuple[str, ...], tmp_path: Path, processes: Processes
+) -> None:
     with serving(WHEEL, tmp_path / "server", *settings) as port:
         processes.worker(f"redis://127.0.0.1:{port}")
         master = trained(processes, f"redis://127.0.0.1:{port}", "quiet", "--json")
         assert master.err.read_text() == "" and noted(master) == []
 
 
-def test_a_password_in_plain_text_on_the_network_is_warned_of_more_softly(tmp_path: Path, processes: Processes) -> None:
+def test_a_password_in_plain_text_on_the_network_is_warned_of_more_softly(
+    tmp_path: Path, processes: Processes
+) -> None:
     password = simple_password("plain")
     (tmp_path / "redis.conf").write_text(f"requirepass {password}\n")
     (tmp_path / "redis.conf").chmod(0o600)
@@ -84,5 +114,9 @@ def test_a_password_in_plain_text_on_the_network_is_warned_of_more_softly(tmp_pa
         master = trained(processes, near, "near", "--json")
         assert master.err.read_text() == "" and noted(master) == []
         master = trained(processes, far, "far", "--json")
-        assert master.err.read_text().count(IN_PLAIN) == 1 and "rediss://" in master.err.read_text() and password not in master.said()
+        assert (
+            master.err.read_text().count(IN_PLAIN) == 1
+            and "rediss://" in master.err.read_text()
+            and password not in master.said()
+        )
         assert [IN_PLAIN in text for text in noted(master)] == [True]

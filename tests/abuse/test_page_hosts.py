@@ -11,11 +11,11 @@ from contextlib import contextmanager
 import pytest
 
 from es_queue.errors import UsageError
-from master.household.listen import Address
+from master.services.tcp_access import Address
 from master.status.command import main
-from master.status.web.pages import Pages
+from master.status.web.pages import WebRoutes
 from master.status.web.server import WebServer
-from tests.unit.test_web_server import looks
+from tests.unit.master.status.web.test_web_server import looks
 
 OWN = (
     "localhost",
@@ -27,14 +27,29 @@ OWN = (
     "[0:0:0:0:0:0:0:1]:80",
 )
 STRANGE = (
-    "node7", "es", "printer.local", "metadata.internal", "router.home.arpa", "es.default.svc", "evil.localhost", "10.0.0.5:8080", "[fd00::1]",
-    "169.254.169.254", "0.0.0.0:8080", "[::]", "evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "2130706433", "0x7f000001",
-)  # fmt: skip
+    "node7",
+    "es",
+    "printer.local",
+    "metadata.internal",
+    "router.home.arpa",
+    "es.default.svc",
+    "evil.localhost",
+    "10.0.0.5:8080",
+    "[fd00::1]",
+    "169.254.169.254",
+    "0.0.0.0:8080",
+    "[::]",
+    "evil.example",
+    "localhost.evil.example",
+    "127.0.0.1.evil.example",
+    "2130706433",
+    "0x7f000001",
+)
 
 
 @contextmanager
 def served(host: str = "0.0.0.0", *names: Sequence[str]) -> Iterator[WebServer]:
-    server = WebServer(Address(host, 0), Pages(looks()), *names)
+    server = WebServer(Address(host, 0), WebRoutes(looks()), *names)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:

@@ -1,4 +1,6 @@
-"""Other accounts of the host: links that they plant are not followed, and a run's folder is closed to them."""
+"""Other accounts of the host: links that they plant are not followed, and a run's folder is closed
+to them.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from es_queue.errors import EsQueueError, RunFolderError
-from master.checkpoint import write_atomically
-from master.household.files import Files
-from master.household.local_workers import LocalWorkers
-from master.household.locks import try_lock
-from master.place import Place
-from master.record_files import LineFile
-from master.replay_log import ReplayLog
+from master.run.run_paths import RunPaths
+from master.services.file_locks import try_lock
+from master.services.local_workers import LocalWorkers
+from master.services.supervisor_files import SupervisorFiles
+from master.storage.checkpoint import write_atomically
+from master.storage.metrics_files import LineFile
+from master.storage.replay_log import ReplayLog
 from tests.integration.processes import BIN
 
 
@@ -60,7 +62,7 @@ def test_a_link_in_the_place_of_a_checkpoints_temporary_file_is_not_followed(
 def test_the_names_of_temporary_files_cannot_be_foreseen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = Files(tmp_path / "guardian")
+    files = SupervisorFiles(tmp_path / "guardian")
     files.prepare()
     for write in (
         lambda: write_atomically(tmp_path / "best.npz", b"data"),
@@ -90,7 +92,7 @@ def test_a_file_that_is_written_in_place_is_not_a_link(
         log._new_file(0, b"a checkpoint")
 
     def write_news() -> None:
-        Files(tmp_path).tell("news")
+        SupervisorFiles(tmp_path).append_news("news")
 
     def lock() -> None:
         with pytest.raises(RunFolderError):
@@ -125,7 +127,7 @@ def test_a_runs_folder_is_its_users_or_its_groups(
 ) -> None:
     before = os.umask(umask)
     try:
-        Place("r", tmp_path / "runs" / "r", shared).prepare()
+        RunPaths("r", tmp_path / "runs" / "r", shared).prepare()
     finally:
         os.umask(before)
     assert mode(tmp_path / "runs" / "r") == wanted
@@ -137,14 +139,14 @@ def test_a_run_of_an_earlier_version_is_closed_when_it_is_resumed(tmp_path: Path
     run_dir.mkdir()
     run_dir.chmod(0o755)
     (run_dir / "config.json").write_text("{}")
-    Place("r", run_dir).prepare()
+    RunPaths("r", run_dir).prepare()
     assert mode(run_dir) == 0o700
 
 
 def test_a_folder_with_other_things_in_it_keeps_its_mode(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     tmp_path.chmod(0o755)
-    Place("r", tmp_path).prepare()
+    RunPaths("r", tmp_path).prepare()
     assert mode(tmp_path) == 0o755
 
 
@@ -166,7 +168,7 @@ def test_a_folder_that_others_may_write_is_refused_in_one_sentence(
     run_dir.chmod(bits)
     for _ in range(2):
         with pytest.raises(EsQueueError, match=words):
-            Place("r", run_dir, shared).prepare()
+            RunPaths("r", run_dir, shared).prepare()
     assert mode(run_dir) == bits
 
 
@@ -174,7 +176,7 @@ def test_an_empty_folder_that_others_may_write_is_closed_and_used(tmp_path: Path
     run_dir = tmp_path / "r"
     run_dir.mkdir()
     run_dir.chmod(0o777)
-    Place("r", run_dir).prepare()
+    RunPaths("r", run_dir).prepare()
     assert mode(run_dir) == 0o700
 
 
@@ -188,7 +190,7 @@ def test_a_folder_of_another_user_is_refused(
     else:
         monkeypatch.setattr(os, "geteuid", lambda: 12345)
     with pytest.raises(EsQueueError, match="another user"):
-        Place("r", run_dir).prepare()
+        RunPaths("r", run_dir).prepare()
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -238,5 +240,5 @@ def test_a_guardians_folder_that_is_a_link_is_refused(tmp_path: Path) -> None:
     elsewhere.mkdir(mode=0o755)
     (tmp_path / "guardian").symlink_to(elsewhere)
     with pytest.raises(RunFolderError, match="link"):
-        Files(tmp_path / "guardian").prepare()
+        SupervisorFiles(tmp_path / "guardian").prepare()
     assert mode(elsewhere) == 0o755

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from es_queue import acl
 from es_queue.protocol.connection import client_from_url
+from es_queue.security import acl
 from tests.abuse.servers import BOTH
 from tests.abuse.test_least_privilege import Household, guarded
 from tests.faults.scenarios.answers import most_held

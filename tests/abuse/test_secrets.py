@@ -1,6 +1,8 @@
-"""No password in anything that is printed, logged, listed, stored or raised: looked for where it would show, errors included.
+"""No password in anything that is printed, logged, listed, stored or raised: looked for where it
+would show, errors included.
 
-What these tests leave on disk is looked through once more when the session ends (``tests/conftest.py``).
+What these tests leave on disk is looked through once more when the session ends
+(``tests/conftest.py``).
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import Any
 import pytest
 
 from es_queue.protocol.connection import client_from_url
-from es_queue.protocol.passwords import PASSWORD, PASSWORD_FILE
+from es_queue.security.passwords import PASSWORD, PASSWORD_FILE
 from tests.abuse import worlds_of_spies
 from tests.abuse.servers import HARDENED, WHEEL, serving
 from tests.integration.processes import BIN, CARTPOLE, Processes, Seen, Started, flags, wait_for
@@ -30,8 +32,19 @@ ENDLESS = {**CARTPOLE, "generations": 100_000}
 @pytest.fixture
 def port(tmp_path: Path) -> Iterator[int]:
     """A server that wants the password, which it knows by its digest alone."""
-    (tmp_path / "users.acl").write_text(f"user default on #{hashlib.sha256(SECRET.encode()).hexdigest()} ~* &* +@all\n")
-    with serving(WHEEL, tmp_path / "server", "--aclfile", tmp_path / "users.acl", "--appendonly", "yes", "--rdbcompression", "no") as found:
+    (tmp_path / "users.acl").write_text(
+        f"user default on #{hashlib.sha256(SECRET.encode()).hexdigest()} ~* &* +@all\n"
+    )
+    with serving(
+        WHEEL,
+        tmp_path / "server",
+        "--aclfile",
+        tmp_path / "users.acl",
+        "--appendonly",
+        "yes",
+        "--rdbcompression",
+        "no",
+    ) as found:
         yield found
 
 
@@ -62,9 +75,13 @@ def shown_to_every_user(processes: Processes) -> list[str]:
 def everything(client: Any) -> bytes:
     """All keys with all values, as bytes."""
     read: dict[bytes, Callable[[bytes], Any]] = {
-        b"string": client.get, b"hash": client.hgetall, b"list": lambda key: client.lrange(key, 0, -1), b"set": client.smembers,
-        b"zset": lambda key: client.zrange(key, 0, -1, withscores=True), b"stream": client.xrange,
-    }  # fmt: skip
+        b"string": client.get,
+        b"hash": client.hgetall,
+        b"list": lambda key: client.lrange(key, 0, -1),
+        b"set": client.smembers,
+        b"zset": lambda key: client.zrange(key, 0, -1, withscores=True),
+        b"stream": client.xrange,
+    }
     found = b""
     for key in client.scan_iter(count=1000):
         kind = client.type(key)
@@ -75,21 +92,45 @@ def everything(client: Any) -> bytes:
 
 
 @pytest.mark.parametrize("way", ["url", "environment", "file in the environment", "flag"])
-def test_a_whole_run_shows_its_password_nowhere(way: str, port: int, secret_file: Path, processes: Processes) -> None:
+def test_a_whole_run_shows_its_password_nowhere(
+    way: str, port: int, secret_file: Path, processes: Processes
+) -> None:
     bare = f"redis://127.0.0.1:{port}"
     words, environment = {
         "url": ((), {"RQ_REDIS_URL": url_of(port)}),
         "environment": ((), {"RQ_REDIS_URL": bare, PASSWORD: SECRET}),
         "file in the environment": ((), {"RQ_REDIS_URL": bare, PASSWORD_FILE: str(secret_file)}),
         "flag": (("--redis-url", bare, "--redis-password-file", secret_file), {}),
-    }[way]  # fmt: skip
-    master = processes.start(BIN / "es-master", *flags(ENDLESS), "--run", "shh", "--workers", 1, "--json", *words, **environment)
+    }[way]
+    master = processes.start(
+        BIN / "es-master",
+        *flags(ENDLESS),
+        "--run",
+        "shh",
+        "--workers",
+        1,
+        "--json",
+        *words,
+        **environment,
+    )
     with client_from_url(url_of(port)) as client:
         seen = Seen(client, "shh")
-        wait_for(seen.reached(3), "generation 3")
-        assert len(processes.living()) >= 4 and shown_to_every_user(processes) == []  # master, guardian, worker, horse
-        views = (("shh",), ("shh", "--json"), ("shh", "--errors"), ("shh", "--keys"), ("--doctor", "--json"), ("shh", "--keys", seen.keys.config))
-        for status in [processes.start(BIN / "es-status", *command, *words, **environment) for command in (views if way == "flag" else views[:1])]:
+        wait_for(seen.count_reached(3), "generation 3")
+        assert (
+            len(processes.living()) >= 4 and shown_to_every_user(processes) == []
+        )  # master, guardian, worker, horse
+        views = (
+            ("shh",),
+            ("shh", "--json"),
+            ("shh", "--errors"),
+            ("shh", "--keys"),
+            ("--doctor", "--json"),
+            ("shh", "--keys", seen.keys.config),
+        )
+        for status in [
+            processes.start(BIN / "es-status", *command, *words, **environment)
+            for command in (views if way == "flag" else views[:1])
+        ]:
             assert status.wait() == 0, silent(status)
             silent(status)
         asked = processes.start(BIN / "es-master", "--stop", "shh", *words, **environment)
@@ -99,26 +140,53 @@ def test_a_whole_run_shows_its_password_nowhere(way: str, port: int, secret_file
     assert "started" in silent(master) and leaks_in(processes.folder) == []
 
 
-def test_workers_that_crash_raise_or_time_out_leave_no_password_in_their_last_words(port: int, processes: Processes) -> None:
+def test_workers_that_crash_raise_or_time_out_leave_no_password_in_their_last_words(
+    port: int, processes: Processes
+) -> None:
     folder = processes.folder
     shutil.copy(worlds_of_spies.__file__, folder / "spies.py")
     allowed = {"PYTHONPATH": str(folder), "ES_QUEUE_ALLOW": "installed,spies"}
     values = {**ENDLESS, "env": "spies:Failing-v0"}
-    workers = [processes.start(processes.rq, "worker", RQ_REDIS_URL=url_of(port), **allowed, **more) for more in ({}, HARDENED)]
-    master = processes.start(BIN / "es-master", *flags(values), "--run", "shh", "--json", RQ_REDIS_URL=url_of(port), **allowed)
+    workers = [
+        processes.start(processes.rq, "worker", RQ_REDIS_URL=url_of(port), **allowed, **more)
+        for more in ({}, HARDENED)
+    ]
+    master = processes.start(
+        BIN / "es-master",
+        *flags(values),
+        "--run",
+        "shh",
+        "--json",
+        RQ_REDIS_URL=url_of(port),
+        **allowed,
+    )
     with client_from_url(url_of(port)) as client:
         seen = Seen(client, "shh")
         wait_for(lambda: len(seen.workers()) == 2, "both workers join")
         for number, name in enumerate(("raise", "abort"), 1):
             (folder / f"trap-{name}").touch()
-            wait_for(lambda number=number: client.llen(seen.keys.errors) >= number, f"the workers tell of {name}")  # type: ignore[misc]
+            wait_for(
+                lambda number=number: client.llen(seen.keys.errors) >= number,
+                f"the workers tell of {name}",
+            )  # type: ignore[misc]
         assert MARK.encode() not in everything(client)
-        client.execute_command("ACL", "SETUSER", "default", "resetpass", f">{simple_password('changed')}")
-        client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")  # whoever comes back is refused
+        client.execute_command(
+            "ACL", "SETUSER", "default", "resetpass", f">{simple_password('changed')}"
+        )
+        client.execute_command(
+            "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"
+        )  # whoever comes back is refused
         assert master.wait() == 3
     assert "password" in silent(master).lower()
     for worker in workers:
-        wait_for(lambda worker=worker: worker.process.poll() is not None or "assword" in worker.said() or "auth" in worker.said().lower(), "it notices")  # type: ignore[misc]
+        wait_for(
+            lambda worker=worker: (
+                worker.process.poll() is not None
+                or "assword" in worker.said()
+                or "auth" in worker.said().lower()
+            ),
+            "it notices",
+        )  # type: ignore[misc]
         worker.signal(signal.SIGKILL)
         silent(worker)
     assert leaks_in(folder) == []
@@ -145,16 +213,30 @@ def deaf() -> Iterator[int]:
 
 
 COMMANDS: dict[str, tuple[str, ...]] = {
-    "train": ("es-master", *flags(CARTPOLE), "--run", "shh"), "attach": ("es-master", "--attach", "shh"), "resume": ("es-master", "--resume", "shh"),
-    "status": ("es-status",), "json": ("es-status", "--json"), "doctor": ("es-status", "--doctor"), "keys": ("es-status", "--keys"),
-}  # fmt: skip
+    "train": ("es-master", *flags(CARTPOLE), "--run", "shh"),
+    "attach": ("es-master", "--attach", "shh"),
+    "resume": ("es-master", "--resume", "shh"),
+    "status": ("es-status",),
+    "json": ("es-status", "--json"),
+    "doctor": ("es-status", "--doctor"),
+    "keys": ("es-status", "--keys"),
+}
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_password_that_is_wrong_or_cannot_be_used_is_in_no_complaint(command: str, port: int, processes: Processes) -> None:
+def test_a_password_that_is_wrong_or_cannot_be_used_is_in_no_complaint(
+    command: str, port: int, processes: Processes
+) -> None:
     wrong = simple_password("wrong")
     torn = [url_of(port, f"{wrong}{sign}x") for sign in "/?#"]
-    urls = [url_of(port, wrong), f"redis://ann:{wrong}@127.0.0.1:{port}", f"redis://127.0.0.1:{port}?password={wrong}", url_of(1, wrong), f"rediss://:{wrong}@127.0.0.1:{port}?ssl_ca_certs=/none", *torn]
+    urls = [
+        url_of(port, wrong),
+        f"redis://ann:{wrong}@127.0.0.1:{port}",
+        f"redis://127.0.0.1:{port}?password={wrong}",
+        url_of(1, wrong),
+        f"rediss://:{wrong}@127.0.0.1:{port}?ssl_ca_certs=/none",
+        *torn,
+    ]
     program, *words = COMMANDS[command]
     some = urls if command in ("train", "status", "doctor") else urls[:1]
     for process in [processes.start(BIN / program, *words, RQ_REDIS_URL=url) for url in some]:
@@ -162,17 +244,32 @@ def test_a_password_that_is_wrong_or_cannot_be_used_is_in_no_complaint(command: 
         assert silent(process).strip() and "Traceback" not in process.said()
 
 
-def test_a_server_that_does_not_answer_is_complained_of_without_the_password(deaf: int, processes: Processes) -> None:
-    started = [processes.start(BIN / program, *words, RQ_REDIS_URL=url_of(deaf)) for program, *words in (COMMANDS["train"], COMMANDS["status"], COMMANDS["doctor"])]
+def test_a_server_that_does_not_answer_is_complained_of_without_the_password(
+    deaf: int, processes: Processes
+) -> None:
+    started = [
+        processes.start(BIN / program, *words, RQ_REDIS_URL=url_of(deaf))
+        for program, *words in (COMMANDS["train"], COMMANDS["status"], COMMANDS["doctor"])
+    ]
     for process in started:
         assert process.wait() in (3, 5), silent(process)
         assert silent(process).strip() and "Traceback" not in process.said()
 
 
 def test_a_process_that_is_told_to_abort_dumps_no_password(port: int, processes: Processes) -> None:
-    master = processes.start(BIN / "es-master", *flags(ENDLESS), "--run", "shh", "--json", RQ_REDIS_URL=url_of(port), PYTHONFAULTHANDLER="1")
-    wait_for(lambda: master.events("started"), "the run starts")
-    worker = processes.start(processes.rq, "worker", RQ_REDIS_URL=url_of(port), PYTHONFAULTHANDLER="1")
+    master = processes.start(
+        BIN / "es-master",
+        *flags(ENDLESS),
+        "--run",
+        "shh",
+        "--json",
+        RQ_REDIS_URL=url_of(port),
+        PYTHONFAULTHANDLER="1",
+    )
+    wait_for(lambda: master.feed("started"), "the run starts")
+    worker = processes.start(
+        processes.rq, "worker", RQ_REDIS_URL=url_of(port), PYTHONFAULTHANDLER="1"
+    )
     with client_from_url(url_of(port)) as client:
         Seen(client, "shh").joined(worker)
     for process in (master, worker):
@@ -183,27 +280,56 @@ def test_a_process_that_is_told_to_abort_dumps_no_password(port: int, processes:
 
 def test_help_and_what_is_said_of_a_slip_repeat_no_password(processes: Processes) -> None:
     environment = {"RQ_REDIS_URL": url_of(1), PASSWORD: SECRET}
-    for words in (("es-master", "--help"), ("es-status", "--help"), ("es-master", url_of(1)), ("es-master", "--redis-ulr", url_of(1)), ("es-status", "--redis-ulr=" + url_of(1)), ("es-master", "--run-dir", "x", url_of(1))):
+    for words in (
+        ("es-master", "--help"),
+        ("es-status", "--help"),
+        ("es-master", url_of(1)),
+        ("es-master", "--redis-ulr", url_of(1)),
+        ("es-status", "--redis-ulr=" + url_of(1)),
+        ("es-master", "--run-dir", "x", url_of(1)),
+    ):
         process = processes.start(BIN / words[0], *words[1:], **environment)
         process.wait()
         silent(process)
 
 
-def test_a_password_on_the_command_line_is_used_and_warned_of_once(port: int, processes: Processes) -> None:
+def test_a_password_on_the_command_line_is_used_and_warned_of_once(
+    port: int, processes: Processes
+) -> None:
     for program, code in (("es-status", 0), ("es-master", 2)):
-        process = processes.start(BIN / program, "--redis-url", url_of(port), *(("--pause", "nothing") if program == "es-master" else ()))
+        process = processes.start(
+            BIN / program,
+            "--redis-url",
+            url_of(port),
+            *(("--pause", "nothing") if program == "es-master" else ()),
+        )
         assert process.wait() == code, process.said()
         assert silent(process).count("every user of this host can read the password") == 1
 
 
-def test_what_a_child_is_given_it_finds_in_its_environment_once(port: int, secret_file: Path, processes: Processes) -> None:
+def test_what_a_child_is_given_it_finds_in_its_environment_once(
+    port: int, secret_file: Path, processes: Processes
+) -> None:
     """Each process of a run has the password in one place, where its owner alone can read it."""
     bare = f"redis://127.0.0.1:{port}"
-    master = processes.start(BIN / "es-master", *flags(ENDLESS), "--run", "shh", "--workers", 1, RQ_REDIS_URL=bare, **{PASSWORD_FILE: str(secret_file)})
+    master = processes.start(
+        BIN / "es-master",
+        *flags(ENDLESS),
+        "--run",
+        "shh",
+        "--workers",
+        1,
+        RQ_REDIS_URL=bare,
+        **{PASSWORD_FILE: str(secret_file)},
+    )
     with client_from_url(url_of(port)) as client:
-        wait_for(Seen(client, "shh").reached(1), "generation 1")
+        wait_for(Seen(client, "shh").count_reached(1), "generation 1")
     for pid in set(processes.living()) - {master.pid}:
-        held = [line for line in (Path("/proc") / str(pid) / "environ").read_bytes().split(b"\0") if MARK.encode() in line or line.startswith(b"ES_QUEUE_REDIS_PASSWORD")]
+        held = [
+            line
+            for line in (Path("/proc") / str(pid) / "environ").read_bytes().split(b"\0")
+            if MARK.encode() in line or line.startswith(b"ES_QUEUE_REDIS_PASSWORD")
+        ]
         assert held == [f"RQ_REDIS_URL={url_of(port)}".encode()], held
         assert (Path("/proc") / str(pid) / "environ").stat().st_mode & 0o077 == 0
 
@@ -212,7 +338,17 @@ def test_a_private_server_is_not_offered_the_password_of_another(processes: Proc
     values = {**CARTPOLE, "generations": 1, "max_seconds": 0.1}
     for words in ((), ("--seeds", "1,2")):
         own = {name: value for name, value in values.items() if not words or name != "seed"}
-        master = processes.start(BIN / "es-master", *flags(own), "--run", f"own{len(words)}", "--workers", 1, "--json", *words, **{PASSWORD: SECRET})
+        master = processes.start(
+            BIN / "es-master",
+            *flags(own),
+            "--run",
+            f"own{len(words)}",
+            "--workers",
+            1,
+            "--json",
+            *words,
+            **{PASSWORD: SECRET},
+        )
         assert master.wait() == 0, silent(master)
         silent(master)
     assert leaks_in(processes.folder) == []

@@ -1,4 +1,6 @@
-"""Files from a stranger that are small on the disk and large in memory: each is read in a process whose memory is measured."""
+"""Files from a stranger that are small on the disk and large in memory: each is read in a process
+whose memory is measured.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +15,28 @@ import msgpack
 import numpy as np
 import pytest
 
-from es_queue.slot_record import COLUMNS
-from master.replay_log import Step, chained
-from tests.unit.test_slot_files import trained
+from es_queue.util.slot_record import COLUMNS
+from master.storage.replay_log import ReplayStep, chain_digest
+from tests.unit.master.storage.test_slot_files import trained
 
 #: What a process may take beside the file itself: numpy and our modules are about 60 MB of it.
 MOST_MEGABYTES = 300
 MEASURED = "import resource\n{}\nprint(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)"
-READ_RECORD = "from pathlib import Path\nfrom es_queue.slot_record import read_record\nfrom es_queue.errors import RunFolderError\ntry: read_record(Path({!r})); print('read')\nexcept RunFolderError as error: print(error)"
-READ_CHECKPOINT = "from pathlib import Path\nfrom master.checkpoint import decode\nfrom es_queue.errors import RunFolderError\ntry: decode(Path({!r}).read_bytes()); print('read')\nexcept RunFolderError as error: print(error)"
+READ_RECORD = (
+    "from pathlib import Path\nfrom es_queue.util.slot_record import read_record\nfrom "
+    "es_queue.errors import RunFolderError\ntry: read_record(Path({!r})); print('read')\nexcept "
+    "RunFolderError as error: print(error)"
+)
+READ_CHECKPOINT = (
+    "from pathlib import Path\nfrom master.storage.checkpoint import decode\nfrom "
+    "es_queue.errors import RunFolderError\ntry: decode(Path({!r}).read_bytes()); "
+    "print('read')\nexcept RunFolderError as error: print(error)"
+)
 READ_LOG = (
-    "from pathlib import Path\nfrom master.replay_log import Step, frames\nfrom es_queue.errors import RunFolderError\n"
-    "try:\n  for frame in frames(Path({!r}), strict=True): Step.read(frame.payload)\n  print('read')\nexcept RunFolderError as error: print(error)"
+    "from pathlib import Path\nfrom master.storage.replay_log import Step, frames\nfrom "
+    "es_queue.errors import RunFolderError\n"
+    "try:\n  for frame in frames(Path({!r}), strict=True): Step.read(frame.payload)\n  "
+    "print('read')\nexcept RunFolderError as error: print(error)"
 )
 
 
@@ -42,7 +54,9 @@ def measured(program: str, path: Path) -> tuple[str, int]:
 
 
 def overlapping(names: list[str], megabytes: int) -> bytes:
-    """An .npz whose members lie within one another: each array goes on to the end of the last one's data."""
+    """An .npz whose members lie within one another: each array goes on to the end of the last one's
+    data.
+    """
     data = bytes(megabytes << 20)
     directory: list[
         tuple[bytes, int, int, int]
@@ -163,7 +177,7 @@ def logged(path: Path, *payloads: bytes) -> Path:
     digest = b""
     with path.open("wb") as file:
         for payload in payloads:
-            digest = chained(digest, payload)
+            digest = chain_digest(digest, payload)
             file.write(len(payload).to_bytes(4, "little") + digest + payload)
     return path
 
@@ -193,18 +207,18 @@ def test_a_frame_that_claims_more_than_the_file_has_is_torn(tmp_path: Path) -> N
 
 
 def test_a_log_that_names_a_slot_far_away_is_refused(tmp_path: Path) -> None:
-    from es_queue.config import RunConfig
+    from es_queue.config.run_config import RunConfig
     from es_queue.errors import RunFolderError
     from es_queue.strategies import make_strategy
-    from master.replay import indices_of
+    from master.storage.replay import noise_indices_of
 
     config = RunConfig(env="CartPole-v1", seed=1, population=8, noise_size=2**14)
     strategy = make_strategy(config, 4)
     with pytest.raises(RunFolderError, match="slot"):
-        indices_of(config, strategy, "3.1-00000000", np.array([0, 2**40]))
+        noise_indices_of(config, strategy, "3.1-00000000", np.array([0, 2**40]))
     with pytest.raises(RunFolderError, match="slot"):
-        indices_of(config, strategy, "3.1-00000000", np.array([-1, 2]))
-    assert len(indices_of(config, strategy, "3.1-00000000", np.array([0, 2]))) == 2
+        noise_indices_of(config, strategy, "3.1-00000000", np.array([-1, 2]))
+    assert len(noise_indices_of(config, strategy, "3.1-00000000", np.array([0, 2]))) == 2
 
 
 def test_honest_records_and_steps_are_read_as_before(tmp_path: Path) -> None:
@@ -223,5 +237,5 @@ def test_honest_records_and_steps_are_read_as_before(tmp_path: Path) -> None:
     }
     arrays = {name: np.zeros(4).tobytes() for name in ("fitness", "mean", "m2")}
     used = [(f"{number}.1-00000000", np.arange(100).tobytes()) for number in range(1000)]
-    step = Step.read(msgpack.packb({**fields, **arrays, "used": used, "publication": "p"}))
+    step = ReplayStep.decode(msgpack.packb({**fields, **arrays, "used": used, "publication": "p"}))
     assert len(step.used) == 1000 and step.fitness.shape == (2, 2)

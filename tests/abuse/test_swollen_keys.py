@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from es_queue import acl
 from es_queue.protocol.connection import MAX_REPLY, ReplyTooLarge, client_from_url, limited
 from es_queue.protocol.keys import RQ_QUEUES, RQ_WORKERS, RUNS, RunKeys, rq_queue, rq_workers
-from es_queue.protocol.passwords import PASSWORD_FILE
+from es_queue.security import acl
+from es_queue.security.passwords import PASSWORD_FILE
 from tests.abuse.servers import WHEEL, serving
 from tests.faults.servers import free_port
 from tests.integration.processes import BIN
@@ -126,7 +126,7 @@ class Victim:
 @pytest.fixture(scope="module")
 def victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
     folder = tmp_path_factory.mktemp("swollen")
-    acl.write(folder / "keys")
+    acl.write_acl_files(folder / "keys")
     rules = folder / "keys" / acl.ACL_FILE
     rules.write_text(rules.read_text() + f"user admin on >{ADMIN} ~* &* +@all\n")
     with serving(WHEEL, folder / "server", "--aclfile", rules) as port:
@@ -157,13 +157,13 @@ def many_workers(victim: Victim) -> None:
 
 def forged_workers(victim: Victim) -> None:
     """A thousand workers, each with a text of the greatest length that is shown in every field."""
-    from master.status.observe import ABOUT_WORKER
+    from master.status.redis_reader import WORKER_FIELDS
 
     names = [f"host-{place}-abcdef" for place in range(1000)]
     victim.worker.sadd(OWN.workers, *names)
     pipeline = victim.worker.pipeline(transaction=False)
     for name in names:
-        pipeline.hset(OWN.worker(name), mapping=dict.fromkeys(ABOUT_WORKER, b"\xff" * 1000))
+        pipeline.hset(OWN.worker(name), mapping=dict.fromkeys(WORKER_FIELDS, b"\xff" * 1000))
         pipeline.pexpire(OWN.worker(name), 600_000)
     pipeline.execute()
 
@@ -233,9 +233,23 @@ def rq_list(victim: Victim) -> None:
 
 
 SWOLLEN = (
-    set_of_workers, many_workers, forged_workers, worker_of_one_field, reports, names_of_keys, results, history, reasons, settings, progress,
-    nested_json, large_parameters, list_of_runs, rq_sets, rq_list,
-)  # fmt: skip
+    set_of_workers,
+    many_workers,
+    forged_workers,
+    worker_of_one_field,
+    reports,
+    names_of_keys,
+    results,
+    history,
+    reasons,
+    settings,
+    progress,
+    nested_json,
+    large_parameters,
+    list_of_runs,
+    rq_sets,
+    rq_list,
+)
 VIEWS = (("walk",), ("walk", "--json"), ("walk", "--errors"), ("walk", "--keys"), ("--keys",), ())
 PLACES = ("workers", "errors", "refused", "config", "history", "progress")
 SHOWN = (

@@ -1,4 +1,6 @@
-"""TLS with an authority of one's own: whole runs, client certificates, and one clear sentence for each way to get it wrong."""
+"""TLS with an authority of one's own: whole runs, client certificates, and one clear sentence for
+each way to get it wrong.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,13 @@ import pytest
 import redis
 
 from es_queue.errors import RedisError
-from es_queue.protocol.connection import client_from_url, client_like, refuse_unfit, safe_name
-from master.status.observe import Server
+from es_queue.protocol.connection import (
+    client_from_url,
+    clone_client,
+    redacted_url,
+    validate_server,
+)
+from master.status.redis_reader import RedisReader
 from tests.abuse.servers import HARDENED, SYSTEM, WHEEL, needs_system_server, serving
 from tests.integration.processes import BIN, CARTPOLE, Processes, Seen, flags, quiet_digest
 from tests.leaks import simple_password
@@ -33,15 +40,27 @@ class Papers:
     def __getitem__(self, name: str) -> Path:
         return self.folder / name
 
-    def url(self, port: int, authority: str = "ca.pem", own: str = "", who: str = "127.0.0.1") -> str:
+    def url(
+        self, port: int, authority: str = "ca.pem", own: str = "", who: str = "127.0.0.1"
+    ) -> str:
         mine = f"&ssl_certfile={self[own + '.pem']}&ssl_keyfile={self[own + '.key']}" if own else ""
         return f"rediss://{who}:{port}?ssl_ca_certs={self[authority]}{mine}"
 
-    def settings(self, port: int, server: str = "server", clients: str = "no") -> tuple[object, ...]:
+    def settings(
+        self, port: int, server: str = "server", clients: str = "no"
+    ) -> tuple[object, ...]:
         return (
-            "--tls-port", port, "--tls-ca-cert-file", self["ca.pem"], "--tls-cert-file", self[f"{server}.pem"],
-            "--tls-key-file", self[f"{server}.key"], "--tls-auth-clients", clients,
-        )  # fmt: skip
+            "--tls-port",
+            port,
+            "--tls-ca-cert-file",
+            self["ca.pem"],
+            "--tls-cert-file",
+            self[f"{server}.pem"],
+            "--tls-key-file",
+            self[f"{server}.key"],
+            "--tls-auth-clients",
+            clients,
+        )
 
 
 @pytest.fixture(scope="module")
@@ -51,12 +70,16 @@ def papers(tmp_path_factory: pytest.TempPathFactory) -> Papers:
     authority.cert_pem.write_to_path(found["ca.pem"])
     other.cert_pem.write_to_path(found["other.pem"])
     issued = {
-        "server": authority.issue_cert("127.0.0.1", "localhost"), "elsewhere": authority.issue_cert("elsewhere.example"),
-        "client": authority.issue_cert("client@example.com"), "stranger": other.issue_cert("client@example.com"),
-    }  # fmt: skip
+        "server": authority.issue_cert("127.0.0.1", "localhost"),
+        "elsewhere": authority.issue_cert("elsewhere.example"),
+        "client": authority.issue_cert("client@example.com"),
+        "stranger": other.issue_cert("client@example.com"),
+    }
     for name, one in issued.items():
         one.private_key_pem.write_to_path(found[f"{name}.key"])
-        found[f"{name}.pem"].write_bytes(b"".join(part.bytes() for part in one.cert_chain_pems))
+        found[f"{name}.pem"].write_bytes(
+            b"".join(part.largest_bytes() for part in one.cert_chain_pems)
+        )
     return found
 
 
@@ -71,14 +94,20 @@ def tls(papers: Papers, tmp_path: Path) -> Iterator[Callable[..., int]]:
 
         def start(*more: object, **about: str) -> int:
             folder = tmp_path / f"server-{free_port()}"
-            return stack.enter_context(serving(SYSTEM, folder, *papers.settings(free_port(), **about), *more, port=0))
+            return stack.enter_context(
+                serving(SYSTEM, folder, *papers.settings(free_port(), **about), *more, port=0)
+            )
 
         yield start
 
 
 WORKERS: list[Any] = [
     pytest.param({}, id="plain"),
-    pytest.param(HARDENED, id="hardened", marks=pytest.mark.skipif(not HARDENED, reason="there are no hardened classes")),
+    pytest.param(
+        HARDENED,
+        id="hardened",
+        marks=pytest.mark.skipif(not HARDENED, reason="there are no hardened classes"),
+    ),
 ]
 
 
@@ -92,12 +121,22 @@ def test_a_whole_run_goes_over_tls_with_a_password_and_a_clients_certificate(
         client.config_set("requirepass", password)
     secret = url.replace("rediss://", f"rediss://:{password}@")
     worker = processes.start(processes.rq, "worker", RQ_REDIS_URL=secret, **environment)
-    master = processes.start(BIN / "es-master", *flags(VALUES), "--run", "tls", "--json", RQ_REDIS_URL=url, ES_QUEUE_REDIS_PASSWORD=password)
+    master = processes.start(
+        BIN / "es-master",
+        *flags(VALUES),
+        "--run",
+        "tls",
+        "--json",
+        RQ_REDIS_URL=url,
+        ES_QUEUE_REDIS_PASSWORD=password,
+    )
     assert master.wait() == 0, master.said()
-    assert master.events("summary")[-1]["digest"] == quiet_digest(VALUES)
-    assert master.events("note") == [] and password not in master.said()
+    assert master.feed("summary")[-1]["digest"] == quiet_digest(VALUES)
+    assert master.feed("note") == [] and password not in master.said()
     for words in (("tls",), ("--doctor",), ("tls", "--keys")):
-        status = processes.start(BIN / "es-status", *words, RQ_REDIS_URL=url, ES_QUEUE_REDIS_PASSWORD=password)
+        status = processes.start(
+            BIN / "es-status", *words, RQ_REDIS_URL=url, ES_QUEUE_REDIS_PASSWORD=password
+        )
         assert status.wait() in (0, 10), status.said()
         assert password not in status.said()
     with client_from_url(secret) as client:
@@ -109,16 +148,18 @@ def test_a_whole_run_goes_over_tls_with_a_password_and_a_clients_certificate(
 def refused(url: str) -> str:
     """The sentence with which es-master and es-status refuse a server; both must say the same."""
     with client_from_url(url) as client, pytest.raises(RedisError) as unfit:
-        refuse_unfit(client, safe_name(url))
-    server = Server(url, "")
+        validate_server(client, redacted_url(url))
+    server = RedisReader(url, "")
     with pytest.raises(RedisError) as unread:
-        server.runs()
+        server.list_runs()
     server.close()
     assert str(unfit.value) == str(unread.value)
     return str(unfit.value)
 
 
-def test_each_wrong_way_to_a_tls_server_is_one_sentence_that_says_what_to_change(tls: Callable[..., int], papers: Papers, tmp_path: Path) -> None:
+def test_each_wrong_way_to_a_tls_server_is_one_sentence_that_says_what_to_change(
+    tls: Callable[..., int], papers: Papers, tmp_path: Path
+) -> None:
     port, strict, elsewhere = tls(), tls(clients="yes"), tls(server="elsewhere")
     assert "not signed by the authority in" in refused(papers.url(port, "other.pem"))
     assert "authority that this host knows" in refused(f"rediss://127.0.0.1:{port}")
@@ -132,7 +173,9 @@ def test_each_wrong_way_to_a_tls_server_is_one_sentence_that_says_what_to_change
     assert "in PEM form" in refused(papers.url(port, "client.key"))
 
 
-def test_tls_to_a_port_that_speaks_none_is_one_sentence(papers: Papers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tls_to_a_port_that_speaks_none_is_one_sentence(
+    papers: Papers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("es_queue.protocol.connection.SOCKET_SECONDS", 0.5)
     monkeypatch.setattr("es_queue.protocol.connection.CONNECT_SECONDS", 0.5)
     for kind in (WHEEL, SYSTEM):
@@ -140,26 +183,52 @@ def test_tls_to_a_port_that_speaks_none_is_one_sentence(papers: Papers, tmp_path
             assert "it does not speak TLS there" in refused(papers.url(port))
 
 
-def test_the_commands_end_with_that_sentence_and_code_3(tls: Callable[..., int], papers: Papers, processes: Processes) -> None:
+def test_the_commands_end_with_that_sentence_and_code_3(
+    tls: Callable[..., int], papers: Papers, processes: Processes
+) -> None:
     url = papers.url(tls(), "other.pem")
-    for command in (("es-master", *flags(VALUES), "--run", "tls"), ("es-master", "--attach", "tls"), ("es-master", "--stop", "tls"), ("es-status",)):
+    for command in (
+        ("es-master", *flags(VALUES), "--run", "tls"),
+        ("es-master", "--attach", "tls"),
+        ("es-master", "--stop", "tls"),
+        ("es-status",),
+    ):
         process = processes.start(BIN / command[0], *command[1:], RQ_REDIS_URL=url)
         assert process.wait() == 3
-        assert process.said().count("\n") == 1 and "not signed by the authority in" in process.said()
+        assert (
+            process.said().count("\n") == 1 and "not signed by the authority in" in process.said()
+        )
 
 
-def test_a_certificate_that_is_not_looked_at_is_warned_of(tls: Callable[..., int], papers: Papers, processes: Processes) -> None:
+def test_a_certificate_that_is_not_looked_at_is_warned_of(
+    tls: Callable[..., int], papers: Papers, processes: Processes
+) -> None:
     values = {**VALUES, "generations": 1, "max_seconds": 0.1}
     url = f"rediss://127.0.0.1:{tls()}?ssl_cert_reqs=none"
     processes.worker(url)
     for more, count in (((), 1), (("--insecure",), 0)):
-        master = processes.start(BIN / "es-master", *flags(values), "--run", f"tls{count}", "--json", *more, RQ_REDIS_URL=url)
+        master = processes.start(
+            BIN / "es-master",
+            *flags(values),
+            "--run",
+            f"tls{count}",
+            "--json",
+            *more,
+            RQ_REDIS_URL=url,
+        )
         assert master.wait() == 0, master.said()
         assert master.err.read_text().count("is not verified") == count
-        assert len([one for one in master.events("note") if "is not verified" in one["text"]]) == count
+        assert (
+            len([one for one in master.feed("note") if "is not verified" in one["text"]]) == count
+        )
 
 
-def test_a_clients_copy_connects_with_the_same_papers(tls: Callable[..., int], papers: Papers) -> None:
+def test_a_clients_copy_connects_with_the_same_papers(
+    tls: Callable[..., int], papers: Papers
+) -> None:
     url = papers.url(tls(clients="yes"), own="client")
-    with redis.Redis.from_url(url, client_name="rq-1", socket_timeout=400) as rqs, client_like(rqs) as ours:
+    with (
+        redis.Redis.from_url(url, client_name="rq-1", socket_timeout=400) as rqs,
+        clone_client(rqs) as ours,
+    ):
         assert ours.ping() and rqs.ping()

@@ -1,4 +1,6 @@
-"""A proxy before a Redis server that can swallow replies: the server has executed, the client never hears of it."""
+"""A proxy before a Redis server that can swallow replies: the server has executed, the client never
+hears of it.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from tests.contract.places import closing
 
 
 class DeafProxy:
-    """Listens on a Unix socket; ``swallow`` closes that many connections in place of their next reply."""
+    """Listens on a Unix socket; ``swallow`` closes that many connections in place of their next
+    reply.
+    """
 
     def __init__(self, server: Path, listen: Path) -> None:
         self._server = str(server)
@@ -40,7 +44,9 @@ class DeafProxy:
                 server = socket.socket(socket.AF_UNIX)
                 server.connect(self._server)
                 for source, target, replies in ((client, server, False), (server, client, True)):
-                    threading.Thread(target=self._pump, args=(source, target, replies), daemon=True).start()
+                    threading.Thread(
+                        target=self._pump, args=(source, target, replies), daemon=True
+                    ).start()
 
     def _take(self) -> bool:
         with self._lock:

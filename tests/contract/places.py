@@ -11,11 +11,17 @@ from typing import Any
 import redis
 
 from es_queue.protocol import keys
-from es_queue.protocol.again import Again
-from es_queue.protocol.channel import RUNNING, MasterChannel, Owed, Publish, WorkerChannel
+from es_queue.protocol.channel import (
+    RUNNING,
+    MasterChannel,
+    PublishRequest,
+    ReconcileRequest,
+    WorkerChannel,
+)
 from es_queue.protocol.memory_channel import MemoryMasterChannel, MemoryServer, MemoryWorkerChannel
 from es_queue.protocol.messages import Block
 from es_queue.protocol.redis_channel import RedisMasterChannel, RedisWorkerChannel
+from es_queue.protocol.retry import Retry
 
 RUN = "contract"
 TOKEN, SAME_NUMBER, HIGHER, LOWER = "5-0000000a", "5-0000000b", "6-0000000c", "4-0000000d"
@@ -42,8 +48,8 @@ def texts(*blocks: Block) -> list[str]:
     return [str(one) for one in blocks]
 
 
-def owed(*ranges: tuple[str, int, int], publication: str = P0, **more: Any) -> Owed:
-    return Owed(publication, ranges, **{"block": 4, **more})
+def owed(*ranges: tuple[str, int, int], publication: str = P0, **more: Any) -> ReconcileRequest:
+    return ReconcileRequest(publication, ranges, **{"block": 4, **more})
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 20.0) -> None:
@@ -118,11 +124,24 @@ class Place(ABC):
 
     # --- what tests do all the time
 
-    def publish(self, publication: str = P0, *blocks: Block, token: str = TOKEN, parameters: bytes = b"12345678", **more: Any) -> MasterChannel:
+    def publish(
+        self,
+        publication: str = P0,
+        *blocks: Block,
+        token: str = TOKEN,
+        parameters: bytes = b"12345678",
+        **more: Any,
+    ) -> MasterChannel:
         master = self.master()
         master.stage(publication, parameters)
-        fields = {"task": b"task", "blocks": blocks, "config": "{}", "progress": {"state": RUNNING}, **more}
-        master.publish(token, Publish(publication, **fields))
+        fields = {
+            "task": b"task",
+            "blocks": blocks,
+            "config": "{}",
+            "progress": {"state": RUNNING},
+            **more,
+        }
+        master.publish(token, PublishRequest(publication, **fields))
         return master
 
     def arrived(self, number: int = 1) -> WorkerChannel:
@@ -132,7 +151,11 @@ class Place(ABC):
 
     def answers(self, publication: str = P0) -> list[bytes]:
         """The payloads in the stream, without its header."""
-        return [entry.payload for entry in self.master().collect(publication, "0", 1000, 0.001) if entry.payload]
+        return [
+            entry.payload
+            for entry in self.master().collect(publication, "0", 1000, 0.001)
+            if entry.payload
+        ]
 
 
 class MemoryPlace(Place):
@@ -202,10 +225,10 @@ class RedisPlace(Place):
         self.keys = keys.RunKeys(RUN)
 
     def master(self) -> RedisMasterChannel:
-        return RedisMasterChannel(self.client, RUN, Again(seconds=5))
+        return RedisMasterChannel(self.client, RUN, Retry(seconds=5))
 
     def worker(self, number: int = 1, rq_name: str = "") -> RedisWorkerChannel:
-        return RedisWorkerChannel(self.client, RUN, worker_name(number), rq_name, Again(seconds=5))
+        return RedisWorkerChannel(self.client, RUN, worker_name(number), rq_name, Retry(seconds=5))
 
     def _list(self, key: str) -> list[str]:
         return [entry.decode() for entry in self.client.lrange(key, 0, -1)]
@@ -242,10 +265,16 @@ class RedisPlace(Place):
         return {name: int(count) for name, count in self._hash(self.keys.refused).items()}
 
     def history(self) -> list[dict[str, str]]:
-        return [{name.decode(): value.decode() for name, value in entry.items()} for _, entry in self.client.xrange(self.keys.history)]
+        return [
+            {name.decode(): value.decode() for name, value in entry.items()}
+            for _, entry in self.client.xrange(self.keys.history)
+        ]
 
     def _publications(self, kind: str) -> set[str]:
-        return {name.decode().rpartition(":")[2] for name in self.client.scan_iter(f"{self.keys.prefix}{kind}:*")}
+        return {
+            name.decode().rpartition(":")[2]
+            for name in self.client.scan_iter(f"{self.keys.prefix}{kind}:*")
+        }
 
     def parameters(self) -> set[str]:
         return self._publications("parameters")
@@ -254,7 +283,9 @@ class RedisPlace(Place):
         return self._publications("results")
 
     def lose(self, what: str, publication: str) -> None:
-        self.client.delete(self.keys.task if what == "task" else getattr(self.keys, what)(publication))
+        self.client.delete(
+            self.keys.task if what == "task" else getattr(self.keys, what)(publication)
+        )
 
     def lapse(self, number: int = 1) -> None:
         self.client.delete(self.keys.worker(worker_name(number)))

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 import redis
 
-from es_queue.protocol import bounded, keys
-from es_queue.protocol.again import Again
-from es_queue.protocol.channel import Stored
+from es_queue.protocol import keys
+from es_queue.protocol.channel import RenewResult
 from es_queue.protocol.connection import client_from_url
 from es_queue.protocol.redis_channel import RedisMasterChannel, RedisWorkerChannel
-from es_queue.protocol.seats import outlasting
+from es_queue.protocol.retry import Retry
+from es_queue.protocol.seats import reconnecting_client
+from es_queue.security import bounded_reads
 from tests.contract.places import (
     ABOUT,
     P0,
@@ -69,19 +70,24 @@ def test_the_master_waits_for_a_busy_server(redis_place: RedisPlace, valkey_url:
     master = redis_place.publish(P0, block(0, 4))
     redis_place.arrived()
     calls: list[tuple[Callable[[RedisMasterChannel], object], object]] = [
-        (lambda one: one.renew(TOKEN, "me", 9.0, {}, {}), Stored(P0, True)),
+        (lambda one: one.renew(TOKEN, "me", 9.0, {}, {}), RenewResult(P0, True)),
         (lambda one: one.lease_holder()[0], "me"),
         (lambda one: one.workers(), {worker_name(1): ABOUT}),
-        (lambda one: one.reconcile(TOKEN, owed(("train", 0, 4))), master.reconcile(TOKEN, owed(("train", 0, 4)))),
+        (
+            lambda one: one.reconcile(TOKEN, owed(("train", 0, 4))),
+            master.reconcile(TOKEN, owed(("train", 0, 4))),
+        ),
         (lambda one: one.extend(TOKEN, P0, [block(0, 4)]), True),
         (lambda one: len(one.collect(P0, "0", 10, 0.01)), 1),
     ]
     for call, expected in calls:
         with busy(valkey_url) as end:
-            waiting = RedisMasterChannel(redis_place.client, RUN, Again(20, lambda _, end=end: end()))
+            waiting = RedisMasterChannel(
+                redis_place.client, RUN, Retry(20, lambda _, end=end: end())
+            )
             assert call(waiting) == expected
             assert waiting.outages >= 1
-            assert "BUSY" in waiting.again.trouble
+            assert "BUSY" in waiting.retry.last_error
 
 
 def test_a_worker_waits_for_a_busy_server(redis_place: RedisPlace, valkey_url: str) -> None:
@@ -90,17 +96,21 @@ def test_a_worker_waits_for_a_busy_server(redis_place: RedisPlace, valkey_url: s
     calls: list[Callable[[RedisWorkerChannel], object]] = [
         lambda one: one.arrive(ABOUT, TTL),
         lambda one: one.beat(ABOUT, TTL),
-        lambda one: one.orders(P0).state == "running",
-        lambda one: one.claimed() == [],
+        lambda one: one.poll_flags(P0).state == "running",
+        lambda one: one.held_blocks() == [],
         lambda one: one.answer(block(0, 4), b"answer"),
     ]
     for call in calls:
         with busy(valkey_url) as end:
-            waiting = RedisWorkerChannel(redis_place.client, RUN, worker_name(1), again=Again(20, lambda _, end=end: end()))
+            waiting = RedisWorkerChannel(
+                redis_place.client, RUN, worker_name(1), retry=Retry(20, lambda _, end=end: end())
+            )
             assert call(waiting) in (None, True)
             assert waiting.outages >= 1
     with busy(valkey_url) as end:
-        waiting = RedisWorkerChannel(redis_place.client, RUN, worker_name(1), again=Again(20, lambda _: end()))
+        waiting = RedisWorkerChannel(
+            redis_place.client, RUN, worker_name(1), retry=Retry(20, lambda _: end())
+        )
         assert waiting.claim(0.01) is None
     assert redis_place.todo() == texts(block(0, 4))
 
@@ -113,14 +123,16 @@ def test_rqs_bookkeeping_outlasts_a_busy_server(redis_place: RedisPlace, valkey_
             said.append(text)
             end()
 
-        with outlasting(redis_place.client, lambda: False, say) as client:
+        with reconnecting_client(redis_place.client, lambda: False, say) as client:
             assert client.set("rq:one", "1")
             pipeline = client.pipeline(transaction=True)
             assert pipeline.get("rq:one").execute() == [b"1"]
     assert len(said) == 1
 
 
-def test_workers_that_a_busy_server_does_not_tell_are_not_taken_for_gone(redis_place: RedisPlace, valkey_url: str) -> None:
+def test_workers_that_a_busy_server_does_not_tell_are_not_taken_for_gone(
+    redis_place: RedisPlace, valkey_url: str
+) -> None:
     redis_place.arrived()
     with busy(valkey_url), pytest.raises(redis.exceptions.ResponseError, match="BUSY"):
-        bounded.hashes(redis_place.client, [keys.RunKeys(RUN).worker(worker_name(1))])
+        bounded_reads.read_hashes(redis_place.client, [keys.RunKeys(RUN).worker(worker_name(1))])

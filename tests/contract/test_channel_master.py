@@ -8,7 +8,13 @@ from collections.abc import Callable
 import pytest
 
 from es_queue.errors import FencedError
-from es_queue.protocol.channel import RUNNING, MasterChannel, Opened, Publish, Stored
+from es_queue.protocol.channel import (
+    RUNNING,
+    MasterChannel,
+    PublishRequest,
+    PublishResult,
+    RenewResult,
+)
 from tests.contract.places import (
     ABOUT,
     HIGHER,
@@ -26,7 +32,9 @@ from tests.contract.places import (
 )
 
 WRITES: dict[str, Callable[[MasterChannel, str], object]] = {
-    "publish": lambda master, token: master.publish(token, Publish(P1, b"t", [block(0, 1, P1)], "{}", {"state": RUNNING})),
+    "publish": lambda master, token: master.publish(
+        token, PublishRequest(P1, b"t", [block(0, 1, P1)], "{}", {"state": RUNNING})
+    ),
     "extend": lambda master, token: master.extend(token, P0, [block(4, 8)]),
     "reconcile": lambda master, token: master.reconcile(token, owed(("train", 0, 4))),
     "renew": lambda master, token: master.renew(token, "me", 9.0, {"state": "mine"}, {"late": 1}),
@@ -37,14 +45,22 @@ each_write = pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 
 def contents(place: Place) -> object:
     return (
-        place.todo(), place.progress(), place.refused(), place.streams(), place.history(),
-        place.master().stored(), place.master().epoch(), place.master().lease_holder()[0],
-    )  # fmt: skip
+        place.todo(),
+        place.progress(),
+        place.refused(),
+        place.streams(),
+        place.history(),
+        place.master().stored_run(),
+        place.master().epoch(),
+        place.master().lease_holder()[0],
+    )
 
 
 @each_write
 @pytest.mark.parametrize("token", [LOWER, SAME_NUMBER], ids=["lower", "same number"])
-def test_a_write_with_a_lower_token_or_another_nonce_is_fenced_and_changes_nothing(place: Place, write: Callable[..., object], token: str) -> None:
+def test_a_write_with_a_lower_token_or_another_nonce_is_fenced_and_changes_nothing(
+    place: Place, write: Callable[..., object], token: str
+) -> None:
     master = place.publish(P0, block(0, 4))
     master.stage(P1, b"12345678")
     before = contents(place)
@@ -55,7 +71,9 @@ def test_a_write_with_a_lower_token_or_another_nonce_is_fenced_and_changes_nothi
 
 @each_write
 @pytest.mark.parametrize("token", [HIGHER, TOKEN], ids=["higher", "same"])
-def test_a_write_with_a_higher_or_the_same_token_is_accepted_and_the_token_stored(place: Place, write: Callable[..., object], token: str) -> None:
+def test_a_write_with_a_higher_or_the_same_token_is_accepted_and_the_token_stored(
+    place: Place, write: Callable[..., object], token: str
+) -> None:
     master = place.publish(P0, block(0, 4))
     master.stage(P1, b"12345678")
     write(master, token)
@@ -63,7 +81,9 @@ def test_a_write_with_a_higher_or_the_same_token_is_accepted_and_the_token_store
 
 
 @each_write
-def test_a_write_is_accepted_where_no_token_is_stored(place: Place, write: Callable[..., object]) -> None:
+def test_a_write_is_accepted_where_no_token_is_stored(
+    place: Place, write: Callable[..., object]
+) -> None:
     master = place.master()
     master.stage(P1, b"12345678")
     assert master.epoch() is None
@@ -79,30 +99,45 @@ def test_tokens_are_compared_as_numbers_not_as_texts(place: Place) -> None:
 
 
 def test_publish_opens_everything_at_once(place: Place) -> None:
-    master = place.publish(P0, block(0, 4), block(4, 8), checkpoint=b"saved", history={"generation": "0"}, config='{"env": "x"}')
+    master = place.publish(
+        P0,
+        block(0, 4),
+        block(4, 8),
+        checkpoint=b"saved",
+        history={"generation": "0"},
+        config='{"env": "x"}',
+    )
     assert place.todo() == texts(block(0, 4), block(4, 8))
     assert (place.streams(), place.parameters()) == ({P0}, {P0})
-    assert master.stored() == (b'{"env": "x"}', b"task", b"saved")
+    assert master.stored_run() == (b'{"env": "x"}', b"task", b"saved")
     assert place.progress()["publication"] == P0 and place.progress()["state"] == RUNNING
     assert place.history() == [{"generation": "0"}]
-    assert [entry.payload for entry in master.collect(P0, "0", 10, 0.001)] == [b""], "the stream begins with its header"
+    assert [entry.payload for entry in master.collect.ledger(P0, "0", 10, 0.001)] == [b""], (
+        "the stream begins with its header"
+    )
 
 
 def test_publish_says_what_was_stored_before(place: Place) -> None:
-    def publish(publication: str) -> Opened:
+    def publish(publication: str) -> PublishResult:
         place.master().stage(publication, b"12345678")
-        return place.master().publish(TOKEN, Publish(publication, b"task", (), "{}", {"state": RUNNING}))
+        return place.master().publish(
+            TOKEN, PublishRequest(publication, b"task", (), "{}", {"state": RUNNING})
+        )
 
-    assert publish(P0) == Opened(None)
-    assert publish(P0) == publish(P1) == Opened(P0), "sent again, it is stored already"
+    assert publish(P0) == PublishResult(None)
+    assert publish(P0) == publish(P1) == PublishResult(P0), "sent again, it is stored already"
     place.flush()
-    assert publish(P1) == Opened(None)
+    assert publish(P1) == PublishResult(None)
 
 
 def test_publish_without_its_parameters_opens_nothing(place: Place) -> None:
     master = place.publish(P0, block(0, 4))
-    assert master.publish(TOKEN, Publish(P1, b"new", (), "{}", {"state": RUNNING})) == Opened(P0, done=False)
-    assert master.renew(TOKEN, "me", 9.0, {}, {}) == Stored(P0, True) and place.todo() == texts(block(0, 4))
+    assert master.publish(
+        TOKEN, PublishRequest(P1, b"new", (), "{}", {"state": RUNNING})
+    ) == PublishResult(P0, succeeded=False)
+    assert master.renew(TOKEN, "me", 9.0, {}, {}) == RenewResult(
+        P0, True
+    ) and place.todo() == texts(block(0, 4))
 
 
 def test_publishing_again_does_nothing(place: Place) -> None:
@@ -130,7 +165,7 @@ def test_publish_removes_what_the_replaced_publication_had(place: Place) -> None
 
 def test_publish_without_a_checkpoint_keeps_the_former_one(place: Place) -> None:
     place.publish(P0, checkpoint=b"old")
-    assert place.publish(P1).stored()[2] == b"old"
+    assert place.publish(P1).stored_run()[2] == b"old"
 
 
 def test_publish_after_a_flush_brings_back_what_is_asked_for(place: Place) -> None:
@@ -138,16 +173,16 @@ def test_publish_after_a_flush_brings_back_what_is_asked_for(place: Place) -> No
     place.flush()
     master = place.publish(P0, block(4, 8))
     assert place.todo() == texts(block(4, 8))
-    assert master.renew(TOKEN, "me", 9.0, {}, {}) == Stored(P0, True)
+    assert master.renew(TOKEN, "me", 9.0, {}, {}) == RenewResult(P0, True)
 
 
 @pytest.mark.parametrize("lost", ["task", "results"])
 def test_publish_mends_a_publication_of_which_a_part_was_lost(place: Place, lost: str) -> None:
     master = place.publish(P0, block(0, 4))
     place.lose(lost, P0)
-    assert master.renew(TOKEN, "me", 9.0, {}, {}) == Stored(P0, False)
+    assert master.renew(TOKEN, "me", 9.0, {}, {}) == RenewResult(P0, False)
     place.publish(P0, block(0, 2))
-    assert master.renew(TOKEN, "me", 9.0, {}, {}) == Stored(P0, True)
+    assert master.renew(TOKEN, "me", 9.0, {}, {}) == RenewResult(P0, True)
     assert place.todo() == texts(block(0, 2))
 
 
@@ -155,13 +190,15 @@ def test_staging_again_mends_lost_parameters_and_publish_touches_nothing_else(pl
     master = place.publish(P0, block(0, 4), block(4, 8))
     place.arrived().claim(0.01)
     place.lose("parameters", P0)
-    assert master.renew(TOKEN, "me", 9.0, {}, {}) == Stored(P0, False)
+    assert master.renew(TOKEN, "me", 9.0, {}, {}) == RenewResult(P0, False)
     place.publish(P0, block(0, 4), block(4, 8))
-    assert master.renew(TOKEN, "me", 9.0, {}, {}) == Stored(P0, True)
+    assert master.renew(TOKEN, "me", 9.0, {}, {}) == RenewResult(P0, True)
     assert place.todo() == texts(block(4, 8))
 
 
-def test_staged_parameters_can_be_read_before_they_are_published_and_the_open_ones_stay(place: Place) -> None:
+def test_staged_parameters_can_be_read_before_they_are_published_and_the_open_ones_stay(
+    place: Place,
+) -> None:
     master = place.publish(P0, parameters=b"old12345")
     master.stage(P1, b"new12345")
     assert place.worker().parameters(P0, 8) == b"old12345"
@@ -199,13 +236,15 @@ def test_extend_takes_more_blocks_than_one_command_may_have(place: Place) -> Non
 
 def test_renew_says_what_is_stored_and_so_tells_of_every_loss(place: Place) -> None:
     master = place.master()
-    assert master.renew(TOKEN, "me", 9.0, {}, {}) == Stored(None, False)
+    assert master.renew(TOKEN, "me", 9.0, {}, {}) == RenewResult(None, False)
     place.publish(P0)
-    assert master.renew(TOKEN, "me", 9.0, {}, {}) == Stored(P0, True)
+    assert master.renew(TOKEN, "me", 9.0, {}, {}) == RenewResult(P0, True)
     place.publish(P1)
-    assert master.renew(TOKEN, "me", 9.0, {}, {}) == Stored(P1, True)
+    assert master.renew(TOKEN, "me", 9.0, {}, {}) == RenewResult(P1, True)
     place.flush()
-    assert master.renew(TOKEN, "me", 9.0, {"state": RUNNING}, {"late": 1}) == Stored(None, False)
+    assert master.renew(TOKEN, "me", 9.0, {"state": RUNNING}, {"late": 1}) == RenewResult(
+        None, False
+    )
     assert place.progress() == {}, "nothing of a run that is not there may be left behind"
 
 
@@ -244,19 +283,24 @@ def test_finish_closes_the_publication_and_keeps_what_resume_needs(place: Place)
     assert taken is not None
     master.renew(TOKEN, "me", 9.0, {}, {})
     master.finish(TOKEN, {"state": "finished"}, 60, b"last")
-    assert (place.todo(), place.claims(), place.streams(), place.parameters()) == ([], [], set(), set())
+    assert (place.todo(), place.claims(), place.streams(), place.parameters()) == (
+        [],
+        [],
+        set(),
+        set(),
+    )
     assert place.progress()["state"] == "finished" and "publication" not in place.progress()
-    assert master.stored() == (b"{}", b"task", b"last")
+    assert master.stored_run() == (b"{}", b"task", b"last")
     assert master.lease_holder() == (None, 0.0)
     assert not worker.answer(taken, b"late")
     assert worker.claim(0.01) is None
-    assert worker.orders().state == "finished"
+    assert worker.poll_flags().state == "finished"
 
 
 def test_finish_without_a_checkpoint_keeps_the_former_one(place: Place) -> None:
     master = place.publish(P0, checkpoint=b"open")
     master.finish(TOKEN, {"state": "stopped"}, 60, None)
-    assert master.stored()[2] == b"open"
+    assert master.stored_run()[2] == b"open"
 
 
 def test_a_finished_run_can_be_published_again(place: Place) -> None:
@@ -264,7 +308,7 @@ def test_a_finished_run_can_be_published_again(place: Place) -> None:
     master.finish(TOKEN, {"state": "stopped"}, 60, None)
     place.publish(P1, block(0, 1, P1), token=HIGHER)
     assert place.todo() == texts(block(0, 1, P1))
-    assert master.renew(HIGHER, "me", 9.0, {}, {}) == Stored(P1, True)
+    assert master.renew(HIGHER, "me", 9.0, {}, {}) == RenewResult(P1, True)
 
 
 def test_collect_gives_what_is_after_the_cursor_in_order_and_all_from_zero(place: Place) -> None:
@@ -272,20 +316,24 @@ def test_collect_gives_what_is_after_the_cursor_in_order_and_all_from_zero(place
     worker = place.worker()
     for slot in range(5):
         assert worker.answer(block(slot, slot + 1), b"%d" % slot)
-    first = master.collect(P0, "0", 3, 0.001)
+    first = master.collect.ledger(P0, "0", 3, 0.001)
     assert [entry.payload for entry in first] == [b"", b"0", b"1"]
-    rest = master.collect(P0, first[-1].id, 100, 0.001)
+    rest = master.collect.ledger(P0, first[-1].id, 100, 0.001)
     assert [entry.payload for entry in rest] == [b"2", b"3", b"4"]
-    assert master.collect(P0, rest[-1].id, 100, 0.001) == []
-    assert len(master.collect(P0, "0", 100, 0.001)) == 6
-    assert master.collect(P1, "0", 100, 0.001) == [], "another publication has no answers"
+    assert master.collect.ledger(P0, rest[-1].id, 100, 0.001) == []
+    assert len(master.collect.ledger(P0, "0", 100, 0.001)) == 6
+    assert master.collect.ledger(P1, "0", 100, 0.001) == [], "another publication has no answers"
 
 
 def test_collect_wakes_up_for_an_answer(place: Place) -> None:
     master = place.publish(P0, block(0, 1))
-    cursor = master.collect(P0, "0", 10, 0.001)[-1].id
+    cursor = master.collect.ledger(P0, "0", 10, 0.001)[-1].id
     found: list[bytes] = []
-    thread = threading.Thread(target=lambda: found.extend(entry.payload for entry in master.collect(P0, cursor, 10, 20.0)))
+    thread = threading.Thread(
+        target=lambda: found.extend(
+            entry.payload for entry in master.collect.ledger(P0, cursor, 10, 20.0)
+        )
+    )
     thread.start()
     place.worker().answer(block(0, 1), b"answer")
     thread.join(15)
@@ -296,7 +344,11 @@ def test_discard_deletes_entries_and_no_others(place: Place) -> None:
     master = place.publish(P0)
     for payload in (b"good", b"bad", b"worse"):
         place.worker().answer(block(0, 1), payload)
-    ids = [entry.id for entry in master.collect(P0, "0", 10, 0.001) if entry.payload in (b"bad", b"worse")]
+    ids = [
+        entry.id
+        for entry in master.collect.ledger(P0, "0", 10, 0.001)
+        if entry.payload in (b"bad", b"worse")
+    ]
     master.discard(P0, ids)
     master.discard(P0, [])
     assert place.answers() == [b"good"]
@@ -307,9 +359,14 @@ def test_the_master_sees_living_workers_and_their_reports(place: Place) -> None:
     assert (master.workers(), master.errors()) == ({}, [])
     place.arrived(1)
     place.arrived(2)
-    assert master.workers() == dict.fromkeys((place.worker(1).worker, place.worker(2).worker), ABOUT)
+    assert master.workers() == dict.fromkeys(
+        (place.worker(1).worker, place.worker(2).worker), ABOUT
+    )
     one, two = place.worker(1).worker, place.worker(2).worker
-    assert master.workers({one: {"as": "known"}, "gone-1-abcdef": {"as": "known"}}) == {one: {"as": "known"}, two: ABOUT}
+    assert master.workers({one: {"as": "known"}, "gone-1-abcdef": {"as": "known"}}) == {
+        one: {"as": "known"},
+        two: ABOUT,
+    }
     place.lapse(1)
     assert list(master.workers()) == list(master.workers({one: ABOUT, two: ABOUT})) == [two]
     place.worker(2).depart()
@@ -317,5 +374,7 @@ def test_the_master_sees_living_workers_and_their_reports(place: Place) -> None:
     place.worker(2).beat(ABOUT, TTL)
     for number in range(25):
         place.worker(2).report(f"trouble {number}")
-    assert master.errors() == [f"trouble {number}" for number in range(5, 25)], "the newest twenty, newest last"
+    assert master.errors() == [f"trouble {number}" for number in range(5, 25)], (
+        "the newest twenty, newest last"
+    )
     assert master.other_workers("nobody") is None

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from es_queue.protocol.channel import Reconciled
+from es_queue.protocol.channel import ReconcileReport
 from tests.contract.places import ABOUT, P0, P1, TOKEN, TTL, Place, block, owed, texts, worker_name
 
 
-def reconcile(place: Place, *ranges: tuple[str, int, int], **more: object) -> Reconciled:
+def reconcile(place: Place, *ranges: tuple[str, int, int], **more: object) -> ReconcileReport:
     found = place.master().reconcile(TOKEN, owed(*ranges, **more))
     assert found is not None
     return found
@@ -18,25 +18,37 @@ def test_owed_is_unanswered_less_todo_less_the_claims_of_the_living(place: Place
     place.publish(P0, block(0, 2), block(2, 4))
     place.arrived().claim(0.01)
     found = reconcile(place, ("train", 0, 7))
-    assert found == Reconciled(3, 2, {worker_name(1): (block(0, 2),)}, [], 0, (("train", 4, 7),))
+    assert found == ReconcileReport(
+        3, 2, {worker_name(1): (block(0, 2),)}, [], 0, (("train", 4, 7),)
+    )
     assert place.todo() == texts(block(4, 7), block(2, 4))
-    assert reconcile(place, ("train", 0, 7)).owed == 0, "what is in todo is owed no more"
+    assert reconcile(place, ("train", 0, 7)).requeued == 0, "what is in todo is owed no more"
 
 
-def test_a_look_names_what_nobody_holds_and_issues_no_more_of_it_than_it_is_told(place: Place) -> None:
+def test_a_look_names_what_nobody_holds_and_issues_no_more_of_it_than_it_is_told(
+    place: Place,
+) -> None:
     place.publish(P0, block(2, 4))
     look = reconcile(place, ("eval", 0, 2), ("train", 0, 9), block=2, only=())
-    assert look.nobody == (("eval", 0, 2), ("train", 0, 2), ("train", 4, 9))
-    assert look.owed == 0 and place.todo() == texts(block(2, 4))
-    found = reconcile(place, ("eval", 1, 2), ("train", 0, 9), block=2, only=[("train", 1, 3), ("train", 5, 8), ("eval", 0, 1)])
-    assert found.owed == 4 and place.todo() == texts(block(1, 2), block(5, 7), block(7, 8), block(2, 4))
-    assert found.nobody == (("eval", 1, 2), ("train", 0, 2), ("train", 4, 9))
+    assert look.unclaimed == (("eval", 0, 2), ("train", 0, 2), ("train", 4, 9))
+    assert look.requeued == 0 and place.todo() == texts(block(2, 4))
+    found = reconcile(
+        place,
+        ("eval", 1, 2),
+        ("train", 0, 9),
+        block=2,
+        only=[("train", 1, 3), ("train", 5, 8), ("eval", 0, 1)],
+    )
+    assert found.requeued == 4 and place.todo() == texts(
+        block(1, 2), block(5, 7), block(7, 8), block(2, 4)
+    )
+    assert found.unclaimed == (("eval", 1, 2), ("train", 0, 2), ("train", 4, 9))
 
 
 def test_slots_of_other_kinds_are_other_slots(place: Place) -> None:
     place.publish(P0, block(0, 2))
     found = reconcile(place, ("eval", 0, 2), ("train", 0, 2))
-    assert found.owed == 2
+    assert found.requeued == 2
     assert place.todo() == texts(block(0, 2, kind="eval"), block(0, 2))
 
 
@@ -49,10 +61,10 @@ def test_the_claims_of_the_dead_return_and_the_dead_are_named_once(place: Place)
     found = reconcile(place, ("train", 0, 6), block=2)
     assert list(found.dead) == [(worker.worker, (block(0, 2), block(2, 4)))]
     assert found.claims == {other.worker: (block(4, 6),)}
-    assert (found.owed, found.todo, place.todo()) == (4, 2, texts(block(0, 2), block(2, 4)))
+    assert (found.requeued, found.todo, place.todo()) == (4, 2, texts(block(0, 2), block(2, 4)))
     assert place.claims(1) == []
     again = reconcile(place, ("train", 0, 6), block=2)
-    assert (again.dead, again.owed) == ([], 0)
+    assert (again.dead, again.requeued) == ([], 0)
 
 
 def test_a_death_is_noted_for_the_unanswered_slots_of_the_block_in_work(place: Place) -> None:
@@ -76,20 +88,20 @@ def test_in_grace_nobody_is_dead(place: Place) -> None:
     worker.claim(0.01)
     place.lapse()
     found = reconcile(place, ("train", 0, 4), grace=True)
-    assert (found.owed, found.dead, found.claims) == (0, [], {worker.worker: (block(0, 4),)})
-    assert reconcile(place, ("train", 0, 4)).owed == 4
+    assert (found.requeued, found.dead, found.claims) == (0, [], {worker.worker: (block(0, 4),)})
+    assert reconcile(place, ("train", 0, 4)).requeued == 4
 
 
 def test_a_worker_that_left_its_list_behind_without_enrolling_holds_nothing(place: Place) -> None:
     place.publish(P0, block(0, 4))
     place.worker().claim(0.01)
-    assert reconcile(place, ("train", 0, 4)).owed == 4
+    assert reconcile(place, ("train", 0, 4)).requeued == 4
 
 
 def test_blocks_that_come_back_have_at_most_the_given_size(place: Place) -> None:
     place.publish(P0)
     found = reconcile(place, ("train", 0, 5), ("train", 6, 9), block=2)
-    assert (found.owed, found.todo) == (8, 5)
+    assert (found.requeued, found.todo) == (8, 5)
     assert place.todo() == texts(block(0, 2), block(2, 4), block(4, 5), block(6, 8), block(8, 9))
 
 
@@ -114,7 +126,7 @@ def test_what_is_answered_or_foreign_leaves_todo(place: Place) -> None:
         place.add_todo(text)
     found = reconcile(place, ("train", 3, 6))
     assert place.todo() == texts(block(2, 4), block(4, 6), block(4, 6))
-    assert (found.owed, found.todo) == (0, 3)
+    assert (found.requeued, found.todo) == (0, 3)
 
 
 def test_claims_of_another_publication_or_of_no_sense_hold_nothing(place: Place) -> None:
@@ -123,7 +135,7 @@ def test_claims_of_another_publication_or_of_no_sense_hold_nothing(place: Place)
     for text in ("nonsense", str(block(0, 4, P1)), f"{P0} train 0 9999"):
         place.add_claim(text)
     found = reconcile(place, ("train", 0, 4))
-    assert found.owed == 4
+    assert found.requeued == 4
     assert found.claims == {worker_name(1): (block(0, 4, P1),)}
 
 
@@ -133,14 +145,27 @@ def test_the_claims_of_a_dismissed_worker_hold_nothing_up_and_it_did_not_die(pla
     dismissed.claim(0.01)
     other.claim(0.01)
     for grace in (False, True):
-        found = reconcile(place, ("train", 0, 4), block=2, dismissed=(dismissed.worker,), give_way=(dismissed.worker,), grace=grace)
-        assert (found.owed, found.dead, found.claims) == (0 if grace else 2, [], {other.worker: (block(2, 4),)})
+        found = reconcile(
+            place,
+            ("train", 0, 4),
+            block=2,
+            dismissed=(dismissed.worker,),
+            give_way=(dismissed.worker,),
+            grace=grace,
+        )
+        assert (found.requeued, found.dead, found.claims) == (
+            0 if grace else 2,
+            [],
+            {other.worker: (block(2, 4),)},
+        )
     assert place.todo() == texts(block(0, 2)) and place.attempts() == {} and place.claims(1) == []
-    assert dismissed.orders().give_way and not other.orders().give_way
+    assert dismissed.poll_flags().give_way and not other.poll_flags().give_way
     assert dismissed.claim(0.01) == block(0, 2), "it may go on claiming"
-    assert reconcile(place, ("train", 0, 4), block=2, dismissed=(dismissed.worker,)).owed == 2
+    assert reconcile(place, ("train", 0, 4), block=2, dismissed=(dismissed.worker,)).requeued == 2
     place.lapse(1)
-    assert [name for name, _ in reconcile(place, ("train", 0, 4), dismissed=(dismissed.worker,)).dead] == [dismissed.worker]
+    assert [
+        name for name, _ in reconcile(place, ("train", 0, 4), dismissed=(dismissed.worker,)).dead
+    ] == [dismissed.worker]
 
 
 def test_nothing_is_done_for_a_publication_that_is_not_stored(place: Place) -> None:
@@ -169,5 +194,5 @@ def test_a_worker_that_counts_badly_cannot_hurt_the_master(place: Place, late: s
 def test_many_owed_slots_come_back_in_order(place: Place) -> None:
     place.publish(P0, block(5000, 5001))
     found = reconcile(place, ("train", 0, 5001), block=1)
-    assert (found.owed, found.todo) == (5000, 5001)
+    assert (found.requeued, found.todo) == (5000, 5001)
     assert place.todo() == texts(*(block(slot, slot + 1) for slot in range(5001)))

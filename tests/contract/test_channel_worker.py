@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from es_queue.protocol.channel import RUNNING, Orders
+from es_queue.protocol.channel import RUNNING, WorkerFlags
 from tests.contract.places import ABOUT, P0, P1, TOKEN, TTL, Place, block, owed, texts, wait_until
 
 
@@ -18,8 +18,8 @@ def test_a_claim_moves_the_head_of_todo_to_the_end_of_my_claims(place: Place) ->
     assert worker.claim(0.01) == block(4, 8)
     assert place.todo() == texts(block(8, 9))
     assert place.claims() == texts(block(0, 4), block(4, 8))
-    assert worker.claimed() == [block(0, 4), block(4, 8)]
-    assert place.worker(2).claimed() == []
+    assert worker.held_blocks() == [block(0, 4), block(4, 8)]
+    assert place.worker(2).held_blocks() == []
 
 
 def test_a_claim_waits_for_a_block_and_gives_up(place: Place) -> None:
@@ -63,13 +63,16 @@ def test_many_workers_never_share_a_block(place: Place) -> None:
     assert Counter(place.answers()) == Counter(text.encode() for text in texts(*blocks))
 
 
-@pytest.mark.parametrize("garbage", ["", "nonsense", f"{P0} train 4 4", f"{P0} train 0 5000", f"{P0} other 0 1", "é" * 10])
+@pytest.mark.parametrize(
+    "garbage",
+    ["", "nonsense", f"{P0} train 4 4", f"{P0} train 0 5000", f"{P0} other 0 1", "é" * 10],
+)
 def test_what_is_no_block_is_dropped_from_claims_and_by_a_claim(place: Place, garbage: str) -> None:
     place.publish(P0)
     worker = place.arrived()
     place.add_claim(garbage)
     place.add_claim(str(block(0, 4)))
-    assert worker.claimed() == [block(0, 4)]
+    assert worker.held_blocks() == [block(0, 4)]
     place.add_todo(garbage)
     assert worker.claim(0.01) is None
     assert place.todo() == []
@@ -82,7 +85,7 @@ def test_an_answer_goes_into_the_stream_and_drops_the_claim(place: Place) -> Non
     first, second = worker.claim(0.01), worker.claim(0.01)
     assert first is not None and worker.answer(first, b"answer")
     assert place.answers() == [b"answer"]
-    assert worker.claimed() == [second]
+    assert worker.held_blocks() == [second]
 
 
 def test_an_answer_counts_although_the_claim_was_taken_away(place: Place) -> None:
@@ -91,7 +94,7 @@ def test_an_answer_counts_although_the_claim_was_taken_away(place: Place) -> Non
     taken = worker.claim(0.01)
     place.lapse()
     master.reconcile(TOKEN, owed(("train", 0, 4)))
-    assert worker.claimed() == []
+    assert worker.held_blocks() == []
     assert taken is not None and worker.answer(taken, b"answer")
     assert place.answers() == [b"answer"]
 
@@ -103,7 +106,7 @@ def test_a_late_answer_is_told_so_and_does_not_bring_the_stream_back(place: Plac
     place.publish(P1, block(0, 4, P1))
     assert taken is not None and not worker.answer(taken, b"late")
     assert place.streams() == {P1}
-    assert worker.claimed() == [], "the claim goes all the same"
+    assert worker.held_blocks() == [], "the claim goes all the same"
     assert place.answers(P1) == []
 
 
@@ -114,17 +117,17 @@ def test_dropping_a_block_takes_it_from_my_claims_alone(place: Place) -> None:
     other.claim(0.01)
     worker.drop(block(0, 4))
     worker.drop(block(4, 8))
-    assert (worker.claimed(), other.claimed(), place.todo()) == ([], [block(4, 8)], [])
+    assert (worker.held_blocks(), other.held_blocks(), place.todo()) == ([], [block(4, 8)], [])
 
 
 def test_given_back_blocks_stand_at_the_head_of_todo_in_their_order(place: Place) -> None:
     place.publish(P0, block(0, 2), block(2, 4), block(4, 6))
     worker = place.arrived()
     held = [worker.claim(0.01), worker.claim(0.01)]
-    worker.give_back(worker.claimed())
+    worker.give_back(worker.held_blocks())
     assert held == [block(0, 2), block(2, 4)]
     assert place.todo() == texts(block(0, 2), block(2, 4), block(4, 6))
-    assert worker.claimed() == []
+    assert worker.held_blocks() == []
     worker.give_back([])
     assert len(place.todo()) == 3
 
@@ -162,45 +165,49 @@ def test_a_beat_after_a_false_suspicion_enrols_the_worker_again(place: Place) ->
     worker.beat(ABOUT, TTL)
     worker.claim(0.01)
     found = master.reconcile(TOKEN, owed(("train", 0, 4)))
-    assert found is not None and found.claims == {worker.worker: (block(0, 4),)} and found.owed == 0
+    assert (
+        found is not None
+        and found.claims == {worker.worker: (block(0, 4),)}
+        and found.requeued == 0
+    )
 
 
 def test_orders_tell_the_state_and_who_is_to_give_way(place: Place) -> None:
     worker, other = place.arrived(1), place.arrived(2)
-    assert worker.orders() == Orders(None, led=False)
+    assert worker.poll_flags() == WorkerFlags(None, has_master=False)
     master = place.publish(P0)
-    assert worker.orders() == Orders(RUNNING, led=False)
+    assert worker.poll_flags() == WorkerFlags(RUNNING, has_master=False)
     master.reconcile(TOKEN, owed(give_way=[worker.worker]))
-    assert (worker.orders().give_way, other.orders().give_way) == (True, False)
+    assert (worker.poll_flags().give_way, other.poll_flags().give_way) == (True, False)
     master.reconcile(TOKEN, owed())
-    assert not worker.orders().give_way
+    assert not worker.poll_flags().give_way
     master.renew(TOKEN, "me", 9.0, {"state": "paused"}, {})
-    assert worker.orders().state == "paused"
+    assert worker.poll_flags().state == "paused"
 
 
 def test_orders_tell_whether_a_master_holds_the_lease(place: Place) -> None:
     master, worker = place.publish(P0), place.arrived()
-    assert not worker.orders().led
+    assert not worker.poll_flags().has_master
     master.renew(TOKEN, "me", 9.0, {}, {})
-    assert worker.orders().led
+    assert worker.poll_flags().has_master
     master.renew(TOKEN, "me", 0.02, {}, {})
-    wait_until(lambda: not worker.orders().led)
+    wait_until(lambda: not worker.poll_flags().has_master)
 
 
 def test_orders_tell_when_a_publication_has_made_room_for_another(place: Place) -> None:
     worker = place.arrived()
-    assert not worker.orders(P0).closed  # of a run that has published nothing
+    assert not worker.poll_flags(P0).closed  # of a run that has published nothing
     place.publish(P0)
-    assert not worker.orders(P0).closed and not worker.orders().closed
+    assert not worker.poll_flags(P0).closed and not worker.poll_flags().closed
     place.publish(P1)
-    assert worker.orders(P0).closed and not worker.orders(P1).closed
+    assert worker.poll_flags(P0).closed and not worker.poll_flags(P1).closed
 
 
 def test_a_publication_that_redis_has_lost_has_not_closed(place: Place) -> None:
     worker = place.arrived()
     place.publish(P0)
     place.flush()
-    assert not worker.orders(P0).closed
+    assert not worker.poll_flags(P0).closed
 
 
 def test_nothing_is_reported_to_a_run_that_is_gone(place: Place) -> None:
@@ -210,7 +217,7 @@ def test_nothing_is_reported_to_a_run_that_is_gone(place: Place) -> None:
 
 def test_a_worker_reads_what_the_master_shows_of_the_run(place: Place) -> None:
     master = place.publish(P0)
-    assert place.worker().shown("quarantined") is None
+    assert place.worker().progress_field("quarantined") is None
     master.renew(TOKEN, "me", 10, {"quarantined": '[["host", "name"]]', "numerics": ""}, {})
-    assert place.worker().shown("quarantined") == '[["host", "name"]]'
-    assert place.worker().shown("numerics") is None, "an empty text says nothing"
+    assert place.worker().progress_field("quarantined") == '[["host", "name"]]'
+    assert place.worker().progress_field("numerics") is None, "an empty text says nothing"

@@ -1,4 +1,6 @@
-"""What somebody with a worker's rights may write into a run's keys: noise to the master, and bounded."""
+"""What somebody with a worker's rights may write into a run's keys: noise to the master, and
+bounded.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +10,39 @@ from typing import Any
 import pytest
 import redis
 
-from es_queue.protocol import bounded, keys, seats
-from es_queue.protocol.channel import Reconciled, Stored
-from master.seats import Keeper
-from tests.contract.places import ABOUT, P0, TOKEN, TTL, Place, RedisPlace, block, owed, texts, worker_name
+from es_queue.protocol import keys, seats
+from es_queue.protocol.channel import ReconcileReport, RenewResult
+from es_queue.security import bounded_reads
+from master.fleet.seat_manager import SeatManager
+from tests.contract.places import (
+    ABOUT,
+    P0,
+    TOKEN,
+    TTL,
+    Place,
+    RedisPlace,
+    block,
+    owed,
+    texts,
+    worker_name,
+)
 
-NO_WORKERS = ["a:todo", "a:workers", "x" * 200, "host-1-00000g", "host-12345678901-000000", "-1-000000", "a b-1-000000", "host-1-000000\n"]
+NO_WORKERS = [
+    "a:todo",
+    "a:workers",
+    "x" * 200,
+    "host-1-00000g",
+    "host-12345678901-000000",
+    "-1-000000",
+    "a b-1-000000",
+    "host-1-000000\n",
+]
 LAST = "18446744073709551615-18446744073709551615"
 MINE = worker_name(1)
 LONG = "z" * 100_000
 
 
-def reconcile(place: Place, **more: object) -> Reconciled:
+def reconcile(place: Place, **more: object) -> ReconcileReport:
     found = place.master().reconcile(TOKEN, owed(("train", 0, 4), **more))
     assert found is not None
     return found
@@ -38,7 +61,7 @@ def test_what_is_no_workers_id_is_noise_among_the_workers(place: Place, name: st
     place.enrol(name)
     place.arrived().claim(0.01)
     assert master.workers() == {MINE: ABOUT}
-    assert reconcile(place, grace=True) == Reconciled(0, 0, {MINE: (block(0, 4),)}, [], 0)
+    assert reconcile(place, grace=True) == ReconcileReport(0, 0, {MINE: (block(0, 4),)}, [], 0)
     assert place.enrolled() == {MINE}
 
 
@@ -50,8 +73,12 @@ def test_ids_at_their_bounds_are_workers_to_the_script_as_well(place: Place) -> 
     assert set(place.master().workers()) == set(reconcile(place).claims) == names
 
 
-@pytest.mark.parametrize(("key", "member"), [("worker:a:todo", "a:todo"), ("claims:a:workers", "a:workers")])
-def test_a_key_that_has_the_name_of_two_ends_no_master(redis_place: RedisPlace, key: str, member: str) -> None:
+@pytest.mark.parametrize(
+    ("key", "member"), [("worker:a:todo", "a:todo"), ("claims:a:workers", "a:workers")]
+)
+def test_a_key_that_has_the_name_of_two_ends_no_master(
+    redis_place: RedisPlace, key: str, member: str
+) -> None:
     master, prefix = redis_place.publish(P0, block(0, 4)), redis_place.keys.prefix
     redis_place.client.lpush(f"{prefix}worker:{member}", "x")
     redis_place.client.sadd(f"{prefix}claims:{member}", "x")
@@ -62,25 +89,39 @@ def test_a_key_that_has_the_name_of_two_ends_no_master(redis_place: RedisPlace, 
 
 
 @pytest.mark.parametrize("kind", ["string", "set", "list", "hash", "stream"])
-@pytest.mark.parametrize("name", ["workers", "todo", "attempts", "errors", "commands", f"claims:{MINE}", f"worker:{MINE}"])
-def test_a_key_of_another_type_ends_neither_master_nor_script(redis_place: RedisPlace, name: str, kind: str) -> None:
-    master, client, key = redis_place.publish(P0, block(0, 4)), redis_place.client, redis_place.keys.prefix + name
+@pytest.mark.parametrize(
+    "name",
+    ["workers", "todo", "attempts", "errors", "commands", f"claims:{MINE}", f"worker:{MINE}"],
+)
+def test_a_key_of_another_type_ends_neither_master_nor_script(
+    redis_place: RedisPlace, name: str, kind: str
+) -> None:
+    master, client, key = (
+        redis_place.publish(P0, block(0, 4)),
+        redis_place.client,
+        redis_place.keys.prefix + name,
+    )
     redis_place.arrived().claim(0.01)
     client.delete(key)
     makes: dict[str, Any] = {
-        "string": lambda: client.set(key, "x"), "set": lambda: client.sadd(key, "x"), "list": lambda: client.rpush(key, "x"),
-        "hash": lambda: client.hset(key, "x", "y"), "stream": lambda: client.xadd(key, {"x": "y"}),
-    }  # fmt: skip
+        "string": lambda: client.set(key, "x"),
+        "set": lambda: client.sadd(key, "x"),
+        "list": lambda: client.rpush(key, "x"),
+        "hash": lambda: client.hset(key, "x", "y"),
+        "stream": lambda: client.xadd(key, {"x": "y"}),
+    }
     makes[kind]()
     for _ in range(2):
         assert set(master.workers()) <= {MINE}
-        master.deaths(), master.errors(), master.requests(), reconcile(redis_place)
+        master.deaths(), master.errors(), master.control.inbox(), reconcile(redis_place)
         assert master.extend(TOKEN, P0, [block(0, 1)])
         redis_place.lapse()
     master.finish(TOKEN, {"state": "finished"}, 60, None)
 
 
-def test_a_worker_that_others_took_from_the_set_is_there_again_with_its_next_beat(place: Place) -> None:
+def test_a_worker_that_others_took_from_the_set_is_there_again_with_its_next_beat(
+    place: Place,
+) -> None:
     master, worker = place.publish(P0, block(0, 4)), place.arrived()
     master.renew(TOKEN, "me", 60, {}, {})
     if isinstance(place, RedisPlace):
@@ -94,7 +135,9 @@ def test_a_worker_that_others_took_from_the_set_is_there_again_with_its_next_bea
         assert 0 < place.client.ttl(place.keys.workers) <= keys.RUN_SECONDS
 
 
-def test_the_beat_of_a_worker_that_has_not_left_yet_brings_back_nothing_of_a_run_that_ended(redis_place: RedisPlace) -> None:
+def test_the_beat_of_a_worker_that_has_not_left_yet_brings_back_nothing_of_a_run_that_ended(
+    redis_place: RedisPlace,
+) -> None:
     master, worker = redis_place.publish(P0, block(0, 4)), redis_place.arrived()
     master.renew(TOKEN, "me", 60, {}, {})
     master.finish(TOKEN, {"state": "finished"}, 60, None)
@@ -105,7 +148,9 @@ def test_the_beat_of_a_worker_that_has_not_left_yet_brings_back_nothing_of_a_run
 # --- bounded memory and time
 
 
-def test_large_hashes_of_workers_are_not_read_and_all_of_them_take_no_more_than_a_bound(redis_place: RedisPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_hashes_of_workers_are_not_read_and_all_of_them_take_no_more_than_a_bound(
+    redis_place: RedisPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     master, client = redis_place.publish(P0), redis_place.client
     redis_place.arrived()
     redis_place.enrol(worker_name(2))
@@ -114,8 +159,10 @@ def test_large_hashes_of_workers_are_not_read_and_all_of_them_take_no_more_than_
     for number in range(3, 20):
         redis_place.enrol(worker_name(number))
     all_of_them = [worker_name(number) for number in (1, *range(3, 20))]
-    ten = sum(client.memory_usage(redis_place.keys.worker(name), samples=0) for name in all_of_them[:10])
-    monkeypatch.setattr(bounded, "MAX_HASHES", ten)
+    ten = sum(
+        client.memory_usage(redis_place.keys.worker(name), samples=0) for name in all_of_them[:10]
+    )
+    monkeypatch.setattr(bounded_reads, "MAX_HASHES", ten)
     assert list(master.workers()) == all_of_them[:10]
 
 
@@ -123,16 +170,24 @@ def test_eight_thousand_workers_are_read(redis_place: RedisPlace) -> None:
     pipeline = redis_place.client.pipeline(transaction=False)
     about = {f"field-{number}": "v" * 40 for number in range(16)}
     for number in range(8192):
-        pipeline.sadd(redis_place.keys.workers, worker_name(number)).hset(redis_place.keys.worker(worker_name(number)), mapping=about)
+        pipeline.sadd(redis_place.keys.workers, worker_name(number)).hset(
+            redis_place.keys.worker(worker_name(number)), mapping=about
+        )
     pipeline.execute()
     assert len(redis_place.master().workers()) == 8192
 
 
 @pytest.mark.parametrize("noise", ["many", "long"])
-def test_more_workers_than_can_be_are_not_read_and_the_living_are_back_with_their_next_beat(redis_place: RedisPlace, noise: str) -> None:
+def test_more_workers_than_can_be_are_not_read_and_the_living_are_back_with_their_next_beat(
+    redis_place: RedisPlace, noise: str
+) -> None:
     master, worker = redis_place.publish(P0), redis_place.arrived()
     master.renew(TOKEN, "me", 60, {}, {})
-    names = [worker_name(2 + number) for number in range(20_001)] if noise == "many" else [str(number) + "q" * 9_000_000 for number in range(2)]
+    names = (
+        [worker_name(2 + number) for number in range(20_001)]
+        if noise == "many"
+        else [str(number) + "q" * 9_000_000 for number in range(2)]
+    )
     redis_place.client.sadd(redis_place.keys.workers, *names)
     assert master.workers() == {}
     assert reconcile(redis_place).dead == []
@@ -147,22 +202,32 @@ def test_claims_larger_than_any_go_and_what_they_held_is_owed(redis_place: Redis
     client.lpush(key, *[LONG] * 300)
     before = peak(client)
     found = reconcile(redis_place)
-    assert (found.owed, found.claims) == (4, {MINE: ()})
+    assert (found.requeued, found.claims) == (4, {MINE: ()})
     assert redis_place.claims() == [] and peak(client) - before < 2**22
 
 
-def test_of_claims_a_hundred_are_looked_at_and_only_blocks_are_told(redis_place: RedisPlace) -> None:
+def test_of_claims_a_hundred_are_looked_at_and_only_blocks_are_told(
+    redis_place: RedisPlace,
+) -> None:
     redis_place.publish(P0)
     redis_place.arrived()
-    redis_place.client.rpush(redis_place.keys.claims(MINE), str(block(0, 2)), "y" * 121, *[f"nonsense {number}" for number in range(98)], str(block(2, 4)))
+    redis_place.client.rpush(
+        redis_place.keys.claims(MINE),
+        str(block(0, 2)),
+        "y" * 121,
+        *[f"nonsense {number}" for number in range(98)],
+        str(block(2, 4)),
+    )
     found = reconcile(redis_place)
-    assert (found.owed, found.claims) == (2, {MINE: (block(2, 4),)})
+    assert (found.requeued, found.claims) == (2, {MINE: (block(2, 4),)})
 
 
 def test_long_and_strange_entries_leave_todo_however_many(redis_place: RedisPlace) -> None:
     redis_place.publish(P0, block(0, 2), block(2, 4))
-    redis_place.client.lpush(redis_place.keys.todo, *[LONG] * 20, *[f"junk {number}" for number in range(500)])
-    assert reconcile(redis_place).owed == 0
+    redis_place.client.lpush(
+        redis_place.keys.todo, *[LONG] * 20, *[f"junk {number}" for number in range(500)]
+    )
+    assert reconcile(redis_place).requeued == 0
     assert redis_place.todo() == texts(block(0, 2), block(2, 4))
 
 
@@ -171,33 +236,41 @@ def test_a_todo_larger_than_any_is_made_anew(redis_place: RedisPlace) -> None:
     for _ in range(7):
         client.lpush(redis_place.keys.todo, *["z" * 2**20] * 10)
     before = peak(client)
-    assert reconcile(redis_place).owed == 4 and redis_place.todo() == texts(block(0, 4))
+    assert reconcile(redis_place).requeued == 4 and redis_place.todo() == texts(block(0, 4))
     assert peak(client) - before < 2**24
     assert master.extend(TOKEN, P0, [block(4, 5)])
 
 
-def test_a_todo_longer_than_any_is_made_anew_though_each_entry_is_a_block(redis_place: RedisPlace) -> None:
+def test_a_todo_longer_than_any_is_made_anew_though_each_entry_is_a_block(
+    redis_place: RedisPlace,
+) -> None:
     master, client = redis_place.publish(P0), redis_place.client
     for _ in range(70):
         client.rpush(redis_place.keys.todo, *texts(block(0, 1)) * 1000)
-    assert master.extend(TOKEN, P0, [block(0, 1)]) and client.llen(redis_place.keys.todo) == 70_001, "so many are not compared"
-    assert reconcile(redis_place).owed == 4 and redis_place.todo() == texts(block(0, 4))
+    assert (
+        master.extend(TOKEN, P0, [block(0, 1)]) and client.llen(redis_place.keys.todo) == 70_001
+    ), "so many are not compared"
+    assert reconcile(redis_place).requeued == 4 and redis_place.todo() == texts(block(0, 4))
 
 
 def test_of_many_claims_the_newest_hundred_stay(redis_place: RedisPlace) -> None:
     redis_place.publish(P0)
     redis_place.arrived()
     redis_place.client.rpush(redis_place.keys.claims(MINE), *["x"] * 200_000, str(block(0, 2)))
-    assert (reconcile(redis_place).owed, len(redis_place.claims())) == (2, 100)
+    assert (reconcile(redis_place).requeued, len(redis_place.claims())) == (2, 100)
 
 
-def test_the_fields_of_a_workers_hash_are_counted_before_the_server_measures_them(redis_place: RedisPlace) -> None:
+def test_the_fields_of_a_workers_hash_are_counted_before_the_server_measures_them(
+    redis_place: RedisPlace,
+) -> None:
     master, client = redis_place.publish(P0), redis_place.client
     redis_place.arrived()
     client.hset(redis_place.keys.worker(MINE), mapping={str(number): "" for number in range(129)})
     before = client.info("commandstats")["cmdstat_memory|usage"]["calls"]
     assert master.workers() == {}
-    assert client.info("commandstats")["cmdstat_memory|usage"]["calls"] == before + 1, "of the set of workers alone"
+    assert client.info("commandstats")["cmdstat_memory|usage"]["calls"] == before + 1, (
+        "of the set of workers alone"
+    )
 
 
 def test_blocks_are_put_into_the_claims_of_a_living_worker_alone(place: Place) -> None:
@@ -205,20 +278,27 @@ def test_blocks_are_put_into_the_claims_of_a_living_worker_alone(place: Place) -
     worker = place.arrived()
     for _ in range(2):
         assert master.extend(TOKEN, P0, [block(1, 2)], to=MINE)
-    assert worker.claimed() == [block(1, 2)] and place.todo() == texts(block(0, 1))
+    assert worker.held_blocks() == [block(1, 2)] and place.todo() == texts(block(0, 1))
     place.lapse()
     assert not master.extend(TOKEN, P0, [block(2, 3)], to=MINE)
     assert not master.extend(TOKEN, P0, [block(2, 3)], to=worker_name(2)) and place.claims(2) == []
 
 
-@pytest.mark.parametrize("text", [f"{P0} train 9007199254740992 9007199254744000", f"{P0} train 99999999999 0", f"{P0} train {'9' * 40} {'9' * 41}"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{P0} train 9007199254740992 9007199254744000",
+        f"{P0} train 99999999999 0",
+        f"{P0} train {'9' * 40} {'9' * 41}",
+    ],
+)
 def test_a_range_of_numbers_that_no_slot_has_ends_nothing(place: Place, text: str) -> None:
     place.publish(P0)
     place.arrived()
     place.add_todo(text)
     place.add_claim(text)
     found = reconcile(place)
-    assert (found.owed, place.todo(), found.claims) == (4, texts(block(0, 4)), {MINE: ()})
+    assert (found.requeued, place.todo(), found.claims) == (4, texts(block(0, 4)), {MINE: ()})
 
 
 def test_the_same_slots_a_million_times_take_bounded_time(redis_place: RedisPlace) -> None:
@@ -245,16 +325,20 @@ def spoil(place: RedisPlace, entry: str) -> None:
     place.client.execute_command("XADD", place.keys.results(P0), "NOMKSTREAM", entry, "answer", "x")
 
 
-@pytest.mark.parametrize("entry", [LAST, f"{(int(time.time()) + 2 * 86400) * 1000}-0"], ids=["last", "in-two-days"])
+@pytest.mark.parametrize(
+    "entry", [LAST, f"{(int(time.time()) + 2 * 86400) * 1000}-0"], ids=["last", "in-two-days"]
+)
 @pytest.mark.parametrize("discarded", [False, True])
-def test_a_stream_with_an_id_of_the_far_future_is_not_whole_and_publishing_makes_it_anew(redis_place: RedisPlace, entry: str, discarded: bool) -> None:
+def test_a_stream_with_an_id_of_the_far_future_is_not_whole_and_publishing_makes_it_anew(
+    redis_place: RedisPlace, entry: str, discarded: bool
+) -> None:
     master = redis_place.publish(P0, block(0, 4))
     spoil(redis_place, entry)
     if discarded:
         master.discard(P0, [entry])
-    assert master.renew(TOKEN, "me", 9.0, {}, {}) == Stored(P0, False)
+    assert master.renew(TOKEN, "me", 9.0, {}, {}) == RenewResult(P0, False)
     redis_place.publish(P0, block(0, 4))
-    assert master.renew(TOKEN, "me", 9.0, {}, {}) == Stored(P0, True)
+    assert master.renew(TOKEN, "me", 9.0, {}, {}) == RenewResult(P0, True)
     taken = redis_place.arrived().claim(0.01)
     assert taken is not None and redis_place.worker().answer(taken, b"answer")
     assert redis_place.answers() == [b"answer"]
@@ -263,53 +347,69 @@ def test_a_stream_with_an_id_of_the_far_future_is_not_whole_and_publishing_makes
 def test_a_clock_that_is_an_hour_behind_spoils_no_stream(redis_place: RedisPlace) -> None:
     master = redis_place.publish(P0, block(0, 4))
     spoil(redis_place, f"{(int(time.time()) + 3600) * 1000}-0")
-    assert master.renew(TOKEN, "me", 9.0, {}, {}) == Stored(P0, True)
+    assert master.renew(TOKEN, "me", 9.0, {}, {}) == RenewResult(P0, True)
 
 
-def test_answers_that_were_deleted_before_they_were_read_are_owed_again(redis_place: RedisPlace) -> None:
+def test_answers_that_were_deleted_before_they_were_read_are_owed_again(
+    redis_place: RedisPlace,
+) -> None:
     redis_place.publish(P0, block(0, 4))
     worker = redis_place.arrived()
     taken = worker.claim(0.01)
     assert taken is not None and worker.answer(taken, b"answer")
-    redis_place.client.execute_command("XADD", redis_place.keys.results(P0), "NOMKSTREAM", "MAXLEN", 0, "*", "answer", "x")
+    redis_place.client.execute_command(
+        "XADD", redis_place.keys.results(P0), "NOMKSTREAM", "MAXLEN", 0, "*", "answer", "x"
+    )
     assert redis_place.answers() == []
-    assert reconcile(redis_place).owed == 4
+    assert reconcile(redis_place).requeued == 4
 
 
 # --- RQ's keys
 
 
 @pytest.mark.parametrize("size", [2**25 + 1, 0])
-def test_a_queue_with_an_element_of_any_length_is_not_read(redis_client: redis.Redis, size: int) -> None:
+def test_a_queue_with_an_element_of_any_length_is_not_read(
+    redis_client: redis.Redis, size: int
+) -> None:
     queue, said = keys.rq_queue("default"), list[str]()
     redis_client.set(queue, "no queue") if size == 0 else redis_client.rpush(queue, "x" * size)
     with pytest.raises(redis.exceptions.DataError, match="empty it"):
-        seats.open_ids(redis_client, "default")
-    keeper = Keeper(redis_client, "default", "mine", "abcdef", 960, said.append)
+        seats.waiting_seat_ids(redis_client, "default")
+    keeper = SeatManager(redis_client, "default", "mine", "abcdef", 960, said.append)
     for _ in range(3):
         keeper.tick(RedisPlace(redis_client).master(), {}, False)
     assert len(said) == 1 and "empty it, or use --queue" in said[0]
 
 
 @pytest.mark.parametrize("value", [10**13, -5, 2**63 - 1, "no number", None])
-def test_a_counter_of_seats_that_others_moved_opens_no_more_seats_than_are_wanted(redis_client: redis.Redis, value: Any) -> None:
+def test_a_counter_of_seats_that_others_moved_opens_no_more_seats_than_are_wanted(
+    redis_client: redis.Redis, value: Any
+) -> None:
     counter = keys.RunKeys("mine").seatno
     redis_client.rpush(counter, "x") if value is None else redis_client.set(counter, value)
     for _ in range(3):
         seats.open_seats(redis_client, "default", "mine", "abcdef", 2, 960)
-    assert len(seats.open_ids(redis_client, "default")) == redis_client.llen(keys.rq_queue("default")) == 2
+    assert (
+        len(seats.waiting_seat_ids(redis_client, "default"))
+        == redis_client.llen(keys.rq_queue("default"))
+        == 2
+    )
 
 
 @pytest.mark.parametrize("name", ["wip", "failed"])
-def test_a_registry_too_large_to_be_read_is_said_once_and_seats_stay_open(redis_client: redis.Redis, name: str) -> None:
+def test_a_registry_too_large_to_be_read_is_said_once_and_seats_stay_open(
+    redis_client: redis.Redis, name: str
+) -> None:
     said: list[str] = []
-    redis_client.zadd(f"rq:{name}:default", {"es-mine-abcdef-" + "x" * (16 * 2**20): time.time() + 3600})
-    keeper = Keeper(redis_client, "default", "mine", "abcdef", 960, said.append)
+    redis_client.zadd(
+        f"rq:{name}:default", {"es-mine-abcdef-" + "x" * (16 * 2**20): time.time() + 3600}
+    )
+    keeper = SeatManager(redis_client, "default", "mine", "abcdef", 960, said.append)
     for _ in range(2):
         keeper.tick(RedisPlace(redis_client).master(), {}, False)
-        keeper.closed()
+        keeper.clear_registries()
     assert sum("no registry of RQ" in one for one in said) == (2 if name == "failed" else 1)
-    assert len(seats.open_ids(redis_client, "default")) == 1
+    assert len(seats.waiting_seat_ids(redis_client, "default")) == 1
 
 
 def test_of_a_failed_seat_no_more_is_read_than_rq_itself_writes(redis_client: redis.Redis) -> None:
@@ -318,5 +418,9 @@ def test_of_a_failed_seat_no_more_is_read_than_rq_itself_writes(redis_client: re
     redis_client.zadd(keys.rq_failed("default"), {seat: time.time() + 3600})
     redis_client.xadd(keys.rq_results(seat), {"worker_name": "w" * 2**20})
     redis_client.hset(keys.rq_job(seat), "worker_name", "w" * 2000)
-    Keeper(redis_client, "default", "mine", "abcdef", 960, said.append).tick(RedisPlace(redis_client).master(), {}, False)
-    assert said == ["worker unknown on an unknown host lost its seat: its work horse was killed or crashed"]
+    SeatManager(redis_client, "default", "mine", "abcdef", 960, said.append).tick(
+        RedisPlace(redis_client).master(), {}, False
+    )
+    assert said == [
+        "worker unknown on an unknown host lost its seat: its work horse was killed or crashed"
+    ]

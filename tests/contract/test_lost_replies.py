@@ -1,4 +1,6 @@
-"""Replies that are lost after the server has executed: what is sent again, and what never is (rules 4, 5, 6, 14)."""
+"""Replies that are lost after the server has executed: what is sent again, and what never is (rules
+4, 5, 6, 14).
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,24 @@ from urllib.parse import unquote
 import pytest
 
 from es_queue.errors import RedisError
-from es_queue.protocol.again import Again
-from es_queue.protocol.channel import RUNNING, Publish, Stored
+from es_queue.protocol.channel import RUNNING, PublishRequest, RenewResult
 from es_queue.protocol.connection import client_from_url
 from es_queue.protocol.redis_channel import RedisMasterChannel, RedisWorkerChannel
+from es_queue.protocol.retry import Retry
 from tests.contract.deaf import DeafProxy
-from tests.contract.places import ABOUT, P0, P1, RUN, TOKEN, TTL, RedisPlace, block, owed, texts, worker_name
+from tests.contract.places import (
+    ABOUT,
+    P0,
+    P1,
+    RUN,
+    TOKEN,
+    TTL,
+    RedisPlace,
+    block,
+    owed,
+    texts,
+    worker_name,
+)
 
 
 class Line:
@@ -24,10 +38,14 @@ class Line:
     def __init__(self, place: RedisPlace, proxy: DeafProxy, client: Any) -> None:
         self.place, self.proxy = place, proxy
         self.outages: list[float] = []
-        self.master = RedisMasterChannel(client, RUN, Again(5, self.outages.append))
-        self.worker = RedisWorkerChannel(client, RUN, worker_name(1), again=Again(5, self.outages.append))
+        self.master = RedisMasterChannel(client, RUN, Retry(5, self.outages.append))
+        self.worker = RedisWorkerChannel(
+            client, RUN, worker_name(1), retry=Retry(5, self.outages.append)
+        )
         for script in self.master._scripts.values():
-            place.client.script_load(script.script)  # or the first reply would be that there is no such script
+            place.client.script_load(
+                script.script
+            )  # or the first reply would be that there is no such script
         client.ping()  # the connection stands: the next reply is that of the next command
         place.client.config_resetstat()
 
@@ -59,7 +77,7 @@ def test_a_block_of_a_lost_claim_stands_first_in_what_is_claimed(line: Line) -> 
     line.proxy.swallow()
     assert line.worker.claim(0.01) == block(0, 4)
     assert line.worker.claim(0.01) == block(4, 8)
-    assert line.worker.claimed() == [block(0, 4), block(4, 8)]
+    assert line.worker.held_blocks() == [block(0, 4), block(4, 8)]
 
 
 def test_a_lost_claim_that_moved_nothing_is_no_block(line: Line) -> None:
@@ -72,7 +90,12 @@ def test_a_lost_claim_that_moved_nothing_is_no_block(line: Line) -> None:
 def test_publish_whose_reply_was_lost_is_one_publication(line: Line) -> None:
     line.master.stage(P1, b"12345678")
     line.proxy.swallow()
-    line.master.publish(TOKEN, Publish(P1, b"new", [block(0, 2, P1)], "{}", {"state": RUNNING}, history={"generation": "1"}))
+    line.master.publish(
+        TOKEN,
+        PublishRequest(
+            P1, b"new", [block(0, 2, P1)], "{}", {"state": RUNNING}, history={"generation": "1"}
+        ),
+    )
     assert line.proxy.swallowed == 1 and line.outages
     assert len(line.place.history()) == 1
     assert line.place.todo() == texts(block(0, 2, P1))
@@ -88,7 +111,9 @@ def test_publish_sent_again_after_workers_have_answered_keeps_their_answers(line
     assert line.place.answers() == [b"answer"] and line.place.todo() == texts(block(4, 8))
 
 
-def test_an_answer_whose_reply_was_lost_is_in_the_stream_twice_at_the_most_and_drops_its_claim(line: Line) -> None:
+def test_an_answer_whose_reply_was_lost_is_in_the_stream_twice_at_the_most_and_drops_its_claim(
+    line: Line,
+) -> None:
     assert line.worker.claim(0.01) == block(0, 4)
     line.proxy.swallow()
     assert line.worker.answer(block(0, 4), b"answer")
@@ -123,7 +148,9 @@ def test_reconcile_whose_reply_was_lost_owes_nothing_twice(line: Line) -> None:
 
 def test_renew_and_finish_may_be_sent_twice(line: Line) -> None:
     line.proxy.swallow()
-    assert line.master.renew(TOKEN, "me", 9.0, {"answered": "1"}, {"late": 2}) == Stored(P0, True)
+    assert line.master.renew(TOKEN, "me", 9.0, {"answered": "1"}, {"late": 2}) == RenewResult(
+        P0, True
+    )
     line.proxy.swallow()
     line.master.finish(TOKEN, {"state": "finished"}, 60, b"last")
     assert line.proxy.swallowed == 2
@@ -131,7 +158,14 @@ def test_renew_and_finish_may_be_sent_twice(line: Line) -> None:
 
 
 def test_reads_are_asked_again_until_they_are_answered(line: Line) -> None:
-    reads = (line.worker.task, line.worker.config, line.worker.claimed, line.worker.orders, line.master.epoch, line.master.workers)
+    reads = (
+        line.worker.task,
+        line.worker.config,
+        line.worker.held_blocks,
+        line.worker.poll_flags,
+        line.master.epoch,
+        line.master.workers,
+    )
     for read in reads:
         line.proxy.swallow()
         read()
@@ -155,7 +189,9 @@ def test_a_beat_whose_reply_was_lost_is_sent_again(line: Line) -> None:
 
 
 def test_a_server_that_stays_away_is_an_error_in_one_sentence(line: Line) -> None:
-    again = Again(seconds=0.05)
-    channel = RedisWorkerChannel(client_from_url("unix:///nowhere/redis.sock"), RUN, worker_name(1), again=again)
+    again = Retry(seconds=0.05)
+    channel = RedisWorkerChannel(
+        client_from_url("unix:///nowhere/redis.sock"), RUN, worker_name(1), retry=again
+    )
     with pytest.raises(RedisError, match="has been away"):
         channel.task()

@@ -1,4 +1,6 @@
-"""Servers that refuse: what passes is waited for, what does not is said in one sentence, and strangers' bytes harm nobody."""
+"""Servers that refuse: what passes is waited for, what does not is said in one sentence, and
+strangers' bytes harm nobody.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,10 @@ import redis
 
 from es_queue.errors import FencedError, RedisError
 from es_queue.protocol import keys
-from es_queue.protocol.again import Again
-from es_queue.protocol.channel import Stored
-from es_queue.protocol.connection import client_from_url, refusal
+from es_queue.protocol.channel import RenewResult
+from es_queue.protocol.connection import client_from_url, refused_error
 from es_queue.protocol.redis_channel import RedisMasterChannel
+from es_queue.protocol.retry import Retry
 from tests.contract.places import (
     HIGHER,
     P0,
@@ -28,15 +30,25 @@ from tests.contract.places import (
     worker_name,
 )
 
-FATAL = ("WRONGTYPE Operation against a key holding the wrong kind of value", "NOPERM no permissions", "ERR unknown command MISCONF")
+FATAL = (
+    "WRONGTYPE Operation against a key holding the wrong kind of value",
+    "NOPERM no permissions",
+    "ERR unknown command MISCONF",
+)
 PASSING = (
     "READONLY You can't write against a read only replica.",
     "MISCONF Errors writing to the AOF file",
     "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)",
     "MASTERDOWN Link with MASTER is down",
     "LOADING the dataset",
-    "Command # 1 (XADD es:a:results) of pipeline caused error: MISCONF Errors writing to the AOF file",
-    "ERR Error running script (call to f_1): @user_script:9: -READONLY You can't write against a read only replica.",
+    (
+        "Command # 1 (XADD es:a:results) of pipeline caused error: MISCONF Errors writing to the "
+        "AOF file"
+    ),
+    (
+        "ERR Error running script (call to f_1): @user_script:9: -READONLY You can't write "
+        "against a read only replica."
+    ),
 )
 
 
@@ -55,14 +67,14 @@ class Refusing:
 
 @pytest.mark.parametrize("text", PASSING)
 def test_a_refusal_that_passes_is_an_outage(text: str) -> None:
-    again, call = Again(5), Refusing(text)
+    again, call = Retry(5), Refusing(text)
     assert again(call) == "answer"
     assert again.outages == 1
 
 
 @pytest.mark.parametrize("text", FATAL)
 def test_any_other_refusal_is_one_sentence_at_once(text: str) -> None:
-    again, call = Again(5), Refusing(text)
+    again, call = Retry(5), Refusing(text)
     with pytest.raises(RedisError, match=r"^Redis refused a command: ") as caught:
         again(call)
     assert (call.calls, again.outages) == (1, 0)
@@ -79,12 +91,14 @@ def test_what_is_raised_during_an_outage_ends_it() -> None:
         raise redis.exceptions.ConnectionError("gone")
 
     with pytest.raises(EnoughError):
-        Again(on_outage=enough)(away)
+        Retry(on_outage=enough)(away)
 
 
 @pytest.fixture
 def promote(valkey_url: str) -> Iterator[Callable[[], None]]:
-    """Makes the server a master again, over a connection of its own: a change of role closes those that wait."""
+    """Makes the server a master again, over a connection of its own: a change of role closes those
+    that wait.
+    """
 
     def call() -> None:
         with client_from_url(valkey_url) as client:
@@ -94,46 +108,60 @@ def promote(valkey_url: str) -> Iterator[Callable[[], None]]:
     call()
 
 
-def test_a_server_that_is_a_replica_for_a_moment_is_waited_for(redis_place: RedisPlace, promote: Callable[[], None]) -> None:
+def test_a_server_that_is_a_replica_for_a_moment_is_waited_for(
+    redis_place: RedisPlace, promote: Callable[[], None]
+) -> None:
     master = redis_place.publish(P0, block(0, 4))
-    channel = RedisMasterChannel(redis_place.client, RUN, Again(5, lambda _: promote()))
-    for write in (lambda: channel.stage(P1, b"12345678"), lambda: channel.extend(TOKEN, P0, [block(4, 8)])):
+    channel = RedisMasterChannel(redis_place.client, RUN, Retry(5, lambda _: promote()))
+    for write in (
+        lambda: channel.stage(P1, b"12345678"),
+        lambda: channel.extend(TOKEN, P0, [block(4, 8)]),
+    ):
         redis_place.client.replicaof("127.0.0.1", "1")
         write()
     assert channel.outages >= 2
-    assert master.renew(TOKEN, "me", 9.0, {}, {}) == Stored(P0, True)
+    assert master.renew(TOKEN, "me", 9.0, {}, {}) == RenewResult(P0, True)
     assert redis_place.todo() == texts(block(0, 4), block(4, 8))
 
 
-def test_a_server_without_memory_keeps_the_lease_shows_progress_and_says_that_it_refuses(redis_place: RedisPlace) -> None:
+def test_a_server_without_memory_keeps_the_lease_shows_progress_and_says_that_it_refuses(
+    redis_place: RedisPlace,
+) -> None:
     redis_place.publish(P0, block(0, 4))
-    again = Again(5)
+    again = Retry(5)
     channel = RedisMasterChannel(redis_place.client, RUN, again)
     channel.renew(TOKEN, "me", 9.0, {}, {})
     redis_place.client.config_set("maxmemory", 1)
-    assert channel.renew(TOKEN, "me", 60.0, {"answered": "1"}, {"late": 1}) == Stored(P0, True)
-    assert again.trouble.startswith("OOM") and (again.outages, again.ended()) == (1, [])
+    assert channel.renew(TOKEN, "me", 60.0, {"answered": "1"}, {"late": 1}) == RenewResult(P0, True)
+    assert again.last_error.startswith("OOM") and (again.outages, again.pop_ended_outages()) == (
+        1,
+        [],
+    )
     assert channel.lease_holder()[1] > 9.0 and redis_place.progress()["answered"] == "1"
     redis_place.client.config_set("maxmemory", 0)
     channel.renew(TOKEN, "me", 9.0, {}, {})
-    assert (again.outages, len(again.ended())) == (1, 1)
+    assert (again.outages, len(again.pop_ended_outages())) == (1, 1)
 
 
-def test_a_lease_that_lapses_on_a_replica_ends_no_outage(redis_place: RedisPlace, promote: Callable[[], None]) -> None:
+def test_a_lease_that_lapses_on_a_replica_ends_no_outage(
+    redis_place: RedisPlace, promote: Callable[[], None]
+) -> None:
     redis_place.publish(P0, block(0, 4))
-    again = Again(5)
+    again = Retry(5)
     channel = RedisMasterChannel(redis_place.client, RUN, again)
     redis_place.client.replicaof("127.0.0.1", "1")
     channel.renew(TOKEN, "nobody's lease can be taken", 9.0, {}, {})
-    assert "read only" in again.trouble and again.ended() == []
+    assert "read only" in again.last_error and again.pop_ended_outages() == []
     promote()
     channel.renew(TOKEN, "me", 9.0, {}, {})
-    assert len(again.ended()) == 1
+    assert len(again.pop_ended_outages()) == 1
 
 
-def test_a_blocked_read_outlives_the_servers_change_of_role(redis_place: RedisPlace, promote: Callable[[], None]) -> None:
+def test_a_blocked_read_outlives_the_servers_change_of_role(
+    redis_place: RedisPlace, promote: Callable[[], None]
+) -> None:
     redis_place.publish(P0, block(0, 4))
-    channel = RedisMasterChannel(redis_place.client, RUN, Again(5, lambda _: promote()))
+    channel = RedisMasterChannel(redis_place.client, RUN, Retry(5, lambda _: promote()))
     with ThreadPoolExecutor() as pool:
         read = pool.submit(channel.collect, P0, "$", 10, 1.0)
         wait_until(lambda: redis_place.client.info("clients")["blocked_clients"])
@@ -142,12 +170,18 @@ def test_a_blocked_read_outlives_the_servers_change_of_role(redis_place: RedisPl
     assert channel.outages >= 1
 
 
-def test_keys_of_another_type_that_no_worker_may_write_are_said_in_one_sentence(redis_place: RedisPlace) -> None:
+def test_keys_of_another_type_that_no_worker_may_write_are_said_in_one_sentence(
+    redis_place: RedisPlace,
+) -> None:
     master = redis_place.publish(P0, block(0, 4))
     for name in ("progress", f"results:{P0}"):
         redis_place.client.delete(f"es:{RUN}:{name}")
         redis_place.client.set(f"es:{RUN}:{name}", "a string")
-    for call in (master.state, lambda: master.collect(P0, "0", 10, 0.001), lambda: master.reconcile(TOKEN, owed(("train", 0, 4)))):
+    for call in (
+        master.loop.state,
+        lambda: master.collect.ledger(P0, "0", 10, 0.001),
+        lambda: master.reconcile(TOKEN, owed(("train", 0, 4))),
+    ):
         with pytest.raises(RedisError, match=r"^Redis refused .*WRONGTYPE"):
             call()
 
@@ -159,7 +193,7 @@ def test_a_worker_says_in_one_sentence_that_it_may_not_claim(redis_place: RedisP
 
 
 def test_a_long_refusal_is_one_short_line() -> None:
-    text = str(refusal(redis.exceptions.ResponseError("ERR " + "x" * 1000 + "\nmore")))
+    text = str(refused_error(redis.exceptions.ResponseError("ERR " + "x" * 1000 + "\nmore")))
     assert len(text) < 400 and "\n" not in text
 
 
@@ -190,7 +224,9 @@ def test_runs_whose_keys_have_gone_are_forgotten(redis_place: RedisPlace) -> Non
     assert redis_place.client.zrange(keys.RUNS, 0, -1) == [RUN.encode()]
 
 
-def test_the_token_of_a_killed_master_goes_in_a_month_and_still_fences(redis_place: RedisPlace) -> None:
+def test_the_token_of_a_killed_master_goes_in_a_month_and_still_fences(
+    redis_place: RedisPlace,
+) -> None:
     month = 29 * 24 * 3600
     master, epoch = redis_place.master(), redis_place.keys.epoch
     master.renew(TOKEN, "me", 9.0, {}, {})

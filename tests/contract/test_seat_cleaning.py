@@ -1,4 +1,6 @@
-"""Abandoned seats in RQ's own structures, made by RQ's own classes: what is cleared, and what is left alone."""
+"""Abandoned seats in RQ's own structures, made by RQ's own classes: what is cleared, and what is
+left alone.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ from rq.executions import Execution
 from rq.job import Job
 from rq.registry import FailedJobRegistry, StartedJobRegistry
 
-from master.seat_cleaning import EVERY_SECONDS, LOCK_SECONDS, STUCK_SECONDS, SeatCleaner
-from master.seats import Keeper
+from master.fleet.seat_cleaning import CHECK_SECONDS, LOCK_SECONDS, STUCK_SECONDS, SeatCleaner
+from master.fleet.seat_manager import SeatManager
 
 RUN, BEAT = "mine", 90
 
@@ -27,7 +29,9 @@ class Rq:
         self.begun = StartedJobRegistry(queue=self.queue)
 
     def job(self, name: str) -> Job:
-        return self.queue.enqueue_call("workers.seat.take", job_id=name, timeout=960, result_ttl=0, failure_ttl=3600)
+        return self.queue.enqueue_call(
+            "workers.seat.take", job_id=name, timeout=960, result_ttl=0, failure_ttl=3600
+        )
 
     def pop(self, name: str) -> Job:
         """A worker has taken the job from the queue, and no more."""
@@ -63,7 +67,9 @@ class Rq:
         return [entry.decode() for entry in self.client.zrange(self.begun.key, 0, -1)]
 
     def popped(self) -> list[str]:
-        return [name.decode() for name in self.client.lrange(self.queue.intermediate_queue_key, 0, -1)]
+        return [
+            name.decode() for name in self.client.lrange(self.queue.intermediate_queue_key, 0, -1)
+        ]
 
 
 class Hands:
@@ -92,7 +98,7 @@ def clean(rq: Rq, hands: Hands) -> Callable[[], int]:
     cleaner = SeatCleaner(rq.client, "default", RUN, hands)
 
     def later() -> int:
-        hands.now += EVERY_SECONDS
+        hands.now += CHECK_SECONDS
         return cleaner.tick()
 
     return later
@@ -110,7 +116,9 @@ def test_an_abandoned_seat_leaves_nothing_behind(rq: Rq, clean: Callable[[], int
     assert clean() == 0
 
 
-def test_a_seat_whose_worker_beats_stays_whatever_its_clock_says(rq: Rq, clean: Callable[[], int]) -> None:
+def test_a_seat_whose_worker_beats_stays_whatever_its_clock_says(
+    rq: Rq, clean: Callable[[], int]
+) -> None:
     entry = rq.begin(seat(1))
     rq.client.zadd(rq.begun.key, {entry: 1.0})  # its worker's clock is fifty years behind
     before = rq.keys_of(seat(1))
@@ -118,7 +126,9 @@ def test_a_seat_whose_worker_beats_stays_whatever_its_clock_says(rq: Rq, clean: 
     assert rq.entries() == [entry] and rq.keys_of(seat(1)) == before
 
 
-def test_an_abandoned_seat_goes_although_the_clock_of_its_worker_was_ahead(rq: Rq, clean: Callable[[], int]) -> None:
+def test_an_abandoned_seat_goes_although_the_clock_of_its_worker_was_ahead(
+    rq: Rq, clean: Callable[[], int]
+) -> None:
     entry = rq.abandon(seat(1))
     rq.client.zadd(rq.begun.key, {entry: 4e9})
     assert clean() == 1
@@ -126,7 +136,16 @@ def test_an_abandoned_seat_goes_although_the_clock_of_its_worker_was_ahead(rq: R
 
 
 def test_jobs_and_seats_of_others_are_left_alone(rq: Rq, clean: Callable[[], int]) -> None:
-    others = [rq.abandon(name) for name in ("report-7", seat(1, "mine-too"), seat(1, "yours"), f"es-{RUN}-not-a-seat", f"x{seat(3)}")]
+    others = [
+        rq.abandon(name)
+        for name in (
+            "report-7",
+            seat(1, "mine-too"),
+            seat(1, "yours"),
+            f"es-{RUN}-not-a-seat",
+            f"x{seat(3)}",
+        )
+    ]
     before = {name: rq.keys_of(name.partition(":")[0]) for name in others}
     rq.abandon(seat(2))
     assert clean() == 1
@@ -134,17 +153,23 @@ def test_jobs_and_seats_of_others_are_left_alone(rq: Rq, clean: Callable[[], int
     assert {name: rq.keys_of(name.partition(":")[0]) for name in others} == before
 
 
-def test_nothing_is_cleared_while_another_cleaner_holds_the_lock(rq: Rq, clean: Callable[[], int]) -> None:
+def test_nothing_is_cleared_while_another_cleaner_holds_the_lock(
+    rq: Rq, clean: Callable[[], int]
+) -> None:
     entry = rq.abandon(seat(1))
     assert rq.queue.acquire_maintenance_lock()
     assert clean() == 0
     assert rq.entries() == [entry]
-    assert rq.client.ttl(rq.queue.registry_cleaning_key) > LOCK_SECONDS, "the lock is the other's still"
+    assert rq.client.ttl(rq.queue.registry_cleaning_key) > LOCK_SECONDS, (
+        "the lock is the other's still"
+    )
     rq.client.delete(rq.queue.registry_cleaning_key)
     assert clean() == 1
 
 
-def test_the_lock_is_released_when_clearing_fails(rq: Rq, hands: Hands, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lock_is_released_when_clearing_fails(
+    rq: Rq, hands: Hands, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rq.abandon(seat(1))
     cleaner = SeatCleaner(rq.client, "default", RUN, hands)
 
@@ -153,13 +178,15 @@ def test_the_lock_is_released_when_clearing_fails(rq: Rq, hands: Hands, monkeypa
         raise redis.exceptions.ConnectionError("away")
 
     monkeypatch.setattr(cleaner, "_clear", fail)
-    hands.now += EVERY_SECONDS
+    hands.now += CHECK_SECONDS
     with pytest.raises(redis.exceptions.ConnectionError):
         cleaner.tick()
     assert rq.queue.acquire_maintenance_lock()
 
 
-def test_a_seat_that_was_popped_and_never_begun_goes_after_a_minute(rq: Rq, clean: Callable[[], int], hands: Hands) -> None:
+def test_a_seat_that_was_popped_and_never_begun_goes_after_a_minute(
+    rq: Rq, clean: Callable[[], int], hands: Hands
+) -> None:
     rq.pop(seat(1))
     rq.pop("report-7")
     assert clean() == 0
@@ -172,7 +199,7 @@ def test_a_seat_that_was_popped_and_never_begun_goes_after_a_minute(rq: Rq, clea
 def test_looks_are_a_quarter_of_a_minute_apart(rq: Rq, hands: Hands) -> None:
     rq.abandon(seat(1))
     cleaner = SeatCleaner(rq.client, "default", RUN, hands)
-    hands.now += EVERY_SECONDS - 1
+    hands.now += CHECK_SECONDS - 1
     assert cleaner.tick() == 0
     hands.now += 1
     assert cleaner.tick() == 1
@@ -186,7 +213,7 @@ def test_at_the_end_of_the_run_nothing_of_it_stays_in_any_registry(rq: Rq) -> No
         leave(seat(number, "yours"))
     before = {number: rq.keys_of(seat(number, "yours")) for number in range(4)}
     said: list[str] = []
-    Keeper(rq.client, "default", RUN, "abcdef", 960, said.append).closed()
+    SeatManager(rq.client, "default", RUN, "abcdef", 960, said.append).clear_registries()
     assert rq.client.keys(f"*es-{RUN}-*") == []
     assert not [name for name in (*rq.entries(), *rq.popped()) if RUN in name]
     assert rq.client.zcard("rq:failed:default") == 1
@@ -194,22 +221,24 @@ def test_at_the_end_of_the_run_nothing_of_it_stays_in_any_registry(rq: Rq) -> No
     assert said == ["RQ still held 3 seats of workers that are gone: cleared"]
 
 
-def test_at_the_end_living_seats_get_time_to_leave(rq: Rq, hands: Hands, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_the_end_living_seats_get_time_to_leave(
+    rq: Rq, hands: Hands, monkeypatch: pytest.MonkeyPatch
+) -> None:
     entry = rq.begin(seat(1))
 
     def leave(seconds: float) -> None:
         hands.now += seconds
         rq.client.zrem(rq.begun.key, entry)
 
-    monkeypatch.setattr("master.seat_cleaning.time.sleep", leave)
-    assert SeatCleaner(rq.client, "default", RUN, hands).finish() == 0
+    monkeypatch.setattr("master.fleet.seat_cleaning.time.sleep", leave)
+    assert SeatCleaner(rq.client, "default", RUN, hands).clear_all() == 0
     assert rq.keys_of(seat(1)) != [], "RQ itself deletes what it has ended"
 
 
 def test_a_redis_that_refuses_is_told_of_once_and_ends_nothing(rq: Rq) -> None:
     rq.client.set("rq:wip:default", "what is no registry")
     said: list[str] = []
-    keeper = Keeper(rq.client, "default", RUN, "abcdef", 960, said.append)
-    keeper.closed()
-    keeper.closed()
+    keeper = SeatManager(rq.client, "default", RUN, "abcdef", 960, said.append)
+    keeper.clear_registries()
+    keeper.clear_registries()
     assert len(said) == 1 and said[0].startswith("seats cannot be cleared: ")

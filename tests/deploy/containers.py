@@ -1,4 +1,6 @@
-"""Containers without Docker for the tests of the images: ``docker/check_steps.py`` starts them, SIGKILL ends all that is in them."""
+"""Containers without Docker for the tests of the images: ``docker/check_steps.py`` starts them,
+SIGKILL ends all that is in them.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from es_queue import acl
 from es_queue.protocol.connection import client_from_url
+from es_queue.security import acl
 from tests.faults.servers import free_port
 from tests.integration.processes import Seen, wait_for
 
@@ -28,13 +30,25 @@ class Container:
     def __init__(self, command: list[str], log: Path) -> None:
         self.log = log
         with log.open("wb") as out:
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
 
     @property
     def first(self) -> int | None:
-        """The pid here of the container's first process; None when it has ended. The kernel ends the others with it."""
+        """The pid here of the container's first process; None when it has ended. The kernel ends
+        the others with it.
+        """
         try:
-            children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+            children = (
+                Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+                .read_text()
+                .split()
+            )
         except OSError:
             return None
         return int(children[0]) if children else None
@@ -42,12 +56,16 @@ class Container:
     def kill(self) -> None:
         """As ``docker kill``, a lost host or the kernel's want of memory do it."""
         if self.process.poll() is None:
-            wait_for(lambda: self.first or self.process.poll() is not None, "the container has begun")
+            wait_for(
+                lambda: self.first or self.process.poll() is not None, "the container has begun"
+            )
             self.signal(signal.SIGKILL)
             self.process.wait(20)
 
     def stop(self) -> int:
-        """As ``docker stop`` does it: SIGTERM to the first process of the container. Its exit code."""
+        """As ``docker stop`` does it: SIGTERM to the first process of the container. Its
+        exit code.
+        """
         self.signal(signal.SIGTERM)
         return self.process.wait(30)
 
@@ -58,14 +76,16 @@ class Container:
     def said(self) -> str:
         return self.log.read_text(errors="replace")
 
-    def events(self, name: str) -> list[dict[str, Any]]:
+    def feed(self, name: str) -> list[dict[str, Any]]:
         """What --json printed so far."""
         lines = [json.loads(line) for line in self.said().split("\n")[:-1] if line.startswith("{")]
         return [one for one in lines if one["event"] == name]
 
 
 class Cluster:
-    """Redis, a master and workers from the images in ``images``, with everything that they keep under ``folder``."""
+    """Redis, a master and workers from the images in ``images``, with everything that they keep
+    under ``folder``.
+    """
 
     def __init__(self, images: Path, folder: Path) -> None:
         self.images, self.folder, self.port = images, folder, free_port()
@@ -73,7 +93,9 @@ class Cluster:
         for name in (*(f"keys/{one}" for one in KEYS), "data", "runs", "cache", "worker-cache"):
             self.made(name)
         keys = [f"{self.folder}/keys/{one}:/keys/{one}" for one in KEYS]
-        assert self.start("master", keys, entrypoint="make_keys").process.wait(60) == 0, self.started[-1].said()
+        assert self.start("master", keys, entrypoint="make_keys").process.wait(60) == 0, (
+            self.started[-1].said()
+        )
 
     def made(self, name: str) -> Path:
         """A folder that stands for a volume: the containers' user owns it."""
@@ -83,36 +105,80 @@ class Cluster:
         path.chmod(0o700)
         return path
 
-    def start(self, target: str, volumes: list[str], *words: object, entrypoint: str = "", **environment: str) -> Container:
+    def start(
+        self,
+        target: str,
+        volumes: list[str],
+        *words: object,
+        entrypoint: str = "",
+        **environment: str,
+    ) -> Container:
         """``docker run`` of a target with volumes (HERE:THERE)."""
-        command = [sys.executable, str(HOUSE / "docker" / "check_steps.py"), "run", str(self.images), target]
+        command = [
+            sys.executable,
+            str(HOUSE / "docker" / "check_steps.py"),
+            "run",
+            str(self.images),
+            target,
+        ]
         command += [word for one in volumes for word in ("--volume", one)]
-        command += [word for name, value in environment.items() for word in ("--env", f"{name}={value}")]
+        command += [
+            word for name, value in environment.items() for word in ("--env", f"{name}={value}")
+        ]
         command += ["--entrypoint", entrypoint] if entrypoint else []
-        self.started.append(Container([*command, "--", *map(str, words)], self.folder / f"{len(self.started)}-{target}.log"))
+        self.started.append(
+            Container(
+                [*command, "--", *map(str, words)],
+                self.folder / f"{len(self.started)}-{target}.log",
+            )
+        )
         return self.started[-1]
 
     def redis(self) -> Container:
-        server = self.start("redis", [f"{self.folder}/keys/redis:/keys", f"{self.folder}/data:/data"], "--port", self.port, "--bind", "127.0.0.1")
+        server = self.start(
+            "redis",
+            [f"{self.folder}/keys/redis:/keys", f"{self.folder}/data:/data"],
+            "--port",
+            self.port,
+            "--bind",
+            "127.0.0.1",
+        )
         wait_for(self.answers, "Redis lets the master in")
         return server
 
     def master(self, *words: object) -> Container:
-        volumes = [f"{self.folder}/keys/master:/keys", f"{self.folder}/runs:/runs", f"{self.folder}/cache:/cache"]
-        return self.start("master", volumes, *words, RQ_REDIS_URL=f"redis://master@127.0.0.1:{self.port}")
+        volumes = [
+            f"{self.folder}/keys/master:/keys",
+            f"{self.folder}/runs:/runs",
+            f"{self.folder}/cache:/cache",
+        ]
+        return self.start(
+            "master", volumes, *words, RQ_REDIS_URL=f"redis://master@127.0.0.1:{self.port}"
+        )
 
     def worker(self, target: str = "worker", *words: object, entrypoint: str = "") -> Container:
         volumes = [f"{self.folder}/keys/worker:/keys", f"{self.folder}/worker-cache:/cache"]
-        return self.start(target, volumes, *words, entrypoint=entrypoint, RQ_REDIS_URL=f"redis://worker@127.0.0.1:{self.port}")
+        return self.start(
+            target,
+            volumes,
+            *words,
+            entrypoint=entrypoint,
+            RQ_REDIS_URL=f"redis://worker@127.0.0.1:{self.port}",
+        )
 
     def password(self, user: str) -> str:
         return (self.folder / "keys" / user / f"{user}.password").read_text().strip()
 
     def seen(self, run: str) -> Seen:
-        return Seen(client_from_url(f"redis://master:{self.password(acl.MASTER)}@127.0.0.1:{self.port}"), run)
+        return Seen(
+            client_from_url(f"redis://master:{self.password(acl.MASTER)}@127.0.0.1:{self.port}"),
+            run,
+        )
 
     def answers(self) -> bool:
-        with client_from_url(f"redis://master:{self.password(acl.MASTER)}@127.0.0.1:{self.port}") as client:
+        with client_from_url(
+            f"redis://master:{self.password(acl.MASTER)}@127.0.0.1:{self.port}"
+        ) as client:
             try:
                 return bool(client.ping())
             except OSError:

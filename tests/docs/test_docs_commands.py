@@ -1,10 +1,11 @@
-"""Every block that a page marks as runnable is run, in the page's order, in one empty folder a page.
+"""Every block that a page marks as runnable is run, in the page's order, in one empty folder a
+page.
 
 Above a fenced block stands a comment, which no reader sees:
 
-    <!-- runnable -->         run it: ``sh`` by bash, ``python`` by Python; it must end with 0
-    <!-- runnable brief -->   the same, and each es-master that trains stops after seconds, with one local worker
-    <!-- runnable needs matplotlib -->    skipped by name where that module is missing
+    <!-- runnable -->         run it: ``sh`` by bash, ``python`` by Python; it must end with 0 <!--
+    runnable brief -->   the same, and each es-master that trains stops after seconds, with one
+    local worker <!-- runnable needs matplotlib -->    skipped by name where that module is missing
     <!-- file: NAME -->       write it into the folder under that name
 """
 
@@ -21,12 +22,18 @@ from pathlib import Path
 
 import pytest
 
-from es_queue.custom_code import ALLOW
+from es_queue.security.user_code import ALLOW
 from tests.docs.pages import Marked, marked_blocks, named, pages
 
 #: What --seeds and a budget of their own do not stand beside.
 BRIEF = "--workers 1 --max-seconds 3 --eval-episodes 5 --final-episodes 5"
-TRAINS = re.compile(r"^(?P<command>(?:\w+=\S+ )*es-master (?=.*--(?:env|objective|config|resume) )[^#&\n]*?)(?P<rest>\s*(?:[#&].*)?)$", re.MULTILINE)
+TRAINS = re.compile(
+    (
+        r"^(?P<command>(?:\w+=\S+ )*es-master (?=.*--(?:env|objective|config|resume) "
+        r")[^#&\n]*?)(?P<rest>\s*(?:[#&].*)?)$"
+    ),
+    re.MULTILINE,
+)
 NEEDS = re.compile(r"needs (?P<module>\w+)")
 DEADLINE = 200.0  # seconds
 
@@ -46,17 +53,41 @@ def is_file(block: Marked) -> bool:
 
 
 def environment() -> dict[str, str]:
-    """A reader's: no server is named, nothing is allowed that nobody typed, our commands are on the path."""
-    kept = {name: value for name, value in os.environ.items() if name not in ("RQ_REDIS_URL", "REDIS_URL", ALLOW)}
-    return {**kept, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "MPLBACKEND": "Agg"}
+    """A reader's: no server is named, nothing is allowed that nobody typed, our commands are on the
+    path.
+    """
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("RQ_REDIS_URL", "REDIS_URL", ALLOW)
+    }
+    return {
+        **kept,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "MPLBACKEND": "Agg",
+    }
 
 
 def run(block: Marked, folder: Path) -> None:
-    """Raises AssertionError with what the block printed where it failed or did not end; nothing of it lives on."""
+    """Raises AssertionError with what the block printed where it failed or did not end; nothing of
+    it lives on.
+    """
     code = shortened(block.code) if "brief" in block.mark else block.code
-    command = [sys.executable, "-c", code] if block.language == "python" else ["bash", "-euo", "pipefail", "-c", code]
+    command = (
+        [sys.executable, "-c", code]
+        if block.language == "python"
+        else ["bash", "-euo", "pipefail", "-c", code]
+    )
     with (folder / "said.txt").open("w+", encoding="utf-8") as said:
-        process = subprocess.Popen(command, cwd=folder, env=environment(), stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True)
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+            start_new_session=True,
+        )
         try:
             ended = process.wait(DEADLINE)
         except subprocess.TimeoutExpired:
@@ -74,7 +105,9 @@ def run(block: Marked, folder: Path) -> None:
 @pytest.mark.parametrize("page", [page for page in pages() if marked_blocks(page)], ids=named)
 def test_every_command_that_a_page_calls_runnable_runs(page: Path, tmp_path: Path) -> None:
     blocks = marked_blocks(page)
-    for block in filter(is_file, blocks):  # a page may show the command before the module that it names
+    for block in filter(
+        is_file, blocks
+    ):  # a page may show the command before the module that it names
         (tmp_path / block.mark.removeprefix("file:").strip()).write_text(block.code, "utf-8")
     for block in blocks:
         if is_file(block):
@@ -86,12 +119,26 @@ def test_every_command_that_a_page_calls_runnable_runs(page: Path, tmp_path: Pat
 
 
 def test_a_brief_block_gives_its_training_commands_a_budget_and_no_other() -> None:
-    code = "es-master --env CartPole-v1 --run a   # trains\nes-status a\nes-master --stop a\nX=1 es-master --env B &\n"
-    assert shortened(code) == f"es-master --env CartPole-v1 --run a {BRIEF}   # trains\nes-status a\nes-master --stop a\nX=1 es-master --env B {BRIEF} &\n"
+    code = (
+        "es-master --env CartPole-v1 --run a   # trains\nes-status a\nes-master --stop a\nX=1 "
+        "es-master --env B &\n"
+    )
+    assert shortened(code) == (
+        f"es-master --env CartPole-v1 --run a {BRIEF}   # trains\nes-status a\nes-master "
+        f"--stop a\nX=1 es-master --env B {BRIEF} &\n"
+    )
 
 
 def test_marks_stand_directly_above_their_blocks(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text("<!-- runnable -->\n```sh\ntrue\n```\n\n```sh\nfalse\n```\n<!-- file: a.py -->\n```python\nx = 1\n```\n")
-    assert marked_blocks(page) == [Marked("runnable", "sh", "true\n"), Marked("file: a.py", "python", "x = 1\n")]
+    page.write_text(
+        (
+            "<!-- runnable -->\n```sh\ntrue\n```\n\n```sh\nfalse\n```\n<!-- file: a.py "
+            "-->\n```python\nx = 1\n```\n"
+        )
+    )
+    assert marked_blocks(page) == [
+        Marked("runnable", "sh", "true\n"),
+        Marked("file: a.py", "python", "x = 1\n"),
+    ]
     assert any(marked_blocks(page) for page in pages())

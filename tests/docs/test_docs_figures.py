@@ -15,21 +15,34 @@ def page(name: str) -> str:
 
 def median(figure: str) -> float:
     """Of a row of docs/performance.md."""
-    (found,) = re.findall(rf"^\| {re.escape(figure)} \|[^|]*\| ([\d.]+)", page("performance.md"), re.MULTILINE)
+    (found,) = re.findall(
+        rf"^\| {re.escape(figure)} \|[^|]*\| ([\d.]+)", page("performance.md"), re.MULTILINE
+    )
     return float(found)
 
 
 def test_the_faults_are_as_many_as_the_table_has() -> None:
     table = page("reliability.md").partition("<!-- table:")[2].partition("<!-- end of the table")[0]
     rows = [line for line in table.splitlines() if line.startswith("| ")][2:]
-    assert f" {len(rows)} kinds of fault " in README and all(line.split("|")[4].strip() == "0" for line in rows)
+    assert f" {len(rows)} kinds of fault " in README and all(
+        line.split("|")[4].strip() == "0" for line in rows
+    )
 
 
 def test_the_figures_of_speed_are_those_that_were_measured() -> None:
     told = [
-        (r"first result ([\d.]+) s after the launch", median("plain rq worker, launch to first result, lean")),
-        (r"gone ([\d.]+) s after SIGTERM", median("plain rq worker, SIGTERM while it plays to exit, lean")),
-        (r"([\d.]+) % of bare rollouts' speed", 100 * median("CPU-seconds a counted step, bare loops ÷ whole run, lean")),
+        (
+            r"first result ([\d.]+) s after the launch",
+            median("plain rq worker, launch to first result, lean"),
+        ),
+        (
+            r"gone ([\d.]+) s after SIGTERM",
+            median("plain rq worker, SIGTERM while it plays to exit, lean"),
+        ),
+        (
+            r"([\d.]+) % of bare rollouts' speed",
+            100 * median("CPU-seconds a counted step, bare loops ÷ whole run, lean"),
+        ),
         (r"walker ([\d.]+) times", median("lean BipedalWalker ÷ stock loop, 32 episodes")),
         (r"with EnvPool ([\d.]+),", median("envpool BipedalWalker ÷ stock loop, 32 episodes")),
         (r"CartPole ([\d.]+) to", median("CartPole vectorised ÷ stock loop")),

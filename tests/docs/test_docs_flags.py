@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from master.flags import make_parser
+from master.cli.flags import make_parser
 from master.plot.command import main as es_plot
 from master.status.command import main as es_status
 from tests.docs.pages import named, pages
 from tests.docs.test_docs_reference import writer
-from workers.play import main as es_play
+from workers.play.cli import main as es_play
 
 COMMAND = re.compile(r"\b(es-master|es-status|es-play|es-plot)\b([^`\n#&|]*)")
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
@@ -26,7 +26,11 @@ FOREIGN = "coming_from.md"
 @cache
 def known() -> dict[str, set[str]]:
     parser_of = writer().parser_of
-    commands: dict[str, Callable[[list[str]], int]] = {"es-status": es_status, "es-play": es_play, "es-plot": es_plot}
+    commands: dict[str, Callable[[list[str]], int]] = {
+        "es-status": es_status,
+        "es-play": es_play,
+        "es-plot": es_plot,
+    }
     found = {name: set(parser_of(main)._option_string_actions) for name, main in commands.items()}
     return {**found, "es-master": set(make_parser()._option_string_actions)}
 
@@ -48,9 +52,22 @@ def test_commands_of_ours_have_flags_that_they_know(page: Path) -> None:
 def test_what_stands_for_a_foreign_flag_is_a_flag_of_ours() -> None:
     page = next(one for one in pages() if one.name == FOREIGN)
     ours = set().union(*known().values())
-    cells = ["|".join(line.split("|")[2:]) for line in page.read_text("utf-8").splitlines() if line.startswith("| ")]
-    assert [flag for cell in cells for span in OWN_CELLS.findall(cell) for flag in FLAG.findall(span) if flag not in ours] == []
+    cells = [
+        "|".join(line.split("|")[2:])
+        for line in page.read_text("utf-8").splitlines()
+        if line.startswith("| ")
+    ]
+    assert [
+        flag
+        for cell in cells
+        for span in OWN_CELLS.findall(cell)
+        for flag in FLAG.findall(span)
+        if flag not in ours
+    ] == []
 
 
 def test_a_flag_that_nobody_knows_is_found() -> None:
-    assert unknown("`es-master --env X --sgima 1` and es-play RUN --loud, es-status --json") == ["es-master --sgima", "es-play --loud"]
+    assert unknown("`es-master --env X --sgima 1` and es-play RUN --loud, es-status --json") == [
+        "es-master --sgima",
+        "es-play --loud",
+    ]

@@ -17,7 +17,9 @@ def broken(page: Path) -> list[str]:
         if "://" in target or target.startswith("mailto:"):
             continue
         there = (page.parent / path).resolve() if path else page
-        if not there.exists() or (anchor and there.suffix == ".md" and anchor not in anchors(there)):
+        if not there.exists() or (
+            anchor and there.suffix == ".md" and anchor not in anchors(there)
+        ):
             found.append(target)
     return found
 
@@ -29,5 +31,10 @@ def test_every_link_between_files_leads_somewhere(page: Path) -> None:
 
 def test_a_link_to_nowhere_is_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text("# A heading, here\n[there](#a-heading-here) [not](#elsewhere) [nor](gone.md) [away](https://example.org)\n")
+    page.write_text(
+        (
+            "# A heading, here\n[there](#a-heading-here) [not](#elsewhere) [nor](gone.md) "
+            "[away](https://example.org)\n"
+        )
+    )
     assert broken(page) == ["#elsewhere", "gone.md"]

@@ -22,14 +22,32 @@ def test_the_notebook_runs_as_it_stands(tmp_path: Path) -> None:
         pytest.importorskip(name, reason="needs the extra: pip install 'es-queue[docs]'")
     shutil.copy(NOTEBOOK, tmp_path / NOTEBOOK.name)
     command = [sys.executable, "-m", "jupyter", "execute", NOTEBOOK.name, "--timeout=180"]
-    environment = {name: value for name, value in os.environ.items() if name not in ("RQ_REDIS_URL", "REDIS_URL")}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280, check=False)
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("RQ_REDIS_URL", "REDIS_URL")
+    }
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     assert list((tmp_path / "runs").glob("*/checkpoints/best.npz"))
 
 
 def test_the_notebook_is_stored_with_outputs_and_stays_small() -> None:
-    cells = [cell for cell in json.loads(NOTEBOOK.read_text("utf-8"))["cells"] if cell["cell_type"] == "code"]
-    assert all(cell["execution_count"] for cell in cells) and any("image/png" in output.get("data", {}) for cell in cells for output in cell["outputs"])
+    cells = [
+        cell
+        for cell in json.loads(NOTEBOOK.read_text("utf-8"))["cells"]
+        if cell["cell_type"] == "code"
+    ]
+    assert all(cell["execution_count"] for cell in cells) and any(
+        "image/png" in output.get("data", {}) for cell in cells for output in cell["outputs"]
+    )
     assert not any(output["output_type"] == "error" for cell in cells for output in cell["outputs"])
     assert NOTEBOOK.stat().st_size < 150_000

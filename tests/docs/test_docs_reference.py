@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from es_queue.protocol.messages import TASK_FIELDS, WIRE
-from es_queue.slot_record import COLUMNS
+from es_queue.util.slot_record import COLUMNS
 from tests.docs.pages import HOUSE
 from tests.ring import quick_config, run_ring
 
@@ -15,7 +15,9 @@ REFERENCE = HOUSE / "docs" / "reference"
 
 
 def writer() -> Any:
-    spec = importlib.util.spec_from_file_location("write_reference", HOUSE / "docs" / "write_reference.py")
+    spec = importlib.util.spec_from_file_location(
+        "write_reference", HOUSE / "docs" / "write_reference.py"
+    )
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -26,12 +28,21 @@ def fields_of_tables(page: str) -> list[set[str]]:
     """For each table of a page the names in code in its first column."""
     text = (REFERENCE / page).read_text("utf-8")
     tables = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)
-    return [{name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])} for table in tables]
+    return [
+        {
+            name
+            for row in table.splitlines()[2:]
+            for name in re.findall(r"`(\w+)`", row.split("|")[1])
+        }
+        for table in tables
+    ]
 
 
 def test_flags_keys_and_exit_codes_are_those_of_the_code() -> None:
     for name, text in writer().written().items():
-        assert (REFERENCE / name).read_text("utf-8") == text, f"docs/reference/{name} is not current: python docs/write_reference.py"
+        assert (REFERENCE / name).read_text("utf-8") == text, (
+            f"docs/reference/{name} is not current: python docs/write_reference.py"
+        )
 
 
 def test_a_real_record_has_exactly_the_fields_that_the_page_tells() -> None:

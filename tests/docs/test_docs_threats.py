@@ -34,9 +34,11 @@ def rows() -> list[list[str]]:
 def test_every_test_that_the_threat_model_names_is_there() -> None:
     held = [one for _, _, cell in rows() for one in HELD.finditer(cell)]
     missing = [
-        one["name"] for one in held
-        if f"def test_{one['name'].replace(' ', '_')}(" not in (PAGE.parent / one["path"]).resolve().read_text("utf-8")
-    ]  # fmt: skip
+        one["name"]
+        for one in held
+        if f"def test_{one['name'].replace(' ', '_')}("
+        not in (PAGE.parent / one["path"]).resolve().read_text("utf-8")
+    ]
     assert len(held) > 40 and missing == []
 
 

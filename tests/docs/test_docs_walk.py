@@ -1,4 +1,6 @@
-"""The committed transcript of the newcomer's walk is of a walk that went well, and of nobody's machine in particular."""
+"""The committed transcript of the newcomer's walk is of a walk that went well, and of nobody's
+machine in particular.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,15 @@ TOLD = (DOCS / "newcomers_walk.txt").read_text("utf-8")
 
 
 def test_every_step_of_the_script_stands_in_the_transcript_and_none_failed() -> None:
-    steps = re.findall(r'^step "(.+)"', (DOCS / "newcomers_walk.sh").read_text("utf-8"), re.MULTILINE)
+    steps = re.findall(
+        r'^step "(.+)"', (DOCS / "newcomers_walk.sh").read_text("utf-8"), re.MULTILINE
+    )
     assert len(steps) >= 6 and steps == re.findall(r"^== (.+?)  \[", TOLD, re.MULTILINE)
-    assert [line for line in TOLD.splitlines() if "(ended with" in line or "(not within its time" in line or line.startswith("error")] == []
+    assert [
+        line
+        for line in TOLD.splitlines()
+        if "(ended with" in line or "(not within its time" in line or line.startswith("error")
+    ] == []
     assert "(it has joined)" in TOLD and TOLD.count(" over 100 fresh episodes") == 2
 
 

@@ -1,6 +1,8 @@
-"""An environment that writes down each episode: CartPole, whose every reset adds its seed to a file.
+"""An environment that writes down each episode: CartPole, whose every reset adds its seed to a
+file.
 
-Each takes a hundredth of a second at least, so that episodes are long against what a master does in each look.
+Each takes a hundredth of a second at least, so that episodes are long against what a master does in
+each look.
 """
 
 from __future__ import annotations

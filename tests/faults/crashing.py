@@ -1,4 +1,5 @@
-"""``python crashing.py POINT N WORDS…``: es-master with WORDS, killed by SIGKILL when it is at POINT for the N-th time.
+"""``python crashing.py POINT N WORDS…``: es-master with WORDS, killed by SIGKILL when it is at
+POINT for the N-th time.
 
 The product has no hooks for this: the function at that point is replaced in this process alone.
 """
@@ -13,7 +14,14 @@ from pathlib import Path
 from typing import Any
 
 #: Where a master can be killed; in the order of a generation.
-POINTS = ("before publish", "after publish", "mid-collect", "after update", "mid-checkpoint write", "after rename")
+POINTS = (
+    "before publish",
+    "after publish",
+    "mid-collect",
+    "after update",
+    "mid-checkpoint write",
+    "after rename",
+)
 
 
 class Countdown:
@@ -31,21 +39,31 @@ class Countdown:
 
 def arm(point: str, count: int) -> None:
     """Replace what stands at the point. Imports numpy, so the numeric environment must stand."""
-    import master.checkpoint
-    import master.loop
+    import master.loop.synchronous
+    import master.storage.checkpoint
     from es_queue.protocol.redis_channel import RedisMasterChannel
-    from master.collect import Ledger
-    from master.learn import Learner
+    from master.collect.ledger import Ledger
+    from master.loop.learner import Learner
 
     die = Countdown(count)
-    master.loop.DISK_SECONDS = 0.0  # a checkpoint for each generation
+    master.loop.synchronous.LEAST_SECONDS_BETWEEN_SAVES = 0.0  # a checkpoint for each generation
     place: dict[str, tuple[Any, str, Callable[[Any], Any]]] = {
         "before publish": (RedisMasterChannel, "publish", lambda publish: before(publish, die)),
         "after publish": (RedisMasterChannel, "publish", lambda publish: after(publish, die)),
-        "mid-collect": (Ledger, "accept", lambda accept: after(accept, die, lambda accepted, *_: accepted)),
+        "mid-collect": (
+            Ledger,
+            "accept",
+            lambda accept: after(accept, die, lambda accepted, *_: accepted),
+        ),
         "after update": (Learner, "learn", lambda learn: after(learn, die)),
         "mid-checkpoint write": (os, "fsync", lambda fsync: torn(fsync, die)),
-        "after rename": (Path, "replace", lambda replace: after(replace, die, lambda _, source, target: is_checkpoint(str(target)))),
+        "after rename": (
+            Path,
+            "replace",
+            lambda replace: after(
+                replace, die, lambda _, source, target: is_checkpoint(str(target))
+            ),
+        ),
     }
     owner, name, replaced = place[point]
     setattr(owner, name, replaced(getattr(owner, name)))
@@ -59,7 +77,9 @@ def before(call: Callable[..., Any], die: Countdown) -> Callable[..., Any]:
     return doomed
 
 
-def after(call: Callable[..., Any], die: Countdown, counts: Callable[..., bool] = lambda *_: True) -> Callable[..., Any]:
+def after(
+    call: Callable[..., Any], die: Countdown, counts: Callable[..., bool] = lambda *_: True
+) -> Callable[..., Any]:
     """counts: given the result and the arguments, whether this call is one of those that count."""
 
     def doomed(*words: Any, **named: Any) -> Any:
@@ -87,8 +107,8 @@ def is_checkpoint(path: str) -> bool:
 
 
 def run() -> int:
-    from es_queue.numerics import fix_numeric_environment
-    from master.cli import main
+    from es_queue.numerics.fingerprint import fix_numeric_environment
+    from master.cli.main import main
 
     fix_numeric_environment()
     arm(sys.argv[1], int(sys.argv[2]))

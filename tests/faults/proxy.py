@@ -1,4 +1,5 @@
-"""A TCP proxy before a Redis server with the misfortunes of a network: slow, thin, sliced, reset, silent, deaf.
+"""A TCP proxy before a Redis server with the misfortunes of a network: slow, thin, sliced, reset,
+silent, deaf.
 
 All settings may change while it runs and hold for every connection from then on.
 """
@@ -22,7 +23,9 @@ Wanted = Callable[[bytes], bool]
 
 @dataclass(eq=False)
 class Link:
-    """One connection: both its sockets, what has passed (bytes both ways), and whether its next reply is lost."""
+    """One connection: both its sockets, what has passed (bytes both ways), and whether its next
+    reply is lost.
+    """
 
     client: socket.socket
     server: socket.socket
@@ -46,9 +49,11 @@ class Link:
 
 @dataclass
 class Trap:
-    """Waits for a request. ``skip``: how many such requests pass before it closes; ``act``: done before the request goes on."""
+    """Waits for a request. ``skip``: how many such requests pass before it closes; ``act``: done
+    before the request goes on.
+    """
 
-    wanted: Wanted
+    required: Wanted
     skip: int
     lose: bool
     act: Callable[[], object]
@@ -71,7 +76,7 @@ class Proxy:
         self.latency, self.bandwidth, self.slice, self.limit, self.frozen = 0.0, 0, 0, 0, False
         self.swallowed = self.connections = self.limited = self.caught = 0
         self._left = 0
-        self._wanted: Wanted = lambda reply: True
+        self._required_slots: Wanted = lambda reply: True
         self._traps: list[Trap] = []
         self._lock = threading.Lock()
         self._open: set[Link] = set()
@@ -82,17 +87,19 @@ class Proxy:
     def swallow(self, replies: int = 1, wanted: Wanted = lambda reply: True) -> None:
         """Drop the next replies for which ``wanted`` holds, and close their connections."""
         with self._lock:
-            self._left, self._wanted = replies, wanted
+            self._left, self._required_slots = replies, wanted
 
     def lose_reply_to(self, *words: bytes, skip: int = 0) -> None:
-        """The server carries out the request that has all ``words``, the skip-th after now; its reply is lost, its connection closed."""
-        self._set(Trap(having(words), skip, True, lambda: None))
+        """The server carries out the request that has all ``words``, the skip-th after now; its
+        reply is lost, its connection closed.
+        """
+        self._handle_change(Trap(having(words), skip, True, lambda: None))
 
-    def before(self, *words: bytes, act: Callable[[], object], skip: int = 0) -> None:
+    def previous(self, *words: bytes, act: Callable[[], object], skip: int = 0) -> None:
         """Do something just before the server hears the request that has all ``words``."""
-        self._set(Trap(having(words), skip, False, act))
+        self._handle_change(Trap(having(words), skip, False, act))
 
-    def _set(self, trap: Trap) -> None:
+    def _handle_change(self, trap: Trap) -> None:
         with self._lock:
             self._traps.append(trap)
 
@@ -175,7 +182,7 @@ class Proxy:
 
     def _take(self, reply: bytes) -> bool:
         with self._lock:
-            if self._left and self._wanted(reply):
+            if self._left and self._required_slots(reply):
                 self._left -= 1
                 self.swallowed += 1
                 return True
@@ -184,7 +191,7 @@ class Proxy:
     def _spring(self, link: Link, request: bytes) -> None:
         """Close the traps that this request is for."""
         with self._lock:
-            due = [one for one in self._traps if one.wanted(request)]
+            due = [one for one in self._traps if one.required(request)]
             for one in due:
                 one.skip -= 1
             due = [one for one in due if one.skip < 0]
@@ -199,4 +206,6 @@ def having(words: Iterable[bytes]) -> Wanted:
     """Whether a piece has all the words; one that begins with "!" must be absent."""
     present = [word for word in words if not word.startswith(b"!")]
     absent = [word[1:] for word in words if word.startswith(b"!")]
-    return lambda data: all(word in data for word in present) and not any(word in data for word in absent)
+    return lambda data: (
+        all(word in data for word in present) and not any(word in data for word in absent)
+    )

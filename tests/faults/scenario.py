@@ -1,6 +1,8 @@
-"""What a fault scenario is: faults injected into a real run, and the figures that prove what came of them.
+"""What a fault scenario is: faults injected into a real run, and the figures that prove what came
+of them.
 
-One function serves the tests, with few injections, and ``python -m tests.faults.report``, with many.
+One function serves the tests, with few injections, and ``python -m tests.faults.report``, with
+many.
 """
 
 from __future__ import annotations
@@ -18,44 +20,72 @@ from typing import Any
 
 import redis
 
-from es_queue.noise import FOLDER_VARIABLE
+from es_queue.numerics.noise_table import FOLDER_VARIABLE
 from es_queue.protocol.connection import client_from_url
-from master.household.embedded import EmbeddedServer
-from tests.integration.processes import NERVOUS, WALKER, Processes, Seen, Started, flags, quiet_digest
+from master.services.private_server import PrivateServer
+from tests.integration.processes import (
+    NERVOUS,
+    WALKER,
+    Processes,
+    Seen,
+    Started,
+    flags,
+    quiet_digest,
+)
 
-#: A run that a fault falls into: everything that could make numbers depend on the cluster, in generations of a
-#: fraction of a second.
+#: A run that a fault falls into: everything that could make numbers depend on the cluster, in
+#: generations of a fraction of a second.
 RUN: dict[str, Any] = {**WALKER, "generations": 12}
 
 
 @dataclass
 class Row:
-    """A line of the table. ``fault``: what was done; ``injected`` and ``noticed``: how often, and how often the run's own
-    counters, notes or exit codes told of it; ``lost``: slots that never got an answer; ``seconds``: from each injection
-    until the run was as before; ``equal``: whether the final digest is the undisturbed run's, None where there is none.
+    """A line of the table. ``fault``: what was done; ``injected`` and ``noticed``: how often, and
+    how often the run's own counters, notes or exit codes told of it; ``lost``: slots that never got
+    an answer; ``seconds``: from each injection until the run was as before; ``equal``: whether the
+    final digest is the undisturbed run's, None where there is none.
     """
 
     fault: str
     injected: int = 0
     noticed: int = 0
-    lost: int = 0
+    has_lost_life: int = 0
     seconds: list[float] = field(default_factory=list)
     equal: bool | None = None
     remark: str = ""
 
     @property
-    def sound(self) -> bool:
-        return self.injected > 0 and self.noticed == self.injected and self.lost == 0 and self.equal is not False
+    def is_sound(self) -> bool:
+        return (
+            self.injected > 0
+            and self.noticed == self.injected
+            and self.has_lost_life == 0
+            and self.equal is not False
+        )
 
     def cells(self) -> list[str]:
-        times = [f"{median(self.seconds):.2f}", f"{max(self.seconds):.2f}"] if self.seconds else ["-", "-"]
+        times = (
+            [f"{median(self.seconds):.2f}", f"{max(self.seconds):.2f}"]
+            if self.seconds
+            else ["-", "-"]
+        )
         digest = {True: "equal", False: "**differs**", None: "-"}[self.equal]
-        return [self.fault, str(self.injected), str(self.noticed), str(self.lost), *times, digest, self.remark]
+        return [
+            self.fault,
+            str(self.injected),
+            str(self.noticed),
+            str(self.has_lost_life),
+            *times,
+            digest,
+            self.remark,
+        ]
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """One fault. quick, full: how often it is injected by the tests and by the report; slow: over half a minute even so."""
+    """One fault. quick, full: how often it is injected by the tests and by the report; slow: over
+    half a minute even so.
+    """
 
     name: str
     play: Callable[[Arena, int], Row]
@@ -68,8 +98,12 @@ class Scenario:
 SCENARIOS: dict[str, Scenario] = {}
 
 
-def scenario(name: str, *, quick: int = 1, full: int = 5, slow: bool = False, needs: str = "") -> Callable[[Callable[[Arena, int], Row]], Callable[[Arena, int], Row]]:
-    """Register a function as the scenario of a fault. needs: a program that must be on the PATH, such as redis-server."""
+def scenario(
+    name: str, *, quick: int = 1, full: int = 5, slow: bool = False, needs: str = ""
+) -> Callable[[Callable[[Arena, int], Row]], Callable[[Arena, int], Row]]:
+    """Register a function as the scenario of a fault. needs: a program that must be on the PATH,
+    such as redis-server.
+    """
 
     def register(play: Callable[[Arena, int], Row]) -> Callable[[Arena, int], Row]:
         assert name not in SCENARIOS, name
@@ -87,16 +121,20 @@ def load() -> dict[str, Scenario]:
 
 
 class Arena:
-    """Where a scenario takes place: a folder, processes that end with it, and a Redis server of its own."""
+    """Where a scenario takes place: a folder, processes that end with it, and a Redis server of its
+    own.
+    """
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.folder, self.stack = folder, stack
-        self.processes = Processes(folder, {FOLDER_VARIABLE: str(noise_folder()), "TMPDIR": str(folder)})
+        self.processes = Processes(
+            folder, {FOLDER_VARIABLE: str(noise_folder()), "TMPDIR": str(folder)}
+        )
         stack.callback(self.processes.end)
 
     def server(self) -> str:
         """The URL of a private server that lives until the scenario ends."""
-        server = EmbeddedServer(self.folder / "server")
+        server = PrivateServer(self.folder / "server")
         server.start()
         self.stack.callback(server.stop)
         return server.url
@@ -106,9 +144,13 @@ class Arena:
         self.stack.callback(client.close)
         return client
 
-    def started(self, run: str, url: str, values: dict[str, Any] = RUN, *words: object, **more: Any) -> tuple[Started, Seen]:
+    def started(
+        self, run: str, url: str, values: dict[str, Any] = RUN, *words: object, **more: Any
+    ) -> tuple[Started, Seen]:
         """A master over a server, and the run as others see it."""
-        master = self.processes.master(*flags(values), "--run", run, "--json", *words, url=url, **{"clocks": NERVOUS, **more})
+        master = self.processes.master(
+            *flags(values), "--run", run, "--json", *words, url=url, **{"clocks": NERVOUS, **more}
+        )
         return master, Seen(self.client(url), run)
 
 
@@ -129,13 +171,15 @@ def noise_folder() -> Path:
 
 
 def finish(row: Row, master: Started, values: dict[str, Any] = RUN, seconds: float = 240.0) -> Row:
-    """Wait for the run's end and fill in what every row has: slots lost for good, and the digest."""
+    """Wait for the run's end and fill in what every row has: slots lost for good, and the
+    digest.
+    """
     code = master.wait(seconds)
     assert code == 0, master.said()[-3000:]
-    done = {one["generation"]: one["population"] for one in master.events("generation")}
+    done = {one["generation"]: one["population"] for one in master.feed("generation")}
     done.pop(max(done))  # the last is evaluated alone
-    row.lost = sum(max(0, values["population"] - count) for count in done.values())
-    row.equal = master.events("summary")[-1]["digest"] == quiet_digest(values)
+    row.has_lost_life = sum(max(0, values["population"] - count) for count in done.values())
+    row.equal = master.feed("summary")[-1]["digest"] == quiet_digest(values)
     return row
 
 

@@ -1,4 +1,6 @@
-"""The operating system's ``redis-server`` with settings, in an arena: killed, restarted, frozen, emptied, filled up."""
+"""The operating system's ``redis-server`` with settings, in an arena: killed, restarted, frozen,
+emptied, filled up.
+"""
 
 from __future__ import annotations
 
@@ -30,15 +32,26 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Server:
-    """One redis-server on 127.0.0.1 with its data in a folder of the arena. ``before``: words that go before its command, FOLDER for its folder."""
+    """One redis-server on 127.0.0.1 with its data in a folder of the arena. ``before``: words that
+    go before its command, FOLDER for its folder.
+    """
 
-    def __init__(self, arena: Arena, *settings: object, name: str = "redis", before: tuple[str, ...] = (), socket_path: Path | None = None) -> None:
+    def __init__(
+        self,
+        arena: Arena,
+        *settings: object,
+        name: str = "redis",
+        before: tuple[str, ...] = (),
+        socket_path: Path | None = None,
+    ) -> None:
         self._arena, self._settings = arena, settings
         self.folder = arena.folder / name
         self._before = [word.replace("FOLDER", str(self.folder)) for word in before]
         self.folder.mkdir()
         self.port = free_port()
-        self.url = f"redis://127.0.0.1:{self.port}" if socket_path is None else f"unix://{socket_path}"
+        self.url = (
+            f"redis://127.0.0.1:{self.port}" if socket_path is None else f"unix://{socket_path}"
+        )
         self.tcp = f"127.0.0.1:{self.port}"
         self._socket = () if socket_path is None else ("--unixsocket", socket_path)
         self.process: Started | None = None
@@ -53,9 +66,22 @@ class Server:
     def start(self, *more: object, answers: bool = True) -> Server:
         """Start it, and wait until it serves; without ``answers`` it may still be loading."""
         self.process = self._arena.processes.start(
-            *self._before, "redis-server", "--port", self.port, "--dir", self.folder, "--daemonize", "no", "--enable-debug-command", "yes",
-            "--repl-diskless-sync-delay", 0, *self._socket, *self._settings, *more,
-        )  # fmt: skip
+            *self._before,
+            "redis-server",
+            "--port",
+            self.port,
+            "--dir",
+            self.folder,
+            "--daemonize",
+            "no",
+            "--enable-debug-command",
+            "yes",
+            "--repl-diskless-sync-delay",
+            0,
+            *self._socket,
+            *self._settings,
+            *more,
+        )
         if answers:
             wait_for(self.serves, "redis-server serves", 20)
         return self
@@ -63,7 +89,9 @@ class Server:
     def serves(self) -> bool:
         with suppress(redis.exceptions.RedisError):
             return bool(self.client.ping())
-        assert self.process is not None and self.process.process.poll() is None, "redis-server ended"
+        assert self.process is not None and self.process.process.poll() is None, (
+            "redis-server ended"
+        )
         return False
 
     def end(self) -> None:
@@ -94,8 +122,13 @@ class Server:
         self.folder.mkdir()
 
     def cut(self, count: int) -> int:
-        """Cut bytes off the tail of the newest increment of the append-only file; how many there were to cut."""
-        newest = max(self.folder.glob("appendonlydir/*.incr.aof"), key=lambda path: int(path.name.split(".")[-3]))
+        """Cut bytes off the tail of the newest increment of the append-only file; how many there
+        were to cut.
+        """
+        newest = max(
+            self.folder.glob("appendonlydir/*.incr.aof"),
+            key=lambda path: int(path.name.split(".")[-3]),
+        )
         size = newest.stat().st_size
         os.truncate(newest, max(0, size - count))
         return min(size, count)
@@ -111,7 +144,11 @@ def free_port() -> int:
 def may_unshare(what: str) -> bool:
     """Whether this user may have a namespace of its own."""
     program = shutil.which("unshare")
-    return program is not None and subprocess.run([program, what, "true"], capture_output=True, check=False).returncode == 0
+    return (
+        program is not None
+        and subprocess.run([program, what, "true"], capture_output=True, check=False).returncode
+        == 0
+    )
 
 
 def cpu_seconds(pid: int) -> float:
@@ -131,7 +168,11 @@ class Idling:
     @contextmanager
     def watched(self, arena: Arena, master: Started) -> Iterator[None]:
         """What each process of the run takes meanwhile; fails when they run in circles."""
-        living = {pid: command for pid, command in arena.processes.living().items() if "redis-server" not in command}
+        living = {
+            pid: command
+            for pid, command in arena.processes.living().items()
+            if "redis-server" not in command
+        }
         began, before = time.monotonic(), {pid: cpu_seconds(pid) for pid in living}
         yield
         seconds = time.monotonic() - began
@@ -143,7 +184,9 @@ class Idling:
         assert sum(shares.values()) < 0.5, {living[pid]: share for pid, share in shares.items()}
 
     def __str__(self) -> str:
-        return "CPU while waiting: " + ", ".join(f"{kind} {share:.0%}" for kind, share in sorted(self.worst.items()))
+        return "CPU while waiting: " + ", ".join(
+            f"{kind} {share:.0%}" for kind, share in sorted(self.worst.items())
+        )
 
 
 class Witness(threading.Thread):

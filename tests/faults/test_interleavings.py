@@ -1,9 +1,11 @@
-"""The interleavings that the protocol's fourteen rules are there to stop, and the tests that hold each of them stopped.
+"""The interleavings that the protocol's fourteen rules are there to stop, and the tests that hold
+each of them stopped.
 
-The numbers are those of the list of interleavings behind the rules. Each test named here turns red when its rule is
-taken away.
+The numbers are those of the list of interleavings behind the rules. Each test named here turns red
+when its rule is taken away.
 
-1.1   The reply to a claim is lost, or a dead connection's claim is served: a living worker holds a block and does not know.
+1.1   The reply to a claim is lost, or a dead connection's claim is served: a living worker holds
+  a block and does not know.
         contract/test_lost_replies.py::test_a_claim_whose_reply_was_lost_is_not_sent_again_and_the_block_is_found
         unit/test_serve.py::test_what_it_holds_already_comes_before_what_waits
         faults/test_interleavings_workers.py::test_a_block_that_my_dead_connection_was_given_is_the_next_that_i_work
@@ -16,14 +18,16 @@ taken away.
 1.4   The next seat of an RQ worker has the name of the killed one: its claims look alive for ever.
         faults/test_interleavings_workers.py::test_the_next_seat_of_an_rq_worker_keeps_nobodys_claims_alive
         unit/test_serve.py::test_a_worker_id_is_one_whatever_the_host_is_called
-1.5   A long episode, a full server or a false suspicion makes a living worker dead, or an orphan's hash stay for ever.
+1.5   A long episode, a full server or a false suspicion makes a living worker dead, or an
+  orphan's hash stay for ever.
         unit/test_life.py::test_it_beats_with_what_the_worker_says_at_that_moment
         contract/test_redis_keys.py::test_on_a_full_server_the_lease_and_the_beat_go_on
         contract/test_redis_keys.py::test_a_worker_that_slept_through_the_end_of_a_run_leaves_nothing_for_ever
         contract/test_channel_worker.py::test_a_beat_after_a_false_suspicion_enrols_the_worker_again
         contract/test_channel_worker.py::test_an_answer_counts_although_the_claim_was_taken_away
         faults/test_interleavings_workers.py::test_a_worker_is_known_before_its_first_claim
-1.6   The server takes the claim away and refuses the answer for want of memory, or a crash comes between the two.
+1.6   The server takes the claim away and refuses the answer for want of memory, or a crash comes
+  between the two.
         contract/test_redis_keys.py::test_a_full_server_never_drops_a_claim_without_its_answer
         contract/test_lost_replies.py::test_an_answer_whose_reply_was_lost_is_in_the_stream_twice_at_the_most_and_drops_its_claim
 1.7   A publish that is sent again wipes out the answers that have come since.
@@ -44,7 +48,8 @@ taken away.
         faults/test_takeover.py::test_a_woken_master_can_write_nothing_at_all
         unit/test_loop.py::test_a_second_master_takes_over_and_the_first_writes_nothing_more
         faults/test_interleavings_takeovers.py::test_the_checkpoint_of_a_woken_master_hides_no_newer_one
-1.12  The old master publishes between the new one's reading of the checkpoint and its raising of the token.
+1.12  The old master publishes between the new one's reading of the checkpoint and its raising of
+  the token.
         faults/test_interleavings_takeovers.py::test_what_the_old_master_publishes_until_it_is_fenced_is_taken_over
 1.13  Redis is emptied: the blocked master and the blocked workers wait for ever.
         faults/test_interleavings_masters.py::test_a_redis_that_is_emptied_while_the_master_waits_for_answers_is_filled_again
@@ -71,7 +76,8 @@ taken away.
         unit/test_collector_losses.py::test_an_overdue_block_is_issued_once_more_slot_by_slot
         unit/test_collector_losses.py::test_nothing_is_issued_twice_while_nobody_is_idle
         contract/test_channel_reconcile.py::test_what_is_answered_or_foreign_leaves_todo
-1.21  Preempted workers make a slot look poisoned, or a poisoned slot begins anew with each takeover.
+1.21  Preempted workers make a slot look poisoned, or a poisoned slot begins anew with each
+  takeover.
         unit/test_ledger.py::test_where_there_are_two_workers_two_must_have_failed
         unit/test_ledger.py::test_after_two_deaths_the_slots_of_the_block_in_work_are_suspects_and_ten_end_the_run
         contract/test_channel_reconcile.py::test_a_death_is_noted_for_the_unanswered_slots_of_the_block_in_work
@@ -86,7 +92,8 @@ taken away.
 1.24  An episode hangs for ever while its worker beats.
         unit/test_life_limits.py::test_an_episode_that_outlasts_its_limit_is_ended_once
         faults/test_first_faults.py::test_an_episode_that_hangs_is_reported_and_its_process_replaced
-1.25  A worker that must refuse returns, takes the next seat at once, and eats the seats of the others.
+1.25  A worker that must refuse returns, takes the next seat at once, and eats the seats of the
+  others.
         faults/test_interleavings_workers.py::test_a_worker_that_must_refuse_keeps_its_seat_and_claims_nothing_meanwhile
         unit/test_seat.py::test_the_next_seat_is_opened_while_the_run_is_running
         unit/test_serve.py::test_a_worker_that_cannot_read_the_task_takes_no_block_from_the_others
@@ -100,12 +107,14 @@ taken away.
 1.28  A worker leaves with a block in its hands.
         unit/test_serve.py::test_leaving_gives_back_the_block_in_hand_at_the_head
         contract/test_lost_replies.py::test_give_back_whose_reply_was_lost_is_not_sent_again
-1.29  Redis was away, and with it every beat and the lease: all are dead, and a standby takes over from a healthy master.
+1.29  Redis was away, and with it every beat and the lease: all are dead, and a standby takes over
+  from a healthy master.
         faults/test_interleavings_masters.py::test_after_an_outage_nobody_is_dead_until_there_was_time_to_beat_again
         contract/test_channel_reconcile.py::test_in_grace_nobody_is_dead
         unit/test_standby.py::test_a_lease_that_lapsed_while_redis_was_away_is_left_to_its_holder_for_a_lease
         unit/test_life_masterless.py::test_a_lease_that_lapsed_while_redis_was_away_says_nothing_of_the_master
-1.30  A killed master's lease still stands when it is resumed: refused as the second master, or two at once.
+1.30  A killed master's lease still stands when it is resumed: refused as the second master, or
+  two at once.
         unit/test_lease.py::test_waiting_takes_over_from_a_dead_master_once_its_lease_is_over
         unit/test_lease.py::test_waiting_gives_up_as_soon_as_the_lease_is_renewed
 1.31  Late workers and runs that nobody resumes leave keys for ever.
@@ -114,7 +123,8 @@ taken away.
         contract/test_redis_keys.py::test_a_worker_that_outlived_all_keys_of_its_run_leaves_nothing_for_ever
         contract/test_channel_worker.py::test_nothing_is_reported_to_a_run_that_is_gone
         contract/test_refused_replies.py::test_runs_whose_keys_have_gone_are_forgotten
-1.32  A killed master leaves its private server and its local workers behind, or a resume starts a second server beside them.
+1.32  A killed master leaves its private server and its local workers behind, or a resume starts a
+  second server beside them.
         integration/test_left_behind.py::test_what_a_killed_master_leaves_goes_on_for_the_grace_and_then_ends
         integration/test_left_behind.py::test_resume_adopts_server_and_workers_and_ends_with_the_undisturbed_bits
         integration/test_left_behind.py::test_when_master_and_guardian_are_killed_everything_ends_at_once
@@ -122,7 +132,8 @@ taken away.
         not built yet: there is no asynchronous schedule
 1.34  The generationless genetic algorithm has no protocol.
         not built yet: there is no generationless genetic algorithm
-1.35  What needs a second look inside a generation is done in a way of its own, or forgotten by the next master.
+1.35  What needs a second look inside a generation is done in a way of its own, or forgotten by
+  the next master.
         unit/test_collector.py::test_more_slots_are_added_to_the_same_publication
         contract/test_channel_master.py::test_extend_is_refused_for_a_publication_that_is_not_stored
         unit/test_ledger.py::test_a_slot_that_may_be_wanted_later_is_taken_already
@@ -165,7 +176,9 @@ def rows() -> dict[int, list[tuple[str, str]]]:
         elif named is not None:
             found[number].append((named[1], named[2]))
         else:
-            assert line.startswith("        not built yet: ") and number in NOT_BUILT, f"what is this: {line!r}"
+            assert line.startswith("        not built yet: ") and number in NOT_BUILT, (
+                f"what is this: {line!r}"
+            )
     return found
 
 

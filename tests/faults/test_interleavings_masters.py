@@ -1,4 +1,6 @@
-"""Interleavings on the master's side: broken-off writes, tokens after a loss, cursors ahead of their stream, takeovers."""
+"""Interleavings on the master's side: broken-off writes, tokens after a loss, cursors ahead of
+their stream, takeovers.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +12,30 @@ import pytest
 import redis
 
 from es_queue.errors import FencedError, RedisError
-from es_queue.protocol.again import Again
-from es_queue.protocol.channel import RUNNING, Publish, WorkerChannel
+from es_queue.protocol.channel import RUNNING, PublishRequest, WorkerChannel
 from es_queue.protocol.connection import client_from_url
 from es_queue.protocol.messages import Answer, Block, token_number
 from es_queue.protocol.redis_channel import RedisMasterChannel
-from master.collector import LOST, Collector
-from master.lease import take
-from tests.contract.places import HIGHER, P0, P1, P2, RUN, TOKEN, RedisPlace, block, texts, wait_until
+from es_queue.protocol.retry import Retry
+from master.collect.collector import GENERATION_LOST, Collector
+from master.run.lease import take_lease
+from tests.contract.places import (
+    HIGHER,
+    P0,
+    P1,
+    P2,
+    RUN,
+    TOKEN,
+    RedisPlace,
+    block,
+    texts,
+    wait_until,
+)
 from tests.faults.proxy import Proxy
 from tests.ring import QUICK
 from tests.tiny import eventually
-from tests.unit.collector_bench import PUBLICATION, Bench
-from tests.unit.collector_bench import TOKEN as FIRST
+from tests.unit.master.collect.collector_bench import PUBLICATION, Bench
+from tests.unit.master.collect.collector_bench import TOKEN as FIRST
 
 AHEAD = "9999999999999-1"  # an id of a server whose clock is centuries ahead
 
@@ -44,7 +57,9 @@ class Real(Bench):
         channel: Any = self.place.master()
         channel.renew(FIRST, "me", 60, {}, {})
         self.channel = channel
-        self.collector = Collector(channel, FIRST, "me", QUICK, self.block, None, self.shown.append, self.notes.append)
+        self.collector = Collector(
+            channel, FIRST, "me", QUICK, self.block, None, self.shown.append, self.notes.append
+        )
 
     def payload(self, *blocks: Block) -> bytes:
         one = blocks[0]
@@ -52,7 +67,7 @@ class Real(Bench):
         return Answer(one.publication, one.kind, "host-1-000001", 0.1, results).encode()
 
     def answered(self) -> int:
-        return self.ledger.answered()[0]
+        return self.ledger.answer_counts()[0]
 
 
 @pytest.fixture
@@ -74,13 +89,15 @@ def test_a_publish_that_broke_off_half_way_is_completed_by_the_next(place: Redis
     master = place.publish(P0, block(0, 4))
     place.client.set(place.keys.history, "no stream")
     master.stage(P1, b"12345678")
-    what = Publish(P1, b"new", [block(0, 2, P1)], "{}", {"state": RUNNING}, {"generation": "1"})
+    what = PublishRequest(
+        P1, b"new", [block(0, 2, P1)], "{}", {"state": RUNNING}, {"generation": "1"}
+    )
     with pytest.raises(RedisError, match="WRONGTYPE"):
         master.publish(TOKEN, what)
     place.client.delete(place.keys.history)
     place.client.delete(place.keys.todo)
     place.client.set(place.keys.todo, "no list")
-    assert master.publish(TOKEN, what).done
+    assert master.publish(TOKEN, what).succeeded
     assert place.todo() == texts(block(0, 2, P1)) and P1 in place.streams()
     assert place.arrived().answer(block(0, 2, P1), b"answer") and place.answers(P1) == [b"answer"]
 
@@ -89,11 +106,13 @@ def test_a_publish_that_broke_off_half_way_is_completed_by_the_next(place: Redis
 
 
 def test_a_token_that_was_lost_with_redis_is_not_given_to_two_masters(place: RedisPlace) -> None:
-    """Both would count from 1 again; the number in the checkpoint tells the later one that there was an earlier."""
+    """Both would count from 1 again; the number in the checkpoint tells the later one that there
+    was an earlier.
+    """
     asleep = place.master()
     asleep.renew("3-0000000a", "asleep", 60.0, {}, {})
     place.flush()
-    token = take(place.master(), "new", QUICK, wait=False, floor=3)
+    token = take_lease(place.master(), "new", QUICK, wait=False, floor=3)
     assert token_number(token) == 4
     with pytest.raises(FencedError):
         asleep.renew("3-0000000a", "asleep", 60.0, {}, {})
@@ -107,11 +126,17 @@ def proxy(valkey_url: str) -> Iterator[Proxy]:
     found.close()
 
 
-def test_a_master_whose_lease_was_granted_in_a_lost_reply_does_not_refuse_itself(place: RedisPlace, proxy: Proxy) -> None:
-    RedisMasterChannel(place.client, "other").renew(TOKEN, "other", 9.0, {}, {})  # the server knows the script from now on
+def test_a_master_whose_lease_was_granted_in_a_lost_reply_does_not_refuse_itself(
+    place: RedisPlace, proxy: Proxy
+) -> None:
+    RedisMasterChannel(place.client, "other").renew(
+        TOKEN, "other", 9.0, {}, {}
+    )  # the server knows the script from now on
     with client_from_url(proxy.url) as client:
         proxy.lose_reply_to(b"EVALSHA")
-        token = take(RedisMasterChannel(client, RUN, Again(5)), "me pid 1 abcdef", QUICK, wait=False)
+        token = take_lease(
+            RedisMasterChannel(client, RUN, Retry(5)), "me pid 1 abcdef", QUICK, wait=False
+        )
     assert proxy.caught == 1
     assert place.master().epoch() == token and place.master().lease_holder()[0] == "me pid 1 abcdef"
 
@@ -119,7 +144,9 @@ def test_a_master_whose_lease_was_granted_in_a_lost_reply_does_not_refuse_itself
 # --- 1.13, 1.14
 
 
-def test_a_redis_that_is_emptied_while_the_master_waits_for_answers_is_filled_again(bench: Real) -> None:
+def test_a_redis_that_is_emptied_while_the_master_waits_for_answers_is_filled_again(
+    bench: Real,
+) -> None:
     """The blocked read is never told: only renew finds out."""
     bench.open()
     worker = bench.place.arrived()
@@ -132,17 +159,19 @@ def test_a_redis_that_is_emptied_while_the_master_waits_for_answers_is_filled_ag
             one = claimed(worker)
             assert worker.answer(one, bench.payload(one))
         ended.result(20)
-    assert LOST in bench.notes
+    assert GENERATION_LOST in bench.notes
 
 
 def get_ahead(bench: Real) -> WorkerChannel:
-    """The master has read an entry whose id is far ahead; then the stream is another one, whose ids are not."""
+    """The master has read an entry whose id is far ahead; then the stream is another one, whose ids
+    are not.
+    """
     bench.open()
     worker, stream = bench.place.arrived(), bench.place.keys.results(PUBLICATION)
     one = claimed(worker)
     bench.place.client.xadd(stream, {"answer": bench.payload(one)}, id=AHEAD)
     worker.drop(one)
-    bench.collector.read(bench.ledger, 0.01)
+    bench.collector.drain(bench.ledger, 0.01)
     assert bench.answered() == 1
     bench.place.client.delete(stream)
     bench.place.client.xadd(stream, {"publication": PUBLICATION})
@@ -158,7 +187,7 @@ def redis_was_away(bench: Real, worker: WorkerChannel) -> None:
     """Its claim is still there, so that nothing is owed."""
     one = claimed(worker)
     bench.place.client.xadd(bench.place.keys.results(PUBLICATION), {"answer": bench.payload(one)})
-    bench.channel.missed(redis.exceptions.ConnectionError("restarted"))
+    bench.channel.record_failure(redis.exceptions.ConnectionError("restarted"))
 
 
 def it_is_published_again(bench: Real, worker: WorkerChannel) -> None:
@@ -169,13 +198,15 @@ def it_is_published_again(bench: Real, worker: WorkerChannel) -> None:
 
 
 @pytest.mark.parametrize("befall", [nobody_holds_it, redis_was_away, it_is_published_again])
-def test_an_answer_below_the_cursor_is_found(bench: Real, befall: Callable[[Real, WorkerChannel], None]) -> None:
+def test_an_answer_below_the_cursor_is_found(
+    bench: Real, befall: Callable[[Real, WorkerChannel], None]
+) -> None:
     worker = get_ahead(bench)
     before = bench.answered()
     befall(bench, worker)
     if befall is not it_is_published_again:
         bench.tick()
-    bench.collector.read(bench.ledger, 0.01)
+    bench.collector.drain(bench.ledger, 0.01)
     assert bench.answered() > before
 
 
@@ -193,11 +224,15 @@ def test_an_answer_to_other_parameters_of_the_same_number_does_not_count(place: 
     place.publish(other, block(0, 2, other), token=HIGHER)
     assert not worker.answer(one, bench.payload(one)), "its stream is gone, and it is told so"
     assert place.streams() == {other} and place.answers(other) == []
-    foreign = Answer(other, one.kind, "host-1-000001", 0.1, (bench.result(one.kind, one.start),)).encode()
+    foreign = Answer(
+        other, one.kind, "host-1-000001", 0.1, (bench.result(one.kind, one.start),)
+    ).encode()
     assert not bench.ledger.accept(foreign) and bench.ledger.refused == {"wrong-publication": 1}
 
 
-def test_the_stream_that_a_failover_brought_back_goes_with_the_next_publish(place: RedisPlace) -> None:
+def test_the_stream_that_a_failover_brought_back_goes_with_the_next_publish(
+    place: RedisPlace,
+) -> None:
     place.publish(P0, block(0, 4))
     replica = {name: place.client.dump(name) for name in place.client.scan_iter("*")}
     place.publish(P1, block(0, 4, P1))
@@ -216,7 +251,7 @@ def test_after_an_outage_nobody_is_dead_until_there_was_time_to_beat_again(bench
     worker = bench.place.arrived()
     held = claimed(worker)
     bench.place.lapse()
-    bench.channel.missed(redis.exceptions.ConnectionError("away for longer than a beat"))
+    bench.channel.record_failure(redis.exceptions.ConnectionError("away for longer than a beat"))
     bench.tick()
     assert bench.place.claims() == [str(held)] and bench.ledger.recovered == 0
 

@@ -1,4 +1,6 @@
-"""Interleavings of a takeover: what the former master did last, and what the next one must know of it."""
+"""Interleavings of a takeover: what the former master did last, and what the next one must know of
+it.
+"""
 
 from __future__ import annotations
 
@@ -9,32 +11,38 @@ from typing import Any
 import pytest
 import redis
 
-import master.session as session_module
+import master.run.session as session_module
 from es_queue.errors import FencedError
 from es_queue.protocol import messages
-from es_queue.protocol.channel import RUNNING, Publish
+from es_queue.protocol.channel import RUNNING, PublishRequest
 from es_queue.protocol.memory_channel import MemoryWorkerChannel
 from es_queue.protocol.messages import Answer, Block, token_number
-from master import checkpoint
-from master.checkpoint import Checkpoints
-from master.drive import Drive
-from master.lease import take
-from master.loop import Interrupted
-from master.options import Launch
-from master.session import Session
+from master.cli.options import Launch
+from master.loop.synchronous import Interrupted
+from master.run.lease import take_lease
+from master.run.run import TrainingRun
+from master.run.session import Session
+from master.storage import checkpoint
+from master.storage.checkpoint import Checkpoints
 from tests.contract.places import P0, P2, RUN, TOKEN, RedisPlace
 from tests.integration.processes import Heard
 from tests.parts import setup_of, trained
 from tests.ring import QUICK
-from tests.unit.collector_bench import PUBLICATION, Bench
-from tests.unit.test_loop import Run, tiny
+from tests.unit.master.collect.collector_bench import PUBLICATION, Bench
+from tests.unit.master.loop.test_synchronous import Run, tiny
 
 SETUP = setup_of("pgpe")
 
 
 def saved(generation: int, epoch: int = 1) -> bytes:
     state = replace(trained(SETUP), generation=generation, stage="training", epoch=epoch)
-    return checkpoint.encode(SETUP.config, SETUP.spec, RUN, state, SETUP.strategy.centre(SETUP.strategy.published(state.strategy)))
+    return checkpoint.encode(
+        SETUP.config,
+        SETUP.spec,
+        RUN,
+        state,
+        SETUP.strategy.centre(SETUP.strategy.published(state.strategy)),
+    )
 
 
 @pytest.fixture
@@ -54,41 +62,48 @@ def claimed(worker: MemoryWorkerChannel) -> Block:
 def test_the_checkpoint_of_a_woken_master_hides_no_newer_one(tmp_path: Path) -> None:
     Checkpoints(tmp_path).save(9, saved(9))
     Checkpoints(tmp_path).save(5, saved(5))
-    assert Checkpoints(tmp_path).newest() == saved(9)
+    assert Checkpoints(tmp_path).read_newest() == saved(9)
 
 
 # --- 1.12, 1.27
 
 
-def resumed(monkeypatch: pytest.MonkeyPatch, url: str, folder: Path) -> tuple[Drive, int]:
-    """A session that resumes the run, as far as its first publish: its drive, and the generation that it would publish."""
-    driven: list[tuple[Drive, int]] = []
+def resumed(monkeypatch: pytest.MonkeyPatch, url: str, folder: Path) -> tuple[TrainingRun, int]:
+    """A session that resumes the run, as far as its first publish: its drive, and the generation
+    that it would publish.
+    """
+    driven: list[tuple[TrainingRun, int]] = []
 
-    def run(self: Drive, state: Any, *_: object) -> dict[str, Any]:
+    def run(self: TrainingRun, state: Any, *_: object) -> dict[str, Any]:
         driven.append((self, state.generation))
         return {}
 
-    monkeypatch.setattr(Drive, "run", run)
+    monkeypatch.setattr(TrainingRun, "run", run)
     launch = Launch(url, 0, resume=RUN, run_dir=folder / RUN, noise_dir=folder / "noise")
-    Session(launch, QUICK, lambda *_: Heard(), lambda: False).drive(None, {})
+    Session(launch, QUICK, lambda *_: Heard(), lambda: False).run(None, {})
     return driven[0]
 
 
 def test_what_the_old_master_publishes_until_it_is_fenced_is_taken_over(
     monkeypatch: pytest.MonkeyPatch, place: RedisPlace, valkey_url: str, tmp_path: Path
 ) -> None:
-    """It publishes between the new one's first look and the raising of the token; its next publish is refused."""
+    """It publishes between the new one's first look and the raising of the token; its next publish
+    is refused.
+    """
     old = place.publish(P0, checkpoint=saved(0, epoch=5))
 
     def late(*arguments: Any, **more: Any) -> str:
         old.stage(P2, b"12345678")
-        old.publish(TOKEN, Publish(P2, b"task", (), "{}", {"state": RUNNING}, checkpoint=saved(2, epoch=5)))
-        return take(*arguments, **more)
+        old.publish(
+            TOKEN,
+            PublishRequest(P2, b"task", (), "{}", {"state": RUNNING}, checkpoint=saved(2, epoch=5)),
+        )
+        return take_lease(*arguments, **more)
 
-    monkeypatch.setattr(session_module, "take", late)
+    monkeypatch.setattr(session_module, "take_lease", late)
     assert resumed(monkeypatch, valkey_url, tmp_path)[1] == 2
     with pytest.raises(FencedError):
-        old.publish(TOKEN, Publish(P2, b"task", (), "{}", {"state": RUNNING}))
+        old.publish(TOKEN, PublishRequest(P2, b"task", (), "{}", {"state": RUNNING}))
 
 
 def test_a_resumed_master_counts_on_from_the_token_of_its_checkpoint(
@@ -105,7 +120,10 @@ def test_rq_does_not_end_a_seat_before_its_lease_and_its_longest_episode_are_ove
 ) -> None:
     place.publish(P0, checkpoint=saved(0))
     drive, _ = resumed(monkeypatch, valkey_url, tmp_path)
-    assert drive._keeper._timeout >= QUICK.seat_lease + SETUP.config.wall_limit + QUICK.seat_margin
+    assert (
+        drive._seat_manager._timeout
+        >= QUICK.seat_lease + SETUP.config.wall_limit + QUICK.seat_margin
+    )
 
 
 # --- 1.19, 1.21
@@ -115,19 +133,21 @@ def test_an_entry_that_is_read_again_is_neither_refused_nor_deleted() -> None:
     bench = Bench().open()
     worker = bench.worker()
     bench.answer(worker, claimed(worker))
-    bench.collector.read(bench.ledger, 0)
+    bench.collector.drain(bench.ledger, 0)
     worker.drop(claimed(worker))
     bench.tick()  # it owes, so the cursor goes back
-    bench.collector.read(bench.ledger, 0)
+    bench.collector.drain(bench.ledger, 0)
     assert bench.ledger.refused == {} and len(bench.server.results[PUBLICATION]) == 2
 
 
 def fail(bench: Bench, attempt: int) -> None:
     """The slot is played and fails, as its worker reports."""
     worker = bench.worker()
-    answer = Answer(PUBLICATION, messages.TRAIN, worker.worker, 0.1, (), ((0, f"attempt {attempt}"),))
+    answer = Answer(
+        PUBLICATION, messages.TRAIN, worker.worker, 0.1, (), ((0, f"attempt {attempt}"),)
+    )
     assert worker.answer(Block(PUBLICATION, messages.TRAIN, 0, 1), answer.encode())
-    bench.collector.read(bench.ledger, 0)
+    bench.collector.drain(bench.ledger, 0)
 
 
 def test_a_poisoned_slot_does_not_begin_anew_with_each_takeover() -> None:
@@ -135,9 +155,9 @@ def test_a_poisoned_slot_does_not_begin_anew_with_each_takeover() -> None:
     for attempt in range(3):
         fail(bench, attempt)
         following = Bench(server=bench.server).open(adopted=True)
-        following.collector.read(following.ledger, 0)
+        following.collector.drain(following.ledger, 0)
         bench = following
-    assert bench.ledger.hopeless == {(messages.TRAIN, 0)}
+    assert bench.ledger.failed_slots == {(messages.TRAIN, 0)}
 
 
 def test_deaths_are_counted_on_by_the_master_that_takes_over() -> None:
@@ -148,7 +168,7 @@ def test_deaths_are_counted_on_by_the_master_that_takes_over() -> None:
         worker.depart()
         bench.tick()
     following = Bench(server=bench.server).open(adopted=True)
-    assert (one.kind, one.start) in following.ledger.owed(4, False, []).suspect
+    assert (one.kind, one.start) in following.ledger.reconcile_request(4, False, []).suspects
 
 
 # --- 1.35
@@ -157,7 +177,7 @@ def test_deaths_are_counted_on_by_the_master_that_takes_over() -> None:
 def test_an_open_generation_is_taken_over_under_its_own_name() -> None:
     first = Run(tiny(generations=1))
     with pytest.raises(Interrupted):
-        first.loop(interrupted=lambda: True).run(first.setup.start())
+        first.loop(interrupted=lambda: True).run(first.setup.initial_state())
     first.server.lease = ("", 0.0)
     publication = first.server.progress["publication"]
     second = Run(first.config, first.server)
@@ -169,12 +189,12 @@ def test_a_takeover_in_the_middle_of_an_extension_asks_for_what_is_missing_alone
     first = Bench().open()
     first.work(first.worker())
     first.collector.collect(first.ledger)
-    first.ledger.want(messages.TRAIN, 9)
+    first.ledger.require(messages.TRAIN, 9)
     first.collector.extend(first.ledger)
     worker = first.worker()
     first.answer(worker, claimed(worker))
     second = Bench(server=first.server).open(adopted=True)
     second.collector.collect(second.ledger)
-    second.ledger.want(messages.TRAIN, 9)
+    second.ledger.require(messages.TRAIN, 9)
     second.collector.extend(second.ledger)
     assert second.todo() == ["train 8 9"]

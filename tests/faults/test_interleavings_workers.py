@@ -1,4 +1,6 @@
-"""Interleavings on the workers' side: claims whose replies are lost, seats that follow each other, a lease that is over."""
+"""Interleavings on the workers' side: claims whose replies are lost, seats that follow each other,
+a lease that is over.
+"""
 
 from __future__ import annotations
 
@@ -12,23 +14,34 @@ from typing import Any
 import pytest
 import redis
 
-from es_queue.protocol.channel import Orders, Owed, Publish, Reconciled
+from es_queue.protocol.channel import PublishRequest, ReconcileReport, ReconcileRequest, WorkerFlags
 from es_queue.protocol.connection import client_from_url
 from es_queue.protocol.memory_channel import MemoryMasterChannel, MemoryServer, MemoryWorkerChannel
 from es_queue.protocol.messages import Block
 from es_queue.protocol.redis_channel import RedisWorkerChannel
-from tests.contract.places import ABOUT, P0, RUN, TOKEN, TTL, RedisPlace, block, owed, wait_until, worker_name
+from tests.contract.places import (
+    ABOUT,
+    P0,
+    RUN,
+    TOKEN,
+    TTL,
+    RedisPlace,
+    block,
+    owed,
+    wait_until,
+    worker_name,
+)
 from tests.parts import TABLE, evaluator
 from tests.ring import QUICK, quick_config
 from tests.tiny import Script, eventually
-from tests.unit.test_seat import Ending, Progress, seat_on
-from tests.unit.test_serve import Ring
-from workers import host_cache, join, seat
-from workers.join import Joined, Refusal
-from workers.life import Life
-from workers.rollout import Watch
+from tests.unit.workers.test_block_worker import Ring
+from tests.unit.workers.test_seat import Ending, Progress, seat_on
+from workers import join, parameter_cache, seat
+from workers.block_worker import BlockWorker
+from workers.episode import EpisodeControl
+from workers.heartbeat import Heartbeat
+from workers.join import JoinResult, Refusal
 from workers.seat import Seat
-from workers.serve import Server
 
 
 @pytest.fixture
@@ -39,11 +52,15 @@ def place(redis_client: redis.Redis) -> RedisPlace:
 # --- 1.1
 
 
-def test_a_block_that_my_dead_connection_was_given_is_the_next_that_i_work(place: RedisPlace, valkey_url: str) -> None:
-    """The server serves whoever waits longest, and does not know that nobody listens there any more."""
+def test_a_block_that_my_dead_connection_was_given_is_the_next_that_i_work(
+    place: RedisPlace, valkey_url: str
+) -> None:
+    """The server serves whoever waits longest, and does not know that nobody listens there any
+    more.
+    """
     master = place.publish(P0)
     nobody: Any = SimpleNamespace()
-    me = Server(place.arrived(), nobody, QUICK, "")
+    me = BlockWorker(place.arrived(), nobody, QUICK, "")
     with client_from_url(valkey_url) as client, ThreadPoolExecutor(1) as pool:
         dead = pool.submit(RedisWorkerChannel(client, RUN, worker_name(1)).claim, 4.0)
         wait_until(lambda: place.client.info("clients")["blocked_clients"])
@@ -84,14 +101,18 @@ def suspected(place: RedisPlace) -> None:
 
 
 @pytest.mark.parametrize("befall", [dropped, unknown, answered_without_use, suspected])
-def test_whatever_befalls_a_claim_no_unanswered_slot_is_in_no_list(place: RedisPlace, befall: Callable[[RedisPlace], None]) -> None:
+def test_whatever_befalls_a_claim_no_unanswered_slot_is_in_no_list(
+    place: RedisPlace, befall: Callable[[RedisPlace], None]
+) -> None:
     master = place.publish(P0, block(0, 4), block(4, 8))
     befall(place)
     found = master.reconcile(TOKEN, owed(("train", 0, 8)))
     assert found is not None
     held = [one for blocks in found.claims.values() for one in blocks]
     waiting = [Block.decode(text) for text in place.todo()]
-    assert sorted(slot for one in (*held, *waiting) for slot in range(one.start, one.stop)) == list(range(8))
+    assert sorted(slot for one in (*held, *waiting) for slot in range(one.start, one.stop)) == list(
+        range(8)
+    )
 
 
 # --- 1.4, 1.5, 1.25: the seat
@@ -100,7 +121,7 @@ def test_whatever_befalls_a_claim_no_unanswered_slot_is_in_no_list(place: RedisP
 class Recorder(MemoryWorkerChannel):
     """Remembers the verbs that it was asked for; leaves at the first claim that finds nothing."""
 
-    watch: Watch
+    watch: EpisodeControl
 
     def __init__(self, server: MemoryServer) -> None:
         super().__init__(server, worker_name(1))
@@ -112,25 +133,32 @@ class Recorder(MemoryWorkerChannel):
 
     def claim(self, wait: float) -> Block | None:
         self.verbs.append("claim")
-        self.watch.leaving = "nothing to do"
+        self.watch.leave_reason = "nothing to do"
         return super().claim(0.0)
 
 
 @pytest.fixture
-def seated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[Callable[[], None]], Recorder]]:
+def seated(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[Callable[[Callable[[], None]], Recorder]]:
     """A seat that serves a run without blocks; ``joining`` is called each time before it joins."""
-    monkeypatch.setattr(host_cache, "private_folder", lambda: tmp_path)
-    monkeypatch.setattr(Seat, "_life", lambda self, channel, watch, config, about: Ending(about, False))
+    monkeypatch.setattr(parameter_cache, "host_private_directory", lambda: tmp_path)
+    monkeypatch.setattr(
+        Seat, "_make_heartbeat", lambda self, channel, watch, config, about: Ending(about, False)
+    )
 
     def serve(joining: Callable[[], None]) -> Recorder:
-        channel, watch = Recorder(MemoryServer(config=quick_config().to_json().encode())), Watch()
+        channel, watch = (
+            Recorder(MemoryServer(config=quick_config().to_json().encode())),
+            EpisodeControl(),
+        )
         channel.watch = watch
 
-        def joined(config: Any, given: Watch) -> Joined:
+        def joined(config: Any, given: EpisodeControl) -> JoinResult:
             joining()
             who = evaluator(Script())
-            who.watch = watch
-            return Joined(who, TABLE.digest, "0" * 32, "stock")
+            who.control = watch
+            return JoinResult(who, TABLE.digest, "0" * 32, "stock")
 
         monkeypatch.setattr(join, "join", joined)
         seat_on(Progress(b"running"))._serve(channel, watch)  # type: ignore[arg-type]
@@ -148,7 +176,7 @@ def test_a_worker_that_must_refuse_keeps_its_seat_and_claims_nothing_meanwhile(
     seated: Callable[..., Recorder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: list[float] = []
-    monkeypatch.setattr(join, "wait", lambda watch, seconds, poll: waited.append(seconds))
+    monkeypatch.setattr(join, "wait_or_leave", lambda watch, seconds, poll: waited.append(seconds))
 
     def refuse() -> None:
         if len(waited) < 3:
@@ -156,30 +184,46 @@ def test_a_worker_that_must_refuse_keeps_its_seat_and_claims_nothing_meanwhile(
 
     channel = seated(refuse)
     assert waited == [1.0, 2.0, 4.0]
-    assert channel.verbs.count("claim") == 1, "it was admitted in the end, by the seat that it had kept"
+    assert channel.verbs.count("claim") == 1, (
+        "it was admitted in the end, by the seat that it had kept"
+    )
 
 
-def test_the_next_seat_of_an_rq_worker_keeps_nobodys_claims_alive(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_next_seat_of_an_rq_worker_keeps_nobodys_claims_alive(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """The horse was killed; its RQ worker takes the next seat under the name that it always had."""
-    server, served, found = MemoryServer(config=b"{}"), list[str](), list[Reconciled | None]()
+    server, served, found = MemoryServer(config=b"{}"), list[str](), list[ReconcileReport | None]()
     master, publication = MemoryMasterChannel(server), "0.1-00000000"
     master.stage(publication, b"1234")
-    master.publish("1-00000000", Publish(publication, b"task", [Block(publication, "train", 0, 4)], "{}", {"state": "running"}))
-    monkeypatch.setattr("es_queue.protocol.redis_channel.RedisWorkerChannel", lambda client, run, worker, name, again: MemoryWorkerChannel(server, worker, run))
-    monkeypatch.setattr(seat, "private_folder", lambda: tmp_path)
+    master.publish(
+        "1-00000000",
+        PublishRequest(
+            publication, b"task", [Block(publication, "train", 0, 4)], "{}", {"state": "running"}
+        ),
+    )
+    monkeypatch.setattr(
+        "es_queue.protocol.redis_channel.RedisWorkerChannel",
+        lambda client, run, worker, name, again: MemoryWorkerChannel(server, worker, run),
+    )
+    monkeypatch.setattr(seat, "host_private_directory", lambda: tmp_path)
     for name in ("reseed_global_generators", "install_sigterm"):
         monkeypatch.setattr(seat, name, lambda *_: None)
 
-    def serve(self: Seat, channel: MemoryWorkerChannel, watch: Watch) -> None:
+    def serve(self: Seat, channel: MemoryWorkerChannel, watch: EpisodeControl) -> None:
         channel.arrive(ABOUT, TTL)
         served.append(channel.worker)
         channel.claim(0.0)
-        found.append(master.reconcile("1-00000000", Owed(publication, [("train", 0, 4)], 4)))
+        found.append(
+            master.reconcile("1-00000000", ReconcileRequest(publication, [("train", 0, 4)], 4))
+        )
 
     monkeypatch.setattr(Seat, "_serve", serve)
     for _ in range(2):
-        seat_on(Progress(b"running")).sit()
-    assert [one is not None and one.owed for one in found] == [0, 4], "what the first held is owed, although the second lives"
+        seat_on(Progress(b"running")).join_and_serve()
+    assert [one is not None and one.requeued for one in found] == [0, 4], (
+        "what the first held is owed, although the second lives"
+    )
     assert len(set(served)) == 2
 
 
@@ -191,26 +235,33 @@ class Looked(MemoryWorkerChannel):
 
     looks = 0
 
-    def orders(self, publication: str = "") -> Orders:
+    def poll_flags(self, publication: str = "") -> WorkerFlags:
         self.looks += 1
-        return Orders("running")
+        return WorkerFlags("running")
 
 
 def test_an_episode_that_outlasts_its_seats_lease_is_answered_all_the_same() -> None:
     world = Script()
     ring = Ring(world, "train 0 1")
     orders = Looked(ring.server, ring.channel.worker)
-    life = Life(orders, ring.who.watch, dict, replace(QUICK, leave_poll=0.01, seat_lease=0.05), wall_limit=60.0, expire=lambda: None)
+    life = Heartbeat(
+        orders,
+        ring.who.control,
+        dict,
+        replace(QUICK, leave_poll=0.01, seat_lease=0.05),
+        wall_limit=60.0,
+        on_wall_limit=lambda: None,
+    )
 
     def last(seed: int, step: int) -> None:
         if step == 2 and len(world.seeds) == 1:
             before = orders.looks
-            eventually(lambda: ring.who.watch.leaving or orders.looks > before + 10)
+            eventually(lambda: ring.who.control.leave_reason or orders.looks > before + 10)
 
     world.hook = last
     life.start()
     try:
-        ring.worker.serve()
+        ring.worker.run()
     finally:
-        life.end()
+        life.stop()
     assert [one.slot for answer in ring.answers() for one in answer.results] == [0]

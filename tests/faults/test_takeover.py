@@ -1,4 +1,6 @@
-"""Becoming a run's master beside others who want the same, over a real server; and the ends of a standby."""
+"""Becoming a run's master beside others who want the same, over a real server; and the ends of a
+standby.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,11 @@ import pytest
 import redis
 
 from es_queue.errors import FencedError, RunBusyError
-from es_queue.protocol.channel import Publish
-from es_queue.protocol.clocks import Clocks
+from es_queue.protocol.channel import PublishRequest
 from es_queue.protocol.connection import client_from_url
 from es_queue.protocol.redis_channel import RedisMasterChannel
-from master.lease import take
+from es_queue.protocol.timing import Clocks
+from master.run.lease import take_lease
 from tests.integration.processes import CARTPOLE, Processes, Seen, flags, wait_for
 
 CLOCKS = Clocks(lease=5.0, renew=0.5)
@@ -30,13 +32,17 @@ def channels(valkey_url: str) -> Iterator[list[redis.Redis]]:
 
 
 def raced(clients: list[redis.Redis], run: str) -> list[str | RunBusyError]:
-    """What each of several masters got that wanted the run at the same moment: its token, or the refusal."""
+    """What each of several masters got that wanted the run at the same moment: its token, or the
+    refusal.
+    """
     start, got = threading.Barrier(len(clients)), dict[int, str | RunBusyError]()
 
     def want(number: int, client: redis.Redis) -> None:
         start.wait()
         try:
-            got[number] = take(RedisMasterChannel(client, run), f"host pid {number} abcdef", CLOCKS, wait=False)
+            got[number] = take_lease(
+                RedisMasterChannel(client, run), f"host pid {number} abcdef", CLOCKS, wait=False
+            )
         except RunBusyError as refusal:
             got[number] = refusal
 
@@ -48,7 +54,9 @@ def raced(clients: list[redis.Redis], run: str) -> list[str | RunBusyError]:
     return [got[number] for number in range(len(clients))]
 
 
-def test_of_several_who_want_a_run_at_one_moment_exactly_one_gets_it_and_keeps_it(channels: list[redis.Redis]) -> None:
+def test_of_several_who_want_a_run_at_one_moment_exactly_one_gets_it_and_keeps_it(
+    channels: list[redis.Redis],
+) -> None:
     for number in range(RACES):
         got = raced(channels, f"race-{number}")
         winners = [index for index, one in enumerate(got) if isinstance(one, str)]
@@ -60,47 +68,60 @@ def test_of_several_who_want_a_run_at_one_moment_exactly_one_gets_it_and_keeps_i
         master.renew(str(got[winner]), f"host pid {winner} abcdef", CLOCKS.lease, {}, {})
 
 
-def test_who_reads_the_token_late_does_not_fence_who_has_just_taken_the_run(channels: list[redis.Redis], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_reads_the_token_late_does_not_fence_who_has_just_taken_the_run(
+    channels: list[redis.Redis], monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, second = (RedisMasterChannel(client, "late") for client in channels[:2])
     taken: list[str] = []
 
     def epoch() -> str | None:
-        taken.append(take(first, "first pid 1 abcdef", CLOCKS, wait=False))
+        taken.append(take_lease(first, "first pid 1 abcdef", CLOCKS, wait=False))
         return RedisMasterChannel(channels[2], "late").epoch()
 
     monkeypatch.setattr(second, "epoch", epoch)
     with pytest.raises(RunBusyError, match="first pid 1 drives it"):
-        take(second, "second pid 2 abcdef", CLOCKS, wait=False)
+        take_lease(second, "second pid 2 abcdef", CLOCKS, wait=False)
     first.renew(taken[0], "first pid 1 abcdef", CLOCKS.lease, {}, {})
     assert first.epoch() == taken[0]
 
 
 def test_a_woken_master_can_write_nothing_at_all(channels: list[redis.Redis]) -> None:
     old, new = (RedisMasterChannel(client, "woken") for client in channels[:2])
-    before = take(old, "old pid 1 abcdef", replace(CLOCKS, lease=0.01), wait=False)
+    before = take_lease(old, "old pid 1 abcdef", replace(CLOCKS, lease=0.01), wait=False)
     wait_for(lambda: new.lease_holder()[0] is None, "the lease lapses")
-    token = take(new, "new pid 2 abcdef", CLOCKS, wait=False)
+    token = take_lease(new, "new pid 2 abcdef", CLOCKS, wait=False)
     new.stage(f"0.{token}", b"1234")
-    new.publish(token, Publish(f"0.{token}", b"task", (), "{}", {"state": "running"}))
+    new.publish(token, PublishRequest(f"0.{token}", b"task", (), "{}", {"state": "running"}))
     client = channels[2]
     stored = {name: client.dump(name) for name in client.keys("es:woken:*")}
     old.stage(f"0.{before}", b"5678")
-    publication = Publish(f"0.{before}", b"other", (), "{}", {"state": "finished"})
+    publication = PublishRequest(f"0.{before}", b"other", (), "{}", {"state": "finished"})
     for write in (
-        lambda: old.publish(before, publication), lambda: old.extend(before, f"0.{token}", ()),
-        lambda: old.renew(before, "old pid 1 abcdef", 5.0, {"state": "stopped"}, {}), lambda: old.finish(before, {"state": "finished"}, 0, None),
-    ):  # fmt: skip
+        lambda: old.publish(before, publication),
+        lambda: old.extend(before, f"0.{token}", ()),
+        lambda: old.renew(before, "old pid 1 abcdef", 5.0, {"state": "stopped"}, {}),
+        lambda: old.finish(before, {"state": "finished"}, 0, None),
+    ):
         with pytest.raises(FencedError):
             write()
     client.delete(f"es:woken:parameters:0.{before}")  # what it staged goes by itself
     assert {name: client.dump(name) for name in client.keys("es:woken:*")} == stored
 
 
-def test_a_standby_ends_with_the_run_or_with_a_persons_wish(valkey_url: str, redis_client: redis.Redis, processes: Processes) -> None:
-    master = processes.master(*flags({**CARTPOLE, "generations": 3000}), "--run", "watched", "--json", url=valkey_url)
+def test_a_standby_ends_with_the_run_or_with_a_persons_wish(
+    valkey_url: str, redis_client: redis.Redis, processes: Processes
+) -> None:
+    master = processes.master(
+        *flags({**CARTPOLE, "generations": 3000}), "--run", "watched", "--json", url=valkey_url
+    )
     processes.worker(valkey_url)
-    wait_for(Seen(redis_client, "watched").reached(1), "generation 1")
-    standbys = [processes.master("--standby", "watched", "--run-dir", processes.folder / name, "--json", url=valkey_url) for name in ("a", "b")]
+    wait_for(Seen(redis_client, "watched").count_reached(1), "generation 1")
+    standbys = [
+        processes.master(
+            "--standby", "watched", "--run-dir", processes.folder / name, "--json", url=valkey_url
+        )
+        for name in ("a", "b")
+    ]
     for one in standbys:
         wait_for(lambda one=one: "standing by:" in one.said(), "it stands by")  # type: ignore[misc]
     standbys[0].signal(signal.SIGINT)
@@ -109,10 +130,12 @@ def test_a_standby_ends_with_the_run_or_with_a_persons_wish(valkey_url: str, red
     assert master.wait() == 130, master.said()
     assert standbys[1].wait() == 0, standbys[1].said()
     assert "run watched is stopped: there is nothing to take over" in standbys[1].said()
-    assert not any(one.events() for one in standbys)
+    assert not any(one.feed() for one in standbys)
 
 
-def test_a_standby_of_a_run_that_nobody_knows_says_so(valkey_url: str, processes: Processes) -> None:
+def test_a_standby_of_a_run_that_nobody_knows_says_so(
+    valkey_url: str, processes: Processes
+) -> None:
     standby = processes.master("--standby", "unknown", url=valkey_url)
     assert standby.wait() == 6
     assert "there is no run unknown" in standby.said()

@@ -1,4 +1,6 @@
-"""No call to Redis waits longer than it says: measured where bytes are sent and received, against servers that say nothing."""
+"""No call to Redis waits longer than it says: measured where bytes are sent and received, against
+servers that say nothing.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,23 @@ import redis
 
 from es_queue.errors import RedisError
 from es_queue.protocol import connection
-from es_queue.protocol.again import Again, pauses
-from es_queue.protocol.channel import RUNNING, MasterChannel, Publish, WorkerChannel
-from es_queue.protocol.clocks import Clocks
-from es_queue.protocol.connection import client_from_url, client_like
+from es_queue.protocol.channel import RUNNING, MasterChannel, PublishRequest, WorkerChannel
+from es_queue.protocol.connection import client_from_url, clone_client
 from es_queue.protocol.redis_channel import RedisMasterChannel, RedisWorkerChannel
-from tests.contract.places import ABOUT, P0, P1, RUN, TOKEN, TTL, RedisPlace, block, owed, worker_name
+from es_queue.protocol.retry import Retry, backoff_delays
+from es_queue.protocol.timing import Clocks
+from tests.contract.places import (
+    ABOUT,
+    P0,
+    P1,
+    RUN,
+    TOKEN,
+    TTL,
+    RedisPlace,
+    block,
+    owed,
+    worker_name,
+)
 from tests.faults.proxy import Proxy
 
 #: In place of 5 s, for connecting and for a reply; no call may take five times as long.
@@ -28,7 +41,9 @@ DEADLINE = 5 * SHORT
 
 
 class Calls:
-    """What every connection of this process does from now on: how long each took, and which commands were sent."""
+    """What every connection of this process does from now on: how long each took, and which
+    commands were sent.
+    """
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.seconds: dict[str, float] = {}
@@ -72,8 +87,12 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def line(hasty: None, redis_place: RedisPlace, valkey_url: str) -> Iterator[tuple[Proxy, redis.Redis]]:
-    """A client whose one connection stands, through a proxy that can fall silent, before a run with a publication."""
+def line(
+    hasty: None, redis_place: RedisPlace, valkey_url: str
+) -> Iterator[tuple[Proxy, redis.Redis]]:
+    """A client whose one connection stands, through a proxy that can fall silent, before a run with
+    a publication.
+    """
     redis_place.publish(P0, block(0, 4))
     redis_place.arrived()
     proxy = Proxy(valkey_url)
@@ -86,16 +105,18 @@ def line(hasty: None, redis_place: RedisPlace, valkey_url: str) -> Iterator[tupl
 MASTERS: dict[str, Callable[[MasterChannel], object]] = {
     "epoch": lambda one: one.epoch(),
     "lease_holder": lambda one: one.lease_holder(),
-    "shown": lambda one: one.shown("state"),
+    "shown": lambda one: one.progress_field("state"),
     "stage": lambda one: one.stage(P1, bytes(2**20)),
-    "publish": lambda one: one.publish(TOKEN, Publish(P0, b"task", (), "{}", {"state": RUNNING})),
+    "publish": lambda one: one.publish(
+        TOKEN, PublishRequest(P0, b"task", (), "{}", {"state": RUNNING})
+    ),
     "extend": lambda one: one.extend(TOKEN, P0, [block(4, 8)]),
     "reconcile": lambda one: one.reconcile(TOKEN, owed(("train", 0, 4))),
     "renew": lambda one: one.renew(TOKEN, "me", 9.0, {}, {}),
     "finish": lambda one: one.finish(TOKEN, {"state": "stopped"}, 60, None),
     "collect_each": lambda one: one.collect_each({P0: "$"}, 10, SHORT / 2),
     "discard": lambda one: one.discard(P0, ["1-1"]),
-    "stored": lambda one: one.stored(),
+    "stored": lambda one: one.stored_run(),
     "workers": lambda one: one.workers(),
     "deaths": lambda one: one.deaths(),
     "errors": lambda one: one.errors(),
@@ -105,13 +126,13 @@ MASTERS: dict[str, Callable[[MasterChannel], object]] = {
 }
 WORKERS: dict[str, Callable[[WorkerChannel], object]] = {
     "config": lambda one: one.config(),
-    "shown": lambda one: one.shown("state"),
+    "shown": lambda one: one.progress_field("state"),
     "task": lambda one: one.task(),
     "parameters": lambda one: one.parameters(P0, 8),
     "arrive": lambda one: one.arrive(ABOUT, TTL),
     "beat": lambda one: one.beat(ABOUT, TTL),
-    "orders": lambda one: one.orders(),
-    "claimed": lambda one: one.claimed(),
+    "orders": lambda one: one.poll_flags(),
+    "claimed": lambda one: one.held_blocks(),
     "claim": lambda one: one.claim(SHORT / 2),
     "answer": lambda one: one.answer(block(0, 4), b"answer"),
     "drop": lambda one: one.drop(block(0, 4)),
@@ -122,7 +143,10 @@ WORKERS: dict[str, Callable[[WorkerChannel], object]] = {
 
 
 def test_every_verb_of_the_channels_is_looked_at() -> None:
-    assert set(MASTERS) == MasterChannel.__abstractmethods__ and set(WORKERS) == WorkerChannel.__abstractmethods__
+    assert (
+        set(MASTERS) == MasterChannel.__abstractmethods__
+        and set(WORKERS) == WorkerChannel.__abstractmethods__
+    )
 
 
 @pytest.mark.parametrize("verb", [*MASTERS, *WORKERS])
@@ -131,30 +155,41 @@ def test_a_server_that_falls_silent_holds_no_call_longer_than_its_timeout(
 ) -> None:
     proxy, client = line
     proxy.frozen = True
-    calls, once, began = Calls(monkeypatch), Again(0), time.monotonic()
+    calls, once, began = Calls(monkeypatch), Retry(0), time.monotonic()
     with suppress(RedisError):
         if verb in MASTERS:
             MASTERS[verb](RedisMasterChannel(client, RUN, once))
         else:
-            WORKERS[verb](RedisWorkerChannel(client, RUN, worker_name(1), again=once))
+            WORKERS[verb](RedisWorkerChannel(client, RUN, worker_name(1), retry=once))
     assert max(calls.seconds.values()) < DEADLINE, calls.seconds
     assert time.monotonic() - began < DEADLINE
-    assert calls.connects <= (1 if verb == "claim" else 0), "it was sent once; a claim that failed is looked up once"
+    assert calls.connects <= (1 if verb == "claim" else 0), (
+        "it was sent once; a claim that failed is looked up once"
+    )
 
 
-def test_a_host_that_does_not_accept_holds_no_call_longer_than_the_timeout(hasty: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_does_not_accept_holds_no_call_longer_than_the_timeout(
+    hasty: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
         deaf.listen(0)
         port = deaf.getsockname()[1]
-        waiting = [socket.socket() for _ in range(4)]  # its queue is full: further ones hear nothing at all
+        waiting = [
+            socket.socket() for _ in range(4)
+        ]  # its queue is full: further ones hear nothing at all
         for one in waiting:
             one.setblocking(False)
             one.connect_ex(("127.0.0.1", port))
         calls, began = Calls(monkeypatch), time.monotonic()
-        with client_from_url(f"redis://127.0.0.1:{port}") as client, pytest.raises(RedisError, match="away or full"):
-            RedisMasterChannel(client, RUN, Again(0)).epoch()
-        assert calls.seconds["connect"] >= SHORT / 2, "it was not the connecting that was waited for"
+        with (
+            client_from_url(f"redis://127.0.0.1:{port}") as client,
+            pytest.raises(RedisError, match="away or full"),
+        ):
+            RedisMasterChannel(client, RUN, Retry(0)).epoch()
+        assert calls.seconds["connect"] >= SHORT / 2, (
+            "it was not the connecting that was waited for"
+        )
         assert time.monotonic() - began < DEADLINE and calls.connects == 1
         for one in waiting:
             one.close()
@@ -174,17 +209,21 @@ class Stock(redis.Redis):
         lambda: client_from_url("rediss://localhost"),
         lambda: client_from_url("unix:///nowhere"),
         lambda: client_from_url("redis://localhost?retry_on_timeout=yes"),
-        lambda: client_like(Stock()),
+        lambda: clone_client(Stock()),
     ],
     ids=["tcp", "tls", "unix", "a URL that wishes more tries", "like RQ's"],
 )
-def test_every_client_says_how_long_it_waits_and_sends_nothing_again_by_itself(build: Callable[[], redis.Redis]) -> None:
+def test_every_client_says_how_long_it_waits_and_sends_nothing_again_by_itself(
+    build: Callable[[], redis.Redis],
+) -> None:
     arguments = build().connection_pool.connection_kwargs
     assert (arguments["socket_timeout"], arguments["socket_connect_timeout"]) == (5.0, 5.0)
     assert arguments["retry"].get_retries() == 0 and not arguments["retry_on_error"]
 
 
-def test_what_waits_on_the_server_waits_a_second_at_most(redis_place: RedisPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_waits_on_the_server_waits_a_second_at_most(
+    redis_place: RedisPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clocks = Clocks()
     redis_place.publish(P0)
     calls = Calls(monkeypatch)
@@ -197,5 +236,5 @@ def test_what_waits_on_the_server_waits_a_second_at_most(redis_place: RedisPlace
 
 
 def test_a_server_that_is_back_is_tried_within_a_second() -> None:
-    tries = list(itertools.islice(pauses(), 50))
+    tries = list(itertools.islice(backoff_delays(), 50))
     assert max(tries) <= 1.0 and min(tries[10:]) >= 0.5, "neither later than that, nor in circles"

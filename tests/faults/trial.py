@@ -1,4 +1,6 @@
-"""A run over a Redis that a scenario mistreats: what the master and its workers say and do meanwhile."""
+"""A run over a Redis that a scenario mistreats: what the master and its workers say and do
+meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from es_queue.custom_code import ALLOW
-from es_queue.protocol.clocks import VARIABLE, Clocks
-from es_queue.protocol.desk import Desk
+from es_queue.protocol.control_client import ControlClient
+from es_queue.protocol.control_messages import ControlRequest
 from es_queue.protocol.keys import RQ_WORKERS, RunKeys
-from es_queue.protocol.requests import Request
-from master.checkpoint import decode
-from master.recoveries import REDIS_AWAY
+from es_queue.protocol.timing import VARIABLE, Clocks
+from es_queue.security.user_code import ALLOW
+from master.collect.recovery_statistics import REDIS_AWAY
+from master.storage.checkpoint import decode
 from tests.faults.scenario import RUN, Arena, Row, Stopwatch, finish
 from tests.faults.servers import Idling
 from tests.integration.processes import BIN, NERVOUS, Seen, Started, clocks_text, flags, wait_for
@@ -30,15 +32,24 @@ Words = tuple[object, ...]
 class Trial:
     """A run over one server, and what a scenario asks of it again and again.
 
-    faults: how many are to come, which gives the length of the run; workers: one for each tuple of options of
-    ``rq worker``; look: the URL by which a test looks, where that of the run goes through something; hosts: words
-    before the master's command and before the workers'
+    faults: how many are to come, which gives the length of the run; workers: one for each tuple of
+    options of ``rq worker``; look: the URL by which a test looks, where that of the run goes
+    through something; hosts: words before the master's command and before the workers'
     """
 
     def __init__(
-        self, arena: Arena, url: str, faults: int = 1, *, generations: int = 0, workers: Sequence[Words] = (STEADY,), look: str = "", clocks: Clocks = NERVOUS,
-        run: str = "trouble", hosts: tuple[Words, Words] = ((), ()),
-    ) -> None:  # fmt: skip
+        self,
+        arena: Arena,
+        url: str,
+        faults: int = 1,
+        *,
+        generations: int = 0,
+        workers: Sequence[Words] = (STEADY,),
+        look: str = "",
+        clocks: Clocks = NERVOUS,
+        run: str = "trouble",
+        hosts: tuple[Words, Words] = ((), ()),
+    ) -> None:
         self.arena, self.values = arena, {**RUN, "generations": generations or 30 + 12 * faults}
         self.run, self.idling = run, Idling()
         self.url, self.clocks = url, clocks
@@ -46,7 +57,10 @@ class Trial:
         known = self.seen.client.scard(RQ_WORKERS)
         self.workers = [self.start_worker(*options, on=hosts[1]) for options in workers]
         if len(workers) > 1:  # or the first would have done it all before the last one joins
-            wait_for(lambda: self.seen.client.scard(RQ_WORKERS) >= known + len(workers), "the workers wait for seats")
+            wait_for(
+                lambda: self.seen.client.scard(RQ_WORKERS) >= known + len(workers),
+                "the workers wait for seats",
+            )
         self.master = self.start_master(*flags(self.values), "--run", self.run, on=hosts[0])
         self.seats = [self.seen.joined(one) for one in self.workers]
 
@@ -57,11 +71,21 @@ class Trial:
 
     def start_worker(self, *options: object, on: Words = ()) -> Started:
         """A plain rq worker."""
-        return self.arena.processes.start(*on, BIN / "rq", "worker", "--url", self.url, *options, **{VARIABLE: clocks_text(self.clocks), ALLOW: os.environ[ALLOW]})
+        return self.arena.processes.start(
+            *on,
+            BIN / "rq",
+            "worker",
+            "--url",
+            self.url,
+            *options,
+            **{VARIABLE: clocks_text(self.clocks), ALLOW: os.environ[ALLOW]},
+        )
 
     def ask(self, verb: str) -> None:
         """What a person asks of the run from another terminal."""
-        Desk(self.seen.client, self.run).ask(Request(secrets.token_hex(4), verb, "a person", time.time()))
+        ControlClient(self.seen.client, self.run).send(
+            ControlRequest(secrets.token_hex(4), verb, "a person", time.time())
+        )
 
     @property
     def keys(self) -> RunKeys:
@@ -69,7 +93,7 @@ class Trial:
 
     def closed(self) -> int:
         """Generations that the master has closed, as it says itself."""
-        return len(self.master.events("generation"))
+        return len(self.master.feed("generation"))
 
     def advance(self, generations: int = 1) -> None:
         """Wait until so many more generations are closed."""
@@ -77,19 +101,30 @@ class Trial:
         try:
             wait_for(lambda: self.closed() >= wanted, f"{generations} more generations", 60)
         except AssertionError as error:
-            raise AssertionError(f"{error}; heard {self.notes()}; {self.master.err.read_text()[-500:]}; a worker said {self.workers[0].said()[-1500:]}") from None
+            raise AssertionError(
+                (
+                    f"{error}; heard {self.notes()}; {self.master.err.read_text()[-500:]}; a "
+                    f"worker said {self.workers[0].said()[-1500:]}"
+                )
+            ) from None
 
     def notes(self) -> list[str]:
-        return [one["text"] for one in self.master.events("note")]
+        return [one["text"] for one in self.master.feed("note")]
 
     def wait_for_note(self, pattern: str, seconds: float = 40.0) -> re.Match[str]:
         try:
-            return wait_for(lambda: [one for text in self.notes() if (one := re.search(pattern, text))], f"a note of {pattern!r}", seconds)[0]
+            return wait_for(
+                lambda: [one for text in self.notes() if (one := re.search(pattern, text))],
+                f"a note of {pattern!r}",
+                seconds,
+            )[0]
         except AssertionError as error:
             raise AssertionError(f"{error}; heard {self.notes()}") from None
 
     def frozen_holding(self) -> int:
-        """Stop the first worker at a moment at which it holds a block, so that the generation cannot close meanwhile."""
+        """Stop the first worker at a moment at which it holds a block, so that the generation
+        cannot close meanwhile.
+        """
         return self.seen.freeze_holding(self.seats[0])
 
     def wait(self, seconds: float) -> None:
@@ -106,16 +141,22 @@ class Trial:
 
 
 def recovered(trial: Trial, cause: str, folder: Path | None = None) -> int:
-    """How often the run itself says that it recovered from this: its checkpoint (in ``folder``) when it has ended, its progress before."""
-    summaries = trial.master.events("summary")
+    """How often the run itself says that it recovered from this: its checkpoint (in ``folder``)
+    when it has ended, its progress before.
+    """
+    summaries = trial.master.feed("summary")
     if summaries:
-        _, state, _ = decode(((folder or trial.arena.folder) / summaries[-1]["last_checkpoint"]).read_bytes())
+        _, state, _ = decode(
+            ((folder or trial.arena.folder) / summaries[-1]["last_checkpoint"]).read_bytes()
+        )
         return int(state.recoveries.get(cause, (0,))[0])
     return int(json.loads(trial.seen.progress().get("recoveries") or "{}").get(cause, (0,))[0])
 
 
 def again(trial: Trial, row: Row, befall: Callable[[], Any]) -> None:
-    """Let it happen as often as the row says, and time how long the run takes until it has closed a generation after it."""
+    """Let it happen as often as the row says, and time how long the run takes until it has closed a
+    generation after it.
+    """
     for _ in range(row.injected):
         trial.advance()
         watch = Stopwatch()

@@ -1,7 +1,8 @@
 """Test environments that misbehave: CartPole, until a trap or a seed says otherwise.
 
-A trap is a file ``trap-<name>`` beside this module's copy: the process that removes it commits the fault, once. What
-happened is written to the file ``log`` there, a line each. The poison of a ``Poisoned`` hits every worker alike.
+A trap is a file ``trap-<name>`` beside this module's copy: the process that removes it commits the
+fault, once. What happened is written to the file ``log`` there, a line each. The poison of a
+``Poisoned`` hits every worker alike.
 """
 
 from __future__ import annotations
@@ -75,7 +76,8 @@ class Trapped(CartPoleEnv):
 class Poisoned(CartPoleEnv):
     """Every sixth seed of training (or each of the evaluations) is poisoned.
 
-    poison: one of POISONS, "hang", "crash", "at-once" for a crash with every seed, "all" for each of POISONS by the seed; "evaluation" poisons evaluations
+    poison: one of POISONS, "hang", "crash", "at-once" for a crash with every seed, "all" for each
+    of POISONS by the seed; "evaluation" poisons evaluations
     """
 
     def __init__(self, poison: str = "all", **more: Any) -> None:
@@ -97,8 +99,16 @@ class Poisoned(CartPoleEnv):
             time.sleep(3600)
         if self.evil == "raise":
             raise RuntimeError("the motor burnt")
-        wrong = {"shape": observation[:1], "nan-observation": observation * np.nan}.get(self.evil, observation)
-        return wrong, {"nan-reward": np.nan, "infinite-reward": np.inf}.get(self.evil, reward), over, cut, about
+        wrong = {"shape": observation[:1], "nan-observation": observation * np.nan}.get(
+            self.evil, observation
+        )
+        return (
+            wrong,
+            {"nan-reward": np.nan, "infinite-reward": np.inf}.get(self.evil, reward),
+            over,
+            cut,
+            about,
+        )
 
 
 def poison_of(poison: str, seed: int) -> str:
@@ -107,7 +117,9 @@ def poison_of(poison: str, seed: int) -> str:
         return "raise" if poison == "evaluation" else ""
     if poison == "at-once":
         return poison
-    if poison == "evaluation" or seed % EVERY != EVERY - 1:  # no worker's check before it joins has such a seed
+    if (
+        poison == "evaluation" or seed % EVERY != EVERY - 1
+    ):  # no worker's check before it joins has such a seed
         return ""
     return POISONS[seed // EVERY % len(POISONS)] if poison == "all" else poison
 
@@ -136,6 +148,11 @@ class Blink(gymnasium.Env[Any, Any]):
         return np.ones(1, np.float32), float(action[0]), True, False, {}
 
 
-for _name, _class, _limit in (("Blink-v0", Blink, 1), ("Trapped-v0", Trapped, 500), ("Poisoned-v0", Poisoned, 500), ("Endless-v0", Endless, None)):
+for _name, _class, _limit in (
+    ("Blink-v0", Blink, 1),
+    ("Trapped-v0", Trapped, 500),
+    ("Poisoned-v0", Poisoned, 500),
+    ("Endless-v0", Endless, None),
+):
     if _name not in gymnasium.registry:
         gymnasium.register(_name, _class, max_episode_steps=_limit)

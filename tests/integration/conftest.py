@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import redis
 
-from es_queue.noise import FOLDER_VARIABLE
-from master.household.embedded import EmbeddedServer
+from es_queue.numerics.noise_table import FOLDER_VARIABLE
+from master.services.private_server import PrivateServer
 from tests.integration.household import ROOT
 from tests.integration.processes import Master, Processes
 from tests.leaks import leaks_in
@@ -34,18 +34,24 @@ def short_folder() -> Iterator[Path]:
 @pytest.fixture
 def processes(tmp_path: Path, short_folder: Path) -> Iterator[Processes]:
     """Starts processes; all of them and their children are ended with the test."""
-    own = Processes(tmp_path, {FOLDER_VARIABLE: str(short_folder / "noise"), "TMPDIR": str(short_folder)})
+    own = Processes(
+        tmp_path, {FOLDER_VARIABLE: str(short_folder / "noise"), "TMPDIR": str(short_folder)}
+    )
     yield own
     own.end()
 
 
 @pytest.fixture
-def start_master(valkey_url: str, tmp_path: Path, short_folder: Path) -> Iterator[Callable[..., Master]]:
+def start_master(
+    valkey_url: str, tmp_path: Path, short_folder: Path
+) -> Iterator[Callable[..., Master]]:
     """Starts masters in this process."""
     started: list[Master] = []
 
     def start(run: str, values: dict[str, Any], **more: Any) -> Master:
-        started.append(Master(valkey_url, tmp_path / run, run, values, noise=short_folder / "noise", **more))
+        started.append(
+            Master(valkey_url, tmp_path / run, run, values, noise=short_folder / "noise", **more)
+        )
         return started[-1]
 
     yield start
@@ -54,15 +60,17 @@ def start_master(valkey_url: str, tmp_path: Path, short_folder: Path) -> Iterato
 
 
 @pytest.fixture
-def server(short_folder: Path) -> Iterator[EmbeddedServer]:
+def server(short_folder: Path) -> Iterator[PrivateServer]:
     """An embedded server that is not started yet."""
-    one = EmbeddedServer(Path(tempfile.mkdtemp(dir=short_folder)) / "a folder#1")  # its socket's name must fit
+    one = PrivateServer(
+        Path(tempfile.mkdtemp(dir=short_folder)) / "a folder#1"
+    )  # its socket's name must fit
     yield one
     one.stop()
 
 
 @pytest.fixture
-def client(server: EmbeddedServer) -> Iterator[redis.Redis]:
+def client(server: PrivateServer) -> Iterator[redis.Redis]:
     """A client of the embedded server, which is started."""
     server.start()
     with redis.Redis.from_url(server.url) as one:
@@ -76,7 +84,9 @@ def start_other() -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
     def start(code: str, *arguments: object) -> subprocess.Popen[str]:
         command = [sys.executable, "-c", code, *map(str, arguments)]
-        other = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+        other = subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
+        )
         others.append(other)
         assert other.stdout is not None
         assert other.stdout.readline() == "ready\n"

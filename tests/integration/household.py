@@ -11,10 +11,12 @@ import pytest
 import redis
 
 import es_queue
-from master.household.embedded import EmbeddedServer
+from master.services.private_server import PrivateServer
 
 ROOT = Path(es_queue.__file__).resolve().parent.parent
-linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc and uses prctl")
+linux_only = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="reads /proc and uses prctl"
+)
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 30.0) -> None:
@@ -33,7 +35,7 @@ def running(pid: int) -> bool:
         return False
 
 
-def pid_of(server: EmbeddedServer) -> int:
+def pid_of(server: PrivateServer) -> int:
     """The server's pid, as it tells it."""
     with redis.Redis.from_url(server.url) as client:
         return int(client.info("server")["process_id"])

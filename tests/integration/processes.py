@@ -1,4 +1,6 @@
-"""Real masters and workers for the tests that look from outside; whatever a test started is ended with it."""
+"""Real masters and workers for the tests that look from outside; whatever a test started is ended
+with it.
+"""
 
 from __future__ import annotations
 
@@ -19,32 +21,53 @@ from typing import Any, TypeVar
 
 import redis
 
-from es_queue.config import RunConfig
-from es_queue.custom_code import ALLOW
-from es_queue.numerics import numeric_environment
-from es_queue.protocol.clocks import VARIABLE, Clocks
+from es_queue.config.run_config import RunConfig
+from es_queue.numerics.fingerprint import numeric_environment
 from es_queue.protocol.keys import RunKeys
-from master.options import Launch, resolve
-from master.session import Session
+from es_queue.protocol.timing import VARIABLE, Clocks
+from es_queue.security.user_code import ALLOW
+from master.cli.options import Launch, resolve
+from master.run.session import Session
 from tests.ring import run_ring
 
 BIN = Path(sys.executable).parent
 #: Carried by every process that a test starts, and by its children: so that none is overlooked.
 MARK = "ES_QUEUE_TEST_MARK"
-CLOCKS = Clocks(lease=2.0, renew=0.2, beat=0.2, leave_poll=0.05, claim_wait=0.1, collect_wait=0.2, reconcile=0.2)
-#: The same, but a worker that was killed is missed sooner; too soon for one that is only frozen for a look.
+CLOCKS = Clocks(
+    lease=2.0, renew=0.2, beat=0.2, leave_poll=0.05, claim_wait=0.1, collect_wait=0.2, reconcile=0.2
+)
+#: The same, but a worker that was killed is missed sooner; too soon for one that is only frozen for
+#: a look.
 NERVOUS = replace(CLOCKS, beat_ttl=1.0)
 
-#: Everything that could make numbers depend on the cluster: statistics, growing batches, adaptive limits, evaluations.
+#: Everything that could make numbers depend on the cluster: statistics, growing batches, adaptive
+#: limits, evaluations.
 WALKER: dict[str, Any] = {
-    "env": "BipedalWalker-v2", "seed": 11, "population": 8, "min_steps": 300, "step_limit": "adaptive:30,0.5,1.5,120", "obs_sample": 1.0,
-    "eval_every": 3, "eval_episodes": 2, "eval_step_limit": 60, "final_episodes": 2, "generations": 8, "target_reward": "none",
+    "env": "BipedalWalker-v2",
+    "seed": 11,
+    "population": 8,
+    "min_steps": 300,
+    "step_limit": "adaptive:30,0.5,1.5,120",
+    "obs_sample": 1.0,
+    "eval_every": 3,
+    "eval_episodes": 2,
+    "eval_step_limit": 60,
+    "final_episodes": 2,
+    "generations": 8,
+    "target_reward": "none",
     "noise_size": 2**18,
-}  # fmt: skip
+}
 CARTPOLE: dict[str, Any] = {
-    "env": "CartPole-v1", "seed": 3, "population": 8, "step_limit": "60", "eval_every": 0, "final_episodes": 2, "generations": 3,
-    "target_reward": "none", "noise_size": 2**18,
-}  # fmt: skip
+    "env": "CartPole-v1",
+    "seed": 3,
+    "population": 8,
+    "step_limit": "60",
+    "eval_every": 0,
+    "final_episodes": 2,
+    "generations": 3,
+    "target_reward": "none",
+    "noise_size": 2**18,
+}
 
 T = TypeVar("T")
 
@@ -60,13 +83,22 @@ def wait_for(condition: Callable[[], T], what: str, seconds: float = 40.0) -> T:
 
 def flags(values: dict[str, Any]) -> list[str]:
     """Settings as es-master's flags."""
-    return [word for name, value in values.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    return [
+        word
+        for name, value in values.items()
+        for word in (f"--{name.replace('_', '-')}", str(value))
+    ]
 
 
 def quiet_digest(values: dict[str, Any], generation: int = -1) -> str:
-    """The digest with which the undisturbed run ends, or that of one of its generations; over the in-memory channel."""
+    """The digest with which the undisturbed run ends, or that of one of its generations; over the
+    in-memory channel.
+    """
     missing = [name for name in numeric_environment() if name not in os.environ]
-    assert not missing, f"numpy was loaded before {', '.join(missing)} were set: fix_numeric_environment must come first in tests/conftest.py"
+    assert not missing, (
+        f"numpy was loaded before {', '.join(missing)} were set: fix_numeric_environment "
+        "must come first in tests/conftest.py"
+    )
     return _ring_digests(resolve(values))[generation]
 
 
@@ -96,12 +128,14 @@ class Started:
         try:
             return self.process.wait(seconds)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"the process did not end within {seconds:g} s; it said: {self.said()}") from None
+            raise AssertionError(
+                f"the process did not end within {seconds:g} s; it said: {self.said()}"
+            ) from None
 
     def said(self) -> str:
         return self.out.read_text() + self.err.read_text()
 
-    def events(self, name: str = "") -> list[dict[str, Any]]:
+    def feed(self, name: str = "") -> list[dict[str, Any]]:
         """What --json printed so far, whole lines alone; every line must be an object."""
         lines = self.out.read_text().split("\n")[:-1]
         found = [json.loads(line) for line in lines]
@@ -116,7 +150,11 @@ class Processes:
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self.folder, self.mark = folder, secrets.token_hex(8)
-        own = {name: value for name, value in os.environ.items() if name not in ("RQ_REDIS_URL", "REDIS_URL", "PYTHONPATH", ALLOW)}
+        own = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in ("RQ_REDIS_URL", "REDIS_URL", "PYTHONPATH", ALLOW)
+        }
         self.environment = {**own, **environment, MARK: self.mark, VARIABLE: clocks_text(CLOCKS)}
         self._started: list[Started] = []
 
@@ -125,9 +163,14 @@ class Processes:
         out, err = self.folder / f"process-{number}.out", self.folder / f"process-{number}.err"
         with out.open("wb") as stdout, err.open("wb") as stderr:
             process = subprocess.Popen(
-                [str(word) for word in command], stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr,
-                cwd=cwd or self.folder, env={**self.environment, **environment}, start_new_session=True,
-            )  # fmt: skip
+                [str(word) for word in command],
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                cwd=cwd or self.folder,
+                env={**self.environment, **environment},
+                start_new_session=True,
+            )
         self._started.append(Started(process, out, err))
         return self._started[-1]
 
@@ -135,14 +178,36 @@ class Processes:
     def rq(self) -> Path:
         return BIN / "rq"
 
-    def worker(self, url: str, *more: object, clocks: Clocks = CLOCKS, **environment: str) -> Started:
+    def worker(
+        self, url: str, *more: object, clocks: Clocks = CLOCKS, **environment: str
+    ) -> Started:
         """A plain ``rq worker``, which the tests' own environments are allowed to."""
-        return self.start(self.rq, "worker", "--url", url, *more, **{VARIABLE: clocks_text(clocks), ALLOW: os.environ[ALLOW], **environment})
+        return self.start(
+            self.rq,
+            "worker",
+            "--url",
+            url,
+            *more,
+            **{VARIABLE: clocks_text(clocks), ALLOW: os.environ[ALLOW], **environment},
+        )
 
-    def master(self, *words: object, url: str = "", clocks: Clocks = CLOCKS, cwd: Path | None = None, **environment: str) -> Started:
+    def master(
+        self,
+        *words: object,
+        url: str = "",
+        clocks: Clocks = CLOCKS,
+        cwd: Path | None = None,
+        **environment: str,
+    ) -> Started:
         """``es-master``; without a URL it has a private server."""
         given = ("--redis-url", url) if url else ()
-        return self.start(BIN / "es-master", *words, *given, cwd=cwd, **{VARIABLE: clocks_text(clocks), **environment})
+        return self.start(
+            BIN / "es-master",
+            *words,
+            *given,
+            cwd=cwd,
+            **{VARIABLE: clocks_text(clocks), **environment},
+        )
 
     def living(self) -> dict[int, str]:
         """Every process with the mark, children included: its pid and command."""
@@ -168,7 +233,9 @@ def marked(mark: str) -> dict[int, str]:
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if needle in (path / "environ").read_bytes().split(b"\0"):
-                found[int(path.name)] = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                found[int(path.name)] = (
+                    (path / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                )
     return found
 
 
@@ -199,7 +266,7 @@ class Seen:
     def generation(self) -> int:
         return int(self.client.get(self.keys.iteration) or -1)
 
-    def reached(self, generation: int) -> Callable[[], bool]:
+    def count_reached(self, generation: int) -> Callable[[], bool]:
         return lambda: self.generation() >= generation
 
     def workers(self) -> dict[str, dict[str, str]]:
@@ -221,7 +288,11 @@ class Seen:
 
     def horse(self, seat: str) -> int:
         """The seat's process; a worker that slept for long has to say it anew."""
-        return int(wait_for(lambda: self.client.hget(self.keys.worker(seat), "pid"), "the worker says who it is"))
+        return int(
+            wait_for(
+                lambda: self.client.hget(self.keys.worker(seat), "pid"), "the worker says who it is"
+            )
+        )
 
     def claims(self, seat: str) -> list[str]:
         return [one.decode() for one in self.client.lrange(self.keys.claims(seat), 0, -1)]
@@ -232,7 +303,10 @@ class Seen:
     def all_claims(self) -> dict[str, list[str]]:
         """Every claims list that holds something."""
         prefix = self.keys.claims("")
-        return {name.decode(): self.claims(name.decode().removeprefix(prefix)) for name in self.client.scan_iter(prefix + "*")}
+        return {
+            name.decode(): self.claims(name.decode().removeprefix(prefix))
+            for name in self.client.scan_iter(prefix + "*")
+        }
 
     def freeze_holding(self, seat: str) -> int:
         """Stop the seat's process at a moment at which it holds a claim; its pid."""
@@ -254,7 +328,9 @@ class Seen:
             os.kill(pid, signal.SIGCONT)
             return False
 
-        outcome = wait_for(lambda: "over" if unless() else "held" if held() else "", f"{seat} holds a claim")
+        outcome = wait_for(
+            lambda: "over" if unless() else "held" if held() else "", f"{seat} holds a claim"
+        )
         return pid if outcome == "held" else None
 
     def failed_jobs(self, queue: str = "default") -> list[bytes]:
@@ -296,9 +372,20 @@ class Heard:
 
 
 class Master:
-    """A master on a thread of this process, over a real server: its workers are processes, its start costs nothing."""
+    """A master on a thread of this process, over a real server: its workers are processes, its
+    start costs nothing.
+    """
 
-    def __init__(self, url: str, folder: Path, run: str, values: dict[str, Any], *, noise: Path, clocks: Clocks = CLOCKS) -> None:
+    def __init__(
+        self,
+        url: str,
+        folder: Path,
+        run: str,
+        values: dict[str, Any],
+        *,
+        noise: Path,
+        clocks: Clocks = CLOCKS,
+    ) -> None:
         self.heard = Heard()
         self._stop = threading.Event()
         self._config = resolve(values)
@@ -306,19 +393,21 @@ class Master:
         self._session = Session(launch, clocks, lambda *_: self.heard, self._stop.is_set)
         self._summary: dict[str, Any] = {}
         self.error: Exception | None = None
-        self._thread = threading.Thread(target=self._drive, daemon=True)
+        self._thread = threading.Thread(target=self._set_motors, daemon=True)
         self._thread.start()
 
-    def _drive(self) -> None:
+    def _set_motors(self) -> None:
         try:
-            self._summary = self._session.drive(self._config)
+            self._summary = self._session.run(self._config)
         except Exception as error:
             self.error = error
 
     def summary(self, seconds: float = 60.0) -> dict[str, Any]:
         """Wait for the end of the run."""
         self._thread.join(seconds)
-        assert not self._thread.is_alive(), f"the run did not end within {seconds:g} s; heard: {self.heard.notes}"
+        assert not self._thread.is_alive(), (
+            f"the run did not end within {seconds:g} s; heard: {self.heard.notes}"
+        )
         if self.error is not None:
             raise self.error
         return self._summary

@@ -1,4 +1,6 @@
-"""--schedule async with real workers: nobody waits for a straggler, kills cost nothing twice, a replay repeats the run."""
+"""--schedule async with real workers: nobody waits for a straggler, kills cost nothing twice, a
+replay repeats the run.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +13,40 @@ from typing import Any
 
 import redis
 
-from master.replay_log import Step, files, frames
+from master.storage.replay_log import ReplayStep, list_log_files, read_frames
 from tests.integration.processes import NERVOUS, Master, Processes, Seen, flags, wait_for
 
 VALUES: dict[str, Any] = {
-    "env": "BipedalWalker-v3", "schedule": "async", "max_lag": 100, "seed": 11, "population": 8, "step_limit": "60", "eval_every": 10, "eval_episodes": 2,
-    "eval_step_limit": 60, "final_episodes": 2, "generations": 40, "target_reward": "none", "noise_size": 2**18,
-}  # fmt: skip
+    "env": "BipedalWalker-v3",
+    "schedule": "async",
+    "max_lag": 100,
+    "seed": 11,
+    "population": 8,
+    "step_limit": "60",
+    "eval_every": 10,
+    "eval_episodes": 2,
+    "eval_step_limit": 60,
+    "final_episodes": 2,
+    "generations": 40,
+    "target_reward": "none",
+    "noise_size": 2**18,
+}
 PAIRS = VALUES["population"] // 2
 LONG = {**VALUES, "generations": 10**6}
 
 
 def uses_in(folder: Path) -> Counter[tuple[str, int]]:
     """How often each (publication, slot) was learnt from, by the run's log."""
-    steps = [Step.read(frame.payload) for path in files(folder / "replay") for frame in list(frames(path))[1:]]
+    steps = [
+        ReplayStep.decode(frame.payload)
+        for path in list_log_files(folder / "replay")
+        for frame in list(read_frames(path))[1:]
+    ]
     assert [step.generation for step in steps] == list(range(len(steps)))
     assert all(len(step.fitness) == PAIRS for step in steps)
-    return Counter((name, slot) for step in steps for name, slots in step.used for slot in slots.tolist())
+    return Counter(
+        (name, slot) for step in steps for name, slots in step.used for slot in slots.tolist()
+    )
 
 
 def keys_of(client: redis.Redis, run: str, kind: str) -> list[bytes]:
@@ -35,28 +54,53 @@ def keys_of(client: redis.Redis, run: str, kind: str) -> list[bytes]:
 
 
 def test_two_workers_train_a_run_that_a_replay_repeats_and_leave_nothing_open(
-    valkey_url: str, redis_client: redis.Redis, start_master: Callable[..., Master], processes: Processes, tmp_path: Path, short_folder: Path
+    valkey_url: str,
+    redis_client: redis.Redis,
+    start_master: Callable[..., Master],
+    processes: Processes,
+    tmp_path: Path,
+    short_folder: Path,
 ) -> None:
     seen, pair = Seen(redis_client, "free"), [processes.worker(valkey_url) for _ in range(2)]
     run = start_master("free", {**VALUES, "generations": 60})
     for one in pair:
         seen.joined(one)
     summary = run.summary()
-    assert summary["state"] == "finished" and summary["generation"] == 60 and summary["reproducible"] is False
+    assert (
+        summary["state"] == "finished"
+        and summary["generation"] == 60
+        and summary["reproducible"] is False
+    )
     assert max(record["workers"] for record in run.heard.records) == 2
     assert max(record["lag_max"] for record in run.heard.records if "lag_max" in record) >= 1
     assert set(uses_in(tmp_path / "free").values()) == {1}
-    assert keys_of(redis_client, "free", "results") == keys_of(redis_client, "free", "parameters") == []
-    again = processes.master("--replay", "free", "--run-dir", tmp_path / "free", "--noise-dir", short_folder / "noise")
+    assert (
+        keys_of(redis_client, "free", "results")
+        == keys_of(redis_client, "free", "parameters")
+        == []
+    )
+    again = processes.master(
+        "--replay", "free", "--run-dir", tmp_path / "free", "--noise-dir", short_folder / "noise"
+    )
     assert again.wait() == 0, again.said()
     assert summary["digest"] in again.said()
     assert seen.progress()["schedule"].startswith("async: not bit-reproducible")
-    refused = processes.master("--resume", "free", "--audit", 0.1, "--run-dir", tmp_path / "free", url=valkey_url)
-    assert refused.wait() == 2 and "schedule is async, but audit needs generations that close on their own slots" in refused.said()
+    refused = processes.master(
+        "--resume", "free", "--audit", 0.1, "--run-dir", tmp_path / "free", url=valkey_url
+    )
+    assert (
+        refused.wait() == 2
+        and "schedule is async, but audit needs generations that close on their own slots"
+        in refused.said()
+    )
 
 
 def test_a_straggler_holds_nothing_up_and_counts_when_it_comes(
-    valkey_url: str, redis_client: redis.Redis, start_master: Callable[..., Master], processes: Processes, tmp_path: Path
+    valkey_url: str,
+    redis_client: redis.Redis,
+    start_master: Callable[..., Master],
+    processes: Processes,
+    tmp_path: Path,
 ) -> None:
     seen, pair = Seen(redis_client, "slow"), [processes.worker(valkey_url) for _ in range(2)]
     run = start_master("slow", {**LONG, "eval_every": 0})
@@ -73,18 +117,22 @@ def test_a_straggler_holds_nothing_up_and_counts_when_it_comes(
     (held,) = seen.claims(seats[0])
     publication, _, start, _ = held.split(" ")
     generation = int(publication.partition(".")[0])
-    wait_for(seen.reached(generation + 5), "the others go on")
+    wait_for(seen.count_reached(generation + 5), "the others go on")
     assert seen.keys.results(publication).encode() in keys_of(redis_client, "slow", "results")
     os.kill(pid, signal.SIGCONT)
     wait_for(lambda: seen.claims(seats[0]) != [held], "it has answered")
     after = seen.generation()
-    wait_for(seen.reached(after + 3), "its answer is used")
+    wait_for(seen.count_reached(after + 3), "its answer is used")
     run.stop()
     assert (publication, int(start)) in uses_in(tmp_path / "slow")
 
 
 def test_workers_killed_while_they_hold_blocks_cost_their_blocks_alone(
-    valkey_url: str, redis_client: redis.Redis, start_master: Callable[..., Master], processes: Processes, tmp_path: Path
+    valkey_url: str,
+    redis_client: redis.Redis,
+    start_master: Callable[..., Master],
+    processes: Processes,
+    tmp_path: Path,
 ) -> None:
     seen = Seen(redis_client, "deaths")
     trio = [processes.worker(valkey_url, clocks=NERVOUS) for _ in range(3)]
@@ -96,14 +144,18 @@ def test_workers_killed_while_they_hold_blocks_cost_their_blocks_alone(
         os.kill(horse, signal.SIGKILL)
         wait_for(lambda seat=seat: not seen.claims(seat), "its claims are taken from it")
     reached = seen.generation()
-    wait_for(seen.reached(reached + 12), "the last worker goes on, evaluations and all")
+    wait_for(seen.count_reached(reached + 12), "the last worker goes on, evaluations and all")
     run.stop()
     assert set(uses_in(tmp_path / "deaths").values()) == {1}
     assert run.total("recovered") >= 2
 
 
 def test_a_master_killed_and_resumed_counts_nothing_twice(
-    valkey_url: str, redis_client: redis.Redis, processes: Processes, tmp_path: Path, short_folder: Path
+    valkey_url: str,
+    redis_client: redis.Redis,
+    processes: Processes,
+    tmp_path: Path,
+    short_folder: Path,
 ) -> None:
     seen, folder = Seen(redis_client, "phoenix"), tmp_path / "phoenix"
     pair = [processes.worker(valkey_url) for _ in range(2)]
@@ -111,17 +163,21 @@ def test_a_master_killed_and_resumed_counts_nothing_twice(
     first = processes.master(*flags(LONG), "--run", "phoenix", *about, url=valkey_url)
     for one in pair:
         seen.joined(one)
-    wait_for(seen.reached(8), "generation 8")
+    wait_for(seen.count_reached(8), "generation 8")
     first.signal(signal.SIGKILL)
     first.wait()
     left = seen.generation()
-    second = processes.master("--resume", "phoenix", "--generations", left + 12, *about, url=valkey_url)
+    second = processes.master(
+        "--resume", "phoenix", "--generations", left + 12, *about, url=valkey_url
+    )
     assert second.wait() == 0, second.said()
-    (summary,) = second.events("summary")
+    (summary,) = second.feed("summary")
     assert summary["generation"] == left + 12 and summary["reproducible"] is False
-    assert second.events("generation")[0]["generation"] == left
+    assert second.feed("generation")[0]["generation"] == left
     uses = uses_in(folder)
     assert set(uses.values()) == {1} and sum(uses.values()) == PAIRS * (left + 12)
-    again = processes.master("--replay", "phoenix", "--run-dir", folder, "--noise-dir", short_folder / "noise")
+    again = processes.master(
+        "--replay", "phoenix", "--run-dir", folder, "--noise-dir", short_folder / "noise"
+    )
     assert again.wait() == 0, again.said()
     assert summary["digest"] in again.said()

@@ -1,4 +1,6 @@
-"""What es-queue says of itself, clause by clause, seen from outside: a plain Redis client beside real processes."""
+"""What es-queue says of itself, clause by clause, seen from outside: a plain Redis client beside
+real processes.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,13 @@ import numpy as np
 import pytest
 import redis
 
-from es_queue.config import RunConfig
-from es_queue.noise import FOLDER_VARIABLE, NoiseTable
-from es_queue.numerics import bytes_digest
-from es_queue.plan import plan_for
+from es_queue.config.parsing import config_from_json
+from es_queue.config.run_config import RunConfig
+from es_queue.numerics.fingerprint import bytes_digest
+from es_queue.numerics.noise_table import FOLDER_VARIABLE, NoiseTable
+from es_queue.numerics.slot_plan import make_generation_plan
 from es_queue.protocol.messages import Answer, Block, SlotResult, Task
-from es_queue.settings import config_from_json
-from master.setup import prepare
+from master.run.setup import prepare_run
 from tests.integration.processes import (
     CARTPOLE,
     Master,
@@ -33,10 +35,16 @@ from tests.integration.processes import (
     texts,
     wait_for,
 )
+from workers.episode import EpisodeControl
 from workers.join import join
-from workers.rollout import Watch
 
-ENDLESS = {**CARTPOLE, "generations": 100_000, "population": 16, "eval_every": 2, "eval_episodes": 1}
+ENDLESS = {
+    **CARTPOLE,
+    "generations": 100_000,
+    "population": 16,
+    "eval_every": 2,
+    "eval_episodes": 1,
+}
 BLOCK = re.compile(r"(\d+)\.(\d+-[0-9a-f]{8}) (train|centre|eval|confirm|final) (\d+) (\d+)")
 
 
@@ -66,16 +74,20 @@ class Run:
 
 
 @pytest.fixture(scope="module")
-def run(valkey_server: str, short_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+def run(
+    valkey_server: str, short_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Run]:
     noise = short_folder / "noise"
-    processes = Processes(tmp_path_factory.mktemp("card"), {FOLDER_VARIABLE: str(noise), "TMPDIR": str(short_folder)})
+    processes = Processes(
+        tmp_path_factory.mktemp("card"), {FOLDER_VARIABLE: str(noise), "TMPDIR": str(short_folder)}
+    )
     with redis.Redis.from_url(valkey_server) as client:
         client.flushall()
         try:
             processes.master(*flags({**ENDLESS, "block": 2}), "--run", "card", url=valkey_server)
             worker = processes.worker(valkey_server)
             seat = Seen(client, "card").joined(worker)
-            wait_for(Seen(client, "card").reached(3), "generation 3")
+            wait_for(Seen(client, "card").count_reached(3), "generation 3")
             yield Run(client, worker, seat, noise, config_from_json(client.get("es:card:config")))
         finally:
             processes.end()
@@ -84,6 +96,7 @@ def run(valkey_server: str, short_folder: Path, tmp_path_factory: pytest.TempPat
 @pytest.fixture
 def frozen(run: Run) -> Iterator[Run]:
     """The run at a moment at which its worker holds a block and has answered training slots."""
+
     def worth_looking_at() -> bool:
         pid = run.seen.freeze_holding(run.seat)
         if run.training():
@@ -98,7 +111,10 @@ def frozen(run: Run) -> Iterator[Run]:
 
 def test_the_master_publishes_parameters_and_an_iteration_id_to_redis(frozen: Run) -> None:
     client = frozen.redis
-    iteration, task = int(client.get("es:card:iteration")), msgpack.unpackb(client.get("es:card:task"))
+    iteration, task = (
+        int(client.get("es:card:iteration")),
+        msgpack.unpackb(client.get("es:card:task")),
+    )
     assert task["publication"].startswith(f"{iteration}.")
     parameters = client.get(f"es:card:parameters:{task['publication']}")
     assert len(parameters) == 4 * task["size"]
@@ -121,8 +137,10 @@ def test_perturbations_are_sampled_from_the_shared_noise_table_by_index(frozen: 
     assert table.verify()
     assert texts(frozen.redis.hgetall("es:card:progress"))["noise"] == task["noise"] == table.digest
     indices = {one.slot: one.noise_index for one in frozen.training()}
-    parameters = prepare(config, frozen.noise).policy.size
-    planned = plan_for(config, int(frozen.redis.get("es:card:iteration")), parameters, 2).slots(0, config.population // 2)
+    parameters = prepare_run(config, frozen.noise).policy.size
+    planned = make_generation_plan(
+        config, int(frozen.redis.get("es:card:iteration")), parameters, 2
+    ).slots(0, config.population // 2)
     assert indices == {slot: int(planned.noise_indices[slot]) for slot in indices}
     assert len(set(indices.values())) == len(indices)
     assert all(0 <= index <= table.size - parameters for index in indices.values())
@@ -143,17 +161,21 @@ def test_workers_push_index_and_reward(frozen: Run) -> None:
         assert answer.publication == open_now
         for one in answer.results:
             assert (type(one.slot), type(one.noise_index), type(one.seed)) == (int, int, int)
-            assert [type(reward) for reward in one.fitness + one.returns] == [float] * 2 * len(one.returns)
+            assert [type(reward) for reward in one.fitness + one.returns] == [float] * 2 * len(
+                one.returns
+            )
 
 
 def test_the_master_aggregates_each_generation_and_publishes_the_next(run: Run) -> None:
     before = run.seen.progress()
     then = int(before["generation"])
-    wait_for(run.seen.reached(then + 2), "two more generations")
+    wait_for(run.seen.count_reached(then + 2), "two more generations")
     after = run.seen.progress()
     assert after["digest"] != before["digest"]
     assert int(after["env_steps"]) > int(before["env_steps"])
-    assert not run.redis.exists(f"es:card:results:{before['publication']}", f"es:card:parameters:{before['publication']}")
+    assert not run.redis.exists(
+        f"es:card:results:{before['publication']}", f"es:card:parameters:{before['publication']}"
+    )
 
 
 def test_people_read_progress_in_the_keyspace(frozen: Run) -> None:
@@ -163,7 +185,9 @@ def test_people_read_progress_in_the_keyspace(frozen: Run) -> None:
     assert progress["state"] == "running"
     assert progress["generation"] == client.get("es:card:iteration").decode()
     assert float(progress["reward_mean"]) <= float(progress["reward_max"]) <= 60
-    assert {"episodes", "env_steps", "steps_per_second", "workers", "eval_mean", "digest"} <= set(progress)
+    assert {"episodes", "env_steps", "steps_per_second", "workers", "eval_mean", "digest"} <= set(
+        progress
+    )
     for entry in frozen.seen.todo():
         assert BLOCK.fullmatch(entry), entry
     history = [texts(fields) for _, fields in client.xrange("es:card:history")]
@@ -174,23 +198,34 @@ def test_people_read_progress_in_the_keyspace(frozen: Run) -> None:
 
 
 def test_the_master_takes_answers_in_whatever_order_they_come(
-    valkey_url: str, redis_client: redis.Redis, start_master: Callable[..., Master], short_folder: Path
+    valkey_url: str,
+    redis_client: redis.Redis,
+    start_master: Callable[..., Master],
+    short_folder: Path,
 ) -> None:
     values = {**CARTPOLE, "block": 1}
     master = start_master("hand", values)
     wait_for(lambda: redis_client.exists("es:hand:task"), "the first publication")
     config = config_from_json(redis_client.get("es:hand:config"))
-    evaluator = join(config, Watch(), short_folder / "noise").evaluator
-    redis_client.hset("es:hand:worker:hand-1-abcdef", mapping={"host": "hand", "numerics": "0" * 32})
+    evaluator = join(config, EpisodeControl(), short_folder / "noise").evaluator
+    redis_client.hset(
+        "es:hand:worker:hand-1-abcdef", mapping={"host": "hand", "numerics": "0" * 32}
+    )
     redis_client.sadd("es:hand:workers", "hand-1-abcdef")
     while redis_client.hget("es:hand:progress", "state") == b"running":
         backwards = []
-        while entry := redis_client.lmove("es:hand:todo", "es:hand:claims:hand-1-abcdef", "LEFT", "LEFT"):
+        while entry := redis_client.lmove(
+            "es:hand:todo", "es:hand:claims:hand-1-abcdef", "LEFT", "LEFT"
+        ):
             backwards.append(entry)
         for entry in reversed(backwards):
             task, block = Task.decode(redis_client.get("es:hand:task")), Block.decode(entry)
-            parameters = np.frombuffer(redis_client.get(f"es:hand:parameters:{task.publication}") or b"", "<f4")
+            parameters = np.frombuffer(
+                redis_client.get(f"es:hand:parameters:{task.publication}") or b"", "<f4"
+            )
             answer = evaluator.evaluate(task, parameters, block, "hand-1-abcdef", print).encode()
-            redis_client.xadd(f"es:hand:results:{task.publication}", {"answer": answer}, nomkstream=True)
+            redis_client.xadd(
+                f"es:hand:results:{task.publication}", {"answer": answer}, nomkstream=True
+            )
             redis_client.lrem("es:hand:claims:hand-1-abcdef", 1, entry)
     assert master.summary()["digest"] == quiet_digest(values)

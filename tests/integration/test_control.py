@@ -1,4 +1,6 @@
-"""A run controlled from other terminals: real es-master commands against a real run with a real worker."""
+"""A run controlled from other terminals: real es-master commands against a real run with a real
+worker.
+"""
 
 from __future__ import annotations
 
@@ -41,9 +43,11 @@ class Live:
 def live(processes: Processes, valkey_url: str, redis_client: redis.Redis) -> Callable[..., Live]:
     def start(run: str = "live", **values: Any) -> Live:
         worker = processes.worker(valkey_url)
-        master = processes.master(*flags({**LONG, **values}), "--run", run, "--json", url=valkey_url)
+        master = processes.master(
+            *flags({**LONG, **values}), "--run", run, "--json", url=valkey_url
+        )
         seen = Seen(redis_client, run)
-        wait_for(seen.reached(2), "the run is under way")
+        wait_for(seen.count_reached(2), "the run is under way")
         return Live(processes, valkey_url, master, worker, seen)
 
     return start
@@ -55,47 +59,65 @@ def test_stop_ends_a_run_in_order_and_it_can_be_resumed(live: Callable[..., Live
     assert run.master.wait() == 130
     assert (run.state(), run.seen.client.exists(run.seen.keys.master)) == ("stopped", 0)
     assert "run live is stopped: nothing is to be stopped" in run.ask("--stop", "live")
-    for words in (("--pause", "live"), ("--continue", "live"), ("--attach", "live", "--set", "sigma=1")):
-        assert "run live is stopped: " in run.ask(*words, code=2), "nothing was done, and the code says so"
+    for words in (
+        ("--pause", "live"),
+        ("--continue", "live"),
+        ("--attach", "live", "--set", "sigma=1"),
+    ):
+        assert "run live is stopped: " in run.ask(*words, code=2), (
+            "nothing was done, and the code says so"
+        )
     generation = run.seen.generation()
     run.ask("--resume", "live", "--generations", generation + 2, "--json")
     assert run.state() == "finished"
 
 
-def test_a_paused_run_stands_still_with_its_workers_until_it_is_let_go_on(live: Callable[..., Live]) -> None:
+def test_a_paused_run_stands_still_with_its_workers_until_it_is_let_go_on(
+    live: Callable[..., Live],
+) -> None:
     run = live()
     assert "is paused" in run.ask("--pause", "live")
     wait_for(lambda: run.state() == "paused", "progress says so")
-    wait_for(lambda: not run.seen.todo() and not run.seen.all_claims(), "its worker has finished what it held")
+    wait_for(
+        lambda: not run.seen.todo() and not run.seen.all_claims(),
+        "its worker has finished what it held",
+    )
     looks_again(run.seen, 0.5)  # what was answered last is counted by then
     generation, answered = run.seen.generation(), run.seen.progress()["answered_at"]
     looks_again(run.seen, 1.0)
     assert (run.seen.generation(), run.seen.progress()["answered_at"]) == (generation, answered)
     assert len(run.seen.workers()) == 1, "its worker waits"
     assert "goes on" in run.ask("--continue", "live")
-    wait_for(run.seen.reached(generation + 2), "it goes on")
+    wait_for(run.seen.count_reached(generation + 2), "it goes on")
     assert run.state() == "running"
 
 
 def looks_again(seen: Seen, seconds: float) -> None:
     """Wait until the master, by its own clock, has looked after its run for so long."""
     updated = float(seen.progress()["updated"])
-    wait_for(lambda: float(seen.progress()["updated"]) > updated + seconds, "the master looks after its run")
+    wait_for(
+        lambda: float(seen.progress()["updated"]) > updated + seconds,
+        "the master looks after its run",
+    )
 
 
-def test_a_paused_run_whose_master_is_killed_and_resumed_is_still_paused(live: Callable[..., Live]) -> None:
+def test_a_paused_run_whose_master_is_killed_and_resumed_is_still_paused(
+    live: Callable[..., Live],
+) -> None:
     run = live()
     run.ask("--pause", "live")
     generation = run.seen.generation()
     os.kill(run.master.pid, signal.SIGKILL)
     again = run.processes.master("--resume", "live", "--json", url=run.url)
-    wait_for(lambda: any("is paused" in one["text"] for one in again.events("note")), "it says so")
+    wait_for(lambda: any("is paused" in one["text"] for one in again.feed("note")), "it says so")
     assert run.seen.generation() <= generation + 1
     run.ask("--continue", "live")
-    wait_for(run.seen.reached(generation + 3), "it goes on")
+    wait_for(run.seen.count_reached(generation + 3), "it goes on")
 
 
-def test_a_setting_is_changed_from_a_generation_on_and_twice_the_same_gives_the_same_digest(live: Callable[..., Live], redis_client: redis.Redis) -> None:
+def test_a_setting_is_changed_from_a_generation_on_and_twice_the_same_gives_the_same_digest(
+    live: Callable[..., Live], redis_client: redis.Redis
+) -> None:
     ends = []
     for name in ("one", "two", "none"):
         run = live(name, generations=10**6)
@@ -107,8 +129,10 @@ def test_a_setting_is_changed_from_a_generation_on_and_twice_the_same_gives_the_
         assert "from generation 230" in said
         run.ask("--continue", name)
         assert run.master.wait() == 0
-        ends.append(run.master.events("summary")[0]["digest"])
-        history = [entry for _, entry in redis_client.xrange(run.seen.keys.history) if b"changed" in entry]  # type: ignore[union-attr]
+        ends.append(run.master.feed("summary")[0]["digest"])
+        history = [
+            entry for _, entry in redis_client.xrange(run.seen.keys.history) if b"changed" in entry
+        ]  # type: ignore[union-attr]
         assert [entry[b"generation"] for entry in history] == [b"230"]
         assert b" by " in history[0][b"changed"] and b"UTC" in history[0][b"changed"]
     assert ends[0] == ends[1] != ends[2]
@@ -121,7 +145,7 @@ def test_a_change_is_kept_by_a_resume(live: Callable[..., Live]) -> None:
     os.kill(run.master.pid, signal.SIGKILL)
     generation = run.seen.generation()
     run.processes.master("--resume", "live", "--json", url=run.url)
-    wait_for(run.seen.reached(generation + 2), "it goes on")
+    wait_for(run.seen.count_reached(generation + 2), "it goes on")
     assert run.seen.progress()["sigma"] == "0.2"
     assert json.loads(run.seen.client.get(run.seen.keys.config))["sigma"] == 0.2
 
@@ -129,23 +153,41 @@ def test_a_change_is_kept_by_a_resume(live: Callable[..., Live]) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [
-        (("--attach", "live", "--set", "l2=high"), 2, "l2 is 'high' in the command line: use a finite number"),
-        (("--attach", "live", "--set", "population=8"), 2, "'population' in the command line cannot change while a run is under way"),
+        (
+            ("--attach", "live", "--set", "l2=high"),
+            2,
+            "l2 is 'high' in the command line: use a finite number",
+        ),
+        (
+            ("--attach", "live", "--set", "population=8"),
+            2,
+            "'population' in the command line cannot change while a run is under way",
+        ),
         (("--attach", "live", "--set", "max_speed=1"), 2, "cannot change"),
-        (("--attach", "live", "--set", "sigma_schedule=linear:0,3"), 2, "without any perturbation nothing is learnt"),
+        (
+            ("--attach", "live", "--set", "sigma_schedule=linear:0,3"),
+            2,
+            "without any perturbation nothing is learnt",
+        ),
         (("--stop", "nobody"), 2, "there is no run nobody in Redis at"),
         (("--attach", "nobody"), 2, "there is no run nobody in Redis at"),
         (("--purge", "live", "--yes"), 4, "run live is live"),
         (("--stop", "live", "--pause", "live"), 2, "ask for one thing at a time"),
         (("--stop", "live", "--env", "X-v0"), 2, "trains nothing, so leave --env out"),
         (("--set", "sigma=1"), 2, "--set without --attach RUN"),
-        (("--attach", "live", "--set", "sigma=1", "--at", "90000000000"), 2, "at is '90000000000' in the command line"),
+        (
+            ("--attach", "live", "--set", "sigma=1", "--at", "90000000000"),
+            2,
+            "at is '90000000000' in the command line",
+        ),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_sentence_and_the_run_goes_on(words: tuple[str, ...], code: int, sentence: str, refusing: Live) -> None:
+def test_what_cannot_be_is_refused_in_one_sentence_and_the_run_goes_on(
+    words: tuple[str, ...], code: int, sentence: str, refusing: Live
+) -> None:
     said = refusing.ask(*words, code=code)
     assert sentence in said and len(said.strip().splitlines()) == 1
-    wait_for(refusing.seen.reached(refusing.seen.generation() + 1), "the run goes on")
+    wait_for(refusing.seen.count_reached(refusing.seen.generation() + 1), "the run goes on")
 
 
 @pytest.fixture
@@ -157,15 +199,35 @@ def test_the_master_refuses_what_only_it_can_know(live: Callable[..., Live]) -> 
     run = live()
     config = json.loads(run.seen.client.get(run.seen.keys.config)) | {"strategy": "pgpe"}
     run.ask("--pause", "live")
-    run.seen.client.set(run.seen.keys.config, json.dumps(config))  # so that the asking side is deceived
-    run.seen.client.rpush(run.seen.keys.commands, json.dumps({"id": "0" * 8, "verb": "set", "by": "eve", "time": 0.0, "settings": {"max_speed": 3}, "generation": None}))
+    run.seen.client.set(
+        run.seen.keys.config, json.dumps(config)
+    )  # so that the asking side is deceived
+    run.seen.client.rpush(
+        run.seen.keys.commands,
+        json.dumps(
+            {
+                "id": "0" * 8,
+                "verb": "set",
+                "by": "eve",
+                "time": 0.0,
+                "settings": {"max_speed": 3},
+                "generation": None,
+            }
+        ),
+    )
     run.seen.client.rpush(run.seen.keys.commands, b"\x00rubbish")
     wait_for(lambda: "00000000" in run.seen.progress()["replies"], "the master has answered")
-    assert json.loads(run.seen.progress()["replies"])["00000000"].startswith("refused: 'max_speed' in the request cannot change")
-    wait_for(lambda: not run.seen.client.exists(run.seen.keys.commands), "nothing is left to be read")
+    assert json.loads(run.seen.progress()["replies"])["00000000"].startswith(
+        "refused: 'max_speed' in the request cannot change"
+    )
+    wait_for(
+        lambda: not run.seen.client.exists(run.seen.keys.commands), "nothing is left to be read"
+    )
 
 
-def test_a_run_that_lost_its_master_can_be_stopped_and_purged_and_leaves_no_key(live: Callable[..., Live]) -> None:
+def test_a_run_that_lost_its_master_can_be_stopped_and_purged_and_leaves_no_key(
+    live: Callable[..., Live],
+) -> None:
     run = live()
     os.kill(run.master.pid, signal.SIGKILL)
     wait_for(lambda: not run.seen.client.exists(run.seen.keys.master), "its lease lapses")
@@ -174,8 +236,15 @@ def test_a_run_that_lost_its_master_can_be_stopped_and_purged_and_leaves_no_key(
     wait_for(lambda: not run.seen.workers(), "its worker leaves at once")
     assert "give --yes" in run.ask("--purge", "live", code=2)
     assert "is gone from Redis" in run.ask("--purge", "live", "--yes")
-    left = {name for name in run.seen.client.scan_iter("es:*") if not name.startswith(b"es:live:worker:")}
-    assert left == {run.seen.keys.epoch.encode()} and 0 < run.seen.client.ttl(run.seen.keys.epoch) <= 600
+    left = {
+        name
+        for name in run.seen.client.scan_iter("es:*")
+        if not name.startswith(b"es:live:worker:")
+    }
+    assert (
+        left == {run.seen.keys.epoch.encode()}
+        and 0 < run.seen.client.ttl(run.seen.keys.epoch) <= 600
+    )
     assert run.seen.client.llen("rq:queue:default") == 0
     assert "there is no run live" in run.ask("--purge", "live", "--yes", code=2)
 
@@ -183,14 +252,16 @@ def test_a_run_that_lost_its_master_can_be_stopped_and_purged_and_leaves_no_key(
 def test_attach_shows_the_run_of_another_process_until_it_ends(live: Callable[..., Live]) -> None:
     run = live()
     attached = run.processes.master("--attach", "live", "--json", url=run.url)
-    wait_for(lambda: len(attached.events("generation")) > 1, "it shows generations")
+    wait_for(lambda: len(attached.feed("generation")) > 1, "it shows generations")
     run.ask("--attach", "live", "--set", "generations=3")
     assert attached.wait() == 0 and run.master.wait() == 0
-    ours, theirs = attached.events("summary")[0], run.master.events("summary")[0]
-    assert {name: ours[name] for name in ("state", "run", "digest", "generation")} == {name: theirs[name] for name in ("state", "run", "digest", "generation")}
+    ours, theirs = attached.feed("summary")[0], run.master.feed("summary")[0]
+    assert {name: ours[name] for name in ("state", "run", "digest", "generation")} == {
+        name: theirs[name] for name in ("state", "run", "digest", "generation")
+    }
     assert ours["eval_mean"] == pytest.approx(theirs["eval_mean"])
-    shown = attached.events("generation")[0]
-    assert shown["digest"] in {one["digest"] for one in run.master.events("generation")}
+    shown = attached.feed("generation")[0]
+    assert shown["digest"] in {one["digest"] for one in run.master.feed("generation")}
 
 
 def test_a_display_that_nobody_reads_any_more_ends(live: Callable[..., Live]) -> None:
@@ -218,15 +289,19 @@ def test_leaving_an_attached_display_leaves_the_run_alone(live: Callable[..., Li
     attached.signal(signal.SIGINT)
     assert attached.wait() == 130
     assert "Traceback" not in attached.said()
-    wait_for(run.seen.reached(run.seen.generation() + 2), "the run goes on")
+    wait_for(run.seen.count_reached(run.seen.generation() + 2), "the run goes on")
 
 
 def test_a_private_run_is_controlled_from_its_folder(processes: Processes) -> None:
     master = processes.master(*flags(LONG), "--run", "own", "--workers", 1, "--json")
-    url = wait_for(lambda: master.events("started"), "the run starts")[0]["redis"]
+    url = wait_for(lambda: master.feed("started"), "the run starts")[0]["redis"]
     with redis.Redis.from_url(url) as client:
-        wait_for(Seen(client, "own").reached(1), "the run is under way")
-    for words, sentence in ((("--pause", "own"), "is paused"), (("--continue", "own"), "goes on"), (("--stop", "own"), "has stopped")):
+        wait_for(Seen(client, "own").count_reached(1), "the run is under way")
+    for words, sentence in (
+        (("--pause", "own"), "is paused"),
+        (("--continue", "own"), "goes on"),
+        (("--stop", "own"), "has stopped"),
+    ):
         asked = processes.master(*words)
         assert asked.wait() == 0 and sentence in asked.said()
     assert master.wait() == 130
@@ -238,11 +313,15 @@ def test_a_private_run_is_controlled_from_its_folder(processes: Processes) -> No
 
 
 def test_a_run_is_replayed_from_its_folder(processes: Processes) -> None:
-    master = processes.master(*flags({**CARTPOLE, "generations": 4}), "--run", "again", "--workers", 1, "--json")
+    master = processes.master(
+        *flags({**CARTPOLE, "generations": 4}), "--run", "again", "--workers", 1, "--json"
+    )
     assert master.wait() == 0, master.said()
     replayed = processes.master("--replay", "again")
     assert replayed.wait() == 0
-    assert f"every digest agrees, the last is {master.events('summary')[0]['digest']}" in replayed.said()
+    assert (
+        f"every digest agrees, the last is {master.feed('summary')[0]['digest']}" in replayed.said()
+    )
     log = processes.folder / "runs/again/replay/00000000.log"
     whole = bytearray(log.read_bytes())
     whole[-40] ^= 1
@@ -252,12 +331,34 @@ def test_a_run_is_replayed_from_its_folder(processes: Processes) -> None:
 
 
 def test_a_run_begins_warm_from_another_s_folder(processes: Processes) -> None:
-    first = processes.master(*flags({**CARTPOLE, "generations": 2}), "--run", "cold", "--workers", 1, "--json")
+    first = processes.master(
+        *flags({**CARTPOLE, "generations": 2}), "--run", "cold", "--workers", 1, "--json"
+    )
     assert first.wait() == 0
-    warm = processes.master(*flags({**CARTPOLE, "generations": 1, "seed": 8}), "--run", "warm", "--warm-start", "runs/cold", "--workers", 1, "--json")
+    warm = processes.master(
+        *flags({**CARTPOLE, "generations": 1, "seed": 8}),
+        "--run",
+        "warm",
+        "--warm-start",
+        "runs/cold",
+        "--workers",
+        1,
+        "--json",
+    )
     assert warm.wait() == 0, warm.said()
-    about = warm.events("started")[0]
-    assert about["begun with"].startswith("generation ") and " of run cold, digest " in about["begun with"]
-    unfit = processes.master(*flags({**CARTPOLE, "policy": "mlp"}), "--run", "no", "--warm-start", "runs/cold", "--workers", 1)
+    about = warm.feed("started")[0]
+    assert (
+        about["begun with"].startswith("generation ")
+        and " of run cold, digest " in about["begun with"]
+    )
+    unfit = processes.master(
+        *flags({**CARTPOLE, "policy": "mlp"}),
+        "--run",
+        "no",
+        "--warm-start",
+        "runs/cold",
+        "--workers",
+        1,
+    )
     assert unfit.wait() == 2 and "a linear policy does not become a mlp one" in unfit.said()
     assert not (processes.folder / "runs/no").exists()

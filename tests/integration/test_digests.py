@@ -1,4 +1,6 @@
-"""One configuration and seed end with the same bits, whoever computed them and whatever happened meanwhile."""
+"""One configuration and seed end with the same bits, whoever computed them and whatever happened
+meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +15,16 @@ import numpy as np
 import pytest
 import redis
 
-import es_queue.plan
-import master.ahead
-import master.expectations
-import workers.evaluate
-from es_queue.config import RunConfig
-from es_queue.normalization import Moments, RunningMoments
-from master.learn import Closed, Learner
-from master.loop import Outcome
-from master.options import resolve
-from master.state import RunState
+import es_queue.numerics.slot_plan
+import master.collect.answer_check
+import master.loop.prefetch
+import workers.evaluator
+from es_queue.config.run_config import RunConfig
+from es_queue.numerics.normalization import Moments, RunningMoments
+from master.cli.options import resolve
+from master.loop.learner import ClosedGeneration, Learner
+from master.loop.state import RunState
+from master.loop.synchronous import Outcome
 from tests.integration.processes import (
     NERVOUS,
     WALKER,
@@ -41,7 +43,9 @@ def contributors(one: Master) -> int:
     return max(record["workers"] for record in one.heard.records)
 
 
-def test_one_real_worker_gives_the_bits_of_the_ring_in_memory(valkey_url: str, start_master: Callable[..., Master], processes: Processes) -> None:
+def test_one_real_worker_gives_the_bits_of_the_ring_in_memory(
+    valkey_url: str, start_master: Callable[..., Master], processes: Processes
+) -> None:
     run = start_master("alone", WALKER)
     processes.worker(valkey_url)
     assert run.summary()["digest"] == quiet_digest(WALKER)
@@ -52,10 +56,19 @@ def test_one_real_worker_gives_the_bits_of_the_ring_in_memory(valkey_url: str, s
 
 
 def test_a_real_worker_on_envpool_gives_the_bits_of_the_lean_ring_in_memory(
-    valkey_url: str, redis_client: redis.Redis, start_master: Callable[..., Master], processes: Processes
+    valkey_url: str,
+    redis_client: redis.Redis,
+    start_master: Callable[..., Master],
+    processes: Processes,
 ) -> None:
     pytest.importorskip("envpool", reason="envpool is not installed")
-    values = {**WALKER, "env": "BipedalWalker-v3", "population": 32, "min_steps": 0, "generations": 3}
+    values = {
+        **WALKER,
+        "env": "BipedalWalker-v3",
+        "population": 32,
+        "min_steps": 0,
+        "generations": 3,
+    }
     run = start_master("pool", values)
     seen = Seen(redis_client, "pool")
     seat = seen.joined(processes.worker(valkey_url))
@@ -64,7 +77,10 @@ def test_a_real_worker_on_envpool_gives_the_bits_of_the_lean_ring_in_memory(
 
 
 def test_two_workers_and_blocks_of_another_size_give_the_same_bits(
-    valkey_url: str, redis_client: redis.Redis, start_master: Callable[..., Master], processes: Processes
+    valkey_url: str,
+    redis_client: redis.Redis,
+    start_master: Callable[..., Master],
+    processes: Processes,
 ) -> None:
     both = [processes.worker(valkey_url), processes.worker(valkey_url)]
     run = start_master("pair", {**WALKER, "block": 3})
@@ -75,10 +91,22 @@ def test_two_workers_and_blocks_of_another_size_give_the_same_bits(
 
 
 def test_the_workers_of_a_host_fetch_each_publication_once_between_them(
-    valkey_url: str, redis_client: redis.Redis, start_master: Callable[..., Master], processes: Processes
+    valkey_url: str,
+    redis_client: redis.Redis,
+    start_master: Callable[..., Master],
+    processes: Processes,
 ) -> None:
     trio = [processes.worker(valkey_url) for _ in range(3)]
-    values = {**WALKER, "policy": "mlp", "hidden": (512, 512), "population": 60, "step_limit": "60", "noise_size": 2**20, "eval_every": 0, "block": 1}
+    values = {
+        **WALKER,
+        "policy": "mlp",
+        "hidden": (512, 512),
+        "population": 60,
+        "step_limit": "60",
+        "noise_size": 2**20,
+        "eval_every": 0,
+        "block": 1,
+    }
     run = start_master("shared", values)
     for one in trio:
         Seen(redis_client, "shared").joined(one)
@@ -95,7 +123,10 @@ def sent(client: redis.Redis) -> int:
 
 
 def test_workers_killed_while_they_hold_blocks_change_no_bit(
-    valkey_url: str, redis_client: redis.Redis, start_master: Callable[..., Master], processes: Processes
+    valkey_url: str,
+    redis_client: redis.Redis,
+    start_master: Callable[..., Master],
+    processes: Processes,
 ) -> None:
     seen = Seen(redis_client, "deaths")
     trio = [processes.worker(valkey_url, clocks=NERVOUS) for _ in range(3)]
@@ -109,12 +140,14 @@ def test_workers_killed_while_they_hold_blocks_change_no_bit(
     assert contributors(run) >= 1
 
 
-def test_a_master_killed_in_a_generation_and_resumed_changes_no_bit(valkey_url: str, redis_client: redis.Redis, processes: Processes) -> None:
+def test_a_master_killed_in_a_generation_and_resumed_changes_no_bit(
+    valkey_url: str, redis_client: redis.Redis, processes: Processes
+) -> None:
     seen = Seen(redis_client, "phoenix")
     worker = processes.worker(valkey_url)
     first = processes.master(*flags(WALKER), "--run", "phoenix", "--json", url=valkey_url)
     seat = seen.joined(worker)
-    wait_for(seen.reached(2), "generation 2")
+    wait_for(seen.count_reached(2), "generation 2")
     horse = seen.freeze_holding(seat)
     generation = seen.generation()
     first.signal(signal.SIGKILL)
@@ -122,10 +155,12 @@ def test_a_master_killed_in_a_generation_and_resumed_changes_no_bit(valkey_url: 
     os.kill(horse, signal.SIGCONT)
     second = processes.master("--resume", "phoenix", "--json", url=valkey_url)
     assert second.wait() == 0, second.said()
-    assert second.events("summary")[0]["digest"] == quiet_digest(WALKER)
-    rest = second.events("generation")
+    assert second.feed("summary")[0]["digest"] == quiet_digest(WALKER)
+    rest = second.feed("generation")
     assert rest[0]["generation"] == generation
-    assert rest[0]["publication"] == first.events("generation")[-1]["publication"].replace(f"{generation - 1}.", f"{generation}.")
+    assert rest[0]["publication"] == first.feed("generation")[-1]["publication"].replace(
+        f"{generation - 1}.", f"{generation}."
+    )
     assert all(record["workers"] == 1 for record in rest)
 
 
@@ -142,32 +177,46 @@ def test_statistics_merged_block_by_block_would_show(monkeypatch: pytest.MonkeyP
     config = resolve({**WALKER, "generations": 3})
     blocks = [replace(config, block=size) for size in (1, 3)]
     assert bits(run_ring(blocks[0])[0]) == bits(run_ring(blocks[1], count=2)[0])
-    monkeypatch.setattr(Learner, "_merged", merged_by_block)
+    monkeypatch.setattr(Learner, "_merge_moments", merged_by_block)
     assert bits(run_ring(blocks[0])[0]) != bits(run_ring(blocks[1])[0])
 
 
-def merged_by_block(self: Learner, state: RunState, done: Closed) -> RunningMoments:
+def merged_by_block(self: Learner, state: RunState, done: ClosedGeneration) -> RunningMoments:
     """What must not be done: each block's episodes merged before they meet the others."""
     moments, size = state.moments, self.config.block
     for start in range(0, len(done.results), size):
         block = RunningMoments.empty(len(moments.mean))
         for one in done.results[start : start + size]:
             for episode in one.moments:
-                block = block.merge(Moments(episode.count, np.frombuffer(episode.mean, "<f8"), np.frombuffer(episode.m2, "<f8")))
+                block = block.merge(
+                    Moments(
+                        episode.count,
+                        np.frombuffer(episode.mean, "<f8"),
+                        np.frombuffer(episode.m2, "<f8"),
+                    )
+                )
         moments = moments.merge(Moments(block.count, block.mean, block.m2))
     return moments
 
 
 def test_seeds_drawn_from_the_runs_id_would_show(monkeypatch: pytest.MonkeyPatch) -> None:
-    config, unkept = resolve({**WALKER, "generations": 2}), master.expectations.planned.__wrapped__
+    config, unkept = (
+        resolve({**WALKER, "generations": 2}),
+        master.collect.answer_check.plan_slots.__wrapped__,
+    )
 
     def ring_of(run: str) -> str:
-        def plan(config: RunConfig, *rest: Any) -> es_queue.plan.Plan:
-            return es_queue.plan.plan_for(replace(config, seed=config.seed + zlib.crc32(run.encode())), *rest)
+        def plan(config: RunConfig, *rest: Any) -> es_queue.numerics.slot_plan.GenerationPlan:
+            return es_queue.numerics.slot_plan.make_generation_plan(
+                replace(config, seed=config.seed + zlib.crc32(run.encode())), *rest
+            )
 
-        for module in (master.expectations, workers.evaluate):
+        for module in (master.collect.answer_check, workers.evaluator):
             monkeypatch.setattr(module, "plan_for", plan)
-        for keeper in (master.expectations, master.ahead):  # a kept plan is known by the config alone
+        for keeper in (
+            master.collect.answer_check,
+            master.loop.prefetch,
+        ):  # a kept plan is known by the config alone
             monkeypatch.setattr(keeper, "planned", unkept)
         return run_ring(config)[0].digest
 

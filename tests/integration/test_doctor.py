@@ -1,4 +1,6 @@
-"""The doctor against real servers, workers and runs: what it finds, as whom, and that it writes nothing."""
+"""The doctor against real servers, workers and runs: what it finds, as whom, and that it writes
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -14,25 +16,44 @@ from typing import Any
 import pytest
 import redis
 
-from es_queue.noise import FOLDER_VARIABLE
+from es_queue.numerics.noise_table import FOLDER_VARIABLE
 from es_queue.protocol import keys
 from es_queue.protocol.keys import RUNS, RunKeys
-from master.console import SafeStream
+from master.display.log_view import SafeStream
 from master.doctor import examine as door
 from master.doctor import rights as doctor_rights
-from master.doctor.environment import Tried
-from master.doctor.look import Look
+from master.doctor.environment import ProbeResult
+from master.doctor.look import ReadOnlyClient
 from master.status.command import main
-from master.status.observe import named_server
+from master.status.redis_reader import make_named_reader
 from tests.integration.processes import CARTPOLE, Master, Processes, Seen, wait_for
 
 OWN = RunKeys("walker-1")
 WORKER = "host-12-abcdef"
 #: Commands of connections and of RQ's upkeep that only read or that RQ does without.
 UNCHECKED = {
-    "client", "hello", "auth", "info", "ping", "select", "acl", "multi", "exec", "discard", "watch", "unwatch", "unsubscribe", "command", "config",
-    "evalsha", "eval", "script", "flushall", "dbsize", "time",
-}  # fmt: skip
+    "client",
+    "hello",
+    "auth",
+    "info",
+    "ping",
+    "select",
+    "acl",
+    "multi",
+    "exec",
+    "discard",
+    "watch",
+    "unwatch",
+    "unsubscribe",
+    "command",
+    "config",
+    "evalsha",
+    "eval",
+    "script",
+    "flushall",
+    "dbsize",
+    "time",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +61,11 @@ def _quick(monkeypatch: pytest.MonkeyPatch, short_folder: Path) -> None:
     monkeypatch.setenv(FOLDER_VARIABLE, str(short_folder / "noise"))
     for name in ("RQ_REDIS_URL", "REDIS_URL"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(door, "try_out", lambda requests: [Tried(one.id, "not tried") for one in requests])
+    monkeypatch.setattr(
+        door,
+        "probe_environments",
+        lambda requests: [ProbeResult(one.id, "not tried") for one in requests],
+    )
 
 
 @pytest.fixture
@@ -52,7 +77,10 @@ def filled(redis_client: redis.Redis) -> Any:
     client.set(OWN.master, "holder", px=600_000)
     client.set(OWN.config, json.dumps({"env": "CartPole-v1"}))
     client.sadd(OWN.workers, WORKER)
-    client.hset(OWN.worker(WORKER), mapping={"host": "host", "numerics": "1" * 32, "versions": "es-queue 9.9"})
+    client.hset(
+        OWN.worker(WORKER),
+        mapping={"host": "host", "numerics": "1" * 32, "versions": "es-queue 9.9"},
+    )
     listen(client, "rq-1", "es")
     return client
 
@@ -61,7 +89,9 @@ def listen(client: Any, name: str, queue: str) -> None:
     """An RQ worker's registration."""
     client.sadd(keys.RQ_WORKERS, keys.rq_worker(name))
     client.sadd(keys.rq_workers(queue), keys.rq_worker(name))
-    client.hset(keys.rq_worker(name), mapping={"hostname": "host", "queues": queue, "state": "idle"})
+    client.hset(
+        keys.rq_worker(name), mapping={"hostname": "host", "queues": queue, "state": "idle"}
+    )
 
 
 def checks(url: str, *argv: str) -> tuple[int, dict[str, dict[str, str]]]:
@@ -69,7 +99,9 @@ def checks(url: str, *argv: str) -> tuple[int, dict[str, dict[str, str]]]:
     out = io.StringIO()
     run = argv[0] if argv else None
     given = argparse.Namespace(run=run, redis_url=url, run_dir=None)
-    code = door.doctor(given, lambda: [named_server(url, given_by_flag=True)], SafeStream(out), as_json=True)
+    code = door.run_doctor(
+        given, lambda: [make_named_reader(url, given_by_flag=True)], SafeStream(out), as_json=True
+    )
     return code, {one["name"]: one for one in json.loads(out.getvalue())["checks"]}
 
 
@@ -85,9 +117,15 @@ def as_user(client: Any, url: str, name: str, *rights: str) -> str:
 def test_a_run_is_looked_at_with_its_workers_on_its_own_queue(filled: Any, valkey_url: str) -> None:
     code, found = checks(valkey_url, "walker-1")
     assert code == 0 and "failed" not in states(found).values()
-    assert "1 RQ worker on queue es (host)" in found["listening"]["text"] and "1 joined" in found["workers"]["text"]
+    assert (
+        "1 RQ worker on queue es (host)" in found["listening"]["text"]
+        and "1 joined" in found["workers"]["text"]
+    )
     assert "es-queue 9.9" in found["fleet versions"]["text"] and found["run"]["state"] == "ok"
-    assert found["environment"]["text"].startswith("CartPole-v1") and "may do all" in found["rights"]["text"]
+    assert (
+        found["environment"]["text"].startswith("CartPole-v1")
+        and "may do all" in found["rights"]["text"]
+    )
 
 
 def test_the_doctor_writes_nothing(filled: Any, valkey_url: str) -> None:
@@ -96,10 +134,14 @@ def test_the_doctor_writes_nothing(filled: Any, valkey_url: str) -> None:
 
     before, changes = stored(), filled.info("persistence")["rdb_changes_since_last_save"]
     checks(valkey_url, "walker-1")
-    assert stored() == before and filled.info("persistence")["rdb_changes_since_last_save"] == changes
+    assert (
+        stored() == before and filled.info("persistence")["rdb_changes_since_last_save"] == changes
+    )
 
 
-def test_the_command_line_reaches_it(filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_reaches_it(
+    filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["--doctor", "--redis-url", valkey_url]) == 0
     told = capsys.readouterr().out.splitlines()
     assert told[0].startswith("ok       redis") and told[-1].endswith(" 0 failed")
@@ -107,7 +149,11 @@ def test_the_command_line_reaches_it(filled: Any, valkey_url: str, capsys: pytes
 
 def test_an_unknown_run_fails_and_the_rest_is_looked_at(filled: Any, valkey_url: str) -> None:
     code, found = checks(valkey_url, "nothing")
-    assert code == 2 and found["run"]["state"] == "failed" and {"version", "packages", "environment", "listening"} <= set(found)
+    assert (
+        code == 2
+        and found["run"]["state"] == "failed"
+        and {"version", "packages", "environment", "listening"} <= set(found)
+    )
 
 
 def test_a_suspended_rq_and_a_queue_without_workers_fail(filled: Any, valkey_url: str) -> None:
@@ -116,7 +162,10 @@ def test_a_suspended_rq_and_a_queue_without_workers_fail(filled: Any, valkey_url
     listen(filled, "rq-2", "other")
     code, found = checks(valkey_url, "walker-1")
     assert code == 2 and states(found)["rq"] == states(found)["listening"] == "failed"
-    assert "listen on other" in found["listening"]["text"] and f"worker --url {valkey_url} es" in found["listening"]["fix"]
+    assert (
+        "listen on other" in found["listening"]["text"]
+        and f"worker --url {valkey_url} es" in found["listening"]["fix"]
+    )
 
 
 def test_eviction_fails_with_the_exit_code_of_redis(filled: Any, valkey_url: str) -> None:
@@ -137,9 +186,17 @@ def test_hostile_keys_are_bounded_and_no_crash(filled: Any, valkey_url: str) -> 
     filled.set(OWN.task, b"\xc1" * 5_000_000)
     before = filled.info("stats")["total_net_output_bytes"]
     code, found = checks(valkey_url, "walker-1")
-    assert code == 2 and found["config"]["state"] == "failed" and "\\x1b" in found["listening"]["text"]
+    assert (
+        code == 2 and found["config"]["state"] == "failed" and "\\x1b" in found["listening"]["text"]
+    )
     assert filled.info("stats")["total_net_output_bytes"] - before < 1_000_000
-    for key in (OWN.workers, OWN.progress, keys.RQ_WORKERS, keys.rq_workers("default"), keys.rq_queue("default")):
+    for key in (
+        OWN.workers,
+        OWN.progress,
+        keys.RQ_WORKERS,
+        keys.rq_workers("default"),
+        keys.rq_queue("default"),
+    ):
         filled.delete(key)
         filled.set(key, "text")
     assert checks(valkey_url, "walker-1")[0] == 2
@@ -148,8 +205,16 @@ def test_hostile_keys_are_bounded_and_no_crash(filled: Any, valkey_url: str) -> 
 # --- other users
 
 
-@pytest.mark.parametrize("rights", [("%R~es:*", "+@read", "+@connection"), ("%R~es:*", "+@read", "+@connection", "+info", "+multi", "+discard")])
-def test_a_user_who_may_only_look_is_told_what_is_not_known(filled: Any, valkey_url: str, rights: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "rights",
+    [
+        ("%R~es:*", "+@read", "+@connection"),
+        ("%R~es:*", "+@read", "+@connection", "+info", "+multi", "+discard"),
+    ],
+)
+def test_a_user_who_may_only_look_is_told_what_is_not_known(
+    filled: Any, valkey_url: str, rights: tuple[str, ...]
+) -> None:
     code, found = checks(as_user(filled, valkey_url, "viewer", *rights), "walker-1")
     assert code == 0 and states(found)["rights"] == states(found)["listening"] == "warning"
     assert "viewer may look" in found["rights"]["text"] and "rq:*" in found["listening"]["text"]
@@ -157,49 +222,99 @@ def test_a_user_who_may_only_look_is_told_what_is_not_known(filled: Any, valkey_
 
 
 @pytest.mark.parametrize("rights", [("-@all", "+@connection"), ("~other:*", "+@all")])
-def test_a_user_who_may_read_nothing_is_no_crash(filled: Any, valkey_url: str, rights: tuple[str, ...]) -> None:
+def test_a_user_who_may_read_nothing_is_no_crash(
+    filled: Any, valkey_url: str, rights: tuple[str, ...]
+) -> None:
     code, found = checks(as_user(filled, valkey_url, "blind", *rights), "walker-1")
     assert code in (0, 2) and "redis" in found and found["rights"]["state"] == "warning"
 
 
-def test_rights_are_tried_command_by_command_without_sending_one(filled: Any, valkey_url: str) -> None:
-    url = as_user(filled, valkey_url, "worker", "~*", "&*", "+@all", "-@scripting", "-incrby", "-blmove")
-    look = Look(named_server(url, given_by_flag=True))
+def test_rights_are_tried_command_by_command_without_sending_one(
+    filled: Any, valkey_url: str
+) -> None:
+    url = as_user(
+        filled, valkey_url, "worker", "~*", "&*", "+@all", "-@scripting", "-incrby", "-blmove"
+    )
+    look = ReadOnlyClient(make_named_reader(url, given_by_flag=True))
     size = filled.dbsize()
-    refused = look.denied(doctor_rights.worker_commands("walker-1", "es"))
-    assert refused is not None and {command[0] for command in refused} == {"INCRBY", "BLMOVE"} and filled.dbsize() == size
-    assert {command[0] for command in look.denied(doctor_rights.master_commands("walker-1", "es")) or ()} == {"SCRIPT", "EVALSHA", "INCRBY"}
+    refused = look.denied_commands(doctor_rights.worker_commands("walker-1", "es"))
+    assert (
+        refused is not None
+        and {command[0] for command in refused} == {"INCRBY", "BLMOVE"}
+        and filled.dbsize() == size
+    )
+    assert {
+        command[0]
+        for command in look.denied_commands(doctor_rights.master_commands("walker-1", "es")) or ()
+    } == {"SCRIPT", "EVALSHA", "INCRBY"}
     code, found = checks(url, "walker-1")
-    assert code == 3 and "INCRBY es:walker-1:seatno" in found["rights"]["text"] and "(-@all +incrby ~es:*:seatno)" in found["rights"]["fix"]
+    assert (
+        code == 3
+        and "INCRBY es:walker-1:seatno" in found["rights"]["text"]
+        and "(-@all +incrby ~es:*:seatno)" in found["rights"]["fix"]
+    )
 
 
 def test_without_transactions_no_command_is_tried_at_all(filled: Any, valkey_url: str) -> None:
     """They would be carried out."""
     url = as_user(filled, valkey_url, "hasty", "~*", "&*", "+@all", "-multi")
     before = {key: filled.dump(key) for key in filled.keys("*")}
-    assert Look(named_server(url, given_by_flag=True)).denied(doctor_rights.master_commands("walker-1", "es")) is None
+    assert (
+        ReadOnlyClient(make_named_reader(url, given_by_flag=True)).denied_commands(
+            doctor_rights.master_commands("walker-1", "es")
+        )
+        is None
+    )
     assert {key: filled.dump(key) for key in filled.keys("*")} == before
 
 
 def test_what_a_user_is_granted_by_the_fix_is_enough(filled: Any, valkey_url: str) -> None:
-    url = as_user(filled, valkey_url, "worker", "~*", "&*", "+@all", "-@scripting", "-incrby", "-expire", "-subscribe", "-zrem", "-hdel", "-xdel")
+    url = as_user(
+        filled,
+        valkey_url,
+        "worker",
+        "~*",
+        "&*",
+        "+@all",
+        "-@scripting",
+        "-incrby",
+        "-expire",
+        "-subscribe",
+        "-zrem",
+        "-hdel",
+        "-xdel",
+    )
     _, found = checks(url, "walker-1")
     words = shlex.split(found["rights"]["fix"][found["rights"]["fix"].index("redis-cli") :])
     filled.execute_command(*words[1:])
     assert "worker may do what a worker does" in checks(url, "walker-1")[1]["rights"]["text"]
 
 
-@pytest.mark.parametrize(("url", "words"), [("redis://127.0.0.1:1", "cannot be asked"), ("unix://nobody:word@", "password")])
-def test_a_server_that_does_not_let_us_in_is_one_failed_line(valkey_url: str, url: str, words: str) -> None:
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [("redis://127.0.0.1:1", "cannot be asked"), ("unix://nobody:word@", "password")],
+)
+def test_a_server_that_does_not_let_us_in_is_one_failed_line(
+    valkey_url: str, url: str, words: str
+) -> None:
     code, found = checks(url if url.startswith("redis") else valkey_url.replace("unix://", url))
-    assert code == 3 and words in found["redis"]["text"] and "word@" not in json.dumps(found) and "packages" in found
+    assert (
+        code == 3
+        and words in found["redis"]["text"]
+        and "word@" not in json.dumps(found)
+        and "packages" in found
+    )
 
 
 # --- a real run
 
 
 def test_a_real_run_with_real_workers_is_well_and_a_worker_with_another_numpy_is_named(
-    start_master: Callable[..., Master], processes: Processes, redis_client: redis.Redis, valkey_url: str, tmp_path: Path
+    start_master: Callable[..., Master],
+    processes: Processes,
+    redis_client: redis.Redis,
+    valkey_url: str,
+    tmp_path: Path,
 ) -> None:
     about = tmp_path / "older" / "gymnasium-0.0.1.dist-info"
     about.mkdir(parents=True)
@@ -211,14 +326,36 @@ def test_a_real_run_with_real_workers_is_well_and_a_worker_with_another_numpy_is
     run.joined(processes.worker(valkey_url))
     code, found = checks(valkey_url, "doc-1")
     assert code == 0, found
-    assert "as the run's" in found["noise"]["text"] and found["fingerprint"]["state"] == found["fleet noise"]["state"] == "ok"
-    assert states(found)["fleet versions"] == states(found)["fleet folders"] == states(found)["threads"] == "ok"
+    assert (
+        "as the run's" in found["noise"]["text"]
+        and found["fingerprint"]["state"] == found["fleet noise"]["state"] == "ok"
+    )
+    assert (
+        states(found)["fleet versions"]
+        == states(found)["fleet folders"]
+        == states(found)["threads"]
+        == "ok"
+    )
     run.joined(processes.worker(valkey_url, PYTHONPATH=str(about.parent)))
     code, found = checks(valkey_url, "doc-1")
     assert code == 0 and "gymnasium 0.0.1 (here" in found["fleet versions"]["text"]
     # Whatever a master and a worker send is among what the doctor tries as a user's rights.
-    wait_for(run.reached(3), "generations pass")
+    wait_for(run.count_reached(3), "generations pass")
     sent = {name.partition("_")[2].partition("|")[0] for name in cast.info("commandstats")}
-    tried = {command[0].lower() for command in (*doctor_rights.master_commands("r", "q"), *doctor_rights.worker_commands("r", "q"))}
+    tried = {
+        command[0].lower()
+        for command in (
+            *doctor_rights.master_commands("r", "q"),
+            *doctor_rights.worker_commands("r", "q"),
+        )
+    }
     reads = {name.decode().partition("|")[0] for name in cast.execute_command("ACL", "CAT", "read")}
-    assert sent - tried - UNCHECKED - reads <= {"hincrby", "hincrbyfloat", "hdel", "zrem", "persist", "zremrangebyscore", "srem"}
+    assert sent - tried - UNCHECKED - reads <= {
+        "hincrby",
+        "hincrbyfloat",
+        "hdel",
+        "zrem",
+        "persist",
+        "zremrangebyscore",
+        "srem",
+    }

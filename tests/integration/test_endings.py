@@ -1,4 +1,6 @@
-"""However a run ends, it leaves what can be resumed, no seat and no lease, and the user sees what ended it."""
+"""However a run ends, it leaves what can be resumed, no seat and no lease, and the user sees what
+ended it.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +14,17 @@ from typing import Any
 import pytest
 import redis
 
-import master.drive as drive_module
-import master.session as session_module
+import master.run.run as drive_module
+import master.run.session as session_module
 from es_queue.errors import FencedError, RedisError, RunBusyError, RunFolderError
-from es_queue.protocol.again import Again
-from es_queue.protocol.clocks import VARIABLE
+from es_queue.protocol.retry import Retry
+from es_queue.protocol.timing import VARIABLE
 from master import train
-from master.checkpoint import Checkpoints
-from master.films import LAST_SECONDS, Films
-from master.household.embedded import EmbeddedServer
-from master.options import Launch, resolve
-from master.session import Session
+from master.cli.options import Launch, resolve
+from master.display.video_jobs import LAST_VIDEO_SECONDS, VideoJobs
+from master.run.session import Session
+from master.services.private_server import PrivateServer
+from master.storage.checkpoint import Checkpoints
 from tests.integration.processes import (
     CARTPOLE,
     CLOCKS,
@@ -45,14 +47,23 @@ class Runs:
         self.heard = Heard()
 
     def session(self, run: str, resume: bool = False) -> Session:
-        launch = Launch(self.url, 0, run=None if resume else run, resume=run if resume else None, run_dir=self.folder / run, noise_dir=self.noise)
+        launch = Launch(
+            self.url,
+            0,
+            run=None if resume else run,
+            resume=run if resume else None,
+            run_dir=self.folder / run,
+            noise_dir=self.noise,
+        )
         return Session(launch, CLOCKS, lambda *_: self.heard, lambda: False)
 
-    def begin(self, run: str, keep_going: Callable[..., bool] = lambda _: True, **values: Any) -> dict[str, Any]:
-        return self.session(run).drive(resolve({**CARTPOLE, **values}), None, keep_going)
+    def begin(
+        self, run: str, keep_going: Callable[..., bool] = lambda _: True, **values: Any
+    ) -> dict[str, Any]:
+        return self.session(run).run(resolve({**CARTPOLE, **values}), None, keep_going)
 
     def resume(self, run: str, **changes: Any) -> dict[str, Any]:
-        return self.session(run, resume=True).drive(None, changes)
+        return self.session(run, resume=True).run(None, changes)
 
     def state(self, run: str) -> str:
         return Seen(self.client, run).progress().get("state", "")
@@ -62,7 +73,11 @@ class Runs:
         seen = Seen(self.client, run)
         assert seen.progress()["state"] == state
         assert [name for name in KEYS if self.client.exists(getattr(seen.keys, name))] == []
-        assert [one for one in self.client.lrange("rq:queue:default", 0, -1) if one.startswith(f"es-{run}-".encode())] == []
+        assert [
+            one
+            for one in self.client.lrange("rq:queue:default", 0, -1)
+            if one.startswith(f"es-{run}-".encode())
+        ] == []
         assert self.client.exists(seen.keys.checkpoint)
 
     def nothing_of(self, run: str) -> bool:
@@ -95,11 +110,13 @@ def test_an_error_of_the_callers_own_leaves_a_failed_run_and_is_seen(runs: Runs)
         runs.begin("own", raising(ValueError("from the callback")))
     runs.assert_left("own", "failed")
     assert Seen(runs.client, "own").progress()["why"] == "from the callback"
-    assert Checkpoints(runs.folder / "own").newest() is not None
+    assert Checkpoints(runs.folder / "own").read_newest() is not None
 
 
 @pytest.mark.usefixtures("worker")
-def test_a_full_disk_does_not_keep_the_run_from_ending_in_redis(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_does_not_keep_the_run_from_ending_in_redis(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: object) -> Path:
         raise RunFolderError("no space")
 
@@ -113,13 +130,20 @@ def test_a_full_disk_does_not_keep_the_run_from_ending_in_redis(runs: Runs, monk
 
 
 @pytest.mark.usefixtures("worker")
-def test_ctrl_c_in_python_leaves_a_stopped_run_that_goes_on_under_a_new_budget(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_in_python_leaves_a_stopped_run_that_goes_on_under_a_new_budget(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(VARIABLE, clocks_text(CLOCKS))
-    about: dict[str, Any] = {"redis_url": runs.url, "workers": 0, "run_dir": runs.folder / "python", "noise_dir": runs.noise}
+    about: dict[str, Any] = {
+        "redis_url": runs.url,
+        "workers": 0,
+        "run_dir": runs.folder / "python",
+        "noise_dir": runs.noise,
+    }
     with pytest.raises(KeyboardInterrupt):
         train(resolve(CARTPOLE), raising(KeyboardInterrupt()), run="python", **about)
     runs.assert_left("python", "stopped")
-    assert Checkpoints(runs.folder / "python").newest() is not None
+    assert Checkpoints(runs.folder / "python").read_newest() is not None
     summary = train(resume="python", changes={"generations": 1, "final_episodes": 1}, **about)
     assert (summary["state"], summary["generation"], summary["eval_episodes"]) == ("finished", 1, 1)
 
@@ -136,37 +160,44 @@ def test_a_finished_run_that_plays_no_more_episodes_lets_go_of_its_lease(runs: R
 
 
 @pytest.fixture
-def own_server(short_folder: Path) -> Iterator[EmbeddedServer]:
-    server = EmbeddedServer(Path(tempfile.mkdtemp(dir=short_folder)))
+def own_server(short_folder: Path) -> Iterator[PrivateServer]:
+    server = PrivateServer(Path(tempfile.mkdtemp(dir=short_folder)))
     server.start()
     yield server
     server.stop()
 
 
-def started(server: EmbeddedServer, folder: Path, noise: Path) -> Master:
+def started(server: PrivateServer, folder: Path, noise: Path) -> Master:
     run = Master(server.url, folder, "away", CARTPOLE, noise=noise)
-    wait_for(lambda: (folder / "checkpoints").is_dir() and Checkpoints(folder).newest(), "the run is published")
+    wait_for(
+        lambda: (folder / "checkpoints").is_dir() and Checkpoints(folder).read_newest(),
+        "the run is published",
+    )
     return run
 
 
 def test_a_redis_that_stays_away_is_one_sentence(
-    own_server: EmbeddedServer, tmp_path: Path, short_folder: Path, monkeypatch: pytest.MonkeyPatch
+    own_server: PrivateServer, tmp_path: Path, short_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session_module, "Again", lambda: Again(0.3))
+    monkeypatch.setattr(session_module, "Retry", lambda: Retry(0.3))
     monkeypatch.setattr(drive_module, "LEAVE_SECONDS", 0.3)
     run = started(own_server, tmp_path, short_folder / "noise")
     own_server.stop()
     error = run.failure(30)
-    assert isinstance(error, RedisError) and str(error).startswith("Redis has been away or full for")
+    assert isinstance(error, RedisError) and str(error).startswith(
+        "Redis has been away or full for"
+    )
 
 
 def test_a_master_that_waits_for_redis_can_be_stopped(
-    own_server: EmbeddedServer, tmp_path: Path, short_folder: Path, monkeypatch: pytest.MonkeyPatch
+    own_server: PrivateServer, tmp_path: Path, short_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(drive_module, "LEAVE_SECONDS", 0.3)
     run = started(own_server, tmp_path, short_folder / "noise")
     own_server.stop()
-    wait_for(lambda: "Redis does not answer; trying again" in run.heard.notes, "the outage is noticed")
+    wait_for(
+        lambda: "Redis does not answer; trying again" in run.heard.notes, "the outage is noticed"
+    )
     run.stop()
     summary = run.summary(1)
     assert summary["state"] == "stopped" and Path(summary["last_checkpoint"]).is_file()
@@ -175,33 +206,41 @@ def test_a_master_that_waits_for_redis_can_be_stopped(
 # --- before the first generation
 
 
-@pytest.mark.parametrize("error", [RunBusyError("another came first"), FencedError("another came first")])
-def test_a_master_that_comes_second_writes_nothing(runs: Runs, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+@pytest.mark.parametrize(
+    "error", [RunBusyError("another came first"), FencedError("another came first")]
+)
+def test_a_master_that_comes_second_writes_nothing(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     def lost(*_: object, **__: object) -> str:
         raise error
 
-    monkeypatch.setattr(session_module, "take", lost)
+    monkeypatch.setattr(session_module, "take_lease", lost)
     with pytest.raises(RunBusyError):
         runs.begin("second")
     assert not (runs.folder / "second/config.json").exists()
 
 
-def test_ctrl_c_with_the_lease_in_hand_leaves_nothing_of_a_new_run(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_with_the_lease_in_hand_leaves_nothing_of_a_new_run(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupted(*_: object, **__: object) -> None:
         assert runs.client.exists("es:early:master")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(session_module, "Drive", interrupted)
+    monkeypatch.setattr(session_module, "TrainingRun", interrupted)
     with pytest.raises(KeyboardInterrupt):
         runs.begin("early")
     assert runs.nothing_of("early")
 
 
 @pytest.mark.usefixtures("worker")
-def test_the_lease_is_not_held_while_noise_is_made_and_failure_gives_it_back(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lease_is_not_held_while_noise_is_made_and_failure_gives_it_back(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(KeyboardInterrupt):
         runs.begin("slow", raising(KeyboardInterrupt()))
-    prepare, held = session_module.prepare, []
+    prepare, held = session_module.prepare_run, []
 
     def prepared(*given: Any) -> Any:
         held.append(runs.client.exists("es:slow:master"))
@@ -210,8 +249,8 @@ def test_the_lease_is_not_held_while_noise_is_made_and_failure_gives_it_back(run
     def failing(*_: object, **__: object) -> None:
         raise RunFolderError("no log can be written")
 
-    monkeypatch.setattr(session_module, "prepare", prepared)
-    monkeypatch.setattr(session_module, "Drive", failing)
+    monkeypatch.setattr(session_module, "prepare_run", prepared)
+    monkeypatch.setattr(session_module, "TrainingRun", failing)
     with pytest.raises(RunFolderError):
         runs.resume("slow")
     assert held == [0]
@@ -228,7 +267,7 @@ import pathlib, sys, time
 
 class Hold:
     def find_spec(self, name, path=None, target=None):
-        if name == "master.options":
+        if name == "master.cli.options":
             pathlib.Path("there").touch()
             time.sleep(600)
 
@@ -236,8 +275,12 @@ sys.meta_path.insert(0, Hold())
 """
 
 
-@pytest.mark.parametrize(("name", "text"), [("blocking", BLOCKING), ("sitecustomize", HOLD_MODULES)])
-def test_ctrl_c_before_the_run_has_begun_ends_the_command_and_leaves_nothing(processes: Processes, name: str, text: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "text"), [("blocking", BLOCKING), ("sitecustomize", HOLD_MODULES)]
+)
+def test_ctrl_c_before_the_run_has_begun_ends_the_command_and_leaves_nothing(
+    processes: Processes, name: str, text: str
+) -> None:
     (processes.folder / f"{name}.py").write_text(text)
     more = {"PYTHONPATH": str(processes.folder)} if name == "sitecustomize" else {}
     process = processes.master("--env", "blocking:Env-v0", **more)
@@ -253,9 +296,18 @@ def test_ctrl_c_while_the_private_server_starts_leaves_nothing(processes: Proces
     binary.write_text("#!/bin/sh\ntouch there\nexec sleep 600\n")
     binary.chmod(0o755)
     script = processes.folder / "main.py"
-    script.write_text(f"import master.household.embedded as e\ne.server_binary = lambda: {str(binary)!r}\nfrom master.cli import main\nraise SystemExit(main())\n")
-    process = processes.start(sys.executable, script, "--env", "CartPole-v1", "--noise-size", 2**18, "--run", "cold")
-    wait_for(lambda: list((processes.folder / "runs/cold/redis").glob("there")), "the server starts")
+    script.write_text(
+        (
+            "import master.services.private_server as e\ne.server_binary = lambda: "
+            f"{str(binary)!r}\nfrom master.cli.main import main\nraise SystemExit(main())\n"
+        )
+    )
+    process = processes.start(
+        sys.executable, script, "--env", "CartPole-v1", "--noise-size", 2**18, "--run", "cold"
+    )
+    wait_for(
+        lambda: list((processes.folder / "runs/cold/redis").glob("there")), "the server starts"
+    )
     process.signal(signal.SIGINT)
     assert process.wait(30) == 130
     assert process.said() == ""
@@ -263,21 +315,32 @@ def test_ctrl_c_while_the_private_server_starts_leaves_nothing(processes: Proces
 
 
 @pytest.mark.usefixtures("worker")
-def test_ctrl_c_while_a_dead_masters_lease_is_waited_for_ends_the_wait(processes: Processes, runs: Runs, valkey_url: str) -> None:
+def test_ctrl_c_while_a_dead_masters_lease_is_waited_for_ends_the_wait(
+    processes: Processes, runs: Runs, valkey_url: str
+) -> None:
     with pytest.raises(KeyboardInterrupt):
         runs.begin("dead", raising(KeyboardInterrupt()))
     runs.client.set("es:dead:master", "somebody pid 1 abcdef", px=60_000)
-    process = processes.master("--resume", "dead", "--run-dir", runs.folder / "dead", url=valkey_url)
+    process = processes.master(
+        "--resume", "dead", "--run-dir", runs.folder / "dead", url=valkey_url
+    )
     before = runs.client.info("commandstats").get("cmdstat_pttl", {}).get("calls", 0)
-    wait_for(lambda: runs.client.info("commandstats").get("cmdstat_pttl", {}).get("calls", 0) > before + 1, "it waits")
+    wait_for(
+        lambda: (
+            runs.client.info("commandstats").get("cmdstat_pttl", {}).get("calls", 0) > before + 1
+        ),
+        "it waits",
+    )
     process.signal(signal.SIGINT)
     assert process.wait(10) == 130
     assert process.said() == ""
 
 
-def test_a_finished_run_waits_for_its_last_film_and_one_that_is_ended_early_does_not(runs: Runs, worker: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finished_run_waits_for_its_last_film_and_one_that_is_ended_early_does_not(
+    runs: Runs, worker: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     waited: list[float] = []
-    monkeypatch.setattr(Films, "close", lambda _, seconds: waited.append(seconds))
+    monkeypatch.setattr(VideoJobs, "close", lambda _, seconds: waited.append(seconds))
     runs.begin("to-its-end")
 
     def enough(_: object) -> bool:
@@ -285,4 +348,4 @@ def test_a_finished_run_waits_for_its_last_film_and_one_that_is_ended_early_does
 
     with pytest.raises(KeyboardInterrupt):
         runs.begin("interrupted", keep_going=enough)
-    assert waited == [LAST_SECONDS, 0.0]
+    assert waited == [LAST_VIDEO_SECONDS, 0.0]

@@ -1,4 +1,6 @@
-"""es-master and its kin as people start them: a private server, Ctrl-C, resume, JSON, es-play, train() from Python."""
+"""es-master and its kin as people start them: a private server, Ctrl-C, resume, JSON, es-play,
+train() from Python.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,41 @@ from typing import Any
 import pytest
 import redis
 
-from es_queue.noise import FOLDER_VARIABLE
-from master.options import resolve
-from tests.integration.processes import BIN, WALKER, Processes, Seen, Started, flags, quiet_digest, wait_for
+from es_queue.numerics.noise_table import FOLDER_VARIABLE
+from master.cli.options import resolve
+from tests.integration.processes import (
+    BIN,
+    WALKER,
+    Processes,
+    Seen,
+    Started,
+    flags,
+    quiet_digest,
+    wait_for,
+)
 
 SUMMARY = {
-    "event", "state", "reason", "run", "run_dir", "digest", "generation", "env_steps", "episodes", "seconds", "eval_mean", "eval_std",
-    "eval_min", "eval_episodes", "confirm_mean", "reproducible", "quarantined", "seed", "best_checkpoint", "last_checkpoint",
-}  # fmt: skip
+    "event",
+    "state",
+    "reason",
+    "run",
+    "run_dir",
+    "digest",
+    "generation",
+    "env_steps",
+    "episodes",
+    "seconds",
+    "eval_mean",
+    "eval_std",
+    "eval_min",
+    "eval_episodes",
+    "confirm_mean",
+    "reproducible",
+    "quarantined",
+    "seed",
+    "best_checkpoint",
+    "last_checkpoint",
+}
 
 
 @dataclass
@@ -34,13 +63,15 @@ class Done:
 
     @property
     def summary(self) -> dict[str, Any]:
-        return self.process.events()[-1]
+        return self.process.feed()[-1]
 
 
 @pytest.fixture(scope="module")
 def done(short_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Done]:
     folder = tmp_path_factory.mktemp("done")
-    processes = Processes(folder, {FOLDER_VARIABLE: str(short_folder / "noise"), "TMPDIR": str(short_folder)})
+    processes = Processes(
+        folder, {FOLDER_VARIABLE: str(short_folder / "noise"), "TMPDIR": str(short_folder)}
+    )
     try:
         process = processes.master(*flags(WALKER), "--run", "done", "--workers", 1, "--json")
         assert process.wait() == 0, process.said()
@@ -57,12 +88,16 @@ def test_without_a_redis_it_trains_on_a_private_server_and_leaves_no_process(don
 
 
 def test_with_json_every_line_is_an_object_and_the_last_is_the_summary(done: Done) -> None:
-    events = done.process.events()
+    events = done.process.feed()
     assert all(isinstance(one, dict) and "event" in one for one in events)
     assert done.process.err.read_text() == ""
     assert events[-1]["event"] == "summary"
     assert set(events[-1]) == SUMMARY
-    assert (events[-1]["state"], events[-1]["reason"], events[-1]["seed"]) == ("finished", "generations", WALKER["seed"])
+    assert (events[-1]["state"], events[-1]["reason"], events[-1]["seed"]) == (
+        "finished",
+        "generations",
+        WALKER["seed"],
+    )
     stored = json.loads((done.processes.folder / "runs/done/summary.json").read_text())
     assert stored == {name: value for name, value in events[-1].items() if name != "event"}
 
@@ -70,30 +105,35 @@ def test_with_json_every_line_is_an_object_and_the_last_is_the_summary(done: Don
 def test_es_play_repeats_the_final_evaluation_to_the_last_digit(done: Done) -> None:
     played = done.processes.start(BIN / "es-play", done.summary["best_checkpoint"])
     assert played.wait() == 0, played.said()
-    assert f"equal to the recorded evaluation to the last digit: {done.summary['eval_mean']!r}" in played.out.read_text()
+    assert (
+        f"equal to the recorded evaluation to the last digit: {done.summary['eval_mean']!r}"
+        in played.out.read_text()
+    )
 
 
 def started_privately(processes: Processes, run: str) -> tuple[Started, Seen, str, redis.Redis]:
     """A run with a private server and a worker of its own that has joined."""
     process = processes.master(*flags(WALKER), "--run", run, "--workers", 1, "--json")
-    url = wait_for(lambda: process.events("started"), "the run starts")[0]["redis"]
+    url = wait_for(lambda: process.feed("started"), "the run starts")[0]["redis"]
     client = redis.Redis.from_url(url)
     seen = Seen(client, run)
     seat = wait_for(lambda: next(iter(seen.workers()), ""), "its worker joins")
     return process, seen, seat, client
 
 
-def test_ctrl_c_leaves_a_checkpoint_and_no_process_and_resume_ends_with_the_undisturbed_bits(processes: Processes) -> None:
+def test_ctrl_c_leaves_a_checkpoint_and_no_process_and_resume_ends_with_the_undisturbed_bits(
+    processes: Processes,
+) -> None:
     process, seen, seat, client = started_privately(processes, "stopped")
     with client:
-        wait_for(seen.reached(2), "generation 2")
+        wait_for(seen.count_reached(2), "generation 2")
         horse = seen.freeze_holding(seat)
     process.signal(signal.SIGINT)
-    wait_for(lambda: process.events("summary"), "the master has stopped")
+    wait_for(lambda: process.feed("summary"), "the master has stopped")
     os.kill(horse, signal.SIGCONT)
     assert process.wait() == 130, process.said()
     assert processes.living() == {}
-    summary, note = process.events()[-2:]
+    summary, note = process.feed()[-2:]
     assert (summary["event"], summary["state"]) == ("summary", "stopped")
     assert summary["last_checkpoint"].endswith(f"generation-{summary['generation']:08d}.npz")
     assert (processes.folder / summary["last_checkpoint"]).is_file()
@@ -101,8 +141,8 @@ def test_ctrl_c_leaves_a_checkpoint_and_no_process_and_resume_ends_with_the_undi
     assert note["text"].endswith("es-master --resume stopped")
     resumed = processes.master("--resume", "stopped", "--workers", 1, "--json")
     assert resumed.wait() == 0, resumed.said()
-    assert resumed.events("generation")[0]["generation"] == summary["generation"]
-    assert resumed.events()[-1]["digest"] == quiet_digest(WALKER)
+    assert resumed.feed("generation")[0]["generation"] == summary["generation"]
+    assert resumed.feed()[-1]["digest"] == quiet_digest(WALKER)
 
 
 def test_ctrl_c_twice_ends_everything_at_once(processes: Processes) -> None:
@@ -110,7 +150,7 @@ def test_ctrl_c_twice_ends_everything_at_once(processes: Processes) -> None:
     with client:
         seen.freeze_holding(seat)  # so that the orderly end would take many seconds
     process.signal(signal.SIGINT)
-    wait_for(lambda: process.events("summary"), "the first Ctrl-C was heard")
+    wait_for(lambda: process.feed("summary"), "the first Ctrl-C was heard")
     process.signal(signal.SIGINT)
     began = time.monotonic()
     assert process.wait() == 130
@@ -134,13 +174,19 @@ if __name__ == "__main__":
 
 
 def test_train_from_python_ends_when_told_to_with_the_commands_bits(processes: Processes) -> None:
-    config = {name: value for name, value in resolve(WALKER).to_dict().items() if name not in ("hidden", "wrapper", "env_arg")}
+    config = {
+        name: value
+        for name, value in resolve(WALKER).to_dict().items()
+        if name not in ("hidden", "wrapper", "env_arg")
+    }
     script = processes.start(sys.executable, "-c", TRAIN, json.dumps(config))
     assert script.wait() == 0, script.said()
     summary = json.loads(script.out.read_text())
     assert (summary["state"], summary["reason"]) == ("finished", "stopped by the caller")
     written = (processes.folder / "runs" / "python" / "metrics.jsonl").read_text().splitlines()
-    assert summary["heard"] == [0, 1, 2, 3] == [json.loads(line)["generation"] for line in written]  # the closing one too
+    assert (
+        summary["heard"] == [0, 1, 2, 3] == [json.loads(line)["generation"] for line in written]
+    )  # the closing one too
     assert summary["generation"] == 3
     assert summary["digest"] == quiet_digest(WALKER, 3)
     assert processes.living() == {}
@@ -148,7 +194,9 @@ def test_train_from_python_ends_when_told_to_with_the_commands_bits(processes: P
 
 def test_a_package_called_workers_in_the_folder_does_no_harm(processes: Processes) -> None:
     foreign_package(processes.folder)
-    process = processes.master(*flags({**WALKER, "generations": 1}), "--run", "shadow", "--workers", 1, "--quiet")
+    process = processes.master(
+        *flags({**WALKER, "generations": 1}), "--run", "shadow", "--workers", 1, "--quiet"
+    )
     assert process.wait() == 0, process.said()
 
 

@@ -1,4 +1,6 @@
-"""Workers that cannot serve are named, and cannot keep those who can from finishing; runs share those who can."""
+"""Workers that cannot serve are named, and cannot keep those who can from finishing; runs share
+those who can.
+"""
 
 from __future__ import annotations
 
@@ -46,11 +48,17 @@ def foreign_worker(processes: Processes, url: str) -> Started:
 
 
 def test_a_worker_without_es_queue_is_named_and_a_good_one_finishes_the_run(
-    valkey_url: str, redis_client: redis.Redis, start_master: Callable[..., Master], processes: Processes
+    valkey_url: str,
+    redis_client: redis.Redis,
+    start_master: Callable[..., Master],
+    processes: Processes,
 ) -> None:
     run = start_master("strange", CARTPOLE)
     stranger = foreign_worker(processes, valkey_url)
-    wait_for(lambda: b"rq:worker:stranger" in redis_client.smembers("rq:workers"), "the stranger has enrolled")
+    wait_for(
+        lambda: b"rq:worker:stranger" in redis_client.smembers("rq:workers"),
+        "the stranger has enrolled",
+    )
     wait_for(lambda: run.heard.notes, "the stranger is named", 5)
     assert run.heard.notes[0] == (
         f"worker stranger on {platform.node()} took a seat but cannot import es-queue: "
@@ -61,14 +69,17 @@ def test_a_worker_without_es_queue_is_named_and_a_good_one_finishes_the_run(
     assert stranger.process.poll() is None
 
 
-def test_a_run_to_which_only_foreign_workers_come_ends(valkey_url: str, redis_client: redis.Redis, processes: Processes) -> None:
+def test_a_run_to_which_only_foreign_workers_come_ends(
+    valkey_url: str, redis_client: redis.Redis, processes: Processes
+) -> None:
     run = processes.master(*flags(CARTPOLE), "--run", "hopeless", url=valkey_url)
     wait_for(lambda: redis_client.llen("rq:queue:default"), "a seat is open")
     foreign_worker(processes, valkey_url)
     assert run.wait() == 3
     error = run.err.read_text()
     assert re.fullmatch(
-        r"es-master: (\d+) seats were taken by workers that cannot serve them and no result came: install es-queue "
+        r"es-master: (\d+) seats were taken by workers that cannot serve them and no result "
+        r"came: install es-queue "
         r"where the workers of queue 'default' run, or use --queue with a queue of your own\n",
         error,
     ), error
@@ -76,7 +87,9 @@ def test_a_run_to_which_only_foreign_workers_come_ends(valkey_url: str, redis_cl
 
 
 def dead_run(processes: Processes, client: redis.Redis, url: str, name: str) -> Seen:
-    """A run whose master was killed: its state says running, its seat waits, its lease has lapsed."""
+    """A run whose master was killed: its state says running, its seat waits, its lease
+    has lapsed.
+    """
     master = processes.master(*flags(ENDLESS), "--run", name, url=url)
     wait_for(lambda: client.llen("rq:queue:default"), "its seat is open")
     kill(client, name, master)
@@ -90,7 +103,10 @@ def kill(client: redis.Redis, name: str, master: Started) -> None:
 
 
 def test_a_run_whose_master_was_killed_takes_no_worker_from_a_live_run(
-    valkey_url: str, redis_client: redis.Redis, start_master: Callable[..., Master], processes: Processes
+    valkey_url: str,
+    redis_client: redis.Redis,
+    start_master: Callable[..., Master],
+    processes: Processes,
 ) -> None:
     dead, live = dead_run(processes, redis_client, valkey_url, "dead"), Seen(redis_client, "live")
     start_master("live", ENDLESS)
@@ -105,7 +121,10 @@ def test_a_run_whose_master_was_killed_takes_no_worker_from_a_live_run(
 
 
 def test_workers_whose_master_was_killed_go_to_a_run_that_waits_for_them(
-    valkey_url: str, redis_client: redis.Redis, start_master: Callable[..., Master], processes: Processes
+    valkey_url: str,
+    redis_client: redis.Redis,
+    start_master: Callable[..., Master],
+    processes: Processes,
 ) -> None:
     first, second = Seen(redis_client, "first"), Seen(redis_client, "second")
     master = processes.master(*flags(ENDLESS), "--run", "first", url=valkey_url)
@@ -119,7 +138,10 @@ def test_workers_whose_master_was_killed_go_to_a_run_that_waits_for_them(
 
 
 def test_a_run_that_begins_later_gets_half_of_the_workers(
-    valkey_url: str, redis_client: redis.Redis, start_master: Callable[..., Master], processes: Processes
+    valkey_url: str,
+    redis_client: redis.Redis,
+    start_master: Callable[..., Master],
+    processes: Processes,
 ) -> None:
     first, second = Seen(redis_client, "first"), Seen(redis_client, "second")
     start_master("first", ENDLESS)

@@ -1,4 +1,6 @@
-"""The genetic algorithm through real workers: the same bits at any number of them, resumed, replayed, and without generations."""
+"""The genetic algorithm through real workers: the same bits at any number of them, resumed,
+replayed, and without generations.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from typing import Any
 
 import redis
 
-from master.replay_log import Step, files, frames
+from master.storage.replay_log import ReplayStep, list_log_files, read_frames
 from tests.integration.processes import (
     NERVOUS,
     WALKER,
@@ -24,16 +26,41 @@ from tests.integration.processes import (
     wait_for,
 )
 
-GA: dict[str, Any] = {**WALKER, "strategy": "ga", "truncation": 4, "candidates": 3, "elite_episodes": 3, "generations": 6, "eval_every": 2}
+GA: dict[str, Any] = {
+    **WALKER,
+    "strategy": "ga",
+    "truncation": 4,
+    "candidates": 3,
+    "elite_episodes": 3,
+    "generations": 6,
+    "eval_every": 2,
+}
 STEADY: dict[str, Any] = {
-    "env": "BipedalWalker-v3", "strategy": "ga", "schedule": "async", "max_lag": 100, "seed": 11, "population": 16, "truncation": 4, "candidates": 3,
-    "elite_episodes": 3, "step_limit": "60", "eval_every": 10, "eval_episodes": 2, "eval_step_limit": 60, "final_episodes": 2, "generations": 40,
-    "target_reward": "none", "noise_size": 2**18,
-}  # fmt: skip
+    "env": "BipedalWalker-v3",
+    "strategy": "ga",
+    "schedule": "async",
+    "max_lag": 100,
+    "seed": 11,
+    "population": 16,
+    "truncation": 4,
+    "candidates": 3,
+    "elite_episodes": 3,
+    "step_limit": "60",
+    "eval_every": 10,
+    "eval_episodes": 2,
+    "eval_step_limit": 60,
+    "final_episodes": 2,
+    "generations": 40,
+    "target_reward": "none",
+    "noise_size": 2**18,
+}
 
 
 def test_three_workers_one_of_them_killed_give_the_bits_of_one(
-    valkey_url: str, redis_client: redis.Redis, start_master: Callable[..., Master], processes: Processes
+    valkey_url: str,
+    redis_client: redis.Redis,
+    start_master: Callable[..., Master],
+    processes: Processes,
 ) -> None:
     seen = Seen(redis_client, "evolved")
     trio = [processes.worker(valkey_url, clocks=NERVOUS) for _ in range(3)]
@@ -43,27 +70,35 @@ def test_three_workers_one_of_them_killed_give_the_bits_of_one(
     trio[0].signal(signal.SIGKILL)
     os.kill(horse, signal.SIGKILL)
     assert run.summary()["digest"] == quiet_digest(GA)
-    assert len({record["bytes_published"] for record in run.heard.records}) > 2, "family trees differ in size"
+    assert len({record["bytes_published"] for record in run.heard.records}) > 2, (
+        "family trees differ in size"
+    )
 
 
 def test_a_killed_master_goes_on_and_its_elite_is_a_list_of_seeds(
-    valkey_url: str, redis_client: redis.Redis, processes: Processes, tmp_path: Path, short_folder: Path
+    valkey_url: str,
+    redis_client: redis.Redis,
+    processes: Processes,
+    tmp_path: Path,
+    short_folder: Path,
 ) -> None:
     seen, folder = Seen(redis_client, "lineage"), tmp_path / "lineage"
     worker = processes.worker(valkey_url)
     about = ("--run-dir", folder, "--json")
     first = processes.master(*flags(GA), "--run", "lineage", *about, url=valkey_url)
     seat = seen.joined(worker)
-    wait_for(seen.reached(2), "generation 2")
+    wait_for(seen.count_reached(2), "generation 2")
     horse = seen.freeze_holding(seat)
     first.signal(signal.SIGKILL)
     first.wait()
     os.kill(horse, signal.SIGCONT)
     second = processes.master("--resume", "lineage", *about, url=valkey_url)
     assert second.wait() == 0, second.said()
-    digest = second.events("summary")[0]["digest"]
+    digest = second.feed("summary")[0]["digest"]
     assert digest == quiet_digest(GA)
-    again = processes.master("--replay", "lineage", "--run-dir", folder, "--noise-dir", short_folder / "noise")
+    again = processes.master(
+        "--replay", "lineage", "--run-dir", folder, "--noise-dir", short_folder / "noise"
+    )
     assert again.wait() == 0 and digest in again.said(), again.said()
     play = [processes.rq.parent / "es-play"]
     written = processes.start(*play, folder, "--export", tmp_path / "elite.json")
@@ -74,41 +109,84 @@ def test_a_killed_master_goes_on_and_its_elite_is_a_list_of_seeds(
 
 
 def test_without_generations_every_answer_counts_once_and_a_replay_repeats_the_run(
-    valkey_url: str, redis_client: redis.Redis, start_master: Callable[..., Master], processes: Processes, tmp_path: Path, short_folder: Path
+    valkey_url: str,
+    redis_client: redis.Redis,
+    start_master: Callable[..., Master],
+    processes: Processes,
+    tmp_path: Path,
+    short_folder: Path,
 ) -> None:
     seen, pair = Seen(redis_client, "steady"), [processes.worker(valkey_url) for _ in range(2)]
     run = start_master("steady", STEADY)
     for one in pair:
         seen.joined(one)
     summary = run.summary()
-    steps = [Step.read(frame.payload) for path in files(tmp_path / "steady" / "replay") for frame in list(frames(path))[1:]]
-    used, tried = (Counter((name, slot) for step in steps for name, slots in getattr(step, kind) for slot in slots.tolist()) for kind in ("used", "tried"))
-    assert len(steps) == STEADY["generations"] and set(used.values()) == {1} and set(tried.values()) == {1}
+    steps = [
+        ReplayStep.decode(frame.payload)
+        for path in list_log_files(tmp_path / "steady" / "replay")
+        for frame in list(read_frames(path))[1:]
+    ]
+    used, tried = (
+        Counter(
+            (name, slot)
+            for step in steps
+            for name, slots in getattr(step, kind)
+            for slot in slots.tolist()
+        )
+        for kind in ("used", "tried")
+    )
+    assert (
+        len(steps) == STEADY["generations"]
+        and set(used.values()) == {1}
+        and set(tried.values()) == {1}
+    )
     assert {len(step.fitness) for step in steps} >= {2}, "batches are small"
     assert any("elite_fitness" in record for record in run.heard.records)
     assert not list(redis_client.scan_iter(f"{seen.keys.prefix}results:*"))
-    again = processes.master("--replay", "steady", "--run-dir", tmp_path / "steady", "--noise-dir", short_folder / "noise")
+    again = processes.master(
+        "--replay",
+        "steady",
+        "--run-dir",
+        tmp_path / "steady",
+        "--noise-dir",
+        short_folder / "noise",
+    )
     assert again.wait() == 0 and summary["digest"] in again.said(), again.said()
 
 
 def test_without_generations_a_killed_master_and_a_killed_worker_cost_little(
-    valkey_url: str, redis_client: redis.Redis, processes: Processes, tmp_path: Path, short_folder: Path
+    valkey_url: str,
+    redis_client: redis.Redis,
+    processes: Processes,
+    tmp_path: Path,
+    short_folder: Path,
 ) -> None:
     seen, folder = Seen(redis_client, "tough"), tmp_path / "tough"
     pair = [processes.worker(valkey_url, clocks=NERVOUS) for _ in range(2)]
     about = ("--run-dir", folder, "--json")
-    first = processes.master(*flags({**STEADY, "generations": 10**6}), "--run", "tough", *about, url=valkey_url, clocks=NERVOUS)
+    first = processes.master(
+        *flags({**STEADY, "generations": 10**6}),
+        "--run",
+        "tough",
+        *about,
+        url=valkey_url,
+        clocks=NERVOUS,
+    )
     seats = [seen.joined(one) for one in pair]
     horse = seen.freeze_holding(seats[0])
     pair[0].signal(signal.SIGKILL)
     os.kill(horse, signal.SIGKILL)
-    wait_for(seen.reached(8), "generation 8")
+    wait_for(seen.count_reached(8), "generation 8")
     first.signal(signal.SIGKILL)
     first.wait()
     left = seen.generation()
-    second = processes.master("--resume", "tough", "--generations", left + 20, *about, url=valkey_url, clocks=NERVOUS)
+    second = processes.master(
+        "--resume", "tough", "--generations", left + 20, *about, url=valkey_url, clocks=NERVOUS
+    )
     assert second.wait() == 0, second.said()
-    (summary,) = second.events("summary")
+    (summary,) = second.feed("summary")
     assert summary["generation"] == left + 20
-    again = processes.master("--replay", "tough", "--run-dir", folder, "--noise-dir", short_folder / "noise")
+    again = processes.master(
+        "--replay", "tough", "--run-dir", folder, "--noise-dir", short_folder / "noise"
+    )
     assert again.wait() == 0 and summary["digest"] in again.said(), again.said()

@@ -1,4 +1,6 @@
-"""Hardened workers: they serve as plain ones do, leave at once when told to, and outlast what Redis goes through."""
+"""Hardened workers: they serve as plain ones do, leave at once when told to, and outlast what Redis
+goes through.
+"""
 
 from __future__ import annotations
 
@@ -47,17 +49,31 @@ def hardened(processes: Processes, url: str, name: str, *more: object) -> Starte
 
 
 def test_a_hardened_and_a_plain_worker_share_a_queue_and_can_be_told_apart(
-    valkey_url: str, redis_client: redis.Redis, start_master: Callable[..., Master], processes: Processes
+    valkey_url: str,
+    redis_client: redis.Redis,
+    start_master: Callable[..., Master],
+    processes: Processes,
 ) -> None:
     run = start_master("shared", ENDLESS)
     seen = Seen(redis_client, "shared")
-    first, second = hardened(processes, valkey_url, "hard"), processes.worker(valkey_url, "--name", "plain")
+    first, second = (
+        hardened(processes, valkey_url, "hard"),
+        processes.worker(valkey_url, "--name", "plain"),
+    )
     for worker in (first, second):
         seen.joined(worker)
-    assert {about["rq_name"]: about["hardened"] for about in seen.workers().values()} == {"hard": "yes", "plain": "no"}
-    assert hashes(redis_client)["hard"]["hardened"] == "yes" and "hardened" not in hashes(redis_client)["plain"]
+    assert {about["rq_name"]: about["hardened"] for about in seen.workers().values()} == {
+        "hard": "yes",
+        "plain": "no",
+    }
+    assert (
+        hashes(redis_client)["hard"]["hardened"] == "yes"
+        and "hardened" not in hashes(redis_client)["plain"]
+    )
     listed = processes.start(processes.rq, "info", "--url", valkey_url, **HARDENED)
-    assert listed.wait() == 0 and "2 workers" in listed.said() and "hard" in listed.said(), listed.said()
+    assert listed.wait() == 0 and "2 workers" in listed.said() and "hard" in listed.said(), (
+        listed.said()
+    )
     run.stop()
 
 
@@ -70,7 +86,10 @@ def test_hardened_workers_give_the_same_parameters(
 
 
 def test_a_warm_stop_reaches_the_seat_by_a_signal_and_nothing_is_left_behind(
-    valkey_url: str, redis_client: redis.Redis, start_master: Callable[..., Master], processes: Processes
+    valkey_url: str,
+    redis_client: redis.Redis,
+    start_master: Callable[..., Master],
+    processes: Processes,
 ) -> None:
     start_master("warm", ENDLESS)
     worker = hardened(processes, valkey_url, "hard")
@@ -78,18 +97,27 @@ def test_a_warm_stop_reaches_the_seat_by_a_signal_and_nothing_is_left_behind(
     worker.signal(signal.SIGTERM)
     assert worker.wait(10) == 0
     assert "left: SIGTERM" in worker.said()
-    assert redis_client.llen(f"es:warm:claims:{seat}") == 0 and Seen(redis_client, "warm").failed_jobs() == []
+    assert (
+        redis_client.llen(f"es:warm:claims:{seat}") == 0
+        and Seen(redis_client, "warm").failed_jobs() == []
+    )
 
 
 def test_a_burst_worker_ends_when_there_is_no_seat_whatever_the_number_of_its_queues(
     valkey_url: str, processes: Processes
 ) -> None:
-    one, several = (hardened(processes, valkey_url, name, "--burst", *queues) for name, queues in (("one", ()), ("several", ("a", "b"))))
+    one, several = (
+        hardened(processes, valkey_url, name, "--burst", *queues)
+        for name, queues in (("one", ()), ("several", ("a", "b")))
+    )
     assert one.wait(20) == 0 and several.wait(20) == 0
 
 
 def test_a_worker_of_several_queues_takes_seats_from_each(
-    valkey_url: str, redis_client: redis.Redis, start_master: Callable[..., Master], processes: Processes
+    valkey_url: str,
+    redis_client: redis.Redis,
+    start_master: Callable[..., Master],
+    processes: Processes,
 ) -> None:
     hardened(processes, valkey_url, "hard", "quiet", "default")
     run = start_master("several", CARTPOLE)
@@ -97,7 +125,10 @@ def test_a_worker_of_several_queues_takes_seats_from_each(
 
 
 def test_a_suspended_worker_waits_and_comes_back(
-    valkey_url: str, redis_client: redis.Redis, start_master: Callable[..., Master], processes: Processes
+    valkey_url: str,
+    redis_client: redis.Redis,
+    start_master: Callable[..., Master],
+    processes: Processes,
 ) -> None:
     start_master("suspended", ENDLESS)
     worker = hardened(processes, valkey_url, "hard")
@@ -123,7 +154,9 @@ def test_a_worker_enrols_again_when_redis_has_lost_its_data(
 
 
 class Server:
-    """A server that is killed and comes back at its address; ``settings`` say whether it keeps its data."""
+    """A server that is killed and comes back at its address; ``settings`` say whether it keeps its
+    data.
+    """
 
     def __init__(self, folder: Path, *settings: object) -> None:
         self._folder, self._settings, self.port = folder, settings, free_port()
@@ -133,9 +166,9 @@ class Server:
 
     def start(self) -> None:
         self._running.enter_context(serving(WHEEL, self._folder, *self._settings, port=self.port))
-        wait_for(self._serves, "the server has read what it kept")
+        wait_for(self._is_serving, "the server has read what it kept")
 
-    def _serves(self) -> bool:
+    def _is_serving(self) -> bool:
         try:
             return bool(self.client.ping())
         except redis.exceptions.RedisError:
@@ -162,14 +195,27 @@ def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Server]:
     own.kill()
 
 
-@pytest.mark.parametrize(("server", "seconds"), [(KEEPS, 2.0), (FORGETS, 2.0), (KEEPS, 6.0)], indirect=["server"])
+@pytest.mark.parametrize(
+    ("server", "seconds"), [(KEEPS, 2.0), (FORGETS, 2.0), (KEEPS, 6.0)], indirect=["server"]
+)
 def test_no_hardened_worker_ends_while_redis_is_away(
     server: Server, seconds: float, tmp_path: Path, short_folder: Path, processes: Processes
 ) -> None:
     """One waits for a seat, one sits, and one changes seats all the time."""
     run = Master(server.url, tmp_path / "away", "away", ENDLESS, noise=short_folder / "noise")
-    waiting, sitting = hardened(processes, server.url, "waiting", "quiet"), hardened(processes, server.url, "sitting", "--job-monitoring-interval", 3)
-    changing = processes.worker(server.url, "--name", "changing", "--job-monitoring-interval", 3, clocks=replace(CLOCKS, seat_lease=0.3), **HARDENED)
+    waiting, sitting = (
+        hardened(processes, server.url, "waiting", "quiet"),
+        hardened(processes, server.url, "sitting", "--job-monitoring-interval", 3),
+    )
+    changing = processes.worker(
+        server.url,
+        "--name",
+        "changing",
+        "--job-monitoring-interval",
+        3,
+        clocks=replace(CLOCKS, seat_lease=0.3),
+        **HARDENED,
+    )
     seen = Seen(server.client, "away")
     for worker in (sitting, changing):
         seen.joined(worker)
@@ -177,10 +223,12 @@ def test_no_hardened_worker_ends_while_redis_is_away(
     wait_for(lambda: changing.said().count("left: ") >= 3, "one changes seats")
     server.away(seconds)
     reached, changes = seen.generation(), changing.said().count("left: ")
-    wait_for(seen.reached(reached + 3), "learning goes on")
+    wait_for(seen.count_reached(reached + 3), "learning goes on")
     wait_for(lambda: changing.said().count("left: ") >= changes + 3, "seats are changed again")
     seen.joined(sitting)
-    wait_for(lambda: {"waiting", "sitting", "changing"} <= set(hashes(server.client)), "all are enrolled")
+    wait_for(
+        lambda: {"waiting", "sitting", "changing"} <= set(hashes(server.client)), "all are enrolled"
+    )
     assert [worker.process.poll() for worker in (waiting, sitting, changing)] == [None, None, None]
     run.stop()
 

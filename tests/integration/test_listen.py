@@ -1,4 +1,6 @@
-"""--listen: workers of other hosts come in by the printed command, nobody without the password, which is seen nowhere."""
+"""--listen: workers of other hosts come in by the printed command, nobody without the password,
+which is seen nowhere.
+"""
 
 from __future__ import annotations
 
@@ -38,12 +40,16 @@ class Opened:
 
     @property
     def about(self) -> dict[str, str]:
-        return wait_for(lambda: self.master.events("started"), "the run starts")[-1]
+        return wait_for(lambda: self.master.feed("started"), "the run starts")[-1]
 
 
 def opened(processes: Processes, *words: object) -> Opened:
-    one = Opened(processes, processes.master(*words, "--workers", 0, "--json"), processes.folder / "runs/open")
-    wait_for(lambda: one.master.events("started"), "the run starts")
+    one = Opened(
+        processes,
+        processes.master(*words, "--workers", 0, "--json"),
+        processes.folder / "runs/open",
+    )
+    wait_for(lambda: one.master.feed("started"), "the run starts")
     return one
 
 
@@ -53,9 +59,15 @@ def run(processes: Processes) -> Iterator[Opened]:
 
 
 def shims(folder: Path) -> Path:
-    """``scp`` as a copy on this host and ``ssh`` as nothing, in place of another host; ``rq`` as people have it."""
+    """``scp`` as a copy on this host and ``ssh`` as nothing, in place of another host; ``rq`` as
+    people have it.
+    """
     folder.mkdir()
-    for name, text in {"scp": 'cp -p "${1#*:}" "$2"', "ssh": "exit 0", "rq": f'exec {BIN / "rq"} "$@"'}.items():
+    for name, text in {
+        "scp": 'cp -p "${1#*:}" "$2"',
+        "ssh": "exit 0",
+        "rq": f'exec {BIN / "rq"} "$@"',
+    }.items():
         (folder / name).write_text(f"#!/bin/sh\n{text}\n")
         (folder / name).chmod(0o755)
     return folder
@@ -63,7 +75,11 @@ def shims(folder: Path) -> Path:
 
 def said_in_files(folder: Path, text: str) -> list[str]:
     """Names of the files under a folder that hold a text."""
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and text.encode() in path.read_bytes())
+    return sorted(
+        str(path.relative_to(folder))
+        for path in folder.rglob("*")
+        if path.is_file() and text.encode() in path.read_bytes()
+    )
 
 
 def command_lines(text: str) -> list[str]:
@@ -78,14 +94,16 @@ def command_lines(text: str) -> list[str]:
     return found
 
 
-def test_a_worker_joins_by_exactly_the_printed_command_and_the_password_shows_nowhere(run: Opened) -> None:
+def test_a_worker_joins_by_exactly_the_printed_command_and_the_password_shows_nowhere(
+    run: Opened,
+) -> None:
     processes, elsewhere = run.processes, run.processes.folder / "elsewhere"
     elsewhere.mkdir()
     path = f"{shims(processes.folder / 'bin')}:{os.environ['PATH']}"
     worker = processes.start("bash", "-c", run.about["join"], cwd=elsewhere, PATH=path)
     with redis.Redis.from_url(run.url) as client:
         wait_for(lambda: Seen(client, "open").workers(), "the worker joins")
-        wait_for(Seen(client, "open").reached(2), "it serves")
+        wait_for(Seen(client, "open").count_reached(2), "it serves")
         addresses = {one["addr"] for one in client.client_list() if "127.0.0.1" in one["addr"]}
         assert len(addresses) >= 2  # the worker's connections are not by the socket
     status = processes.start(BIN / "es-status", "open", "--run-dir", run.run_dir)
@@ -104,10 +122,16 @@ def test_a_worker_joins_by_exactly_the_printed_command_and_the_password_shows_no
 def test_nobody_comes_in_without_the_password(run: Opened) -> None:
     port = int(run.url.rpartition(":")[2])
     for url in (f"redis://127.0.0.1:{port}", f"unix://{run.run_dir}/redis/redis.sock"):
-        with redis.Redis.from_url(url) as client, pytest.raises(redis.exceptions.AuthenticationError):
+        with (
+            redis.Redis.from_url(url) as client,
+            pytest.raises(redis.exceptions.AuthenticationError),
+        ):
             client.ping()
     for url in (f"redis://:wrong@127.0.0.1:{port}", f"redis://default:wrong@127.0.0.1:{port}"):
-        with redis.Redis.from_url(url) as client, pytest.raises(redis.exceptions.AuthenticationError):
+        with (
+            redis.Redis.from_url(url) as client,
+            pytest.raises(redis.exceptions.AuthenticationError),
+        ):
             client.ping()
     with redis.Redis.from_url(run.url) as client:
         assert client.ping()
@@ -125,7 +149,7 @@ def test_resume_listens_where_the_run_did_before_and_without_the_flag_nowhere(ru
     url, port = run.url, int(run.url.rpartition(":")[2])
     run.processes.worker(url)
     with redis.Redis.from_url(url) as client:
-        wait_for(Seen(client, "open").reached(2), "generation 2")
+        wait_for(Seen(client, "open").count_reached(2), "generation 2")
     run.master.signal(signal.SIGINT)
     assert run.master.wait() == 130 and not listening(port)
     again = opened(run.processes, "--resume", "open", "--listen")
@@ -137,7 +161,10 @@ def test_resume_listens_where_the_run_did_before_and_without_the_flag_nowhere(ru
     assert run.password not in alone.master.said()
     worker = run.processes.start("bash", "-c", alone.about["join"])
     with redis.Redis.from_url(f"unix://:{run.password}@{run.run_dir}/redis/redis.sock") as client:
-        wait_for(lambda: Seen(client, "open").seat_of(worker), "a worker of this host joins by the printed command")
+        wait_for(
+            lambda: Seen(client, "open").seat_of(worker),
+            "a worker of this host joins by the printed command",
+        )
 
 
 def test_without_the_flag_no_port_is_open_and_no_password_is_there(processes: Processes) -> None:
@@ -150,9 +177,14 @@ def test_without_the_flag_no_port_is_open_and_no_password_is_there(processes: Pr
 def test_a_port_that_is_taken_is_named_and_nothing_is_left(processes: Processes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        process = processes.master(*flags(ENDLESS), "--run", "open", "--listen", f"127.0.0.1:{port}")
+        process = processes.master(
+            *flags(ENDLESS), "--run", "open", "--listen", f"127.0.0.1:{port}"
+        )
         assert process.wait() == 3
-    assert re.fullmatch(rf"es-master: port {port} of 127\.0\.0\.1 is in use by another program: .*\n", process.said())
+    assert re.fullmatch(
+        rf"es-master: port {port} of 127\.0\.0\.1 is in use by another program: .*\n",
+        process.said(),
+    )
     assert processes.living() == {} and not (processes.folder / "runs").exists()
 
 

@@ -15,9 +15,9 @@ from rq import Queue
 from rq.job import Job
 
 from es_queue.errors import RunFolderError
-from es_queue.noise import FOLDER_VARIABLE
-from master.household.embedded import EmbeddedServer
-from master.household.local_workers import LocalWorkers, default_workers
+from es_queue.numerics.noise_table import FOLDER_VARIABLE
+from master.services.local_workers import LocalWorkers, default_workers
+from master.services.private_server import PrivateServer
 from tests.integration.household import ROOT, linux_only, running, wait_until
 from tests.integration.processes import CARTPOLE, Processes, flags
 
@@ -41,7 +41,9 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def make_workers(server: EmbeddedServer, client: redis.Redis, tmp_path: Path) -> Iterator[Callable[..., LocalWorkers]]:
+def make_workers(
+    server: PrivateServer, client: redis.Redis, tmp_path: Path
+) -> Iterator[Callable[..., LocalWorkers]]:
     made: list[LocalWorkers] = []
 
     def make(count: int = 1, queue: str = "default", noise: Path | None = None) -> LocalWorkers:
@@ -69,24 +71,38 @@ def started(job: Job) -> bool:
 
 
 @pytest.mark.parametrize("queue", ["default", "another"])
-def test_local_workers_do_the_jobs_of_their_queue(client: redis.Redis, make_workers: Callable[..., LocalWorkers], queue: str) -> None:
+def test_local_workers_do_the_jobs_of_their_queue(
+    client: redis.Redis, make_workers: Callable[..., LocalWorkers], queue: str
+) -> None:
     workers = make_workers(2, queue)
     assert result_of(run_job(client, "math.hypot", 3, 4, queue=queue)) == 5.0
     assert workers.count_alive() == 2
 
 
 def test_local_workers_keep_the_noise_table_where_they_are_told_to(
-    client: redis.Redis, make_workers: Callable[..., LocalWorkers], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    client: redis.Redis,
+    make_workers: Callable[..., LocalWorkers],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(FOLDER_VARIABLE, "/somewhere/else")
     make_workers(noise=tmp_path / "noise")
     assert result_of(run_job(client, "os.getenv", FOLDER_VARIABLE)) == str(tmp_path / "noise")
 
 
-def test_a_runs_noise_folder_is_that_of_its_local_workers_too(processes: Processes, tmp_path: Path) -> None:
+def test_a_runs_noise_folder_is_that_of_its_local_workers_too(
+    processes: Processes, tmp_path: Path
+) -> None:
     elsewhere = tmp_path / "elsewhere"
     run = processes.master(
-        *flags({**CARTPOLE, "generations": 1}), "--run", "noisy", "--workers", 1, "--noise-dir", tmp_path / "noise", **{FOLDER_VARIABLE: str(elsewhere)}
+        *flags({**CARTPOLE, "generations": 1}),
+        "--run",
+        "noisy",
+        "--workers",
+        1,
+        "--noise-dir",
+        tmp_path / "noise",
+        **{FOLDER_VARIABLE: str(elsewhere)},
     )
     assert run.wait() == 0, run.said()
     assert list((tmp_path / "noise").glob("*.f32")) and not elsewhere.exists()
@@ -94,7 +110,7 @@ def test_a_runs_noise_folder_is_that_of_its_local_workers_too(processes: Process
 
 @linux_only
 def test_a_workers_command_line_does_not_tell_the_url_and_its_environment_does(
-    server: EmbeddedServer, client: redis.Redis, make_workers: Callable[..., LocalWorkers]
+    server: PrivateServer, client: redis.Redis, make_workers: Callable[..., LocalWorkers]
 ) -> None:
     make_workers()
     pid = result_of(run_job(client, "os.getppid"))
@@ -105,25 +121,34 @@ def test_a_workers_command_line_does_not_tell_the_url_and_its_environment_does(
 
 
 def test_the_current_folder_cannot_shadow_our_packages(
-    client: redis.Redis, make_workers: Callable[..., LocalWorkers], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    client: redis.Redis,
+    make_workers: Callable[..., LocalWorkers],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (tmp_path / "es_queue").mkdir()
     (tmp_path / "es_queue" / "__init__.py").write_text("")
     (tmp_path / "users_own.py").write_text("def answer(): return 42")
     monkeypatch.chdir(tmp_path)
     make_workers()
-    assert result_of(run_job(client, "builtins.eval", "__import__('es_queue').__file__")) == str(ROOT / "es_queue" / "__init__.py")
+    assert result_of(run_job(client, "builtins.eval", "__import__('es_queue').__file__")) == str(
+        ROOT / "es_queue" / "__init__.py"
+    )
     assert result_of(run_job(client, "users_own.answer")) == 42
 
 
-def test_the_terminals_ctrl_c_does_not_reach_a_worker(client: redis.Redis, make_workers: Callable[..., LocalWorkers]) -> None:
+def test_the_terminals_ctrl_c_does_not_reach_a_worker(
+    client: redis.Redis, make_workers: Callable[..., LocalWorkers]
+) -> None:
     make_workers()
     pid = result_of(run_job(client, "os.getppid"))
     assert isinstance(pid, int)
     assert os.getsid(pid) == pid
 
 
-def test_a_killed_worker_is_replaced_after_its_back_off(client: redis.Redis, make_workers: Callable[..., LocalWorkers]) -> None:
+def test_a_killed_worker_is_replaced_after_its_back_off(
+    client: redis.Redis, make_workers: Callable[..., LocalWorkers]
+) -> None:
     workers = make_workers()
     pid = result_of(run_job(client, "os.getppid"))
     assert isinstance(pid, int)
@@ -134,7 +159,9 @@ def test_a_killed_worker_is_replaced_after_its_back_off(client: redis.Redis, mak
     assert result_of(run_job(client, "os.getppid")) != pid
 
 
-def with_busy_horse(client: redis.Redis, function: str = "time.sleep", argument: object = 90) -> int:
+def with_busy_horse(
+    client: redis.Redis, function: str = "time.sleep", argument: object = 90
+) -> int:
     """Gives the pid of the one worker once its horse works on a long job."""
     pid = result_of(run_job(client, "os.getppid"))
     job = run_job(client, function, argument)
@@ -145,7 +172,9 @@ def with_busy_horse(client: redis.Redis, function: str = "time.sleep", argument:
 
 
 @linux_only
-def test_a_horse_that_lost_its_worker_is_told_to_leave(client: redis.Redis, make_workers: Callable[..., LocalWorkers]) -> None:
+def test_a_horse_that_lost_its_worker_is_told_to_leave(
+    client: redis.Redis, make_workers: Callable[..., LocalWorkers]
+) -> None:
     workers = make_workers()
     pid = with_busy_horse(client)
     os.kill(pid, signal.SIGKILL)
@@ -157,7 +186,9 @@ def test_a_horse_that_lost_its_worker_is_told_to_leave(client: redis.Redis, make
 
 @linux_only
 @pytest.mark.parametrize("deadline", [0.0, 2.0])
-def test_stop_ends_a_busy_worker_and_its_horse(client: redis.Redis, make_workers: Callable[..., LocalWorkers], deadline: float) -> None:
+def test_stop_ends_a_busy_worker_and_its_horse(
+    client: redis.Redis, make_workers: Callable[..., LocalWorkers], deadline: float
+) -> None:
     workers = make_workers()
     pid = with_busy_horse(client)
     workers.stop(deadline)
@@ -165,7 +196,9 @@ def test_stop_ends_a_busy_worker_and_its_horse(client: redis.Redis, make_workers
     wait_until(lambda: session_of(pid) == [])
 
 
-def test_stop_lets_a_job_finish_before_the_deadline(client: redis.Redis, make_workers: Callable[..., LocalWorkers]) -> None:
+def test_stop_lets_a_job_finish_before_the_deadline(
+    client: redis.Redis, make_workers: Callable[..., LocalWorkers]
+) -> None:
     workers = make_workers()
     job = run_job(client, "time.sleep", 4)
     wait_until(lambda: started(job))
@@ -179,7 +212,10 @@ def test_stop_ends_a_deaf_horse_whose_worker_is_gone_already(
 ) -> None:
     workers = make_workers()
     deaf = tmp_path / "deaf"
-    code = f"import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); open({str(deaf)!r}, 'w').close(); time.sleep(90)"
+    code = (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+        f"open({str(deaf)!r}, 'w').close(); time.sleep(90)"
+    )
     pid = with_busy_horse(client, "builtins.exec", code)
     wait_until(deaf.exists)
     os.kill(pid, signal.SIGKILL)
@@ -190,7 +226,9 @@ def test_stop_ends_a_deaf_horse_whose_worker_is_gone_already(
 
 
 @linux_only
-def test_stop_ends_workers_that_answer_no_signal(client: redis.Redis, make_workers: Callable[..., LocalWorkers]) -> None:
+def test_stop_ends_workers_that_answer_no_signal(
+    client: redis.Redis, make_workers: Callable[..., LocalWorkers]
+) -> None:
     workers = make_workers()
     pid = with_busy_horse(client)
     os.kill(pid, signal.SIGSTOP)
@@ -201,7 +239,7 @@ def test_stop_ends_workers_that_answer_no_signal(client: redis.Redis, make_worke
 
 WORKERS = """
 import pathlib, sys, time
-from master.household.local_workers import LocalWorkers
+from master.services.local_workers import LocalWorkers
 LocalWorkers(1, "default", sys.argv[1], pathlib.Path(sys.argv[2])).start()
 print("ready", flush=True)
 time.sleep(600)
@@ -210,7 +248,10 @@ time.sleep(600)
 
 @linux_only
 def test_local_workers_end_with_the_killed_process_that_started_them(
-    server: EmbeddedServer, client: redis.Redis, tmp_path: Path, start_other: Callable[..., subprocess.Popen[str]]
+    server: PrivateServer,
+    client: redis.Redis,
+    tmp_path: Path,
+    start_other: Callable[..., subprocess.Popen[str]],
 ) -> None:
     master = start_other(WORKERS, server.url, tmp_path)
     pid = result_of(run_job(client, "os.getppid"))
@@ -232,12 +273,25 @@ def test_a_log_folder_that_cannot_be_made_is_a_run_folder_error(tmp_path: Path) 
         ("0::/job/step\n", {"job/cpu.max": "50000 100000", "job/step/cpu.max": "max 100000"}, 1),
         ("0::/job\n", {"job/cpu.max": "max 100000"}, None),
         ("0::/\n", {"cpu.max": "150000 100000"}, 1),
-        ("4:cpu,cpuacct:/job\n0::/\n", {"cpu/job/cpu.cfs_quota_us": "100000", "cpu/job/cpu.cfs_period_us": "100000"}, 1),
-        ("4:cpu,cpuacct:/job\n", {"cpu/job/cpu.cfs_quota_us": "-1", "cpu/job/cpu.cfs_period_us": "100000"}, None),
+        (
+            "4:cpu,cpuacct:/job\n0::/\n",
+            {"cpu/job/cpu.cfs_quota_us": "100000", "cpu/job/cpu.cfs_period_us": "100000"},
+            1,
+        ),
+        (
+            "4:cpu,cpuacct:/job\n",
+            {"cpu/job/cpu.cfs_quota_us": "-1", "cpu/job/cpu.cfs_period_us": "100000"},
+            None,
+        ),
     ],
 )
-def test_there_are_as_many_workers_as_the_quota_allows(tmp_path: Path, cgroup: str, files: dict[str, str], workers: int | None) -> None:
-    for name, text in {"proc/self/cgroup": cgroup, **{f"sys/fs/cgroup/{name}": text for name, text in files.items()}}.items():
+def test_there_are_as_many_workers_as_the_quota_allows(
+    tmp_path: Path, cgroup: str, files: dict[str, str], workers: int | None
+) -> None:
+    for name, text in {
+        "proc/self/cgroup": cgroup,
+        **{f"sys/fs/cgroup/{name}": text for name, text in files.items()},
+    }.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     assert default_workers(tmp_path) == (workers or default_workers(tmp_path / "no such root"))

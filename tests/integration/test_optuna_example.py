@@ -17,7 +17,18 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "examples" / "optuna_se
 
 @pytest.mark.slow
 def test_optuna_searches_settings_and_each_trial_leaves_its_folder(processes: Processes) -> None:
-    words = ("--trials", "3", "--max-steps", "3000", "--final-episodes", "2", "--workers", "1", "--storage", "sqlite:///study.db")
+    words = (
+        "--trials",
+        "3",
+        "--max-steps",
+        "3000",
+        "--final-episodes",
+        "2",
+        "--workers",
+        "1",
+        "--storage",
+        "sqlite:///study.db",
+    )
     done = processes.start(sys.executable, EXAMPLE, *words)
     assert done.wait(240) == 0, done.said()
     assert "best: " in done.out.read_text() and "--seeds 1001-1005" in done.out.read_text()

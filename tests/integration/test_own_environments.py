@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import redis
 
-from es_queue.custom_code import ALLOW
+from es_queue.security.user_code import ALLOW
 from tests.integration.processes import Master, Processes, Seen, wait_for
 
 LOOSE = """
@@ -18,19 +18,47 @@ from gymnasium.envs.classic_control import CartPoleEnv
 Path(__file__).with_name("imported").touch()
 gymnasium.register("Loose-v0", CartPoleEnv, max_episode_steps=20)
 """
-TINY = {"seed": 1, "population": 8, "generations": 3, "eval_every": 0, "final_episodes": 2, "noise_size": 2**18}
+TINY = {
+    "seed": 1,
+    "population": 8,
+    "generations": 3,
+    "eval_every": 0,
+    "final_episodes": 2,
+    "noise_size": 2**18,
+}
 
 
-def test_the_local_workers_of_an_es_master_import_what_its_command_names(processes: Processes) -> None:
+def test_the_local_workers_of_an_es_master_import_what_its_command_names(
+    processes: Processes,
+) -> None:
     (processes.folder / "loose.py").write_text(LOOSE)
-    words = [word for name, value in TINY.items() for word in (f"--{name.replace('_', '-')}", value)]
-    run = processes.master("--env", "loose:Loose-v0", "--run", "own", "--run-dir", processes.folder / "own", "--workers", 1, "--json", *words)
+    words = [
+        word for name, value in TINY.items() for word in (f"--{name.replace('_', '-')}", value)
+    ]
+    run = processes.master(
+        "--env",
+        "loose:Loose-v0",
+        "--run",
+        "own",
+        "--run-dir",
+        processes.folder / "own",
+        "--workers",
+        1,
+        "--json",
+        *words,
+    )
     assert run.process.wait(60) == 0, run.err.read_text()
-    assert json.loads((processes.folder / "own" / "summary.json").read_text())["state"] == "finished"
+    assert (
+        json.loads((processes.folder / "own" / "summary.json").read_text())["state"] == "finished"
+    )
 
 
 def test_a_worker_imports_nothing_loose_unless_its_operator_allows_it(
-    valkey_url: str, redis_client: redis.Redis, start_master: Callable[..., Master], processes: Processes, monkeypatch: object
+    valkey_url: str,
+    redis_client: redis.Redis,
+    start_master: Callable[..., Master],
+    processes: Processes,
+    monkeypatch: object,
 ) -> None:
     (processes.folder / "loose.py").write_text(LOOSE)
     monkeypatch.syspath_prepend(processes.folder)  # type: ignore[attr-defined]
@@ -39,24 +67,45 @@ def test_a_worker_imports_nothing_loose_unless_its_operator_allows_it(
     wait_for(lambda: seen.progress().get("state") == "running", "the run begins")
     (processes.folder / "imported").unlink()  # the master's own import
     careful = processes.worker(valkey_url, **{ALLOW: "installed"})
-    said = wait_for(lambda: [one for one in run.heard.notes if "custom code" in one], "the master says why the worker does not work")
-    assert "the module loose, which is not allowed here" in said[0] and f"{ALLOW}=installed,loose" in said[0]
+    said = wait_for(
+        lambda: [one for one in run.heard.notes if "custom code" in one],
+        "the master says why the worker does not work",
+    )
+    assert (
+        "the module loose, which is not allowed here" in said[0]
+        and f"{ALLOW}=installed,loose" in said[0]
+    )
     assert not (processes.folder / "imported").exists() and careful.process.poll() is None
     processes.worker(valkey_url, **{ALLOW: "loose"})
     assert run.summary()["state"] == "finished"
 
 
 def test_a_worker_that_lacks_the_module_says_its_name_and_waits_for_those_who_have_it(
-    valkey_url: str, redis_client: redis.Redis, start_master: Callable[..., Master], processes: Processes, monkeypatch: object, tmp_path_factory: object
+    valkey_url: str,
+    redis_client: redis.Redis,
+    start_master: Callable[..., Master],
+    processes: Processes,
+    monkeypatch: object,
+    tmp_path_factory: object,
 ) -> None:
     (processes.folder / "loose.py").write_text(LOOSE)
     elsewhere = tmp_path_factory.mktemp("elsewhere")  # type: ignore[attr-defined]
     monkeypatch.syspath_prepend(processes.folder)  # type: ignore[attr-defined]
     run = start_master("lacking", {**TINY, "env": "loose:Loose-v0"})
-    wait_for(lambda: Seen(redis_client, "lacking").progress().get("state") == "running", "the run begins")
-    without = processes.start(processes.rq, "worker", "--url", valkey_url, cwd=elsewhere, **{ALLOW: "loose"})
-    said = wait_for(lambda: [one for one in run.heard.notes if "cannot join" in one], "the master says why the worker does not work")
-    assert "Refusal: the module loose of the environment loose:Loose-v0 cannot be imported: ModuleNotFoundError: No module named 'loose'" in said[0]
+    wait_for(
+        lambda: Seen(redis_client, "lacking").progress().get("state") == "running", "the run begins"
+    )
+    without = processes.start(
+        processes.rq, "worker", "--url", valkey_url, cwd=elsewhere, **{ALLOW: "loose"}
+    )
+    said = wait_for(
+        lambda: [one for one in run.heard.notes if "cannot join" in one],
+        "the master says why the worker does not work",
+    )
+    assert (
+        "Refusal: the module loose of the environment loose:Loose-v0 cannot be imported: "
+        "ModuleNotFoundError: No module named 'loose'"
+    ) in said[0]
     assert without.process.poll() is None
     processes.worker(valkey_url, **{ALLOW: "loose"})
     assert run.summary()["state"] == "finished"

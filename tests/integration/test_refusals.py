@@ -1,4 +1,6 @@
-"""What cannot be is refused in one sentence, with the exit code of its kind, and without a traceback."""
+"""What cannot be is refused in one sentence, with the exit code of its kind, and without a
+traceback.
+"""
 
 from __future__ import annotations
 
@@ -65,42 +67,60 @@ def test_an_environment_that_nobody_knows(processes: Processes) -> None:
 def test_an_environment_that_raises_in_reset(processes: Processes) -> None:
     (processes.folder / "raising.py").write_text(RAISING)
     process = processes.master("--env", "raising:Raising-v0")
-    assert sentence_of(process, 5) == "raising:Raising-v0 fails when played: RuntimeError: no door to open"
+    assert (
+        sentence_of(process, 5)
+        == "raising:Raising-v0 fails when played: RuntimeError: no door to open"
+    )
 
 
 @pytest.mark.slow
 def test_an_environment_that_does_not_repeat_itself(processes: Processes) -> None:
     (processes.folder / "forgetful.py").write_text(FORGETFUL)
-    process = processes.master(*flags({**CARTPOLE, "env": "forgetful:Forgetful-v0"}), "--workers", 1)
+    process = processes.master(
+        *flags({**CARTPOLE, "env": "forgetful:Forgetful-v0"}), "--workers", 1
+    )
     assert sentence_of(process, 5) == (
         f"no worker can join; the one on {platform.node()} says: "
-        "forgetful:Forgetful-v0 does not repeat itself: the same seed and actions gave another episode the second time; "
-        "seed all its randomness in reset, or use --allow-nondeterministic and lose reproducible results"
+        "forgetful:Forgetful-v0 does not repeat itself: the same seed and actions gave another "
+        "episode the second time; "
+        "seed all its randomness in reset, or use --allow-nondeterministic and lose reproducible "
+        "results"
     )
 
 
 def test_a_setting_in_a_file_that_no_option_has(processes: Processes) -> None:
     (processes.folder / "settings.toml").write_text('env = "CartPole-v1"\npoplation = 8\n')
     process = processes.master("--config", "settings.toml")
-    assert sentence_of(process, 2) == "settings.toml has the unknown option 'poplation'; did you mean population or population_max?"
+    assert sentence_of(process, 2) == (
+        "settings.toml has the unknown option 'poplation'; did you mean population or "
+        "population_max?"
+    )
 
 
 def test_a_folder_that_cannot_be_made(processes: Processes) -> None:
     (processes.folder / "file").write_text("in the way")
     process = processes.master(*flags(CARTPOLE), "--run-dir", "file/below")
-    assert sentence_of(process, 6) == "run-dir file/below cannot be made (Not a directory); give a folder that you may write to"
+    assert sentence_of(process, 6) == (
+        "run-dir file/below cannot be made (Not a directory); give a folder that you may write to"
+    )
 
 
 def test_a_run_to_resume_that_never_was(processes: Processes, valkey_url: str) -> None:
     process = processes.master("--resume", "nothing")
     assert "there is no run nothing to resume" in sentence_of(process, 6)
     process = processes.master("--resume", "nothing", url=valkey_url)
-    assert "there is no run nothing to resume: neither runs/nothing nor Redis holds a checkpoint of it" in sentence_of(process, 6)
+    assert (
+        "there is no run nothing to resume: neither runs/nothing nor Redis holds a checkpoint of it"
+        in sentence_of(process, 6)
+    )
     assert not (processes.folder / "runs/nothing").exists()
 
 
 def test_a_second_master_on_a_live_run(
-    processes: Processes, valkey_url: str, redis_client: redis.Redis, start_master: Callable[..., Master]
+    processes: Processes,
+    valkey_url: str,
+    redis_client: redis.Redis,
+    start_master: Callable[..., Master],
 ) -> None:
     start_master("live", CARTPOLE)
     wait_for(lambda: redis_client.exists("es:live:checkpoint"), "the first master publishes")
@@ -134,22 +154,34 @@ def configured(client: redis.Redis, **settings: str) -> Iterator[None]:
             client.config_set(name, value)
 
 
-def test_a_password_that_is_wrong_or_missing(processes: Processes, valkey_url: str, redis_client: redis.Redis) -> None:
+def test_a_password_that_is_wrong_or_missing(
+    processes: Processes, valkey_url: str, redis_client: redis.Redis
+) -> None:
     wrong = valkey_url.replace("unix://", "unix://:open-sesame@")
     redis_client.ping()
     with configured(redis_client, requirepass="swordfish"):
         said = sentence_of(processes.master(*flags(CARTPOLE), RQ_REDIS_URL=wrong), 3)
-        assert "refused the user or password (" in said and said.endswith("); check RQ_REDIS_URL or --redis-url")
+        assert "refused the user or password (" in said and said.endswith(
+            "); check RQ_REDIS_URL or --redis-url"
+        )
         assert "open-sesame" not in said
         said = sentence_of(processes.master(*flags(CARTPOLE), url=valkey_url), 3)
-        assert said.startswith(f"Redis at {valkey_url} wants a password: put it into the URL, in RQ_REDIS_URL, or into a file (")
+        assert said.startswith(
+            (
+                f"Redis at {valkey_url} wants a password: put it into the URL, in RQ_REDIS_URL, "
+                "or into a file ("
+            )
+        )
 
 
-def test_a_server_that_would_evict_keys(processes: Processes, valkey_url: str, redis_client: redis.Redis) -> None:
+def test_a_server_that_would_evict_keys(
+    processes: Processes, valkey_url: str, redis_client: redis.Redis
+) -> None:
     with configured(redis_client, maxmemory="200mb", maxmemory_policy="allkeys-lru"):
         said = sentence_of(processes.master(*flags(CARTPOLE), url=valkey_url), 3)
     assert said == (
-        f"Redis at {valkey_url} has maxmemory-policy allkeys-lru, which would silently drop parameters and claims: set it to noeviction"
+        f"Redis at {valkey_url} has maxmemory-policy allkeys-lru, which would silently drop "
+        "parameters and claims: set it to noeviction"
     )
 
 
@@ -167,7 +199,9 @@ class OldRedis(socketserver.StreamRequestHandler):
             elif words[0].upper() == b"HELLO" and self.knows_hello:
                 self.wfile.write(b"%1\r\n$5\r\nproto\r\n:3\r\n")
             else:
-                self.wfile.write(b"-ERR unknown command `%s`, with args beginning with: \r\n" % words[0])
+                self.wfile.write(
+                    b"-ERR unknown command `%s`, with args beginning with: \r\n" % words[0]
+                )
 
     def word(self) -> bytes:
         size = int(self.rfile.readline()[1:])
@@ -192,8 +226,13 @@ def listening(handler: type[OldRedis]) -> Iterator[str]:
             thread.join()
 
 
-@pytest.mark.parametrize(("handler", "version"), [(OldRedis, "has version 6.0.16"), (RedisFive, "is older than version 6.0")])
-def test_a_server_that_is_too_old(processes: Processes, handler: type[OldRedis], version: str) -> None:
+@pytest.mark.parametrize(
+    ("handler", "version"),
+    [(OldRedis, "has version 6.0.16"), (RedisFive, "is older than version 6.0")],
+)
+def test_a_server_that_is_too_old(
+    processes: Processes, handler: type[OldRedis], version: str
+) -> None:
     with listening(handler) as url:
         said = sentence_of(processes.master(*flags(CARTPOLE), url=url), 3)
     assert said == f"Redis at {url} {version}, but 6.2 or later is needed (or Valkey)"
@@ -202,4 +241,6 @@ def test_a_server_that_is_too_old(processes: Processes, handler: type[OldRedis],
 def test_no_refusal_leaves_a_folder_behind(processes: Processes) -> None:
     process = processes.master(*flags(CARTPOLE), "--run", "early", "--population", 7)
     sentence_of(process, 2)
-    assert [one.name for one in Path(processes.folder).iterdir() if not one.name.startswith("process-")] == []
+    assert [
+        one.name for one in Path(processes.folder).iterdir() if not one.name.startswith("process-")
+    ] == []

@@ -1,4 +1,6 @@
-"""es-status --keys and --errors against a server: every kind of value, hostile ones, and a user who may only read."""
+"""es-status --keys and --errors against a server: every kind of value, hostile ones, and a user who
+may only read.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +12,31 @@ import numpy as np
 import pytest
 import redis
 
-from es_queue.config import RunConfig
+from es_queue.config.run_config import RunConfig
 from es_queue.protocol.keys import RUNS, RunKeys
 from es_queue.protocol.messages import Answer, SlotResult
-from master.checkpoint import packed
 from master.status.command import main
+from master.status.discovery import RedisReader
 from master.status.errors import LONGEST_REPORT, MOST_REPORTS
-from master.status.history import PIECE, History
-from master.status.keyspace import MOST_BYTES, MOST_KEYS
-from master.status.observe import MOST_KEY_BYTES
-from master.status.sources import Server
-from tests.unit.test_status_values import PUBLICATION, TASK
+from master.status.history import READ_COUNT, History
+from master.status.inspect import MOST_BYTES, MOST_KEYS
+from master.status.redis_reader import MOST_KEY_BYTES
+from master.storage.checkpoint import pack
+from tests.unit.master.status.test_status_values import PUBLICATION, TASK
 
 OWN = RunKeys("walker-1")
 WORKER = "host-12-abcdef"
 RESULT = SlotResult(0, 5, 7, (1.0, 2.0), (1.5, 2.5), (10, 10), (0, 0), (0, 0))
-REPORT = {"time": 1000.0, "worker": WORKER, "environment": "Walker", "seed": 7, "slot": 3, "generation": 1, "reason": "ValueError: no", "trace": "a\nb"}
+REPORT = {
+    "time": 1000.0,
+    "worker": WORKER,
+    "environment": "Walker",
+    "seed": 7,
+    "slot": 3,
+    "generation": 1,
+    "reason": "ValueError: no",
+    "trace": "a\nb",
+}
 
 
 @pytest.fixture
@@ -41,7 +52,10 @@ def filled(redis_client: redis.Redis) -> Any:
     client.rpush(OWN.todo, f"{PUBLICATION} train 0 4", f"{PUBLICATION} eval 0 2")
     client.rpush(OWN.claims(WORKER), f"{PUBLICATION} train 4 8")
     client.xadd(OWN.results(PUBLICATION), {"publication": PUBLICATION})
-    client.xadd(OWN.results(PUBLICATION), {"answer": Answer(PUBLICATION, "train", WORKER, 0.5, (RESULT,)).encode()})
+    client.xadd(
+        OWN.results(PUBLICATION),
+        {"answer": Answer(PUBLICATION, "train", WORKER, 0.5, (RESULT,)).encode()},
+    )
     client.sadd(OWN.workers, WORKER)
     client.hset(OWN.worker(WORKER), mapping={"host": "host", "pid": 12})
     client.hset(OWN.refused, mapping={"stale": 3})
@@ -49,7 +63,10 @@ def filled(redis_client: redis.Redis) -> Any:
     client.rpush(OWN.commands, json.dumps({"verb": "stop", "by": "ann"}))
     client.set(OWN.epoch, "1-0000000a")
     client.set(OWN.master, "host pid 7 abcdef", px=60_000)
-    client.set(OWN.checkpoint, packed({"parameters": np.zeros(3, np.float32)}, {"run": "walker-1", "generation": 12}))
+    client.set(
+        OWN.checkpoint,
+        pack({"parameters": np.zeros(3, np.float32)}, {"run": "walker-1", "generation": 12}),
+    )
     client.xadd(OWN.history, {"generation": 11, "eval_mean": 2.5, "seconds_wait": 0.5})
     client.set("other:secret", "not ours")
     client.set("rq:workers", "not ours")
@@ -68,18 +85,28 @@ def said(capsys: pytest.CaptureFixture[str], url: str, *argv: str) -> str:
     return shown
 
 
-def test_all_keys_of_ours_are_listed_and_no_others(filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_keys_of_ours_are_listed_and_no_others(
+    filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     found = told(capsys, valkey_url, "--keys")["keys"]
     ours = sorted(key.decode() for key in filled.keys("es:*"))
     assert [one["key"] for one in found] == ours and len(ours) == 18
     by_key = {one["key"]: one for one in found}
-    assert by_key[OWN.todo]["size"] == 2 and by_key[OWN.todo]["type"] == "list" and "slots 0-3" in by_key[OWN.todo]["content"]
+    assert (
+        by_key[OWN.todo]["size"] == 2
+        and by_key[OWN.todo]["type"] == "list"
+        and "slots 0-3" in by_key[OWN.todo]["content"]
+    )
     assert 0 < by_key[OWN.master]["expires"] <= 60 and by_key[OWN.epoch]["expires"] is None
-    assert by_key[OWN.parameters(PUBLICATION)]["content"] == "3 float32" and by_key[OWN.progress]["content"].startswith("state running")
+    assert by_key[OWN.parameters(PUBLICATION)]["content"] == "3 float32" and by_key[OWN.progress][
+        "content"
+    ].startswith("state running")
     assert "not ours" not in said(capsys, valkey_url, "--keys")
 
 
-def test_the_keys_of_one_run_are_listed_alone(filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_keys_of_one_run_are_listed_alone(
+    filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     filled.set("es:walker-10:config", "{}")
     found = [one["key"] for one in told(capsys, valkey_url, "walker-1", "--keys")["keys"]]
     assert found and all(key.startswith(OWN.prefix) for key in found)
@@ -91,47 +118,75 @@ def test_the_keys_of_one_run_are_listed_alone(filled: Any, valkey_url: str, caps
     [
         (OWN.iteration, "12"),
         (OWN.progress, {"state": "running", "env": "CartPole-v1", "generation": "12"}),
-        (OWN.todo, [{"publication": PUBLICATION, "kind": "train", "slots": "0-3"}, {"publication": PUBLICATION, "kind": "eval", "slots": "0-1"}]),
+        (
+            OWN.todo,
+            [
+                {"publication": PUBLICATION, "kind": "train", "slots": "0-3"},
+                {"publication": PUBLICATION, "kind": "eval", "slots": "0-1"},
+            ],
+        ),
         (OWN.claims(WORKER), [{"publication": PUBLICATION, "kind": "train", "slots": "4-7"}]),
         (OWN.workers, [WORKER]),
         (OWN.commands, [{"verb": "stop", "by": "ann"}]),
         (RUNS, {"walker-1": 100.0}),
     ],
 )
-def test_one_key_is_shown_with_its_whole_value(key: str, expected: Any, filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_key_is_shown_with_its_whole_value(
+    key: str, expected: Any, filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     found = told(capsys, valkey_url, "--keys", key)
     assert found["key"] == key and found["value"] == expected
 
 
-def test_what_is_packed_is_decoded(filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_packed_is_decoded(
+    filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert told(capsys, valkey_url, "--keys", OWN.task)["value"]["sigma"] == 0.25
     assert told(capsys, valkey_url, "--keys", OWN.config)["value"]["env"] == "CartPole-v1"
-    assert told(capsys, valkey_url, "--keys", OWN.checkpoint)["value"]["meta"] == {"run": "walker-1", "generation": 12}
+    assert told(capsys, valkey_url, "--keys", OWN.checkpoint)["value"]["meta"] == {
+        "run": "walker-1",
+        "generation": 12,
+    }
     assert told(capsys, valkey_url, "--keys", OWN.parameters(PUBLICATION))["value"]["max"] == 2.0
     header, answer = told(capsys, valkey_url, "--keys", OWN.results(PUBLICATION))["value"]
     assert header["publication"] == PUBLICATION
-    assert (answer["worker"], answer["kind"], answer["slots"], answer["returns"]) == (WORKER, "train", "0", [1.5, 2.5])
+    assert (answer["worker"], answer["kind"], answer["slots"], answer["returns"]) == (
+        WORKER,
+        "train",
+        "0",
+        [1.5, 2.5],
+    )
 
 
-def test_every_key_can_be_shown_to_people(filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_key_can_be_shown_to_people(
+    filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     for key in filled.keys("es:*"):
         assert key.decode() in said(capsys, valkey_url, "--keys", key.decode())
 
 
 @pytest.mark.parametrize("key", ["other:secret", "rq:workers"])
-def test_keys_of_others_are_refused(key: str, filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_keys_of_others_are_refused(
+    key: str, filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["--keys", key, "--redis-url", valkey_url]) == 2
     shown = capsys.readouterr()
     assert "begin with es:" in shown.err and "not ours" not in shown.out + shown.err
 
 
-def test_a_key_that_is_not_there_is_bad_usage(filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_key_that_is_not_there_is_bad_usage(
+    filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["--keys", "es:walker-1:nothing", "--redis-url", valkey_url]) == 2
     assert "there is no key" in capsys.readouterr().err
 
 
-def test_a_user_who_may_only_read_sees_all_of_it_and_nothing_is_written(filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    filled.execute_command("ACL", "SETUSER", "looker", "reset", "on", ">word", "%R~es:*", "+@read", "+@connection")
+def test_a_user_who_may_only_read_sees_all_of_it_and_nothing_is_written(
+    filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    filled.execute_command(
+        "ACL", "SETUSER", "looker", "reset", "on", ">word", "%R~es:*", "+@read", "+@connection"
+    )
     before = {key: filled.dump(key) for key in filled.keys("*")}
     url = valkey_url.replace("unix://", "unix://looker:word@")
     assert len(told(capsys, url, "--keys")["keys"]) == 18
@@ -149,7 +204,9 @@ def fetched(client: Any) -> int:
     return int(client.info("stats")["total_net_output_bytes"])
 
 
-def test_values_that_are_too_large_are_described_and_not_fetched(filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_values_that_are_too_large_are_described_and_not_fetched(
+    filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     large = MOST_BYTES + 1
     filled.set(OWN.parameters("p"), b"\x00" * large)
     filled.hset(OWN.attempts, mapping={"a": b"x" * large})
@@ -164,7 +221,9 @@ def test_values_that_are_too_large_are_described_and_not_fetched(filled: Any, va
     assert fetched(filled) - before < 1_000_000
 
 
-def test_more_keys_than_a_screen_has_are_not_all_looked_at(filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_more_keys_than_a_screen_has_are_not_all_looked_at(
+    filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     pipeline = filled.pipeline()
     for number in range(MOST_KEYS + 500):
         pipeline.set(f"es:r{number}:config", "{}")
@@ -175,21 +234,52 @@ def test_more_keys_than_a_screen_has_are_not_all_looked_at(filled: Any, valkey_u
     assert len(found["keys"]) <= MOST_KEYS and any("more keys" in note for note in found["notes"])
     for name in filled.scan_iter("es:r*", count=5000):
         filled.delete(name)
-    assert any("2 keys" in note and "names" in note for note in told(capsys, valkey_url, "--keys")["notes"])
+    assert any(
+        "2 keys" in note and "names" in note for note in told(capsys, valkey_url, "--keys")["notes"]
+    )
 
 
-ODD = [b"", b"\x1b[2J\xff\x00", b"[" * 5000, b"\x93" * 100, b"PK\x03\x04" + b"\x00" * 50, b"12.3-0000000a train 9 1", b"{}", "\u202e".encode()]
+ODD = [
+    b"",
+    b"\x1b[2J\xff\x00",
+    b"[" * 5000,
+    b"\x93" * 100,
+    b"PK\x03\x04" + b"\x00" * 50,
+    b"12.3-0000000a train 9 1",
+    b"{}",
+    "\u202e".encode(),
+]
 
 
-@pytest.mark.parametrize("suffix", ["config", "task", "checkpoint", "todo", "errors", "commands", "progress", "history", "workers", f"results:{PUBLICATION}", "x"])
-def test_no_value_of_any_type_under_any_key_crashes_it(suffix: str, filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "suffix",
+    [
+        "config",
+        "task",
+        "checkpoint",
+        "todo",
+        "errors",
+        "commands",
+        "progress",
+        "history",
+        "workers",
+        f"results:{PUBLICATION}",
+        "x",
+    ],
+)
+def test_no_value_of_any_type_under_any_key_crashes_it(
+    suffix: str, filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     key = OWN.prefix + suffix
     for data in ODD:
         writes = (
-            lambda data=data: filled.set(key, data), lambda data=data: filled.rpush(key, data), lambda data=data: filled.sadd(key, data),
-            lambda data=data: filled.zadd(key, {data: float("inf")}), lambda data=data: filled.hset(key, mapping={data: data}),
+            lambda data=data: filled.set(key, data),
+            lambda data=data: filled.rpush(key, data),
+            lambda data=data: filled.sadd(key, data),
+            lambda data=data: filled.zadd(key, {data: float("inf")}),
+            lambda data=data: filled.hset(key, mapping={data: data}),
             lambda data=data: filled.xadd(key, {data: data, b"answer": data, b"eval_mean": data}),
-        )  # fmt: skip
+        )
         for write in writes:
             filled.delete(key)
             write()
@@ -201,39 +291,68 @@ def test_no_value_of_any_type_under_any_key_crashes_it(suffix: str, filled: Any,
 # --- reports and history
 
 
-def test_the_newest_reports_are_shown_first(filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    filled.rpush(OWN.errors, *(json.dumps({**REPORT, "slot": number}) for number in range(50)), "no JSON\x1b", "x" * (LONGEST_REPORT + 1))
+def test_the_newest_reports_are_shown_first(
+    filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    filled.rpush(
+        OWN.errors,
+        *(json.dumps({**REPORT, "slot": number}) for number in range(50)),
+        "no JSON\x1b",
+        "x" * (LONGEST_REPORT + 1),
+    )
     found = told(capsys, valkey_url, "walker-1", "--errors")
     assert found["errors"] == 53 and len(found["reports"]) == MOST_REPORTS
-    assert "larger" in found["reports"][0]["trouble"] and "no JSON" in found["reports"][1]["trouble"] and found["reports"][2]["slot"] == 49
+    assert (
+        "larger" in found["reports"][0]["trouble"]
+        and "no JSON" in found["reports"][1]["trouble"]
+        and found["reports"][2]["slot"] == 49
+    )
     text = said(capsys, valkey_url, "walker-1", "--errors")
     assert "20 of 53 reports" in text and "slot 49" in text and "\n    b\n" in text
 
 
-def test_a_list_of_reports_that_is_too_large_is_left_alone(filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_list_of_reports_that_is_too_large_is_left_alone(
+    filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     filled.rpush(OWN.errors, b"x" * (17 * 2**20))
     before = fetched(filled)
-    assert "more than es-status reads" in told(capsys, valkey_url, "walker-1", "--errors")["trouble"]
+    assert (
+        "more than es-status reads" in told(capsys, valkey_url, "walker-1", "--errors")["trouble"]
+    )
     assert fetched(filled) - before < 100_000
 
 
-def test_a_history_that_is_too_large_is_left_alone(filled: Any, valkey_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_history_that_is_too_large_is_left_alone(
+    filled: Any, valkey_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     filled.xadd(OWN.history, {"generation": 12, "eval_mean": 1, "filler": "x" * 100_000})
     monkeypatch.setitem(MOST_KEY_BYTES, "history", 50_000)
-    server, history, before = Server(valkey_url, ""), History(), fetched(filled)
-    history.follow(server, "walker-1")
+    server, history, before = RedisReader(valkey_url, ""), History(), fetched(filled)
+    history.update(server, "walker-1")
     assert not history.evaluations and fetched(filled) - before < 10_000
     server.close()
 
 
-def test_a_history_is_read_in_pieces_and_then_only_what_is_new(filled: Any, valkey_url: str) -> None:
-    for generation in range(12, 12 + 2 * PIECE):
-        filled.xadd(OWN.history, {"generation": generation, "seconds_wait": 2, **({"eval_mean": generation} if generation % 10 == 0 else {})})
-    server, history = Server(valkey_url, ""), History()
-    history.follow(server, "walker-1")
-    assert [generation for generation, _ in history.evaluations] == [11, *range(20, 12 + 2 * PIECE, 10)] and history.usual == 2.0
+def test_a_history_is_read_in_pieces_and_then_only_what_is_new(
+    filled: Any, valkey_url: str
+) -> None:
+    for generation in range(12, 12 + 2 * READ_COUNT):
+        filled.xadd(
+            OWN.history,
+            {
+                "generation": generation,
+                "seconds_wait": 2,
+                **({"eval_mean": generation} if generation % 10 == 0 else {}),
+            },
+        )
+    server, history = RedisReader(valkey_url, ""), History()
+    history.update(server, "walker-1")
+    assert [generation for generation, _ in history.evaluations] == [
+        11,
+        *range(20, 12 + 2 * READ_COUNT, 10),
+    ] and history.usual_wait_seconds == 2.0
     filled.xadd(OWN.history, {"generation": 1000, "eval_mean": 7})
     before = fetched(filled)
-    history.follow(server, "walker-1")
+    history.update(server, "walker-1")
     assert history.evaluations[-1] == (1000.0, 7.0) and fetched(filled) - before < 10_000
     server.close()

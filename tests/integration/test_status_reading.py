@@ -12,7 +12,7 @@ import redis
 from es_queue.protocol.connection import client_from_url
 from es_queue.protocol.keys import RUNS, RunKeys
 from master.status.command import main
-from master.status.observe import LONGEST_VALUE, MOST_REASONS, MOST_RUNS
+from master.status.redis_reader import LONGEST_VALUE, MOST_REASONS, MOST_RUNS
 
 OWN = RunKeys("walker-1")
 WORKER = "host-12-abcdef"
@@ -23,10 +23,22 @@ def filled(redis_client: redis.Redis) -> Any:
     """A run with a living worker and a dead one, as masters and workers write them."""
     client: Any = redis_client
     client.zadd(RUNS, {"walker-1": time.time() - 100, "older": 5.0, "no run id!": 6.0})
-    client.hset(OWN.progress, mapping={"state": "running", "env": "CartPole-v1", "generation": 7, "env_steps": 1000, "updated": time.time()})
+    client.hset(
+        OWN.progress,
+        mapping={
+            "state": "running",
+            "env": "CartPole-v1",
+            "generation": 7,
+            "env_steps": 1000,
+            "updated": time.time(),
+        },
+    )
     client.set(OWN.master, "holder", px=60_000)
     client.sadd(OWN.workers, WORKER, "gone-13-abcdef")
-    client.hset(OWN.worker(WORKER), mapping={"host": "host", "pid": 12, "steps": 500, "generation": "generation 7"})
+    client.hset(
+        OWN.worker(WORKER),
+        mapping={"host": "host", "pid": 12, "steps": 500, "generation": "generation 7"},
+    )
     client.hset(OWN.refused, mapping={"stale": 3})
     client.rpush(OWN.errors, "{}", "{}")
     return client
@@ -37,26 +49,40 @@ def told(capsys: pytest.CaptureFixture[str], url: str, *argv: str) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
-def test_runs_are_read_newest_first_and_only_under_run_ids(filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_are_read_newest_first_and_only_under_run_ids(
+    filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     runs = told(capsys, valkey_url)["runs"]
     assert [run["run"] for run in runs] == ["walker-1", "older"]
-    assert runs[0]["generation"] == 7 and runs[0]["state"] == "running" and runs[1]["state"] == "unknown"
+    assert (
+        runs[0]["generation"] == 7
+        and runs[0]["state"] == "running"
+        and runs[1]["state"] == "unknown"
+    )
 
 
-def test_a_lost_lease_makes_an_orphan(filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_lost_lease_makes_an_orphan(
+    filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     filled.delete(OWN.master)
     assert told(capsys, valkey_url)["runs"][0]["state"] == "orphaned"
     assert main(["--redis-url", valkey_url]) == 0
     assert f"es-master --resume walker-1 --redis-url {valkey_url}" in capsys.readouterr().out
 
 
-def test_a_run_is_read_with_its_living_workers(filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_is_read_with_its_living_workers(
+    filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = told(capsys, valkey_url, "walker-1")
-    assert [worker["worker"] for worker in run["living"]] == [WORKER] and run["living"][0]["steps"] == 500
+    assert [worker["worker"] for worker in run["living"]] == [WORKER] and run["living"][0][
+        "steps"
+    ] == 500
     assert (run["ever"], run["errors"], run["refused"]) == (2, 2, {"stale": 3})
 
 
-def test_a_run_ends_it_with_a_code_for_how_it_fares(filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_ends_it_with_a_code_for_how_it_fares(
+    filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     def code(**progress: Any) -> int:
         for name, value in progress.items():
             filled.hset(OWN.progress, name, value)
@@ -70,17 +96,26 @@ def test_a_run_ends_it_with_a_code_for_how_it_fares(filled: Any, valkey_url: str
     assert code() == 0, "ten usual generations are not over yet"
     assert code(state="paused") == 0
     filled.delete(OWN.master)
-    assert (code(), code(state="failed"), code(state="stopped"), code(state="finished")) == (12, 13, 10, 10)
+    assert (code(), code(state="failed"), code(state="stopped"), code(state="finished")) == (
+        12,
+        13,
+        10,
+        10,
+    )
 
 
-def test_a_worker_was_last_seen_when_it_last_beat(filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_worker_was_last_seen_when_it_last_beat(
+    filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert told(capsys, valkey_url, "walker-1")["living"][0]["seen"] is None
     filled.hset(OWN.worker(WORKER), "beat_ttl", "5")
     filled.pexpire(OWN.worker(WORKER), 3000)
     assert 2.0 <= told(capsys, valkey_url, "walker-1")["living"][0]["seen"] < 5.0
 
 
-def test_the_master_and_waiting_requests_are_read(filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_master_and_waiting_requests_are_read(
+    filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     filled.set(OWN.master, "box pid 7 abcdef")
     filled.rpush(OWN.commands, "{}", "{}", "{}")
     run = told(capsys, valkey_url, "walker-1")
@@ -88,10 +123,16 @@ def test_the_master_and_waiting_requests_are_read(filled: Any, valkey_url: str, 
     filled.set(OWN.master, b"x\x1b " * 10**6)
     before = filled.info("stats")["total_net_output_bytes"]
     master = told(capsys, valkey_url, "walker-1")["master"]
-    assert len(master) <= 100 and "\x1b" not in master and filled.info("stats")["total_net_output_bytes"] - before < 100_000
+    assert (
+        len(master) <= 100
+        and "\x1b" not in master
+        and filled.info("stats")["total_net_output_bytes"] - before < 100_000
+    )
 
 
-def test_an_unknown_run_is_bad_usage(filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_run_is_bad_usage(
+    filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["nothing", "--redis-url", valkey_url]) == 2
     assert "walker-1" in capsys.readouterr().err
 
@@ -99,7 +140,9 @@ def test_an_unknown_run_is_bad_usage(filled: Any, valkey_url: str, capsys: pytes
 def test_a_user_who_may_only_read_these_keys_sees_everything_and_nothing_is_written(
     filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    filled.execute_command("ACL", "SETUSER", "looker", "reset", "on", ">word", "%R~es:*", "+@read", "+@connection")
+    filled.execute_command(
+        "ACL", "SETUSER", "looker", "reset", "on", ">word", "%R~es:*", "+@read", "+@connection"
+    )
     before = {key: filled.dump(key) for key in filled.keys("*")}
     url = valkey_url.replace("unix://", "unix://looker:word@")
     assert len(told(capsys, url)["runs"]) == 2 and told(capsys, url, "walker-1")["errors"] == 2
@@ -108,8 +151,16 @@ def test_a_user_who_may_only_read_these_keys_sees_everything_and_nothing_is_writ
     assert "word" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("rights", [("%R~other:*", "+@read", "+@connection"), ("~*", "-@all", "+@connection")])
-def test_a_user_who_may_read_too_little_is_told_so(rights: tuple[str, ...], filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "rights", [("%R~other:*", "+@read", "+@connection"), ("~*", "-@all", "+@connection")]
+)
+def test_a_user_who_may_read_too_little_is_told_so(
+    rights: tuple[str, ...],
+    filled: Any,
+    valkey_url: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("RQ_REDIS_URL", valkey_url.replace("unix://", "unix://blind:word@"))
     filled.execute_command("ACL", "SETUSER", "blind", "reset", "on", ">word", *rights)
     for argv in ([], ["walker-1"]):
@@ -118,24 +169,36 @@ def test_a_user_who_may_read_too_little_is_told_so(rights: tuple[str, ...], fill
         assert "too little" in sentence and "word@" not in sentence and sentence.count("\n") == 1
 
 
-def test_a_wrong_password_is_told_without_repeating_it(filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_password_is_told_without_repeating_it(
+    filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["--redis-url", valkey_url.replace("unix://", "unix://nobody:word@")]) == 3
     sentence = capsys.readouterr().err
     assert "refused the user or password" in sentence and "word@" not in sentence
 
 
-def test_keys_of_another_type_are_as_good_as_missing(filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_keys_of_another_type_are_as_good_as_missing(
+    filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     for key in (OWN.workers, OWN.errors, OWN.refused, OWN.worker(WORKER), OWN.progress):
         filled.delete(key)
         filled.set(key, "text")
     run = told(capsys, valkey_url, "walker-1")
-    assert (run["living"], run["ever"], run["errors"], run["refused"], run["state"]) == ([], 0, 0, {}, "unknown")
+    assert (run["living"], run["ever"], run["errors"], run["refused"], run["state"]) == (
+        [],
+        0,
+        0,
+        {},
+        "unknown",
+    )
     filled.delete(RUNS)
     filled.set(RUNS, "text")
     assert told(capsys, valkey_url) == {"runs": []}
 
 
-def test_what_is_too_long_or_too_many_is_not_fetched(filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_too_long_or_too_many_is_not_fetched(
+    filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     filled.hset(OWN.progress, "env", "x" * (LONGEST_VALUE + 1))
     filled.hset(OWN.worker(WORKER), "refuses", "x" * 10_000_000)
     filled.hset(OWN.refused, mapping={f"reason-{k}": 1 for k in range(MOST_REASONS)})
@@ -147,7 +210,9 @@ def test_what_is_too_long_or_too_many_is_not_fetched(filled: Any, valkey_url: st
     assert filled.info("stats")["total_net_output_bytes"] - before < 1_000_000
 
 
-def test_bytes_that_are_no_text_are_shown_as_such(filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bytes_that_are_no_text_are_shown_as_such(
+    filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     filled.hset(OWN.progress, "env", b"\xff\xfe\x00")
     assert told(capsys, valkey_url, "walker-1")["env"] == "\ufffd\ufffd\\x00"
 

@@ -1,4 +1,6 @@
-"""Strategies that evaluate again, objectives and a strategy of the user's own, through real workers."""
+"""Strategies that evaluate again, objectives and a strategy of the user's own, through real
+workers.
+"""
 
 from __future__ import annotations
 
@@ -14,33 +16,67 @@ import numpy as np
 import redis
 
 from es_queue import load_policy
-from tests.integration.processes import NERVOUS, WALKER, Master, Processes, Seen, flags, quiet_digest
+from tests.integration.processes import (
+    NERVOUS,
+    WALKER,
+    Master,
+    Processes,
+    Seen,
+    flags,
+    quiet_digest,
+)
 
-SEARCH: dict[str, Any] = {**WALKER, "strategy": "random_search", "candidates": 3, "elite_episodes": 3, "generations": 5}
+SEARCH: dict[str, Any] = {
+    **WALKER,
+    "strategy": "random_search",
+    "candidates": 3,
+    "elite_episodes": 3,
+    "generations": 5,
+}
 VALLEY: dict[str, Any] = {
-    "objective": "tests.objectives:rosenbrock", "parameters": 2, "strategy": "snes", "seed": 5, "population": 40, "eval_every": 10, "eval_episodes": 5,
-    "target_reward": "-0.05", "final_episodes": 5, "noise_size": 2**18, "generations": 400,
-}  # fmt: skip
+    "objective": "tests.objectives:rosenbrock",
+    "parameters": 2,
+    "strategy": "snes",
+    "seed": 5,
+    "population": 40,
+    "eval_every": 10,
+    "eval_episodes": 5,
+    "target_reward": "-0.05",
+    "final_episodes": 5,
+    "noise_size": 2**18,
+    "generations": 400,
+}
 HOUSE = Path(__file__).parents[2]
-EXAMPLE = re.findall(r"```python\n(.*?)```", (HOUSE / "docs" / "own_strategy.md").read_text(), re.DOTALL)[0]
+EXAMPLE = re.findall(
+    r"```python\n(.*?)```", (HOUSE / "docs" / "own_strategy.md").read_text(), re.DOTALL
+)[0]
 
 
 def test_random_search_gives_the_same_bits_with_two_workers_of_which_one_is_killed(
-    valkey_url: str, redis_client: redis.Redis, start_master: Callable[..., Master], processes: Processes
+    valkey_url: str,
+    redis_client: redis.Redis,
+    start_master: Callable[..., Master],
+    processes: Processes,
 ) -> None:
     seen = Seen(redis_client, "search")
     both = [processes.worker(valkey_url, clocks=NERVOUS) for _ in range(2)]
     run = start_master("search", {**SEARCH, "block": 1}, clocks=NERVOUS)
     seats = [seen.joined(one) for one in both]
     horse = seen.freeze_holding(seats[0])
-    training = seen.generation() < SEARCH["generations"] - 1  # what the last moments take from it no generation tells
+    training = (
+        seen.generation() < SEARCH["generations"] - 1
+    )  # what the last moments take from it no generation tells
     both[0].signal(signal.SIGKILL)
     os.kill(horse, signal.SIGKILL)
     assert run.summary()["digest"] == quiet_digest(SEARCH)
-    assert run.total("recovered") + run.total("reissued") >= training, "what it held was played by another"
+    assert run.total("recovered") + run.total("reissued") >= training, (
+        "what it held was played by another"
+    )
 
 
-def test_random_search_goes_on_where_its_master_was_killed(valkey_url: str, redis_client: redis.Redis, processes: Processes) -> None:
+def test_random_search_goes_on_where_its_master_was_killed(
+    valkey_url: str, redis_client: redis.Redis, processes: Processes
+) -> None:
     seen = Seen(redis_client, "again")
     worker = processes.worker(valkey_url)
     first = processes.master(*flags(SEARCH), "--run", "again", "--json", url=valkey_url)
@@ -50,10 +86,12 @@ def test_random_search_goes_on_where_its_master_was_killed(valkey_url: str, redi
     os.kill(horse, signal.SIGCONT)
     second = processes.master("--resume", "again", "--json", url=valkey_url)
     assert second.wait() == 0, second.said()
-    assert second.events("summary")[0]["digest"] == quiet_digest(SEARCH)
+    assert second.feed("summary")[0]["digest"] == quiet_digest(SEARCH)
 
 
-def test_an_objective_is_optimised_by_real_workers(valkey_url: str, start_master: Callable[..., Master], processes: Processes, tmp_path: Path) -> None:
+def test_an_objective_is_optimised_by_real_workers(
+    valkey_url: str, start_master: Callable[..., Master], processes: Processes, tmp_path: Path
+) -> None:
     for _ in range(2):
         processes.worker(valkey_url, PYTHONPATH=str(HOUSE))
     summary = start_master("valley", VALLEY).summary()
@@ -62,9 +100,31 @@ def test_an_objective_is_optimised_by_real_workers(valkey_url: str, start_master
     assert summary["digest"] == quiet_digest(VALLEY)
 
 
-def test_a_strategy_of_ones_own_trains_through_the_local_workers_of_an_es_master(processes: Processes) -> None:
+def test_a_strategy_of_ones_own_trains_through_the_local_workers_of_an_es_master(
+    processes: Processes,
+) -> None:
     (processes.folder / "cross_entropy.py").write_text(EXAMPLE)
-    values = {"env": "CartPole-v1", "strategy": "cross_entropy:CrossEntropy", "seed": 1, "population": 8, "generations": 3, "eval_every": 0, "final_episodes": 2, "noise_size": 2**18}
-    run = processes.master(*flags(values), "--run", "own", "--run-dir", processes.folder / "own", "--workers", 1, "--json")
+    values = {
+        "env": "CartPole-v1",
+        "strategy": "cross_entropy:CrossEntropy",
+        "seed": 1,
+        "population": 8,
+        "generations": 3,
+        "eval_every": 0,
+        "final_episodes": 2,
+        "noise_size": 2**18,
+    }
+    run = processes.master(
+        *flags(values),
+        "--run",
+        "own",
+        "--run-dir",
+        processes.folder / "own",
+        "--workers",
+        1,
+        "--json",
+    )
     assert run.process.wait(60) == 0, run.said()
-    assert json.loads((processes.folder / "own" / "summary.json").read_text())["state"] == "finished"
+    assert (
+        json.loads((processes.folder / "own" / "summary.json").read_text())["state"] == "finished"
+    )

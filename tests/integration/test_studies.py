@@ -1,4 +1,6 @@
-"""A study from outside: one run per seed over one set of workers, through stops and kills, with the bits of single runs."""
+"""A study from outside: one run per seed over one set of workers, through stops and kills, with the
+bits of single runs.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,9 @@ from typing import Any
 import pytest
 import redis
 
-from es_queue.aggregates import aggregate
+from es_queue.numerics.aggregates import aggregate
 from es_queue.protocol.connection import client_from_url
-from master.household.embedded import EmbeddedServer
+from master.services.private_server import PrivateServer
 from tests.integration.processes import (
     CARTPOLE,
     WALKER,
@@ -31,7 +33,7 @@ SHORT = {name: value for name, value in CARTPOLE.items() if name != "seed"}
 
 
 def of(process: Started, seed: int, name: str) -> list[dict[str, Any]]:
-    return [one for one in process.events(name) if one.get("seed") == seed]
+    return [one for one in process.feed(name) if one.get("seed") == seed]
 
 
 def stored(processes: Processes, run: str) -> dict[str, Any]:
@@ -40,10 +42,14 @@ def stored(processes: Processes, run: str) -> dict[str, Any]:
 
 
 def assert_done(processes: Processes, run: str, values: dict[str, Any]) -> None:
-    """Every seed has finished with the bits of a run of its own, and the figures are over all of them."""
+    """Every seed has finished with the bits of a run of its own, and the figures are over all of
+    them.
+    """
     about = stored(processes, run)
     assert [one["seed"] for one in about["runs"]] == list(SEEDS)
-    assert [one["summary"]["digest"] for one in about["runs"]] == [quiet_digest({**values, "seed": seed}) for seed in SEEDS]
+    assert [one["summary"]["digest"] for one in about["runs"]] == [
+        quiet_digest({**values, "seed": seed}) for seed in SEEDS
+    ]
     figures = aggregate([one["summary"]["eval_mean"] for one in about["runs"]])
     assert (about["state"], about["runs_counted"], about["runs_total"]) == ("finished", 3, 3)
     assert about["mean"] == figures.mean and about["iqm"] == figures.iqm
@@ -52,13 +58,21 @@ def assert_done(processes: Processes, run: str, values: dict[str, Any]) -> None:
 
 
 def begun(processes: Processes, run: str, *more: object) -> Started:
-    """A study of two workers, so that two of its three runs go on at a time; both have got somewhere."""
-    study = processes.master(*flags(LONG), "--seeds", "4,2,9", "--run", run, "--workers", 2, "--json", *more)
-    wait_for(lambda: all(of(study, seed, "generation") for seed in SEEDS[:2]), "two runs have begun")
+    """A study of two workers, so that two of its three runs go on at a time; both have got
+    somewhere.
+    """
+    study = processes.master(
+        *flags(LONG), "--seeds", "4,2,9", "--run", run, "--workers", 2, "--json", *more
+    )
+    wait_for(
+        lambda: all(of(study, seed, "generation") for seed in SEEDS[:2]), "two runs have begun"
+    )
     return study
 
 
-def test_each_seed_ends_with_the_bits_of_a_run_of_its_own_and_nothing_is_left(processes: Processes) -> None:
+def test_each_seed_ends_with_the_bits_of_a_run_of_its_own_and_nothing_is_left(
+    processes: Processes,
+) -> None:
     study = processes.master(*flags(SHORT), "--seeds", "4,2,9", "--run", "all", "--workers", 2)
     assert study.wait() == 0, study.said()
     assert_done(processes, "all", SHORT)
@@ -67,27 +81,44 @@ def test_each_seed_ends_with_the_bits_of_a_run_of_its_own_and_nothing_is_left(pr
     assert [line for line in lines if line.startswith("  IQM ")] and not study.err.read_text()
     again = processes.master("--resume", "all")
     assert again.wait() == 0
-    assert again.out.read_text().splitlines() == lines[lines.index("study all finished: 3 of 3 runs finished") :]
+    assert (
+        again.out.read_text().splitlines()
+        == lines[lines.index("study all finished: 3 of 3 runs finished") :]
+    )
 
 
-def test_ctrl_c_stops_every_run_in_order_and_resume_ends_with_the_undisturbed_bits(processes: Processes) -> None:
+def test_ctrl_c_stops_every_run_in_order_and_resume_ends_with_the_undisturbed_bits(
+    processes: Processes,
+) -> None:
     study = begun(processes, "stopped")
-    os.killpg(study.pid, signal.SIGINT)  # as a terminal does; the runs must hear it from the study alone, once
+    os.killpg(
+        study.pid, signal.SIGINT
+    )  # as a terminal does; the runs must hear it from the study alone, once
     assert study.wait() == 130, study.said()
     assert processes.living() == {}
     assert study.err.read_text() == ""
     runs = stored(processes, "stopped")["runs"]
-    assert all(one["summary"]["state"] == "stopped" for one in runs if one["seed"] in SEEDS[:2] and one["state"] == "stopped")
+    assert all(
+        one["summary"]["state"] == "stopped"
+        for one in runs
+        if one["seed"] in SEEDS[:2] and one["state"] == "stopped"
+    )
     states = {one["seed"]: one["state"] for one in runs}
-    assert set(states.values()) <= {"stopped", "waiting", "finished"} and "stopped" in states.values()
-    assert study.events("note")[-1]["text"].endswith("es-master --resume stopped")
+    assert (
+        set(states.values()) <= {"stopped", "waiting", "finished"} and "stopped" in states.values()
+    )
+    assert study.feed("note")[-1]["text"].endswith("es-master --resume stopped")
     resumed = processes.master("--resume", "stopped", "--workers", 2, "--json")
     assert resumed.wait() == 0, resumed.said()
-    assert all(not of(resumed, seed, "generation") for seed, state in states.items() if state == "finished")
+    assert all(
+        not of(resumed, seed, "generation") for seed, state in states.items() if state == "finished"
+    )
     assert_done(processes, "stopped", LONG)
 
 
-def test_a_killed_study_takes_its_runs_workers_and_server_with_it_and_can_be_resumed(processes: Processes) -> None:
+def test_a_killed_study_takes_its_runs_workers_and_server_with_it_and_can_be_resumed(
+    processes: Processes,
+) -> None:
     study = begun(processes, "killed")
     study.signal(signal.SIGKILL)
     study.wait()
@@ -97,25 +128,33 @@ def test_a_killed_study_takes_its_runs_workers_and_server_with_it_and_can_be_res
     assert_done(processes, "killed", LONG)
 
 
-def test_workers_that_were_killed_with_a_study_are_not_counted_when_it_goes_on(processes: Processes) -> None:
-    server = EmbeddedServer(processes.folder / "runs/ghosts/redis")
+def test_workers_that_were_killed_with_a_study_are_not_counted_when_it_goes_on(
+    processes: Processes,
+) -> None:
+    server = PrivateServer(processes.folder / "runs/ghosts/redis")
     server.start()
     with client_from_url(server.url) as client:
         client.sadd("rq:workers:default", "ghost-1", "ghost-2")  # as RQ leaves them
     server.stop()
-    study = processes.master(*flags(SHORT), "--seeds", "4,2,9", "--run", "ghosts", "--workers", 1, "--json")
+    study = processes.master(
+        *flags(SHORT), "--seeds", "4,2,9", "--run", "ghosts", "--workers", 1, "--json"
+    )
     assert study.wait() == 0, study.said()
-    order = [one["event"] for one in study.events() if one["event"] in ("started", "summary")]
+    order = [one["event"] for one in study.feed() if one["event"] in ("started", "summary")]
     assert order == ["started", "summary"] * 3  # one at a time
     assert_done(processes, "ghosts", SHORT)
 
 
-def test_a_run_whose_es_master_is_killed_is_started_again_and_keeps_its_bits(processes: Processes) -> None:
+def test_a_run_whose_es_master_is_killed_is_started_again_and_keeps_its_bits(
+    processes: Processes,
+) -> None:
     study = begun(processes, "again")
     (victim,) = [pid for pid, command in processes.living().items() if "--run again-s4 " in command]
     os.kill(victim, signal.SIGKILL)
     assert study.wait() == 0, study.said()
-    assert [one["text"] for one in of(study, 4, "note")][:1] == ["its es-master ended with code 137 and is started again in 1 s"]
+    assert [one["text"] for one in of(study, 4, "note")][:1] == [
+        "its es-master ended with code 137 and is started again in 1 s"
+    ]
     assert_done(processes, "again", LONG)
 
 
@@ -137,9 +176,19 @@ def test_a_run_that_cannot_begin_fails_alone_and_is_named(processes: Processes) 
     study = processes.master(*flags(SHORT), "--seeds", "4,2,9", "--run", "partly", "--workers", 1)
     assert study.wait() == 6
     lines = study.out.read_text().splitlines()
-    assert [line for line in lines if line.startswith("  seed 2  failed with exit code 6: run-dir runs/partly/s2 cannot be made")]
+    assert [
+        line
+        for line in lines
+        if line.startswith(
+            "  seed 2  failed with exit code 6: run-dir runs/partly/s2 cannot be made"
+        )
+    ]
     assert "  final evaluations of 2 of 3 runs: the others are missing, not counted as 0" in lines
-    assert [one["state"] for one in stored(processes, "partly")["runs"]] == ["finished", "failed", "finished"]
+    assert [one["state"] for one in stored(processes, "partly")["runs"]] == [
+        "finished",
+        "failed",
+        "finished",
+    ]
     (folder / "s2").unlink()
     assert processes.master("--resume", "partly", "--workers", 1).wait() == 0
     assert_done(processes, "partly", SHORT)
@@ -148,14 +197,27 @@ def test_a_run_that_cannot_begin_fails_alone_and_is_named(processes: Processes) 
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["--seeds", "5-1"], 2, "es-master: seeds is '5-1' in the command line: write the range from low to high, 1-5\n"),
+        (
+            ["--seeds", "5-1"],
+            2,
+            (
+                "es-master: seeds is '5-1' in the command line: write the range from low to "
+                "high, 1-5\n"
+            ),
+        ),
         (["--seeds", "1-2", "--env", "Nowhere-v0"], 5, "Nowhere-v0"),
         (["--seeds", "1-2", "--population", "3"], 2, "population is 3"),
-        (["--seeds", "1-2", "--redis-url", "redis://127.0.0.1:1"], 3, "es-master: Redis at redis://127.0.0.1:1 cannot be reached"),
+        (
+            ["--seeds", "1-2", "--redis-url", "redis://127.0.0.1:1"],
+            3,
+            "es-master: Redis at redis://127.0.0.1:1 cannot be reached",
+        ),
         (["--seeds", "10", "--run", "a" * 37], 2, "use at most 36 letters"),
     ],
 )
-def test_what_no_run_could_begin_with_is_refused_once_and_leaves_nothing(words: list[str], code: int, said: str, processes: Processes) -> None:
+def test_what_no_run_could_begin_with_is_refused_once_and_leaves_nothing(
+    words: list[str], code: int, said: str, processes: Processes
+) -> None:
     study = processes.master("--env", "CartPole-v1", *words)
     assert study.wait() == code
     assert said in study.err.read_text() and study.err.read_text().count("\n") == 1
@@ -166,22 +228,43 @@ def test_on_a_shared_redis_runs_begin_as_workers_come_and_no_command_line_holds_
     valkey_url: str, redis_client: redis.Redis, processes: Processes
 ) -> None:
     values = {**SHORT, "generations": 100_000}
-    study = processes.master(*flags(values), "--seeds", "1-3", "--run", "shared", "--queue", "mine", RQ_REDIS_URL=valkey_url)
+    study = processes.master(
+        *flags(values),
+        "--seeds",
+        "1-3",
+        "--run",
+        "shared",
+        "--queue",
+        "mine",
+        RQ_REDIS_URL=valkey_url,
+    )
     wait_for(lambda: redis_client.exists("es:shared-s1:master"), "the first run has begun")
     commands = processes.living().values()
-    assert [command for command in commands if "shared-s1" in command] and not [command for command in commands if valkey_url in command]
+    assert [command for command in commands if "shared-s1" in command] and not [
+        command for command in commands if valkey_url in command
+    ]
     runs = [Seen(redis_client, f"shared-s{seed}") for seed in (1, 2, 3)]
     workers = [processes.worker(valkey_url, "mine") for _ in range(2)]
-    wait_for(lambda: [len(run.workers()) for run in runs[:2]] == [1, 1], "each of two runs has a worker")
+    wait_for(
+        lambda: [len(run.workers()) for run in runs[:2]] == [1, 1], "each of two runs has a worker"
+    )
     assert not redis_client.exists("es:shared-s3:config")
     study.signal(signal.SIGTERM)
     assert study.wait() == 130
-    assert [worker.process.poll() for worker in workers] == [None, None]  # they are not the study's to end
+    assert [worker.process.poll() for worker in workers] == [
+        None,
+        None,
+    ]  # they are not the study's to end
     assert [run.progress()["state"] for run in runs[:2]] == ["stopped", "stopped"]
 
 
 def test_a_finished_study_goes_on_when_its_budget_grows(processes: Processes) -> None:
-    assert processes.master(*flags(SHORT), "--seeds", "4,2,9", "--run", "more", "--workers", 1, "--quiet").wait() == 0
+    assert (
+        processes.master(
+            *flags(SHORT), "--seeds", "4,2,9", "--run", "more", "--workers", 1, "--quiet"
+        ).wait()
+        == 0
+    )
     resumed = processes.master("--resume", "more", "--generations", 4, "--workers", 1, "--quiet")
     assert resumed.wait() == 0, resumed.said()
     assert_done(processes, "more", {**SHORT, "generations": 4})
@@ -193,7 +276,7 @@ def test_a_server_that_ends_is_started_again_and_the_runs_go_on(processes: Proce
     lock = processes.folder / "runs/server/redis/server.lock"
     os.kill(int(lock.read_text()), signal.SIGKILL)
     assert study.wait() == 0, study.said()
-    assert "the private server had ended and was started again" in [one["text"] for one in study.events("note")]
+    assert "the private server had ended and was started again" in [
+        one["text"] for one in study.feed("note")
+    ]
     assert_done(processes, "server", LONG)
-
-

@@ -1,4 +1,6 @@
-"""What a supervisor starts again and again with the same words: it begins the run, goes on with it, and knows when to leave it alone."""
+"""What a supervisor starts again and again with the same words: it begins the run, goes on with it,
+and knows when to leave it alone.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ ENDLESS = {**CARTPOLE, "generations": 100_000}
 
 
 def supervised(processes: Processes, url: str, *words: object) -> Started:
-    return processes.start(sys.executable, "-m", "master.supervised", "--json", "--redis-url", url, *words)
+    return processes.start(
+        sys.executable, "-m", "master.cli.supervised", "--json", "--redis-url", url, *words
+    )
 
 
 def test_killed_and_started_again_with_the_same_words_it_ends_with_the_parameters_of_a_quiet_run(
@@ -39,10 +43,12 @@ def test_killed_and_started_again_with_the_same_words_it_ends_with_the_parameter
     first.process.wait(20)
     second = supervised(processes, valkey_url, *words)
     assert second.wait() == 0, second.said()
-    assert second.events("summary")[-1]["digest"] == quiet_digest(WALKER)
+    assert second.feed("summary")[-1]["digest"] == quiet_digest(WALKER)
     again = supervised(processes, valkey_url, *words)
     assert again.wait() == 0, again.said()
-    assert again.events("summary")[-1]["digest"] == quiet_digest(WALKER), "a run that has ended stays as it is"
+    assert again.feed("summary")[-1]["digest"] == quiet_digest(WALKER), (
+        "a run that has ended stays as it is"
+    )
 
 
 def test_a_run_that_a_person_stopped_is_left_alone_and_one_whose_process_was_told_to_end_is_not(
@@ -57,25 +63,36 @@ def test_a_run_that_a_person_stopped_is_left_alone_and_one_whose_process_was_tol
         if end == "signal":
             run.signal(signal.SIGTERM)
         else:
-            assert processes.start(BIN / "es-master", "--stop", "walk", "--redis-url", valkey_url).wait() == 0
+            assert (
+                processes.start(
+                    BIN / "es-master", "--stop", "walk", "--redis-url", valkey_url
+                ).wait()
+                == 0
+            )
         assert run.wait() == code, run.said()
 
 
-def test_a_run_whose_master_was_killed_before_its_first_checkpoint_begins(valkey_url: str, processes: Processes, tmp_path: Path) -> None:
+def test_a_run_whose_master_was_killed_before_its_first_checkpoint_begins(
+    valkey_url: str, processes: Processes, tmp_path: Path
+) -> None:
     left = tmp_path / "runs" / "walk"
     left.mkdir(parents=True)
     (left / "config.json").write_text("{}")
     processes.worker(valkey_url)
     run = supervised(processes, valkey_url, "--run", "walk", *flags(CARTPOLE))
     assert run.wait() == 0, run.said()
-    assert run.events("summary")[-1]["digest"] == quiet_digest(CARTPOLE)
+    assert run.feed("summary")[-1]["digest"] == quiet_digest(CARTPOLE)
 
 
-def test_a_run_without_a_name_is_refused_in_one_sentence(valkey_url: str, processes: Processes) -> None:
+def test_a_run_without_a_name_is_refused_in_one_sentence(
+    valkey_url: str, processes: Processes
+) -> None:
     run = supervised(processes, valkey_url, *flags(CARTPOLE))
     assert run.wait() == 2 and "give --run RUN" in run.said()
 
 
 def test_several_seeds_are_refused_in_one_sentence(valkey_url: str, processes: Processes) -> None:
-    run = supervised(processes, valkey_url, "--run", "walk", "--env", "CartPole-v1", "--seeds", "1-2")
+    run = supervised(
+        processes, valkey_url, "--run", "walk", "--env", "CartPole-v1", "--seeds", "1-2"
+    )
     assert run.wait() == 2 and "neither --seeds" in run.said()

@@ -1,4 +1,6 @@
-"""es-status --web in a real browser: a run that trains is seen to train, and hostile texts stay texts."""
+"""es-status --web in a real browser: a run that trains is seen to train, and hostile texts stay
+texts.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from es_queue.protocol.keys import RUNS, RunKeys
 from tests.faults.servers import free_port
 from tests.integration.processes import BIN, CARTPOLE, Processes, Seen, Started, flags, wait_for
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (pip install '.[dev]')")
+playwright = pytest.importorskip(
+    "playwright.sync_api", reason="playwright is not installed (pip install '.[dev]')"
+)
 
 ENDLESS = {**CARTPOLE, "generations": 100_000, "eval_every": 2, "eval_episodes": 2}
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -27,11 +31,15 @@ WIDE, NARROW = {"width": 1200, "height": 900}, {"width": 390, "height": 844}
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """The operating system's browser, else playwright's own; its tests are left out by name where there is none."""
+    """The operating system's browser, else playwright's own; its tests are left out by name where
+    there is none.
+    """
     found = next(filter(None, map(shutil.which, BROWSERS)), None)
     with playwright.sync_playwright() as play:
         if found is None and not Path(play.chromium.executable_path).exists():
-            pytest.skip("no browser is here: apt-get install chromium, or playwright install chromium")
+            pytest.skip(
+                "no browser is here: apt-get install chromium, or playwright install chromium"
+            )
         one = play.chromium.launch(executable_path=found, args=["--no-sandbox"])
         yield one
         one.close()
@@ -42,7 +50,9 @@ def page(browser: Any) -> Iterator[Any]:
     """A tab that fails its test where a script raised or the page's policy was broken."""
     tab, said = browser.new_page(viewport=WIDE), list[str]()
     tab.on("pageerror", lambda error: said.append(str(error)))
-    tab.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
+    tab.on(
+        "console", lambda message: said.append(message.text) if message.type == "error" else None
+    )
     yield tab
     tab.close()
     assert [text for text in said if "Failed to load resource" not in text] == []
@@ -50,42 +60,63 @@ def page(browser: Any) -> Iterator[Any]:
 
 def served(processes: Processes, url: str, *more: object) -> tuple[str, Started]:
     address = f"127.0.0.1:{free_port()}"
-    process = processes.start(BIN / "es-status", *more, "--web", address, "--every", "0.3", "--redis-url", url)
+    process = processes.start(
+        BIN / "es-status", *more, "--web", address, "--every", "0.3", "--redis-url", url
+    )
     wait_for(lambda: "http://" in process.out.read_text(), "the page is served")
     return f"http://{address}/", process
 
 
 def tile(page: Any, label: str) -> str:
     """The large figure under a label."""
-    return str(page.locator("#tiles > div", has=page.get_by_text(label, exact=True)).locator("dd > span").inner_text())
+    return str(
+        page.locator("#tiles > div", has=page.get_by_text(label, exact=True))
+        .locator("dd > span")
+        .inner_text()
+    )
 
 
 def looks_until(page: Any, condition: Any, what: str) -> Any:
     """Wait with the browser's own loop running."""
     deadline = time.monotonic() + 60
     while not (found := condition()):
-        assert time.monotonic() < deadline, f"{what}: not within 60 s; the page says {page.locator('body').inner_text()[:2000]}"
+        assert time.monotonic() < deadline, (
+            f"{what}: not within 60 s; the page says {page.locator('body').inner_text()[:2000]}"
+        )
         page.wait_for_timeout(50)
     return found
 
 
 def overflow(page: Any) -> int:
     """Pixels by which the page is wider than the screen."""
-    return int(page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"))
+    return int(
+        page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    )
 
 
-def test_a_run_is_seen_to_train_to_pause_and_to_end(processes: Processes, redis_client: redis.Redis, valkey_url: str, page: Any) -> None:
+def test_a_run_is_seen_to_train_to_pause_and_to_end(
+    processes: Processes, redis_client: redis.Redis, valkey_url: str, page: Any
+) -> None:
     master = processes.master("--run", "seen", *flags(ENDLESS), url=valkey_url)
     processes.worker(valkey_url)
-    wait_for(Seen(redis_client, "seen").reached(6), "some generations are done")
+    wait_for(Seen(redis_client, "seen").count_reached(6), "some generations are done")
     url, status = served(processes, valkey_url)
     page.goto(url)
     looks_until(page, lambda: page.locator("#pulse.live").count(), "the first look")
-    assert page.locator("#list .run").all_inner_texts() == ["seen"] and page.locator("#state").inner_text() == "running"
+    assert (
+        page.locator("#list .run").all_inner_texts() == ["seen"]
+        and page.locator("#state").inner_text() == "running"
+    )
     first = int(tile(page, "generation").replace(",", ""))
     curve = page.locator("#chart .eval").get_attribute("d")
-    looks_until(page, lambda: int(tile(page, "generation").replace(",", "")) > first + 1, "generations go by")
-    looks_until(page, lambda: page.locator("#chart .eval").get_attribute("d") != curve, "the curve grows")
+    looks_until(
+        page,
+        lambda: int(tile(page, "generation").replace(",", "")) > first + 1,
+        "generations go by",
+    )
+    looks_until(
+        page, lambda: page.locator("#chart .eval").get_attribute("d") != curve, "the curve grows"
+    )
     assert tile(page, "workers") == "1" and page.locator("#workers tbody tr").count() == 1
     assert "CartPole-v1" in page.locator("#settings").inner_text()
     asking = processes.start(BIN / "es-master", "--pause", "seen", "--redis-url", valkey_url)
@@ -96,7 +127,14 @@ def test_a_run_is_seen_to_train_to_pause_and_to_end(processes: Processes, redis_
     looks_until(page, lambda: page.locator("#state").inner_text() == "stopped", "it is stopped")
     status.signal(signal.SIGINT)
     assert status.wait() == 130 and status.err.read_text() == ""
-    looks_until(page, lambda: page.locator("#pulse.lost").count() and "does not answer any more" in page.locator("#trouble").inner_text(), "the page's server has gone")
+    looks_until(
+        page,
+        lambda: (
+            page.locator("#pulse.lost").count()
+            and "does not answer any more" in page.locator("#trouble").inner_text()
+        ),
+        "the page's server has gone",
+    )
 
 
 def planted(client: Any, run: str, generations: int = 40, **progress: str) -> None:
@@ -104,13 +142,46 @@ def planted(client: Any, run: str, generations: int = 40, **progress: str) -> No
     own = RunKeys(run)
     client.zadd(RUNS, {run: time.time() - 60})
     client.set(own.master, "host pid 1", px=120_000)
-    client.set(own.config, json.dumps({"env": "CartPole-v1", "strategy": "pgpe", "seed": generations, "target_reward": "475", "max_steps": 90_000}))
-    client.hset(own.progress, mapping={"state": "running", "env": "CartPole-v1", "strategy": "pgpe", "generation": generations, "updated": time.time(), **progress})
+    client.set(
+        own.config,
+        json.dumps(
+            {
+                "env": "CartPole-v1",
+                "strategy": "pgpe",
+                "seed": generations,
+                "target_reward": "475",
+                "max_steps": 90_000,
+            }
+        ),
+    )
+    client.hset(
+        own.progress,
+        mapping={
+            "state": "running",
+            "env": "CartPole-v1",
+            "strategy": "pgpe",
+            "generation": generations,
+            "updated": time.time(),
+            **progress,
+        },
+    )
     for one in range(generations):
-        client.xadd(own.history, {"generation": one, "env_steps": 1000 * one, "seconds": 20 * one, "return_mean": 9 * one, "return_std": 3, **({"eval_mean": 10 * one, "eval_std": 20} if one % 5 == 0 else {})})
+        client.xadd(
+            own.history,
+            {
+                "generation": one,
+                "env_steps": 1000 * one,
+                "seconds": 20 * one,
+                "return_mean": 9 * one,
+                "return_std": 3,
+                **({"eval_mean": 10 * one, "eval_std": 20} if one % 5 == 0 else {}),
+            },
+        )
 
 
-def test_runs_are_laid_over_each_other_and_compared(processes: Processes, redis_client: redis.Redis, valkey_url: str, page: Any) -> None:
+def test_runs_are_laid_over_each_other_and_compared(
+    processes: Processes, redis_client: redis.Redis, valkey_url: str, page: Any
+) -> None:
     for number, run in enumerate(("alpha", "beta", "gamma")):
         planted(redis_client, run, 30 + 10 * number)
     url, _ = served(processes, valkey_url, "beta")
@@ -119,49 +190,125 @@ def test_runs_are_laid_over_each_other_and_compared(processes: Processes, redis_
     page.get_by_label("curve of alpha").check()
     page.get_by_label("curve of gamma").check()
     looks_until(page, lambda: page.locator("#chart .eval").count() == 3, "three curves")
-    colors = page.locator("#chart .eval").evaluate_all("all => all.map((one) => one.getAttribute('stroke'))")
-    assert len(set(colors)) == 3 and page.locator("#chart .band").count() == 3 and page.locator("#chart .target").count() == 1
+    colors = page.locator("#chart .eval").evaluate_all(
+        "all => all.map((one) => one.getAttribute('stroke'))"
+    )
+    assert (
+        len(set(colors)) == 3
+        and page.locator("#chart .band").count() == 3
+        and page.locator("#chart .target").count() == 1
+    )
     assert page.locator("#comparison th").all_inner_texts() == ["", "beta", "alpha", "gamma"]
-    assert "seed" in page.locator("#comparison").inner_text() and "env\t" not in page.locator("#comparison").inner_text()
+    assert (
+        "seed" in page.locator("#comparison").inner_text()
+        and "env\t" not in page.locator("#comparison").inner_text()
+    )
     page.get_by_text("time", exact=True).click()
-    looks_until(page, lambda: "x=seconds" in page.url and " min" in page.locator("#chart").text_content(), "over time")
+    looks_until(
+        page,
+        lambda: "x=seconds" in page.url and " min" in page.locator("#chart").text_content(),
+        "over time",
+    )
     page.locator("#training").uncheck()
     assert page.locator("#chart .train").count() == 0
     page.locator("#plot").hover()
     assert "beta: evaluation" in page.locator("#tip").inner_text()
     page.reload()
-    looks_until(page, lambda: page.locator("#chart .eval").count() == 3, "the address keeps what was chosen")
+    looks_until(
+        page, lambda: page.locator("#chart .eval").count() == 3, "the address keeps what was chosen"
+    )
 
 
-def test_a_run_that_goes_while_it_is_shown_does_not_take_the_others_with_it(processes: Processes, redis_client: redis.Redis, valkey_url: str, page: Any) -> None:
+def test_a_run_that_goes_while_it_is_shown_does_not_take_the_others_with_it(
+    processes: Processes, redis_client: redis.Redis, valkey_url: str, page: Any
+) -> None:
     for run in ("stays", "goes"):
         planted(redis_client, run)
     url, _ = served(processes, valkey_url)
-    page.route("**/api/runs/goes", lambda route: route.fulfill(status=404, json={"trouble": "there is no run goes"}))
+    page.route(
+        "**/api/runs/goes",
+        lambda route: route.fulfill(status=404, json={"trouble": "there is no run goes"}),
+    )
     page.goto(f"{url}#run=stays&with=goes")
-    looks_until(page, lambda: page.locator("#trouble").inner_text() == "there is no run goes", "it is said which is gone")
-    assert page.locator("#chart .eval").count() == 1 and page.locator("#pulse.live").count() == 1 and tile(page, "generation") == "40"
+    looks_until(
+        page,
+        lambda: page.locator("#trouble").inner_text() == "there is no run goes",
+        "it is said which is gone",
+    )
+    assert (
+        page.locator("#chart .eval").count() == 1
+        and page.locator("#pulse.live").count() == 1
+        and tile(page, "generation") == "40"
+    )
     redis_client.hset(RunKeys("stays").progress, "generation", "41")
     looks_until(page, lambda: tile(page, "generation") == "41", "the other is still followed")
 
 
-def test_hostile_texts_are_shown_as_they_are_and_nothing_is_too_wide(processes: Processes, redis_client: redis.Redis, valkey_url: str, page: Any) -> None:
+def test_hostile_texts_are_shown_as_they_are_and_nothing_is_too_wide(
+    processes: Processes, redis_client: redis.Redis, valkey_url: str, page: Any
+) -> None:
     own, client = RunKeys("walker-1"), redis_client
-    planted(client, "walker-1", state=HOSTILE, env=HOSTILE * 9, why=HOSTILE, changed=HOSTILE, answered="1/x", eta="nan", eval_mean="1e999")
-    client.set(own.config, json.dumps({"env": HOSTILE, "__proto__": HOSTILE, HOSTILE: [HOSTILE, {"a": HOSTILE}], "target_reward": HOSTILE}))
+    planted(
+        client,
+        "walker-1",
+        state=HOSTILE,
+        env=HOSTILE * 9,
+        why=HOSTILE,
+        changed=HOSTILE,
+        answered="1/x",
+        eta="nan",
+        eval_mean="1e999",
+    )
+    client.set(
+        own.config,
+        json.dumps(
+            {
+                "env": HOSTILE,
+                "__proto__": HOSTILE,
+                HOSTILE: [HOSTILE, {"a": HOSTILE}],
+                "target_reward": HOSTILE,
+            }
+        ),
+    )
     client.sadd(own.workers, HOSTILE, "w2")
-    client.hset(own.worker(HOSTILE), mapping={"host": HOSTILE * 4, "pid": HOSTILE, "block": HOSTILE, "refuses": HOSTILE})
+    client.hset(
+        own.worker(HOSTILE),
+        mapping={"host": HOSTILE * 4, "pid": HOSTILE, "block": HOSTILE, "refuses": HOSTILE},
+    )
     client.hset(own.refused, mapping={HOSTILE: 3})
-    client.rpush(own.errors, json.dumps({"worker": HOSTILE, "reason": HOSTILE, "trace": HOSTILE}), b"\xff\x00")
-    client.xadd(own.history, {"generation": 50, "env_steps": "1e308", "return_mean": "-1e308", "eval_mean": "nan", "seconds": HOSTILE})
+    client.rpush(
+        own.errors,
+        json.dumps({"worker": HOSTILE, "reason": HOSTILE, "trace": HOSTILE}),
+        b"\xff\x00",
+    )
+    client.xadd(
+        own.history,
+        {
+            "generation": 50,
+            "env_steps": "1e308",
+            "return_mean": "-1e308",
+            "eval_mean": "nan",
+            "seconds": HOSTILE,
+        },
+    )
     url, _ = served(processes, valkey_url)
     for size in (WIDE, NARROW):
         page.set_viewport_size(size)
         page.goto(f"{url}?{size['width']}#run=walker-1")
-        looks_until(page, lambda: HOSTILE[:20] in page.locator("#refusing").inner_text(), "the run is shown")
+        looks_until(
+            page, lambda: HOSTILE[:20] in page.locator("#refusing").inner_text(), "the run is shown"
+        )
         page.locator("#reports summary").click()
-        looks_until(page, lambda: HOSTILE[:20] in page.locator("#traces").inner_text(), "its reports are shown")
+        looks_until(
+            page,
+            lambda: HOSTILE[:20] in page.locator("#traces").inner_text(),
+            "its reports are shown",
+        )
         assert page.locator("img, b, script:not([src])").count() == 0 and page.title() != "1"
         assert overflow(page) <= 0
     page.goto(f"{url}#run={HOSTILE}&with=../x%20%00&x=y")
-    looks_until(page, lambda: "there is no run" in page.locator("#trouble").inner_text(), "a made-up run is none")
+    looks_until(
+        page,
+        lambda: "there is no run" in page.locator("#trouble").inner_text(),
+        "a made-up run is none",
+    )

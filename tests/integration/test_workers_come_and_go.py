@@ -50,10 +50,20 @@ def stopping(client: redis.Redis, name: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    "leave", [by_sigterm, by_suspension, pytest.param(by_sigint, marks=pytest.mark.slow), pytest.param(by_command, marks=pytest.mark.slow)]
+    "leave",
+    [
+        by_sigterm,
+        by_suspension,
+        pytest.param(by_sigint, marks=pytest.mark.slow),
+        pytest.param(by_command, marks=pytest.mark.slow),
+    ],
 )
 def test_a_worker_that_leaves_gives_its_block_back_and_another_finishes_the_run(
-    leave: Leave, valkey_url: str, redis_client: redis.Redis, start_master: Callable[..., Master], processes: Processes
+    leave: Leave,
+    valkey_url: str,
+    redis_client: redis.Redis,
+    start_master: Callable[..., Master],
+    processes: Processes,
 ) -> None:
     seen = Seen(redis_client, "leave")
     run = start_master("leave", {**WALKER, "block": 2})
@@ -85,12 +95,15 @@ def assert_nothing_is_left(seen: Seen) -> None:
 
 
 def test_a_worker_that_comes_while_the_run_goes_on_takes_part(
-    valkey_url: str, redis_client: redis.Redis, start_master: Callable[..., Master], processes: Processes
+    valkey_url: str,
+    redis_client: redis.Redis,
+    start_master: Callable[..., Master],
+    processes: Processes,
 ) -> None:
     seen = Seen(redis_client, "late")
     run = start_master("late", {**WALKER, "block": 1})
     first = seen.joined(processes.worker(valkey_url))
-    wait_for(seen.reached(1), "generation 1")
+    wait_for(seen.count_reached(1), "generation 1")
     horse = seen.freeze_holding(first)
     second = seen.joined(processes.worker(valkey_url))
     wait_for(lambda: seen.claims(second), "the newcomer has a block")
@@ -101,14 +114,19 @@ def test_a_worker_that_comes_while_the_run_goes_on_takes_part(
 
 
 def test_a_work_horse_whose_worker_was_killed_gives_its_block_back_and_ends(
-    valkey_url: str, redis_client: redis.Redis, start_master: Callable[..., Master], processes: Processes
+    valkey_url: str,
+    redis_client: redis.Redis,
+    start_master: Callable[..., Master],
+    processes: Processes,
 ) -> None:
     seen = Seen(redis_client, "orphan")
     run = start_master("orphan", {**WALKER, "block": 2})
     worker = processes.worker(valkey_url)
     seat = seen.joined(worker)
     horse = seen.horse(seat)
-    worker.signal(signal.SIGKILL)  # while the horse runs: the kernel would end one that is stopped (SIGHUP)
+    worker.signal(
+        signal.SIGKILL
+    )  # while the horse runs: the kernel would end one that is stopped (SIGHUP)
     worker.wait()
     wait_for(lambda: state_of(horse) in ("", "Z"), "the orphan has ended", 5)
     assert seen.progress()["state"] == "running"
@@ -119,7 +137,10 @@ def test_a_work_horse_whose_worker_was_killed_gives_its_block_back_and_ends(
 
 
 def test_a_burst_worker_serves_to_the_end_of_the_run_and_exits(
-    valkey_url: str, redis_client: redis.Redis, start_master: Callable[..., Master], processes: Processes
+    valkey_url: str,
+    redis_client: redis.Redis,
+    start_master: Callable[..., Master],
+    processes: Processes,
 ) -> None:
     run = start_master("burst", WALKER)
     wait_for(lambda: redis_client.llen("rq:queue:default"), "a seat is open")
@@ -130,7 +151,10 @@ def test_a_burst_worker_serves_to_the_end_of_the_run_and_exits(
 
 
 def test_a_worker_that_does_not_fork_serves_and_leaves_cleanly(
-    valkey_url: str, redis_client: redis.Redis, start_master: Callable[..., Master], processes: Processes
+    valkey_url: str,
+    redis_client: redis.Redis,
+    start_master: Callable[..., Master],
+    processes: Processes,
 ) -> None:
     seen = Seen(redis_client, "simple")
     run = start_master("simple", WALKER)
@@ -151,14 +175,20 @@ def test_a_worker_that_does_not_fork_serves_and_leaves_cleanly(
 
 @pytest.mark.slow
 def test_a_pool_of_workers_serves_and_leaves_cleanly(
-    valkey_url: str, redis_client: redis.Redis, start_master: Callable[..., Master], processes: Processes
+    valkey_url: str,
+    redis_client: redis.Redis,
+    start_master: Callable[..., Master],
+    processes: Processes,
 ) -> None:
     seen = Seen(redis_client, "pool")
     run = start_master("pool", {**WALKER, "block": 1})
     pool = processes.start(processes.rq, "worker-pool", "-n", 2, "--url", valkey_url)
     wait_for(lambda: len(seen.workers()) == 2, "both workers of the pool have joined")
     assert run.summary()["digest"] == quiet_digest(WALKER)
-    wait_for(lambda: {one.get_state() for one in Worker.all(redis_client)} == {"idle"}, "the pool is idle")
+    wait_for(
+        lambda: {one.get_state() for one in Worker.all(redis_client)} == {"idle"},
+        "the pool is idle",
+    )
     pool.signal(signal.SIGTERM)
     assert pool.wait() == 0
     assert_nothing_is_left(seen)

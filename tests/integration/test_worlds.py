@@ -1,4 +1,6 @@
-"""One environment of each family through real workers: short runs that end, with digests equal at one worker and at two."""
+"""One environment of each family through real workers: short runs that end, with digests equal at
+one worker and at two.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +12,35 @@ from typing import Any
 import pytest
 import redis
 
-from es_queue.environments.mujoco_ids import BODIES
+from es_queue.environments.mujoco.ids import BODIES
 from tests.integration.processes import Master, Processes, Seen, flags, quiet_digest
 
 SHORT: dict[str, Any] = {
-    "seed": 11, "population": 8, "step_limit": "40", "eval_every": 2, "eval_episodes": 2, "eval_step_limit": 40, "final_episodes": 2,
-    "generations": 4, "target_reward": "none", "noise_size": 2**18, "obs_sample": 1.0,
-}  # fmt: skip
-TINY = {**SHORT, "population": 8, "step_limit": "10", "eval_every": 0, "eval_step_limit": 10, "generations": 1}
+    "seed": 11,
+    "population": 8,
+    "step_limit": "40",
+    "eval_every": 2,
+    "eval_episodes": 2,
+    "eval_step_limit": 40,
+    "final_episodes": 2,
+    "generations": 4,
+    "target_reward": "none",
+    "noise_size": 2**18,
+    "obs_sample": 1.0,
+}
+TINY = {
+    **SHORT,
+    "population": 8,
+    "step_limit": "10",
+    "eval_every": 0,
+    "eval_step_limit": 10,
+    "generations": 1,
+}
 FAMILIES = {
-    "marvin": ({"env": "Marvin-v0"}, ""), "mujoco": ({"env": "InvertedPendulum-v5"}, "mujoco"),
+    "marvin": ({"env": "Marvin-v0"}, ""),
+    "mujoco": ({"env": "InvertedPendulum-v5"}, "mujoco"),
     "gym": ({"env": "BipedalWalker-v2", "backend": "gym"}, "gym_notices"),
-}  # fmt: skip
+}
 
 
 def needs(package: str) -> None:
@@ -31,12 +50,20 @@ def needs(package: str) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_two_workers_give_the_bits_of_one(
-    family: str, valkey_url: str, redis_client: redis.Redis, start_master: Callable[..., Master], processes: Processes
+    family: str,
+    valkey_url: str,
+    redis_client: redis.Redis,
+    start_master: Callable[..., Master],
+    processes: Processes,
 ) -> None:
     values, package = FAMILIES[family]
     needs(package)
     both = [processes.worker(valkey_url), processes.worker(valkey_url)]
-    values = {**SHORT, **values, "generations": 40}  # long enough for the slower of the two to come before its end
+    values = {
+        **SHORT,
+        **values,
+        "generations": 40,
+    }  # long enough for the slower of the two to come before its end
     run = start_master(family, {**values, "block": 1})
     for one in both:
         Seen(redis_client, family).joined(one)
@@ -45,17 +72,29 @@ def test_two_workers_give_the_bits_of_one(
 
 @pytest.mark.parametrize("backend", ["lean", "stock"])
 def test_marvin_is_trained_and_played_to_the_last_digit(backend: str, processes: Processes) -> None:
-    run = processes.master(*flags({**SHORT, "env": "Marvin-v0", "backend": backend}), "--run", "marvin", "--run-dir", processes.folder / "marvin", "--workers", 1)
+    run = processes.master(
+        *flags({**SHORT, "env": "Marvin-v0", "backend": backend}),
+        "--run",
+        "marvin",
+        "--run-dir",
+        processes.folder / "marvin",
+        "--workers",
+        1,
+    )
     assert run.wait() == 0, run.said()
     summary = json.loads((processes.folder / "marvin" / "summary.json").read_text())
-    played = processes.start(processes.rq.with_name("es-play"), processes.folder / "marvin", "--json")
+    played = processes.start(
+        processes.rq.with_name("es-play"), processes.folder / "marvin", "--json"
+    )
     assert played.wait() == 0, played.said()
     assert json.loads(played.out.read_text())["eval_mean"] == summary["eval_mean"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("body", BODIES)
-def test_every_version_of_a_mujoco_body_runs_as_the_current_one(body: str, valkey_url: str, start_master: Callable[..., Master], processes: Processes) -> None:
+def test_every_version_of_a_mujoco_body_runs_as_the_current_one(
+    body: str, valkey_url: str, start_master: Callable[..., Master], processes: Processes
+) -> None:
     needs("mujoco")
     processes.worker(valkey_url)
     digests = set()
@@ -71,7 +110,18 @@ def test_every_version_of_a_mujoco_body_runs_as_the_current_one(body: str, valke
 
 def test_an_old_version_is_said_aloud_and_recorded_as_the_current_one(processes: Processes) -> None:
     needs("mujoco")
-    run = processes.master(*flags({**TINY, "env": "Swimmer-v2"}), "--run", "old", "--run-dir", processes.folder / "old", "--workers", 1)
+    run = processes.master(
+        *flags({**TINY, "env": "Swimmer-v2"}),
+        "--run",
+        "old",
+        "--run-dir",
+        processes.folder / "old",
+        "--workers",
+        1,
+    )
     assert run.wait() == 0, run.said()
-    assert run.said().count("Swimmer-v2 is an old version: this run is of Swimmer-v5, the current one") == 1
+    assert (
+        run.said().count("Swimmer-v2 is an old version: this run is of Swimmer-v5, the current one")
+        == 1
+    )
     assert json.loads((processes.folder / "old" / "config.json").read_text())["env"] == "Swimmer-v5"

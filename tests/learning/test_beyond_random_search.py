@@ -1,4 +1,6 @@
-"""Tasks on which random search stays below the threshold with the same budget: learnt by real workers of an es-master."""
+"""Tasks on which random search stays below the threshold with the same budget: learnt by real
+workers of an es-master.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +26,31 @@ pytestmark = pytest.mark.slow
 REPOSITORY = Path(__file__).parents[2]
 NOISE = 2**18
 
-#: A point in a trap that the reward pulls it into: all policies have the same budget and perturbations.
+#: A point in a trap that the reward pulls it into: all policies have the same budget and
+#: perturbations.
 TRAP: dict[str, Any] = {
-    "env": MAZE, "policy": "mlp", "hidden": (8,), "population": 40, "sigma": 0.2, "obs_norm": False, "generations": 80, "eval_every": 1,
-    "eval_episodes": 3, "final_episodes": 20, "target_reward": "-0.4", "noise_size": NOISE,
-}  # fmt: skip
-SEEKING: dict[str, Any] = {**TRAP, "strategy": "novelty", "novelty": "nsr", "members": 2, "behaviour_episodes": 1, "learning_rate": 0.2, "seed": 1}
+    "env": MAZE,
+    "policy": "mlp",
+    "hidden": (8,),
+    "population": 40,
+    "sigma": 0.2,
+    "obs_norm": False,
+    "generations": 80,
+    "eval_every": 1,
+    "eval_episodes": 3,
+    "final_episodes": 20,
+    "target_reward": "-0.4",
+    "noise_size": NOISE,
+}
+SEEKING: dict[str, Any] = {
+    **TRAP,
+    "strategy": "novelty",
+    "novelty": "nsr",
+    "members": 2,
+    "behaviour_episodes": 1,
+    "learning_rate": 0.2,
+    "seed": 1,
+}
 #: The return at the dead end is -1; the goal counts as reached from -0.3 on.
 DEAD_END = -0.9
 REWARD: dict[str, dict[str, Any]] = {
@@ -39,8 +60,15 @@ REWARD: dict[str, dict[str, Any]] = {
 
 #: A valley a thousand times steeper across than along.
 VALLEY: dict[str, Any] = {
-    "objective": "tests.objectives:ellipsoid", "parameters": 30, "population": 40, "generations": 100, "eval_every": 0, "final_episodes": 1, "target_reward": "none", "noise_size": NOISE,
-}  # fmt: skip
+    "objective": "tests.objectives:ellipsoid",
+    "parameters": 30,
+    "population": 40,
+    "generations": 100,
+    "eval_every": 0,
+    "final_episodes": 1,
+    "target_reward": "none",
+    "noise_size": NOISE,
+}
 START, LOWER, NEAR = -3.0, -2.0, 0.0
 STEEPEST: dict[str, dict[str, Any]] = {
     "openai_es": {"optimizer": "adam", "learning_rate": 0.2, "sigma": 0.3},
@@ -53,10 +81,29 @@ three_seeds = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2
 
 def by_real_workers(folder: Path, **values: Any) -> dict[str, Any]:
     """The summary of an es-master that has its own server and RQ workers."""
-    plain = {name: ",".join(map(str, value)) if name == "hidden" else value for name, value in values.items()}
-    words = ["--no-obs-norm" if word == "--obs-norm" else word for word in flags(plain) if word != "False"]
-    command = [sys.executable, "-m", "master.cli", *words, "--run-dir", str(folder / "run"), "--workers", "2", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, cwd=REPOSITORY)
+    plain = {
+        name: ",".join(map(str, value)) if name == "hidden" else value
+        for name, value in values.items()
+    }
+    words = [
+        "--no-obs-norm" if word == "--obs-norm" else word
+        for word in flags(plain)
+        if word != "False"
+    ]
+    command = [
+        sys.executable,
+        "-m",
+        "master.cli.main",
+        *words,
+        "--run-dir",
+        str(folder / "run"),
+        "--workers",
+        "2",
+        "--json",
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=600, check=False, cwd=REPOSITORY
+    )
     assert done.returncode == 0, done.stderr
     summary: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     assert summary["event"] == "summary"
@@ -93,7 +140,9 @@ def test_the_reward_alone_ends_in_the_trap(strategy: str, seed: int) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_novelty_search_without_its_update_stays_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_novelty_search_without_its_update_stays_where_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(Novelty, "learn", unlearnt)
     assert reached(**SEEKING) < DEAD_END
 
@@ -107,7 +156,12 @@ def test_snes_learns_the_shape_of_a_valley(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", three_seeds)
 def test_random_search_does_not_come_down_the_valley(seed: int) -> None:
-    assert reached(**VALLEY, strategy="random_search", sigma=1.0, candidates=3, elite_episodes=1, seed=seed) < START
+    assert (
+        reached(
+            **VALLEY, strategy="random_search", sigma=1.0, candidates=3, elite_episodes=1, seed=seed
+        )
+        < START
+    )
 
 
 def test_snes_without_its_update_stays_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,15 +170,26 @@ def test_snes_without_its_update_stays_at_the_start(monkeypatch: pytest.MonkeyPa
 
 
 def test_snes_learns_the_shape_of_a_valley_from_late_answers_too() -> None:
-    assert reached(**{**VALLEY, "generations": 150}, strategy="snes", schedule="async", seed=0) > NEAR
+    assert (
+        reached(**{**VALLEY, "generations": 150}, strategy="snes", schedule="async", seed=0) > NEAR
+    )
 
 
 @pytest.mark.parametrize("strategy", STEEPEST)
-def test_strategies_that_go_along_a_gradient_come_down_the_valley(tmp_path: Path, strategy: str) -> None:
-    assert by_real_workers(tmp_path, **VALLEY, strategy=strategy, **STEEPEST[strategy], seed=0)["eval_mean"] > LOWER
+def test_strategies_that_go_along_a_gradient_come_down_the_valley(
+    tmp_path: Path, strategy: str
+) -> None:
+    assert (
+        by_real_workers(tmp_path, **VALLEY, strategy=strategy, **STEEPEST[strategy], seed=0)[
+            "eval_mean"
+        ]
+        > LOWER
+    )
 
 
 @pytest.mark.parametrize("strategy", STEEPEST)
-def test_without_their_update_they_stay_at_the_start(monkeypatch: pytest.MonkeyPatch, strategy: str) -> None:
+def test_without_their_update_they_stay_at_the_start(
+    monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
     monkeypatch.setattr(STRATEGIES[strategy], "learn", unlearnt)
     assert reached(**VALLEY, strategy=strategy, **STEEPEST[strategy], seed=0) < START

@@ -1,4 +1,6 @@
-"""The genetic algorithm learns, through real workers, what random search of the same budget does not find."""
+"""The genetic algorithm learns, through real workers, what random search of the same budget does
+not find.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,17 @@ pytestmark = pytest.mark.slow
 
 #: Twenty coordinates, each a distance of 1 from the start, so -20 there; mutations are of 0.1.
 FAR: dict[str, Any] = {
-    "objective": "tests.objectives:far", "parameters": 20, "population": 50, "candidates": 3, "elite_episodes": 5, "eval_every": 0, "final_episodes": 20,
-    "target_reward": "none", "max_steps": 4000, "noise_size": 2**16,
-}  # fmt: skip
+    "objective": "tests.objectives:far",
+    "parameters": 20,
+    "population": 50,
+    "candidates": 3,
+    "elite_episodes": 5,
+    "eval_every": 0,
+    "final_episodes": 20,
+    "target_reward": "none",
+    "max_steps": 4000,
+    "noise_size": 2**16,
+}
 EVOLVED: dict[str, Any] = {**FAR, "strategy": "ga", "truncation": 10, "sigma": 0.1}
 REACHED = -3.0
 HOUSE = Path(__file__).parents[2]
@@ -29,7 +39,9 @@ Start = Callable[..., Master]
 
 
 @pytest.fixture
-def end(valkey_url: str, start_master: Start, processes: Processes) -> Callable[[dict[str, Any]], float]:  # noqa: F811
+def end(
+    valkey_url: str, start_master: Start, processes: Processes
+) -> Callable[[dict[str, Any]], float]:  # noqa: F811
     """The elite's mean in the final evaluation of a run by two workers."""
     for _ in range(2):
         processes.worker(valkey_url, PYTHONPATH=str(HOUSE))
@@ -37,7 +49,9 @@ def end(valkey_url: str, start_master: Start, processes: Processes) -> Callable[
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_mutations_that_add_up_reach_what_is_many_steps_away(end: Callable[[dict[str, Any]], float], seed: int) -> None:
+def test_mutations_that_add_up_reach_what_is_many_steps_away(
+    end: Callable[[dict[str, Any]], float], seed: int
+) -> None:
     assert end({**EVOLVED, "seed": seed}) > REACHED
 
 
@@ -47,12 +61,18 @@ def test_they_do_without_generations(end: Callable[[dict[str, Any]], float], see
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_random_search_of_the_same_budget_does_not(end: Callable[[dict[str, Any]], float], seed: int) -> None:
-    assert end({**FAR, "strategy": "random_search", "sigma": 1.0, "seed": seed}) < 3 * REACHED  # smaller ones reach less
+def test_random_search_of_the_same_budget_does_not(
+    end: Callable[[dict[str, Any]], float], seed: int
+) -> None:
+    assert (
+        end({**FAR, "strategy": "random_search", "sigma": 1.0, "seed": seed}) < 3 * REACHED
+    )  # smaller ones reach less
 
 
 @pytest.mark.parametrize("schedule", ["sync", "async"])
-def test_nothing_is_reached_when_nothing_is_learnt(end: Callable[[dict[str, Any]], float], schedule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_reached_when_nothing_is_learnt(
+    end: Callable[[dict[str, Any]], float], schedule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def unlearnt(self: GA, state: State, batch: Batch) -> tuple[State, Info]:
         return self.stay(state)
 

@@ -1,4 +1,6 @@
-"""Does it learn? Whole runs to a result that chance does not give, and the same runs without the update that fail."""
+"""Does it learn? Whole runs to a result that chance does not give, and the same runs without the
+update that fail.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ import pytest
 
 from es_queue.strategies.base import Batch, Info, State
 from es_queue.strategies.pgpe import PGPE
-from master.loop import Outcome
+from master.loop.synchronous import Outcome
 from tests.ring import Sink, quick_config, run_ring
 from tests.tiny import QUAD
 
@@ -26,7 +28,9 @@ def trained(**values: Any) -> tuple[Outcome, Sink]:
 
 
 def first_evaluation(sink: Sink) -> float:
-    return float(next(record["eval_mean"] for record in sink.records if record["eval_mean"] is not None))
+    return float(
+        next(record["eval_mean"] for record in sink.records if record["eval_mean"] is not None)
+    )
 
 
 @pytest.mark.parametrize("seed", [0, 1, pytest.param(DRAWN, id="drawn")])
@@ -40,7 +44,14 @@ def test_cartpole_is_solved_with_the_defaults_whatever_the_seed(seed: int) -> No
 
 @pytest.mark.parametrize("strategy", ["openai_es", "ars", "snes"])
 def test_cartpole_is_solved_by_every_strategy(strategy: str) -> None:
-    outcome, sink = trained(seed=0, strategy=strategy, max_steps=500_000, eval_every=5, eval_episodes=10, final_episodes=20)
+    outcome, sink = trained(
+        seed=0,
+        strategy=strategy,
+        max_steps=500_000,
+        eval_every=5,
+        eval_episodes=10,
+        final_episodes=20,
+    )
     assert first_evaluation(sink) < 100
     assert outcome.evaluation is not None and outcome.evaluation.mean >= SOLVED
 
@@ -61,22 +72,44 @@ def test_cartpole_is_not_solved_when_nothing_is_learnt(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("strategy", "values"),
     [
-        ("ars", {"learning_rate": 0.1, "sigma": 0.2}), ("openai_es", {"learning_rate": 0.1, "sigma": 0.2}), ("pgpe", {"learning_rate": 0.05}),
+        ("ars", {"learning_rate": 0.1, "sigma": 0.2}),
+        ("openai_es", {"learning_rate": 0.1, "sigma": 0.2}),
+        ("pgpe", {"learning_rate": 0.05}),
         ("snes", {"sigma": 0.5}),
     ],
 )
 def test_a_quadratic_bowl_is_descended_to_its_bottom(strategy: str, values: dict[str, Any]) -> None:
     outcome, sink = trained(
-        env=QUAD, strategy=strategy, population=16, obs_norm=False, generations=40, target_reward="none", eval_every=20, eval_episodes=5,
-        final_episodes=20, **values,
-    )  # fmt: skip
+        env=QUAD,
+        strategy=strategy,
+        population=16,
+        obs_norm=False,
+        generations=40,
+        target_reward="none",
+        eval_every=20,
+        eval_episodes=5,
+        final_episodes=20,
+        **values,
+    )
     assert first_evaluation(sink) == -6.25
     assert outcome.evaluation is not None and outcome.evaluation.mean > -0.1
 
 
 def summary_of(folder: Path, *words: str) -> dict[str, Any]:
     """The summary of a run of es-master's own with two workers."""
-    command = [sys.executable, "-m", "master.cli", *words, "--max-steps", "2e6", "--workers", "2", "--run-dir", str(folder), "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "master.cli.main",
+        *words,
+        "--max-steps",
+        "2e6",
+        "--workers",
+        "2",
+        "--run-dir",
+        str(folder),
+        "--json",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=7000, check=False)
     assert done.returncode == 0, done.stderr
     summary: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -95,5 +128,7 @@ def test_the_recipe_lands_the_lunar_lander_within_two_million_steps(tmp_path: Pa
 @pytest.mark.timeout(7200)
 def test_the_recipe_walks_within_two_million_steps(tmp_path: Path) -> None:
     """Seed 4 of docs/results.md: over 260 there, with the lidar of version 3 on any back end."""
-    summary = summary_of(tmp_path / "run", "--env", "BipedalWalker-v3", "--seed", "4", "--final-episodes", "20")
+    summary = summary_of(
+        tmp_path / "run", "--env", "BipedalWalker-v3", "--seed", "4", "--final-episodes", "20"
+    )
     assert summary["eval_episodes"] == 20 and summary["eval_mean"] > 200

@@ -14,7 +14,17 @@ from tests.ring import quick_config, run_ring
 #: Together they take minutes.
 pytestmark = pytest.mark.slow
 
-VALUES = {"env": RECALL, "seed": 1, "obs_norm": False, "hidden": (8,), "population": 64, "episodes": 4, "env_seeds": "pair", "eval_every": 10, "final_episodes": 100}
+VALUES = {
+    "env": RECALL,
+    "seed": 1,
+    "obs_norm": False,
+    "hidden": (8,),
+    "population": 64,
+    "episodes": 4,
+    "env_seeds": "pair",
+    "eval_every": 10,
+    "final_episodes": 100,
+}
 
 
 def learnt(**values: object) -> float:
@@ -29,12 +39,16 @@ def test_a_policy_with_memory_learns_to_recall(policy: str) -> None:
 
 
 def test_one_without_memory_stays_at_chance() -> None:
-    assert abs(learnt(policy="mlp", target_reward="none", max_steps=100_000)) < 0.35  # of 100 fair cues
+    assert (
+        abs(learnt(policy="mlp", target_reward="none", max_steps=100_000)) < 0.35
+    )  # of 100 fair cues
 
 
 def earned(policy: MlpPolicy, parameters: np.ndarray, cue: float) -> float:
     world, act, total = Recall(), policy.bind(parameters[None]).act_one, 0.0
-    observation, _ = next(found for found in (world.reset(seed=seed) for seed in range(100)) if found[0][0] == cue)
+    observation, _ = next(
+        found for found in (world.reset(seed=seed) for seed in range(100)) if found[0][0] == cue
+    )
     for _ in range(DELAY + 1):
         observation, reward, _, _, _ = world.step(act(observation))
         total += reward

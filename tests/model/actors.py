@@ -6,13 +6,13 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-from es_queue.protocol.channel import RUNNING, MasterChannel, Publish
-from es_queue.protocol.clocks import Clocks
+from es_queue.protocol.channel import RUNNING, MasterChannel, PublishRequest
 from es_queue.protocol.memory_channel import MemoryMasterChannel, MemoryWorkerChannel
 from es_queue.protocol.messages import KINDS, Answer, Block, Task, token_number
-from master.blocks import blocks_of
-from master.collect import Ledger
-from master.collector import Collector
+from es_queue.protocol.timing import Clocks
+from master.collect.block_scheduler import list_equal_blocks
+from master.collect.collector import Collector
+from master.collect.ledger import Ledger
 from tests.model.world import (
     BEAT_TTL,
     FIRST,
@@ -29,7 +29,14 @@ from tests.model.world import (
     wanted,
 )
 
-CLOCKS = Clocks(lease=LEASE, beat_ttl=BEAT_TTL, renew=20 * TICK, reconcile=20 * TICK, overdue=OVERDUE, collect_wait=0.0)
+CLOCKS = Clocks(
+    lease=LEASE,
+    beat_ttl=BEAT_TTL,
+    renew=20 * TICK,
+    reconcile=20 * TICK,
+    overdue=OVERDUE,
+    collect_wait=0.0,
+)
 
 
 def new_worker(world: World) -> None:
@@ -63,20 +70,22 @@ def worker(world: World, name: str) -> Iterator[None]:
 
 def fits(world: World, held: tuple[Task, bytes] | None, block: Block) -> bool:
     """Whether these parameters are what the block is about."""
-    return held is not None and (held[0].publication == block.publication or not world.rules.publication)
+    return held is not None and (
+        held[0].publication == block.publication or not world.rules.publication
+    )
 
 
 def claim(world: World, channel: MemoryWorkerChannel) -> Generator[None, None, Block | None]:
     if not world.rules.own_claims:
         return (yield from world.sent(lambda: channel.claim(0)))
-    if mine := channel.claimed():
+    if mine := channel.held_blocks():
         return mine[0]
     yield
     block = channel.claim(0)
     if world.unlucky(0.06):
         world.seen["claim lost"] += 1
         yield
-        return next(iter(channel.claimed()), None)  # the reply was lost, the claims list knows
+        return next(iter(channel.held_blocks()), None)  # the reply was lost, the claims list knows
     return block
 
 
@@ -93,10 +102,21 @@ def fetch(channel: MemoryWorkerChannel) -> Generator[None, None, tuple[Task, byt
 def evaluate(world: World, name: str, task: Task, parameters: bytes, block: Block) -> bytes:
     slots = range(block.start, block.stop)
     failed = {slot for slot in slots if world.may_fail(block.publication, block.kind, slot)}
-    if not all(expectations(task.generation).of(block.kind, slot) for slot in slots):
+    if not all(expectations(task.generation).expected_answer(block.kind, slot) for slot in slots):
         return b"what a worker says that plays something else"
-    results = tuple(result(parameters, task.generation, block.kind, slot) for slot in slots if slot not in failed)
-    return Answer(block.publication, block.kind, name, 0.1, results, tuple((slot, f"attempt {world.steps}") for slot in sorted(failed))).encode()
+    results = tuple(
+        result(parameters, task.generation, block.kind, slot)
+        for slot in slots
+        if slot not in failed
+    )
+    return Answer(
+        block.publication,
+        block.kind,
+        name,
+        0.1,
+        results,
+        tuple((slot, f"attempt {world.steps}") for slot in sorted(failed)),
+    ).encode()
 
 
 def new_master(world: World) -> None:
@@ -105,7 +125,9 @@ def new_master(world: World) -> None:
 
 
 def seized(world: World, channel: MemoryMasterChannel, number: int) -> Generator[None, None, str]:
-    """A higher token than any that was seen; from here on the writes of former masters are refused."""
+    """A higher token than any that was seen; from here on the writes of former masters
+    are refused.
+    """
     seen = [token for token in (channel.epoch(), world.disk and world.disk[2]) if token]
     yield
     token = f"{1 + max(map(token_number, seen), default=0)}-{number:08x}"
@@ -119,24 +141,51 @@ def master(world: World, number: int) -> Iterator[None]:
     channel = world.channel()
     token = yield from seized(world, channel, number)
     generation, parameters, adopted = resumed(world)
-    watcher = Collector(channel, token, f"master {number}", CLOCKS, 2, None, lambda _: None, blames_an_honest_worker(world), audit=world.rules.audit)
+    watcher = Collector(
+        channel,
+        token,
+        f"master {number}",
+        CLOCKS,
+        2,
+        None,
+        lambda _: None,
+        blames_an_honest_worker(world),
+        audit=world.rules.audit,
+    )
     while generation < GENERATIONS:
         kinds = wanted(generation)
         ledger = Ledger(adopted or f"{generation}.{token}", expectations(generation), kinds)
-        what = Publish(ledger.publication, task_of(ledger.publication, parameters).encode(), (), "{}", {"state": RUNNING}, checkpoint=saved(generation, parameters))
+        what = PublishRequest(
+            ledger.publication,
+            task_of(ledger.publication, parameters).encode(),
+            (),
+            "{}",
+            {"state": RUNNING},
+            checkpoint=saved(generation, parameters),
+        )
         if world.rules.collector:
             yield from collecting(watcher, ledger, what, parameters, adopted is not None)
         else:
-            yield from by_the_rules(world, channel, token, ledger, what, parameters, adopted is not None)
-        results = [one for kind in kinds for one in ledger.ordered(kind)]
+            yield from by_the_rules(
+                world, channel, token, ledger, what, parameters, adopted is not None
+            )
+        results = [one for kind in kinds for one in ledger.results_in_order(kind)]
         world.check(generation, parameters, results, kinds)
         if ledger.refused["conflict"] or ledger.refused["wrong-index"]:
             world.wrong.append(f"honest workers were refused: {dict(ledger.refused)}")
-        generation, parameters, adopted = generation + 1, learned(parameters, [one for one in results if one]), None
-        world.disk = max(world.disk or (0, FIRST, token), (generation, parameters, token), key=lambda one: one[0])
+        generation, parameters, adopted = (
+            generation + 1,
+            learned(parameters, [one for one in results if one]),
+            None,
+        )
+        world.disk = max(
+            world.disk or (0, FIRST, token), (generation, parameters, token), key=lambda one: one[0]
+        )
         yield
-    channel.renew(token, f"master {number}", LEASE, {}, {})  # who is replaced has nothing to say about the end
-    world.done = parameters
+    channel.renew(
+        token, f"master {number}", LEASE, {}, {}
+    )  # who is replaced has nothing to say about the end
+    world.succeeded = parameters
 
 
 def blames_an_honest_worker(world: World) -> Callable[[str], None]:
@@ -149,25 +198,33 @@ def saved(generation: int, parameters: bytes) -> bytes:
 
 
 def resumed(world: World) -> tuple[int, bytes, str | None]:
-    """The newer of the server's checkpoint and the disk's, and the publication that stands open for it."""
-    _, stored, checkpoint = world.channel().stored()
+    """The newer of the server's checkpoint and the disk's, and the publication that stands open for
+    it.
+    """
+    _, stored, checkpoint = world.channel().stored_run()
     found = [(0, FIRST)] if world.disk is None else [world.disk[:2]]
     if checkpoint is not None:
         number, _, data = checkpoint.partition(b" ")
         found.append((int(number), data))
     generation, parameters = max(found, key=lambda one: one[0])
     task = None if stored is None else Task.decode(stored)
-    fits = task is not None and task.generation == generation and task.digest == task_of(task.publication, parameters).digest
+    fits = (
+        task is not None
+        and task.generation == generation
+        and task.digest == task_of(task.publication, parameters).digest
+    )
     return generation, parameters, task.publication if task is not None and fits else None
 
 
-def collecting(watcher: Collector, ledger: Ledger, what: Publish, parameters: bytes, adopted: bool) -> Iterator[None]:
+def collecting(
+    watcher: Collector, ledger: Ledger, what: PublishRequest, parameters: bytes, adopted: bool
+) -> Iterator[None]:
     """The real collector, step by step."""
     watcher.open(ledger, what, parameters, adopted=adopted)
     yield
     turns = 0
-    while not ledger.complete():
-        watcher.read(ledger, 0.0)
+    while not ledger.is_complete():
+        watcher.drain(ledger, 0.0)
         yield
         turns += 1
         if turns % 3 == 0 or ledger.needs_reconcile:
@@ -175,12 +232,25 @@ def collecting(watcher: Collector, ledger: Ledger, what: Publish, parameters: by
             yield
 
 
-def by_the_rules(world: World, channel: MasterChannel, token: str, ledger: Ledger, what: Publish, parameters: bytes, adopted: bool) -> Iterator[None]:
-    """Publish, drain, renew, reconcile: every verb a step of its own, each sent again when its reply is lost."""
+def by_the_rules(
+    world: World,
+    channel: MasterChannel,
+    token: str,
+    ledger: Ledger,
+    what: PublishRequest,
+    parameters: bytes,
+    adopted: bool,
+) -> Iterator[None]:
+    """Publish, drain, renew, reconcile: every verb a step of its own, each sent again when its
+    reply is lost.
+    """
+
     def publish() -> Iterator[None]:
         channel.stage(ledger.publication, parameters)
         yield
-        blocks = blocks_of(ledger.publication, ledger.unanswered(), dict.fromkeys(KINDS, 2))
+        blocks = list_equal_blocks(
+            ledger.publication, ledger.unanswered_ranges(), dict.fromkeys(KINDS, 2)
+        )
         yield from world.sent(lambda: channel.publish(token, replace(what, blocks=blocks[:2])))
         yield
         yield from world.sent(lambda: channel.extend(token, ledger.publication, blocks[2:]))
@@ -189,11 +259,13 @@ def by_the_rules(world: World, channel: MasterChannel, token: str, ledger: Ledge
     if not adopted:
         yield from publish()
     cursor, read = "0", set[tuple[str, bytes]]()
-    while not ledger.complete():
+    while not ledger.is_complete():
         cursor = yield from drained(channel, ledger, cursor, read, 5)
-        stored = yield from world.sent(lambda: channel.renew(token, "me", LEASE, {}, ledger.refused))
+        stored = yield from world.sent(
+            lambda: channel.renew(token, "me", LEASE, {}, ledger.refused)
+        )
         yield
-        if stored.publication != ledger.publication or not stored.whole:
+        if stored.publication != ledger.publication or not stored.is_complete:
             yield from publish()
             cursor = "0"
         if not world.rules.reconcile:
@@ -201,22 +273,35 @@ def by_the_rules(world: World, channel: MasterChannel, token: str, ledger: Ledge
         elif world.dice.random() < 0.4:
             only: Sequence[tuple[str, int, int]] | None = None
             if world.rules.look:
-                look = yield from world.sent(lambda: channel.reconcile(token, replace(ledger.owed(2, False, []), only=())))
+                look = yield from world.sent(
+                    lambda: channel.reconcile(
+                        token, replace(ledger.reconcile_request(2, False, []), only=())
+                    )
+                )
                 yield
                 cursor = yield from drained(channel, ledger, cursor, read, 1000)
-                only = () if look is None else look.nobody
-            seen = yield from world.sent(lambda only=only: channel.reconcile(token, replace(ledger.owed(2, False, []), only=only)))
-            cursor = "0" if seen is None or seen.owed else cursor
+                only = () if look is None else look.unclaimed
+            seen = yield from world.sent(
+                lambda only=only: channel.reconcile(
+                    token, replace(ledger.reconcile_request(2, False, []), only=only)
+                )
+            )
+            cursor = "0" if seen is None or seen.requeued else cursor
         yield
 
 
-def drained(channel: MasterChannel, ledger: Ledger, cursor: str, read: set[tuple[str, bytes]], most: int) -> Generator[None, None, str]:
+def drained(
+    channel: MasterChannel, ledger: Ledger, cursor: str, read: set[tuple[str, bytes]], most: int
+) -> Generator[None, None, str]:
     """Take answers in; returns the cursor after them."""
     entries = channel.collect(ledger.publication, cursor, most, 0.0)
     yield
     fresh = [entry for entry in entries if entry.payload and (entry.id, entry.payload) not in read]
     read.update((entry.id, entry.payload) for entry in fresh)
-    channel.discard(ledger.publication, [entry.id for entry in fresh if not ledger.accept(entry.payload, live=1)])
+    channel.discard(
+        ledger.publication,
+        [entry.id for entry in fresh if not ledger.accept(entry.payload, live=1)],
+    )
     yield
     return entries[-1].id if entries else cursor
 
@@ -224,5 +309,5 @@ def drained(channel: MasterChannel, ledger: Ledger, cursor: str, read: set[tuple
 def return_the_claims_of_the_dead(world: World) -> None:
     """What would be done instead of rule 8: recovery by causes."""
     server = world.server
-    for name in [name for name in server.claims if not server.alive(name)]:
+    for name in [name for name in server.claims if not server.is_alive(name)]:
         server.todo[:0] = server.claims.pop(name)

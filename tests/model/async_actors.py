@@ -1,7 +1,9 @@
-"""Masters of the asynchronous schedule, in the same small world: the real Window and the real AsyncCollector.
+"""Masters of the asynchronous schedule, in the same small world: the real Window and the real
+AsyncCollector.
 
-Who comes first decides what is learnt, so there is no one right end. What is watched instead: every slot that counts
-was answered by the parameters of its own publication, and in the past of no state does a slot count twice.
+Who comes first decides what is learnt, so there is no one right end. What is watched instead: every
+slot that counts was answered by the parameters of its own publication, and in the past of no state
+does a slot count twice.
 """
 
 from __future__ import annotations
@@ -12,12 +14,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from es_queue.protocol.channel import RUNNING, Publish
+from es_queue.protocol.channel import RUNNING, PublishRequest
 from es_queue.protocol.messages import EVAL, TRAIN, Task, publication_generation
-from master.async_loop import AsyncCollector
-from master.learn import Used
-from master.state import Floats, OpenPublication
-from master.window import Older, Window, slots_in
+from master.collect.async_ledger import AsyncLedger, PriorPublication, slots_of_ranges
+from master.loop.asynchronous import AsyncCollector
+from master.loop.learner import PublicationSlice
+from master.loop.state import Floats, OpenPublication
 from tests.model.actors import CLOCKS, collecting, seized
 from tests.model.world import (
     FIRST,
@@ -38,7 +40,9 @@ LIMIT = 100
 
 @dataclass(frozen=True)
 class Search:
-    """A run's state between two generations. used: every (publication, slot) that was learnt from on the way here."""
+    """A run's state between two generations. used: every (publication, slot) that was learnt from
+    on the way here.
+    """
 
     generation: int = 0
     parameters: bytes = FIRST
@@ -55,25 +59,38 @@ class AsyncWorld(World):
     latest: int = 0
 
     def ended_right(self, parameters: bytes) -> bool:
-        return any(state.parameters == parameters and state.generation == GENERATIONS for state in self.states)
+        return any(
+            state.parameters == parameters and state.generation == GENERATIONS
+            for state in self.states
+        )
 
     def save(self, state: Search) -> bytes:
         self.states.append(state)
         return b"%d" % (len(self.states) - 1)
 
-    def check_batch(self, state: Search, batch: list[object], used: list[Used]) -> None:
+    def check_batch(self, state: Search, batch: list[object], used: list[PublicationSlice]) -> None:
         rows = [(one.publication, slot) for one in used for slot in one.slots.tolist()]
         if len(rows) != SLOTS or len(set(rows)) != SLOTS or set(rows) & state.used:
             self.wrong.append(f"slots count twice: {sorted(set(rows) & state.used)}")
         for (publication, slot), found in zip(rows, batch, strict=True):
-            if found != result(self.published[publication], publication_generation(publication), TRAIN, slot):
+            if found != result(
+                self.published[publication], publication_generation(publication), TRAIN, slot
+            ):
                 self.wrong.append(f"a foreign value was counted for slot {slot} of {publication}")
         for one in used:
             lag = state.generation - publication_generation(one.publication)
             self.latest = max(self.latest, lag)
             self.seen["late answers"] += len(one.slots) if lag else 0
-            if lag > MAX_LAG or one.spread.tolist() != spread_of(self.published[one.publication]).tolist():
-                self.wrong.append(f"{one.publication} was used in generation {state.generation} with spread {one.spread}")
+            if (
+                lag > MAX_LAG
+                or one.spread.tolist() != spread_of(self.published[one.publication]).tolist()
+            ):
+                self.wrong.append(
+                    (
+                        f"{one.publication} was used in generation {state.generation} with "
+                        f"spread {one.spread}"
+                    )
+                )
 
 
 def spread_of(parameters: bytes) -> Floats:
@@ -91,42 +108,83 @@ def async_master(world: AsyncWorld, number: int) -> Iterator[None]:
     channel = world.channel()
     token = yield from seized(world, channel, number)
     state, adopted = resumed(world)
-    watcher = AsyncCollector(channel, token, f"master {number}", CLOCKS, 2, None, lambda _: None, lambda _: None)
+    watcher = AsyncCollector(
+        channel, token, f"master {number}", CLOCKS, 2, None, lambda _: None, lambda _: None
+    )
     older, fresh = [reopened(one) for one in state.open], []
     while state.generation < GENERATIONS:
-        publication, parameters, kinds = adopted or f"{state.generation}.{token}", state.parameters, wanted(state.generation)
+        publication, parameters, kinds = (
+            adopted or f"{state.generation}.{token}",
+            state.parameters,
+            wanted(state.generation),
+        )
         world.published[publication] = parameters
-        window = Window(publication, expectations(state.generation), kinds, SLOTS, LIMIT, spread_of(parameters), older, fresh)
-        what = Publish(publication, task_of(publication, parameters).encode(), (), "{}", {"state": RUNNING}, checkpoint=world.save(state))
+        window = AsyncLedger(
+            publication,
+            expectations(state.generation),
+            kinds,
+            SLOTS,
+            LIMIT,
+            spread_of(parameters),
+            older,
+            fresh,
+        )
+        what = PublishRequest(
+            publication,
+            task_of(publication, parameters).encode(),
+            (),
+            "{}",
+            {"state": RUNNING},
+            checkpoint=world.save(state),
+        )
         yield from collecting(watcher, window, what, parameters, adopted is not None)
         whole = {kind: count for kind, count in kinds.items() if kind == EVAL}
-        world.check(state.generation, parameters, window.ordered(EVAL), whole)
+        world.check(state.generation, parameters, window.results_in_order(EVAL), whole)
         batch, used = window.take_batch()
         world.check_batch(state, list(batch), used)
         if window.refused["wrong-index"] or window.refused["conflict"]:
             world.wrong.append(f"honest workers were refused: {dict(window.refused)}")
-        older = window.succeeded(state.generation + 1, MAX_LAG)
-        fresh, adopted = window.fresh, None
+        older = window.take_still_open(state.generation + 1, MAX_LAG)
+        fresh, adopted = window.unused, None
         after = learned(parameters, [one for one in batch if one])
         rows = {(one.publication, slot) for one in used for slot in one.slots.tolist()}
-        state = Search(state.generation + 1, after, tuple(map(window.recorded, older)), state.used | rows)
-        world.disk = max(world.disk or (0, b"0", token), (state.generation, world.save(state), token), key=lambda one: one[0])
+        state = Search(
+            state.generation + 1,
+            after,
+            tuple(map(window.to_open_publication, older)),
+            state.used | rows,
+        )
+        world.disk = max(
+            world.disk or (0, b"0", token),
+            (state.generation, world.save(state), token),
+            key=lambda one: one[0],
+        )
         yield
     channel.renew(token, f"master {number}", LEASE, {}, {})
-    world.done = state.parameters
+    world.succeeded = state.parameters
 
 
-def reopened(one: OpenPublication) -> Older:
-    return Older(one.publication, expectations(one.generation), one.step_limit, one.spread, slots_in(one.counted))
+def reopened(one: OpenPublication) -> PriorPublication:
+    return PriorPublication(
+        one.publication,
+        expectations(one.generation),
+        one.step_limit,
+        one.spread,
+        slots_of_ranges(one.counted),
+    )
 
 
 def resumed(world: AsyncWorld) -> tuple[Search, str | None]:
-    """The newer of the server's checkpoint and the disk's, and the publication that stands open for it."""
-    _, stored, checkpoint = world.channel().stored()
+    """The newer of the server's checkpoint and the disk's, and the publication that stands open for
+    it.
+    """
+    _, stored, checkpoint = world.channel().stored_run()
     found = [world.states[int(data)] for data in (checkpoint, world.disk and world.disk[1]) if data]
     state = max(found, key=lambda one: one.generation, default=Search())
     task = None if stored is None else Task.decode(stored)
-    fits = task is not None and task.generation == state.generation and task.digest == task_of(task.publication, state.parameters).digest
+    fits = (
+        task is not None
+        and task.generation == state.generation
+        and task.digest == task_of(task.publication, state.parameters).digest
+    )
     return state, task.publication if task is not None and fits else None
-
-

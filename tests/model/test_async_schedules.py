@@ -1,4 +1,6 @@
-"""Random schedules of the asynchronous schedule: no slot counts twice, none with foreign parameters, and every run ends."""
+"""Random schedules of the asynchronous schedule: no slot counts twice, none with foreign
+parameters, and every run ends.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ import numpy as np
 import pytest
 
 from es_queue.protocol.memory_channel import MemoryServer
-from master.window import Older, Window
+from master.collect.async_ledger import AsyncLedger, PriorPublication
 from tests.model.actors import new_worker
 from tests.model.async_actors import MAX_LAG, AsyncWorld, new_async_master
 from tests.model.world import KINDS_OF_FAULT, Rules
@@ -17,8 +19,15 @@ from tests.model.world import KINDS_OF_FAULT, Rules
 RULES = Rules(collector=True)
 
 
-def ended(seeds: range, rules: Rules = RULES, seen: Counter[str] | None = None, latest: list[int] | None = None) -> list[tuple[int, str, list[str]]]:
-    """(seed, outcome, what was wrong) of the schedules that did not end right; what happened is added to ``seen`` and ``latest``."""
+def ended(
+    seeds: range,
+    rules: Rules = RULES,
+    seen: Counter[str] | None = None,
+    latest: list[int] | None = None,
+) -> list[tuple[int, str, list[str]]]:
+    """(seed, outcome, what was wrong) of the schedules that did not end right; what happened is
+    added to ``seen`` and ``latest``.
+    """
     found = []
     for seed in seeds:
         world = AsyncWorld(seed, rules)
@@ -39,7 +48,17 @@ def test_every_schedule_ends_right_and_every_fault_was_among_them() -> None:
     seen: Counter[str] = Counter()
     latest: list[int] = []
     assert ended(range(160), seen=seen, latest=latest) == []
-    for what in (*KINDS_OF_FAULT, "claim lost", "reply lost", "episode failed", "publish", "reconcile", "extend", "fenced", "late answers"):
+    for what in (
+        *KINDS_OF_FAULT,
+        "claim lost",
+        "reply lost",
+        "episode failed",
+        "publish",
+        "reconcile",
+        "extend",
+        "fenced",
+        "late answers",
+    ):
         assert seen[what] >= 20, f"{what} happened {seen[what]} times: these schedules show little"
     assert max(latest) == MAX_LAG
 
@@ -57,13 +76,15 @@ def test_a_schedule_repeats_itself() -> None:
     assert [told(seed) for seed in range(5)] == [told(seed) for seed in range(5)]
 
 
-def test_without_the_used_slots_in_the_checkpoint_a_takeover_would_count_them_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = Window.recorded
+def test_without_the_used_slots_in_the_checkpoint_a_takeover_would_count_them_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = AsyncLedger.to_open_publication
 
-    def forgetful(window: Window, of: Older) -> object:
+    def forgetful(window: AsyncLedger, of: PriorPublication) -> object:
         return replace(whole(window, of), counted=np.empty((0, 2), np.int64))
 
-    monkeypatch.setattr(Window, "recorded", forgetful)
+    monkeypatch.setattr(AsyncLedger, "to_open_publication", forgetful)
     assert "slots count twice" in said(ended(range(60)))
 
 
@@ -72,11 +93,19 @@ def test_without_the_publications_name_foreign_values_would_be_offered() -> None
 
 
 def test_without_the_lag_answers_of_any_age_would_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = Window.succeeded
-    monkeypatch.setattr(Window, "succeeded", lambda window, generation, max_lag: whole(window, generation, 100))
+    whole = AsyncLedger.take_still_open
+    monkeypatch.setattr(
+        AsyncLedger,
+        "take_still_open",
+        lambda window, generation, max_lag: whole(window, generation, 100),
+    )
     assert "was used in generation" in said(ended(range(100)))
 
 
-def test_without_the_fence_a_replaced_master_would_be_heard(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MemoryServer, "fence", lambda server, token: setattr(server, "epoch", token))
+def test_without_the_fence_a_replaced_master_would_be_heard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        MemoryServer, "fence", lambda server, token: setattr(server, "epoch", token)
+    )
     assert "replaced master" in said(ended(range(20)))

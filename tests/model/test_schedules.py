@@ -1,4 +1,6 @@
-"""Random schedules of masters, workers and faults end with the quiet run's parameters; without the rules some do not."""
+"""Random schedules of masters, workers and faults end with the quiet run's parameters; without the
+rules some do not.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,12 @@ from es_queue.protocol.memory_channel import MemoryServer
 from tests.model.actors import new_master, new_worker
 from tests.model.world import KINDS_OF_FAULT, WORKER_FAULTS, Rules, World
 
-WHOLE, COLLECTOR, AUDITED, LOOK = Rules(), Rules(collector=True), Rules(collector=True, audit=1.0), Rules(look=True)
+WHOLE, COLLECTOR, AUDITED, LOOK = (
+    Rules(),
+    Rules(collector=True),
+    Rules(collector=True, audit=1.0),
+    Rules(look=True),
+)
 NO_OWN_CLAIMS = Rules(own_claims=False, failures=False, faults=WORKER_FAULTS)
 NO_RECONCILE = Rules(reconcile=False, failures=False)
 
@@ -18,7 +25,11 @@ NO_RECONCILE = Rules(reconcile=False, failures=False)
 HANG_WITHOUT_OWN_CLAIMS = (2, 6, 20)
 HANG_WITHOUT_RECONCILE = (2, 9, 15)
 
-all_masters = pytest.mark.parametrize("rules", [WHOLE, COLLECTOR, AUDITED, LOOK], ids=["bare rules", "collector", "audited", "a look first"])
+all_masters = pytest.mark.parametrize(
+    "rules",
+    [WHOLE, COLLECTOR, AUDITED, LOOK],
+    ids=["bare rules", "collector", "audited", "a look first"],
+)
 
 
 def outcome(seed: int, rules: Rules, **more: int) -> str:
@@ -26,7 +37,9 @@ def outcome(seed: int, rules: Rules, **more: int) -> str:
 
 
 def not_right(seeds: range, rules: Rules, seen: Counter[str]) -> list[tuple[int, str, list[str]]]:
-    """(seed, outcome, what was wrong) of the schedules that did not end right; what happened is added to ``seen``."""
+    """(seed, outcome, what was wrong) of the schedules that did not end right; what happened is
+    added to ``seen``.
+    """
     found = []
     for seed in seeds:
         world = World(seed, rules)
@@ -45,7 +58,15 @@ def hung(seeds: range, rules: Rules) -> list[int]:
 def test_every_schedule_ends_right_and_every_fault_was_among_them(rules: Rules) -> None:
     seen: Counter[str] = Counter()
     assert not_right(range(160), rules, seen) == []
-    for what in (*KINDS_OF_FAULT, "claim lost", "reply lost", "episode failed", "publish", "reconcile", "fenced"):
+    for what in (
+        *KINDS_OF_FAULT,
+        "claim lost",
+        "reply lost",
+        "episode failed",
+        "publish",
+        "reconcile",
+        "fenced",
+    ):
         assert seen[what] >= 20, f"{what} happened {seen[what]} times: these schedules show little"
 
 
@@ -78,7 +99,9 @@ def test_without_reconcile_some_schedules_hang() -> None:
 def test_what_hangs_hangs_for_good_and_ends_right_under_all_rules(rules: Rules) -> None:
     seeds = HANG_WITHOUT_RECONCILE if rules is NO_RECONCILE else HANG_WITHOUT_OWN_CLAIMS
     assert [outcome(seed, rules, bound=20_000) for seed in seeds] == ["hung"] * 3
-    assert [outcome(seed, Rules(failures=False, faults=rules.faults)) for seed in seeds] == ["right"] * 3
+    assert [outcome(seed, Rules(failures=False, faults=rules.faults)) for seed in seeds] == [
+        "right"
+    ] * 3
 
 
 def test_without_the_publications_name_foreign_values_would_be_offered() -> None:
@@ -86,8 +109,12 @@ def test_without_the_publications_name_foreign_values_would_be_offered() -> None
 
 
 @all_masters
-def test_without_the_fence_a_replaced_master_would_be_heard(rules: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MemoryServer, "fence", lambda server, token: setattr(server, "epoch", token))
+def test_without_the_fence_a_replaced_master_would_be_heard(
+    rules: Rules, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        MemoryServer, "fence", lambda server, token: setattr(server, "epoch", token)
+    )
     found = not_right(range(20), rules, Counter())
     assert any("replaced master" in text for _, _, wrong in found for text in wrong)
 

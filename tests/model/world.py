@@ -1,7 +1,9 @@
-"""A small world in which masters and workers take turns at random, and everything that can fail does.
+"""A small world in which masters and workers take turns at random, and everything that can fail
+does.
 
-The server, the channels, the ledger, the collector and the messages are the real ones; time, episodes, learning
-and the order of steps belong to the world. What a master or a worker does between two ``yield`` is one step.
+The server, the channels, the ledger, the collector and the messages are the real ones; time,
+episodes, learning and the order of steps belong to the world. What a master or a worker does
+between two ``yield`` is one step.
 """
 
 from __future__ import annotations
@@ -16,36 +18,49 @@ from functools import lru_cache
 from typing import Any, TypeVar
 from unittest.mock import patch
 
-from es_queue.config import RunConfig
+from es_queue.config.run_config import RunConfig
 from es_queue.errors import EnvironmentFailure, FencedError
-from es_queue.numerics import bytes_digest
+from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.protocol import memory_channel
-from es_queue.protocol.channel import Entry
+from es_queue.protocol.channel import StreamEntry
 from es_queue.protocol.memory_channel import MemoryMasterChannel, MemoryServer
 from es_queue.protocol.messages import CENTRE, EVAL, TRAIN, SlotResult, Task
-from master import collector
-from master.collect import Expectations
+from master.collect import collector
+from master.collect.ledger import AnswerChecker
 
 T = TypeVar("T")
 
 CONFIG = RunConfig(env="CartPole-v1", seed=3, noise_size=2**18, population=12, obs_norm=False)
 SLOTS, GENERATIONS, SIZE = 6, 4, 2
-MOST_SLOTS = 6 * SLOTS  # of a publication in the asynchronous schedule; the synchronous one wants SLOTS
+MOST_SLOTS = (
+    6 * SLOTS
+)  # of a publication in the asynchronous schedule; the synchronous one wants SLOTS
 FIRST = b"\1" * 4 * SIZE
 TICK, BEAT_TTL, OVERDUE, LEASE = 0.01, 1.0, 1.5, 1.0
 NOISE = "f" * 32
 STEPS, FAULTS, FAILURES_A_SLOT = 4_000, 14, 2
-KINDS_OF_FAULT = ("kill worker", "pause worker", "suspect", "kill master", "takeover", "flush", "rollback")
+KINDS_OF_FAULT = (
+    "kill worker",
+    "pause worker",
+    "suspect",
+    "kill master",
+    "takeover",
+    "flush",
+    "rollback",
+)
 WORKER_FAULTS = ("kill worker", "pause worker", "suspect")
 
 
 @dataclass(frozen=True)
 class Rules:
-    """publication: rule 2, a worker works only with the parameters that its block names; own_claims: rule 5, look at
-    one's own claims first and never send a claim twice; reconcile: rule 8; failures: episodes raise now and then;
-    collector: masters are the real Collector, which also copies overdue blocks, instead of the bare rules;
-    audit: the fraction of the slots that the Collector has played again; look: reconcile first looks, answers are read,
-    and only then anything is issued again, with all that can happen between the three.
+    """publication: rule 2, a worker works only with the parameters that its block names;
+    own_claims: rule 5, look at one's own claims first and never send a claim twice; reconcile: rule
+    8; failures: episodes raise now and then;
+    collector: masters are the real Collector, which also copies overdue blocks, instead of the bare
+    rules;
+    audit: the fraction of the slots that the Collector has played again; look: reconcile first
+    looks, answers are read, and only then anything is issued again, with all that can happen
+    between the three.
     """
 
     publication: bool = True
@@ -76,17 +91,26 @@ def wanted(generation: int) -> dict[str, int]:
 
 
 @lru_cache
-def expectations(generation: int) -> Expectations:
-    return Expectations(CONFIG, generation, SIZE, 2, 4, {**wanted(generation), TRAIN: MOST_SLOTS})
+def expectations(generation: int) -> AnswerChecker:
+    return AnswerChecker(CONFIG, generation, SIZE, 2, 4, {**wanted(generation), TRAIN: MOST_SLOTS})
 
 
 def result(parameters: bytes, generation: int, kind: str, slot: int) -> SlotResult:
     """What an episode gives: a function of the parameters and the slot alone."""
-    expected = expectations(generation).of(kind, slot)
+    expected = expectations(generation).expected_answer(kind, slot)
     assert expected is not None
     value = float(zlib.crc32(repr((parameters, generation, kind, slot)).encode()))
     count = expected.individuals
-    return SlotResult(slot, expected.noise_index, expected.seed, (value,) * count, (value,) * count, (1,) * count, (0,) * count, (0,) * count)
+    return SlotResult(
+        slot,
+        expected.noise_index,
+        expected.seed,
+        (value,) * count,
+        (value,) * count,
+        (1,) * count,
+        (0,) * count,
+        (0,) * count,
+    )
 
 
 def learned(parameters: bytes, results: list[SlotResult]) -> bytes:
@@ -100,16 +124,27 @@ def quiet() -> bytes:
     parameters = FIRST
     for generation in range(GENERATIONS):
         kinds = wanted(generation).items()
-        parameters = learned(parameters, [result(parameters, generation, kind, slot) for kind, count in kinds for slot in range(count)])
+        parameters = learned(
+            parameters,
+            [
+                result(parameters, generation, kind, slot)
+                for kind, count in kinds
+                for slot in range(count)
+            ],
+        )
     return parameters
 
 
 def task_of(publication: str, parameters: bytes) -> Task:
-    return Task(publication, 0.1, 100, SIZE, bytes_digest(parameters), b"\0" * 16, b"\0" * 16, NOISE, 0.2)
+    return Task(
+        publication, 0.1, 100, SIZE, bytes_digest(parameters), b"\0" * 16, b"\0" * 16, NOISE, 0.2
+    )
 
 
 class WatchedChannel(MemoryMasterChannel):
-    """The master's channel, with the oracle of the fence: a replaced master's write must never be accepted."""
+    """The master's channel, with the oracle of the fence: a replaced master's write must never be
+    accepted.
+    """
 
     world: World
 
@@ -154,7 +189,7 @@ class World:
         self.masters: list[Actor] = []
         self.tokens: list[str] = []  # as they were raised since the server last lost something
         self.failures: dict[tuple[str, str, int], int] = {}
-        self.done: bytes | None = None
+        self.succeeded: bytes | None = None
         self.wrong: list[str] = []
         self.seen: Counter[str] = Counter()  # what happened how often
         self.steps = 0
@@ -192,27 +227,41 @@ class World:
     def may_fail(self, publication: str, kind: str, slot: int) -> bool:
         """An episode may raise now and then; so seldom that its slot never becomes hopeless."""
         key = (publication.partition(".")[0], kind, slot)
-        if not self.rules.failures or self.failures.get(key, 0) >= FAILURES_A_SLOT or not self.unlucky(0.04):
+        if (
+            not self.rules.failures
+            or self.failures.get(key, 0) >= FAILURES_A_SLOT
+            or not self.unlucky(0.04)
+        ):
             return False
         self.failures[key] = self.failures.get(key, 0) + 1
         self.seen["episode failed"] += 1
         return True
 
-    def check(self, generation: int, parameters: bytes, results: list[SlotResult | None], kinds: dict[str, int]) -> None:
+    def check(
+        self,
+        generation: int,
+        parameters: bytes,
+        results: list[SlotResult | None],
+        kinds: dict[str, int],
+    ) -> None:
         """No foreign value may have been counted."""
         slots = [(kind, slot) for kind, count in kinds.items() for slot in range(count)]
         for (kind, slot), found in zip(slots, results, strict=True):
             if found is None:
                 self.wrong.append(f"{kind} {slot} of generation {generation} was given up")
             elif found != result(parameters, generation, kind, slot):
-                self.wrong.append(f"a foreign value was counted for {kind} {slot} of generation {generation}")
+                self.wrong.append(
+                    f"a foreign value was counted for {kind} {slot} of generation {generation}"
+                )
 
     # --- what happens to them
 
     def join(self, name: str, steps: Callable[[World, str], Iterator[None]]) -> None:
         self.workers[name] = Actor(name, steps(self, name))
 
-    def befall(self, new_worker: Callable[[World], None], new_master: Callable[[World], None]) -> None:
+    def befall(
+        self, new_worker: Callable[[World], None], new_master: Callable[[World], None]
+    ) -> None:
         """One fault, of a kind that is possible now."""
         kind = self.dice.choice(self.rules.faults)
         self.seen[kind] += 1
@@ -237,13 +286,18 @@ class World:
             self.roll_back(self.dice.choice(self.snapshots))
 
     def roll_back(self, snapshot: dict[str, Any]) -> None:
-        """An earlier state is back, on a server whose clock is far behind: ids of entries begin below all cursors."""
+        """An earlier state is back, on a server whose clock is far behind: ids of entries begin
+        below all cursors.
+        """
         for name, value in copy.deepcopy(snapshot).items():
             setattr(self.server, name, value)
         self.tokens.clear()
         self.server.entries = 0
         for stream in self.server.results.values():
-            stream[:] = [Entry(str(number), entry.payload) for number, entry in enumerate(stream, start=self.server.entries + 1)]
+            stream[:] = [
+                StreamEntry(str(number), entry.payload)
+                for number, entry in enumerate(stream, start=self.server.entries + 1)
+            ]
             self.server.entries += len(stream)
 
     def snapshot(self) -> None:
@@ -252,20 +306,25 @@ class World:
 
     def run(self, new_worker: Callable[[World], None], new_master: Callable[[World], None]) -> str:
         """Until the run ends: "right", "wrong", or "hung" when it does not end within the bound."""
-        with patch.object(memory_channel, "time", self.clock), patch.object(collector, "time", self.clock):
+        with (
+            patch.object(memory_channel, "time", self.clock),
+            patch.object(collector, "time", self.clock),
+        ):
             for _ in range(self.dice.randint(1, 3)):
                 new_worker(self)
             new_master(self)
-            while self.done is None and not self.wrong and self.steps < self.bound:
-                self.turn(new_worker, new_master)
-        if self.wrong or (self.done is not None and not self.ended_right(self.done)):
+            while self.succeeded is None and not self.wrong and self.steps < self.bound:
+                self.fetch_lock(new_worker, new_master)
+        if self.wrong or (self.succeeded is not None and not self.ended_right(self.succeeded)):
             return "wrong"
-        return "hung" if self.done is None else "right"
+        return "hung" if self.succeeded is None else "right"
 
     def ended_right(self, parameters: bytes) -> bool:
         return parameters == quiet()
 
-    def turn(self, new_worker: Callable[[World], None], new_master: Callable[[World], None]) -> None:
+    def fetch_lock(
+        self, new_worker: Callable[[World], None], new_master: Callable[[World], None]
+    ) -> None:
         self.steps += 1
         self.clock.now += TICK
         if self.steps % 16 == 0 and self.faults < FAULTS:
@@ -284,5 +343,5 @@ class World:
         except (StopIteration, FencedError) as ended:
             self.seen["fenced"] += isinstance(ended, FencedError)
             self.masters.remove(actor)  # workers never end by themselves
-            if not self.masters and self.done is None:
+            if not self.masters and self.succeeded is None:
                 new_master(self)

@@ -14,15 +14,25 @@ import pytest
 
 HOUSE = Path(__file__).resolve().parents[2]
 PACKAGES = ("es_queue", "master", "workers")
-FILES = sorted(path.relative_to(HOUSE) for package in PACKAGES for path in (HOUSE / package).rglob("*.py"))
+FILES = sorted(
+    path.relative_to(HOUSE) for package in PACKAGES for path in (HOUSE / package).rglob("*.py")
+)
 
 #: Where a process connects or speaks to Redis; everyone else goes through a Channel.
 SPEAKS_REDIS = {
-    "es_queue/protocol/again.py", "es_queue/protocol/connection.py", "es_queue/protocol/desk.py", "es_queue/protocol/entries.py", "es_queue/protocol/redis_channel.py",
-    "es_queue/protocol/seats.py", "master/doctor/look.py", "master/status/observe.py", "master/seat_cleaning.py", "master/seats.py",
-}  # fmt: skip
+    "es_queue/protocol/retry.py",
+    "es_queue/protocol/connection.py",
+    "es_queue/protocol/control_client.py",
+    "es_queue/protocol/stream_entries.py",
+    "es_queue/protocol/redis_channel.py",
+    "es_queue/protocol/seats.py",
+    "master/doctor/look.py",
+    "master/status/redis_reader.py",
+    "master/fleet/seat_cleaning.py",
+    "master/fleet/seat_manager.py",
+}
 #: Name redis for types alone.
-NAMES_REDIS = {"workers/rq_classes.py", "workers/rq_job.py", "workers/seat.py"}
+NAMES_REDIS = {"workers/hardened_worker.py", "workers/rq_job.py", "workers/seat.py"}
 
 #: Drawing imports pygame, and the old gym is an extra.
 UNASKED = ("drawn_", "gym_envs")
@@ -34,7 +44,8 @@ def imports(path: Path) -> Iterator[tuple[str, bool]]:
     for_types = {
         id(child)
         for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+        if isinstance(node, ast.If)
+        and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
         for child in ast.walk(node)
     }
     for node in ast.walk(tree):
@@ -54,12 +65,23 @@ def test_the_house_was_found() -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=str)
 def test_no_import_runs_upward_or_across(path: Path) -> None:
-    forbidden = {"es_queue": {"master", "workers"}, "master": {"workers"}, "workers": {"master"}}[path.parts[0]]
-    assert {module for module, _ in imports(path) if top(module) in forbidden | {"tests"} or module.startswith(".")} == set()
+    forbidden = {"es_queue": {"master", "workers"}, "master": {"workers"}, "workers": {"master"}}[
+        path.parts[0]
+    ]
+    assert {
+        module
+        for module, _ in imports(path)
+        if top(module) in forbidden | {"tests"} or module.startswith(".")
+    } == set()
 
 
 def test_redis_is_imported_only_where_a_process_connects() -> None:
-    found = {(str(path), types) for path in FILES for module, types in imports(path) if top(module) == "redis"}
+    found = {
+        (str(path), types)
+        for path in FILES
+        for module, types in imports(path)
+        if top(module) == "redis"
+    }
     assert {path for path, types in found if not types} == SPEAKS_REDIS
     assert {path for path, types in found if types} - SPEAKS_REDIS == NAMES_REDIS
 
@@ -67,7 +89,10 @@ def test_redis_is_imported_only_where_a_process_connects() -> None:
 def test_no_import_runs_in_a_circle() -> None:
     """At the top of modules; an import inside a function happens when both are there."""
     known = {".".join(path.with_suffix("").parts).removesuffix(".__init__"): path for path in FILES}
-    edges = {name: {module for module in at_the_top(path) if module in known and module != name} for name, path in known.items()}
+    edges = {
+        name: {module for module in at_the_top(path) if module in known and module != name}
+        for name, path in known.items()
+    }
     done: set[str] = set()
 
     def visit(name: str, trail: tuple[str, ...]) -> None:
@@ -109,12 +134,30 @@ print(json.dumps({{
 def after(what: str) -> dict[str, object]:
     """What a fresh process looks like after a line of Python."""
     environment = {**os.environ, "PYGAME_HIDE_SUPPORT_PROMPT": "hide"}  # gymnasium sets it
-    done = subprocess.run([sys.executable, "-c", LOOK.format(what=what)], cwd=HOUSE, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", LOOK.format(what=what)],
+        cwd=HOUSE,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
     assert done.stderr == ""
     return json.loads(done.stdout)  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("what", ["import es_queue", "import master", "import workers", "import master.cli", "import workers.seat", "import workers.play"])
+@pytest.mark.parametrize(
+    "what",
+    [
+        "import es_queue",
+        "import master",
+        "import workers",
+        "import master.cli.main",
+        "import workers.seat",
+        "import workers.play.cli",
+    ],
+)
 def test_importing_has_no_side_effect_and_loads_nothing_heavy(what: str) -> None:
     seen = after(what)
     assert set(seen["modules"]) & {"numpy", "gymnasium", "redis", "rq", "rich", "Box2D"} == set()  # type: ignore[call-overload]
@@ -122,12 +165,29 @@ def test_importing_has_no_side_effect_and_loads_nothing_heavy(what: str) -> None
 
 
 def test_everything_can_be_imported_without_a_thread_or_a_changed_environment() -> None:
-    modules = [".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in FILES if not path.stem.startswith(UNASKED)]
+    modules = [
+        ".".join(path.with_suffix("").parts).removesuffix(".__init__")
+        for path in FILES
+        if not path.stem.startswith(UNASKED)
+    ]
     seen = after("import " + ", ".join(modules))
     assert (seen["threads"], seen["same"]) == (1, True)
 
 
 def test_what_a_package_offers_is_there_when_it_is_asked_for() -> None:
-    seen = after("from es_queue import RunConfig, load_policy; from master import train; assert RunConfig and load_policy and train")
+    seen = after(
+        (
+            "from es_queue import RunConfig, load_policy; from master import train; assert "
+            "RunConfig and load_policy and train"
+        )
+    )
     assert seen["threads"] == 1
-    assert after("import es_queue, master\nfor one in (es_queue, master):\n    assert not hasattr(one, 'no_such_name')")["threads"] == 1
+    assert (
+        after(
+            (
+                "import es_queue, master\nfor one in (es_queue, master):\n    assert not "
+                "hasattr(one, 'no_such_name')"
+            )
+        )["threads"]
+        == 1
+    )

@@ -1,4 +1,6 @@
-"""The look for passwords in what the tests leave finds each that is planted, and nothing that is meant to hold one."""
+"""The look for passwords in what the tests leave finds each that is planted, and nothing that is
+meant to hold one.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,15 @@ def planted(path: Path, content: bytes, mode: int = 0o600) -> Path:
 
 
 @pytest.mark.parametrize("place", ["start", "middle", "border", "end"])
-def test_a_mark_is_found_wherever_it_stands(place: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mark_is_found_wherever_it_stands(
+    place: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(leaks, "PIECE", 64)
     before = {"start": 0, "middle": 100, "border": 60, "end": 64}[place]
-    path = planted(folder / "deep" / "er" / "log", b"\0" * before + MARK.encode() + b"\xff" * (0 if place == "end" else 100))
+    path = planted(
+        folder / "deep" / "er" / "log",
+        b"\0" * before + MARK.encode() + b"\xff" * (0 if place == "end" else 100),
+    )
     assert leaks_in(folder) == [str(path)]
     path.unlink()
     assert leaks_in(folder) == []

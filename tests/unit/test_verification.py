@@ -1,4 +1,6 @@
-"""Verification: the master plays again what a decision depends on, and its own results count where they differ."""
+"""Verification: the master plays again what a decision depends on, and its own results count where
+they differ.
+"""
 
 from __future__ import annotations
 
@@ -11,29 +13,29 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from es_queue.config import RunConfig
-from es_queue.figures import Figures
-from es_queue.noise import NoiseTable
+from es_queue.config.run_config import RunConfig
+from es_queue.numerics.noise_table import NoiseTable
+from es_queue.numerics.return_statistics import ReturnStatistics
 from es_queue.protocol.messages import CONFIRM, EVAL, FINAL, TRAIN, Answer, Block, SlotResult, Task
-from master.collect import Expectations, Ledger
-from master.learn import closed
-from master.setup import prepare
-from master.state import Anchor, Best, RunState
-from master.verification import DRAWN, EXTREME, TOLD_AT_MOST, Verification
-from master.verifier import Played, VerificationError, Verifier
+from master.collect.ledger import AnswerChecker, Ledger
+from master.collect.verification import DRAWN, EXTREME, TOLD_AT_MOST, Verification
+from master.collect.verifier import Played, VerificationError, Verifier
+from master.loop.learner import close_generation
+from master.loop.state import Best, RollbackPoint, RunState
+from master.run.setup import prepare_run
 from tests.ring import quick_config
+from workers.episode import EpisodeControl
 from workers.join import join
-from workers.rollout import Watch
 
 NOISE = NoiseTable.in_memory(2**18)
 PUBLICATION, WORKER = "4.2-0000000a", "host-1-000001"
 CONFIG = RunConfig(env="CartPole-v1", seed=3, noise_size=2**18, population=16, obs_norm=False)
 MANY = 40
-EXPECTATIONS = Expectations(CONFIG, 4, 100, 2, 4, {TRAIN: 8, EVAL: MANY, CONFIRM: 100, FINAL: 4})
+EXPECTATIONS = AnswerChecker(CONFIG, 4, 100, 2, 4, {TRAIN: 8, EVAL: MANY, CONFIRM: 100, FINAL: 4})
 
 
 def honest(kind: str, slot: int) -> SlotResult:
-    expected = EXPECTATIONS.of(kind, slot)
+    expected = EXPECTATIONS.expected_answer(kind, slot)
     assert expected is not None
     value = float(slot)
     return SlotResult(slot, -1, expected.seed, (value,), (value,), (10,), (0,), (0,))
@@ -71,7 +73,7 @@ class Bench:
 
     def __init__(self, sign: int = 1, count: int = MANY, kind: str = EVAL) -> None:
         self.own, self.notes, self.kind, self.count = Own(), list[str](), kind, count
-        self.seen: list[Figures] = []
+        self.seen: list[ReturnStatistics] = []
         self.verification = Verification(
             self.own, self.notes.append, lambda rest, number: list(rest[:number])
         )
@@ -92,7 +94,7 @@ class Bench:
     def settle(self) -> list[SlotResult | None]:
         while self.pending():
             pass
-        return self.ledger.ordered(self.kind)
+        return self.ledger.results_in_order(self.kind)
 
 
 def test_an_evaluation_is_waited_for_from_its_last_slot_until_the_master_has_played() -> None:
@@ -154,7 +156,7 @@ def test_what_cannot_be_verified_decides_nothing() -> None:
     bench = Bench().answered()
     bench.own.error = VerificationError("no such environment here")
     assert len(bench.settle()) == MANY and bench.ledger.verified(EVAL) == []
-    assert closed(bench.ledger, 0, 0).evaluation is None
+    assert close_generation(bench.ledger, 0, 0).evaluation is None
     assert "the master cannot verify them (no such environment here)" in bench.notes[0]
 
 
@@ -179,8 +181,8 @@ def test_a_run_is_told_of_a_few_differences_only() -> None:
 def state_of(best: float | None, *, confirmed: bool = False) -> RunState:
     nothing = np.zeros(1, np.float32)
     chosen = None if best is None else Best(nothing, nothing, nothing, 0, best, confirmed)
-    setup = prepare(quick_config(), table=NOISE)
-    return replace(setup.start(), best=chosen)
+    setup = prepare_run(quick_config(), table=NOISE)
+    return replace(setup.initial_state(), best=chosen)
 
 
 @pytest.mark.parametrize(
@@ -198,17 +200,20 @@ def state_of(best: float | None, *, confirmed: bool = False) -> RunState:
 def test_what_depends_on_an_evaluation(
     kind: str, mean: float, best: float | None, expected: int
 ) -> None:
-    learner = prepare(quick_config(), table=NOISE).learner
+    learner = prepare_run(quick_config(), table=NOISE).learner
     assert learner.target == 475
-    assert learner.weighs(state_of(best), kind, Figures(mean, 0.0, mean, mean, 20)) == expected
+    assert (
+        learner.weighs(state_of(best), kind, ReturnStatistics(mean, 0.0, mean, mean, 20))
+        == expected
+    )
 
 
 def test_a_rollback_depends_on_low_returns() -> None:
-    setup = prepare(quick_config(rollback=True, eval_every=1, eval_episodes=50), table=NOISE)
+    setup = prepare_run(quick_config(rollback=True, eval_every=1, eval_episodes=50), table=NOISE)
     state = state_of(100.0)
-    state = replace(state, anchor=Anchor(0, state.strategy, state.moments, 500, 10.0, 50))
+    state = replace(state, anchor=RollbackPoint(0, state.strategy, state.moments, 500, 10.0, 50))
     assert [
-        setup.learner.weighs(state, EVAL, Figures(mean, 10.0, mean, mean, 50))
+        setup.learner.weighs(state, EVAL, ReturnStatistics(mean, 10.0, mean, mean, 50))
         for mean in (20.0, 99.0, 101.0)
     ] == [-1, 0, 1]
 
@@ -229,12 +234,12 @@ def published(generation: int = 4) -> tuple[Task, np.ndarray]:
 
 
 def resolved(**values: object) -> RunConfig:
-    return prepare(quick_config(strategy="ars", population=12, **values), table=NOISE).config
+    return prepare_run(quick_config(strategy="ars", population=12, **values), table=NOISE).config
 
 
 def test_the_masters_process_plays_a_slot_as_a_worker_does(tmp_path: Path) -> None:
     config = resolved()
-    joined, (task, parameters) = join(config, Watch(), table=NOISE), published()
+    joined, (task, parameters) = join(config, EpisodeControl(), table=NOISE), published()
     with closing(Verifier(config, tmp_path)) as verifier:
         played = verifier.play(task.encode(), parameters.tobytes(), SLOTS).result(60)
         again = verifier.play(task.encode(), parameters.tobytes(), SLOTS[-1:]).result(60)

@@ -1,4 +1,6 @@
-"""Where the page is served, and who may name it: a page on loopback is for this host's own browsers."""
+"""Where the page is served, and who may name it: a page on loopback is for this host's own
+browsers.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +12,22 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 
 from es_queue.errors import UsageError
-from master.household.listen import Address, parse
-from master.wording import printable
+from master.display.format import sanitize
+from master.services.tcp_access import Address, parse_address
 
-LOOPBACK, PORT = "127.0.0.1", 8642
+LOOPBACK, DEFAULT_PORT = "127.0.0.1", 8642
 #: A Host header: a name or an address, and perhaps a port.
 HOST = re.compile(
     r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]+))(?::(?P<port>[0-9]{1,5}))?", re.ASCII
 )
 
 
-def chosen(text: str) -> Address:
-    """``ADDRESS:PORT`` with what it leaves open: loopback, and a port of our own. Raises UsageError."""
-    given = parse(text, "web")
-    return Address(given.host or LOOPBACK, given.port or PORT)
+def parse_web_address(text: str) -> Address:
+    """``ADDRESS:PORT`` with what it leaves open: loopback, and a port of our own. Raises
+    UsageError.
+    """
+    given = parse_address(text, "web")
+    return Address(given.host or LOOPBACK, given.port or DEFAULT_PORT)
 
 
 def is_loopback(host: str) -> bool:
@@ -43,17 +47,22 @@ def named_hosts(names: Iterable[str]) -> frozenset[str]:
         match = HOST.fullmatch(f"[{name}]" if ":" in name and not name.startswith("[") else name)
         if match is None or match["port"] or (match["six"] and not is_address(match["six"])):
             raise UsageError(
-                f"--web-host is {printable(name, 80)!r}: give the name or address by which a browser reaches the page, without http:// and port, such as node7.example; repeat the flag for more"
+                (
+                    f"--web-host is {sanitize(name, 80)!r}: give the name or address by which a "
+                    "browser reaches the page, without http:// and port, such as node7.example; "
+                    "repeat the flag for more"
+                )
             )
         found.add(plain_host(match))
     return frozenset(found)
 
 
-def may_ask(header: str | None, hosts: Collection[str] = ()) -> bool:
+def is_host_allowed(header: str | None, hosts: Collection[str] = ()) -> bool:
     """Whether a request with this Host header is for us: under a loopback name or address, or one
     of ``hosts``.
 
-    Any other name may be a stranger's that leads here (DNS rebinding), whose page could read the reply.
+    Any other name may be a stranger's that leads here (DNS rebinding), whose page could read the
+    reply.
     """
     match = HOST.fullmatch(header or "")
     if match is None:
@@ -85,23 +94,43 @@ def is_address(host: str) -> bool:
     return False
 
 
-def unusable(address: Address, error: OSError) -> UsageError:
+def bind_error(address: Address, error: OSError) -> UsageError:
     """One sentence for an address that cannot be listened on."""
     if error.errno == errno.EADDRINUSE:
-        return UsageError(f"web cannot be served at {address}: something else listens there; give another port, such as --web {Address(address.host, free_port(address))}")
+        return UsageError(
+            (
+                f"web cannot be served at {address}: something else listens there; give another "
+                f"port, such as --web {Address(address.host, find_free_port(address))}"
+            )
+        )
     if error.errno == errno.EACCES:
-        return UsageError(f"web cannot be served at {address}: this user may not listen there; use a port from 1024 on")
-    return UsageError(f"web cannot be served at {address}: {error.strerror or error}; give an address of this host, or a port alone (:{PORT}); a RUN stands before --web")
+        return UsageError(
+            (
+                f"web cannot be served at {address}: this user may not listen there; use a port "
+                "from 1024 on"
+            )
+        )
+    return UsageError(
+        (
+            f"web cannot be served at {address}: {error.strerror or error}; give an address of "
+            f"this host, or a port alone (:{DEFAULT_PORT}); a RUN stands before --web"
+        )
+    )
 
 
-def free_port(address: Address) -> int:
-    """A port after the given one on which nothing listens now; the next one where that cannot be told."""
+def find_free_port(address: Address) -> int:
+    """A port after the given one on which nothing listens now; the next one where that cannot be
+    told.
+    """
     following = range(address.port + 1, min(address.port + 20, 65536))
     for port in following:
-        with suppress(OSError), socket.create_server((address.host, port), family=family_of(address)):
+        with (
+            suppress(OSError),
+            socket.create_server((address.host, port), family=address_family(address)),
+        ):
             return port
     return min(address.port + 1, 65535)
 
 
-def family_of(address: Address) -> socket.AddressFamily:
+def address_family(address: Address) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in address.host else socket.AF_INET

@@ -6,17 +6,19 @@ import argparse
 from collections.abc import Iterable
 
 from es_queue.protocol.keys import checked_run_id
-from master.console import SafeStream
-from master.household.listen import Address
-from master.status.watch import interruptible
-from master.status.web.address import chosen, hosts_of, unusable
-from master.status.web.looks import Looks
-from master.status.web.pages import Pages
+from master.display.log_view import SafeStream
+from master.services.tcp_access import Address
+from master.status.watch import signals_as_interrupts
+from master.status.web.address import bind_error, hosts_of, parse_web_address
+from master.status.web.pages import WebRoutes
+from master.status.web.queries import DashboardQueries
 from master.status.web.server import WebServer
 
-REACHABLE = (
-    "WARNING: the page can be read by everyone who reaches {place}: names and settings of runs, hosts, and tracebacks. It asks for no "
-    "password and is not encrypted; leave the address out and use  ssh -L {port}:localhost:{port} THIS-HOST  to keep it to yourself"
+EXPOSURE_WARNING = (
+    "WARNING: the page can be read by everyone who reaches {place}: names and settings of runs, "
+    "hosts, and tracebacks. It asks for no "
+    "password and is not encrypted; leave the address out and use  ssh -L "
+    "{port}:localhost:{port} THIS-HOST  to keep it to yourself"
 )
 
 
@@ -25,34 +27,48 @@ def serve(given: argparse.Namespace, out: SafeStream, err: SafeStream) -> int:
 
     Raises UsageError where it cannot listen, and what the first look raises.
     """
-    address = chosen(given.web)
+    address = parse_web_address(given.web)
     names = given.web_host or ()
     hosts_of(address, names)
-    looks = Looks(given, given.every)
+    queries = DashboardQueries(given, given.every)
     if given.run is not None:
-        looks.run(given.run)
+        queries.run(given.run)
     else:
-        looks.runs()
-    with interruptible(), listening(address, looks, names) as server:
-        if not server.local:
-            err.line(f"es-status: {REACHABLE.format(place=address, port=address.port)}")
-            err.line(
-                f"es-status: the page answers as {', '.join(sorted({'localhost', *server.hosts}))}; name other hosts with --web-host NAME"
+        queries.runs()
+    with signals_as_interrupts(), make_server(address, queries, names) as server:
+        if not server.is_local:
+            err.write_line(
+                f"es-status: {EXPOSURE_WARNING.format(place=address, port=address.port)}"
             )
-        out.line(f"{url(address)}{'' if given.run is None else f'#run={checked_run_id(given.run)}'}  (Ctrl-C ends the page, no run)")
+            err.write_line(
+                (
+                    "es-status: the page answers as "
+                    f"{', '.join(sorted({'localhost', *server.hosts}))}; name other hosts with "
+                    "--web-host NAME"
+                )
+            )
+        out.write_line(
+            (
+                f"{page_url(address)}{'' if given.run is None else f'#run={checked_run_id(given.run)}'} "
+                ""
+                ""
+                " (Ctrl-C ends the page, no run)"
+            )
+        )
         server.serve_forever(poll_interval=0.2)
     return 0
 
 
-def listening(address: Address, looks: Looks, names: Iterable[str] = ()) -> WebServer:
+def make_server(
+    address: Address, queries: DashboardQueries, names: Iterable[str] = ()
+) -> WebServer:
     try:
-        return WebServer(address, Pages(looks), names)
+        return WebServer(address, WebRoutes(queries), names)
     except OSError as error:
-        raise unusable(address, error) from None
+        raise bind_error(address, error) from None
 
 
-def url(address: Address) -> str:
+def page_url(address: Address) -> str:
     """Where a browser of this host finds the page."""
     anywhere = address.host in ("0.0.0.0", "::")
     return f"http://{Address('localhost' if anywhere else address.host, address.port)}/"
-

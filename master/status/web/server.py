@@ -12,19 +12,23 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from master.household.listen import Address
-from master.status.web.address import family_of, hosts_of, is_loopback, may_ask
-from master.status.web.pages import GUARDS, Pages, Reply, said
+from master.services.tcp_access import Address
+from master.status.web.address import address_family, hosts_of, is_host_allowed, is_loopback
+from master.status.web.pages import SECURITY_HEADERS, Reply, WebRoutes, text_reply
 
 #: Connections at once; with one more the oldest, which keeps us waiting, gives way.
 MOST_CONNECTIONS = 64
-#: So many times as many may have been hung up on whose threads have not noticed yet: on a busy machine that takes a while.
-MOST_ENDING = 8
+#: So many times as many may have been hung up on whose threads have not noticed yet: on a busy
+#: machine that takes a while.
+ENDING_FACTOR = 8
 #: A connection has so many seconds in all, and so many for each of its pieces.
 LONGEST_SECONDS = 30.0
 PIECE_SECONDS = 10.0
 ALLOWED = "GET, HEAD"
-MISDIRECTED = "this page is not served under that name: use the address that es-status printed, or start it with --web-host NAME"
+MISDIRECTED = (
+    "this page is not served under that name: use the address that es-status printed, or start "
+    "it with --web-host NAME"
+)
 
 
 class WebServer(ThreadingHTTPServer):
@@ -34,34 +38,45 @@ class WebServer(ThreadingHTTPServer):
     block_on_close = False
     request_queue_size = 64
 
-    def __init__(self, address: Address, pages: Pages, names: Iterable[str] = ()) -> None:
+    def __init__(self, address: Address, pages: WebRoutes, names: Iterable[str] = ()) -> None:
         """names: further hosts under which the page answers.
 
         Raises UsageError for one that cannot be a host.
         """
-        self.pages, self.local, self.hosts = (
+        self.pages, self.is_local, self.hosts = (
             pages,
             is_loopback(address.host),
             hosts_of(address, names),
         )
-        self.address_family = family_of(address)
-        self._lock, self._open, self._ending = threading.Lock(), dict[socket.socket, float](), set[socket.socket]()
-        super().__init__((address.host, address.port), Handler)
+        self.address_family = address_family(address)
+        self._lock, self._connections, self._ending_connections = (
+            threading.Lock(),
+            dict[socket.socket, float](),
+            set[socket.socket](),
+        )
+        super().__init__((address.host, address.port), PageRequestHandler)
 
     def server_bind(self) -> None:
         """Without http.server's look for our own name, which may ask a far name server."""
         socketserver.TCPServer.server_bind(self)
-        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+        self.server_name, self.server_port = (
+            str(self.server_address[0]),
+            int(self.server_address[1]),
+        )
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
-            oldest = next(iter(self._open), None) if len(self._open) >= MOST_CONNECTIONS else None
+            oldest = (
+                next(iter(self._connections), None)
+                if len(self._connections) >= MOST_CONNECTIONS
+                else None
+            )
             if oldest is not None:
-                del self._open[oldest]
-                self._ending.add(oldest)
-            refused = len(self._ending) > MOST_ENDING * MOST_CONNECTIONS
+                del self._connections[oldest]
+                self._ending_connections.add(oldest)
+            refused = len(self._ending_connections) > ENDING_FACTOR * MOST_CONNECTIONS
             if not refused:
-                self._open[request] = time.monotonic()
+                self._connections[request] = time.monotonic()
         if oldest is not None:
             hang_up(oldest)
         if refused:
@@ -71,17 +86,21 @@ class WebServer(ThreadingHTTPServer):
 
     def shutdown_request(self, request: Any) -> None:
         with self._lock:
-            self._open.pop(request, None)
-            self._ending.discard(request)
+            self._connections.pop(request, None)
+            self._ending_connections.discard(request)
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
         """Twice a second: who has had his time is hung up on."""
         now = time.monotonic()
         with self._lock:
-            late = [one for one, began in self._open.items() if now - began > LONGEST_SECONDS]
-        for one in late:
-            hang_up(one)
+            late = [
+                connection
+                for connection, began in self._connections.items()
+                if now - began > LONGEST_SECONDS
+            ]
+        for connection in late:
+            hang_up(connection)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that goes away is nobody's trouble; anything else is ours, and is said."""
@@ -95,7 +114,7 @@ def hang_up(connection: socket.socket) -> None:
         connection.shutdown(socket.SHUT_RDWR)
 
 
-class Handler(BaseHTTPRequestHandler):
+class PageRequestHandler(BaseHTTPRequestHandler):
     """One request."""
 
     server: WebServer
@@ -109,23 +128,34 @@ class Handler(BaseHTTPRequestHandler):
         self._send(self._reply())
 
     def _refuse(self) -> None:
-        self._send(said(405, f"this page is for looking alone: use {ALLOWED}", Allow=ALLOWED))
+        self._send(text_reply(405, f"this page is for looking alone: use {ALLOWED}", Allow=ALLOWED))
 
     do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_TRACE = do_CONNECT = _refuse  # noqa: N815
 
     def _reply(self) -> Reply:
-        if not may_ask(self.headers.get("Host"), self.server.hosts):
-            return said(421, MISDIRECTED)
+        if not is_host_allowed(self.headers.get("Host"), self.server.hosts):
+            return text_reply(421, MISDIRECTED)
         reply = self.server.pages.reply(self.path.partition("?")[0])
         tag = reply.headers.get("ETag")
         if tag is not None and tag in (self.headers.get("If-None-Match") or ""):
-            return Reply(304, reply.kind, b"", reply.headers)
-        return reply.packed() if "gzip" in (self.headers.get("Accept-Encoding") or "") else reply
+            return Reply(304, reply.media_type, b"", reply.headers)
+        return (
+            reply.compressed() if "gzip" in (self.headers.get("Accept-Encoding") or "") else reply
+        )
 
     def _send(self, reply: Reply) -> None:
         self.send_response(reply.status)
-        length = {} if reply.status == 304 else {"Content-Type": reply.kind, "Content-Length": str(len(reply.body))}
-        for name, value in {**GUARDS, **reply.headers, **length, "Connection": "close"}.items():
+        length = (
+            {}
+            if reply.status == 304
+            else {"Content-Type": reply.media_type, "Content-Length": str(len(reply.body))}
+        )
+        for name, value in {
+            **SECURITY_HEADERS,
+            **reply.headers,
+            **length,
+            "Connection": "close",
+        }.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
@@ -134,7 +164,7 @@ class Handler(BaseHTTPRequestHandler):
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """What http.server itself refuses, without repeating a word of it."""
         self.close_connection = True
-        self._send(said(code, "this request cannot be understood"))
+        self._send(text_reply(code, "this request cannot be understood"))
 
     def log_message(self, format: str, *arguments: Any) -> None:
         """Nothing: a page that asks each second would fill the terminal."""

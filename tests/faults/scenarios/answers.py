@@ -1,4 +1,6 @@
-"""Answers that are odd or hostile, that come too late, or that come faster than the master reads."""
+"""Answers that are odd or hostile, that come too late, or that come faster than the
+master reads.
+"""
 
 from __future__ import annotations
 
@@ -23,33 +25,50 @@ MEGABYTE = 2**20
 
 
 class Inlet:
-    """The results stream of the open publication, with an answer in it that counted, while the only worker is frozen."""
+    """The results stream of the open publication, with an answer in it that counted, while the only
+    worker is frozen.
+    """
 
     def __init__(self, arena: Arena, run: str, **more: Any) -> None:
         self.url = arena.server()
-        # Seldom a run is over before its worker was caught between a claim and an answer: then another is begun.
+        # Seldom a run is over before its worker was caught between a claim and an answer: then
+        # another is begun.
         while not self._caught(arena, run, more):
             run += "-again"
 
     def _caught(self, arena: Arena, run: str, more: dict[str, Any]) -> bool:
-        self.master, self.seen = arena.started(run, self.url, {**RUN, "block": 1, **more}, clocks=PATIENT)
+        self.master, self.seen = arena.started(
+            run, self.url, {**RUN, "block": 1, **more}, clocks=PATIENT
+        )
         worker = arena.processes.worker(self.url, clocks=PATIENT)
         seat = self.seen.joined(worker)
         self.client: Any = self.seen.client
         while self.master.process.poll() is None:
-            horse = self.seen.frozen_holding(seat, unless=lambda: self.master.process.poll() is not None)
+            horse = self.seen.frozen_holding(
+                seat, unless=lambda: self.master.process.poll() is not None
+            )
             if horse is None:
                 break
             self.horse = horse
             self.publication = self.seen.progress()["publication"]
             self.key = self.seen.keys.results(self.publication)
-            entries = [fields[b"answer"] for _, fields in self.client.xrange(self.key) if b"answer" in fields]
+            entries = [
+                fields[b"answer"]
+                for _, fields in self.client.xrange(self.key)
+                if b"answer" in fields
+            ]
             answers = [one for one in map(Answer.decode, entries) if one.kind == "train"]
             if answers and publication_generation(self.publication):
                 self.genuine = answers[0]
                 return True
             self.thaw()
-            wait_for(lambda: self.master.process.poll() is not None or (self.client.get(self.seen.keys.iteration) and not self.seen.claims(seat)), "it answers")
+            wait_for(
+                lambda: (
+                    self.master.process.poll() is not None
+                    or (self.client.get(self.seen.keys.iteration) and not self.seen.claims(seat))
+                ),
+                "it answers",
+            )
         worker.signal(signal.SIGTERM)
         worker.wait()
         return False
@@ -99,7 +118,10 @@ def odd(genuine: Answer, publication: str) -> dict[str, list[tuple[str, bytes]]]
             ("another run's", of(f"{generation}.{number}-{'0' * 8}")),
         ],
         "unknown-slot": [("never issued", answer(slot=10**6)), ("slot 2**31", answer(slot=2**31))],
-        "wrong-index": [("noise index 0", answer(noise_index=0 if result.noise_index else 1)), ("another seed", answer(seed=result.seed ^ 1))],
+        "wrong-index": [
+            ("noise index 0", answer(noise_index=0 if result.noise_index else 1)),
+            ("another seed", answer(seed=result.seed ^ 1)),
+        ],
         "wrong-shape": [("no moments", answer(moments=()))],
         "wrong-return": [("1e308", answer(returns=(1e308, -1e308)))],
         "undecodable": [
@@ -117,23 +139,36 @@ def odd(genuine: Answer, publication: str) -> dict[str, list[tuple[str, bytes]]]
     }
 
 
-@scenario("odd answers: duplicate, conflicting, stale, future, foreign, never issued, NaN, torn", quick=2300, full=23000)
+@scenario(
+    "odd answers: duplicate, conflicting, stale, future, foreign, never issued, NaN, torn",
+    quick=2300,
+    full=23000,
+)
 def odd_answers(arena: Arena, count: int) -> Row:
     inlet = Inlet(arena, "odd")
     kinds = odd(inlet.genuine, inlet.publication)
     each = count // sum(map(len, kinds.values()))
     expected = {reason: each * len(payloads) for reason, payloads in kinds.items()}
     row = Row("", injected=sum(expected.values()))
-    before, length, held_before = inlet.refused(), inlet.client.xlen(inlet.key), held(inlet.master.pid)
+    before, length, held_before = (
+        inlet.refused(),
+        inlet.client.xlen(inlet.key),
+        held(inlet.master.pid),
+    )
     watch = Stopwatch()
-    inlet.push(payload for payloads in kinds.values() for _, payload in payloads for _ in range(each))
+    inlet.push(
+        payload for payloads in kinds.values() for _, payload in payloads for _ in range(each)
+    )
     wait_for(lambda: sum((inlet.refused() - before).values()) >= row.injected, "all are refused")
     wait_for(lambda: inlet.client.xlen(inlet.key) == length, "what was refused is deleted")
     row.seconds.append(watch.seconds())
     counted = inlet.refused() - before
     row.noticed = sum(min(counted[reason], number) for reason, number in expected.items())
     assert sum(counted.values()) == row.noticed, counted
-    row.remark = f"{each} of each of {sum(map(len, kinds.values()))}, counted by {len(expected)} reasons; master {held(inlet.master.pid) - held_before:+.1f} MB"
+    row.remark = (
+        f"{each} of each of {sum(map(len, kinds.values()))}, counted by {len(expected)} reasons; "
+        f"master {held(inlet.master.pid) - held_before:+.1f} MB"
+    )
     inlet.thaw()
     return finish(row, inlet.master)
 
@@ -154,15 +189,24 @@ def flood(arena: Arena, count: int) -> Row:
     wait_for(lambda: slept.seconds() >= asleep, "the master has slept")
     inlet.master.signal(signal.SIGCONT)
     watch = Stopwatch()
-    wait_for(lambda: inlet.client.xlen(inlet.key) < 1000 and sum((inlet.refused() - before).values()) >= count, "the flood is drained", 120)
+    wait_for(
+        lambda: (
+            inlet.client.xlen(inlet.key) < 1000
+            and sum((inlet.refused() - before).values()) >= count
+        ),
+        "the flood is drained",
+        120,
+    )
     row.seconds.append(watch.seconds())
     counted = inlet.refused() - before
     row.noticed = counted["duplicate"] + counted["conflict"]
     inlet.thaw()
     finish(row, inlet.master)
     row.remark = (
-        f"Redis {memory[0]:.1f} MB, {peak:.1f} with the flood, {used(inlet):.1f} at the end; master {memory[1]:.0f} MB, "
-        f"at most {most_held(inlet.master) or memory[1]:.0f}; {count / row.seconds[0]:,.0f} a second drained"
+        f"Redis {memory[0]:.1f} MB, {peak:.1f} with the flood, {used(inlet):.1f} at the end; "
+        f"master {memory[1]:.0f} MB, "
+        f"at most {most_held(inlet.master) or memory[1]:.0f}; {count / row.seconds[0]:,.0f} a "
+        "second drained"
     )
     assert used(inlet) < memory[0] + 4
     return row
@@ -200,15 +244,22 @@ def straggler(arena: Arena, count: int) -> Row:
         time.sleep(0.005)
     row.injected = len(overtaken)
     finish(row, master, {**CARTPOLE, "generations": values["generations"]})
-    last = master.events("generation")[-1]
-    row.noticed = min(row.injected, last["reissued"])  # the last one may be overtaken after progress was written
+    last = master.feed("generation")[-1]
+    row.noticed = min(
+        row.injected, last["reissued"]
+    )  # the last one may be overtaken after progress was written
     assert recovered(seen, "overdue") >= row.injected - 1
     assert row.injected >= count and last["recovered"] == 0, (overtaken, held_blocks, last)
-    row.remark = f"{last['reissued']} slots issued again, {last['late']} late answers; seconds that it held up a generation"
+    row.remark = (
+        f"{last['reissued']} slots issued again, {last['late']} late answers; seconds that it "
+        "held up a generation"
+    )
     return row
 
 
-def watched(seen: Seen, slow: str, held_blocks: dict[str, float], overtaken: set[str], row: Row) -> None:
+def watched(
+    seen: Seen, slow: str, held_blocks: dict[str, float], overtaken: set[str], row: Row
+) -> None:
     """Note the slow worker's blocks, and when the run went on without them."""
     now, generation = time.monotonic(), seen.generation()
     for block in seen.claims(slow):

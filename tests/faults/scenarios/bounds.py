@@ -10,13 +10,22 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from master import checkpoint
-from master.checkpoint import Checkpoints
-from master.household.embedded import EmbeddedServer
+from master.services.private_server import PrivateServer
+from master.storage import checkpoint
+from master.storage.checkpoint import Checkpoints
 from tests.faults import counted, soak
 from tests.faults.scenario import Arena, Row, Stopwatch, finish, scenario
 from tests.faults.servers import may_unshare
-from tests.integration.processes import BIN, CARTPOLE, NERVOUS, Seen, Started, flags, quiet_digest, wait_for
+from tests.integration.processes import (
+    BIN,
+    CARTPOLE,
+    NERVOUS,
+    Seen,
+    Started,
+    flags,
+    quiet_digest,
+    wait_for,
+)
 
 COUNTED: dict[str, Any] = {**CARTPOLE, "env": "counted:Counted-v0", "block": 1}
 FULL = "No space left on device"
@@ -26,7 +35,9 @@ FULL = "No space left on device"
 
 
 class SmallDisk:
-    """A run whose folder is a disk of 2 MB, which only its master sees; the injector reaches it through /proc."""
+    """A run whose folder is a disk of 2 MB, which only its master sees; the injector reaches it
+    through /proc.
+    """
 
     def __init__(self, arena: Arena, run: str, url: str, **values: Any) -> None:
         assert may_unshare("-m"), "a mount namespace is needed"
@@ -35,70 +46,114 @@ class SmallDisk:
         self.url = url
         self.folder = arena.folder / "runs" / run
         self.folder.mkdir(parents=True)
-        words = " ".join(map(str, (BIN / "es-master", *flags(self.values), "--run", run, "--json", "--redis-url", self.url)))
+        words = " ".join(
+            map(
+                str,
+                (
+                    BIN / "es-master",
+                    *flags(self.values),
+                    "--run",
+                    run,
+                    "--json",
+                    "--redis-url",
+                    self.url,
+                ),
+            )
+        )
         script = f"mount -t tmpfs -o size=2m tmpfs {self.folder} && exec {words}"
-        self.master: Started = arena.processes.start("unshare", "-m", "sh", "-c", script, **{counted.VARIABLE: str(arena.folder / "played")})
-        wait_for(lambda: self.master.events("started"), "the run starts")
+        self.master: Started = arena.processes.start(
+            "unshare", "-m", "sh", "-c", script, **{counted.VARIABLE: str(arena.folder / "played")}
+        )
+        wait_for(lambda: self.master.feed("started"), "the run starts")
         self.seen = Seen(arena.client(self.url), run)
-        self.inside = Path(f"/proc/{self.master.pid}/root{self.folder}")
+        self.read_details = Path(f"/proc/{self.master.pid}/root{self.folder}")
 
     def fill(self) -> None:
-        with suppress(OSError), (self.inside / "filler").open("ab", buffering=0) as file:
+        with suppress(OSError), (self.read_details / "filler").open("ab", buffering=0) as file:
             while True:
                 file.write(bytes(256))
 
     def free(self) -> None:
-        (self.inside / "filler").unlink()
+        (self.read_details / "filler").unlink()
 
     def notes(self, *words: str) -> list[str]:
-        return [one["text"] for one in self.master.events("note") if all(word in one["text"] for word in words)]
+        return [
+            one["text"]
+            for one in self.master.feed("note")
+            if all(word in one["text"] for word in words)
+        ]
 
     def checkpoints(self) -> list[Path]:
-        return sorted((self.inside / "checkpoints").glob("generation-*.npz"))
+        return sorted((self.read_details / "checkpoints").glob("generation-*.npz"))
 
 
-@scenario("disk full for a while (checkpoints, metrics, replay log)", quick=5, full=5, slow=True, needs="unshare")
+@scenario(
+    "disk full for a while (checkpoints, metrics, replay log)",
+    quick=5,
+    full=5,
+    slow=True,
+    needs="unshare",
+)
 def disk_full(arena: Arena, count: int) -> Row:
-    """One full disk, five files that cannot be written: each is said, the old checkpoint stays whole, training goes on."""
+    """One full disk, five files that cannot be written: each is said, the old checkpoint stays
+    whole, training goes on.
+    """
     url = arena.server()
     place = SmallDisk(arena, "cramped", url, generations=110)
     arena.processes.worker(url, clocks=NERVOUS, **{counted.VARIABLE: str(arena.folder / "played")})
     row = Row("", injected=count)
-    wait_for(place.seen.reached(5), "generation 5")
+    wait_for(place.seen.count_reached(5), "generation 5")
     place.fill()
     watch = Stopwatch()
-    wait_for(lambda: place.notes("checkpoints cannot be written", FULL, "training goes on and tries again"), "the full disk is said")
+    wait_for(
+        lambda: place.notes(
+            "checkpoints cannot be written", FULL, "training goes on and tries again"
+        ),
+        "the full disk is said",
+    )
     for name in ("metrics.jsonl", "metrics.csv", "replay log", "slots"):
         wait_for(lambda name=name: place.notes(name, "cannot be written"), f"and for {name}")  # type: ignore[misc]
     row.noticed = len(place.notes("cannot be written"))
     old = place.checkpoints()
-    assert old and not list((place.inside / "checkpoints").glob(".*")), "nothing of the failed one is left"
+    assert old and not list((place.read_details / "checkpoints").glob(".*")), (
+        "nothing of the failed one is left"
+    )
     for path in old:
         checkpoint.decode(path.read_bytes())
     place.free()
     wait_for(lambda: place.checkpoints()[-1] > old[-1], "a checkpoint is written again")
     row.seconds.append(watch.seconds())
     finish(row, place.master, {**CARTPOLE, "generations": 110})
-    row.remark = f"{row.noticed} sentences, once each; seconds until the first checkpoint after space was freed"
+    row.remark = (
+        f"{row.noticed} sentences, once each; seconds until the first checkpoint after space was "
+        "freed"
+    )
     return row
 
 
-@scenario("disk full to the end (exit code 6; the run goes on from Redis)", quick=1, full=3, needs="unshare")
+@scenario(
+    "disk full to the end (exit code 6; the run goes on from Redis)",
+    quick=1,
+    full=3,
+    needs="unshare",
+)
 def disk_full_to_the_end(arena: Arena, count: int) -> Row:
     row, url = Row("", injected=count, equal=True), arena.server()
     values = {**CARTPOLE, "generations": 20}
     arena.processes.worker(url, clocks=NERVOUS, **{counted.VARIABLE: str(arena.folder / "played")})
     for number in range(count):
         place = SmallDisk(arena, f"stuffed-{number}", url, generations=20)
-        wait_for(place.seen.reached(3), "generation 3")
+        wait_for(place.seen.count_reached(3), "generation 3")
         place.fill()
         watch = Stopwatch()
         assert place.master.wait(60) == 6, place.master.said()
         row.noticed += FULL in place.master.said().rpartition("es-master:")[2]
-        master = arena.processes.master("--resume", place.run, "--json", url=place.url, clocks=NERVOUS)
+        master = arena.processes.master(
+            "--resume", place.run, "--json", url=place.url, clocks=NERVOUS
+        )
         assert master.wait(60) == 0, master.said()
         row.seconds.append(watch.seconds())
-        row.equal = bool(row.equal) and master.events("summary")[-1]["digest"] == quiet_digest(values)
+        row.equal = bool(row.equal) and master.feed("summary")[-1]["digest"] == quiet_digest(values)
     row.remark = "its own sentence; resumed with space on the disk it plays what was left"
     return row
 
@@ -106,9 +161,13 @@ def disk_full_to_the_end(arena: Arena, count: int) -> Row:
 # --- checkpoints
 
 
-@scenario("damaged checkpoint (cut at a byte, a bit flipped, another run's)", quick=300, full=10_000)
+@scenario(
+    "damaged checkpoint (cut at a byte, a bit flipped, another run's)", quick=300, full=10_000
+)
 def damaged(arena: Arena, count: int) -> Row:
-    """The newest of two is damaged: never loaded as anything but itself, and the one before it is what is left, by name."""
+    """The newest of two is damaged: never loaded as anything but itself, and the one before it is
+    what is left, by name.
+    """
     older, newer, foreign = finished(arena)
     good = checkpoint.decode(newer)
     row, folder = Row("", injected=count, equal=True), arena.folder / "torn"
@@ -118,15 +177,18 @@ def damaged(arena: Arena, count: int) -> Row:
     for data in damages(newer, foreign, count):
         path = kept.folder / "generation-00000002.npz"
         path.write_bytes(data)
-        found = kept.newest("own")
-        if found == older and len(kept.passed_over) == 1 and str(path) in kept.passed_over[0]:
+        found = kept.read_newest("own")
+        if found == older and len(kept.warnings) == 1 and str(path) in kept.warnings[0]:
             row.noticed += 1
         elif found is not None and same(checkpoint.decode(found), good):
             harmless += 1
         else:
             row.equal = False
     row.noticed += harmless
-    row.remark = f"{harmless} flips changed nothing that is read (times, attributes); the others fell back, each said by name"
+    row.remark = (
+        f"{harmless} flips changed nothing that is read (times, attributes); the others fell "
+        "back, each said by name"
+    )
     resumed(arena, older, newer)
     return row
 
@@ -138,12 +200,21 @@ def finished(arena: Arena) -> tuple[bytes, bytes, bytes]:
     for run in ("own", "other"):
         master, _ = arena.started(run, url, {**CARTPOLE, "generations": 4})
         assert master.wait(60) == 0, master.said()
-        found.append([path.read_bytes() for path in sorted((arena.folder / "runs" / run / "checkpoints").glob("generation-*.npz"))])
+        found.append(
+            [
+                path.read_bytes()
+                for path in sorted(
+                    (arena.folder / "runs" / run / "checkpoints").glob("generation-*.npz")
+                )
+            ]
+        )
     return found[0][0], found[0][-1], found[1][-1]
 
 
 def damages(data: bytes, foreign: bytes, count: int) -> Iterator[bytes]:
-    """Cuts spread over the whole length, single bits that flip, and a whole checkpoint of another run."""
+    """Cuts spread over the whole length, single bits that flip, and a whole checkpoint of another
+    run.
+    """
     dice = random.Random(7)
     yield foreign
     cuts = (count - 1) // 3
@@ -158,8 +229,15 @@ def damages(data: bytes, foreign: bytes, count: int) -> Iterator[bytes]:
 def same(one: tuple[Any, Any, str], other: tuple[Any, Any, str]) -> bool:
     """Whether two decoded checkpoints are equal to the bit."""
     arrays, others = one[1].to_arrays(), other[1].to_arrays()
-    equal = arrays.keys() == others.keys() and all(arrays[name].tobytes() == others[name].tobytes() for name in arrays)
-    return equal and one[0] == other[0] and one[2] == other[2] and one[1].to_dict() == other[1].to_dict()
+    equal = arrays.keys() == others.keys() and all(
+        arrays[name].tobytes() == others[name].tobytes() for name in arrays
+    )
+    return (
+        equal
+        and one[0] == other[0]
+        and one[2] == other[2]
+        and one[1].to_dict() == other[1].to_dict()
+    )
 
 
 def resumed(arena: Arena, older: bytes, newer: bytes) -> None:
@@ -169,14 +247,18 @@ def resumed(arena: Arena, older: bytes, newer: bytes) -> None:
         path.unlink()
     (folder / "generation-00000001.npz").write_bytes(older)
     (folder / "generation-00000002.npz").write_bytes(newer[: len(newer) // 2])
-    server = EmbeddedServer(arena.folder / "second")
+    server = PrivateServer(arena.folder / "second")
     server.start()
     arena.stack.callback(server.stop)
     url = server.url
     arena.processes.worker(url, clocks=NERVOUS)
     master = arena.processes.master("--resume", "own", "--json", url=url, clocks=NERVOUS)
     finish(Row(""), master, {**CARTPOLE, "generations": 4})
-    assert [one["text"] for one in master.events("note") if "generation-00000002.npz was passed over" in one["text"]], master.said()
+    assert [
+        one["text"]
+        for one in master.feed("note")
+        if "generation-00000002.npz was passed over" in one["text"]
+    ], master.said()
 
 
 @scenario("damaged replay log and metrics.jsonl of a run that is resumed", quick=2, full=20)
@@ -195,12 +277,19 @@ def damaged_logs(arena: Arena, count: int) -> Row:
         spoil(log, dice, cut=number % 2 == 0)
         spoil(folder / "metrics.jsonl", dice, cut=True)
         watch = Stopwatch()
-        again = arena.processes.master("--resume", run, "--generations", 8, "--json", url=url, clocks=NERVOUS)
+        again = arena.processes.master(
+            "--resume", run, "--generations", 8, "--json", url=url, clocks=NERVOUS
+        )
         one = finish(Row(""), again, {**CARTPOLE, "generations": 8})
         row.seconds.append(watch.seconds())
-        row.lost, row.equal = row.lost + one.lost, bool(row.equal) and bool(one.equal)
+        row.has_lost_life, row.equal = (
+            row.has_lost_life + one.has_lost_life,
+            bool(row.equal) and bool(one.equal),
+        )
         whole = lines((folder / "metrics.jsonl").read_text())
-        row.noticed += len(list((folder / "replay").glob("*.log"))) == 2 and whole == before - 1 + len(again.events("generation"))
+        row.noticed += len(
+            list((folder / "replay").glob("*.log"))
+        ) == 2 and whole == before - 1 + len(again.feed("generation"))
     return row
 
 

@@ -1,4 +1,6 @@
-"""Chaos: again and again a random process is killed, worker, master or Redis server; what has ended is started again."""
+"""Chaos: again and again a random process is killed, worker, master or Redis server; what has ended
+is started again.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,20 @@ from typing import Any
 
 import redis
 
-from master.household.embedded import EmbeddedServer
-from master.household.locks import pid_in
+from master.services.file_locks import read_pid
+from master.services.private_server import PrivateServer
 from tests.faults.scenario import RUN, Arena, Row, Stopwatch, scenario
 from tests.integration.processes import NERVOUS, Started, marked, wait_for
 
 WORKERS = 2
 #: About a third of a second a generation on two quiet cores.
-LOAD: dict[str, Any] = {**RUN, "population": 16, "step_limit": "400", "min_steps": 4000, "eval_every": 10}
+LOAD: dict[str, Any] = {
+    **RUN,
+    "population": 16,
+    "step_limit": "400",
+    "min_steps": 4000,
+    "eval_every": 10,
+}
 GENERATIONS_A_SECOND = 3
 #: The dead are missed soon, so that what a kill costs is the start of what takes their place.
 CLOCKS = replace(NERVOUS, lease=1.0, renew=0.1, beat_ttl=0.5, beat=0.1, reconcile=0.1)
@@ -31,19 +39,23 @@ LONGEST = 600.0
 
 
 class Ring:
-    """A server, workers and a master. What has ended before its time is started again, as by a supervisor."""
+    """A server, workers and a master. What has ended before its time is started again, as by a
+    supervisor.
+    """
 
     def __init__(self, arena: Arena, run: str, values: dict[str, Any]) -> None:
         self.arena, self.run = arena, run
-        self.server = EmbeddedServer(arena.folder / run)
+        self.server = PrivateServer(arena.folder / run)
         self.server.start()
         arena.stack.callback(self.server.stop)
         self.url = self.server.url
         self.workers = [self._worker() for _ in range(WORKERS)]
         self.master, self.seen = arena.started(run, self.url, values, clocks=CLOCKS)
-        wait_for(lambda: self.seen.generation() > 0 and len(self.seen.workers()) == WORKERS, "all work")
+        wait_for(
+            lambda: self.seen.generation() > 0 and len(self.seen.workers()) == WORKERS, "all work"
+        )
         self.watch, self.cpu = Stopwatch(), Cpu(arena.processes.mark)
-        self.before = self.cpu.seconds()
+        self.previous = self.cpu.seconds()
 
     def _worker(self) -> Started:
         return self.arena.processes.worker(self.url, clocks=CLOCKS)
@@ -51,10 +63,14 @@ class Ring:
     def supervise(self) -> None:
         self.cpu.look()
         self.server.ensure()
-        self.workers = [one if one.process.poll() is None else self._worker() for one in self.workers]
+        self.workers = [
+            one if one.process.poll() is None else self._worker() for one in self.workers
+        ]
         code = self.master.process.poll()
         if code == -signal.SIGKILL:
-            self.master = self.arena.processes.master("--resume", self.run, "--json", url=self.url, clocks=CLOCKS)
+            self.master = self.arena.processes.master(
+                "--resume", self.run, "--json", url=self.url, clocks=CLOCKS
+            )
         else:
             assert code in (None, 0), self.master.said()[-3000:]
 
@@ -67,16 +83,29 @@ class Ring:
             self.supervise()
             time.sleep(0.05)
         assert self.over(), self.master.said()[-3000:]
-        summary = self.master.events("summary")[-1]
-        return Measured(self.watch.seconds(), self.cpu.seconds() - self.before, summary["env_steps"], summary["digest"])
+        summary = self.master.feed("summary")[-1]
+        return Measured(
+            self.watch.seconds(),
+            self.cpu.seconds() - self.previous,
+            summary["env_steps"],
+            summary["digest"],
+        )
 
     def kill(self, what: str, dice: random.Random) -> None:
         """SIGKILL to a worker and its horse, to the master, or to the server."""
         if what == "worker":
             one = dice.choice(self.workers)
-            doomed = [pid for pid in marked(self.arena.processes.mark) if stat_of(pid)[3:4] == [str(one.pid)]]
+            doomed = [
+                pid
+                for pid in marked(self.arena.processes.mark)
+                if stat_of(pid)[3:4] == [str(one.pid)]
+            ]
         else:
-            doomed = [self.master.pid if what == "master" else pid_in(self.server.folder / "server.lock") or 0]
+            doomed = [
+                self.master.pid
+                if what == "master"
+                else read_pid(self.server.folder / "server.lock") or 0
+            ]
         for pid in filter(None, doomed):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -89,7 +118,11 @@ class Ring:
         def as_before() -> bool:
             self.supervise()
             with suppress(redis.exceptions.ConnectionError):  # the server may just be gone
-                living = [about for about in self.seen.workers().values() if stat_of(int(about["pid"]))[:1] not in ([], ["Z"])]
+                living = [
+                    about
+                    for about in self.seen.workers().values()
+                    if stat_of(int(about["pid"]))[:1] not in ([], ["Z"])
+                ]
                 return self.seen.generation() > done + 1 and len(living) == WORKERS
             return False
 
@@ -119,23 +152,27 @@ class Cpu:
     """CPU seconds of all processes with a mark; the dead count as they were at the last look."""
 
     def __init__(self, mark: str) -> None:
-        self._mark, self._used, self._looked = mark, dict[int, float](), 0.0
+        self._mark, self._was_reset, self._last_check = mark, dict[int, float](), 0.0
 
     def look(self) -> None:
-        if time.monotonic() - self._looked >= LOOK_SECONDS:
-            self._looked = time.monotonic()
+        if time.monotonic() - self._last_check >= LOOK_SECONDS:
+            self._last_check = time.monotonic()
             for pid in marked(self._mark):
                 if fields := stat_of(pid):
-                    self._used[pid] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+                    self._was_reset[pid] = (int(fields[11]) + int(fields[12])) / os.sysconf(
+                        "SC_CLK_TCK"
+                    )
 
     def seconds(self) -> float:
         self.look()
-        return sum(self._used.values())
+        return sum(self._was_reset.values())
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What a run took from the moment at which all worked. cpu: seconds of all its processes but the server."""
+    """What a run took from the moment at which all worked. cpu: seconds of all its processes but
+    the server.
+    """
 
     seconds: float
     cpu: float
@@ -144,8 +181,14 @@ class Measured:
 
 
 def play(arena: Arena, seconds: int, restarts: float | None) -> Row:
-    """The same run quietly and with kills: every 2 s, or every so many times what a restart takes."""
-    row, dice, values = Row("", injected=1), random.Random(7), {**LOAD, "generations": GENERATIONS_A_SECOND * seconds}
+    """The same run quietly and with kills: every 2 s, or every so many times what a
+    restart takes.
+    """
+    row, dice, values = (
+        Row("", injected=1),
+        random.Random(7),
+        {**LOAD, "generations": GENERATIONS_A_SECOND * seconds},
+    )
     pause = 2.0
     if restarts is not None:
         trial = Ring(arena, "trial", {**values, "generations": 100_000})
@@ -165,13 +208,20 @@ def play(arena: Arena, seconds: int, restarts: float | None) -> Row:
         time.sleep(0.05)
     chaos = ring.live()
     row.equal, told = chaos.digest == quiet.digest, ring.recoveries()
-    row.lost = sum(max(0, values["population"] - one["population"]) for one in ring.master.events("generation") if one["generation"] < values["generations"])
+    row.has_lost_life = sum(
+        max(0, values["population"] - one["population"])
+        for one in ring.master.feed("generation")
+        if one["generation"] < values["generations"]
+    )
     row.noticed = int(bool(told) and chaos.env_steps == quiet.env_steps)
     goodput, recovery = quiet.seconds / chaos.seconds, max(0.0, chaos.cpu - quiet.cpu)
     bound = 0.9 * (1 - recovery / (quiet.cpu / quiet.seconds * chaos.seconds))
     row.remark = (
-        f"a kill every {pause:.1f} s: {', '.join(f'{what} {count}' for what, count in sorted(kills.items()))}; the run tells of {told}; "
-        f"{quiet.seconds:.0f} s became {chaos.seconds:.0f} s, goodput {goodput:.0%}, recovery {recovery:.0f} of {chaos.cpu:.0f} CPU s, "
+        f"a kill every {pause:.1f} s: "
+        f"{', '.join(f'{what} {count}' for what, count in sorted(kills.items()))}; the run tells "
+        f"of {told}; "
+        f"{quiet.seconds:.0f} s became {chaos.seconds:.0f} s, goodput {goodput:.0%}, recovery "
+        f"{recovery:.0f} of {chaos.cpu:.0f} CPU s, "
         f"0.9 × (1 − recovery ÷ quiet CPU) = {bound:.0%}"
     )
     return row

@@ -1,4 +1,6 @@
-"""Clocks that are wrong by an hour, or jump while the run goes on: of a worker, of the master, of the host of Redis."""
+"""Clocks that are wrong by an hour, or jump while the run goes on: of a worker, of the master, of
+the host of Redis.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from master.household.embedded import server_binary
+from master.services.private_server import server_binary
 from tests.faults.scenario import RUN, Arena, Row, finish, scenario
 from tests.integration.processes import CLOCKS, Seen, Started, wait_for
 
@@ -22,7 +24,8 @@ VALUES: dict[str, Any] = {**RUN, "generations": 30}
 #: What a clock that jumps ahead costs on its own host: episodes, and no bit.
 WHY = "keys lapse by the server's own clock, and RQ's parent ends a horse by its own"
 
-#: Python reads it before anything else. (libfaketime makes Python's sleep fail, which waits by the monotonic clock.)
+#: Python reads it before anything else. (libfaketime makes Python's sleep fail, which waits by the
+#: monotonic clock.)
 WRONG = """
 import datetime, pathlib, time
 
@@ -64,13 +67,30 @@ class Skew:
         return {"PYTHONPATH": str(self._folder)}
 
     def server(self, arena: Arena) -> str:
-        """The URL of a private server with that clock: the wheel's, for libfaketime and jemalloc wait for each other."""
+        """The URL of a private server with that clock: the wheel's, for libfaketime and jemalloc
+        wait for each other.
+        """
         about = {
-            "LD_PRELOAD": str(LIBRARIES[0]), "FAKETIME_TIMESTAMP_FILE": str(self._folder / "clock"), "FAKETIME_NO_CACHE": "1",
-            "DONT_FAKE_MONOTONIC": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        }  # fmt: skip
+            "LD_PRELOAD": str(LIBRARIES[0]),
+            "FAKETIME_TIMESTAMP_FILE": str(self._folder / "clock"),
+            "FAKETIME_NO_CACHE": "1",
+            "DONT_FAKE_MONOTONIC": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        }
         path = self._folder / "redis.sock"
-        command = (server_binary(), "--port", 0, "--unixsocket", path, "--save", "", "--appendonly", "no", "--dir", self._folder)
+        command = (
+            server_binary(),
+            "--port",
+            0,
+            "--unixsocket",
+            path,
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+            "--dir",
+            self._folder,
+        )
         process = arena.processes.start(*command, **about)
         arena.stack.callback(process.process.kill)
         wait_for(path.exists, "the server listens", 20)
@@ -81,9 +101,18 @@ def skewed(arena: Arena, who: str, first: int) -> tuple[Started, Seen, Skew, boo
     """A run in which one clock is wrong, and whether it shows: the master, the run, the clock."""
     skew, name = Skew(arena, first), f"{who}-{abs(first)}-{first > 0:d}"
     url = skew.server(arena) if who == "redis" else arena.server()
-    master, seen = arena.started(name, url, VALUES, clocks=CALM, **(skew.python() if who == "master" else {}))
-    seats = [seen.joined(arena.processes.worker(url, clocks=CALM, **(skew.python() if who == "worker" and not number else {}))) for number in range(2)]
-    wait_for(seen.reached(3), "generation 3")
+    master, seen = arena.started(
+        name, url, VALUES, clocks=CALM, **(skew.python() if who == "master" else {})
+    )
+    seats = [
+        seen.joined(
+            arena.processes.worker(
+                url, clocks=CALM, **(skew.python() if who == "worker" and not number else {})
+            )
+        )
+        for number in range(2)
+    ]
+    wait_for(seen.count_reached(3), "generation 3")
     return master, seen, skew, abs(clock_of(who, seen, seats[0]) - time.time() - first) < HOUR / 2
 
 
@@ -115,7 +144,9 @@ def register(who: str, of: str, needs: str) -> None:
 
 
 def jumped(seen: Seen, skew: Skew, seconds: int) -> None:
-    """Jump while a worker holds a block and the master has seen that; nobody has reason to take it away."""
+    """Jump while a worker holds a block and the master has seen that; nobody has reason to take it
+    away.
+    """
     horse = seen.freeze_holding(sorted(seen.workers())[0])
     for _ in range(3):
         renewed(seen)
@@ -134,13 +165,23 @@ def renewed(seen: Seen) -> None:
 def ended(row: Row, master: Started, seen: Seen, *, calm: bool, shown: bool) -> None:
     """The run ends with its digest; calm: as if its clocks were right."""
     one = finish(Row(""), master, VALUES)
-    last, notes = master.events("generation")[-1], [note["text"] for note in master.events("note")]
+    last, notes = master.feed("generation")[-1], [note["text"] for note in master.feed("note")]
     recoveries = seen.progress().get("recoveries", "")
     if calm:
         assert not recoveries and not last["recovered"] and not notes, (recoveries, last, notes)
-    row.lost, row.equal, row.noticed = row.lost + one.lost, bool(row.equal) and bool(one.equal), row.noticed + shown
-    row.remark = "nothing was taken for lost" if not recoveries else f"recoveries {recoveries}: {WHY}"
+    row.has_lost_life, row.equal, row.noticed = (
+        row.has_lost_life + one.has_lost_life,
+        bool(row.equal) and bool(one.equal),
+        row.noticed + shown,
+    )
+    row.remark = (
+        "nothing was taken for lost" if not recoveries else f"recoveries {recoveries}: {WHY}"
+    )
 
 
-for _who, _of, _needs in (("worker", "a worker", ""), ("master", "the master", ""), ("redis", "the host of Redis", "faketime")):
+for _who, _of, _needs in (
+    ("worker", "a worker", ""),
+    ("master", "the master", ""),
+    ("redis", "the host of Redis", "faketime"),
+):
     register(_who, _of, _needs)

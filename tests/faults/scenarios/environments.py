@@ -8,12 +8,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from es_queue.episode_rules import DEFAULT_LIMIT
-from es_queue.plan import plan_for
+from es_queue.config.episode_rules import DEFAULT_LIMIT
+from es_queue.numerics.slot_plan import make_generation_plan
 from es_queue.protocol.messages import CENTRE, TRAIN
-from es_queue.protocol.redis_channel import ERRORS_KEPT
-from master.collect import DEATHS, FAILURES, MOST_FAILURES, Expectations
-from master.options import resolve
+from es_queue.protocol.redis_channel import MAX_ERRORS
+from master.cli.options import resolve
+from master.collect.ledger import DEATHS, FAILURES, MOST_FAILURES, AnswerChecker
 from tests.faults import worlds
 from tests.faults.scenario import Arena, Row, Stopwatch, finish, scenario
 from tests.integration.processes import CARTPOLE, NERVOUS, Seen, state_of, wait_for
@@ -23,7 +23,9 @@ HERE = "tests.faults.worlds"
 
 
 def laid_out(arena: Arena) -> Path:
-    """The environments where masters and workers of the arena find them; the folder of their traps."""
+    """The environments where masters and workers of the arena find them; the folder of
+    their traps.
+    """
     shutil.copy(worlds.__file__, arena.folder / "worlds.py")
     return arena.folder
 
@@ -44,19 +46,29 @@ def raises_once(arena: Arena, count: int) -> Row:
     parents = [arena.processes.worker(url, clocks=NERVOUS) for _ in range(2)]
     seats = {seen.joined(one) for one in parents}
     for number in range(count):
-        row.seconds.append(spring(folder, "raise", lambda number=number: len(reports(seen)) > number))  # type: ignore[misc]
-        wait_for(seen.reached(seen.generation() + 1), "the next generation: three failures of one slot would decide")
+        row.seconds.append(
+            spring(folder, "raise", lambda number=number: len(reports(seen)) > number)
+        )  # type: ignore[misc]
+        wait_for(
+            seen.count_reached(seen.generation() + 1),
+            "the next generation: three failures of one slot would decide",
+        )
     assert seats == set(seen.workers()), "no worker lost its seat"
     finish(row, master, {**CARTPOLE, "generations": values["generations"]})
     told = reports(seen)
-    row.noticed = sum("the motor burnt" in one["reason"] and "step" in one["trace"] and one["seed"] >= 0 for one in told)
-    failed = sum(int(one["failed"]) for one in master.events("generation"))
+    row.noticed = sum(
+        "the motor burnt" in one["reason"] and "step" in one["trace"] and one["seed"] >= 0
+        for one in told
+    )
+    failed = sum(int(one["failed"]) for one in master.feed("generation"))
     assert (len(told), failed) == (count, 0), [one["slot"] for one in told]
     return row
 
 
 def spring(folder: Path, name: str, noticed: Any) -> float:
-    """Lay a trap and wait until somebody has sprung it and the run has noticed; the seconds between."""
+    """Lay a trap and wait until somebody has sprung it and the run has noticed; the seconds
+    between.
+    """
     trap = folder / f"trap-{name}"
     trap.touch()
     wait_for(lambda: not trap.exists(), f"the trap {name} is sprung")
@@ -74,9 +86,16 @@ def hangs_once(arena: Arena, count: int) -> Row:
     for one in parents:
         seen.joined(one)
     for number in range(count):
-        row.seconds.append(spring(folder, "hang", lambda number=number: len(reports(seen)) > number))  # type: ignore[misc]
+        row.seconds.append(
+            spring(folder, "hang", lambda number=number: len(reports(seen)) > number)
+        )  # type: ignore[misc]
     finish(row, master, {**CARTPOLE, "generations": values["generations"]})
-    row.noticed = sum("longer than 1 s" in one["reason"] and "in step" in one["trace"] and {"seed", "slot", "generation"} <= set(one) for one in reports(seen))
+    row.noticed = sum(
+        "longer than 1 s" in one["reason"]
+        and "in step" in one["trace"]
+        and {"seed", "slot", "generation"} <= set(one)
+        for one in reports(seen)
+    )
     assert all(state_of(one.pid) not in ("", "Z") for one in parents), "RQ's parents live on"
     return row
 
@@ -100,25 +119,37 @@ def crashes_once(arena: Arena, count: int) -> Row:
 
 def traces(seen: Seen) -> int:
     """How many crashes were told with Python's traceback."""
-    return sum("crashed" in one["reason"] and "Segmentation fault" in one["trace"] and "worlds.py" in one["trace"] for one in reports(seen))
+    return sum(
+        "crashed" in one["reason"]
+        and "Segmentation fault" in one["trace"]
+        and "worlds.py" in one["trace"]
+        for one in reports(seen)
+    )
 
 
 @scenario("environment eats memory (the worker leaves above --worker-memory)", quick=2, full=5)
 def eats_memory(arena: Arena, count: int) -> Row:
     eaten = 300 if count < 5 else 2000
     folder = laid_out(arena)
-    values = {**TRAPPED, "env_arg": f"megabytes={eaten}", "worker_memory": 250, "generations": 40 + 40 * count}
+    values = {
+        **TRAPPED,
+        "env_arg": f"megabytes={eaten}",
+        "worker_memory": 250,
+        "generations": 40 + 40 * count,
+    }
     row, url = Row("", injected=count), arena.server()
     master, seen = arena.started("eats", url, values)
     parent = arena.processes.worker(url, clocks=NERVOUS)
     seen.joined(parent)
     for number in range(count):
         seat = wait_for(lambda: seen.seat_of(parent), "the worker has a seat")
-        row.seconds.append(spring(folder, "eat", lambda seat=seat: seen.seat_of(parent) not in ("", seat)))  # type: ignore[misc]
+        row.seconds.append(
+            spring(folder, "eat", lambda seat=seat: seen.seat_of(parent) not in ("", seat))
+        )  # type: ignore[misc]
         assert held(seen.horse(seen.seat_of(parent))) < 250 and number < count
     finish(row, master, {**CARTPOLE, "generations": values["generations"]})
     row.noticed = sum("more than --worker-memory 250" in one["reason"] for one in reports(seen))
-    last = master.events("generation")[-1]
+    last = master.feed("generation")[-1]
     assert last["recovered"] == last["lost_steps"] == 0, "it left in order"
     row.remark = f"{eaten} MB each; what it had played counted, no death"
     return row
@@ -133,33 +164,54 @@ def held(pid: int) -> float:
 # --- always: the stated policy
 
 
-@scenario("environment raises, returns a wrong shape, NaN or Inf for some seeds (scored worst)", quick=8, full=40)
+@scenario(
+    "environment raises, returns a wrong shape, NaN or Inf for some seeds (scored worst)",
+    quick=8,
+    full=40,
+)
 def poisoned_training(arena: Arena, count: int) -> Row:
     laid_out(arena)
-    values = {**CARTPOLE, "env": "worlds:Poisoned-v0", "population": 16, "generations": count, "block": 2}
+    values = {
+        **CARTPOLE,
+        "env": "worlds:Poisoned-v0",
+        "population": 16,
+        "generations": count,
+        "block": 2,
+    }
     poisoned = hopeless_slots(values)
     row, url = Row("", injected=sum(poisoned.values())), arena.server()
     master, seen = arena.started("poisoned", url, values)
     parents = [arena.processes.worker(url, clocks=NERVOUS) for _ in range(2)]
     seats = {seen.joined(one) for one in parents}
     finish(row, master, {**values, "env": f"{HERE}:Poisoned-v0"})
-    row.lost = 0  # a slot that fails everywhere has an answer: the worst
-    records = master.events("generation")
+    row.has_lost_life = 0  # a slot that fails everywhere has an answer: the worst
+    records = master.feed("generation")
     row.noticed = sum(int(one["failed"]) for one in records)
     attempts = Counter((one["generation"], one["slot"]) for one in reports(seen))
-    assert min(attempts.values()) >= FAILURES or attempts.total() >= ERRORS_KEPT
-    assert max(attempts.values()) <= 2 * MOST_FAILURES, f"a poisoned slot was tried {max(attempts.values())} times"
+    assert min(attempts.values()) >= FAILURES or attempts.total() >= MAX_ERRORS
+    assert max(attempts.values()) <= 2 * MOST_FAILURES, (
+        f"a poisoned slot was tried {max(attempts.values())} times"
+    )
     assert records[-1]["recovered"] == 0 and len(seats) == 2 and not seen.failed_jobs()
-    row.remark = f"{', '.join(f'{kind} {number}' for kind, number in sorted(poisoned.items()))}; at most {max(attempts.values())} attempts a slot"
+    row.remark = (
+        f"{', '.join(f'{kind} {number}' for kind, number in sorted(poisoned.items()))}; at most "
+        f"{max(attempts.values())} attempts a slot"
+    )
     return row
 
 
 def hopeless_slots(values: dict[str, Any]) -> Counter[str]:
-    """How many slots of training are poisoned in each way, the centre's among them: it has slot 0's seed."""
+    """How many slots of training are poisoned in each way, the centre's among them: it has slot 0's
+    seed.
+    """
     config = resolve({**values, "env": f"{HERE}:Poisoned-v0"})
     found: Counter[str] = Counter()
     for generation in range(values["generations"]):
-        seeds = plan_for(config, generation, 5, 2).slots(0, values["population"] // 2).seeds[:, 0, 0]
+        seeds = (
+            make_generation_plan(config, generation, 5, 2)
+            .slots(0, values["population"] // 2)
+            .seeds[:, 0, 0]
+        )
         evils = [worlds.poison_of("all", int(seed)) for seed in (*seeds, seeds[0])]
         found.update(evil for evil in evils if evil)
     return found
@@ -168,7 +220,12 @@ def hopeless_slots(values: dict[str, Any]) -> Counter[str]:
 @scenario("an evaluation raises everywhere (the run stops with one sentence)", quick=1, full=3)
 def poisoned_evaluation(arena: Arena, count: int) -> Row:
     folder = laid_out(arena)
-    values = {**CARTPOLE, "env": "worlds:Poisoned-v0", "env_arg": "poison=evaluation", "generations": 4}
+    values = {
+        **CARTPOLE,
+        "env": "worlds:Poisoned-v0",
+        "env_arg": "poison=evaluation",
+        "generations": 4,
+    }
     row, url = Row("", injected=count), arena.server()
     workers = [arena.processes.worker(url, clocks=NERVOUS) for _ in range(2)]
     for number in range(count):
@@ -176,27 +233,44 @@ def poisoned_evaluation(arena: Arena, count: int) -> Row:
         master, _ = arena.started(f"judged-{number}", url, values)
         assert master.wait(60) == 5, master.said()
         row.seconds.append(watch.seconds())
-        sentence = master.events("error")[-1]["text"] if master.events("error") else master.said()
+        sentence = master.feed("error")[-1]["text"] if master.feed("error") else master.said()
         kept = folder / "runs" / f"judged-{number}" / "errors.jsonl"
         told = [json.loads(one) for one in kept.read_text().splitlines()]
-        row.noticed += names(sentence, values, "final", {one["slot"]: one["seed"] for one in told}) and str(kept.relative_to(folder)) in sentence
+        row.noticed += (
+            names(sentence, values, "final", {one["slot"]: one["seed"] for one in told})
+            and str(kept.relative_to(folder)) in sentence
+        )
         attempts = Counter(one["slot"] for one in told)
-        assert FAILURES <= max(attempts.values()) <= 4 * FAILURES and all("burnt" in one["trace"] for one in told)
-        row.remark = f"exit code 5; {max(attempts.values())} attempts; tracebacks in the run's folder"
+        assert FAILURES <= max(attempts.values()) <= 4 * FAILURES and all(
+            "burnt" in one["trace"] for one in told
+        )
+        row.remark = (
+            f"exit code 5; {max(attempts.values())} attempts; tracebacks in the run's folder"
+        )
     assert all(state_of(one.pid) not in ("", "Z") for one in workers)
     return row
 
 
 def names(sentence: str, values: dict[str, Any], kind: str, seeds: dict[int, int]) -> bool:
     """Whether it names the environment, a slot, and that slot's environment seed."""
-    named = [f"{kind} slot {slot} (generation" in sentence and f"environment seed {seed})" in sentence for slot, seed in seeds.items()]
+    named = [
+        f"{kind} slot {slot} (generation" in sentence and f"environment seed {seed})" in sentence
+        for slot, seed in seeds.items()
+    ]
     return any(named) and values["env"] in sentence
 
 
 def poisoned_process(arena: Arena, count: int, poison: str, seconds: float) -> Row:
     """A slot that ends or blocks every process that plays it: ten deaths, then one sentence."""
     laid_out(arena)
-    values = {**CARTPOLE, "env": "worlds:Poisoned-v0", "env_arg": f"poison={poison}", "wall_limit": 1, "generations": 12, "block": 1}
+    values = {
+        **CARTPOLE,
+        "env": "worlds:Poisoned-v0",
+        "env_arg": f"poison={poison}",
+        "wall_limit": 1,
+        "generations": 12,
+        "block": 1,
+    }
     row, url = Row("", injected=count), arena.server()
     workers = [arena.processes.worker(url, clocks=NERVOUS) for _ in range(4)]
     for number in range(count):
@@ -205,7 +279,9 @@ def poisoned_process(arena: Arena, count: int, poison: str, seconds: float) -> R
         assert master.wait(seconds) == 5, master.said()
         row.seconds.append(watch.seconds())
         sentence = master.said()
-        row.noticed += f"{DEATHS} workers died while they played" in sentence and any(names(sentence, values, kind, first_seeds(values)) for kind in (TRAIN, CENTRE))
+        row.noticed += f"{DEATHS} workers died while they played" in sentence and any(
+            names(sentence, values, kind, first_seeds(values)) for kind in (TRAIN, CENTRE)
+        )
         deaths = [int(one) for one in seen.client.hvals(seen.keys.attempts)]
         assert not deaths or max(deaths) <= DEATHS
     assert all(state_of(one.pid) not in ("", "Z") for one in workers), "RQ's parents live on"
@@ -218,55 +294,94 @@ def first_seeds(values: dict[str, Any]) -> dict[int, int]:
     config = resolve({**values, "env": f"{HERE}:Poisoned-v0"})
     found = {}
     for generation in reversed(range(values["generations"])):
-        expectations = Expectations(config, generation, 5, 2, 4, {TRAIN: values["population"] // 2, CENTRE: 1})
+        expectations = AnswerChecker(
+            config, generation, 5, 2, 4, {TRAIN: values["population"] // 2, CENTRE: 1}
+        )
         for slot in range(values["population"] // 2):
-            expected = expectations.of(TRAIN, slot)
+            expected = expectations.expected_answer(TRAIN, slot)
             if expected is not None and worlds.poison_of("crash", expected.seed):
                 found[slot] = expected.seed
     return found
 
 
-@scenario("one slot crashes every process that plays it (the run stops with one sentence)", quick=1, full=1, slow=True)
+@scenario(
+    "one slot crashes every process that plays it (the run stops with one sentence)",
+    quick=1,
+    full=1,
+    slow=True,
+)
 def crashes_always(arena: Arena, count: int) -> Row:
     return poisoned_process(arena, count, "crash", 180)
 
 
-@scenario("one slot hangs in every process that plays it (the run stops with one sentence)", quick=1, full=1, slow=True)
+@scenario(
+    "one slot hangs in every process that plays it (the run stops with one sentence)",
+    quick=1,
+    full=1,
+    slow=True,
+)
 def hangs_always(arena: Arena, count: int) -> Row:
     return poisoned_process(arena, count, "hang", 240)
 
 
 @scenario("environment never ends and has no limit", quick=1, full=1)
 def never_ends(arena: Arena, count: int) -> Row:
-    """Training stops at the step limit of 10,000 that holds where nobody has set one; evaluations at their own."""
+    """Training stops at the step limit of 10,000 that holds where nobody has set one; evaluations
+    at their own.
+    """
     laid_out(arena)
-    values = {**CARTPOLE, "env": "worlds:Endless-v0", "step_limit": "env", "eval_step_limit": 60, "generations": count, "population": 4}
+    values = {
+        **CARTPOLE,
+        "env": "worlds:Endless-v0",
+        "step_limit": "env",
+        "eval_step_limit": 60,
+        "generations": count,
+        "population": 4,
+    }
     row, url = Row("", injected=count * values["population"]), arena.server()
     master, _ = arena.started("endless", url, values)
     arena.processes.worker(url, clocks=NERVOUS)
     finish(row, master, {**values, "env": f"{HERE}:Endless-v0"})
-    trained = [one for one in master.events("generation") if one["population"]]
-    row.noticed = sum(one["episodes_generation"] for one in trained if one["length_mean"] == DEFAULT_LIMIT)
+    trained = [one for one in master.feed("generation") if one["population"]]
+    row.noticed = sum(
+        one["episodes_generation"] for one in trained if one["length_mean"] == DEFAULT_LIMIT
+    )
     return row
 
 
-@scenario("environment crashes before a worker has joined (the run stops with one sentence)", quick=1, full=1, slow=True)
+@scenario(
+    "environment crashes before a worker has joined (the run stops with one sentence)",
+    quick=1,
+    full=1,
+    slow=True,
+)
 def crashes_at_once(arena: Arena, count: int) -> Row:
     laid_out(arena)
     row, url = Row("", injected=count), arena.server()
     workers = [arena.processes.worker(url, clocks=NERVOUS) for _ in range(4)]
     for number in range(count):
         watch = Stopwatch()
-        master, seen = arena.started(f"unborn-{number}", url, {**CARTPOLE, "env": "worlds:Poisoned-v0", "env_arg": "poison=at-once"})
+        master, seen = arena.started(
+            f"unborn-{number}",
+            url,
+            {**CARTPOLE, "env": "worlds:Poisoned-v0", "env_arg": "poison=at-once"},
+        )
         assert master.wait(180) == 5, master.said()
         row.seconds.append(watch.seconds())
-        row.noticed += "seats ended with their process and no result came" in master.said() and "errors.jsonl" in master.said()
+        row.noticed += (
+            "seats ended with their process and no result came" in master.said()
+            and "errors.jsonl" in master.said()
+        )
         assert traces(seen)
     assert all(state_of(one.pid) not in ("", "Z") for one in workers)
     return row
 
 
-@scenario("environment hangs before a worker has joined (its process ends, and it is told)", quick=1, full=1)
+@scenario(
+    "environment hangs before a worker has joined (its process ends, and it is told)",
+    quick=1,
+    full=1,
+)
 def hangs_at_once(arena: Arena, count: int) -> Row:
     """Seen by the reports alone: a run waits for workers that can."""
     laid_out(arena)
@@ -276,9 +391,12 @@ def hangs_at_once(arena: Arena, count: int) -> Row:
     trap = arena.folder / "trap-hang"
     for number in range(count):
         master, seen = arena.started(f"stuck-{number}", url, values)
-        wait_for(lambda master=master: master.events("started"), "the run starts")  # type: ignore[misc]
+        wait_for(lambda master=master: master.feed("started"), "the run starts")  # type: ignore[misc]
         row.seconds.append(spring(arena.folder, "hang", lambda seen=seen: reports(seen)))  # type: ignore[misc]
         finish(row, master, CARTPOLE)
-        row.noticed += sum("longer than 1 s" in one["reason"] and "in step" in one["trace"] for one in reports(seen))
+        row.noticed += sum(
+            "longer than 1 s" in one["reason"] and "in step" in one["trace"]
+            for one in reports(seen)
+        )
     assert not trap.exists() and state_of(worker.pid) not in ("", "Z")
     return row

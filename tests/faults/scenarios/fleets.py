@@ -1,4 +1,6 @@
-"""Workers that differ: another noise table, another version of es-queue. They refuse and are named; the others go on."""
+"""Workers that differ: another noise table, another version of es-queue. They refuse and are named;
+the others go on.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import es_queue
-from es_queue.noise import FOLDER_VARIABLE
+from es_queue.numerics.noise_table import FOLDER_VARIABLE
 from tests.faults.scenario import RUN, Arena, Row, Stopwatch, finish, noise_folder, scenario
 from tests.integration.processes import NERVOUS, Seen, wait_for
 
@@ -31,7 +33,9 @@ def other_version(folder: Path, file: str, pattern: str, by: str) -> dict[str, s
     """es-queue 0.0.1: the packages of this tree with one change."""
     tree = folder / "old"
     for package in ("es_queue", "workers"):
-        shutil.copytree(TREE / package, tree / package, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            TREE / package, tree / package, ignore=shutil.ignore_patterns("__pycache__")
+        )
     path = tree / file
     text, changed = re.subn(pattern, by, path.read_text())
     assert changed, pattern
@@ -43,16 +47,25 @@ def other_version(folder: Path, file: str, pattern: str, by: str) -> dict[str, s
 
 def other_task(folder: Path) -> dict[str, str]:
     """A protocol whose task has a field less."""
-    return other_version(folder, "es_queue/protocol/messages.py", r"(?m)^ +poll(: float|=_real\(raw\[\"poll\"\]\),)\n|, poll|or not 0 < task\.poll <= 60 ", "")
+    return other_version(
+        folder,
+        "es_queue/protocol/messages.py",
+        r"(?m)^ +poll(: float|=_real\(raw\[\"poll\"\]\),)\n|, poll|or not 0 < task\.poll <= 60 ",
+        "",
+    )
 
 
 def other_settings(folder: Path) -> dict[str, str]:
     """Settings that have an option less."""
-    return other_version(folder, "es_queue/config.py", r"(?m)^    rollback: .*\n", "")
+    return other_version(folder, "es_queue/config/run_config.py", r"(?m)^    rollback: .*\n", "")
 
 
-def refused(arena: Arena, count: int, different: Callable[[Path], dict[str, str]], said: str) -> Row:
-    """``count`` such workers beside one that fits: each refuses and takes no block, and the master names them."""
+def refused(
+    arena: Arena, count: int, different: Callable[[Path], dict[str, str]], said: str
+) -> Row:
+    """``count`` such workers beside one that fits: each refuses and takes no block, and the master
+    names them.
+    """
     row, values = Row("", injected=count), {**RUN, "generations": 20}
     url = arena.server()
     environment = different(arena.folder)
@@ -61,12 +74,17 @@ def refused(arena: Arena, count: int, different: Callable[[Path], dict[str, str]
     watch = Stopwatch()
     wait_for(lambda: len(refusing(seen, said)) == count, "they refuse")
     named = f"{count} worker{'s' if count > 1 else ''} on "
-    wait_for(lambda: any(one["text"].startswith(named) and said in one["text"] for one in master.events("note")), "the master names them")
+    wait_for(
+        lambda: any(
+            one["text"].startswith(named) and said in one["text"] for one in master.feed("note")
+        ),
+        "the master names them",
+    )
     row.seconds.append(watch.seconds())
     row.noticed = count
     arena.processes.worker(url, clocks=NERVOUS)
     finish(row, master, values)
-    workers = {int(one["workers"]) for one in master.events("generation") if one["population"]}
+    workers = {int(one["workers"]) for one in master.feed("generation") if one["population"]}
     assert workers == {1}, "no answer of theirs counted"
     assert all(one.process.poll() is None for one in odd)
     return row
@@ -79,7 +97,10 @@ def refusing(seen: Seen, said: str) -> list[str]:
 def alive(seen: Seen) -> dict[str, dict[str, str]]:
     names = [name.decode() for name in seen.client.smembers(seen.keys.workers)]
     found = {name: seen.client.hgetall(seen.keys.worker(name)) for name in names}
-    return {name: {key.decode(): value.decode() for key, value in about.items()} for name, about in found.items()}
+    return {
+        name: {key.decode(): value.decode() for key, value in about.items()}
+        for name, about in found.items()
+    }
 
 
 @scenario("worker with another noise table (refuses)", quick=2, full=4)
@@ -94,4 +115,12 @@ def task(arena: Arena, count: int) -> Row:
 
 @scenario("worker whose es-queue cannot read the settings (refuses)", quick=2, full=4, slow=True)
 def settings(arena: Arena, count: int) -> Row:
-    return refused(arena, count, other_settings, "es-queue 0.0.1 here cannot read the run's (the stored configuration has the unknown option 'rollback'")
+    return refused(
+        arena,
+        count,
+        other_settings,
+        (
+            "es-queue 0.0.1 here cannot read the run's (the stored configuration has the unknown "
+            "option 'rollback'"
+        ),
+    )

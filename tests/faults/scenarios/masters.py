@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from master import checkpoint
+from master.storage import checkpoint
 from tests.faults import counted, crashing
 from tests.faults.scenario import Arena, Row, Stopwatch, scenario
 from tests.integration.processes import (
@@ -27,25 +27,40 @@ from tests.integration.processes import (
     wait_for,
 )
 
-#: As everything that could make numbers depend on the cluster, but in an environment that counts its episodes.
+#: As everything that could make numbers depend on the cluster, but in an environment that counts
+#: its episodes.
 COUNTED: dict[str, Any] = {
-    **CARTPOLE, "env": "counted:Counted-v0", "min_steps": 300, "step_limit": "adaptive:30,0.5,1.5,120", "obs_sample": 1.0,
-    "eval_every": 3, "eval_episodes": 2, "generations": 10, "block": 1,
-}  # fmt: skip
+    **CARTPOLE,
+    "env": "counted:Counted-v0",
+    "min_steps": 300,
+    "step_limit": "adaptive:30,0.5,1.5,120",
+    "obs_sample": 1.0,
+    "eval_every": 3,
+    "eval_episodes": 2,
+    "generations": 10,
+    "block": 1,
+}
 #: A dead master's lease is waited for.
 CLOCKS = replace(NERVOUS, lease=1.0)
-#: Calls at a point until the n-th kill (0, 1 …), so that it falls into another generation each time.
+#: Calls at a point until the n-th kill (0, 1 …), so that it falls into another generation each
+#: time.
 CALLS: dict[str, Callable[[int], int]] = {
-    "before publish": lambda n: 2 + 2 * n, "after publish": lambda n: 1 + 2 * n, "mid-collect": lambda n: 4 + 13 * n,
-    "after update": lambda n: 1 + 2 * n, "mid-checkpoint write": lambda n: 2 + 2 * n, "after rename": lambda n: 1 + 2 * n,
-}  # fmt: skip
+    "before publish": lambda n: 2 + 2 * n,
+    "after publish": lambda n: 1 + 2 * n,
+    "mid-collect": lambda n: 4 + 13 * n,
+    "after update": lambda n: 1 + 2 * n,
+    "mid-checkpoint write": lambda n: 2 + 2 * n,
+    "after rename": lambda n: 1 + 2 * n,
+}
 
 _quiet: list[Quiet] = []
 
 
 @dataclass(frozen=True)
 class Quiet:
-    """An undisturbed run of COUNTED: the episodes that its worker played, by seed, and the steps that counted."""
+    """An undisturbed run of COUNTED: the episodes that its worker played, by seed, and the steps
+    that counted.
+    """
 
     episodes: Counter[str]
     env_steps: int
@@ -58,7 +73,9 @@ class Crashes:
         self.arena, self.log = arena, arena.folder / "episodes"
         self.host()
         self.url = url or arena.server()
-        self.worker = arena.processes.worker(self.url, clocks=CLOCKS, **{counted.VARIABLE: str(self.log)})
+        self.worker = arena.processes.worker(
+            self.url, clocks=CLOCKS, **{counted.VARIABLE: str(self.log)}
+        )
 
     def host(self, name: str = "") -> Path:
         """A folder that might be another host's, with the environment in it."""
@@ -73,7 +90,9 @@ class Crashes:
         assert crashed(self.arena, point, calls, *words).wait() == -signal.SIGKILL
 
     def resumed(self, run: str, *words: object) -> Started:
-        return self.arena.processes.master("--resume", run, "--json", *words, url=self.url, clocks=CLOCKS)
+        return self.arena.processes.master(
+            "--resume", run, "--json", *words, url=self.url, clocks=CLOCKS
+        )
 
     def played(self) -> Counter[str]:
         """The episodes since the last call, by seed."""
@@ -82,11 +101,15 @@ class Crashes:
         return found
 
     def quiet(self) -> Quiet:
-        """Played once for all scenarios; again where a copy of a slow block was played, which is no fault of anybody."""
+        """Played once for all scenarios; again where a copy of a slow block was played, which is no
+        fault of anybody.
+        """
         while not _quiet:
-            master, _ = self.arena.started(f"quiet-{secrets.token_hex(3)}", self.url, COUNTED, clocks=CLOCKS)
+            master, _ = self.arena.started(
+                f"quiet-{secrets.token_hex(3)}", self.url, COUNTED, clocks=CLOCKS
+            )
             assert master.wait() == 0, master.said()
-            last, episodes = master.events("generation")[-1], self.played()
+            last, episodes = master.feed("generation")[-1], self.played()
             if not last["duplicate"] + last["late"] + last["reissued"]:
                 _quiet.append(Quiet(episodes, last["env_steps"]))
         return _quiet[0]
@@ -109,15 +132,22 @@ def register(point: str) -> None:
             began = master_generation(arena, place.url, run)
             watch = Stopwatch()
             master = place.resumed(run)
-            wait_for(lambda master=master: master.events("generation"), "a generation is closed")  # type: ignore[misc]
+            wait_for(lambda master=master: master.feed("generation"), "a generation is closed")  # type: ignore[misc]
             row.seconds.append(watch.seconds())
             finish(row, master)
             again += replayed(place.played(), quiet)
-            assert master.events("generation")[-1]["env_steps"] == quiet.env_steps
-            assert began - master.events("generation")[0]["generation"] in (0, 1), "at most one generation is closed again"
+            assert master.feed("generation")[-1]["env_steps"] == quiet.env_steps
+            assert began - master.feed("generation")[0]["generation"] in (0, 1), (
+                "at most one generation is closed again"
+            )
             row.noticed += taken_over(Seen(arena.client(place.url), run))
-        assert again <= 2 * count, f"{again} episodes were played again, but one pair was in flight each time"
-        row.remark = f"seconds from the start of --resume to its first generation; {again} episodes played again"
+        assert again <= 2 * count, (
+            f"{again} episodes were played again, but one pair was in flight each time"
+        )
+        row.remark = (
+            f"seconds from the start of --resume to its first generation; {again} episodes "
+            "played again"
+        )
         return row
 
 
@@ -145,13 +175,17 @@ def replayed(played: Counter[str], quiet: Quiet) -> int:
     return sum((played - quiet.episodes).values())
 
 
-def finish(row: Row, master: Started, seconds: float = 120.0, values: dict[str, Any] = COUNTED) -> None:
-    """Wait for the end of a run in the environment that counts; fill in slots lost for good and whether the digest is right."""
+def finish(
+    row: Row, master: Started, seconds: float = 120.0, values: dict[str, Any] = COUNTED
+) -> None:
+    """Wait for the end of a run in the environment that counts; fill in slots lost for good and
+    whether the digest is right.
+    """
     assert master.wait(seconds) == 0, master.said()[-3000:]
-    closed = [one for one in master.events("generation") if one["generation"] < values["generations"]]
-    row.lost += sum(max(0, values["population"] - one["population"]) for one in closed)
+    closed = [one for one in master.feed("generation") if one["generation"] < values["generations"]]
+    row.has_lost_life += sum(max(0, values["population"] - one["population"]) for one in closed)
     expected = quiet_digest({**values, "env": CARTPOLE["env"]})
-    row.equal = bool(row.equal) and master.events("summary")[-1]["digest"] == expected
+    row.equal = bool(row.equal) and master.feed("summary")[-1]["digest"] == expected
 
 
 @scenario("master killed in the middle of a checkpoint, and Redis lost everything", quick=1, full=5)
@@ -164,12 +198,14 @@ def torn_and_lost(arena: Arena, count: int) -> Row:
         arena.client(place.url).flushall()
         watch = Stopwatch()
         master = place.resumed(run)
-        wait_for(lambda master=master: master.events("generation"), "a generation is closed")  # type: ignore[misc]
+        wait_for(lambda master=master: master.feed("generation"), "a generation is closed")  # type: ignore[misc]
         row.seconds.append(watch.seconds())
-        first = master.events("generation")[0]["generation"]
-        assert first == written - 2, f"checkpoint {written - 1} was torn, so the run goes on from {written - 2}"
+        first = master.feed("generation")[0]["generation"]
+        assert first == written - 2, (
+            f"checkpoint {written - 1} was torn, so the run goes on from {written - 2}"
+        )
         finish(row, master)
-        row.noticed += master.events("started")[0]["resumed"].startswith(f"generation {first},")
+        row.noticed += master.feed("started")[0]["resumed"].startswith(f"generation {first},")
     return row
 
 
@@ -180,18 +216,32 @@ def private_killed(arena: Arena, count: int) -> Row:
     shutil.copy(counted.__file__, arena.folder / "counted.py")
     for number in range(count):
         run = f"private-{number}"
-        doomed = crashed(arena, "mid-collect", 30 + 9 * number, *flags(COUNTED), "--run", run, "--workers", 1, "--json")
+        doomed = crashed(
+            arena,
+            "mid-collect",
+            30 + 9 * number,
+            *flags(COUNTED),
+            "--run",
+            run,
+            "--workers",
+            1,
+            "--json",
+        )
         assert doomed.wait() == -signal.SIGKILL
         before = workers_and_servers(arena)
         watch = Stopwatch()
         master = arena.processes.master("--resume", run, "--workers", 1, "--json", clocks=CLOCKS)
-        wait_for(lambda master=master: master.events("generation"), "a generation is closed")  # type: ignore[misc]
+        wait_for(lambda master=master: master.feed("generation"), "a generation is closed")  # type: ignore[misc]
         row.seconds.append(watch.seconds())
-        assert set(before) <= set(arena.processes.living()), "guardian and worker are those of the dead master"
+        assert set(before) <= set(arena.processes.living()), (
+            "guardian and worker are those of the dead master"
+        )
         finish(row, master)
-        assert not [one["text"] for one in master.events("note") if "started again" in one["text"]]
+        assert not [one["text"] for one in master.feed("note") if "started again" in one["text"]]
         assert not set(before) & set(arena.processes.living()), "they end with the run"
-        state = checkpoint.decode((arena.folder / master.events("summary")[-1]["last_checkpoint"]).read_bytes())[1]
+        state = checkpoint.decode(
+            (arena.folder / master.feed("summary")[-1]["last_checkpoint"]).read_bytes()
+        )[1]
         row.noticed += int(state.recoveries["taken-over"][0])
     return row
 
@@ -200,6 +250,10 @@ def workers_and_servers(arena: Arena) -> list[int]:
     """What lives on without its master."""
 
     def left() -> list[int]:
-        return [pid for pid, command in arena.processes.living().items() if "guardian" in command or "rq" in command]
+        return [
+            pid
+            for pid, command in arena.processes.living().items()
+            if "guardian" in command or "rq" in command
+        ]
 
     return wait_for(left, "guardian and worker live on")

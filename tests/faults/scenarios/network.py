@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from statistics import median
 from typing import Any
 
-from master.recoveries import REDIS_AWAY, WORKER_DIED
+from master.collect.recovery_statistics import REDIS_AWAY, WORKER_DIED
 from tests.faults.proxy import Proxy
 from tests.faults.scenario import Arena, Row, Stopwatch, scenario
 from tests.faults.trial import STEADY, Trial, again, recovered
@@ -27,7 +27,9 @@ class Wire:
 
 
 def slow(arena: Arena, count: int, **settings: float) -> Row:
-    """Generations on a bad line; the master's own records show that they took longer than on a good one."""
+    """Generations on a bad line; the master's own records show that they took longer than on a good
+    one.
+    """
     row, wire = Row("", injected=count), Wire(arena, count, clocks=CLOCKS)
     trial, slowed = wire.trial, list[int]()
     for _ in range(count):
@@ -42,7 +44,10 @@ def slow(arena: Arena, count: int, **settings: float) -> Row:
         for name in settings:
             setattr(wire.proxy, name, 0)
     trial.end(row)
-    took = {one["generation"]: (one["seconds_wait"] or 0) + (one["seconds_publish"] or 0) for one in trial.master.events("generation")}
+    took = {
+        one["generation"]: (one["seconds_wait"] or 0) + (one["seconds_publish"] or 0)
+        for one in trial.master.feed("generation")
+    }
     usual = median(seconds for generation, seconds in took.items() if generation not in slowed)
     row.noticed = sum(took[generation] > usual for generation in slowed)
     row.remark = f"seconds of one generation, {usual:.2f} on a good line"
@@ -69,13 +74,17 @@ def sliced(arena: Arena, count: int) -> Row:
 
 @scenario("network: every connection reset (RST), again and again", quick=3, full=30)
 def resets(arena: Arena, count: int) -> Row:
-    """Each while the master waits for an answer: a connection that dies between two commands is made anew unnoticed."""
+    """Each while the master waits for an answer: a connection that dies between two commands is
+    made anew unnoticed.
+    """
     wire = Wire(arena, 1 + count // 4 * 3)
 
     def befall() -> None:
         told = recovered(wire.trial, REDIS_AWAY)
-        wire.proxy.before(b"XREAD", act=wire.proxy.reset)
-        wait_for(lambda: recovered(wire.trial, REDIS_AWAY) > told, "the reset is noticed")  # two within a second are one
+        wire.proxy.previous(b"XREAD", act=wire.proxy.reset)
+        wait_for(
+            lambda: recovered(wire.trial, REDIS_AWAY) > told, "the reset is noticed"
+        )  # two within a second are one
 
     row = Row("", injected=count)
     again(wire.trial, row, befall)
@@ -94,7 +103,10 @@ def limited(arena: Arena, count: int) -> Row:
 
     again(wire.trial, row, befall)
     wire.trial.end(row)
-    row.remark = f"{wire.proxy.limited} connections closed, of master and worker; {row.noticed} noticed by the master"
+    row.remark = (
+        f"{wire.proxy.limited} connections closed, of master and worker; {row.noticed} noticed "
+        "by the master"
+    )
     row.noticed = min(count, row.noticed)
     return row
 
@@ -104,7 +116,9 @@ def limited(arena: Arena, count: int) -> Row:
 
 @scenario("network: half-open (silent, no RST) for 3 s", full=3, slow=True)
 def half_open(arena: Arena, count: int) -> Row:
-    """Shorter than the socket timeout: nothing fails, the master's record of the generation has the seconds."""
+    """Shorter than the socket timeout: nothing fails, the master's record of the generation has the
+    seconds.
+    """
     row, wire = Row("", injected=count), Wire(arena, count)
 
     def befall() -> None:
@@ -114,7 +128,10 @@ def half_open(arena: Arena, count: int) -> Row:
 
     again(wire.trial, row, befall)
     wire.trial.end(row)
-    row.noticed = sum((one["seconds_wait"] or 0) + (one["seconds_publish"] or 0) > 2.5 for one in wire.trial.master.events("generation"))
+    row.noticed = sum(
+        (one["seconds_wait"] or 0) + (one["seconds_publish"] or 0) > 2.5
+        for one in wire.trial.master.feed("generation")
+    )
     return row
 
 
@@ -127,7 +144,7 @@ def half_open_for_good(arena: Arena, count: int) -> Row:
         proxy = Proxy(url)
         arena.stack.callback(proxy.close)
         lonely = trial.seen.joined(arena.processes.worker(proxy.url, *STEADY, clocks=NERVOUS))
-        proxy.before(b"XADD", act=lambda proxy=proxy: setattr(proxy, "frozen", True))  # type: ignore[misc]
+        proxy.previous(b"XADD", act=lambda proxy=proxy: setattr(proxy, "frozen", True))  # type: ignore[misc]
         wait_for(lambda proxy=proxy: proxy.frozen, "it answers")  # type: ignore[misc]
         watch = Stopwatch()
         wait_for(lambda lonely=lonely: not trial.seen.claims(lonely), "its block is taken from it")  # type: ignore[misc]
@@ -146,9 +163,19 @@ MASTERS = {
 WORKERS = {"answer": (b"XADD", b"NOMKSTREAM"), "claim": (b"BLMOVE", b":claims:")}
 
 
-def deaf(arena: Arena, count: int, verbs: Mapping[str, tuple[bytes, ...]], noticed: Callable[[Trial], int]) -> Row:
-    """The server carries it out, its reply never arrives: the first such request from now, the second, and so on."""
-    row, wire = Row("", injected=len(verbs) * count), Wire(arena, count, generations=12 + 30 * count)
+def deaf(
+    arena: Arena,
+    count: int,
+    verbs: Mapping[str, tuple[bytes, ...]],
+    noticed: Callable[[Trial], int],
+) -> Row:
+    """The server carries it out, its reply never arrives: the first such request from now, the
+    second, and so on.
+    """
+    row, wire = (
+        Row("", injected=len(verbs) * count),
+        Wire(arena, count, generations=12 + 30 * count),
+    )
     trial, proxy = wire.trial, wire.proxy
     for skip in range(count):
         for name, words in verbs.items():
@@ -158,7 +185,10 @@ def deaf(arena: Arena, count: int, verbs: Mapping[str, tuple[bytes, ...]], notic
             wait_for(lambda caught=caught: proxy.caught > caught, f"{name} is sent")  # type: ignore[misc]
             trial.advance()
             row.seconds.append(watch.seconds())
-            wait_for(lambda before=before: noticed(trial) > before, f"the lost reply to {name} is noticed")  # type: ignore[misc]
+            wait_for(
+                lambda before=before: noticed(trial) > before,
+                f"the lost reply to {name} is noticed",
+            )  # type: ignore[misc]
     trial.end(row)
     return row
 
@@ -168,7 +198,12 @@ def deaf_master(arena: Arena, count: int) -> Row:
     return deaf(arena, count, MASTERS, lambda trial: recovered(trial, REDIS_AWAY))
 
 
-@scenario("network: the reply to an answer, a claim is lost, the n-th of each", slow=True, quick=2, full=10)
+@scenario(
+    "network: the reply to an answer, a claim is lost, the n-th of each",
+    slow=True,
+    quick=2,
+    full=10,
+)
 def deaf_worker(arena: Arena, count: int) -> Row:
     """The worker itself tells of it, in what it says of itself in Redis."""
     told = list[int]()

@@ -1,4 +1,6 @@
-"""Redis is there and does not serve: frozen, loading, read-only, full, without a place for us. The run waits and says why."""
+"""Redis is there and does not serve: frozen, loading, read-only, full, without a place for us. The
+run waits and says why.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from typing import Any
 
 import redis
 
-from master.recoveries import REDIS_AWAY
+from master.collect.recovery_statistics import REDIS_AWAY
 from tests.faults.scenario import RUN, Arena, Row, Stopwatch, scenario
 from tests.faults.servers import FORGETFUL, KEPT, Server, free_port, may_unshare
 from tests.faults.trial import STEADY, Trial, Words, again, recovered
@@ -21,7 +23,14 @@ SECONDS = 4.0
 BALLAST = 20_000
 
 
-def unserved(trial: Trial, row: Row, begin: Callable[[], Any], end: Callable[[], Any], note: str, seconds: float = SECONDS) -> Row:
+def unserved(
+    trial: Trial,
+    row: Row,
+    begin: Callable[[], Any],
+    end: Callable[[], Any],
+    note: str,
+    seconds: float = SECONDS,
+) -> Row:
     """The server does not serve for a while, again and again, and the master says so."""
 
     def befall() -> None:
@@ -35,9 +44,13 @@ def unserved(trial: Trial, row: Row, begin: Callable[[], Any], end: Callable[[],
     return row
 
 
-@scenario("Redis frozen for 4 s, less than the socket timeout", full=3, slow=True, needs="redis-server")
+@scenario(
+    "Redis frozen for 4 s, less than the socket timeout", full=3, slow=True, needs="redis-server"
+)
 def frozen(arena: Arena, count: int) -> Row:
-    """Nothing fails, so nothing is an outage: the master's own record of the generation has the seconds."""
+    """Nothing fails, so nothing is an outage: the master's own record of the generation has the
+    seconds.
+    """
     row, server = Row("", injected=count), Server(arena, *FORGETFUL).start()
     trial = Trial(arena, server.url, count)
 
@@ -48,17 +61,24 @@ def frozen(arena: Arena, count: int) -> Row:
 
     again(trial, row, befall)
     trial.end(row)
-    row.noticed = sum((one["seconds_wait"] or 0) + (one["seconds_publish"] or 0) > SECONDS - 0.5 for one in trial.master.events("generation"))
+    row.noticed = sum(
+        (one["seconds_wait"] or 0) + (one["seconds_publish"] or 0) > SECONDS - 0.5
+        for one in trial.master.feed("generation")
+    )
     return row
 
 
-@scenario("Redis frozen for 8 s, more than the socket timeout", full=3, slow=True, needs="redis-server")
+@scenario(
+    "Redis frozen for 8 s, more than the socket timeout", full=3, slow=True, needs="redis-server"
+)
 def frozen_long(arena: Arena, count: int) -> Row:
     row, server = Row("", injected=count), Server(arena, *FORGETFUL).start()
     return unserved(Trial(arena, server.url, count), row, server.freeze, server.thaw, AWAY, 8.0)
 
 
-@scenario("Redis loads its data for seconds after a restart", full=3, slow=True, needs="redis-server")
+@scenario(
+    "Redis loads its data for seconds after a restart", full=3, slow=True, needs="redis-server"
+)
 def loading(arena: Arena, count: int) -> Row:
     row, server = Row("", injected=count), Server(arena, *KEPT).start()
     pipeline = server.client.pipeline(transaction=False)
@@ -69,7 +89,9 @@ def loading(arena: Arena, count: int) -> Row:
 
     def befall() -> None:
         server.kill()
-        server.start("--key-load-delay", 200, answers=False)  # microseconds for each of the commands that it kept
+        server.start(
+            "--key-load-delay", 200, answers=False
+        )  # microseconds for each of the commands that it kept
         with trial.idling.watched(arena, trial.master):
             wait_for(lambda: loads(server), "it loads")
             wait_for(server.serves, "it has loaded", 60)
@@ -95,7 +117,11 @@ def read_only(arena: Arena, count: int) -> Row:
     trial, nobody = Trial(arena, arena.server(), count), free_port()
     client = trial.seen.client
     return unserved(
-        trial, Row("", injected=count), lambda: client.replicaof("127.0.0.1", nobody), lambda: client.replicaof("NO", "ONE"), REFUSES + "read only"
+        trial,
+        Row("", injected=count),
+        lambda: client.replicaof("127.0.0.1", nobody),
+        lambda: client.replicaof("NO", "ONE"),
+        REFUSES + "read only",
     )
 
 
@@ -104,7 +130,11 @@ def out_of_memory(arena: Arena, count: int) -> Row:
     trial = Trial(arena, arena.server(), count)
     client = trial.seen.client
     return unserved(
-        trial, Row("", injected=count), lambda: client.config_set("maxmemory", 1), lambda: client.config_set("maxmemory", 0), REFUSES + "maxmemory"
+        trial,
+        Row("", injected=count),
+        lambda: client.config_set("maxmemory", 1),
+        lambda: client.config_set("maxmemory", 0),
+        REFUSES + "maxmemory",
     )
 
 
@@ -117,11 +147,26 @@ def too_many_clients(arena: Arena, count: int) -> Row:
         client.config_set("maxclients", 1)
         client.client_kill_filter(_type="normal", skipme=True)
 
-    return unserved(trial, Row("", injected=count), begin, lambda: client.config_set("maxclients", 10_000), REFUSES + "max number of clients")
+    return unserved(
+        trial,
+        Row("", injected=count),
+        begin,
+        lambda: client.config_set("maxclients", 10_000),
+        REFUSES + "max number of clients",
+    )
 
 
 #: A file system of its own, so small that it is soon full, in the folder of the server.
-SMALL_DISK = ("unshare", "--mount", "--propagation", "private", "sh", "-c", 'mount -t tmpfs -o size=4m tmpfs "$0" && exec "$@"', "FOLDER")
+SMALL_DISK = (
+    "unshare",
+    "--mount",
+    "--propagation",
+    "private",
+    "sh",
+    "-c",
+    'mount -t tmpfs -o size=4m tmpfs "$0" && exec "$@"',
+    "FOLDER",
+)
 MOUNTING = "redis-server" if may_unshare("--mount") else "the right to mount a small disk"
 
 
@@ -147,7 +192,9 @@ def filled(file: Any) -> bool:
     return False
 
 
-@scenario("a server that evicts is refused at the start (allkeys-lru, volatile-lru)", quick=2, full=6)
+@scenario(
+    "a server that evicts is refused at the start (allkeys-lru, volatile-lru)", quick=2, full=6
+)
 def evicting(arena: Arena, count: int) -> Row:
     row, url = Row("", injected=count), arena.server()
     client: Any = arena.client(url)
@@ -159,23 +206,35 @@ def evicting(arena: Arena, count: int) -> Row:
         master, _ = arena.started(f"evicting-{number}", url, RUN)
         code = master.wait()
         row.seconds.append(watch.seconds())
-        row.noticed += code == 3 and f"has maxmemory-policy {policy}" in master.said() and "set it to noeviction" in master.said()
+        row.noticed += (
+            code == 3
+            and f"has maxmemory-policy {policy}" in master.said()
+            and "set it to noeviction" in master.said()
+        )
     return row
 
 
 # --- what RQ does to plain workers meanwhile
 
-GONE = r"^(\d+) of (\d+) workers did not come back after Redis was away .*Restart=always.*rq worker-pool"
+GONE = (
+    r"^(\d+) of (\d+) workers did not come back after Redis was away .*Restart=always.*rq "
+    r"worker-pool"
+)
 
 
-@scenario("plain workers that RQ itself ends while Redis is away", quick=1, full=4, needs="redis-server")
+@scenario(
+    "plain workers that RQ itself ends while Redis is away", quick=1, full=4, needs="redis-server"
+)
 def ended_by_rq(arena: Arena, count: int) -> Row:
-    """Their parents ask Redis each second, one steady worker's does not; its seat rides the outage out. The run is
-    paused meanwhile, so that it is not over before the master has called the roll."""
+    """Their parents ask Redis each second, one steady worker's does not; its seat rides the outage
+    out. The run is paused meanwhile, so that it is not over before the master has called the roll.
+    """
     row, server = Row("", injected=count), Server(arena, *KEPT).start()
     nervous = ("--job-monitoring-interval", 1)
     trial = Trial(arena, server.url, count, workers=(*[nervous] * count, STEADY))
-    wait_for(lambda: trial.seen.progress()["workers"] == str(count + 1), "the master knows them all")
+    wait_for(
+        lambda: trial.seen.progress()["workers"] == str(count + 1), "the master knows them all"
+    )
     trial.ask("pause")
     wait_for(lambda: trial.seen.progress()["state"] == "paused", "the run is paused")
     watch = Stopwatch()
@@ -199,29 +258,47 @@ LOOKS = 30.0
 SIX: tuple[Words, ...] = ((),) * 6
 
 
-@scenario("6 plain workers, Redis away for 1 s and for 10 s", quick=1, full=3, slow=True, needs="redis-server")
+@scenario(
+    "6 plain workers, Redis away for 1 s and for 10 s",
+    quick=1,
+    full=3,
+    slow=True,
+    needs="redis-server",
+)
 def survivors(arena: Arena, count: int) -> Row:
-    """As people start them: RQ's parent looks at Redis every 30 s while its seat is taken, and ends when it cannot. The
-    outages begin evenly spread over those 30 s, the last one so that the longer covers a look."""
+    """As people start them: RQ's parent looks at Redis every 30 s while its seat is taken, and ends
+    when it cannot. The outages begin evenly spread over those 30 s, the last one so that the longer
+    covers a look.
+    """
     row, stayed = Row("", injected=2 * count, equal=True), {1.0: 0, 10.0: 0}
     server = Server(arena, *KEPT).start()
     for number in range(count):
         for seconds in stayed:
-            trial = Trial(arena, server.url, generations=60, workers=SIX, run=f"away-{len(row.seconds)}")
+            trial = Trial(
+                arena, server.url, generations=60, workers=SIX, run=f"away-{len(row.seconds)}"
+            )
             phase = LOOKS * (number + 1) / count - 5.0
             one = outlived(trial, server, phase, seconds)
             stayed[seconds] += sum(worker.process.poll() is None for worker in trial.workers[:6])
-            row.noticed, row.lost = row.noticed + one.noticed, row.lost + one.lost
+            row.noticed, row.has_lost_life = (
+                row.noticed + one.noticed,
+                row.has_lost_life + one.has_lost_life,
+            )
             row.seconds += one.seconds
             row.equal = row.equal and one.equal is True
             for worker in trial.workers:
                 worker.process.kill()
-    row.remark = "; ".join(f"after {seconds:g} s {left} of {6 * count} workers were there" for seconds, left in stayed.items())
+    row.remark = "; ".join(
+        f"after {seconds:g} s {left} of {6 * count} workers were there"
+        for seconds, left in stayed.items()
+    )
     return row
 
 
 def outlived(trial: Trial, server: Server, phase: float, seconds: float) -> Row:
-    """One outage, ``phase`` seconds after the seats were taken. The run is paused until then; who was ended is named and replaced."""
+    """One outage, ``phase`` seconds after the seats were taken. The run is paused until then; who
+    was ended is named and replaced.
+    """
     row, sat = Row("", injected=1), Stopwatch()
     trial.ask("pause")
     wait_for(lambda: trial.seen.progress()["state"] == "paused", "the run is paused")

@@ -1,11 +1,13 @@
-"""Redis goes away and comes back: with its data, without, with less than it had. The run notices and ends with the same bits."""
+"""Redis goes away and comes back: with its data, without, with less than it had. The run notices
+and ends with the same bits.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
 
-from master.recoveries import REDIS_LOST
+from master.collect.recovery_statistics import REDIS_LOST
 from tests.faults.proxy import Proxy
 from tests.faults.scenario import Arena, Row, scenario
 from tests.faults.servers import FORGETFUL, KEPT, Server, Witness
@@ -41,7 +43,11 @@ def away_shortly(arena: Arena, count: int) -> Row:
     return away(arena, count, 2.0)
 
 
-@scenario("Redis away for longer than the lease and the beats, back with its data", slow=True, needs="redis-server")
+@scenario(
+    "Redis away for longer than the lease and the beats, back with its data",
+    slow=True,
+    needs="redis-server",
+)
 def away_long(arena: Arena, count: int) -> Row:
     return away(arena, count, LONG)
 
@@ -86,7 +92,7 @@ def emptied_before(arena: Arena, count: int, *words: bytes) -> Row:
 
     def befall() -> None:
         caught = proxy.caught
-        proxy.before(*words, act=trial.seen.client.flushall)
+        proxy.previous(*words, act=trial.seen.client.flushall)
         wait_for(lambda: proxy.caught > caught, "the request is caught")
 
     again(trial, row, befall)
@@ -113,7 +119,9 @@ def parameters_removed(arena: Arena, count: int) -> Row:
         nonlocal injected
         horse = trial.frozen_holding()
         name = trial.keys.parameters(trial.seen.progress()["publication"])
-        assert trial.seen.client.pexpire(name, 1) if injected % 2 else trial.seen.client.unlink(name)
+        assert (
+            trial.seen.client.pexpire(name, 1) if injected % 2 else trial.seen.client.unlink(name)
+        )
         injected += 1
         wait_for(lambda: trial.seen.client.exists(name), "the parameters are there again")
         os.kill(horse, signal.SIGCONT)
@@ -125,7 +133,12 @@ def parameters_removed(arena: Arena, count: int) -> Row:
 # --- back with less than it had
 
 
-@scenario("power loss: Redis killed, the tail of its append-only file cut off", quick=2, full=9, needs="redis-server")
+@scenario(
+    "power loss: Redis killed, the tail of its append-only file cut off",
+    quick=2,
+    full=9,
+    needs="redis-server",
+)
 def power_loss(arena: Arena, count: int) -> Row:
     row, server = Row("", injected=count), Server(arena, *KEPT).start()
     trial = Trial(arena, server.url, count // 2)
@@ -146,8 +159,13 @@ def power_loss(arena: Arena, count: int) -> Row:
 def went_back(row: Row, witness: Witness, noticed: int) -> Row:
     """No name for two sets of parameters, and never back without the master's notice."""
     assert witness.names_are_unique(), witness.digests
-    assert noticed >= witness.backwards, f"it went back {witness.backwards} times, {noticed} were noticed"
-    row.remark = f"{noticed} times back or in part lost, each noticed; {len(witness.digests)} publications seen, no name twice"
+    assert noticed >= witness.backwards, (
+        f"it went back {witness.backwards} times, {noticed} were noticed"
+    )
+    row.remark = (
+        f"{noticed} times back or in part lost, each noticed; {len(witness.digests)} "
+        "publications seen, no name twice"
+    )
     return row
 
 
@@ -165,7 +183,9 @@ def failover(arena: Arena, count: int) -> Row:
         follow(new, old)
         new.client.replicaof("NO", "ONE")
         trial.advance(2)
-        old.client.client_pause(2000)  # all of its clients hang, and so does what makes it a replica later
+        old.client.client_pause(
+            2000
+        )  # all of its clients hang, and so does what makes it a replica later
         proxy.upstream = new.url
         proxy.reset()
         servers.reverse()
@@ -178,4 +198,7 @@ def failover(arena: Arena, count: int) -> Row:
 def follow(replica: Server, master: Server) -> None:
     """Make it a replica that has all of its master's data."""
     replica.client.replicaof("127.0.0.1", master.port)
-    wait_for(lambda: replica.client.info("replication").get("master_link_status") == "up", "the replica has its master's data")
+    wait_for(
+        lambda: replica.client.info("replication").get("master_link_status") == "up",
+        "the replica has its master's data",
+    )

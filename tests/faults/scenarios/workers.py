@@ -1,4 +1,6 @@
-"""Workers that die, whole or in part, or sleep, while they hold a block; and what RQ keeps of them."""
+"""Workers that die, whole or in part, or sleep, while they hold a block; and what RQ
+keeps of them.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +29,23 @@ ENDLESS: dict[str, Any] = {**RUN, "generations": 100_000}
 
 
 def end(row: Row, master: Started, values: dict[str, Any] = RUN) -> None:
-    """Let what befell the open generation be counted, stop the run, and compare its parameters with those that the
-    undisturbed run of ``values`` has in that generation. Fills in the slots lost for good, too."""
-    closed = len(master.events("generation"))
-    wait_for(lambda: len(master.events("generation")) >= closed + 2, "two more generations are closed")
+    """Let what befell the open generation be counted, stop the run, and compare its parameters with
+    those that the undisturbed run of ``values`` has in that generation. Fills in the slots lost for
+    good, too.
+    """
+    closed = len(master.feed("generation"))
+    wait_for(
+        lambda: len(master.feed("generation")) >= closed + 2, "two more generations are closed"
+    )
     master.signal(signal.SIGINT)
     assert master.wait() == 130, master.said()[-3000:]
-    row.lost = sum(max(0, values["population"] - one["population"]) for one in master.events("generation"))
-    summary = master.events("summary")[-1]
-    row.equal = summary["digest"] == quiet_digest({**values, "generations": summary["generation"]}, summary["generation"])
+    row.has_lost_life = sum(
+        max(0, values["population"] - one["population"]) for one in master.feed("generation")
+    )
+    summary = master.feed("summary")[-1]
+    row.equal = summary["digest"] == quiet_digest(
+        {**values, "generations": summary["generation"]}, summary["generation"]
+    )
 
 
 @scenario("worker killed while it holds a block (parent and horse)", quick=2, full=20)
@@ -48,13 +58,15 @@ def worker_killed(arena: Arena, count: int) -> Row:
     for _ in range(count):
         row.seconds.append(kill_holding(seen, arena.processes.worker(url, clocks=NERVOUS), dice))
     end(row, master)
-    row.noticed = int(master.events("generation")[-1]["recovered"])
+    row.noticed = int(master.feed("generation")[-1]["recovered"])
     assert left_in_rq(seen) == [], "RQ holds nothing of the run's seats"
     return row
 
 
 def kill_holding(seen: Seen, victim: Started, dice: random.Random) -> float:
-    """Kill a worker in the middle of a block; seconds until nobody holds the block but the living."""
+    """Kill a worker in the middle of a block; seconds until nobody holds the block but
+    the living.
+    """
     seat = seen.joined(victim)
     for _ in range(dice.randrange(3)):
         wait_for(lambda: seen.claims(seat), "it claims")
@@ -68,18 +80,30 @@ def kill_holding(seen: Seen, victim: Started, dice: random.Random) -> float:
 
 
 def freeze_owing(seen: Seen, seat: str) -> int:
-    """Stop the seat's process at a moment at which it holds a block of the open generation; its pid."""
+    """Stop the seat's process at a moment at which it holds a block of the open generation; its
+    pid.
+    """
     while True:
         horse = seen.freeze_holding(seat)
         if [one.split()[0] for one in seen.claims(seat)][:1] == [seen.progress()["publication"]]:
             return horse
-        os.kill(horse, signal.SIGCONT)  # the generation has just closed: nobody is owed what it holds
+        os.kill(
+            horse, signal.SIGCONT
+        )  # the generation has just closed: nobody is owed what it holds
 
 
 def left_in_rq(seen: Seen) -> list[bytes]:
     """What is left in Redis of the run's seats."""
-    entries: list[Any] = [entry for name in ("rq:wip:default", "rq:failed:default") for entry in seen.client.zrange(name, 0, -1)]
-    waiting = [name for key in ("rq:queue:default", "rq:queue:default:intermediate") for name in seen.client.lrange(key, 0, -1)]
+    entries: list[Any] = [
+        entry
+        for name in ("rq:wip:default", "rq:failed:default")
+        for entry in seen.client.zrange(name, 0, -1)
+    ]
+    waiting = [
+        name
+        for key in ("rq:queue:default", "rq:queue:default:intermediate")
+        for name in seen.client.lrange(key, 0, -1)
+    ]
     mark = f"es-{seen.keys.run}-".encode()
     return [one for one in (*entries, *waiting, *seen.client.keys("rq:*")) if mark in one]
 
@@ -120,12 +144,17 @@ def horse_killed(arena: Arena, count: int) -> Row:
         horse = freeze_owing(seen, seat)
         watch = Stopwatch()
         os.kill(horse, signal.SIGKILL)
-        wait_for(lambda seat=seat, victim=victim: seen.seat_of(victim) not in ("", seat), "its worker has joined anew")  # type: ignore[misc]
+        wait_for(
+            lambda seat=seat, victim=victim: seen.seat_of(victim) not in ("", seat),
+            "its worker has joined anew",
+        )  # type: ignore[misc]
         row.seconds.append(watch.seconds())
         victim.signal(signal.SIGTERM)
         assert victim.wait() == 0
     end(row, master)
-    row.noticed = sum("its work horse was killed or crashed" in one["text"] for one in master.events("note"))
+    row.noticed = sum(
+        "its work horse was killed or crashed" in one["text"] for one in master.feed("note")
+    )
     assert left_in_rq(seen) == []
     return row
 
@@ -146,7 +175,11 @@ def local_killed(arena: Arena, count: int) -> Row:
         wait_for(lambda seat=seat: len(set(seen.workers()) - {seat}) == 2, "two work again")  # type: ignore[misc]
         row.seconds.append(watch.seconds())
     end(row, master)
-    row.noticed = (arena.folder / "runs/local/guardian/guardian.log").read_text().count("had ended and was started again")
+    row.noticed = (
+        (arena.folder / "runs/local/guardian/guardian.log")
+        .read_text()
+        .count("had ended and was started again")
+    )
     row.remark = "back-off of 1, 2, 4 ... s included"
     return row
 
@@ -168,15 +201,22 @@ def worker_asleep(arena: Arena, count: int) -> Row:
         wait_for(lambda: seen.claims(seat), "it works again")
         row.seconds.append(watch.seconds())
     end(row, master)
-    last = master.events("generation")[-1]
+    last = master.feed("generation")[-1]
     row.noticed = int(last["recovered"])
-    row.remark = f"seconds from its waking to its next claim; {last['duplicate']} of its answers came second, {last['late']} too late"
+    row.remark = (
+        f"seconds from its waking to its next claim; {last['duplicate']} of its answers came "
+        f"second, {last['late']} too late"
+    )
     return row
 
 
-@scenario("seats of killed workers in RQ's registries, while the run goes on", quick=2, full=10, slow=True)
+@scenario(
+    "seats of killed workers in RQ's registries, while the run goes on", quick=2, full=10, slow=True
+)
 def seats_abandoned(arena: Arena, count: int) -> Row:
-    """RQ believes in a seat for over a minute after its worker's last beat; here that minute is cut short."""
+    """RQ believes in a seat for over a minute after its worker's last beat; here that minute is cut
+    short.
+    """
     row = Row("", injected=count)
     url = arena.server()
     master, seen = arena.started("seats", url, ENDLESS, clocks=STEADY)
@@ -192,8 +232,14 @@ def seats_abandoned(arena: Arena, count: int) -> Row:
     watch = Stopwatch()
     wait_for(lambda: seen.client.zcard("rq:wip:default") == 0, "the registry is clear", 60)
     row.seconds = [watch.seconds()] * count
-    assert not [entry for entry in entries if seen.client.exists(f"rq:job:{entry.partition(':')[0]}")]
-    notes = [one["text"].split() for one in master.events("note") if one["text"].startswith("RQ still held")]
+    assert not [
+        entry for entry in entries if seen.client.exists(f"rq:job:{entry.partition(':')[0]}")
+    ]
+    notes = [
+        one["text"].split()
+        for one in master.feed("note")
+        if one["text"].startswith("RQ still held")
+    ]
     row.noticed = sum(int(words[3]) for words in notes)
     row.remark = "looked at every 15 s"
     master.signal(signal.SIGINT)

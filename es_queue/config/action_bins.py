@@ -1,0 +1,60 @@
+"""Bins: a box action of which each number is chosen among a few values, the one with the largest
+output (Salimans et al. 2017, section 4.1).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import isfinite
+
+from es_queue.environments.spaces import ActionSpec
+from es_queue.errors import UsageError
+
+NONE = "none"
+MAX_BINS = 1000
+
+
+def parse_bins(text: str) -> tuple[float, ...]:
+    """The values of ``uniform:K`` or ``custom:a,b,c…`` from -1 (the lower bound) to 1 (the upper),
+    ascending; () for none.
+
+    Raises UsageError for anything else.
+    """
+    kind, _, rest = text.partition(":")
+    try:
+        if kind == "uniform" and 2 <= int(rest) <= MAX_BINS:
+            return tuple((2 * place / (int(rest) - 1)) - 1 for place in range(int(rest)))
+        if kind == "custom":
+            values = tuple(float(value) for value in rest.split(","))
+            if (
+                2 <= len(values) <= MAX_BINS
+                and values == tuple(sorted(set(values)))
+                and values[0] >= -1
+                and values[-1] <= 1
+            ):
+                return values
+    except ValueError:
+        pass
+    if text == NONE:
+        return ()
+    raise UsageError(
+        (
+            f"action_bins is {text}: use uniform:K for 2 to {MAX_BINS} bins, custom:a,b,... for "
+            "ascending values from -1 (the lower bound) to 1 (the upper), or none"
+        )
+    )
+
+
+def with_bins(spec: ActionSpec, text: str) -> ActionSpec:
+    """``spec`` with the bins that ``text`` asks for. Raises UsageError where it is no box with
+    finite bounds.
+    """
+    bins = parse_bins(text)
+    if bins and (spec.kind != "box" or not all(map(isfinite, (*spec.low, *spec.high)))):
+        raise UsageError(
+            (
+                f"action_bins is {text}, but only box actions with finite bounds can be cut into "
+                "bins: leave it out"
+            )
+        )
+    return replace(spec, bins=bins)

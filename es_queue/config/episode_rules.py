@@ -1,0 +1,246 @@
+"""When a training episode ends and what its rewards count: the written forms of these options,
+parsed and applied.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from es_queue.errors import UsageError
+
+if TYPE_CHECKING:
+    from es_queue.config.run_config import RunConfig
+    from es_queue.environments.spaces import EnvironmentSpec
+
+#: Steps of an episode where neither the environment nor the user sets a limit.
+DEFAULT_LIMIT = 10_000
+#: Largest number of steps that an option may name; far above any episode, and it fits 32 bits.
+LARGEST_LIMIT = 1_000_000_000
+#: The smallest number that is not zero: the lower bound of what must be positive.
+ABOVE_ZERO = math.ulp(0.0)
+
+STEP_LIMIT_FORMS = "env, a number of steps, adaptive:init,fraction,ratio[,max] or mean:2"
+PATIENCE_FORM = "N,d (N steps of 1 or more, a gain d of 0 or more) or none"
+STALL_FORM = "i:x:N (index of an observation, a number above 0, steps of 1 or more) or none"
+
+
+@dataclass(frozen=True)
+class StepLimitRule:
+    """How many steps a training episode may have, generation by generation.
+
+    kind:     "env", "fixed", "adaptive" or "mean"
+    start:    steps of generation 0 ("fixed": of every generation; unused by "env" and "mean")
+    fraction: adaptive: the limit grows when at least this fraction of the episodes reached it
+    ratio:    adaptive: what the limit is multiplied by; mean: what the mean length is multiplied by
+    ceiling:  adaptive: the limit never exceeds it, in steps; None where the user names none
+    """
+
+    kind: str
+    start: int = 0
+    fraction: float = 0.0
+    ratio: float = 0.0
+    ceiling: int | None = None
+
+    def initial_limit(self, env_limit: int | None) -> int:
+        """The limit of generation 0, in steps; ``env_limit`` is the environment's own, None where
+        it has none.
+        """
+        cap = self._cap(env_limit)
+        return min(self.start, cap) if self.kind in ("fixed", "adaptive") else cap
+
+    def next_limit(self, current: int, lengths: Iterable[int], env_limit: int | None) -> int:
+        """The limit of the next generation, in steps.
+
+        A pure function of the limit now and of the lengths (steps) of the generation's counted
+        episodes, in any order; no episodes leave it as it is.
+        """
+        if self.kind in ("env", "fixed"):
+            return current
+        counted = [int(length) for length in lengths]
+        if not counted:
+            return current
+        cap = self._cap(env_limit)
+        if self.kind == "mean":
+            return min(cap, max(1, math.ceil(self.ratio * sum(counted) / len(counted))))
+        reached = sum(length >= current for length in counted)
+        # Divided, not multiplied: 7 of 100 is the same float as 0.07, while 0.07 * 100 is above 7.
+        if reached / len(counted) < self.fraction:
+            return current
+        return min(cap, max(current + 1, int(self.ratio * current)))
+
+    def _cap(self, env_limit: int | None) -> int:
+        if self.kind == "fixed":
+            return env_limit or LARGEST_LIMIT
+        if self.ceiling is None:
+            return env_limit or DEFAULT_LIMIT
+        return min(self.ceiling, env_limit or LARGEST_LIMIT)
+
+
+@dataclass(frozen=True)
+class Patience:
+    """Ends an episode when ``steps`` steps pass without its fitness exceeding its best so far by at
+    least ``gain``.
+    """
+
+    steps: int
+    gain: float
+
+
+@dataclass(frozen=True)
+class Stall:
+    """Ends an episode when |observation[index]| < ``below`` for ``steps`` steps in a row."""
+
+    index: int
+    below: float
+    steps: int
+
+
+@dataclass(frozen=True)
+class EpisodeRules:
+    """All that an episode obeys besides its environment.
+
+    limit:        steps after which it is cut
+    reward_shift: subtracted from each reward that the fitness sums
+    reward_floor: shifted rewards below it count as it, in the fitness alone; None for no floor
+    by_sign:      the fitness sums the signs of the rewards instead
+    life_loss:    a lost life ends the episode
+    """
+
+    limit: int
+    reward_shift: float
+    reward_floor: float | None
+    patience: Patience | None
+    stall: Stall | None
+    by_sign: bool
+    life_loss: bool = False
+
+
+def evaluation_limit(config: RunConfig, spec: EnvironmentSpec) -> int:
+    """Steps of an evaluation episode: the option, else the environment's own limit, else 10,000."""
+    return config.eval_step_limit or spec.step_limit or DEFAULT_LIMIT
+
+
+def training_rules(config: RunConfig, limit: int, by_sign: bool) -> EpisodeRules:
+    """The rules of a training episode of at most ``limit`` steps. Raises UsageError for a form that
+    cannot be read.
+    """
+    return EpisodeRules(
+        limit=limit,
+        reward_shift=config.reward_shift,
+        reward_floor=parse_floor(config.reward_floor),
+        patience=parse_patience(config.patience),
+        stall=parse_stall(config.stall),
+        by_sign=by_sign or config.reward_clip,
+        life_loss=config.life_loss,
+    )
+
+
+def evaluation_rules(limit: int) -> EpisodeRules:
+    """The rules of an evaluation: the environment's own rewards, and no end but its own or
+    ``limit`` steps.
+    """
+    return EpisodeRules(
+        limit, reward_shift=0.0, reward_floor=None, patience=None, stall=None, by_sign=False
+    )
+
+
+def parse_step_limit(text: str) -> StepLimitRule:
+    """Read ``env``, ``1600``, ``adaptive:init,fraction,ratio[,max]`` or ``mean:2``. Raises
+    UsageError.
+    """
+    kind, _, rest = text.partition(":")
+    try:
+        if text == "env":
+            return StepLimitRule("env")
+        if kind == "adaptive":
+            return _parse_adaptive(rest.split(","))
+        if kind == "mean":
+            return StepLimitRule("mean", ratio=_parse_number(rest, ABOVE_ZERO, 1000))
+        return StepLimitRule("fixed", start=_parse_whole(text, 1))
+    except ValueError:
+        raise _format_error("step_limit", text, STEP_LIMIT_FORMS) from None
+
+
+def _parse_adaptive(parts: list[str]) -> StepLimitRule:
+    if len(parts) not in (3, 4):
+        raise ValueError
+    start = _parse_whole(parts[0], 1)
+    # The ceiling may not be below the start: the limit would fall once and then pretend to adapt.
+    ceiling = _parse_whole(parts[3], start) if len(parts) == 4 else None
+    return StepLimitRule(
+        "adaptive",
+        start,
+        _parse_number(parts[1], ABOVE_ZERO, 1),
+        _parse_number(parts[2], 1, 1000),
+        ceiling,
+    )
+
+
+def parse_patience(text: str) -> Patience | None:
+    """Read ``N,d``, or ``none`` as None. Raises UsageError."""
+    if text == "none":
+        return None
+    try:
+        steps, gain = text.split(",")
+        return Patience(_parse_whole(steps, 1), _parse_number(gain, 0))
+    except ValueError:
+        raise _format_error("patience", text, PATIENCE_FORM) from None
+
+
+def parse_stall(text: str) -> Stall | None:
+    """Read ``i:x:N``, or ``none`` as None. Raises UsageError."""
+    if text == "none":
+        return None
+    try:
+        index, below, steps = text.split(":")
+        # A bound of zero would never hold, since |x| < 0 is false.
+        return Stall(
+            _parse_whole(index, 0), _parse_number(below, ABOVE_ZERO), _parse_whole(steps, 1)
+        )
+    except ValueError:
+        raise _format_error("stall", text, STALL_FORM) from None
+
+
+def parse_floor(text: str) -> float | None:
+    """Read a finite reward, or ``none`` as None. Raises UsageError."""
+    try:
+        return None if text == "none" else _parse_number(text)
+    except ValueError:
+        raise _format_error("reward_floor", text, "a number or none") from None
+
+
+def parse_target(text: str) -> float | Literal["auto", "none"]:
+    """Read a finite return, or ``auto`` (the environment's threshold) or ``none`` as they are.
+    Raises UsageError.
+    """
+    if text == "auto":
+        return "auto"
+    if text == "none":
+        return "none"
+    try:
+        return _parse_number(text)
+    except ValueError:
+        raise _format_error("target_reward", text, "a number, auto or none") from None
+
+
+def _parse_whole(text: str, low: int) -> int:
+    # Plain digits alone: int() would take "1_6", " 16" and digits of other scripts as well.
+    if not re.fullmatch(r"[0-9]{1,10}", text) or not low <= int(text) <= LARGEST_LIMIT:
+        raise ValueError
+    return int(text)
+
+
+def _parse_number(text: str, low: float = -math.inf, high: float = math.inf) -> float:
+    number = float(text)
+    if not math.isfinite(number) or not low <= number <= high:
+        raise ValueError
+    return number
+
+
+def _format_error(name: str, text: str, forms: str) -> UsageError:
+    quoted = repr(text if len(text) <= 60 else text[:60] + "...")
+    return UsageError(f"{name} is {quoted}: use {forms}")

@@ -1,0 +1,50 @@
+"""Settings from outside (flags, TOML, stored JSON) made into a checked RunConfig."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+from es_queue.config.run_config import RunConfig, option_fields
+from es_queue.config.validation import checked_value, validate_combinations
+from es_queue.errors import DecodeError, UsageError
+from es_queue.security import strict_json
+
+MAX_JSON = 2**20
+
+
+def config_from_json(text: str | bytes) -> RunConfig:
+    """Read what ``RunConfig.to_json`` wrote. Raises UsageError for anything else."""
+    if len(text) > MAX_JSON:
+        raise UsageError(f"the configuration has {len(text)} bytes, more than {MAX_JSON}")
+    try:
+        data = strict_json.loads(text, MAX_JSON)
+    except DecodeError as error:
+        raise UsageError(f"the configuration is not JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise UsageError("the configuration is not a JSON object")
+    return config_from_values(data, "the stored configuration")
+
+
+def config_from_values(values: dict[str, Any], source: str) -> RunConfig:
+    """A checked RunConfig from plain values; ``source`` names where they stand, for the error's
+    sentence.
+    """
+    known = option_fields()
+    for name in values:
+        if name not in known:
+            raise UsageError(format_unknown_option(name, source))
+    config = RunConfig(
+        **{name: checked_value(known[name], value, source) for name, value in values.items()}
+    )
+    validate_combinations(config)
+    return config
+
+
+def format_unknown_option(name: str, source: str) -> str:
+    """One sentence for a name that no option has, with the nearest names."""
+    near = difflib.get_close_matches(name.replace("-", "_"), option_fields(), n=3)
+    hint = (
+        f"; did you mean {' or '.join(near)}?" if near else "; es-master --help lists all options"
+    )
+    return f"{source} has the unknown option {name!r}{hint}"

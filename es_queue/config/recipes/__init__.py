@@ -1,0 +1,77 @@
+"""Tuned settings by environment id, with the evaluation points to expect of them, and published
+ones by name.
+
+A recipe is a TOML file: for the environments that it names it is the default, under its name it is
+asked for.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from es_queue.errors import UsageError
+
+__all__ = ["Expectation", "expected_points", "named_recipe", "recipe_for", "recipe_names"]
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What an evaluation gave after ``steps`` counted training steps.
+
+    reward: a return, the lower end of the spread that ``note`` tells
+    note:   the spread over seeds, and where it was measured
+    """
+
+    steps: int
+    reward: float
+    note: str
+
+
+def recipe_for(env_id: str) -> dict[str, Any]:
+    """Option values tuned for this environment id, by the names of RunConfig's fields; empty when
+    there are none.
+    """
+    return dict(_recipes().get(env_id, {}).get("options", {}))
+
+
+def expected_points(env_id: str) -> tuple[Expectation, ...]:
+    """Evaluation points of the recipe by rising steps, fit to show beside a run's own; empty when
+    there are none.
+    """
+    return tuple(Expectation(**point) for point in _recipes().get(env_id, {}).get("expect", ()))
+
+
+def recipe_names() -> list[str]:
+    """The names under which recipes can be asked for."""
+    return sorted(_recipes_by_name())
+
+
+def named_recipe(name: str) -> dict[str, Any]:
+    """Option values of the recipe of that name. Raises UsageError where there is none."""
+    if name not in _recipes_by_name():
+        raise UsageError(f"there is no recipe {name!r}; there are {', '.join(recipe_names())}")
+    return dict(_recipes_by_name()[name]["options"])
+
+
+@cache
+def _recipes() -> dict[str, dict[str, Any]]:
+    """Every recipe under every environment id that it names."""
+    recipes: dict[str, dict[str, Any]] = {}
+    for recipe in _load_files():
+        recipes.update(dict.fromkeys(recipe.get("environments", ()), recipe))
+    return recipes
+
+
+@cache
+def _recipes_by_name() -> dict[str, dict[str, Any]]:
+    return {recipe["name"]: recipe for recipe in _load_files() if "name" in recipe}
+
+
+@cache
+def _load_files() -> list[dict[str, Any]]:
+    paths = sorted(resources.files(__name__).iterdir(), key=lambda entry: entry.name)
+    return [tomllib.loads(path.read_text("utf-8")) for path in paths if path.name.endswith(".toml")]

@@ -1,0 +1,142 @@
+"""Schedules: a factor for each generation, in written forms that a command line and a TOML file can
+hold.
+
+The factor is a pure function of the generation's number, in plain float64 operations, so that it
+has the same bits everywhere (a library's ``pow`` has not).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from es_queue.errors import UsageError
+
+if TYPE_CHECKING:
+    from es_queue.config.run_config import RunConfig
+
+FORMS = "constant, exponential:RATE[,LEAST], linear:END,N or piecewise:N=FACTOR,N=FACTOR,..."
+LARGEST_FACTOR = 1e6
+LATEST = 10**9
+MAX_STEPS = 1000
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What a setting is multiplied by, generation by generation.
+
+    kind:  "constant", "exponential", "linear" or "piecewise"
+    rate:  exponential: factor of each generation; linear: the factor at ``last`` and after
+    least: exponential: the factor never falls below it
+    last:  linear: the generation at which ``rate`` is reached, from 1 at generation 0
+    steps: piecewise: (first generation, factor), ascending; 1 before the first
+    """
+
+    kind: str
+    rate: float = 1.0
+    least: float = 0.0
+    last: int = 0
+    steps: tuple[tuple[int, float], ...] = ()
+
+    @property
+    def lowest(self) -> float:
+        """The smallest factor that is written down."""
+        return min([self.rate, *(factor for _, factor in self.steps)])
+
+    def factor(self, generation: int) -> float:
+        """The factor of a generation, at least 0."""
+        if self.kind == "exponential":
+            return max(self.least, power(self.rate, generation))
+        if self.kind == "linear":
+            return (
+                self.rate
+                if generation >= self.last
+                else 1.0 + (self.rate - 1.0) * (generation / self.last)
+            )
+        return next((factor for first, factor in reversed(self.steps) if generation >= first), 1.0)
+
+
+@dataclass(frozen=True)
+class RateFactors:
+    """The factors of one generation: of the learning rate, of sigma, and of both decays."""
+
+    learning_rate: float = 1.0
+    sigma: float = 1.0
+    decay: float = 1.0
+
+
+def rate_factors(config: RunConfig, generation: int) -> RateFactors:
+    """What the schedules of a config say of a generation. Raises UsageError for a form that cannot
+    be read.
+    """
+    names = ("learning_rate", "sigma", "decay")
+    return RateFactors(
+        *(
+            parse_schedule(f"{name}_schedule", getattr(config, f"{name}_schedule")).factor(
+                generation
+            )
+            for name in names
+        )
+    )
+
+
+def parse_schedule(name: str, text: str) -> Schedule:
+    """Read a written form; ``name`` is the setting, for the sentence. Raises UsageError."""
+    kind, _, rest = text.partition(":")
+    try:
+        if text == "constant":
+            return Schedule("constant")
+        if kind == "exponential":
+            return _parse_exponential(*rest.split(","))
+        if kind == "linear":
+            end, last = rest.split(",")
+            return Schedule("linear", rate=_parse_factor(end), last=_parse_generation(last, 1))
+        if kind == "piecewise":
+            return _parse_piecewise(rest.split(","))
+    except (ValueError, TypeError):
+        pass
+    quoted = repr(text if len(text) <= 60 else text[:60] + "...")
+    raise UsageError(f"{name} is {quoted}: use {FORMS}")
+
+
+def power(base: float, exponent: int) -> float:
+    """``base`` to a whole power of 0 or more, by squaring."""
+    result = 1.0
+    while exponent:
+        if exponent & 1:
+            result *= base
+        base *= base
+        exponent >>= 1
+    return result
+
+
+def _parse_exponential(rate: str, least: str = "0") -> Schedule:
+    factor = _parse_factor(rate)
+    if not 0 < factor <= 1:  # a factor that grows for ever overflows; growth has the other forms
+        raise ValueError
+    return Schedule("exponential", rate=factor, least=_parse_factor(least))
+
+
+def _parse_piecewise(parts: list[str]) -> Schedule:
+    steps = []
+    for part in parts:
+        first, factor = part.split("=")
+        steps.append((_parse_generation(first, 0), _parse_factor(factor)))
+    firsts = [first for first, _ in steps]
+    if len(steps) > MAX_STEPS or sorted(set(firsts)) != firsts:
+        raise ValueError
+    return Schedule("piecewise", steps=tuple(steps))
+
+
+def _parse_factor(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number) or not 0 <= number <= LARGEST_FACTOR:
+        raise ValueError
+    return number
+
+
+def _parse_generation(text: str, low: int) -> int:
+    if not text.strip().isascii() or not text.strip().isdigit() or not low <= int(text) <= LATEST:
+        raise ValueError
+    return int(text)

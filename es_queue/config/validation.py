@@ -1,0 +1,558 @@
+"""Checks of settings: one value at a time against its field, then all of them against
+each other.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from dataclasses import Field, fields
+from typing import TYPE_CHECKING, Any
+
+from es_queue.config.action_bins import parse_bins
+from es_queue.config.episode_rules import (
+    parse_floor,
+    parse_patience,
+    parse_stall,
+    parse_step_limit,
+    parse_target,
+)
+from es_queue.config.run_config import ASYNC, IMAGE_POLICIES
+from es_queue.config.schedules import parse_schedule
+from es_queue.errors import UsageError
+
+if TYPE_CHECKING:
+    from es_queue.config.run_config import RunConfig
+
+#: The optimizers that each strategy can use besides ``auto``, which is the first of them.
+OPTIMIZERS: dict[str, tuple[str, ...]] = {
+    "openai_es": ("adam", "sgd"),
+    "pgpe": ("clipup", "adam", "sgd"),
+    "ars": (),
+    "snes": (),
+    "ga": (),
+    "random_search": (),
+    "novelty": ("adam", "sgd"),
+}
+#: The name of something of the user's own.
+CUSTOM_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
+#: What a field of the user's own names where that is no class.
+CUSTOM_FORMS = {"behaviour": "module:function"}
+#: Strategies that evaluate each perturbation with both signs.
+MIRRORED = ("openai_es", "pgpe", "ars", "novelty")
+#: Strategies that move a centre by steps.
+GRADIENT_STRATEGIES = ("openai_es", "ars", "pgpe", "snes", "novelty")
+#: Strategies that can learn from a batch of several publications.
+ASYNCHRONOUS = ("openai_es", "pgpe", "ars", "snes", "ga")
+#: What was the default in version 0.1.0: stored settings of then hold it for strategies that have
+#: no use for it.
+FORMER_DEFAULTS = {"sigma_learning_rate": 0.1}
+#: Text options that a TOML file may also give as a bare number.
+NUMBERS_AS_TEXT = ("step_limit", "reward_floor", "target_reward")
+#: Fewer episodes say too little to throw training away for.
+ROLLBACK_EPISODES = 50
+#: Beyond it a float no longer holds every whole number, so it cannot stand for one.
+EXACT_FLOAT = 2**53
+
+
+def checked_value(field: Field[Any], value: Any, source: str) -> Any:
+    """``value`` in the type of the field, within the choices and bounds of the field's metadata.
+
+    Lists and comma separated text become tuples, whole floats become ints where an int is due
+    (``1e6``), a table or a list of ``key=value`` becomes ``env_arg``. Raises UsageError with one
+    sentence that names the field, the value, ``source`` (where it stands) and the fix.
+    """
+    kind = str(field.type)
+    if field.name == "env_arg":
+        return _env_arg(value, source)
+    if kind.startswith("tuple"):
+        return _items(field, value, source)
+    return _scalar(field, value, kind, source)
+
+
+def _scalar(field: Field[Any], value: Any, kind: str, source: str) -> Any:
+    return CHECKS[kind](field, value, source)
+
+
+def _bool(field: Field[Any], value: Any, source: str) -> bool:
+    if not isinstance(value, bool):
+        raise _usage_error(field.name, value, source, "use true or false")
+    return value
+
+
+def _int(field: Field[Any], value: Any, source: str) -> int:
+    if isinstance(value, float) and value.is_integer() and abs(value) <= EXACT_FLOAT:
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or _is_outside(field, value):
+        raise _usage_error(field.name, value, source, f"use a whole number{_format_range(field)}")
+    return value
+
+
+def _float(field: Field[Any], value: Any, source: str) -> float:
+    fix = f"use a finite number{_format_range(field)}"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _usage_error(field.name, value, source, fix)
+    try:
+        number = float(value)
+    except OverflowError:
+        raise _usage_error(field.name, value, source, fix) from None
+    if not math.isfinite(number) or _is_outside(field, number):
+        raise _usage_error(field.name, value, source, fix)
+    return number
+
+
+def _text(field: Field[Any], value: Any, source: str) -> str:
+    if (
+        field.name in NUMBERS_AS_TEXT
+        and isinstance(value, int | float)
+        and not isinstance(value, bool)
+    ):
+        value = repr(value)
+    choices, custom = field.metadata.get("choices", ()), field.metadata.get("own", False)
+    if (
+        choices
+        and value not in choices
+        and not (custom and isinstance(value, str) and CUSTOM_NAME.fullmatch(value))
+    ):
+        raise _usage_error(
+            field.name,
+            value,
+            source,
+            (
+                "use "
+                f"{_format_choices((*choices, CUSTOM_FORMS.get(field.name, 'module:Class')) if custom else choices)}"
+            ),
+        )
+    # Settings are printed on terminals, so an escape sequence must not hide in one.
+    if not isinstance(value, str) or not value.isprintable():
+        raise _usage_error(field.name, value, source, "use printable text")
+    return value
+
+
+Check = Callable[[Field[Any], Any, str], Any]
+CHECKS: dict[str, Check] = {"bool": _bool, "int": _int, "float": _float, "str": _text}
+
+
+def _items(field: Field[Any], value: Any, source: str) -> tuple[Any, ...]:
+    """A tuple from a list, a tuple or comma separated text; each item checked like a value of its
+    own.
+    """
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",")] if value.strip() else []
+        value = [number_or_text(part) for part in value] if field.name == "hidden" else value
+    if not isinstance(value, list | tuple):
+        raise _usage_error(field.name, value, source, "use a list, or text with commas")
+    if field.name == "hidden" and not value:
+        raise _usage_error(
+            field.name,
+            value,
+            source,
+            "use at least one width, or the policy linear for no hidden layer",
+        )
+    kind = "int" if field.name == "hidden" else "str"
+    items = tuple(_scalar(field, item, kind, source) for item in value)
+    for item in items if field.name == "wrapper" else ():
+        if not re.fullmatch(r"[\w.]+:[\w.]+", item):
+            raise _usage_error(field.name, item, source, "use module:Class")
+    return items
+
+
+def _env_arg(value: Any, source: str) -> tuple[tuple[str, Any], ...]:
+    """Pairs from a table, from a list of ``key=value`` (values as JSON scalars, else text) or from
+    pairs.
+    """
+    given = list(value.items()) if isinstance(value, dict) else value
+    if isinstance(given, str):
+        given = [given]
+    if not isinstance(given, list | tuple):
+        raise _usage_error("env_arg", value, source, "use a table, or a list of key=value")
+    pairs = tuple(_pair(item, source) for item in given)
+    names = [name for name, _ in pairs]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"env_arg has {name!r} twice in {source}: give each key once")
+    return pairs
+
+
+def _pair(given: Any, source: str) -> tuple[str, Any]:
+    if isinstance(given, str):
+        key, equals, text = given.partition("=")
+        given = (key, _json_scalar(text)) if equals else given
+    if not isinstance(given, list | tuple) or len(given) != 2:
+        raise _usage_error("env_arg", given, source, "use key=value")
+    key, value = given
+    if not isinstance(key, str) or not key.isidentifier():
+        raise _usage_error("env_arg", key, source, "use a Python argument name before the =")
+    if not _is_storable(value):
+        raise _usage_error(
+            f"env_arg {key}", value, source, "use text, a finite number, true, false or null"
+        )
+    return key, value
+
+
+def _is_storable(value: Any) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    # TOML's hexadecimal form has ints of any length; JSON's decimal one does not.
+    return (
+        value is None or isinstance(value, str) or (isinstance(value, int) and abs(value) < 2**64)
+    )
+
+
+def _json_scalar(text: str) -> Any:
+    """``3``, ``0.5``, ``true``, ``null`` and ``"3"`` as JSON reads them; anything else as the text
+    itself.
+    """
+    try:
+        value = json.loads(text, parse_constant=_not_json)
+    except (ValueError, RecursionError):
+        return text
+    return text if isinstance(value, list | dict) else value
+
+
+def _not_json(constant: str) -> Any:
+    raise ValueError(constant)  # NaN and Infinity are Python's additions to JSON: they stay text
+
+
+def number_or_text(text: str) -> int | float | str:
+    """Text from a command line as the number that it spells (``64``, ``1e6``), else as it is."""
+    for read in (int, float):
+        try:
+            return read(text)
+        except ValueError:
+            continue
+    return text
+
+
+def validate_combinations(config: RunConfig) -> None:
+    """Raise UsageError, one sentence, where settings that are each allowed do not fit together."""
+    _validate_task(config)
+    _validate_forms(config)
+    _validate_population(config)
+    _validate_audit(config)
+    _validate_async(config)
+    _validate_optimizer(config)
+    _validate_unused_options(config)
+    if -1 < config.sigma_learning_rate < 0:
+        raise UsageError(
+            (
+                f"sigma_learning_rate is {config.sigma_learning_rate:g}: use 0 or more, or -1 "
+                "for the strategy's own default"
+            )
+        )
+    if config.rollback and (config.eval_every == 0 or config.eval_episodes < ROLLBACK_EPISODES):
+        raise UsageError(
+            f"rollback needs evaluations of at least {ROLLBACK_EPISODES} episodes, but "
+            f"eval_every is {config.eval_every} and "
+            f"eval_episodes is {config.eval_episodes}: set --eval-episodes {ROLLBACK_EPISODES} "
+            "or more, or leave rollback out"
+        )
+    if config.eval_every == 0 and config.target_reward not in ("auto", "none"):
+        raise UsageError(
+            f"target_reward is {config.target_reward}, but eval_every is 0 and only evaluations "
+            "are held against it: "
+            "set eval_every to 1 or more, or target_reward to none"
+        )
+
+
+def _validate_task(config: RunConfig) -> None:
+    if config.env and config.objective:
+        raise UsageError(
+            (
+                f"env is {config.env} and objective is {config.objective}: a run has one of "
+                "them, so leave the other out"
+            )
+        )
+    if not config.task:
+        raise UsageError(
+            (
+                "env is not given: name the environment to train with --env, for example --env "
+                "BipedalWalker-v3"
+            )
+        )
+    if config.env and config.parameters:
+        raise UsageError(
+            (
+                f"parameters is {config.parameters}, but the environment decides how many its "
+                "policy has: leave it out, or use objective instead of env"
+            )
+        )
+    if not config.objective:
+        return
+    if not CUSTOM_NAME.fullmatch(config.objective):
+        raise UsageError(f"objective is {config.objective!r}: use module:function")
+    if not config.parameters:
+        raise UsageError(
+            (
+                f"objective is {config.objective}, but parameters is 0: say how long its vector "
+                "is with --parameters"
+            )
+        )
+    for name, value, plain in (
+        ("env_arg", config.env_arg, ()),
+        ("wrapper", config.wrapper, ()),
+        ("policy", config.policy, "linear"),
+        ("action_noise", config.action_noise, 0.0),
+        ("action_bins", config.action_bins, "none"),
+    ):
+        if value != plain:
+            raise UsageError(
+                f"{name} is set, but an objective has no environment and no policy: leave it out"
+            )
+    if config.strategy == "novelty" or config.behaviour != "auto":
+        raise UsageError(
+            (
+                "novelty compares how episodes behave, and an objective has no episodes: use an "
+                "env, or another strategy"
+            )
+        )
+    if config.backend not in ("auto", "stock"):
+        raise UsageError(
+            (
+                f"backend is {config.backend}, but an objective is played by stock alone: leave "
+                "it at auto"
+            )
+        )
+
+
+def _validate_forms(config: RunConfig) -> None:
+    parse_step_limit(config.step_limit)
+    parse_floor(config.reward_floor)
+    parse_patience(config.patience)
+    parse_stall(config.stall)
+    parse_bins(config.action_bins)
+    parse_target(config.target_reward)
+    _validate_schedules(config)
+
+
+def _validate_schedules(config: RunConfig) -> None:
+    schedules = {
+        name: parse_schedule(name, getattr(config, name))
+        for name in ("learning_rate_schedule", "sigma_schedule", "decay_schedule")
+    }
+    if schedules["sigma_schedule"].lowest <= 0:
+        raise UsageError(
+            (
+                f"sigma_schedule is {config.sigma_schedule}, but without any perturbation "
+                "nothing is learnt: use factors above 0"
+            )
+        )
+    if config.decay_schedule != "constant" and not (config.l2 or config.weight_decay):
+        raise UsageError(
+            (
+                f"decay_schedule is {config.decay_schedule}, but l2 and weight_decay are 0: set "
+                "one of them, or leave the schedule out"
+            )
+        )
+
+
+def _validate_audit(config: RunConfig) -> None:
+    if config.audit and config.allow_nondeterministic:
+        raise UsageError(
+            (
+                f"audit is {config.audit:g}, but with allow_nondeterministic two results of a "
+                "slot may differ by right: leave one of them out"
+            )
+        )
+
+
+def _validate_async(config: RunConfig) -> None:
+    """What needs a generation that closes on its own slots alone."""
+    if config.schedule != ASYNC:
+        if config.max_lag != type(config).max_lag:
+            raise UsageError(
+                (
+                    f"max_lag is {config.max_lag}, but the schedule {config.schedule} has no use "
+                    "for it: leave it out, or use the schedule async"
+                )
+            )
+        return
+    if config.strategy not in ASYNCHRONOUS:
+        raise UsageError(
+            (
+                f"schedule is async, but {config.strategy} learns from whole generations: use "
+                f"the schedule sync, or the strategy {_format_choices(ASYNCHRONOUS)}"
+            )
+        )
+    for name in ("min_steps", "audit", "rollback"):
+        if getattr(config, name):
+            raise UsageError(
+                (
+                    f"schedule is async, but {name} needs generations that close on their own "
+                    f"slots: leave {name} out, or use the schedule sync"
+                )
+            )
+    if parse_step_limit(config.step_limit).kind not in ("env", "fixed"):
+        raise UsageError(
+            (
+                f"schedule is async, but a step_limit of {config.step_limit} is adapted to whole "
+                "generations: use env or a number, or the schedule sync"
+            )
+        )
+
+
+def _validate_population(config: RunConfig) -> None:
+    population, largest = config.population, config.population_max
+    if config.strategy in MIRRORED:
+        for name, value in (("population", population), ("population_max", largest)):
+            if value % 2:
+                raise UsageError(
+                    (
+                        f"{name} is {value}, but {config.strategy} samples mirrored pairs: use "
+                        "an even number"
+                    )
+                )
+    elif config.env_seeds == "pair" and config.strategy in OPTIMIZERS:
+        raise UsageError(
+            f"env_seeds is pair, but {config.strategy} samples no pairs: use generation or slot"
+        )
+    if config.strategy == "ga" and config.truncation > population:
+        raise UsageError(
+            (
+                f"truncation is {config.truncation}, but a population has {population} "
+                f"individuals: use at most {population}"
+            )
+        )
+    if largest and largest < population:
+        raise UsageError(
+            (
+                f"population_max is {largest}, below the population of {population}: use "
+                f"{population} or more, or 0"
+            )
+        )
+    if largest and not config.min_steps:
+        raise UsageError(
+            (
+                f"population_max is {largest}, but only min_steps lets the population grow: set "
+                "min_steps as well"
+            )
+        )
+    if config.top > population // 2:
+        raise UsageError(
+            (
+                f"top is {config.top}, but a population of {population} has {population // 2} "
+                f"pairs: use at most {population // 2}"
+            )
+        )
+
+
+def _validate_unused_options(config: RunConfig) -> None:
+    """An option that the chosen strategy or policy would ignore is a mistake of whoever set it."""
+    changed = {
+        option_field.name
+        for option_field in fields(config)
+        if getattr(config, option_field.name)
+        not in (option_field.default, FORMER_DEFAULTS.get(option_field.name, option_field.default))
+    }
+    owners: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+        ("top", "strategy", ("ars",)),
+        ("shaping", "strategy", ("openai_es", "pgpe")),
+        ("l2", "strategy", ("openai_es", "novelty")),
+        ("gradient_form", "strategy", ("openai_es", "novelty")),
+        ("momentum", "strategy", ("openai_es", "pgpe", "novelty")),
+        ("max_speed", "strategy", ("pgpe",)),
+        ("sigma_learning_rate", "strategy", ("pgpe", "snes")),
+        ("sigma_max_change", "strategy", ("pgpe",)),
+        ("learning_rate", "strategy", GRADIENT_STRATEGIES),
+        ("learning_rate_schedule", "strategy", GRADIENT_STRATEGIES),
+        ("weight_decay", "strategy", GRADIENT_STRATEGIES),
+        ("truncation", "strategy", ("ga",)),
+        *((name, "strategy", ("ga", "random_search")) for name in ("candidates", "elite_episodes")),
+        *(
+            (name, "strategy", ("novelty",))
+            for name in (
+                "novelty",
+                "members",
+                "neighbours",
+                "archive_size",
+                "behaviour",
+                "behaviour_episodes",
+            )
+        ),
+        ("hidden", "policy", ("mlp", "rnn", "lstm", "gru")),
+        ("activation", "policy", ("mlp",)),
+        ("batch_norm", "policy", ("mlp", *IMAGE_POLICIES)),
+    )
+    for name, chooser, users in owners:
+        chosen = getattr(config, chooser)
+        if CUSTOM_NAME.fullmatch(chosen):  # a strategy of the user's own decides what it uses
+            continue
+        if name in changed and chosen not in users:
+            raise _unused_option_error(config, name, chooser, chosen, users)
+    if config.strategy not in OPTIMIZERS:
+        return
+    optimizer, offered = _optimizer(config), OPTIMIZERS[config.strategy]
+    for name, users in (("max_speed", ("clipup",)), ("momentum", ("clipup", "sgd"))):
+        if name in changed and optimizer not in users:
+            raise _unused_option_error(
+                config,
+                name,
+                "optimizer",
+                optimizer,
+                tuple(user for user in users if user in offered),
+            )
+
+
+def _unused_option_error(
+    config: RunConfig, name: str, chooser: str, chosen: str, users: tuple[str, ...]
+) -> UsageError:
+    value = getattr(config, name)
+    text = ",".join(map(str, value)) if isinstance(value, tuple) else value
+    return UsageError(
+        (
+            f"{name} is {text}, but the {chooser} {chosen} has no use for it: leave it out, or "
+            f"use the {chooser} {_format_choices(users)}"
+        )
+    )
+
+
+def _validate_optimizer(config: RunConfig) -> None:
+    allowed = OPTIMIZERS.get(config.strategy, (config.optimizer,))
+    if config.optimizer != "auto" and config.optimizer not in allowed:
+        fix = f"use {_format_choices(('auto', *allowed))}" if allowed else "leave it at auto"
+        raise UsageError(
+            f"optimizer is {config.optimizer}, but {config.strategy} does not take it: {fix}"
+        )
+
+
+def _optimizer(config: RunConfig) -> str:
+    """The optimizer that ``auto`` stands for; empty where the strategy has none."""
+    return (
+        config.optimizer
+        if config.optimizer != "auto"
+        else next(iter(OPTIMIZERS[config.strategy]), "")
+    )
+
+
+def _is_outside(field: Field[Any], number: float) -> bool:
+    low, high = field.metadata.get("low"), field.metadata.get("high")
+    return (low is not None and number < low) or (high is not None and number > high)
+
+
+def _format_range(field: Field[Any]) -> str:
+    low, high = field.metadata.get("low"), field.metadata.get("high")
+    low, high = (
+        int(bound) if bound is not None and bound == int(bound) else bound for bound in (low, high)
+    )
+    if high is not None:
+        return f" from {low} to {high}"
+    return "" if low is None else f" of {low} or more"
+
+
+def _format_choices(words: tuple[str, ...]) -> str:
+    return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+def _usage_error(name: str, value: Any, source: str, fix: str) -> UsageError:
+    return UsageError(f"{name} is {_format_value(value)} in {source}: {fix}")
+
+
+def _format_value(value: Any) -> str:
+    """A value as people wrote it, short enough for a sentence."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # an int of thousands of digits, or nesting as deep
+        return f"too large a value of type {type(value).__name__} to show"
+    return text if len(text) <= 60 else text[:60] + "..."

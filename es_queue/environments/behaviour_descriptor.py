@@ -1,0 +1,120 @@
+"""Behaviour characterisations: the few numbers by which episodes are compared (Lehman and Stanley
+2011, novelty search).
+
+What fits an environment is settled before anybody plays; it is read once, when an episode is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from es_queue.config.run_config import AUTO
+from es_queue.environments.interface import EnvironmentRequest
+from es_queue.environments.registry import MARVIN, WALKER_V2, WALKER_V3, RegisteredEnvironment
+from es_queue.errors import EnvironmentFailure, UsageError
+from es_queue.protocol.messages import MAX_BEHAVIOUR, MAX_INDIVIDUALS
+from es_queue.security.user_code import load_function
+
+Floats = NDArray[np.float32]
+GymEnvironment = gymnasium.Env[Any, Any]
+Measure = Callable[[GymEnvironment], Any]
+
+LAST, POSITION, RAM = "last-observation", "final-position", "ram"
+#: Numbers of a behaviour: both of a pair fit into a slot's share of an answer.
+MAX_NUMBERS = MAX_BEHAVIOUR // (4 * MAX_INDIVIDUALS)
+#: Of Gymnasium's MuJoCo environments those whose body gets somewhere; it is in the first two
+#: numbers of its pose.
+LOCOMOTION = tuple(
+    f"gymnasium.envs.mujoco.{name}"
+    for name in ("ant", "half_cheetah", "hopper", "humanoid", "swimmer", "walker2d")
+)
+ATARI = ("ale_py", "es_queue.environments.atari.game")
+
+
+def resolve_behaviour(entry: RegisteredEnvironment, request: EnvironmentRequest) -> str:
+    """What the request's behaviour is, never "auto"; empty where nobody compares behaviours."""
+    if request.behaviour != AUTO:
+        return request.behaviour
+    if entry.entry_point in (WALKER_V2, WALKER_V3, MARVIN) or entry.entry_point.startswith(
+        LOCOMOTION
+    ):
+        return POSITION
+    return RAM if entry.entry_point.startswith(ATARI) else LAST
+
+
+def is_read_inside(name: str) -> bool:
+    """Whether the behaviour must be read inside the environment, for the observations do not tell
+    it.
+    """
+    return name not in ("", LAST)
+
+
+def make_measure(name: str) -> Measure | None:
+    """What reads a behaviour inside an environment, None where nobody does. Raises UsageError for a
+    function that cannot be imported.
+    """
+    if not is_read_inside(name):
+        return None
+    return {POSITION: final_position, RAM: memory}.get(name) or custom_measure(name)
+
+
+def custom_measure(path: str) -> Measure:
+    """The user's function of a gymnasium.Env whose episode is over."""
+    return load_function("behaviour", path, UsageError)
+
+
+def final_position(environment: GymEnvironment) -> Any:
+    """Where the body is: of BipedalWalker's hull or of a MuJoCo body, its first two coordinates."""
+    body = environment.unwrapped
+    hull, data = getattr(body, "hull", None), getattr(body, "data", None)
+    if hull is not None:
+        return hull.position.x, hull.position.y
+    if data is None or len(getattr(data, "qpos", ())) < 2:
+        raise EnvironmentFailure(
+            (
+                f"final-position is not known of {type(body).__name__}: use the behaviour "
+                "last-observation, or module:function"
+            )
+        )
+    return data.qpos[:2]
+
+
+def memory(environment: GymEnvironment) -> Any:
+    """The memory of the Atari console, 128 bytes."""
+    console = getattr(environment.unwrapped, "ale", None)
+    if console is None:
+        raise EnvironmentFailure(
+            (
+                f"{type(environment.unwrapped).__name__} is no Atari game and has no ram: use "
+                "the behaviour last-observation, or module:function"
+            )
+        )
+    return console.getRAM()
+
+
+def behaviour_vector(values: Any) -> Floats:
+    """A behaviour as float32 [b]. Raises EnvironmentFailure for what is none, or too long."""
+    try:
+        descriptor: Floats = np.array(values, np.float32).ravel()
+    except (TypeError, ValueError):
+        raise EnvironmentFailure("the behaviour is no array of numbers") from None
+    validate_length(len(descriptor))
+    if not np.isfinite(descriptor).all():
+        raise EnvironmentFailure("the behaviour holds what is not finite")
+    return descriptor
+
+
+def validate_length(numbers: int) -> None:
+    """Raise EnvironmentFailure for a behaviour that an answer has no room for."""
+    if not 0 < numbers <= MAX_NUMBERS:
+        raise EnvironmentFailure(
+            (
+                f"the behaviour has {numbers} numbers, where 1 to {MAX_NUMBERS} are possible: "
+                "use module:function for what matters of it"
+            )
+        )

@@ -1,0 +1,35 @@
+"""Our ids for the old gym, which calls ``register`` when it is imported (an entry point of the
+group ``gym.envs``).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+_ENVS = "es_queue.environments.gym_compat.gym_envs"
+
+#: id -> entry point, its arguments, step limit, reward threshold. gym 0.26 has the old landers
+#: itself.
+IDS: dict[str, tuple[str, dict[str, Any], int | None, float | None]] = {
+    "BipedalWalker-v2": (f"{_ENVS}:BipedalWalkerV2", {}, 1600, 300.0),
+    "BipedalWalkerHardcore-v2": (f"{_ENVS}:BipedalWalkerV2", {"hardcore": True}, 2000, 300.0),
+    "Marvin-v0": (f"{_ENVS}:Marvin", {}, None, None),
+}
+
+
+def register() -> None:
+    """Make Marvin and the old walkers known to ``gym.make``, without its checker, which NumPy 2
+    breaks.
+    """
+    from gym.envs import registration
+
+    for name, (entry_point, arguments, limit, threshold) in IDS.items():
+        if name not in registration.registry:
+            registration.register(
+                name,
+                entry_point,
+                reward_threshold=threshold,
+                max_episode_steps=limit,
+                disable_env_checker=True,
+                kwargs=arguments,
+            )

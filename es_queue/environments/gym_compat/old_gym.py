@@ -1,0 +1,273 @@
+"""Environments of the old gym (0.26.2, its last) behind Gymnasium's interface, on today's NumPy.
+
+Environments and wrappers of any age: those whose step gives four values, whose reset takes no seed
+or gives no info.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
+
+from es_queue.environments.atari.factory import validate_preprocessing
+from es_queue.environments.gym_compat.gym_ids import register
+from es_queue.environments.interface import EnvironmentRequest
+from es_queue.environments.registry import (
+    RegisteredEnvironment,
+    format_unknown_id,
+    import_user_module,
+    validate_reserved_arguments,
+)
+from es_queue.errors import EnvironmentFailure, MissingPackage
+
+_INSTALL = 'pip install "gym==0.26.2"'
+#: Names that NumPy 2 has no more and that gym and environments of its time use.
+_OLD_NAMES = {"bool8": np.bool_, "float_": np.float64, "Inf": np.inf}
+
+
+def load_gym() -> Any:
+    """The module ``gym``, without its notice and its warnings. Raises EnvironmentFailure where it
+    is not installed.
+    """
+    with suppress(Exception):  # whatever is wrong with a notice
+        importlib.import_module("gym_notices.notices").notices.clear()
+    for name, meaning in _OLD_NAMES.items():
+        if not hasattr(np, name):
+            setattr(np, name, meaning)
+    try:
+        gym = importlib.import_module("gym")
+    except ImportError as error:
+        raise MissingPackage(
+            f"the gym back end needs a package that is not installed: {_INSTALL}"
+        ) from error
+    if not hasattr(getattr(gym, "envs", None), "registration") or not hasattr(
+        gym.envs.registration, "find_highest_version"
+    ):
+        raise EnvironmentFailure(
+            f"the gym back end does not know gym {getattr(gym, '__version__', '?')}: {_INSTALL}"
+        )
+    gym.logger.set_level(gym.logger.ERROR)  # its warnings are of its own age
+    register()
+    return gym
+
+
+def find_gym_environment(request: EnvironmentRequest) -> RegisteredEnvironment:
+    """gym's spec of the requested id as Gymnasium's, after importing the user's module if the id
+    names one.
+
+    Raises EnvironmentFailure for an unknown id or a module that cannot be imported.
+    """
+    validate_preprocessing(request)
+    registration = load_gym().envs.registration
+    module, _, name = request.id.rpartition(":")
+    if module:
+        import_user_module(module, request.id)
+    old = _find_spec(registration, name)
+    if old is None:
+        raise EnvironmentFailure(format_unknown_id(name, list(registration.registry)))
+    validate_reserved_arguments(request)
+    point = old.entry_point if isinstance(old.entry_point, str) else "gym"
+    spec = EnvSpec(
+        old.id,
+        point,
+        reward_threshold=old.reward_threshold,
+        max_episode_steps=old.max_episode_steps,
+    )
+    return RegisteredEnvironment(spec, {**old.kwargs, **dict(request.arguments)}, module or None)
+
+
+def _find_spec(registration: Any, name: str) -> Any:
+    """gym's spec of ``name``, of its newest version where the name has none."""
+    with suppress(Exception):  # gym's errors for names that are none
+        space, bare, version = registration.parse_env_id(name)
+        if version is None and name not in registration.registry:
+            name = registration.get_env_id(
+                space, bare, registration.find_highest_version(space, bare)
+            )
+    return registration.registry.get(name)
+
+
+def make_gym_environment(
+    entry: RegisteredEnvironment, wrappers: Sequence[Callable[..., Any]], render_mode: str | None
+) -> gymnasium.Env[Any, Any]:
+    """``gym.make`` without a step limit and without checkers, the request's wrappers, and our
+    adapter around all.
+    """
+    gym = load_gym()
+    if entry.entry_point.startswith("gym.") and entry.entry_point.endswith("LunarLander"):
+        importlib.import_module("gym.envs.box2d.lunar_lander").np = _PythonFloatNumpy()  # type: ignore[attr-defined]
+    spec = dataclasses.replace(
+        gym.envs.registration.registry[entry.spec.id],
+        max_episode_steps=None,
+        order_enforce=False,
+        autoreset=False,
+        kwargs=entry.arguments,
+    )
+    drawing = {} if render_mode is None else {"render_mode": render_mode}
+
+    def make(values: int | None) -> OldGymAdapter:
+        environment = gym.make(spec, disable_env_checker=True, **drawing)
+        if values is not None:
+            environment = gym.wrappers.StepAPICompatibility(
+                environment, output_truncation_bool=values == 5
+            )
+        for wrapper in wrappers:
+            environment = wrapper(environment)
+        return OldGymAdapter(environment, render_mode)
+
+    return make(_probe_step_length(make) if wrappers else None)
+
+
+def _probe_step_length(make: Callable[[int | None], OldGymAdapter]) -> int | None:
+    """How many values the wrappers expect of the step of what is inside, found by a step; None
+    where it gives as many.
+    """
+    probe = make(None)
+    try:
+        probe.reset(seed=0)
+        probe.step(probe.action_space.sample())
+    except ValueError as error:
+        counts = [count for count in (4, 5) if f"expected {count}" in str(error)]
+        return counts[0] if counts else None
+    except Exception:  # what else is wrong shows when it is played
+        return None
+    finally:
+        probe.close()
+    return None
+
+
+class _PythonFloatNumpy:
+    """NumPy for gym's lander: of a float32 number it made a double, as NumPy did before version 2;
+    Box2D takes no float32.
+    """
+
+    def clip(self, value: Any, low: float, high: float) -> Any:
+        return _to_python_float(np.clip(value, low, high))
+
+    def sign(self, value: Any) -> Any:
+        return _to_python_float(np.sign(value))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(np, name)
+
+
+def _to_python_float(value: Any) -> Any:
+    return value if np.ndim(value) else float(value)
+
+
+class OldGymAdapter(gymnasium.Env[Any, Any]):
+    """One environment of gym, wrapped or not, as Gymnasium's."""
+
+    def __init__(self, environment: Any, render_mode: str | None) -> None:
+        if not all(
+            hasattr(environment, name)
+            for name in ("reset", "step", "action_space", "observation_space")
+        ):
+            raise TypeError("the wrappers yield no gym environment")
+        self.environment, self.render_mode = environment, render_mode
+        self.observation_space = convert_space(environment.observation_space)
+        self.action_space = convert_space(environment.action_space)
+        self._unwrapped = environment.unwrapped
+        self._accepts_seeds = all(_accepts_seed(level) for level in _levels(environment))
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        outcome = (
+            self.environment.reset(seed=seed)
+            if self._accepts_seeds
+            else self._reset_past_wrappers(seed)
+        )
+        if isinstance(outcome, tuple) and len(outcome) == 2 and isinstance(outcome[1], dict):
+            return outcome
+        return outcome, {}
+
+    def _reset_past_wrappers(self, seed: int | None) -> Any:
+        """Hand the seed past wrappers that know none, to the innermost environment's reset or to
+        its older ``seed``.
+        """
+        innermost = self._unwrapped
+        if not _accepts_seed(innermost):
+            if callable(getattr(innermost, "seed", None)):
+                innermost.seed(seed)
+            return self.environment.reset()
+        innermost.reset = functools.partial(innermost.reset, seed=seed)
+        try:
+            return self.environment.reset()
+        finally:
+            del innermost.reset
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        outcome = self.environment.step(action)
+        if len(outcome) == 4:
+            observation, reward, done, info = outcome
+            return observation, reward, bool(done), False, info
+        observation, reward, terminated, truncated, info = outcome
+        return observation, reward, bool(terminated), bool(truncated), info
+
+    def render(self) -> Any:
+        return self.environment.render()
+
+    def close(self) -> None:
+        self.environment.close()
+
+    def __getattr__(self, name: str) -> Any:
+        """What a behaviour reads inside the environment."""
+        if name.startswith("_") or name == "environment":
+            raise AttributeError(name)
+        return getattr(self._unwrapped, name)
+
+
+def _levels(environment: Any) -> list[Any]:
+    """The wrappers from the outside in, then the environment itself."""
+    levels = [environment]
+    while levels[-1] is not environment.unwrapped and hasattr(levels[-1], "env"):
+        levels.append(levels[-1].env)
+    return levels
+
+
+def _accepts_seed(level: Any) -> bool:
+    parameters = inspect.signature(level.reset).parameters.values()
+    return any(
+        parameter.name == "seed" or parameter.kind is inspect.Parameter.VAR_KEYWORD
+        for parameter in parameters
+    )
+
+
+def convert_space(space: Any) -> Any:
+    """gym's space as Gymnasium's; one that no policy serves comes back as it is, to be refused by
+    its name.
+    """
+    kind = type(space).__name__
+    if kind == "Box":
+        return spaces.Box(space.low, space.high, dtype=space.dtype)
+    if kind == "Discrete":
+        return spaces.Discrete(int(space.n), start=int(getattr(space, "start", 0)))
+    if kind == "MultiDiscrete":
+        return spaces.MultiDiscrete(np.asarray(space.nvec))
+    if kind == "MultiBinary":
+        return spaces.MultiBinary(space.n)
+    return _convert_composite(space) if kind in ("Dict", "Tuple") else space
+
+
+def _convert_composite(space: Any) -> Any:
+    """A Dict or a Tuple in its own order; as it is where one of its parts is."""
+    if isinstance(space.spaces, Mapping):
+        named = [(name, convert_space(part)) for name, part in space.spaces.items()]
+        return (
+            spaces.Dict(named)
+            if all(isinstance(part, spaces.Space) for _, part in named)
+            else space
+        )
+    parts = [convert_space(part) for part in space.spaces]
+    return spaces.Tuple(parts) if all(isinstance(part, spaces.Space) for part in parts) else space

@@ -1,0 +1,155 @@
+"""What is asked for (EnvironmentRequest) and what comes back (World, or Worlds for many episodes at
+once).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_queue.config.run_config import AUTO, RunConfig
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class EnvironmentRequest:
+    """An environment as the command line names it.
+
+    id:        a Gymnasium id; ``module:Id-v0`` imports the user's module first
+    arguments: keyword arguments for ``gymnasium.make``
+    wrappers:  ``module:Class`` each, applied in order as ``Class(env)``
+    behaviour: what of an episode is compared, see ``behaviour.settled``; empty where nothing is
+    action_bins: into which box actions are cut, see ``action_bins.parse_bins``
+    parameters: of an objective, length of its vector; ``id`` is its ``module:function`` then. 0: an
+    environment
+    backend:   "auto" (EnvPool where it is installed and proven equal to lean, else lean where it
+    exists, else stock),
+               "lean" (a BipedalWalker of our own; CartPole vectorised, equal to stock), "envpool",
+               "stock", "gym" (the old one's), or "any": lean or EnvPool, as each host has it, where
+               both give the same bits
+    preprocessing: of an Atari game, a name of ``atari.PRESETS``, "auto" or "none"
+    """
+
+    id: str
+    arguments: tuple[tuple[str, Any], ...] = ()
+    wrappers: tuple[str, ...] = ()
+    backend: str = "auto"
+    parameters: int = 0
+    behaviour: str = ""
+    action_bins: str = "none"
+    preprocessing: str = AUTO
+
+    @classmethod
+    def of(cls, config: RunConfig) -> EnvironmentRequest:
+        """What a run asks for."""
+        behaviour = (
+            config.behaviour if config.strategy == "novelty" or config.behaviour != AUTO else ""
+        )
+        return cls(
+            config.task,
+            config.env_arg,
+            config.wrapper,
+            config.backend,
+            config.parameters,
+            behaviour,
+            config.action_bins,
+            config.preprocessing,
+        )
+
+
+#: Of the parameters of episodes that are played at once: every step reads all of them, so they must
+#: stay in the cache.
+MAX_BATCH_BYTES = 2**23
+
+
+def best_batch_size(max_episodes: int, parameters: int) -> int:
+    """How many of at most ``most`` episodes are best played at once, of policies with so many
+    parameters.
+    """
+    return max(1, min(max_episodes, MAX_BATCH_BYTES // (4 * max(1, parameters))))
+
+
+class Environment(Protocol):
+    """One environment object that plays episodes, each one independent of those before.
+
+    It applies no step limit: the rollout does, from ``EnvironmentSpec.step_limit``.
+    """
+
+    def reset(self, seed: int) -> NDArray[np.float32]:
+        """Begin the episode of ``seed``; returns the first observation [observation_size]."""
+        ...
+
+    def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool]:
+        """Observation [observation_size], reward, and whether the environment ended the episode.
+
+        action: float32 array of the box's shape, Python int (discrete), int64 array (multidiscrete)
+        or
+                int8 array (multibinary). The observation is the caller's to keep.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+class BehaviourEnvironment(Environment, Protocol):
+    """A World that knows how an episode went beyond what is observed of it."""
+
+    def behaviour(self) -> NDArray[np.float32]:
+        """Float32 [b] of the episode as it stands."""
+        ...
+
+
+class LivesEnvironment(Environment, Protocol):
+    """A World that counts lives."""
+
+    def lives(self) -> int:
+        """How many the episode has left."""
+        ...
+
+
+class RenderedEnvironment(Environment, Protocol):
+    """A World that was opened with a render mode."""
+
+    @property
+    def fps(self) -> float:
+        """Pictures a second by the environment's own clock, one a step."""
+        ...
+
+    def render(self) -> NDArray[np.uint8] | None:
+        """The picture of now, [height, width, 3], under "rgb_array"; None under "human"."""
+        ...
+
+
+class VectorEnvironment(Protocol):
+    """Many episodes played at once, a row each; like a World it applies no step limit.
+
+    fewest: how many episodes are played faster at once than one by one
+    most:   how many are best played at once
+    """
+
+    min_episodes: int
+    max_episodes: int
+
+    def reset(self, seeds: Sequence[int]) -> Floats:
+        """Begin one episode for each seed, all former ones forgotten; the first observations [B,
+        observation_size].
+        """
+        ...
+
+    def step(
+        self, rows: NDArray[np.int32], actions: NDArray[Any]
+    ) -> tuple[Floats, NDArray[np.float64], NDArray[np.bool_]]:
+        """Step the episodes ``rows`` [R], ascending, none of which is over, with one action each;
+        one left out has left for good.
+
+        Observations [R, observation_size] in C order, rewards [R], and which episodes the
+        environment ended [R]; the arrays are the caller's to keep.
+        """
+        ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,215 @@
+"""What an observation is made of: a tree of arrays and choices, flattened into one float32 vector.
+
+Plain data and numpy alone: an environment's spaces become such a tree
+(``environments/encoding.py``), a checkpoint keeps it as JSON, and a loaded policy takes the very
+object that the environment yields.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+Encoder = Callable[[Any], Floats]
+
+#: More than a real observation has; a checkpoint may come from anyone.
+MAX_NUMBERS, MAX_DEPTH = 2**26, 16
+
+
+@dataclass(frozen=True)
+class ObservationLeaf:
+    """An array of ``size`` numbers, flattened in C order; with ``choices`` a one-hot for each of
+    its whole numbers.
+
+    choices: how many values each whole number has; () for an array of numbers as they are
+    starts:  the smallest value of each
+    """
+
+    size: int
+    choices: tuple[int, ...] = ()
+    starts: tuple[int, ...] = ()
+
+    def write(self, value: Any, out: Floats, name: str) -> None:
+        """Fill ``out``, float32[size] of zeros. Raises ValueError for another number of numbers, or
+        a value that is no choice.
+        """
+        flat = np.asarray(value).reshape(-1) if self.choices else flatten(value)
+        if len(flat) != (len(self.choices) or self.size):
+            raise ValueError(
+                (
+                    f"the observation{name and ' ' + name} has {len(flat)} numbers, where "
+                    f"{len(self.choices) or self.size} are due"
+                )
+            )
+        if not self.choices:
+            out[:] = flat
+            return
+        at = 0
+        for chosen, count, start in zip(flat.tolist(), self.choices, self.starts, strict=True):
+            if not start <= chosen < start + count:
+                raise ValueError(
+                    (
+                        f"the observation{name and ' ' + name} is {chosen}, where {start} to "
+                        f"{start + count - 1} are possible"
+                    )
+                )
+            out[at + int(chosen) - start] = 1
+            at += count
+
+
+@dataclass(frozen=True)
+class ObservationGroup:
+    """Observations side by side: of a mapping by ``keys`` (texts), of a tuple by place (keys 0, 1,
+    …).
+    """
+
+    keys: tuple[str | int, ...]
+    items: tuple[ObservationLeaf | ObservationGroup, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(item.size for item in self.items)
+
+    def write(self, value: Any, out: Floats, name: str) -> None:
+        """Fill ``out``, float32[size] of zeros. Raises ValueError for what is not made of these
+        parts.
+        """
+        by_name = isinstance(self.keys[0], str)
+        fits = (
+            isinstance(value, Mapping) and all(key in value for key in self.keys)
+            if by_name
+            else isinstance(value, list | tuple)
+        )
+        if not fits or len(value) != len(self.keys):
+            raise ValueError(
+                (
+                    f"the observation{name and ' ' + name} is not made of "
+                    f"{', '.join(map(str, self.keys))}"
+                )
+            )
+        at = 0
+        for key, item in zip(self.keys, self.items, strict=True):
+            item.write(value[key], out[at : at + item.size], join_name(name, key))
+            at += item.size
+
+
+ObservationTree = ObservationLeaf | ObservationGroup
+
+
+def flatten(value: Any) -> Floats:
+    """A new float32[size] of an array's numbers in C order; a picture of bytes (uint8 of two or
+    more dimensions) comes as 0 to 1.
+    """
+    flat = np.array(value, np.float32)
+    if flat.ndim == 1:
+        return flat
+    if flat.ndim > 1 and getattr(value, "dtype", None) == np.uint8:
+        np.divide(flat, np.float32(255), flat)
+    return flat.reshape(-1)
+
+
+def make_encoder(tree: ObservationTree) -> Encoder:
+    """What makes float32[size] of such an observation, always a new array."""
+
+    def encode(observation: Any) -> Floats:
+        flat = np.zeros(tree.size, np.float32)
+        tree.write(observation, flat, "")
+        return flat
+
+    return encode
+
+
+def named_parts(
+    tree: ObservationTree, name: str = "", start: int = 0
+) -> tuple[tuple[str, int, int], ...]:
+    """(name, start, size) of each leaf in the flat vector, as ``arm.position`` where groups are
+    nested; one without a name for a leaf alone.
+    """
+    if isinstance(tree, ObservationLeaf):
+        return ((name, start, tree.size),)
+    return tuple(_named_group_parts(tree, name, start))
+
+
+def _named_group_parts(
+    group: ObservationGroup, name: str, start: int
+) -> Iterator[tuple[str, int, int]]:
+    for key, item in zip(group.keys, group.items, strict=True):
+        yield from named_parts(item, join_name(name, key), start)
+        start += item.size
+
+
+def join_name(name: str, key: str | int) -> str:
+    return f"{name}.{key}" if name else str(key)
+
+
+def format_parts(parts: tuple[tuple[str, int, int], ...]) -> str:
+    """Parts for people: ``arm.position 0-2, camera 3-66``."""
+    return ", ".join(
+        f"{name} {start}" if size == 1 else f"{name} {start}-{start + size - 1}"
+        for name, start, size in parts
+    )
+
+
+# --- as JSON
+
+
+def to_json(tree: ObservationTree) -> dict[str, Any]:
+    """Plain data for a checkpoint's meta."""
+    if isinstance(tree, ObservationLeaf):
+        return {"size": tree.size, "choices": list(tree.choices), "starts": list(tree.starts)}
+    return {"keys": list(tree.keys), "items": [to_json(item) for item in tree.items]}
+
+
+def from_json(values: Any, depth: int = MAX_DEPTH) -> ObservationTree:
+    """The tree of what ``to_json`` gave. Raises ValueError for anything else."""
+    if not isinstance(values, dict) or depth < 1:
+        raise ValueError("the description of the observations is none")
+    tree = _group_from_json(values, depth) if "keys" in values else _leaf_from_json(values)
+    if not 0 < tree.size <= MAX_NUMBERS:
+        raise ValueError(f"an observation of {tree.size} numbers is not possible")
+    return tree
+
+
+def _leaf_from_json(values: dict[str, Any]) -> ObservationLeaf:
+    choices, starts = (_whole_numbers(values.get(name)) for name in ("choices", "starts"))
+    (size,) = _whole_numbers([values.get("size")])
+    if (
+        len(choices) != len(starts)
+        or min(choices, default=1) < 1
+        or (choices and sum(choices) != size)
+    ):
+        raise ValueError("the choices of the observations are none")
+    return ObservationLeaf(size, choices, starts)
+
+
+def _group_from_json(values: dict[str, Any], depth: int) -> ObservationGroup:
+    keys, items = values["keys"], values.get("items")
+    if (
+        not isinstance(keys, list)
+        or not isinstance(items, list)
+        or not keys
+        or len(keys) != len(items)
+    ):
+        raise ValueError("the parts of the observations are none")
+    if keys != list(range(len(keys))) and (
+        any(type(key) is not str for key in keys) or len(set(keys)) != len(keys)
+    ):
+        raise ValueError("the names of the observations' parts are none")
+    return ObservationGroup(tuple(keys), tuple(from_json(item, depth - 1) for item in items))
+
+
+def _whole_numbers(values: Any) -> tuple[int, ...]:
+    if not isinstance(values, list) or any(type(number) is not int for number in values):
+        raise ValueError("the description of the observations holds what is no whole number")
+    return tuple(values)
+
+
+def array_leaf(shape: tuple[int, ...]) -> ObservationLeaf:
+    """An array of that shape."""
+    return ObservationLeaf(math.prod(shape))

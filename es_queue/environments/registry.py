@@ -1,0 +1,192 @@
+"""From an id to Gymnasium's registered spec: old ids, users' modules, and a helpful word on unknown
+ones.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_id, parse_env_id
+
+from es_queue.environments.atari.factory import find_game, rom_ids
+from es_queue.environments.interface import EnvironmentRequest
+from es_queue.environments.mujoco.ids import current_id
+from es_queue.errors import EnvironmentFailure, MissingPackage, UsageError
+from es_queue.security.user_code import check_import, describe_error
+
+WALKER_V3 = "gymnasium.envs.box2d.bipedal_walker:BipedalWalker"
+WALKER_V2 = "es_queue.environments.walker.walker_v2:BipedalWalkerV2"
+MARVIN = "es_queue.environments.walker.marvin:MarvinEnv"
+_LANDER = "gymnasium.envs.box2d.lunar_lander:LunarLander"
+
+#: id -> entry point, its arguments, step limit, reward threshold: Gymnasium's own ids of before,
+#: and our own.
+BUNDLED_IDS: dict[str, tuple[str, dict[str, Any], int | None, float | None]] = {
+    "BipedalWalker-v2": (WALKER_V2, {}, 1600, 300.0),
+    "BipedalWalkerHardcore-v2": (WALKER_V2, {"hardcore": True}, 2000, 300.0),
+    "LunarLander-v2": (_LANDER, {}, 1000, 200.0),
+    "LunarLanderContinuous-v2": (_LANDER, {"continuous": True}, 1000, 200.0),
+    "Marvin-v0": (MARVIN, {}, None, None),
+}
+
+#: Where an environment lives -> what to install for it.
+_EXTRAS = {
+    "mujoco": "mujoco",
+    "box2d": "box2d",
+    "toy_text": "toy-text",
+    "classic_control": "classic-control",
+}
+
+#: Arguments of gymnasium.make that the world sets itself.
+_RESERVED = ("id", "max_episode_steps", "disable_env_checker", "render_mode")
+
+
+@dataclass(frozen=True)
+class RegisteredEnvironment:
+    """A found environment: its spec, all the arguments for its class, the user's module where there
+    is one.
+    """
+
+    spec: EnvSpec
+    arguments: dict[str, Any]
+    module: str | None
+    #: What is to be said of a run of it: that another one is played than was asked for.
+    note: str = ""
+
+    @property
+    def id(self) -> str:
+        return f"{self.module}:{self.spec.id}" if self.module else self.spec.id
+
+    @property
+    def entry_point(self) -> str:
+        return self.spec.entry_point if isinstance(self.spec.entry_point, str) else ""
+
+
+def register_bundled_ids() -> None:
+    """Make Marvin and the old ids known to ``gymnasium.make``, without its warning that they are
+    out of date.
+    """
+    for name, (entry_point, arguments, limit, threshold) in BUNDLED_IDS.items():
+        if name not in gymnasium.registry:
+            gymnasium.register(
+                name,
+                entry_point,
+                kwargs=arguments,
+                max_episode_steps=limit,
+                reward_threshold=threshold,
+            )
+        warnings.filterwarnings(
+            "ignore", rf".*The environment {name} is out of date", category=DeprecationWarning
+        )
+
+
+def find_environment(request: EnvironmentRequest) -> RegisteredEnvironment:
+    """Look the requested id up, after importing the user's module if the id names one.
+
+    Raises EnvironmentFailure for an unknown id or a module that cannot be imported.
+    """
+    module, _, name = request.id.rpartition(":")
+    validate_reserved_arguments(request)
+    atari = find_game(request)
+    if atari is not None:
+        return RegisteredEnvironment(*atari, None)
+    note = ""
+    if module:
+        import_user_module(module, request.id)
+    else:
+        name, note = current_id(name)
+    spec = _find_spec(name)
+    if spec is None:
+        raise EnvironmentFailure(
+            _format_known_to_gym(name) or format_unknown_id(name, list(gymnasium.registry))
+        )
+    return RegisteredEnvironment(
+        spec, {**spec.kwargs, **dict(request.arguments)}, module or None, note
+    )
+
+
+def import_user_module(module: str, environment_id: str) -> None:
+    """Import the module that a user's environment names. Raises EnvironmentFailure, MissingPackage
+    where this host has no such module.
+    """
+    check_import(f"environment {environment_id}", module)
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise MissingPackage(
+            (
+                f"the module {module} of the environment {environment_id} cannot be imported: "
+                f"{describe_error(error)}; install it on this host, or start in the folder that "
+                "holds it"
+            )
+        ) from error
+    except (Exception, SystemExit) as error:  # a program's module, once imported, may want to exit
+        raise EnvironmentFailure(
+            (
+                f"the module {module} of the environment {environment_id} cannot be imported: "
+                f"{describe_error(error)}"
+            )
+        ) from error
+
+
+def _find_spec(name: str) -> EnvSpec | None:
+    """The spec of ``name``, of its newest version where the name has none."""
+    try:
+        namespace, bare, version = parse_env_id(name)
+    except gymnasium.error.Error:
+        return None
+    if namespace == "ALE":
+        rom_ids(name)
+    if version is None and name not in gymnasium.registry:
+        name = get_env_id(namespace, bare, find_highest_version(namespace, bare))
+    return gymnasium.registry.get(name)
+
+
+def validate_reserved_arguments(request: EnvironmentRequest) -> None:
+    """Raise UsageError for an argument of the environment that is not the user's to give."""
+    for argument, _ in request.arguments:
+        if argument in _RESERVED:
+            raise UsageError(
+                f"the environment argument {argument} cannot be given: es-queue sets it itself"
+            )
+
+
+def _format_known_to_gym(name: str) -> str:
+    """The sentence for an id that the user's module has registered with the old gym; empty for any
+    other.
+    """
+    gym = sys.modules.get("gym")
+    registry = getattr(getattr(getattr(gym, "envs", None), "registration", None), "registry", {})
+    return (
+        f"Gymnasium does not know {name!r}, the old gym does: use --backend gym"
+        if name in registry
+        else ""
+    )
+
+
+def format_unknown_id(name: str, known: list[str]) -> str:
+    """The sentence for an id that is not among the ``known``."""
+    close = difflib.get_close_matches(name, known, n=3)
+    hint = (
+        f"did you mean {' or '.join(close)}?"
+        if close
+        else "give your own as module:Id-v0, where the module registers it"
+    )
+    return f"there is no environment {name!r}: {hint}"
+
+
+def format_missing_package(entry: RegisteredEnvironment, error: Exception) -> str:
+    """One sentence for an import that failed, with the command that installs what is missing."""
+    extra = next(
+        (extra for part, extra in _EXTRAS.items() if f".{part}" in entry.entry_point), None
+    )
+    extra = "box2d" if entry.entry_point == MARVIN else extra
+    if extra is None or "gymnasium-robotics" in str(error):
+        return f"{entry.id} cannot be imported: {describe_error(error)}"
+    return f'{entry.id} needs a package that is not installed: pip install "gymnasium[{extra}]"'

@@ -1,0 +1,114 @@
+"""What a policy must know of an environment's spaces: plain data, storable as JSON; importing it
+loads no numpy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from es_queue.environments.observation_layout import ObservationTree
+
+
+@dataclass(frozen=True)
+class ActionSpec:
+    """An action space.
+
+    kind:   "box", "discrete", "multidiscrete" or "multibinary"; "vector" for the whole vector of
+    parameters, as it is
+    shape:  shape of the action that the environment takes ("discrete": empty)
+    low, high: bounds of a box, flattened in C order (empty otherwise; infinite bounds allowed)
+    sizes:  number of choices: one entry for "discrete", one a group for "multidiscrete",
+            one entry (number of bits) for "multibinary"
+    starts: the smallest value of each choice, same length as ``sizes`` (zeros for "multibinary")
+    bins:   values from -1 (low) to 1 (high) of which each number of a box is one; none where it is
+    any
+    """
+
+    kind: str
+    shape: tuple[int, ...] = ()
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+    sizes: tuple[int, ...] = ()
+    starts: tuple[int, ...] = ()
+    bins: tuple[float, ...] = ()
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers a policy puts out for one action."""
+        if self.kind == "vector":
+            return self.shape[0]
+        return len(self.low) * (len(self.bins) or 1) if self.kind == "box" else sum(self.sizes)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> ActionSpec:
+        known: dict[str, Any] = {
+            name: tuple(data[name]) for name in ("shape", "low", "high", "sizes", "starts")
+        }
+        return cls(data["kind"], **known, bins=tuple(data.get("bins", ())))
+
+
+@dataclass(frozen=True)
+class EnvironmentSpec:
+    """What the rest of the program knows of an environment.
+
+    observation_size: length of the flat float32 observation (a discrete observation is one-hot)
+    step_limit:       the environment's own limit in steps, None where it has none
+    reward_threshold: the registered return at which the task counts as solved
+    highest_reward:   the largest reward of one step where the environment declares it
+    lowest_reward:    the smallest one, where the environment declares it
+    backend:          "lean", "envpool", "stock", "gym", or "any" where each host decides; never
+    "auto"
+    clean_reset:      whether one object may play many episodes without a trace of the former
+    behaviour:        what of an episode is compared, and how many numbers it has; empty and 0 where
+    nothing is
+    lives:            how many an episode begins with, 0 where there are none or nobody tells
+    note:             a sentence for who starts a run of it, empty where there is nothing to say
+    observation_shape: shape of the array that an observation was before it was flattened in C
+    order, () where that had one dimension or there is none
+    observation:      what Dict, Tuple and MultiDiscrete observations are made of, None for others
+    observation_low, observation_high: declared bounds of each number of an observation, of arrays
+    alone; () where none are
+    observation_scale: the largest number seen in a few random steps, None where nobody looked
+    discrete_start:   smallest value of a discrete observation space, None where observations are
+    arrays
+    """
+
+    id: str
+    observation_size: int
+    action: ActionSpec
+    step_limit: int | None
+    reward_threshold: float | None
+    highest_reward: float | None
+    backend: str
+    clean_reset: bool
+    discrete_start: int | None = None
+    observation_shape: tuple[int, ...] = ()
+    behaviour: str = ""
+    behaviour_size: int = 0
+    lives: int = 0
+    note: str = ""
+    observation: ObservationTree | None = None
+    observation_low: tuple[float, ...] = ()
+    observation_high: tuple[float, ...] = ()
+    observation_scale: float | None = None
+    lowest_reward: float | None = None
+
+    @property
+    def observation_parts(self) -> tuple[tuple[str, int, int], ...]:
+        """(name, start, size) of each part of the flat observation; one without a name where it has
+        no parts.
+        """
+        from es_queue.environments.observation_layout import (
+            named_parts,  # it needs numpy, and a command line is read without
+        )
+
+        return (
+            (("", 0, self.observation_size),)
+            if self.observation is None
+            else named_parts(self.observation)
+        )

@@ -1,0 +1,101 @@
+"""Marvin-v0: BipedalWalker's world with another body, by which the 42 schools' walking_marvin
+projects are judged.
+
+Course, motors, reward, lidar and observation [24] are BipedalWalker's; the body is heavier on top,
+its motors are stronger for its weight, and the episode has no step limit of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from es_queue.environments.walker.lean_walker import LeanWalker
+from es_queue.environments.walker.marvin_body import MARVIN
+
+if TYPE_CHECKING:
+    from es_queue.environments.walker.rendered_marvin import RenderedMarvin
+
+Observation = NDArray[np.float32]
+
+_LEG = [math.pi, 5.0, math.pi, 5.0]
+_LOW = [
+    -math.pi,
+    -5.0,
+    -5.0,
+    -5.0,
+    *(-bound for bound in _LEG),
+    0.0,
+    *(-bound for bound in _LEG),
+    0.0,
+    *[-1.0] * 10,
+]
+_HIGH = [math.pi, 5.0, 5.0, 5.0, *_LEG, 5.0, *_LEG, 5.0, *[1.0] * 10]
+_SEEDS = 2**32
+
+
+class LeanMarvin(LeanWalker):
+    """Marvin as a World: the lean walker in his shape."""
+
+    shape = MARVIN
+
+    def __init__(self) -> None:
+        super().__init__(hardcore=False)
+
+
+class MarvinEnv(gymnasium.Env[Observation, Observation]):
+    """Marvin for ``gymnasium.make``; its episodes are LeanMarvin's, to the bit.
+
+    render_mode: "rgb_array", "human" (a window that follows each step) or None
+    """
+
+    metadata = {"render_modes": ["human", "rgb_array"], "render_fps": 50}  # noqa: RUF012 - Gymnasium has it so
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
+        self.observation_space = gymnasium.spaces.Box(
+            np.array(_LOW, np.float32), np.array(_HIGH, np.float32)
+        )
+        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (4,), np.float32)
+        self._env: LeanMarvin | RenderedMarvin = (
+            LeanMarvin() if render_mode is None else _make_rendered(render_mode)
+        )
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Begin the episode of ``seed``; without one, of a seed that the environment's own
+        generator draws.
+        """
+        super().reset(seed=seed)
+        chosen = (
+            seed if seed is not None and seed < _SEEDS else int(self.np_random.integers(_SEEDS))
+        )
+        return self._env.reset(chosen), {}
+
+    def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        """Play 1/50 s; never truncated."""
+        observation, reward, over = self._env.step(np.asarray(action, np.float32))
+        return observation, reward, over, False, {}
+
+    @property
+    def hull(self) -> Any:
+        """The trunk in Box2D's world."""
+        return self._env.body.hull
+
+    def render(self) -> Any:
+        return None if isinstance(self._env, LeanMarvin) else self._env.render()
+
+    def close(self) -> None:
+        self._env.close()
+
+
+def _make_rendered(render_mode: str) -> RenderedMarvin:
+    # Drawing imports pygame.
+    from es_queue.environments.walker.rendered_marvin import RenderedMarvin
+
+    return RenderedMarvin(render_mode)

@@ -1,0 +1,188 @@
+"""A walker's Box2D world: the ground, a hull, two legs of two parts, four motors. BipedalWalker's
+shape, and what another may have.
+"""
+
+# ruff: noqa: N802 - Box2D calls its listeners by these names.
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+import Box2D
+from Box2D.b2 import edgeShape, fixtureDef, polygonShape, revoluteJointDef
+
+from es_queue.environments.walker.mt19937 import Mt19937
+from es_queue.environments.walker.terrain import HEIGHT, SCALE, START_PAD, STEP, Terrain
+
+MOTORS_TORQUE = 80.0
+INITIAL_RANDOM = 5.0
+LEG_DOWN = -8 / SCALE
+LEG_W, LEG_H = 8 / SCALE, 34 / SCALE
+START_X = STEP * START_PAD / 2
+FRICTION = 2.5
+
+_HULL, _FEET = 1, (3, 5)
+#: The walker's parts collide with the ground alone, never with each other.
+_WALKER = {"categoryBits": 0x0020, "maskBits": 0x001, "restitution": 0.0}
+
+
+def make_fixture(polygon: list[tuple[float, float]], density: float, **more: float) -> Any:
+    """A convex piece of a walker: corners in pixels from its body's origin, density in kg/m²."""
+    vertices = [(x / SCALE, y / SCALE) for x, y in polygon]
+    return fixtureDef(shape=polygonShape(vertices=vertices), density=density, **more, **_WALKER)
+
+
+@dataclass(frozen=True)
+class WalkerShape:
+    """What one walker's body is made of; lengths in metres.
+
+    hull, upper, lower: the convex pieces of the trunk, of a thigh and of a shank
+    knee:   from a thigh's origin down to the knee, and from there down to the shank's
+    height: of the hull's origin above level ground, when the episode begins
+    hips:   the hip motors' speed at that moment, rad/s
+    """
+
+    hull: list[Any]
+    upper: list[Any]
+    lower: list[Any]
+    knee: float
+    height: float
+    hips: float
+
+
+BIPEDAL_WALKER = WalkerShape(
+    hull=[make_fixture([(-30, 9), (6, 9), (34, 1), (34, -8), (-30, -8)], 5.0, friction=0.1)],
+    upper=[fixtureDef(shape=polygonShape(box=(LEG_W / 2, LEG_H / 2)), density=1.0, **_WALKER)],
+    lower=[
+        fixtureDef(shape=polygonShape(box=(0.8 * LEG_W / 2, LEG_H / 2)), density=1.0, **_WALKER)
+    ],
+    knee=LEG_H / 2,
+    height=2 * LEG_H,
+    hips=1.0,
+)
+
+
+class ContactTracker(Box2D.b2ContactListener):  # type: ignore[misc]
+    """Remembers whether the hull touched the ground, and which foot stands on it (1.0) or not
+    (0.0).
+
+    A foot counts as lifted when any of its contacts ends, though another may last: so it is in
+    Gymnasium.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_fallen = False
+        self.ground_contacts = [0.0, 0.0]
+
+    def BeginContact(self, contact: Any) -> None:
+        part = _part(contact)
+        if part == _HULL:
+            self.has_fallen = True
+        elif part in _FEET:
+            self.ground_contacts[_FEET.index(part)] = 1.0
+
+    def EndContact(self, contact: Any) -> None:
+        part = _part(contact)
+        if part in _FEET:
+            self.ground_contacts[_FEET.index(part)] = 0.0
+
+    # Called for each contact in each step, to no purpose of ours. A function in C costs least, and
+    # it runs no Python bytecode: in that a signal's handler could raise (Ctrl-C, a job's timeout),
+    # and an exception that passes through Box2D's solver at this point aborts the process.
+    PreSolve = staticmethod(operator.is_)
+    PostSolve = staticmethod(operator.is_)
+
+
+def _part(contact: Any) -> int:
+    """Which part of the walker touches the ground; the ground's own number is None."""
+    part: int = contact.fixtureA.body.userData or contact.fixtureB.body.userData
+    return part
+
+
+@dataclass
+class WalkerBody:
+    """One episode's world. joints: hip, knee of the first leg, hip, knee of the second."""
+
+    world: Any
+    terrain: Terrain
+    floor: Any
+    hull: Any
+    legs: list[Any]
+    joints: list[Any]
+    contacts: ContactTracker
+
+
+def build_walker(
+    ground: Terrain, stream: Mt19937, shape: WalkerShape = BIPEDAL_WALKER
+) -> WalkerBody:
+    """Put a walker onto ``ground`` and push it with a random force drawn from ``stream``.
+
+    The order in which fixtures are made decides the order in which Box2D solves contacts: keep it.
+    """
+    world, contacts = Box2D.b2World(), ContactTracker()
+    world.contactListener = contacts
+    floor = _build_ground(world, ground)
+    hull = world.CreateDynamicBody(position=(START_X, HEIGHT + shape.height), fixtures=shape.hull)
+    hull.userData = _HULL
+    hull.ApplyForceToCenter((stream.uniform(-INITIAL_RANDOM, INITIAL_RANDOM), 0), True)
+    body = WalkerBody(world, ground, floor, hull, [], [], contacts)
+    for side in (-1, 1):
+        _add_leg(body, shape, side)
+    return body
+
+
+def _build_ground(world: Any, ground: Terrain) -> Any:
+    """All of the ground as one static body: Gymnasium's 200 bodies give the same bits and take
+    longer.
+    """
+    floor = world.CreateStaticBody()
+    polygon, edge = polygonShape(), edgeShape()
+    for vertices in ground.polygons:
+        polygon.vertices = vertices
+        floor.CreateFixture(fixtureDef(shape=polygon, friction=FRICTION))
+    definition = fixtureDef(shape=edge, friction=FRICTION)
+    for ends in ground.edges():
+        definition.shape.vertices = ends
+        floor.CreateFixture(definition)
+    return floor
+
+
+def _add_leg(body: WalkerBody, shape: WalkerShape, side: int) -> None:
+    hip = HEIGHT + shape.height - LEG_DOWN
+    upper = _add_part(body, hip - LEG_H / 2, side * 0.05, shape.upper)
+    _add_joint(body, (body.hull, LEG_DOWN), (upper, LEG_H / 2), side * shape.hips, (-0.8, 1.1))
+    lower = _add_part(body, hip - LEG_H * 3 / 2, side * 0.05, shape.lower)
+    _add_joint(body, (upper, -shape.knee), (lower, shape.knee), 1.0, (-1.6, -0.1))
+
+
+def _add_part(body: WalkerBody, y: float, angle: float, fixtures: list[Any]) -> Any:
+    part = body.world.CreateDynamicBody(position=(START_X, y), angle=angle, fixtures=fixtures)
+    body.legs.append(part)
+    part.userData = _HULL + len(body.legs)
+    return part
+
+
+def _add_joint(
+    body: WalkerBody,
+    above: tuple[Any, float],
+    below: tuple[Any, float],
+    speed: float,
+    limits: tuple[float, float],
+) -> None:
+    """A motor between two parts; each comes with the joint's height above its origin."""
+    joint = revoluteJointDef(
+        bodyA=above[0],
+        bodyB=below[0],
+        localAnchorA=(0, above[1]),
+        localAnchorB=(0, below[1]),
+        enableMotor=True,
+        enableLimit=True,
+        maxMotorTorque=MOTORS_TORQUE,
+        motorSpeed=speed,
+        lowerAngle=limits[0],
+        upperAngle=limits[1],
+    )
+    body.joints.append(body.world.CreateJoint(joint))

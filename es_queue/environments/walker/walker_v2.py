@@ -1,0 +1,68 @@
+"""BipedalWalker-v2 as a Gymnasium environment: version 3 with the lidar that version 2 had (gym
+0.15.4).
+"""
+
+# ruff: noqa: N802 - Box2D calls its listeners by these names.
+
+from __future__ import annotations
+
+from typing import Any
+
+import Box2D
+import numpy as np
+from gymnasium.envs.box2d.bipedal_walker import BipedalWalker
+from numpy.typing import NDArray
+
+
+class LidarCallback(Box2D.b2RayCastCallback):  # type: ignore[misc]
+    """Ends the ray at the first ground that Box2D's tree reports, near or far; nothing
+    else counts.
+    """
+
+    fraction = 1.0
+
+    def ReportFixture(self, fixture: Any, point: Any, normal: Any, fraction: float) -> float:
+        if fixture.filterData.categoryBits & 1 == 0:
+            return 1.0
+        self.p2 = point
+        self.fraction = fraction
+        return 0.0
+
+
+class LidarV2Mixin:
+    """Goes before a BipedalWalker of version 3, Gymnasium's or gym's, and gives it the lidar of
+    version 2.
+
+    Unlike either it builds a new Box2D world at each reset, so that an episode depends on its seed
+    alone and not on the episodes before.
+    """
+
+    lidar: list[Any]
+    terrain: list[Any]
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        self.world = Box2D.b2World()
+        self.terrain = []
+        first: tuple[NDArray[np.float32], dict[str, Any]] = super().reset(
+            seed=seed, options=options
+        )  # type: ignore[misc]
+        return first
+
+    def step(
+        self, action: NDArray[np.float32]
+    ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        # Gymnasium's reset puts the lidar of version 3 in place and ends with a step: this one.
+        if not isinstance(self.lidar[0], LidarCallback):
+            self.lidar = [LidarCallback() for _ in range(10)]
+        outcome: tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]] = super().step(
+            action
+        )  # type: ignore[misc]
+        return outcome
+
+
+class BipedalWalkerV2(LidarV2Mixin, BipedalWalker):
+    """Bit for bit the BipedalWalker-v2 and BipedalWalkerHardcore-v2 of gym 0.15.4, given its random
+    numbers.
+    """

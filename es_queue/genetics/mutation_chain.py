@@ -1,0 +1,315 @@
+"""Individuals as chains of mutations: from the first parameters on, link by link, a noise index and
+its deviation.
+
+Such, Madhavan, Conti, Lehman, Stanley, Clune 2017, https://arxiv.org/abs/1712.06567, section 3.1:
+θⁿ = θⁿ⁻¹ + σ ε(τₙ). Those that live have most links in common, so a family tree of them is kept.
+Its root is their last common ancestor where compaction has reached it, and stands there as a
+vector; the links that lead to it are kept for seed lists alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_queue.numerics.ordered_sums import NoiseRows, column_pieces
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
+Arrays = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class MutationChain:
+    """Mutations in their order. index: int64[k], starts in the noise table; sigma: float32[k]"""
+
+    index: Ints
+    sigma: Floats
+
+    def extended(self, index: Ints, sigma: Floats) -> MutationChain:
+        """These links, then more."""
+        return MutationChain(np.append(self.index, index), np.append(self.sigma, sigma))
+
+
+EMPTY_CHAIN = MutationChain(np.empty(0, np.int64), np.empty(0, np.float32))
+
+
+def apply_mutations(start: Floats, mutations: MutationChain, noise: NoiseRows) -> Floats:
+    """start + σ₁ε₁ + σ₂ε₂ + …, float32 [size], a new array: one product and one sum a link, each
+    rounded to float32.
+
+    Piece by piece, so that a long vector is read from memory once for all links; that changes no
+    bit. Raises ValueError for an index outside the noise table.
+    """
+    rows = noise.views(mutations.index, 0, len(start))
+    if not rows:
+        return np.array(start, np.float32)
+    result = np.empty(len(start), np.float32)
+    for first, stop in column_pieces(len(start)):
+        before, after, product = (
+            start[first:stop],
+            result[first:stop],
+            np.empty(stop - first, np.float32),
+        )
+        for row, sigma in zip(rows, mutations.sigma, strict=True):
+            np.multiply(row[first:stop], sigma, out=product)
+            np.add(before, product, out=after)
+            before = after
+    return result
+
+
+@dataclass(frozen=True)
+class MutationTree:
+    """Who descends from whom: row 0 is the root, a row's parent stands above it.
+
+    parent: int64[n], rows, the root's is itself; links: the mutation of each row, the root's counts
+    for nothing
+    """
+
+    parent: Ints
+    mutations: MutationChain
+
+    def __len__(self) -> int:
+        return len(self.parent)
+
+    def path(self, row: int) -> list[int]:
+        """The rows from below the root down to ``row``."""
+        rows = []
+        while row:
+            rows.append(row)
+            row = int(self.parent[row])
+        return rows[::-1]
+
+    def chain(self, rows: Sequence[int]) -> MutationChain:
+        """The mutations of rows, in their order."""
+        return MutationChain(self.mutations.index[rows], self.mutations.sigma[rows])
+
+    def ancestors(self, rows: Iterable[int]) -> Ints:
+        """``rows`` and all above them, the root too, ascending."""
+        included = np.zeros(len(self), np.bool_)
+        included[0] = True
+        for row in rows:
+            while not included[row]:
+                included[row] = True
+                row = int(self.parent[row])
+        return np.flatnonzero(included)
+
+    def subtree(self, rows: Ints) -> MutationTree:
+        """The tree of ``rows`` alone, ascending and with all their ancestors."""
+        place = np.zeros(len(self), np.int64)
+        place[rows] = np.arange(len(rows))
+        return MutationTree(place[self.parent[rows]], self.chain(rows.tolist()))
+
+
+ROOT = MutationTree(
+    np.zeros(1, np.int64), MutationChain(np.zeros(1, np.int64), np.zeros(1, np.float32))
+)
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """A tree with its root decoded, and what came before the root.
+
+    base: float32[size], the root; prefix: the links from the first parameters to it
+    name: int64[n], a number for each row that never changes and is given once; born: how many were
+    given
+    """
+
+    base: Floats
+    prefix: MutationChain
+    tree: MutationTree
+    names: Ints
+    next_name: int
+
+    @classmethod
+    def of(cls, first: Floats) -> Lineage:
+        """The first parameters alone."""
+        return cls(first, EMPTY_CHAIN, ROOT, np.zeros(1, np.int64), 1)
+
+    def rows(self, names: Ints) -> Ints:
+        """The row of each name, -1 where it is not in the tree."""
+        place = np.minimum(np.searchsorted(self.names, names), len(self.names) - 1)
+        return np.where(self.names[place] == names, place, -1)
+
+    def with_children(self, parents: Ints, mutations: MutationChain) -> tuple[Lineage, Ints]:
+        """With a child of each of ``parents`` (names in the tree), and the children's names."""
+        names = self.next_name + np.arange(len(parents))
+        tree = MutationTree(
+            np.append(self.tree.parent, self.rows(parents)),
+            self.tree.mutations.extended(mutations.index, mutations.sigma),
+        )
+        return replace(
+            self,
+            tree=tree,
+            names=np.append(self.names, names),
+            next_name=self.next_name + len(parents),
+        ), names
+
+    def compacted(self, living: Ints, noise: NoiseRows) -> Lineage:
+        """Without lines that have died out; the root moves down to the last common ancestor of the
+        ``living`` (names).
+        """
+        rows = self.rows(living)
+        kept = self.tree.ancestors(rows.tolist())
+        tree, name = self.tree.subtree(kept), self.names[kept]
+        depth = common_ancestor_depth(tree, np.searchsorted(kept, rows))
+        if depth:
+            moved = tree.chain(list(range(1, depth + 1)))
+            base, prefix = (
+                apply_mutations(self.base, moved, noise),
+                self.prefix.extended(moved.index, moved.sigma),
+            )
+            tree = MutationTree(
+                np.maximum(tree.parent[depth:] - depth, 0),
+                MutationChain(tree.mutations.index[depth:], tree.mutations.sigma[depth:]),
+            )
+            return Lineage(base, prefix, tree, name[depth:], self.next_name)
+        return replace(self, tree=tree, names=name)
+
+    def decode(self, name: int, noise: NoiseRows) -> Floats:
+        """The parameters of one of the tree, float32 [size]."""
+        return apply_mutations(self.base, self.tree.chain(self.tree.path(self._row(name))), noise)
+
+    def chain(self, name: int) -> MutationChain:
+        """All links of one of the tree, from the first parameters on."""
+        rest = self.tree.chain(self.tree.path(self._row(name)))
+        return self.prefix.extended(rest.index, rest.sigma)
+
+    def _row(self, name: int) -> int:
+        return int(self.rows(np.array([name]))[0])
+
+    # --- in a state
+
+    def to_arrays(self) -> Arrays:
+        return {
+            "base": self.base,
+            "prefix_index": self.prefix.index,
+            "prefix_sigma": self.prefix.sigma,
+            "tree_parent": self.tree.parent,
+            "tree_index": self.tree.mutations.index,
+            "tree_sigma": self.tree.mutations.sigma,
+            "tree_name": self.names,
+            "born": np.array(self.next_name),
+        }
+
+    @classmethod
+    def from_arrays(cls, arrays: Arrays) -> Lineage:
+        tree = MutationTree(
+            arrays["tree_parent"], MutationChain(arrays["tree_index"], arrays["tree_sigma"])
+        )
+        return cls(
+            arrays["base"],
+            MutationChain(arrays["prefix_index"], arrays["prefix_sigma"]),
+            tree,
+            arrays["tree_name"],
+            int(arrays["born"]),
+        )
+
+
+def common_ancestor_depth(tree: MutationTree, living: Ints) -> int:
+    """How many rows below the root all of the ``living`` (rows) descend from or are: their last
+    common ancestor's row.
+
+    A line without branches stands in the first rows, for a row stands below its parent.
+    """
+    children = np.bincount(tree.parent[1:], minlength=len(tree))
+    alive = np.zeros(len(tree), np.bool_)
+    alive[living] = True
+    row = 0
+    while children[row] == 1 and not alive[row]:
+        row += 1
+    return row
+
+
+# --- on the wire: float32, for parameters are published as such
+
+
+@dataclass(frozen=True)
+class ParentTable:
+    """Whose children a publication's slots are: a tree whose root is published beside it.
+
+    parents: rows of those that are mutated; contenders: rows of those that are evaluated again, in
+    the asynchronous schedule
+    """
+
+    tree: MutationTree
+    parents: Ints
+    elite_candidates: Ints
+
+    def encode(self) -> Floats:
+        """Counts, parents, contenders, then for each row below the root its parent, the index in
+        two halves, and σ.
+        """
+        index, below = self.tree.mutations.index[1:], self.tree.parent[1:]
+        rows = np.stack(
+            [below, index >> 16, index & 0xFFFF, self.tree.mutations.sigma[1:]],
+            axis=1,
+            dtype=np.float32,
+            casting="same_kind",
+        )
+        header = [len(self.tree), len(self.parents), len(self.elite_candidates)]
+        return np.concatenate(
+            [
+                np.array(header, np.float32),
+                self.parents.astype(np.float32),
+                self.elite_candidates.astype(np.float32),
+                rows.ravel(),
+            ]
+        )
+
+
+HEADER_FLOATS = 3
+#: More than a run has: rows are counted in float32, which holds whole numbers up to 2^24.
+MAX_ROWS = 2**20
+#: Floats that the largest table has.
+MAX_TABLE_FLOATS = HEADER_FLOATS + 6 * MAX_ROWS
+
+
+def decode_parent_table(values: Floats, index_count: int) -> ParentTable:
+    """The table in ``values``; ``places``: how many noise indices there are. Raises ValueError for
+    anything that cannot be.
+    """
+    rows, parents, elite_candidates = whole_numbers(
+        values[:HEADER_FLOATS], 0, MAX_ROWS, HEADER_FLOATS
+    ).tolist()
+    if len(values) != HEADER_FLOATS + parents + elite_candidates + 4 * max(0, rows - 1) or not rows:
+        raise ValueError("a table of mutations is not as long as it says")
+    named = whole_numbers(
+        values[HEADER_FLOATS : HEADER_FLOATS + parents + elite_candidates],
+        0,
+        rows - 1,
+        parents + elite_candidates,
+    )
+    each = values[HEADER_FLOATS + parents + elite_candidates :].reshape(-1, 4)
+    halves = [whole_numbers(each[:, column], 0, 0xFFFF, rows - 1) for column in (1, 2)]
+    index, parent, sigma = (
+        (halves[0] << 16) + halves[1],
+        whole_numbers(each[:, 0], 0, rows, rows - 1),
+        each[:, 3],
+    )
+    if (
+        (parent > np.arange(rows - 1)).any()
+        or (index >= index_count).any()
+        or not (np.isfinite(sigma) & (sigma >= 0)).all()
+    ):
+        raise ValueError("a table of mutations holds what cannot be")
+    mutations = MutationChain(np.append(0, index), np.append(np.float32(0), sigma))
+    return ParentTable(
+        MutationTree(np.append(0, parent), mutations), named[:parents], named[parents:]
+    )
+
+
+def whole_numbers(values: Floats, low: int, high: int, count: int) -> Ints:
+    """``count`` float32 as the integers from ``low`` to ``high`` that they must be. Raises
+    ValueError.
+    """
+    if (
+        len(values) != count
+        or not ((values >= low) & (values <= high) & (np.floor(values) == values)).all()
+    ):
+        raise ValueError("a table of mutations holds what is no number of its kind")
+    return values.astype(np.int64)

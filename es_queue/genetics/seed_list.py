@@ -1,0 +1,212 @@
+"""A policy as a short list of seeds: where its first parameters come from, then the noise index of
+each mutation.
+
+Such et al. 2017, https://arxiv.org/abs/1712.06567, section 3.1: a network of millions of parameters
+in a few bytes a mutation. The file is JSON: what a checkpoint's meta says, ``seeds``, ``sigma``
+(one for all, or one each), the digest of the noise table and that of the parameters that must come
+out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_queue.config.parsing import config_from_json
+from es_queue.config.run_config import AUTO, RunConfig
+from es_queue.environments.interface import EnvironmentRequest
+from es_queue.environments.objective import initial_vector
+from es_queue.errors import DecodeError, EsQueueError, RunFolderError
+from es_queue.genetics.mutation_chain import Floats, MutationChain, apply_mutations
+from es_queue.numerics.fingerprint import array_digest
+from es_queue.numerics.noise_table import LARGEST_DEFAULT, NoiseTable, default_size
+from es_queue.numerics.slot_plan import initial_parameters_seed
+from es_queue.policies import Policy
+from es_queue.policies.checkpoint_policy import policy_from_meta
+from es_queue.security import strict_json
+from es_queue.security.npz_reader import UNREADABLE, read_arrays
+
+KIND = "es-queue seed list"
+#: Bytes of a file; a mutation takes about ten.
+MAX_BYTES = 2**25
+SEED_LIST_KEYS = ("kind", "seeds", "sigma", "noise", "digest", "obs_mean", "obs_std")
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def initial_parameters(config: RunConfig, policy: Policy) -> Floats:
+    """float32 [size]: what the seed and --init give, and for an objective its own first vector."""
+    if config.objective and config.init == AUTO:
+        return initial_vector(EnvironmentRequest.of(config))
+    return np.asarray(policy.initial(initial_parameters_seed(config.seed), config.init), np.float32)
+
+
+def decode_parameters(
+    config: RunConfig, policy: Policy, mutations: MutationChain, noise: NoiseTable
+) -> Floats:
+    """The parameters that mutations make of a run's first ones, float32 [size]. Raises ValueError
+    for an index outside the noise.
+    """
+    return apply_mutations(initial_parameters(config, policy), mutations, noise)
+
+
+def format_seed_list(
+    path: Path, arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]
+) -> str:
+    """The JSON text of a checkpoint's policy; ``arrays`` and ``meta`` are what ``read_checkpoint``
+    gave.
+
+    Raises RunFolderError where the checkpoint holds no mutations, or others than those of its
+    parameters.
+    """
+    try:
+        genome_arrays = read_arrays(path, ("genome_index", "genome_sigma"))
+        mutations = MutationChain(
+            genome_arrays["genome_index"].astype(np.int64),
+            genome_arrays["genome_sigma"].astype(np.float32),
+        )
+    except RunFolderError:
+        raise RunFolderError(
+            (
+                "it has no list of mutations: only the best checkpoint of a run with the "
+                "strategy ga has one"
+            )
+        ) from None
+    except UNREADABLE as error:
+        raise RunFolderError(f"its mutations cannot be read: {error}") from None
+    parameters, (config, policy, noise) = (
+        np.asarray(arrays["parameters"], np.float32),
+        rebuild_parts(meta),
+    )
+    deviations = {float(deviation) for deviation in mutations.sigma}
+    values: dict[str, Any] = {
+        "kind": KIND,
+        "noise": noise.digest,
+        "digest": array_digest(parameters),
+        **meta,
+        "seeds": mutations.index.tolist(),
+    }
+    values["sigma"] = deviations.pop() if len(deviations) == 1 else mutations.sigma.tolist()
+    if config.obs_norm:
+        values |= {
+            name: np.asarray(arrays[name], np.float32).tolist() for name in ("obs_mean", "obs_std")
+        }
+    try:
+        validate_digest(values["digest"], decode_parameters(config, policy, mutations, noise))
+    except ValueError as error:
+        raise RunFolderError(f"its mutations are not possible: {error}") from None
+    return json.dumps(values)
+
+
+def read_seed_list(path: Path) -> tuple[Arrays, dict[str, Any]]:
+    """What ``read_checkpoint`` would give of the policy's checkpoint. Raises RunFolderError with
+    one sentence.
+    """
+    try:
+        with path.open("rb") as file:
+            values = strict_json.loads(file.read(MAX_BYTES + 1), MAX_BYTES)
+    except OSError as error:
+        raise RunFolderError(f"it cannot be read: {error.strerror}") from None
+    except DecodeError as error:
+        raise RunFolderError(f"this is not a seed list: {error}") from None
+    if not isinstance(values, dict) or values.get("kind") != KIND:
+        raise RunFolderError(f"this is not a seed list: its kind is not {KIND!r}")
+    meta = {name: value for name, value in values.items() if name not in SEED_LIST_KEYS}
+    try:
+        mutations = parse_mutations(values)
+        config, policy, noise = rebuild_parts(meta)
+        if values["noise"] != noise.digest:
+            raise RunFolderError(
+                (
+                    "it was made with other noise than this es-queue makes: play it with the "
+                    "es-queue that wrote it"
+                )
+            )
+        parameters = decode_parameters(config, policy, mutations, noise)
+        validate_digest(values["digest"], parameters)
+        mean = parse_vector(values.get("obs_mean", [0.0] * policy.observation_size))
+        return {
+            "parameters": parameters,
+            "obs_mean": mean,
+            "obs_std": parse_vector(values.get("obs_std", [1.0] * policy.observation_size)),
+        }, meta
+    except KeyError as error:
+        raise RunFolderError(f"the seed list has no {error}") from None
+    except (ValueError, TypeError, OverflowError) as error:
+        raise RunFolderError(f"the seed list holds what cannot be: {error}") from None
+
+
+def parse_mutations(values: Mapping[str, Any]) -> MutationChain:
+    """Raises KeyError or ValueError."""
+    seeds, sigma = values["seeds"], values["sigma"]
+    if not isinstance(seeds, list) or any(
+        type(seed) is not int or not 0 <= seed < 2**32 for seed in seeds
+    ):
+        raise ValueError("its seeds are no list of noise indices")
+    given = parse_vector(sigma if isinstance(sigma, list) else [sigma] * len(seeds))
+    if len(given) != len(seeds) or not (given >= 0).all():
+        raise ValueError("its sigma is neither a number of 0 or more nor one for each seed")
+    return MutationChain(np.array(seeds, np.int64), given)
+
+
+def parse_vector(values: Any) -> Floats:
+    """A list of finite numbers as float32. Raises ValueError."""
+    if not isinstance(values, list) or any(type(number) not in (int, float) for number in values):
+        raise ValueError("a list of numbers is none")
+    with np.errstate(over="ignore"):
+        array = np.array(values, np.float32)
+    if not np.isfinite(array).all():
+        raise ValueError("a list of numbers holds one that is not finite")
+    return array
+
+
+def rebuild_parts(meta: Mapping[str, Any]) -> tuple[RunConfig, Policy, NoiseTable]:
+    """The settings, the policy and the noise that a checkpoint's meta names. Raises
+    RunFolderError.
+    """
+    try:
+        config = config_from_json(json.dumps(meta["config"]))
+        policy = policy_from_meta(config, meta)
+        return config, policy, open_noise_table(config, policy.size)
+    except RunFolderError:
+        raise
+    except KeyError as error:
+        raise RunFolderError(f"its settings have no {error}") from None
+    except (TypeError, ValueError, AttributeError, EsQueueError) as error:
+        raise RunFolderError(f"its settings do not describe a policy: {error}") from None
+
+
+def open_noise_table(config: RunConfig, size: int) -> NoiseTable:
+    """The noise that a file names, for policies of ``size`` parameters. Raises ValueError for a
+    table that fits no run of
+    them: whoever wrote the file would have this host make it.
+    """
+    if size > config.noise_size:
+        raise ValueError(
+            f"a noise table of {config.noise_size} floats is too small for {size} parameters"
+        )
+    most = max(LARGEST_DEFAULT, default_size(size))
+    if config.noise_size > most:
+        raise ValueError(
+            (
+                f"a noise table of {config.noise_size} floats is larger than the {most} that are "
+                "made for a file; play the run's checkpoint instead"
+            )
+        )
+    return NoiseTable.open(config.noise_size)
+
+
+def validate_digest(digest: str, parameters: Floats) -> None:
+    """Raises RunFolderError where other parameters come out than were written down."""
+    actual = array_digest(parameters)
+    if actual != digest:
+        raise RunFolderError(
+            f"its seeds make parameters of digest {actual}, not {digest}: the run began with a "
+            "checkpoint of another (--warm-start), "
+            "or this machine computes other first parameters"
+        )

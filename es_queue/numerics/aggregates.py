@@ -1,0 +1,129 @@
+"""What several runs of one setting reached together: mean, interquartile mean, and bootstrap
+intervals of both.
+
+Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical Precipice": a few
+runs say little, so a point is told with its interval, and the interquartile mean is swayed less by
+one lucky or unlucky run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+LEVEL = 0.95
+RESAMPLES = 20_000
+#: With fewer runs a bootstrap can only repeat the few values that it was given.
+MIN_RUNS_FOR_INTERVAL = 3
+BOOTSTRAP_KEY = 20_210_830
+
+Floats = NDArray[np.float64]
+#: A statistic of each row of sorted values: float64[R, n] to float64[R].
+Statistic = Callable[[Floats], Floats]
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Aggregates:
+    """Figures over the ``count`` runs of ``total`` that have one; the rest are missing from every
+    figure but ``total``.
+
+    The intervals are None with fewer than three runs, where they would mean nothing; all are None
+    without a run.
+    """
+
+    count: int
+    total: int
+    mean: float | None = None
+    mean_interval: Interval | None = None
+    iqm: float | None = None
+    iqm_interval: Interval | None = None
+    median: float | None = None
+    worst: float | None = None
+    best: float | None = None
+
+
+def aggregate(values: Sequence[float | None]) -> Aggregates:
+    """The figures of runs, higher being better; None or a value that is not finite stands for a run
+    without one.
+    """
+    sorted_values = _sorted(
+        [value for value in values if value is not None and math.isfinite(value)]
+    )
+    count = sorted_values.shape[1]
+    if count == 0:
+        return Aggregates(0, len(values))
+    has_interval = count >= MIN_RUNS_FOR_INTERVAL
+    return Aggregates(
+        count,
+        len(values),
+        mean=float(means(sorted_values)[0]),
+        mean_interval=bootstrap_interval(sorted_values[0].tolist(), means)
+        if has_interval
+        else None,
+        iqm=float(interquartile_means(sorted_values)[0]),
+        iqm_interval=bootstrap_interval(sorted_values[0].tolist(), interquartile_means)
+        if has_interval
+        else None,
+        median=float(np.median(sorted_values)),
+        worst=float(sorted_values[0, 0]),
+        best=float(sorted_values[0, -1]),
+    )
+
+
+def means(rows: Floats) -> Floats:
+    """The mean of each row."""
+    return np.asarray(rows.mean(axis=1))
+
+
+def interquartile_means(rows: Floats) -> Floats:
+    """The mean of each row's middle half; rows are sorted, float64[R, n].
+
+    The lowest and the highest quarter are left out. Where n is no multiple of four a quarter ends
+    within a value, which then counts by the part of it that lies inside: value k covers [k, k+1] of
+    [0, n], and the middle half is [n/4, 3n/4]. So every n has one: a single value is its own, that
+    of two is their mean, and no value is dropped or kept whole by how n happens to round.
+    """
+    count = rows.shape[1]
+    places = np.arange(count, dtype=np.float64)
+    weights = np.clip(
+        np.minimum(places + 1, 0.75 * count) - np.maximum(places, 0.25 * count), 0.0, 1.0
+    )
+    left_out = count // 4
+    # Rounding of the sum must not lead out of the values that count.
+    return np.asarray(
+        np.clip(
+            (rows * weights).sum(axis=1) / (0.5 * count),
+            rows[:, left_out],
+            rows[:, count - left_out - 1],
+        )
+    )
+
+
+def bootstrap_interval(
+    values: Sequence[float], statistic: Statistic, level: float = LEVEL, resamples: int = RESAMPLES
+) -> Interval:
+    """The percentile bootstrap interval of a statistic over runs: (low, high).
+
+    Runs are drawn with replacement, as many as there are, ``resamples`` times, always by the same
+    draws: equal values give an equal interval, in whatever order they come. The draws are Philox's
+    raw words by multiply-shift, which every version of numpy repeats.
+    """
+    row = _sorted(values)[0]
+    raw = (
+        np.random.Philox(key=BOOTSTRAP_KEY)
+        .random_raw(resamples * len(row))
+        .reshape(resamples, len(row))
+    )
+    drawn = ((raw >> np.uint64(32)) * np.uint64(len(row))) >> np.uint64(32)
+    estimates = statistic(np.sort(row[drawn.astype(np.intp)], axis=1))
+    low, high = np.quantile(estimates, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def _sorted(values: Sequence[float]) -> Floats:
+    return np.sort(np.asarray(values, np.float64)).reshape(1, -1)

@@ -1,0 +1,411 @@
+"""NoiseTable: one memory-mapped file of float32 standard normals a host; an index into it is a
+perturbation.
+
+Every CPU and numpy release makes the same bytes (``es_queue/numerics/normals.py``); a smaller table
+of a seed is a prefix of a larger one. All processes of a host map the one file, so they share its
+memory. Another program of the same user can overwrite it in place. So each process compares random
+runs of it with the
+generator: when it opens the table, and again every few publications.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+import stat
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from es_queue.errors import EsQueueError, RunFolderError, UsageError
+from es_queue.numerics.normals import RECIPE as RECIPE
+from es_queue.numerics.normals import RUN, Floats, generate_table, runs, table_digest
+
+DEFAULT_SEED = 123
+MAX_SIZE = 2**32 - 1
+SMALLEST_DEFAULT = 2**22
+LARGEST_DEFAULT = 250_000_000
+#: Parameters' worth of noise that a table has by default: slices overlap, but rarely two of one
+#: generation.
+SLICES = 64
+#: How long to wait for another process to finish the table; a gigabyte takes some seconds, on a
+#: slow disk a minute.
+LOCK_SECONDS = 600.0
+FOLDER_VARIABLE = "ES_QUEUE_NOISE_DIR"
+#: Random runs of RUN floats that are compared with the generator. A table that is half wrong passes
+#: 16 of them once in 65,536 times.
+CHECKED_WHEN_OPENED, CHECKED_LATER = 16, 4
+#: Publications from one later check to the next: a check takes 0.2 ms, so about 0.02 ms per
+#: publication.
+RECHECK_EVERY = 8
+
+
+class NoiseTable:
+    """Read-only standard normals, float32[size]; equal (seed, size) means equal bytes on every
+    host.
+
+    Attributes: ``size`` (floats), ``seed``, ``digest`` (of the content, 32 hexadecimal digits, as
+    the maker computed it) and ``path`` (None in memory).
+    """
+
+    def __init__(self, values: Floats, seed: int, digest: str, path: Path | None = None) -> None:
+        self._values = values
+        self.size = len(values)
+        self.seed = seed
+        self.digest = digest
+        self.path = path
+        self._publications = 0
+
+    @classmethod
+    def open(cls, size: int, directory: Path | None = None, seed: int = DEFAULT_SEED) -> NoiseTable:
+        """Map the host's table of ``size`` floats; the first process makes it while the others
+        wait.
+
+        ``directory`` defaults to $ES_QUEUE_NOISE_DIR, else the user's cache, else a private
+        temporary folder. One that cannot be written serves too if it holds the table. A table that
+        fails the check is made again, with a RuntimeWarning: in its file, or if that cannot be
+        replaced, in memory. Raises UsageError for a size or seed that cannot be, RunFolderError for
+        trouble with the disk.
+        """
+        validate_recipe(size, seed)
+        with os_errors_explained(directory):
+            folder = (
+                ensure_private_folder(directory, writable=False) if directory else default_folder()
+            )
+        path = table_path(folder, seed, size)
+        for _ in range(2):
+            with os_errors_explained(folder):
+                digest = stored_digest(path, seed, size) or create_if_missing(path, seed, size)
+                values = mapped(path, size)
+            if is_sound(values, seed, CHECKED_WHEN_OPENED):
+                return cls(values, seed, digest, path)
+            text = f"{path} does not hold the numbers of its seed: another program changed it"
+            text += "; it is made again"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
+            with suppress(OSError):
+                sidecar_path(path).unlink(missing_ok=True)
+        return cls.in_memory(size, seed)
+
+    @classmethod
+    def in_memory(cls, size: int, seed: int = DEFAULT_SEED) -> NoiseTable:
+        """The same table without a file, for tests and tiny runs. Raises UsageError as :meth:`open`
+        does.
+        """
+        validate_recipe(size, seed)
+        values = np.empty(size, dtype="<f4")
+
+        def put(start: int, piece: Floats) -> None:
+            values[start : start + len(piece)] = piece
+
+        digest = generate_table(seed, size, put)
+        values.flags.writeable = False
+        return cls(values, seed, digest)
+
+    def row(self, index: int, size: int) -> Floats:
+        """The perturbation at ``index``: a read-only view float32[size]. Raises ValueError outside
+        the table.
+        """
+        if isinstance(index, bool | np.bool_) or not isinstance(index, int | np.integer):
+            raise ValueError(f"a noise index is an integer, not {type(index).__name__}")
+        self._check_bounds(int(index), int(index), 0, size)
+        return self._values[int(index) : int(index) + size]
+
+    def rows(self, indices: npt.NDArray[np.int64], start: int, stop: int) -> Floats:
+        """Columns start to stop of each perturbation: a copy, indices int64[S] to float32[S, stop -
+        start].
+
+        Raises ValueError before anything is read if an index is no integer or reaches outside the
+        table.
+        """
+        starts = self._starts(indices, start, stop)
+        shape = (self.size - (stop - start) + 1, stop - start)
+        windows: Floats = np.ndarray(shape, self._values.dtype, self._values, strides=(4, 4))
+        return windows[starts]
+
+    def views(self, indices: npt.NDArray[np.int64], start: int, stop: int) -> list[Floats]:
+        """The rows of :meth:`rows` without a copy, read-only; raises as it does."""
+        width = stop - start
+        return [
+            self._values[first : first + width]
+            for first in self._starts(indices, start, stop).tolist()
+        ]
+
+    def _starts(
+        self, indices: npt.NDArray[np.int64], start: int, stop: int
+    ) -> npt.NDArray[np.int64]:
+        starts = np.asarray(indices)
+        if starts.ndim != 1 or starts.dtype.kind not in "iu":
+            raise ValueError(
+                f"noise indices are integers[S], not {starts.dtype}{list(starts.shape)}"
+            )
+        low, high = (int(starts.min()), int(starts.max())) if starts.size else (0, 0)
+        self._check_bounds(low, high, start, stop)
+        return starts.astype(np.int64) + start
+
+    def verify(self) -> bool:
+        """Whether the content has the digest that its maker wrote down; reads it all, from all
+        cores.
+        """
+        return table_digest(self._values) == self.digest
+
+    def recheck(self) -> str:
+        """Compare random runs with the generator, every RECHECK_EVERY-th time; call it per
+        publication.
+
+        If they differ, this process continues with a table of its own in memory. Gives one
+        sentence about it, else "".
+        """
+        self._publications += 1
+        if self.path is None or self._publications % RECHECK_EVERY:
+            return ""
+        if is_sound(self._values, self.seed, CHECKED_LATER):
+            return ""
+        path, table = self.path, NoiseTable.in_memory(self.size, self.seed)
+        self._values, self.path = table._values, None
+        return (
+            f"the noise table {path} was changed while this process used it, so results since the "
+            "last check may be wrong; the process now has a table of its own: remove the file, and "
+            f"set {FOLDER_VARIABLE} to a folder that no other program writes to"
+        )
+
+    def _check_bounds(self, low: int, high: int, start: int, stop: int) -> None:
+        # numpy would answer a negative index with other noise, and a late one with a short row that
+        # broadcasts.
+        if not 0 <= start <= stop <= self.size:
+            raise ValueError(
+                f"columns {start} to {stop} do not fit a noise table of {self.size} floats"
+            )
+        if low < 0 or high > self.size - stop:
+            raise ValueError(
+                f"noise index {low if low < 0 else high} is not in 0 .. {self.size - stop}"
+            )
+
+
+def default_size(parameters: int) -> int:
+    """Floats of the table for a policy of that many parameters: 16 MB at least, 1 GB unless the
+    policy needs more.
+    """
+    scaled = 1 << max(0, SLICES * parameters - 1).bit_length()
+    return max(min(max(SMALLEST_DEFAULT, scaled), LARGEST_DEFAULT), 2 * parameters)
+
+
+def is_sound(values: Floats, seed: int, count: int) -> bool:
+    """Whether ``count`` random runs of the table float32[size] are those of the seed.
+
+    The table's end may cut a run.
+    """
+    drawn = np.frombuffer(os.urandom(8 * count), dtype=np.uint64)
+    starts = (drawn % np.uint64(-(-len(values) // RUN))).astype(np.int64) * RUN
+    for start, expected in zip(starts.tolist(), runs(seed, starts), strict=True):
+        found = values[start : start + RUN]
+        if not np.array_equal(found, expected[: len(found)]):
+            return False
+    return True
+
+
+def validate_recipe(size: int, seed: int) -> None:
+    """Raise UsageError unless a table of that size (floats) and seed can be made."""
+    if not 1 <= size <= MAX_SIZE:
+        raise UsageError(f"a noise table has 1 to {MAX_SIZE} floats, not {size}")
+    if not 0 <= seed < 2**64:
+        raise UsageError(f"the seed of a noise table is in 0 .. 2**64 - 1, not {seed}")
+
+
+# --- the file
+# ---------------------------------------------------------------------------------------------
+
+
+def default_folder() -> Path:
+    """Where this user's tables stand on this host; made when missing. Raises OSError or
+    RunFolderError.
+    """
+    chosen = os.environ.get(FOLDER_VARIABLE)
+    if chosen:
+        return ensure_private_folder(Path(chosen), writable=False)
+    with suppress(OSError, RunFolderError, RuntimeError):
+        cache = os.environ.get("XDG_CACHE_HOME", "")
+        home = Path(cache) if Path(cache).is_absolute() else Path.home() / ".cache"
+        return ensure_private_folder(home / "es-queue" / "noise")
+    return ensure_private_folder(Path(tempfile.gettempdir()) / f"es-queue-noise-{os.geteuid()}")
+
+
+def ensure_private_folder(folder: Path, *, writable: bool = True) -> Path:
+    """``folder``, made with mode 0700 when missing. Raises OSError, or RunFolderError if others may
+    write there.
+
+    writable: also raise PermissionError if this process cannot write there.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not os.access(folder, os.W_OK | os.X_OK if writable else os.X_OK):
+        raise PermissionError(errno.EACCES, "it is not writable", str(folder))
+    validate_ownership(folder)
+    return folder
+
+
+def validate_ownership(path: Path) -> None:
+    """Raise RunFolderError unless ``path``, and what a link leads to, is this user's and only
+    theirs to write.
+    """
+    for about in (path.lstat(), path.stat()):
+        if about.st_uid != os.geteuid():
+            raise RunFolderError(
+                (
+                    f"{path} belongs to another user (uid {about.st_uid}); remove it or set "
+                    f"{FOLDER_VARIABLE}"
+                )
+            )
+    if stat.S_IMODE(about.st_mode) & 0o022:
+        raise RunFolderError(
+            f"{path} can be written by other users; chmod go-w it or set {FOLDER_VARIABLE}"
+        )
+
+
+def table_path(folder: Path, seed: int, size: int) -> Path:
+    """The file of that table."""
+    return folder / f"normals-{RECIPE}-{seed}-{size}.f32"
+
+
+def mapped(path: Path, size: int) -> Floats:
+    """The file's ``size`` floats, read-only. Raises OSError or ValueError."""
+    return np.memmap(path, dtype="<f4", mode="r", shape=(size,)).view(np.ndarray)
+
+
+def stored_digest(path: Path, seed: int, size: int) -> str | None:
+    """The digest beside a whole table at ``path``; None when it has to be made. Raises
+    RunFolderError (owner).
+    """
+    try:
+        for file in (path, sidecar_path(path)):
+            validate_ownership(file)
+        about = json.loads(sidecar_path(path).read_text())
+        whole = path.stat().st_size == 4 * size
+    except (FileNotFoundError, ValueError, RecursionError):
+        return None
+    digest = about.get("digest") if isinstance(about, dict) else None
+    agrees = whole and isinstance(digest, str) and about == sidecar_contents(seed, size, digest)
+    return digest if agrees else None
+
+
+def create_if_missing(path: Path, seed: int, size: int) -> str:
+    """Make the table unless another process does so meanwhile; gives its digest."""
+    with exclusive_lock(path.with_suffix(".lock")):
+        return stored_digest(path, seed, size) or make_table(path, seed, size)
+
+
+def make_table(path: Path, seed: int, size: int) -> str:
+    """Write table and description under other names and rename them, so that no reader meets half a
+    table.
+    """
+    validate_space(path.parent, 4 * size)
+    with atomic_replacement(path) as file:
+        os.ftruncate(file.fileno(), 4 * size)  # threads that make a file longer wait for each other
+        digest = generate_table(
+            seed, size, lambda start, piece: write_all_at(file.fileno(), piece, 4 * start)
+        )
+    with atomic_replacement(sidecar_path(path)) as file:
+        file.write(json.dumps(sidecar_contents(seed, size, digest), indent=2).encode())
+    return digest
+
+
+def write_all_at(file: int, piece: Floats, offset: int) -> None:
+    """Write all of ``piece`` to the open file from that byte on; threads may write at once. Raises
+    OSError.
+    """
+    rest = piece.data.cast("B")
+    while rest:
+        written = os.pwrite(file, rest, offset)
+        rest, offset = rest[written:], offset + written
+
+
+def sidecar_path(path: Path) -> Path:
+    """The file that describes the table at ``path``."""
+    return path.with_suffix(".json")
+
+
+def sidecar_contents(seed: int, size: int, digest: str) -> dict[str, Any]:
+    """What the sidecar says."""
+    return {"recipe": RECIPE, "seed": seed, "size": size, "digest": digest}
+
+
+def validate_space(folder: Path, needed: int) -> None:
+    """Raise RunFolderError unless the disk of ``folder`` has that many bytes and a
+    megabyte more.
+    """
+    free = shutil.disk_usage(folder).free
+    if free < needed + 2**20:
+        raise RunFolderError(
+            f"the noise table takes {needed / 1e6:.0f} MB and {folder} has {free / 1e6:.0f} MB "
+            "free; "
+            f"set {FOLDER_VARIABLE} to a larger local disk, or lower --noise-size"
+        )
+
+
+@contextmanager
+def atomic_replacement(path: Path) -> Iterator[IO[bytes]]:
+    """A new file that takes the place of ``path`` when all went well, and else leaves no trace."""
+    partial = path.with_name(f"{path.name}.partial")
+    partial.unlink(missing_ok=True)
+    try:
+        with os.fdopen(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o400), "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def exclusive_lock(path: Path, seconds: float = LOCK_SECONDS) -> Iterator[None]:
+    """Hold the lock file; the kernel lets go of it when the process ends. Raises RunFolderError at
+    the deadline.
+    """
+    deadline = time.monotonic() + seconds
+    with os.fdopen(os.open(path, os.O_CREAT | os.O_RDWR, 0o600)) as file:
+        while not try_lock(file):
+            if time.monotonic() > deadline:
+                raise RunFolderError(
+                    (
+                        f"another process has held {path} for {seconds:.0f} s; end it or set "
+                        f"{FOLDER_VARIABLE}"
+                    )
+                )
+            time.sleep(0.02)
+        yield
+
+
+def try_lock(file: IO[str]) -> bool:
+    """Try once to lock ``file``."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextmanager
+def os_errors_explained(folder: Path | None) -> Iterator[None]:
+    """Turn the operating system's errors into one sentence with the remedy."""
+    try:
+        yield
+    except EsQueueError:
+        raise
+    except OSError as error:
+        place = folder or error.filename or "its folder"
+        reason = error.strerror or error
+        raise RunFolderError(
+            (
+                f"the noise table cannot be kept in {place}: {reason}; set {FOLDER_VARIABLE} to "
+                "a local disk"
+            )
+        ) from error

@@ -1,0 +1,192 @@
+"""Sums and norms whose bits depend on their inputs alone: slot order in every column, no BLAS.
+
+Plain numpy multiplies and adds of whole rows, one after the other, so neither the width of a piece
+of columns nor the number of threads changes a bit. The kernels of BLAS give other bits on other
+CPUs and with other thread counts; these give the same on all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_queue.numerics import threads
+
+Floats = NDArray[np.float32]
+
+#: Slots that are added up in float32 before they join the float64 total. Changing it changes
+#: digests.
+GROUP = 32
+#: Columns of a chunk of a norm (changing it changes digests), and the longest rows that are worth a
+#: copy.
+COLUMNS = 4096
+#: Slots whose short rows are copied at once, whole groups; at most 4 MiB.
+SLOTS = 256
+#: Slots whose long rows are looked up at once, whole groups.
+VIEWS = 4096
+#: Columns of a piece of long rows: two float32 rows stay in the L2 cache, and a call takes far
+#: longer than its start.
+WIDEST = 3 * 2**15
+#: From so many columns on, pieces come in pairs, so that two threads end together.
+SHARED = 2**16
+#: Products below which threads would take longer to start than to work.
+WORTH_THREADS = 2**22
+
+#: ``transform(values, out)`` writes what it makes of each element to ``out``, which may be
+#: ``values``.
+Transform = Callable[[Floats, Floats], object]
+
+
+class NoiseRows(Protocol):
+    """Whatever can cut slices of the noise: the table of a host, or an array in tests."""
+
+    def rows(self, indices: NDArray[np.int64], start: int, stop: int) -> Floats:
+        """Row k of the answer, [len(indices), stop - start], is ``noise[indices[k] + start :
+        indices[k] + stop]``.
+        """
+        ...
+
+    def views(self, indices: NDArray[np.int64], start: int, stop: int) -> Sequence[Floats]:
+        """The same rows without a copy, to be read only."""
+        ...
+
+
+@dataclass(frozen=True)
+class ArrayNoise:
+    """An array [n] as the noise: for tests, and to try a strategy by hand."""
+
+    noise: Floats
+
+    def rows(self, indices: NDArray[np.int64], start: int, stop: int) -> Floats:
+        """As :class:`NoiseRows` has it."""
+        return np.take(self.noise, indices[:, np.newaxis] + np.arange(start, stop))
+
+    def views(self, indices: NDArray[np.int64], start: int, stop: int) -> Sequence[Floats]:
+        """As :class:`NoiseRows` has it."""
+        return [self.noise[index + start : index + stop] for index in indices.tolist()]
+
+
+def weighted_rows(
+    noise: NoiseRows,
+    indices: NDArray[np.int64],
+    weights: NDArray[np.float64],
+    size: int,
+    transform: Transform | None = None,
+) -> NDArray[np.float64]:
+    """Σ_k weights[k] · transform(noise row k), float64 [size], in the order of ``indices`` [S].
+
+    ``transform`` works element by element (pgpe: ε² − 1). Products are float32, groups of ``GROUP``
+    slots are added in float32 one after the other, the groups in float64. Long rows are read where
+    they are. Raises ValueError when there is not one weight a row.
+    """
+    if len(indices) != len(weights):
+        raise ValueError(f"{len(weights)} weights for {len(indices)} rows of noise")
+    scaled, exponent = unit_scaled(weights)
+    factors = scaled.astype(np.float32)
+    total = np.zeros(size, np.float64)
+    if size <= COLUMNS:
+        _add_copies(total, noise, indices, factors, transform)
+    else:
+        _add_long_rows(total, noise, indices, factors, transform)
+    return np.ldexp(total, exponent)
+
+
+def _add_copies(
+    total: NDArray[np.float64],
+    noise: NoiseRows,
+    indices: NDArray[np.int64],
+    factors: Floats,
+    transform: Transform | None,
+) -> None:
+    """Short rows: a call into numpy takes longer than its work on one, so many are copied and
+    worked at once.
+    """
+    column, summed = factors[:, np.newaxis], np.empty(len(total), np.float32)
+    for first in range(0, len(indices), SLOTS):
+        rows = noise.rows(indices[first : first + SLOTS], 0, len(total))
+        if transform is not None:
+            transform(rows, rows)
+        np.multiply(rows, column[first : first + SLOTS], out=rows)
+        for begin in range(0, len(rows), GROUP):
+            np.add(total, _sum_in_order(rows[begin : begin + GROUP], summed), out=total)
+
+
+def _sum_in_order(group: Floats, out: Floats) -> Floats:
+    if group.shape[1] > 1:
+        return np.add.reduce(group, axis=0, out=out)
+    out[0] = np.add.accumulate(group[:, 0])[
+        -1
+    ]  # numpy reduces a single column as a vector: pairwise
+    return out
+
+
+def _add_long_rows(
+    total: NDArray[np.float64],
+    noise: NoiseRows,
+    indices: NDArray[np.int64],
+    factors: Floats,
+    transform: Transform | None,
+) -> None:
+    def work(piece: tuple[int, int]) -> None:
+        start, stop = piece
+        for first in range(0, len(indices), VIEWS):
+            rows = noise.views(indices[first : first + VIEWS], start, stop)
+            _add_views(total[start:stop], rows, factors[first : first + VIEWS], transform)
+
+    enough = len(total) * len(indices) >= WORTH_THREADS
+    threads.for_each(work, column_pieces(len(total)), threads.usable_cores() if enough else 1)
+
+
+def column_pieces(size: int) -> list[tuple[int, int]]:
+    """Start and stop of the pieces into which ``size`` columns are cut: by that number alone, as
+    even as can be.
+    """
+    count = 2 * -(-size // (2 * WIDEST)) if size >= SHARED else 1
+    width = -(-size // count)
+    return [(start, min(start + width, size)) for start in range(0, size, width)]
+
+
+def _add_views(
+    total: NDArray[np.float64], rows: Sequence[Floats], factors: Floats, transform: Transform | None
+) -> None:
+    """Each row is read from memory once; the products and their sum stay in the cache."""
+    summed, product = np.empty_like(total, np.float32), np.empty_like(total, np.float32)
+    multiply, add = np.multiply, np.add
+    pairs = list(zip(rows, factors, strict=True))
+    for first in range(0, len(pairs), GROUP):
+        out = summed
+        for row, factor in pairs[first : first + GROUP]:
+            if transform is None:
+                multiply(row, factor, out)
+            else:
+                transform(row, out)
+                multiply(out, factor, out)
+            if out is product:
+                add(summed, product, summed)
+            out = product
+        add(total, summed, total)
+
+
+def unit_scaled(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
+    """``values`` divided by a power of two so that the largest is in [½, 1), and that power's
+    exponent.
+
+    Exact for all but the smallest of numbers, so it changes no ordinary bit; it keeps squares, and
+    a cast to float32, from overflow whatever an environment calls a reward.
+    """
+    largest = float(np.max(np.abs(values), initial=0.0))
+    exponent = math.frexp(largest)[1]
+    return np.ldexp(values, -exponent), exponent
+
+
+def norm(vector: NDArray[Any]) -> float:
+    """The Euclidean length of ``vector`` [n] in float64, by chunks of ``COLUMNS`` in order."""
+    total = 0.0
+    for start in range(0, len(vector), COLUMNS):
+        total += float(np.add.reduce(np.square(vector[start : start + COLUMNS], dtype=np.float64)))
+    return math.sqrt(total)

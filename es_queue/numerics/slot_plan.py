@@ -1,0 +1,304 @@
+"""Which noise index and which environment seeds each slot has: a pure function of (run seed,
+generation, slot).
+
+Raw 64-bit Philox output, keyed by the run's seed with the counter (slot, 0, generation, stream), is
+turned into integers by our own multiply-shift: numpy promises the raw output for ever,
+``Generator.integers`` not. Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from heapq import heappop, heappush
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_queue.config.run_config import ASYNC, AUTO, RunConfig
+from es_queue.protocol.messages import CENTRE, CONFIRM, EVAL, TRAIN
+from es_queue.protocol.messages import ELITE as ELITE_KIND
+from es_queue.protocol.messages import FINAL as FINAL_KIND
+
+CONFIRM_EPISODES = 100
+GROWTH = 8  # how much larger a population may become by --min-steps, unless --population-max says
+WORDS = 4  # Philox4x64 puts out four words a counter value
+(
+    SLOTS,
+    TRAINING,
+    EVALUATION,
+    CONFIRMATION,
+    FINAL,
+    CHOICE,
+    RETRY,
+    ELITE,
+    BEHAVIOUR,
+    MEMBER,
+    PARENTS,
+    REFERENCE,
+) = range(12)
+
+# Environment seeds are int32 for EnvPool; the ranges are disjoint so that nothing is tested on what
+# trained it.
+SEED_RANGES = {
+    TRAINING: (0, 2**30),
+    ELITE: (0, 2**30),  # it selects, so it is training
+    BEHAVIOUR: (0, 2**30),
+    REFERENCE: (0, 2**30),
+    EVALUATION: (2**30, 2**28),
+    CONFIRMATION: (2**30 + 2**28, 2**28),
+    FINAL: (2**30 + 2**29, 2**29),
+}
+
+
+@dataclass(frozen=True)
+class SlotPlan:
+    """The plan of slots ``start … stop-1`` of one generation.
+
+    noise_indices: int64[S], start of each slot's slice of the noise table, all distinct in a
+    generation
+    seeds:         int64[S, individuals, episodes], environment seeds
+    noise_keys:    uint64[S], key of the action noise, shared by both halves of a pair
+    sampled:       bool[S], whether the slot's episodes feed the observation statistics
+    """
+
+    start: int
+    noise_indices: NDArray[np.int64]
+    seeds: NDArray[np.int64]
+    noise_keys: NDArray[np.uint64]
+    sampled: NDArray[np.bool_]
+
+    def part(self, start: int, stop: int) -> SlotPlan:
+        """The plan of slots ``start … stop-1`` out of these."""
+        rows = slice(start - self.start, stop - self.start)
+        return SlotPlan(
+            start,
+            self.noise_indices[rows],
+            self.seeds[rows],
+            self.noise_keys[rows],
+            self.sampled[rows],
+        )
+
+
+@dataclass(frozen=True)
+class GenerationPlan:
+    """Everything random about one generation's episodes.
+
+    seed: the run's; places: how many noise indices exist (table size - policy size + 1);
+    individuals: per slot (2 for mirrored sampling); episodes: per individual;
+    share: who shares environment seeds, "pair", "generation" or "slot"; sample: fraction of slots
+    sampled.
+    """
+
+    seed: int
+    generation: int
+    index_count: int
+    individuals: int
+    episodes: int
+    seed_sharing: str
+    sample_fraction: float
+
+    def slots(self, start: int, stop: int) -> SlotPlan:
+        """The plan of a range of slots; slot k does not depend on how many slots are asked for."""
+        words = self._raw(SLOTS, stop)
+        indices = self._distinct(SLOTS, words[:, 0], 0, self.index_count)
+        sampled = (words[:, 2] >> np.uint64(11)).astype(
+            np.float64
+        ) * 2.0**-53 < self.sample_fraction
+        if stop:
+            sampled[0] = self.sample_fraction > 0
+        return SlotPlan(0, indices, self._training_seeds(stop), words[:, 1], sampled).part(
+            start, stop
+        )
+
+    def seeds(self, stream: int, count: int) -> NDArray[np.int64]:
+        """``count`` distinct environment seeds of a stream: ELITE, BEHAVIOUR, EVALUATION,
+        CONFIRMATION or FINAL.
+        """
+        low, size = SEED_RANGES[stream]
+        return self._distinct(stream, self._raw(stream, count)[:, 0], low, size)
+
+    def _training_seeds(self, slots: int) -> NDArray[np.int64]:
+        """int64[slots, individuals, episodes]."""
+        shape = (slots, self.individuals, self.episodes)
+        if self.seed_sharing == "generation":
+            return np.broadcast_to(self.seeds(TRAINING, self.episodes), shape)
+        if self.seed_sharing == "pair":
+            pair_seeds = self.seeds(TRAINING, slots * self.episodes).reshape(
+                slots, 1, self.episodes
+            )
+            return np.broadcast_to(pair_seeds, shape)
+        return self.seeds(TRAINING, slots * self.individuals * self.episodes).reshape(shape)
+
+    def _raw(self, stream: int, count: int) -> NDArray[np.uint64]:
+        """uint64[count, 4]: one Philox counter value a row."""
+        counter = np.array([0, 0, self.generation, stream], dtype=np.uint64)
+        generator = np.random.Philox(key=np.array([self.seed, 0], dtype=np.uint64), counter=counter)
+        return np.asarray(generator.random_raw(count * WORDS), dtype=np.uint64).reshape(
+            count, WORDS
+        )
+
+    def _distinct(
+        self, stream: int, words: NDArray[np.uint64], low: int, size: int
+    ) -> NDArray[np.int64]:
+        """Integers in [low, low + size), drawn again where an earlier slot has the same."""
+        drawn = multiply_shift(words, size)
+        if len(drawn) > size:
+            raise ValueError(f"{len(drawn)} distinct values were asked of {size}")
+        ordered = np.sort(drawn)
+        if (ordered[1:] == ordered[:-1]).any():
+            self._redraw(stream, drawn, size)
+        return drawn + low
+
+    def _redraw(self, stream: int, drawn: NDArray[np.int64], size: int) -> None:
+        """Give each slot that repeats an earlier one the first unused value of a stream of its own.
+
+        In slot order, so that slot k's value is the same however many slots follow it.
+        """
+        values, first = np.unique(drawn, return_index=True)
+        repeats = np.ones(len(drawn), np.bool_)
+        repeats[first] = False
+        waiting, used = np.flatnonzero(repeats).tolist(), set[int]()
+        while waiting:
+            slot = heappop(waiting)
+            for value in self._redraw_candidates(stream, slot, size):
+                at = int(np.searchsorted(values, value))
+                owner = int(first[at]) if at < len(values) and values[at] == value else None
+                if value not in used and (owner is None or owner >= slot):
+                    break
+            drawn[slot] = value
+            used.add(value)
+            if owner is not None:  # a later slot has drawn it, and comes too late
+                heappush(waiting, owner)
+
+    def _redraw_candidates(self, stream: int, slot: int, size: int) -> Iterator[int]:
+        counter = np.array([0, stream, self.generation, RETRY], dtype=np.uint64)
+        generator = np.random.Philox(
+            key=np.array([self.seed, 1 + slot], dtype=np.uint64), counter=counter
+        )
+        while True:
+            yield int(
+                multiply_shift(np.asarray([generator.random_raw()], dtype=np.uint64), size)[0]
+            )
+
+
+def make_generation_plan(
+    config: RunConfig, generation: int, size: int, individuals: int
+) -> GenerationPlan:
+    """The plan of a generation for a policy of ``size`` floats; the config's noise_size is
+    resolved, so the table's.
+    """
+    sample = config.obs_sample if config.obs_norm else 0.0
+    share = resolve_seed_sharing(config, individuals)
+    return GenerationPlan(
+        config.seed,
+        generation,
+        config.noise_size - size + 1,
+        individuals,
+        config.episodes,
+        share,
+        sample,
+    )
+
+
+def resolve_seed_sharing(config: RunConfig, individuals: int) -> str:
+    """What ``auto`` stands for in ``env_seeds``, for a strategy of so many individuals a slot."""
+    if config.env_seeds != AUTO:
+        return config.env_seeds
+    alone = (
+        "slot" if config.schedule == ASYNC else "generation"
+    )  # of several generations, one would have the easy seed
+    return "pair" if individuals == 2 else alone
+
+
+def max_slots(config: RunConfig, individuals: int) -> dict[str, int]:
+    """How many slots of each kind a publication can ever have; ``individuals`` a training slot.
+
+    In the asynchronous schedule more workers than ``max_lag`` batches are of no use; two are for
+    whoever waits. Elites have the numbers of the training slots, and one more for the centre; in
+    the asynchronous schedule a number for each episode of each candidate, the centre being the last
+    of them.
+    """
+    population = config.population
+    if config.min_steps:
+        population = config.population_max or GROWTH * population
+    if config.schedule == ASYNC:
+        population *= config.max_lag + 2
+    evaluations = {
+        EVAL: config.eval_episodes,
+        CONFIRM: CONFIRM_EPISODES,
+        FINAL_KIND: config.final_episodes,
+    }
+    slots = population // individuals
+    elites = (
+        (config.candidates + 1) * config.elite_episodes if config.schedule == ASYNC else slots + 1
+    )
+    return {TRAIN: slots, CENTRE: 1, ELITE_KIND: elites, **evaluations}
+
+
+def evaluation_seeds(
+    config: RunConfig, stream: int, generation: int, count: int
+) -> NDArray[np.int64]:
+    """int64[count] environment seeds of ELITE, BEHAVIOUR, EVALUATION, CONFIRMATION or FINAL;
+    FINAL's are one set for the whole run.
+    """
+    return GenerationPlan(
+        config.seed, 0 if stream == FINAL else generation, 1, 1, 1, "slot", 0.0
+    ).seeds(stream, count)
+
+
+def draw_parents(
+    seed: int, generation: int, slots: NDArray[np.int64], parents: int
+) -> NDArray[np.int64]:
+    """Which of so many parents each of the ``slots`` int64[S] of a generation mutates, uniform and
+    with replacement: int64[S].
+    """
+    stop = int(slots.max(initial=0)) + 1
+    return multiply_shift(
+        _parent_words(seed, generation, 1 << (stop - 1).bit_length())[slots], parents
+    )
+
+
+@lru_cache(maxsize=16)
+def _parent_words(seed: int, generation: int, count: int) -> NDArray[np.uint64]:
+    return GenerationPlan(seed, generation, 1, 1, 1, "slot", 0.0)._raw(PARENTS, count)[:, 0]
+
+
+def multiply_shift(words: NDArray[np.uint64], size: int) -> NDArray[np.int64]:
+    """floor(word * size / 2^64) for 0 < size <= 2^32, in uint64 arithmetic without overflow (Lemire
+    2019).
+    """
+    if not 0 < size <= 2**32:
+        raise ValueError(f"cannot draw from {size} values: 1 to 2^32 are possible")
+    wide = np.uint64(size)
+    high, low = words >> np.uint64(32), words & np.uint64(0xFFFFFFFF)
+    return ((high * wide + ((low * wide) >> np.uint64(32))) >> np.uint64(32)).astype(np.int64)
+
+
+def uniform(seed: int, stream: int, number: int) -> float:
+    """The number-th draw of a stream of the run, uniform in [0, 1), of 53 bits."""
+    generator = np.random.Philox(
+        key=np.array([seed, 0], dtype=np.uint64),
+        counter=np.array([0, 0, number, stream], dtype=np.uint64),
+    )
+    return (int(generator.random_raw()) >> 11) * 2.0**-53
+
+
+def uniforms(seed: int, stream: int, number: int, count: int) -> NDArray[np.float64]:
+    """float64[count], uniform in [0, 1), of the number-th stretch of a stream of the run."""
+    generator = np.random.Philox(
+        key=np.array([seed, 0], dtype=np.uint64),
+        counter=np.array([0, 0, number, stream], dtype=np.uint64),
+    )
+    words = np.asarray(generator.random_raw(count), dtype=np.uint64)
+    return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def initial_parameters_seed(seed: int) -> int:
+    """The seed from which a run's first parameters are drawn, apart from every other stream."""
+    generator = np.random.Philox(
+        key=np.array([seed, 0], dtype=np.uint64),
+        counter=np.array([0, 0, 0, CHOICE], dtype=np.uint64),
+    )
+    return int(generator.random_raw()) & (2**63 - 1)

@@ -1,0 +1,256 @@
+"""A trained policy out of a checkpoint: numpy alone, so that it runs where nothing else of a run is
+installed.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_queue.config.run_config import VIRTUAL, RunConfig, option_fields
+from es_queue.config.validation import checked_value
+from es_queue.environments.observation_layout import (
+    Encoder,
+    ObservationTree,
+    flatten,
+    from_json,
+    make_encoder,
+)
+from es_queue.environments.spaces import ActionSpec
+from es_queue.errors import RunFolderError, UsageError
+from es_queue.numerics.normalization import FrozenStatistics
+from es_queue.policies import make_policy
+from es_queue.policies.actions import ActionMap
+from es_queue.policies.base import Policy
+from es_queue.security.npz_reader import (
+    REFERENCE,
+    Floats,
+    finite_batch,
+    finite_vector,
+    read_checkpoint,
+    validate_length,
+)
+from es_queue.security.user_code import disallowed_reason
+
+REQUIRED_SETTINGS = ("policy", "hidden", "activation", "action_bound", "obs_norm", "obs_clip")
+#: Younger than some checkpoints, which have the default.
+OPTIONAL_SETTINGS = ("batch_norm",)
+
+
+class SavedPolicy:
+    """Observation -> action as in evaluation: normalised, without action noise.
+
+    config:     the run's settings as far as they shape a policy, defaults for the rest
+    policy:     of which ``parameters`` are the flat vector
+    action:     the action space
+    parameters: float32[size]; statistics: of its observations, float32[d] each
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        policy: Policy,
+        actions: ActionMap,
+        parameters: Floats,
+        statistics: FrozenStatistics,
+        discrete: tuple[int, int] | None,
+        observation: ObservationTree | None = None,
+    ) -> None:
+        self.config = config
+        self.action = actions.spec
+        self.parameters = parameters
+        self.statistics = statistics
+        self.policy = policy
+        self._size = policy.observation_size
+        self._discrete = discrete
+        self._encode = None if observation is None else make_encoder(observation)
+        self._bound = policy.bind(parameters[None])
+        self._actions = actions
+
+    @classmethod
+    def from_arrays(
+        cls, arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any], imports: bool = False
+    ) -> SavedPolicy:
+        """From ``parameters`` [size], ``obs_mean`` [d], ``obs_std`` [d] and what else rebuilds the
+        policy.
+
+        meta: "config" (RunConfig.to_dict), "observation_size", "action" (ActionSpec.to_dict), and
+        where the observation space is discrete "discrete_observation" (n) and "observation_start"
+        (0 where absent); where observations are arrays "observation_shape"; where they are a Dict,
+        a Tuple or MultiDiscrete "observation" (``observations.to_json``). With virtual batch
+        normalisation, "reference" [N, d] is among the arrays.
+        imports: whether the module of a user's own policy may be imported, whatever it is
+        Raises RunFolderError with one sentence for whatever does not fit.
+        """
+        parameters = finite_vector(arrays, "parameters")
+        mean, std = finite_vector(arrays, "obs_mean"), finite_vector(arrays, "obs_std")
+        try:
+            config, action = policy_settings(meta["config"]), ActionSpec.from_dict(meta["action"])
+            if not imports:
+                validate_import(config.policy)
+            policy = policy_from_meta(config, meta)
+            validate_length(
+                parameters, "parameters", policy.size
+            )  # before anything is as large as the meta says
+            discrete = discrete_space(meta, policy.observation_size)
+            observation = composite_space(meta, policy.observation_size)
+            actions = ActionMap(action, config.action_bound)
+        except KeyError as error:
+            raise RunFolderError(f"the checkpoint's meta has no {error}") from None
+        except (
+            TypeError,
+            ValueError,
+            IndexError,
+            OverflowError,
+            AttributeError,
+            UsageError,
+        ) as error:
+            raise RunFolderError(
+                f"the checkpoint's meta does not describe a policy: {error}"
+            ) from None
+        if config.batch_norm == VIRTUAL:
+            policy.reference = finite_batch(arrays, REFERENCE, policy.observation_size)
+        validate_length(mean, "obs_mean", policy.observation_size)
+        validate_length(std, "obs_std", policy.observation_size)
+        if not (std > 0).all():
+            raise RunFolderError(
+                "the checkpoint's array 'obs_std' holds a deviation that is not above zero"
+            )
+        statistics = FrozenStatistics(mean, std, config.obs_clip)
+        return cls(config, policy, actions, parameters, statistics, discrete, observation)
+
+    def begin(self) -> None:
+        """An episode begins: a policy with memory forgets the one before."""
+        self._bound.begin()
+
+    def act(self, observation: Any) -> Any:
+        """The action for one observation of the environment, in the form that its ``step`` takes.
+
+        observation: an array of any shape, flattened to float32 in C order, the integer of a
+        discrete space, or the mapping, tuple or array of integers that a Dict, Tuple or
+        MultiDiscrete space yields. Raises UsageError for an observation of another size,
+        NonFiniteOutput where the policy breaks down.
+        """
+        flat = self._flatten(observation)
+        with np.errstate(all="ignore"):
+            if self.config.obs_norm:
+                flat = self.statistics.normalize(flat)
+            return self._actions.act_one(self._bound.act_one(flat))
+
+    def _flatten(self, observation: Any) -> Floats:
+        if self._encode is not None:
+            return self._encode_composite(self._encode, observation)
+        if self._discrete is not None:
+            return one_hot(int(observation), *self._discrete)
+        flat = flatten(observation)
+        if len(flat) != self._size:
+            raise UsageError(
+                f"the policy takes observations of {self._size} numbers, not {len(flat)}"
+            )
+        return flat
+
+    def _encode_composite(self, encode: Encoder, observation: Any) -> Floats:
+        try:
+            return encode(observation)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"the policy does not take this observation: {error}") from None
+
+
+def load_policy(path: str | Path) -> SavedPolicy:
+    """The policy of an ``.npz`` checkpoint, read without pickle.
+
+    Raises RunFolderError with one sentence for a file that is missing, damaged or does not fit.
+    """
+    if Path(path).suffix == ".json":
+        raise RunFolderError(
+            (
+                f"{path} is a list of seeds: es-play {path} --export FILE.npz makes the policy "
+                "of it that can be loaded"
+            )
+        )
+    try:
+        return SavedPolicy.from_arrays(*read_checkpoint(Path(path)))
+    except RunFolderError as error:
+        raise RunFolderError(f"{path}: {error}") from None
+
+
+def policy_from_meta(config: RunConfig, meta: Mapping[str, Any]) -> Policy:
+    """The policy for the spaces that a checkpoint's meta tells. Raises KeyError, TypeError,
+    ValueError or UsageError for what does not fit.
+    """
+    size, shape = (
+        int(meta["observation_size"]),
+        tuple(int(length) for length in meta.get("observation_shape", ())),
+    )
+    if shape and (min(shape) < 1 or math.prod(shape) != size):
+        raise ValueError(f"an observation of shape {list(shape)} does not have {size} numbers")
+    return make_policy(config, size, ActionSpec.from_dict(meta["action"]), shape)
+
+
+def policy_settings(values: Mapping[str, Any]) -> RunConfig:
+    """The settings that shape a policy; the others, perhaps of a later version, do not matter to
+    it.
+    """
+    known = option_fields()
+    return RunConfig(
+        **{
+            name: checked_value(known[name], values[name], "the checkpoint")
+            for name in (*REQUIRED_SETTINGS, *(set(OPTIONAL_SETTINGS) & set(values)))
+        }
+    )
+
+
+def validate_import(name: str) -> None:
+    """Raises RunFolderError for a policy ``module:Class`` whose module is neither imported already
+    nor allowed: the file may come from anyone.
+    """
+    module = name.rpartition(":")[0]
+    if module and module not in sys.modules and disallowed_reason([module]):
+        raise RunFolderError(
+            f"its policy is {name}, code of somebody's own: import {module} before, if you trust it"
+        )
+
+
+def discrete_space(meta: Mapping[str, Any], observation_size: int) -> tuple[int, int] | None:
+    """(n, start) of a discrete observation space, None for any other. Raises ValueError where n
+    does not fit.
+    """
+    if meta.get("discrete_observation") is None:
+        return None
+    size = int(meta["discrete_observation"])
+    if size != observation_size:
+        raise ValueError(f"{size} discrete observations do not make {observation_size} numbers")
+    return size, int(meta.get("observation_start") or 0)
+
+
+def composite_space(meta: Mapping[str, Any], observation_size: int) -> ObservationTree | None:
+    """What a Dict, Tuple or MultiDiscrete observation is made of, None for any other. Raises
+    ValueError where it does not fit.
+    """
+    if meta.get("observation") is None:
+        return None
+    tree = from_json(meta["observation"])
+    if tree.size != observation_size:
+        raise ValueError(
+            f"observations of {tree.size} numbers do not make {observation_size} numbers"
+        )
+    return tree
+
+
+def one_hot(value: int, size: int, start: int) -> Floats:
+    """float32[size] with a one for ``value`` of start … start + size - 1. Raises UsageError beyond
+    it.
+    """
+    if not start <= value < start + size:
+        raise UsageError(
+            f"the policy takes observations from {start} to {start + size - 1}, not {value}"
+        )
+    flat = np.zeros(size, np.float32)
+    flat[value - start] = 1
+    return flat

@@ -1,0 +1,181 @@
+"""Policies of the user's own by name: imported, made, and tried out before anybody trains them."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from typing import Any
+
+import numpy as np
+
+from es_queue.errors import EsQueueError, UsageError
+from es_queue.policies.base import MAX_PARAMETERS, Floats, Policy
+from es_queue.policies.torch_module import TorchPolicy
+from es_queue.security.user_code import describe_error, load_attribute
+
+MAX_MEMORY = 2**20
+TRIED_INDIVIDUALS, TRIED_STEPS = 3, 3
+TORCH_HINT = ": pip install 'es-queue[torch]'"
+
+
+def load_custom_policy(
+    path: str, observation_size: int, outputs: int, shape: tuple[int, ...]
+) -> Policy:
+    """The policy that ``module:Class`` names: a class that extends Policy (NumpyPolicy is the
+    simple way), or a torch.nn.Module.
+
+    It is made with (observation_size, outputs), and with observation_shape where it takes that.
+    Raises UsageError in one sentence for what cannot be imported, made or trained.
+    """
+    kind = load_policy_class(path)
+    try:
+        policy = build_policy(path, kind, observation_size, outputs, shape)
+        validate_sizes(path, policy, observation_size, outputs)
+        validate_actions(path, policy)
+    except EsQueueError:
+        raise
+    except Exception as error:  # whatever a user's class raises
+        raise UsageError(
+            f"the policy {path} fails when it is tried out: {describe_error(error)}"
+        ) from error
+    return policy
+
+
+def load_policy_class(path: str) -> type[Any]:
+    """Raises UsageError for what cannot be imported or is no policy."""
+    try:
+        candidate = load_attribute(f"policy {path}", path, UsageError)
+    except UsageError as error:
+        lacks_torch = (
+            isinstance(error.__cause__, ModuleNotFoundError) and error.__cause__.name == "torch"
+        )
+        raise UsageError(f"{error}{TORCH_HINT if lacks_torch else ''}") from error.__cause__
+    if (
+        not isinstance(candidate, type)
+        or inspect.isabstract(candidate)
+        or not (issubclass(candidate, Policy) or is_torch_module(candidate))
+    ):
+        raise UsageError(
+            (
+                f"the policy {path} is neither a class that extends "
+                "es_queue.policies.NumpyPolicy and defines act, nor a torch.nn.Module"
+            )
+        )
+    return candidate
+
+
+def is_torch_module(kind: type[Any]) -> bool:
+    """Whether it is a torch.nn.Module; only who has imported torch can have one."""
+    torch: Any = sys.modules.get("torch")
+    return torch is not None and issubclass(kind, torch.nn.Module)
+
+
+def build_policy(
+    path: str, kind: type[Any], observation_size: int, outputs: int, shape: tuple[int, ...]
+) -> Policy:
+    shaped = "observation_shape" in inspect.signature(kind).parameters
+    named: dict[str, Any] = {"observation_shape": shape} if shaped else {}
+
+    def build() -> Any:
+        return kind(observation_size, outputs, **named)
+
+    if is_torch_module(kind):
+        return TorchPolicy(path, build, observation_size, outputs, shape if shaped else ())
+    policy: Policy = build()
+    return policy
+
+
+def validate_sizes(path: str, policy: Policy, observation_size: int, outputs: int) -> None:
+    """Raises UsageError for sizes that cannot be."""
+    for name, least, most in (
+        ("observation_size", observation_size, observation_size),
+        ("outputs", outputs, outputs),
+        ("size", 1, MAX_PARAMETERS),
+        ("memory_size", 0, MAX_MEMORY),
+    ):
+        value = getattr(policy, name, None)
+        if type(value) is not int or not least <= value <= most:
+            expected = str(least) if least == most else f"a whole number from {least} to {most}"
+            raise UsageError(f"the policy {path} has the {name} {value!r}, where {expected} is due")
+
+
+def validate_actions(path: str, policy: Policy) -> None:
+    """Raises UsageError where first parameters are none, or where many individuals act otherwise
+    than each alone.
+    """
+    first = [np.asarray(policy.initial(seed, "auto")) for seed in (1, 1)]
+    if (
+        first[0].dtype != np.float32
+        or first[0].shape != (policy.size,)
+        or not np.isfinite(first[0]).all()
+    ):
+        raise UsageError(
+            (
+                f"the policy {path} has first parameters {first[0].dtype}{list(first[0].shape)}, "
+                f"where {policy.size} finite float32 are due"
+            )
+        )
+    if first[0].tobytes() != first[1].tobytes():
+        raise UsageError(
+            (
+                f"the policy {path} has other first parameters each time: initial must draw from "
+                "its seed alone"
+            )
+        )
+    bump = np.cos(np.arange(policy.size, dtype=np.float32))
+    rows: Floats = np.stack(
+        [first[0] + np.float32(0.1 * row) * bump for row in range(TRIED_INDIVIDUALS)]
+    ).astype(np.float32)
+    with np.errstate(all="ignore"):
+        together = probe_outputs(policy, rows)
+        alone = [probe_outputs(policy, rows[row : row + 1]) for row in range(TRIED_INDIVIDUALS)]
+    if together.dtype != np.float32 or together.shape != (
+        2,
+        TRIED_STEPS,
+        TRIED_INDIVIDUALS,
+        policy.outputs,
+    ):
+        raise UsageError(
+            (
+                f"the policy {path} puts out {together.dtype}{list(together.shape[2:])} for "
+                f"{TRIED_INDIVIDUALS} individuals, where float32[{TRIED_INDIVIDUALS}, "
+                f"{policy.outputs}] is due"
+            )
+        )
+    if together.tobytes() != np.concatenate(alone, axis=2).tobytes():
+        raise UsageError(
+            (
+                f"the policy {path} gives other bits for many individuals at once than for each "
+                "alone: results would depend on the number of workers"
+            )
+        )
+    if together[0].tobytes() != together[1].tobytes():
+        raise UsageError(
+            (
+                f"the policy {path} acts otherwise in a second episode that is like the first: "
+                "what it remembers must stand in memory alone"
+            )
+        )
+
+
+def probe_outputs(policy: Policy, rows: Floats) -> Floats:
+    """[2, STEPS, B, outputs]: of two episodes of the same few observations."""
+    bound = policy.bind(rows)
+    observations = np.sin(
+        np.arange(TRIED_STEPS * policy.observation_size, dtype=np.float32)
+    ).reshape(TRIED_STEPS, -1)
+    episodes = []
+    for _ in range(2):
+        bound.memory.fill(0)
+        single = bound.begin() if len(rows) == 1 else None
+        episodes.append(
+            [
+                np.copy(
+                    bound(np.stack([observation] * len(rows)))
+                    if single is None
+                    else single(observation)[None]
+                )
+                for observation in observations
+            ]
+        )
+    return np.array(episodes)

@@ -1,0 +1,1 @@
+"""TODO es_queue/policies/layers"""

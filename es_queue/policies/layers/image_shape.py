@@ -1,0 +1,49 @@
+"""What a flat observation is as a picture: rows, columns and channels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from es_queue.errors import UsageError
+from es_queue.policies.base import Floats
+
+
+@dataclass(frozen=True)
+class ImageShape:
+    """A picture of ``height`` x ``width`` points with ``channels`` numbers each (colours, or the
+    frames of a stack).
+
+    channels_first: whether the flat observation is [channels, height, width] in C order, else
+    [height, width, channels]
+    """
+
+    height: int
+    width: int
+    channels: int
+    channels_first: bool
+
+    def upright(self, flat: Floats) -> Floats:
+        """float32[d] as float32[height, width, channels], a view."""
+        if self.channels_first:
+            return flat.reshape(self.channels, self.height, self.width).transpose(1, 2, 0)
+        return flat.reshape(self.height, self.width, self.channels)
+
+
+def image_shape_of(shape: tuple[int, ...], policy: str) -> ImageShape:
+    """The picture that an observation of ``shape`` is: [h, w], or of the first and the last length
+    the lesser counts the channels.
+
+    Raises UsageError where it is none.
+    """
+    if len(shape) == 2:
+        return ImageShape(*shape, channels=1, channels_first=True)
+    if len(shape) != 3:
+        described = f"arrays of shape {list(shape)}" if shape else "vectors"
+        raise UsageError(
+            f"policy is {policy}, which takes pictures of shape [stack, height, width] or "
+            "[height, width, colours], "
+            f"but the observations are {described}: use linear, mlp, rnn, lstm or gru"
+        )
+    if shape[0] < shape[2]:
+        return ImageShape(shape[1], shape[2], shape[0], channels_first=True)
+    return ImageShape(*shape, channels_first=False)

@@ -1,0 +1,53 @@
+"""Virtual batch normalisation: each unit is centred and scaled by its statistics over a fixed
+reference batch.
+
+Salimans et al. 2016, arXiv:1606.03498, section 3.2, for Evolution Strategies 2017,
+arXiv:1703.03864, section 2.2. The statistics are those under the individual's own parameters, so
+the batch runs through its layers once when it is bound. A normalised layer is activation(scale · (z
+- mean) / √(var + EPSILON) + shift), z = x @ W + b; all but W follow from the batch, scale and
+shift, so the layer acts as one of other weights: W · gain, and shift - mean · gain for its bias.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from es_queue.errors import UsageError
+from es_queue.policies.base import Floats
+
+EPSILON = 1e-5
+
+
+def fold_normalisation(
+    weights: Floats, products: Floats, scale: Floats, shift: Floats
+) -> tuple[Floats, Floats]:
+    """Weights [rows, columns] and bias [columns] of a layer that normalises by itself.
+
+    products: float32[..., columns], x @ W for all of the reference batch (b moves the mean alike,
+    and so goes out)
+    """
+    flat = products.reshape(-1, products.shape[-1])
+    mean, variance = flat.mean(0, dtype=np.float64), flat.var(0, dtype=np.float64)
+    gain = scale / np.sqrt(variance + EPSILON)
+    return (weights * gain).astype(np.float32), (shift - mean * gain).astype(np.float32)
+
+
+def require_reference(reference: Floats | None, size: int) -> Floats:
+    """The reference batch float32[N, d]. Raises UsageError where there is none, or one of other
+    observations.
+    """
+    if reference is None:
+        raise UsageError(
+            (
+                "batch_norm is virtual, but there is no reference batch: a checkpoint of this "
+                "es-queue has one"
+            )
+        )
+    if reference.ndim != 2 or not len(reference) or reference.shape[1] != size:
+        raise UsageError(
+            (
+                f"the reference batch has the shape {list(reference.shape)}, but observations "
+                f"have {size} numbers"
+            )
+        )
+    return np.ascontiguousarray(reference, np.float32)

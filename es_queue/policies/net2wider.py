@@ -1,0 +1,120 @@
+"""A larger policy that acts as a smaller one does: more observations, wider layers (net2wider,
+Chen, Goodfellow, Shlens 2016).
+
+What is new is connected so that it changes no output: the old units take nothing from new
+observations and units, while new units have first weights of their own, so that training has
+something to use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from es_queue.errors import UsageError
+from es_queue.policies.base import Floats, Policy
+from es_queue.policies.constant import ConstantPolicy
+from es_queue.policies.linear import LinearPolicy
+from es_queue.policies.mlp import MlpPolicy
+
+LayerArrays = tuple[
+    Floats, Floats
+]  # weights float32[rows, columns], bias float32[columns] or float32[0]
+
+
+def widen(small: Policy, parameters: Floats, large: Policy, first: Floats) -> Floats:
+    """float32[large.size]: ``large`` with these parameters acts as ``small`` with ``parameters``
+    does, up to rounding.
+
+    The first observations of ``large`` are those of ``small``; ``first``: what new units begin
+    with, float32[large.size]. Raises UsageError where the one cannot hold the other.
+    """
+    if small.description and small.description == large.description:
+        return parameters
+    if type(small) is not type(large) or policy_kind(small) != policy_kind(large):
+        raise UsageError(
+            (
+                f"a {policy_kind(small)} policy does not become a {policy_kind(large)} one: use "
+                f"--policy {policy_kind(small)}"
+            )
+        )
+    if isinstance(small, MlpPolicy) and isinstance(large, MlpPolicy):
+        _validate_mlp(small, large)
+    if type(small) not in (LinearPolicy, ConstantPolicy, MlpPolicy):
+        raise UsageError(
+            (
+                f"a {policy_kind(small)} policy does not grow: only one of the same "
+                "observations, layers and actions can take its parameters"
+            )
+        )
+    if small.outputs != large.outputs:
+        raise UsageError(
+            (
+                f"its policy puts out {small.outputs} numbers for an action, this environment "
+                f"takes {large.outputs}"
+            )
+        )
+    if small.observation_size > large.observation_size:
+        raise UsageError(
+            (
+                f"its policy takes {small.observation_size} observations, this environment has "
+                f"{large.observation_size}: fewer cannot be made of more"
+            )
+        )
+    pairs = zip(layer_arrays(small, parameters), layer_arrays(large, first), strict=True)
+    return np.concatenate(
+        [array.ravel() for old, new in pairs for array in _embed(old, new)]
+    ).astype(np.float32)
+
+
+def layer_arrays(policy: Policy, vector: Floats) -> list[LayerArrays]:
+    """Weights and bias of each layer, as views of the flat vector."""
+    if isinstance(policy, LinearPolicy | ConstantPolicy):
+        return [(vector.reshape(policy.observation_size, policy.outputs), np.zeros(0, np.float32))]
+    if isinstance(policy, MlpPolicy):
+        return [(weights[0], bias[0]) for weights, bias in policy.layers(vector[None])]
+    raise UsageError(f"a {policy_kind(policy)} policy does not grow")
+
+
+def _embed(old: LayerArrays, new: LayerArrays) -> tuple[Floats, Floats]:
+    """The old layer in the corner of the new one, taking nothing from rows that it does
+    not know.
+    """
+    (rows, columns), weights, bias = old[0].shape, new[0].copy(), new[1].copy()
+    weights[rows:, :columns] = 0
+    weights[:rows, :columns] = old[0]
+    bias[: len(old[1])] = old[1]
+    return weights, bias
+
+
+def _validate_mlp(small: MlpPolicy, large: MlpPolicy) -> None:
+    if small.activation != large.activation:
+        raise UsageError(
+            (
+                f"its activation is {small.activation}, not {large.activation}: use --activation "
+                f"{small.activation}"
+            )
+        )
+    old, new = widths(small), widths(large)
+    if len(old) != len(new) or any(before > after for before, after in zip(old, new, strict=True)):
+        raise UsageError(
+            (
+                f"its hidden layers have {format_widths(old)} units, which do not fit into "
+                f"{format_widths(new)}: use as many layers, each as wide or wider"
+            )
+        )
+
+
+def widths(policy: MlpPolicy) -> Sequence[int]:
+    return [columns for _, columns in policy.shapes[:-1]]
+
+
+def format_widths(numbers: Sequence[int]) -> str:
+    return ",".join(map(str, numbers))
+
+
+def policy_kind(policy: Policy) -> str:
+    return {LinearPolicy: "linear", ConstantPolicy: "vector", MlpPolicy: "mlp"}.get(
+        type(policy)
+    ) or str(next(iter(policy.description), type(policy).__name__))

@@ -1,0 +1,162 @@
+"""A user's ``torch.nn.Module`` as a policy: flat parameters in the order of
+``torch.nn.utils.parameters_to_vector``.
+
+torch is imported with the user's class; nothing here needs it otherwise.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from es_queue.errors import UsageError
+from es_queue.policies.base import BoundPolicy, Floats, Policy, single_only
+from es_queue.policies.layers.initial_weights import DOMAIN, draw_normals
+
+
+class TorchPolicy(Policy):
+    """outputs = module(observation[1, …]), for each individual by itself, so that bits do not
+    depend on how many there are.
+
+    build: makes the module, whose first parameters come from torch's generator
+    shape: of the observation that the module is given, after the leading 1 A module with an
+    attribute ``memory_size`` is called with (observation[1, …], memory[1, memory_size]) and returns
+    both. Raises UsageError for a module that cannot be trained so.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        build: Callable[[], Any],
+        observation_size: int,
+        outputs: int,
+        shape: tuple[int, ...],
+    ) -> None:
+        self._torch: Any = importlib.import_module("torch")
+        self._build, self._shape = build, (1, *(shape or (observation_size,)))
+        self._module = self._build_module(0)
+        self.name, self.observation_size, self.outputs = name, observation_size, outputs
+        self.memory_size = getattr(self._module, "memory_size", 0)
+        self._validate_module()
+        self.size = sum(parameter.numel() for parameter in self._module.parameters())
+
+    @property
+    def description(self) -> tuple[object, ...]:
+        """See :attr:`Policy.description`."""
+        return self.name, self.observation_size, self.outputs, self.size, self.memory_size
+
+    def initial(self, seed: int, init: str) -> Floats:
+        """float32[size]; auto is what the module's constructor draws from torch's generator, which
+        is seeded and put back.
+
+        normal: standard normal numbers / √(inputs of a unit) in matrices and kernels, zeros
+        elsewhere.
+        """
+        if init == "auto":
+            return self._vector(self._build_module(seed))
+        if init == "zero":
+            return np.zeros(self.size, np.float32)
+        if init != "normal":
+            raise UsageError(
+                f"init is {init}, but a module of your own has its own: use auto, zero or normal"
+            )
+        drawn = draw_normals(
+            np.random.Philox(key=np.array([seed, DOMAIN], dtype=np.uint64)), self.size
+        )
+        units = np.concatenate(
+            [
+                np.full(parameter.numel(), self._deviation(parameter))
+                for parameter in self._module.parameters()
+            ]
+        )
+        first: Floats = (drawn * units).astype(np.float32)
+        return first
+
+    def bind(self, parameters: Floats) -> BoundPolicy:
+        """See :meth:`Policy.bind`; the weights are copied."""
+        rows = self.checked(parameters)
+        count, memory = len(rows), np.zeros((len(rows), self.memory_size), np.float32)
+        modules = [self.module_with(row) for row in rows]
+
+        def act_row(row: int, observation: Floats) -> Floats:
+            return self._outputs(modules[row], observation, memory[row : row + 1])
+
+        def act_many(observations: Floats) -> Floats:
+            return np.stack(
+                [act_row(row, observation) for row, observation in enumerate(observations)]
+            )
+
+        return BoundPolicy(
+            count,
+            (lambda observation: act_row(0, observation)) if count == 1 else single_only(count),
+            act_many,
+            memory,
+        )
+
+    def module_with(self, row: Floats) -> Any:
+        """A module of its own with the parameters float32[size]."""
+        module = copy.deepcopy(self._module)
+        self._torch.nn.utils.vector_to_parameters(self._torch.tensor(row), module.parameters())
+        return module
+
+    def _outputs(self, module: Any, observation: Floats, memory: Floats) -> Floats:
+        tensor = self._torch.tensor
+        with self._torch.inference_mode():
+            seen = tensor(observation).reshape(self._shape)
+            outputs = module(seen, tensor(memory)) if self.memory_size else module(seen)
+        if self.memory_size:
+            outputs, after = outputs
+            memory[...] = after.numpy()
+        if not isinstance(outputs, self._torch.Tensor):
+            raise TypeError(
+                (
+                    f"the module gives a {type(outputs).__name__}, where a tensor [1, "
+                    f"{self.outputs}] is due; one that remembers has a memory_size"
+                )
+            )
+        flat: Floats = np.array(outputs.numpy(), np.float32).reshape(-1)
+        if len(flat) != self.outputs:
+            raise ValueError(f"the module gives {len(flat)} numbers, where {self.outputs} are due")
+        return flat
+
+    def _build_module(self, seed: int) -> Any:
+        """The module in evaluation mode; torch's generator is as before."""
+        with self._torch.random.fork_rng(devices=[]):
+            self._torch.manual_seed(seed)
+            return self._build().eval().requires_grad_(False)
+
+    def _vector(self, module: Any) -> Floats:
+        return np.array(
+            self._torch.nn.utils.parameters_to_vector(module.parameters()).numpy(), np.float32
+        )
+
+    @staticmethod
+    def _deviation(parameter: Any) -> float:
+        return float(len(parameter) / parameter.numel()) ** 0.5 if parameter.dim() > 1 else 0.0
+
+    def _validate_module(self) -> None:
+        buffers = [name for name, _ in self._module.named_buffers()]
+        if buffers:
+            raise UsageError(
+                (
+                    f"the policy {self.name} has buffers ({', '.join(buffers[:3])}), which are "
+                    "not among its parameters: use layers without, as LayerNorm in place of "
+                    "BatchNorm"
+                )
+            )
+        odd = [
+            f"{name} is {parameter.dtype} on {parameter.device}"
+            for name, parameter in self._module.named_parameters()
+            if parameter.dtype != self._torch.float32 or parameter.device.type != "cpu"
+        ]
+        if odd:
+            raise UsageError(
+                (
+                    f"the policy {self.name} has a parameter that is not float32 in the main "
+                    f"memory: {odd[0]}"
+                )
+            )

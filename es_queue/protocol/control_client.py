@@ -1,0 +1,169 @@
+"""Desk: where another terminal asks something of a run, and looks for the reply. Nothing here needs
+to be its master.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import redis
+
+from es_queue.errors import DecodeError, RedisError
+from es_queue.protocol import keys
+from es_queue.protocol.control_messages import ControlRequest
+from es_queue.protocol.retry import Retry
+from es_queue.protocol.seats import close_seats
+from es_queue.security import bounded_reads, strict_json
+
+MAX_WAITING = 100
+MAX_QUEUES = 1000
+MAX_REPLIES = 2**16
+MAX_TEXT = 200
+MAX_QUEUES = 2**20  # bytes in Redis
+SCANNED_AT_ONCE = 500
+#: What is left of a purged run for a while: a master that sleeps must not bring the run back when
+#: it wakes.
+EPOCH_SECONDS = 600
+
+
+@dataclass(frozen=True)
+class LeaseStatus:
+    """What Redis says of a run. state: None where it knows nothing of it; holder: who holds the
+    lease, None for nobody.
+    """
+
+    state: str | None
+    holder: str | None
+
+
+class ControlClient:
+    """One run, seen from a terminal that does not drive it. Every method raises RedisError in one
+    sentence.
+    """
+
+    def __init__(self, client: redis.Redis, run: str, seconds: float = 10.0) -> None:
+        """seconds: how long a server that does not answer is tried again."""
+        self._client: Any = client
+        self.run, self.keys = run, keys.RunKeys(run)
+        self._retry = Retry(seconds)
+
+    def lease_status(self) -> LeaseStatus:
+        def read() -> list[Any]:
+            pipeline = self._client.pipeline(transaction=False).hstrlen(self.keys.progress, "state")
+            replies: list[Any] = pipeline.getrange(self.keys.master, 0, MAX_TEXT - 1).execute()
+            return replies
+
+        length, holder = self._retry(read)  # twice: yes
+        state = (
+            self._retry(lambda: self._client.hget(self.keys.progress, "state"))
+            if 0 < length <= MAX_TEXT
+            else None
+        )  # twice: yes
+        return LeaseStatus(
+            *(value.decode("utf-8", "replace") if value else None for value in (state, holder))
+        )
+
+    def has_workers(self) -> bool:
+        """Whether a worker of the run lives still."""
+        return next(self._client.scan_iter(f"{self.keys.worker('')}*", count=500), None) is not None
+
+    def config(self) -> bytes | None:
+        """The run's settings as JSON, unchecked."""
+        raw: bytes | None = self._retry(
+            lambda: self._client.getrange(self.keys.config, 0, 2**20)
+        )  # twice: yes
+        return raw or None
+
+    def send(self, request: ControlRequest) -> None:
+        """Put a request where the master finds it within a second. Raises RedisError, too, where a
+        hundred wait already.
+        """
+        if self._retry(lambda: self._client.llen(self.keys.commands)) >= MAX_WAITING:  # twice: yes
+            raise RedisError(
+                (
+                    f"{MAX_WAITING} requests wait for the master of {self.run} already: it does "
+                    "not look at them"
+                )
+            )
+
+        def push() -> None:
+            pipeline = self._client.pipeline(transaction=True).lrem(
+                self.keys.commands, 0, request.encode()
+            )
+            pipeline.rpush(self.keys.commands, request.encode()).expire(
+                self.keys.commands, keys.RUN_SECONDS
+            ).execute()
+
+        self._retry(push)  # twice: yes, the same bytes are there once
+
+    def withdraw(self, request: ControlRequest) -> None:
+        """Take a request back that nobody has taken up."""
+        self._retry(
+            lambda: self._client.lrem(self.keys.commands, 0, request.encode())
+        )  # twice: yes
+
+    def poll_reply(self, request: ControlRequest) -> str | None:
+        """What the master said to a request; None while it has said nothing."""
+        if (
+            not 0
+            < self._retry(lambda: self._client.hstrlen(self.keys.progress, "replies"))
+            <= MAX_REPLIES
+        ):  # twice: yes
+            return None
+        raw = self._retry(lambda: self._client.hget(self.keys.progress, "replies"))  # twice: yes
+        try:
+            replies = strict_json.loads(raw or b"", MAX_REPLIES)
+        except DecodeError:
+            return None
+        text = replies.get(request.id) if isinstance(replies, dict) else None
+        return text if isinstance(text, str) else None
+
+    def delete_keys(self) -> int:
+        """Remove every key of the run but its epoch, which goes by itself soon, and its seats; how
+        many keys there were.
+        """
+        self._retry(self._close_seats)
+        deleted = 0
+        for batch in self._batches():
+            deleted += self._retry(partial(self._client.unlink, *batch))  # twice: yes
+        self._retry(
+            lambda: (
+                self._client.pipeline(transaction=True)
+                .zrem(keys.RUNS, self.run)
+                .expire(self.keys.epoch, EPOCH_SECONDS)
+                .execute()
+            )
+        )
+        return deleted
+
+    def key_count(self) -> int:
+        """How many keys the run has."""
+        return sum(len(batch) for batch in self._batches())
+
+    def _batches(self) -> Iterator[list[bytes]]:
+        """The names of the run's keys but its epoch, a few at a time: a worker may make any number
+        of them, of any length."""
+        cursor = 0
+        while True:
+            cursor, names = self._retry(
+                partial(
+                    self._client.scan, cursor, match=f"{self.keys.prefix}*", count=SCANNED_AT_ONCE
+                )
+            )  # twice: yes
+            if kept := [name for name in names if name != self.keys.epoch.encode()]:
+                yield kept
+            if cursor == 0:
+                return
+
+    def _close_seats(self) -> None:
+        if not bounded_reads.has_type(self._client, keys.RQ_QUEUES, b"set", MAX_QUEUES):
+            return  # none, or swollen by a worker: the seats end when they are taken
+        queues = [
+            name.decode("utf-8", "replace")
+            for name in self._client.sscan_iter(keys.RQ_QUEUES, count=500)
+        ]
+        for queue in queues[:MAX_QUEUES]:
+            close_seats(self._client, queue.removeprefix(keys.rq_queue("")), self.run)

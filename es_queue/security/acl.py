@@ -1,0 +1,267 @@
+"""Least privilege: what the users master, worker and viewer may do in Redis 7 or later, or Valkey.
+
+``python -m es_queue.security.acl FOLDER`` makes an ACL file with fresh passwords, of which it holds
+SHA-256 digests alone; ``--scaler`` behind it adds a user for an autoscaler, which counts waiting
+seats. This is the only place with the rules; ``docker/users.acl`` is ``template()``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from es_queue.errors import EsQueueError, RunFolderError, UsageError
+from es_queue.protocol import keys
+from es_queue.security.passwords import PASSWORD_FILE
+
+MASTER, WORKER, VIEWER = "master", "worker", "viewer"
+USERS = (MASTER, WORKER, VIEWER)
+SCALER, SCALER_FLAG = "scaler", "--scaler"
+ACL_FILE = "users.acl"
+
+ANY = keys.ANY_RUN
+
+
+def _each(commands: str) -> tuple[str, ...]:
+    """A rule per command."""
+    return tuple(f"+{command}" for command in commands.split())
+
+
+# Commands are named one by one, not by category: a category is whatever the server's version puts
+# into it (in Redis 8 @read holds FT.SEARCH, in Valkey 9 CLUSTERSCAN). Redis 7.0 knows all of these
+# names; tests/abuse/test_acl_commands.py holds what each server makes of them.
+READS = _each(
+    "get mget getrange strlen exists type ttl pttl memory|usage hget hmget hgetall hexists hkeys "
+    "hvals hlen hstrlen hscan lrange llen lindex lpos smembers sismember smismember scard sscan "
+    "zrange zrangebyscore zrevrange zrevrangebyscore zrank zrevrank zscore zmscore zcard zcount "
+    "zscan xrange xrevrange xlen xread xinfo|stream"
+)
+WRITES = _each(
+    "set setex psetex setnx mset getset getdel append incr incrby incrbyfloat decr decrby del "
+    "unlink expire pexpire expireat pexpireat persist hset hsetnx hmset hdel hincrby hincrbyfloat "
+    "lpush rpush lpushx rpushx lpop rpop lrem lset ltrim linsert lmove blmove blpop brpop "
+    "rpoplpush brpoplpush sadd srem spop smove zadd zrem zincrby zremrangebyscore zremrangebyrank "
+    "zpopmin zpopmax xadd xdel xtrim multi exec discard watch unwatch"
+)
+#: About the connection itself. redis-py sends CLIENT SETINFO, which Redis 7.0 has not, so CLIENT is
+#: named as a whole: less what administers, and less TRACKING, by which a client hears the names of
+#: all keys that anybody writes.
+CONNECTION = (
+    *_each("ping select client"),
+    "-@admin",
+    "-@dangerous",
+    "-client|tracking",
+    "-client|trackinginfo",
+    "-client|caching",
+    "-client|getredir",
+    "-client|reply",
+)
+ABOUT_THE_SERVER = _each("info time acl|whoami")
+#: By which ``rq`` takes the password from its file.
+CONNECTION_CLASS = "es_queue.protocol.connection.RedisWithPassword"
+#: A wait for messages, which only RQ's plain worker has; es-master's local workers come as the
+#: master.
+SUBSCRIBE = _each("subscribe unsubscribe psubscribe punsubscribe")
+
+#: Where RQ's registries may be read without the jobs in them, which may be anybody's.
+RQ_VISIBLE_KEYS = (
+    keys.RQ_SUSPENDED,
+    keys.RQ_WORKERS,
+    keys.RQ_QUEUES,
+    keys.rq_workers("*"),
+    keys.rq_worker("*"),
+    keys.rq_queue("*"),
+    keys.rq_failed("*"),
+    keys.rq_wip("*"),
+)
+
+#: Each user's rules, in order; the first rights are those outside of selectors, which stand in
+#: parentheses.
+RULES: dict[str, tuple[str, ...]] = {
+    MASTER: (
+        "resetkeys",
+        "resetchannels",
+        f"&{keys.rq_pubsub('*')}",
+        f"~{keys.ANY_KEY}",
+        f"~{keys.RQ_ANY_KEY}",
+        "-@all",
+        *CONNECTION,
+        *READS,
+        *WRITES,
+        *SUBSCRIBE,
+        *ABOUT_THE_SERVER,
+        *_each("scan evalsha script|load"),
+    ),
+    WORKER: (
+        "resetkeys",
+        "resetchannels",
+        f"&{keys.rq_pubsub('*')}",
+        f"~{keys.RQ_ANY_KEY}",
+        "-@all",
+        *CONNECTION,
+        *READS,
+        *WRITES,
+        *SUBSCRIBE,
+        *ABOUT_THE_SERVER,
+        (
+            f"(-@all +get +getrange +mget +strlen +exists %R~{ANY.config} %R~{ANY.task} "
+            f"%R~{ANY.parameters('*')} %R~{ANY.master} %R~{ANY.iteration})"
+        ),
+        f"(-@all +hget +hmget +hstrlen +exists %R~{ANY.progress})",
+        f"(-@all +blmove +lmove +lpush +expire ~{ANY.todo} ~{ANY.claims('*')})",
+        f"(-@all +lrem +lrange +llen ~{ANY.claims('*')})",
+        f"(-@all +xadd %W~{ANY.results('*')})",
+        f"(-@all +hset +pexpire +expire +del ~{ANY.worker('*')})",
+        f"(-@all +sadd +expire ~{ANY.workers})",
+        f"(-@all +rpush +ltrim +expire ~{ANY.errors})",
+        f"(-@all +incr +incrby ~{ANY.seatno})",
+    ),
+    VIEWER: (
+        "resetkeys",
+        "resetchannels",
+        f"%R~{keys.ANY_KEY}",
+        *(f"%R~{pattern}" for pattern in RQ_VISIBLE_KEYS),
+        "-@all",
+        *CONNECTION,
+        *READS,
+        *ABOUT_THE_SERVER,
+        "+scan",
+    ),
+    # KEDA counts by a script of its own; a script may do what its user may, and so do nothing but
+    # count. It could run for ever.
+    SCALER: (
+        "resetkeys",
+        "resetchannels",
+        f"~{keys.rq_queue('*')}",
+        "-@all",
+        *CONNECTION,
+        *_each("eval type llen"),
+    ),
+}
+
+
+def format_user_line(user: str, password: str | None) -> str:
+    """The user's line of an ACL file. password: None for a user whom nobody can be yet."""
+    who = f"on #{hashlib.sha256(password.encode()).hexdigest()}" if password is not None else "off"
+    return f"user {user} reset {who} sanitize-payload {' '.join(RULES[user])}"
+
+
+def selectors_of(user: str) -> list[str]:
+    """The user's rules as selectors alone, which take nothing away from what another user has
+    already.
+    """
+    words = RULES[user]
+    root = " ".join(word for word in words if not word.startswith(("(", "reset")))
+    return [f"({root})", *(word for word in words if word.startswith("("))]
+
+
+def format_acl(passwords: Mapping[str, str]) -> str:
+    """An ACL file: nobody without a password, and a line for each user."""
+    users = dict.fromkeys((*USERS, *passwords))
+    return "\n".join(
+        ["user default off", *(format_user_line(user, passwords.get(user)) for user in users), ""]
+    )
+
+
+def template() -> str:
+    """The file with every user switched off, as ``docker/users.acl`` has it."""
+    return format_acl({})
+
+
+def write_acl_files(folder: Path, users: Sequence[str] = USERS) -> dict[str, Path]:
+    """Write the ACL file and each user's password, all for their owner alone; the passwords' paths
+    by user.
+
+    Raises UsageError where one is there already, RunFolderError where the folder cannot be written.
+    """
+    paths = {user: folder / f"{user}.password" for user in users}
+    existing = [
+        path for path in (folder / ACL_FILE, *paths.values()) if path.exists() or path.is_symlink()
+    ]
+    if existing:
+        raise UsageError(
+            f"{existing[0]} is there already, and others may be in use with it: give another folder"
+        )
+    passwords = {user: secrets.token_urlsafe(32) for user in users}
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for user, path in paths.items():
+            _write_private(path, passwords[user] + "\n")
+        _write_private(folder / ACL_FILE, format_acl(passwords))
+    except OSError as error:
+        raise RunFolderError(
+            (
+                f"the folder {folder} cannot be written ({error.strerror}); give one that you "
+                "may write to"
+            )
+        ) from None
+    return paths
+
+
+def format_instructions(folder: Path) -> list[str]:
+    """What to do with the files."""
+    return [
+        (
+            f"{folder / ACL_FILE} holds the users master, worker and viewer; the passwords are "
+            "beside it."
+        ),
+        (
+            "1. redis.conf: the line  aclfile /path/to/users.acl  in place of requirepass; the "
+            "file must be the server's own user's."
+        ),
+        (
+            "   Nobody may administer the server then: add a line of your own for that, such as  "
+            "user admin on >PASSWORD ~* &* +@all"
+        ),
+        (
+            "2. es-master --redis-url redis://master@HOST --redis-password-file "
+            f"{folder / 'master.password'} …"
+        ),
+        "3. On each host of workers, with worker.password there:",
+        (
+            f"   export RQ_REDIS_URL=redis://worker@HOST {PASSWORD_FILE}=$PWD/worker.password "
+            f"RQ_CONNECTION_CLASS={CONNECTION_CLASS}"
+        ),
+        "   rq worker",
+        (
+            "4. es-status --redis-url redis://viewer@HOST --redis-password-file "
+            f"{folder / 'viewer.password'}"
+        ),
+    ]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """``python -m es_queue.security.acl FOLDER [--scaler]``. Returns the exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    extra_users = (SCALER,) if words[1:] == [SCALER_FLAG] else ()
+    try:
+        if len(words) != 1 + len(extra_users) or words[0].startswith("-") or not words[0]:
+            raise UsageError(
+                (
+                    "give one folder, for an ACL file and three passwords: python -m "
+                    f"es_queue.security.acl FOLDER, or FOLDER {SCALER_FLAG}"
+                )
+            )
+        write_acl_files(Path(words[0]), (*USERS, *extra_users))
+    except EsQueueError as error:
+        print(f"es_queue.security.acl: {error}", file=sys.stderr)
+        return error.exit_code
+    print("\n".join(format_instructions(Path(words[0]))))
+    return 0
+
+
+def _write_private(path: Path, text: str) -> None:
+    with os.fdopen(
+        os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="ascii"
+    ) as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,153 @@
+"""The arrays of an ``.npz`` checkpoint, read and checked without pickle: the file may come from
+anyone.
+"""
+
+from __future__ import annotations
+
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_queue.config.run_config import VIRTUAL
+from es_queue.errors import DecodeError, RunFolderError
+from es_queue.security import strict_json
+
+Floats = NDArray[np.float32]
+
+MAX_META = 2**22
+#: Bytes of a file that is read.
+MAX_FILE = 2**31
+#: Bytes before an array's name in a zip file.
+LOCAL_HEADER = 30
+MAX_ARRAYS = 200
+VECTORS = ("parameters", "obs_mean", "obs_std")
+REFERENCE = "reference"
+#: What numpy and zipfile raise for a damaged or a foreign file.
+UNREADABLE = (
+    OSError,
+    ValueError,
+    EOFError,
+    OverflowError,
+    MemoryError,
+    RuntimeError,
+    zipfile.BadZipFile,
+    zlib.error,
+    SyntaxError,
+    tokenize.TokenError,
+    TypeError,  # numpy reads an array's header as Python's own literals
+)
+
+
+def read_checkpoint(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """The vectors and the decoded meta of a checkpoint; nothing else of the file is read.
+
+    Raises RunFolderError with one sentence for a file that is missing, damaged or lacks an array.
+    """
+    try:
+        arrays = read_arrays(path, (*VECTORS, "meta"))
+        meta = decode_meta(arrays.pop("meta"))
+        if isinstance(meta.get("config"), dict) and meta["config"].get("batch_norm") == VIRTUAL:
+            arrays |= read_arrays(path, (REFERENCE,))
+    except FileNotFoundError:
+        raise RunFolderError("there is no such checkpoint") from None
+    except UNREADABLE as error:
+        reason = (
+            "it is of another kind" if "pickle" in str(error) else error
+        )  # numpy's advice there is to trust the file
+        raise RunFolderError(f"this is not a readable .npz checkpoint: {reason}") from None
+    return arrays, meta
+
+
+def read_arrays(path: Path, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
+    """The named arrays of a file. Raises RunFolderError for a missing one, or one of UNREADABLE."""
+    with path.open("rb") as file:
+        archive = np.load(file, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise ValueError("it holds a single array")
+        validate_uncompressed(archive)
+        with archive:
+            for name in names:
+                if name not in archive:
+                    raise RunFolderError(f"the checkpoint has no array {name!r}")
+            return {name: archive[name] for name in names}
+
+
+def validate_uncompressed(archive: np.lib.npyio.NpzFile) -> None:
+    """Raises ValueError where an archive holds more than its bytes: ours are not compressed, and no
+    array shares bytes with another.
+    """
+    members = archive.zip.infolist() if archive.zip is not None else []
+    if len(members) > MAX_ARRAYS or any(
+        member.compress_type != zipfile.ZIP_STORED or member.file_size != member.compress_size
+        for member in members
+    ):
+        raise ValueError("it is compressed, or holds more arrays than a checkpoint has")
+    end = 0
+    for member in sorted(members, key=lambda member: member.header_offset):
+        if member.header_offset < end:
+            raise ValueError(f"its arrays overlap at byte {member.header_offset}")
+        end = member.header_offset + LOCAL_HEADER + member.file_size
+    if archive.zip is not None and end > archive.zip.start_dir:
+        raise ValueError("its arrays claim more bytes than it has")
+    if end > MAX_FILE:
+        raise ValueError(f"it is larger than {MAX_FILE} bytes")
+
+
+def decode_meta(text: NDArray[Any]) -> dict[str, Any]:
+    """The JSON object in a 0-d unicode array. Raises ValueError for anything else."""
+    try:
+        meta = (
+            strict_json.loads(text.item(), MAX_META, finite=False)
+            if text.ndim == 0 and text.dtype.kind == "U"
+            else None
+        )
+    except DecodeError as error:
+        raise ValueError(f"its array 'meta' is not what it should be: {error}") from None
+    if not isinstance(meta, dict):
+        raise ValueError("its array 'meta' is not a JSON object")
+    return meta
+
+
+def finite_vector(arrays: Mapping[str, NDArray[Any]], name: str) -> Floats:
+    """One array as float32[n]. Raises RunFolderError where it is missing, not a vector, or not
+    finite.
+    """
+    if name not in arrays:
+        raise RunFolderError(f"the checkpoint has no array {name!r}")
+    array = np.asarray(arrays[name])
+    if array.ndim != 1 or array.dtype.kind != "f":
+        raise RunFolderError(f"the checkpoint's array {name!r} is not a vector of floats")
+    with np.errstate(over="ignore"):
+        values = np.ascontiguousarray(array, np.float32)
+    if not np.isfinite(values).all():
+        raise RunFolderError(f"the checkpoint's array {name!r} holds a number that is not finite")
+    return values
+
+
+def finite_batch(arrays: Mapping[str, NDArray[Any]], name: str, length: int) -> Floats:
+    """One array as float32[N, length], N above 0. Raises RunFolderError for anything else, and
+    where it is not finite.
+    """
+    array = np.asarray(arrays[name]) if name in arrays else np.zeros(0)
+    if array.ndim != 2 or array.dtype.kind != "f" or not len(array) or array.shape[-1] != length:
+        raise RunFolderError(
+            (
+                f"the checkpoint has no array {name!r} of observations with {length} numbers, "
+                "which its policy needs"
+            )
+        )
+    return finite_vector({name: array.reshape(-1)}, name).reshape(array.shape)
+
+
+def validate_length(values: Floats, name: str, length: int) -> None:
+    """Raises RunFolderError unless ``values`` has ``length`` numbers."""
+    if len(values) != length:
+        raise RunFolderError(
+            f"the checkpoint's array {name!r} has {len(values)} numbers, its policy needs {length}"
+        )

@@ -1,0 +1,143 @@
+"""Folders and files that no other account of the host can read, or lead elsewhere by a link."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from es_queue.errors import RunFolderError
+
+#: Rights of a run's folder: its user's only, or its group's too (files in it belong to that group).
+PRIVATE, SHARED = 0o700, 0o2770
+#: The umask with which this process began, None while it still has it.
+_first_umask: int | None = None
+
+
+def host_private_directory() -> Path | None:
+    """The host's shared folder, mode 700 and ours; None where it cannot be had safely."""
+    folder = Path(tempfile.gettempdir()) / f"es-queue-{os.getuid()}"
+    return folder if is_private(folder) else None
+
+
+def is_private(folder: Path) -> bool:
+    """Make ``folder`` when it is missing; whether it is a real folder, ours, and closed to everyone
+    else.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        about = folder.lstat()
+    except OSError:
+        return False
+    return (
+        folder.is_dir()
+        and not folder.is_symlink()
+        and about.st_uid == os.getuid()
+        and not about.st_mode & 0o077
+    )
+
+
+# --- a run's folder
+
+
+def close_new_files(shared: bool) -> None:
+    """Files and folders that this process and its children make from now on are closed to others,
+    and to the group unless shared.
+    """
+    global _first_umask
+    former = os.umask(0o007 if shared else 0o077)
+    _first_umask = former if _first_umask is None else _first_umask
+
+
+def make_run_folder(folder: Path, shared: bool) -> None:
+    """Make ``folder`` with the rights of a run's, and its parents with this user's usual ones.
+
+    A folder that is there gets these rights if it is empty or holds a run. One with other things
+    in it keeps its own.
+    Raises OSError, and RunFolderError for a folder that another account can write.
+    """
+    if folder.exists():
+        refuse_writable(folder, shared)
+    else:
+        now = None if _first_umask is None else os.umask(_first_umask)
+        try:
+            with suppress(FileExistsError):  # a file there is what the next line fails on
+                folder.parent.mkdir(parents=True, exist_ok=True)
+        finally:
+            if now is not None:
+                os.umask(now)
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+    names = {path.name for path in folder.iterdir()}
+    if folder.stat().st_uid == os.geteuid() and (
+        not names or {"config.json", "seeds.json"} & names
+    ):
+        folder.chmod(SHARED if shared else PRIVATE)
+
+
+def refuse_writable(folder: Path, shared: bool) -> None:
+    """Raises RunFolderError for a run's folder in which another account can plant files."""
+    about = folder.stat()
+    is_own = about.st_uid == os.geteuid()
+    if not is_own and about.st_uid != 0 and not shared:
+        raise RunFolderError(
+            f"run-dir {folder} belongs to another user (uid {about.st_uid}): give a folder of "
+            "your own, or --shared if you trust them"
+        )
+    if is_own and not any(folder.iterdir()):
+        return
+    if about.st_mode & stat.S_IWOTH:
+        raise RunFolderError(
+            f"run-dir {folder} can be written by every user of this host: check what is in it and "
+            f"chmod {'o-w' if shared else 'go-w'} {folder}, or give another --run-dir"
+        )
+    if about.st_mode & stat.S_IWGRP and not shared:
+        raise RunFolderError(
+            f"run-dir {folder} can be written by its group: give --shared if you trust the group, "
+            f"or check what is in it and chmod g-w {folder}"
+        )
+
+
+# --- files
+
+
+@contextmanager
+def replacing(path: Path, *, durable: bool = False) -> Iterator[BinaryIO]:
+    """A new file under a random name, which takes the place of ``path`` when all went well, and
+    else is removed. Raises OSError.
+
+    durable: with fsync of the file, and of its folder
+    """
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        descriptor = os.open(
+            fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666
+        )
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            if durable:
+                os.fsync(descriptor)
+        fresh.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            fresh.unlink(missing_ok=True)
+        raise
+    if durable:
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def no_link(path: str, flags: int) -> int:
+    """An opener for files that are written in place: a link there is not followed. Raises OSError
+    (ELOOP).
+    """
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)

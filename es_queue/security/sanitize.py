@@ -1,0 +1,17 @@
+"""Text from elsewhere, made fit for a terminal; master and workers use the same."""
+
+from __future__ import annotations
+
+#: What one text from elsewhere may take of a screen.
+MAX_TEXT = 400
+
+
+def sanitize(text: object, longest: int = MAX_TEXT) -> str:
+    """One line of text that can do nothing to a terminal: what does not print is escaped, the rest
+    cut.
+    """
+    line = str(text)[: longest + 1]
+    line = "".join(
+        character if character.isprintable() else ascii(character)[1:-1] for character in line
+    )
+    return line if len(line) <= longest else line[: longest - 1] + "…"

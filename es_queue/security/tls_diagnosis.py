@@ -1,0 +1,97 @@
+"""Why a connection to Redis could not be made, where TLS has to do with it, in words that say what
+to change.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+PROBE_SECONDS = 2.0
+
+
+def diagnose_tls(settings: Mapping[str, Any], encrypted: bool, error: Exception) -> str | None:
+    """What is wrong between ``rediss://`` and ``redis://``, keys and certificates; None where it is
+    none of this.
+
+    settings: the connection's host, port and files; no credentials are sent anywhere. Waits two
+    seconds at the most.
+    """
+    message = str(error)
+    if not encrypted:
+        closed = "reset" in message or "closed" in message.lower() or "Protocol Error" in message
+        return (
+            "it speaks TLS there: write rediss:// in place of redis://"
+            if closed and accepts_tls(settings)
+            else None
+        )
+    if "CERTIFICATE_VERIFY_FAILED" in message:
+        return describe_untrusted(settings, message)
+    if "KEY_VALUES_MISMATCH" in message:
+        return "the key in ssl_keyfile is not that of the certificate in ssl_certfile"
+    if any(word in message for word in ("NO_CERTIFICATE_OR_CRL_FOUND", "PEM lib", "NO_START_LINE")):
+        return (
+            "one of ssl_ca_certs, ssl_certfile and ssl_keyfile holds no certificate or no key in "
+            "PEM form"
+        )
+    if "WRONG_VERSION_NUMBER" in message or ("imeout" in message and accepts_plaintext(settings)):
+        return (
+            "it does not speak TLS there: name its TLS port, or write redis:// in place of "
+            "rediss://"
+        )
+    if any(
+        word in message
+        for word in ("EOF occurred", "CERTIFICATE_REQUIRED", "ALERT", "reset", "closed")
+    ):
+        return (
+            "it ended the TLS connection: it may want a client's certificate, by "
+            "?ssl_certfile=FILE&ssl_keyfile=FILE"
+        )
+    return None
+
+
+def describe_untrusted(settings: Mapping[str, Any], message: str) -> str:
+    """Why the server's certificate was refused."""
+    if "not valid for" in message:
+        return (
+            f"its certificate is for another name than {str(settings.get('host'))[:100]}: "
+            "connect by a name that it has"
+        )
+    if "expired" in message:
+        return "its certificate has expired"
+    given = settings.get("ssl_ca_certs")
+    if given:
+        return (
+            f"its certificate is not signed by the authority in {str(given)[:200]}: give the "
+            "file of the right one by ?ssl_ca_certs=FILE"
+        )
+    return (
+        "its certificate is not signed by an authority that this host knows: give the "
+        "authority's file by ?ssl_ca_certs=FILE"
+    )
+
+
+def accepts_tls(settings: Mapping[str, Any]) -> bool:
+    """Whether a TLS handshake succeeds; nothing is verified, for nothing is sent."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with suppress(OSError), open_socket(settings) as plain, context.wrap_socket(plain) as encrypted:
+        return encrypted.version() is not None
+    return False
+
+
+def accepts_plaintext(settings: Mapping[str, Any]) -> bool:
+    """Whether a PING without TLS has an answer as Redis gives it."""
+    with suppress(OSError), open_socket(settings) as plain:
+        plain.sendall(b"PING\r\n")
+        return plain.recv(1) in (b"+", b"-")
+    return False
+
+
+def open_socket(settings: Mapping[str, Any]) -> socket.socket:
+    return socket.create_connection(
+        (str(settings.get("host", "localhost")), int(settings.get("port", 6379))), PROBE_SECONDS
+    )

@@ -1,0 +1,200 @@
+"""Which modules a run may have a worker import: what a run names comes from Redis; what it may
+name, the operator says.
+
+``ES_QUEUE_ALLOW`` holds modules with commas between them, each for itself and all below it. The
+word ``installed`` stands for packages that a distribution installed here provides, and is the
+default: no loose file in some folder, nothing of Python's own library, never a path. Not asked for:
+``ale_py``, which code of ours imports for an id of Atari.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import packages_distributions
+from typing import Any
+
+from es_queue.config.run_config import RunConfig
+from es_queue.errors import EsQueueError, RunFolderError
+
+ALLOW = "ES_QUEUE_ALLOW"
+INSTALLED = "installed"
+#: A package's module of this name is a program: to import it can be to run it.
+PROGRAM = "__main__"
+MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
+
+
+def named_modules(config: RunConfig) -> list[str]:
+    """The modules of a run's own code: of its environment or objective, of its strategy, of its
+    policy, of what it compares and of its wrappers.
+    """
+    named = (config.task, config.strategy, config.policy, config.behaviour)
+    modules = (
+        *(reference.rpartition(":")[0] for reference in named),
+        *(path.partition(":")[0] for path in config.wrapper),
+    )
+    return list(dict.fromkeys(filter(None, modules)))
+
+
+def environment_allowing(modules: Iterable[str]) -> dict[str, str]:
+    """The environment variable by which somebody who names ``modules`` allows them to the workers
+    that he starts.
+    """
+    return {ALLOW: os.environ.get(ALLOW, ",".join((INSTALLED, *modules)))}
+
+
+def disallowed_reason(modules: Iterable[str], allowed: str | None = None) -> str:
+    """Why the first module that may not be imported may not, empty where all may. ``allowed``: in
+    place of ES_QUEUE_ALLOW.
+    """
+    given = os.environ.get(ALLOW, INSTALLED) if allowed is None else allowed
+    listed = [entry.strip() for entry in given.split(",")]
+    for module in modules:
+        if not MODULE.fullmatch(module) or PROGRAM in module.split("."):
+            return f"custom code: the run names {module[:80]!r}, which is no module"
+        if not any(is_within(module, entry) for entry in listed if entry != INSTALLED) and not (
+            INSTALLED in listed and is_installed(module)
+        ):
+            return (
+                f"custom code: the run names the module {module[:80]}, which is not allowed "
+                "here: install its package on this host, or start this worker with "
+                f"{ALLOW}={INSTALLED},{module[:80]}"
+            )
+    return ""
+
+
+def is_within(module: str, allowed: str) -> bool:
+    """Whether ``module`` is ``allowed`` or below it."""
+    return bool(allowed) and (module == allowed or module.startswith(f"{allowed}."))
+
+
+def is_installed(module: str) -> bool:
+    """Whether a distribution provides the module's package. Python's own library is nobody's
+    package.
+    """
+    return module.partition(".")[0] in packages_distributions()
+
+
+# --- while somebody else's file is read
+
+
+class ImportGuard:
+    """Refuses imports of modules that a file names, unless they are installed, allowed by
+    ES_QUEUE_ALLOW, or all trusted.
+
+    trust: whether the user said that the file's code may run
+    """
+
+    def __init__(self, trust: bool) -> None:
+        self.trust = trust
+        # Looked up before the current folder is on the path: anyone can put metadata of packages
+        # there.
+        self._packages = frozenset(packages_distributions())
+
+    def check(self, what: str, module: str) -> None:
+        """Raises RunFolderError for a module that may not be imported. The current folder counts
+        for the others only.
+        """
+        is_module = MODULE.fullmatch(module) is not None and PROGRAM not in module.split(".")
+        if (
+            is_module
+            and module.partition(".")[0] in self._packages
+            and not disallowed_reason([module])
+        ):
+            return
+        if not is_module or not (self.trust or not disallowed_reason([module], self._listed())):
+            shown = module[:80]
+            raise RunFolderError(
+                f"the {what} would import the module {shown}, which no installed package "
+                "provides: its code would run on this machine; "
+                "if you trust it, give --trust in the folder that holds it, or set "
+                f"{ALLOW}={INSTALLED},{shown}"
+            )
+        if "." not in sys.path:
+            sys.path.append(".")
+
+    def check_function(self, what: str, module: str, found: object) -> None:
+        """Raises RunFolderError for a function that the named package has only borrowed, such as
+        os.system.
+        """
+        package = str(getattr(found, "__module__", None) or "").partition(".")[0]
+        if not self.trust and package != module.partition(".")[0]:
+            raise RunFolderError(
+                f"the {what} is not defined by the package {module.partition('.')[0]}: if you "
+                "trust the file, give --trust"
+            )
+
+    @staticmethod
+    def _listed() -> str:
+        """ES_QUEUE_ALLOW without the word for all installed packages."""
+        given = os.environ.get(ALLOW, INSTALLED).split(",")
+        return ",".join(one for one in given if one.strip() != INSTALLED)
+
+
+_guard: ImportGuard | None = None
+
+
+@contextmanager
+def guarded_imports(trust: bool) -> Iterator[None]:
+    """Within, files are read that anyone may have made: what they name is imported as ImportGuard
+    allows.
+    """
+    global _guard
+    before, path = _guard, list(sys.path)
+    _guard = ImportGuard(trust)
+    try:
+        yield
+    finally:
+        _guard, sys.path[:] = before, path
+
+
+def check_import(what: str, module: str) -> None:
+    """To be called before a module that a run or a file names is imported. Raises RunFolderError
+    within ``guarded_imports``.
+    """
+    if _guard is not None:
+        _guard.check(what, module)
+
+
+def check_function(what: str, module: str, found: object) -> None:
+    """To be called before what a module was found to hold is called. Raises RunFolderError within
+    ``guarded_imports``.
+    """
+    if _guard is not None:
+        _guard.check_function(what, module, found)
+
+
+# --- the importing itself
+
+
+def load_function(what: str, path: str, error_type: type[EsQueueError]) -> Callable[..., Any]:
+    """The user's function that ``module:function`` names. Raises ``refusal`` in one sentence, which
+    says ``what`` it was to be.
+    """
+    function = load_attribute(f"{what} {path}", path, error_type)
+    if not callable(function):
+        raise error_type(f"the {what} {path} is no function")
+    check_function(f"{what} {path}", path.partition(":")[0], function)
+    return function  # type: ignore[no-any-return]
+
+
+def load_attribute(what: str, path: str, error_type: type[EsQueueError]) -> Any:
+    """What ``module:name`` names. Raises ``refusal`` in one sentence, which says ``what`` it was to
+    be.
+    """
+    module, _, name = path.partition(":")
+    check_import(what, module)
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (Exception, SystemExit) as error:  # a program's module, once imported, may want to exit
+        raise error_type(f"the {what} cannot be imported: {describe_error(error)}") from error
+
+
+def describe_error(error: BaseException) -> str:
+    """Type and text of an exception, on one line."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

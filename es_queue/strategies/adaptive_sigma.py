@@ -1,0 +1,55 @@
+"""What strategies share that learn a deviation for each parameter: it is published, scheduled and
+taken over.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_queue.numerics.ordered_sums import norm
+from es_queue.strategies.base import State, Strategy
+
+
+class AdaptiveSigma(Strategy):
+    """A strategy whose state has ``sigma``, float32 [size], beside ``parameters``; both are
+    published.
+    """
+
+    def first_sigma(self, deviation: float) -> NDArray[np.float32]:
+        """The deviations before the first generation, all alike."""
+        return np.full(self.size, deviation * self.pace.sigma, np.float32)
+
+    def published(self, state: State) -> NDArray[np.float32]:
+        """The centre and the deviations, float32 [2 · size]."""
+        return np.concatenate([state["parameters"], state["sigma"]])
+
+    def published_size(self) -> int:
+        """Twice the policy's."""
+        return 2 * self.size
+
+    def sigma(self, state: State) -> float:
+        """The root mean square of the deviations, ‖σ‖/√size; workers use the published vector, not
+        this.
+        """
+        return norm(state["sigma"]) / math.sqrt(self.size)
+
+    def spread(self, state: State) -> NDArray[np.float32]:
+        """The deviations, float32 [size]."""
+        return state["sigma"]
+
+    def migrate_state(self, state: State, before: Strategy) -> State:
+        """The learnt σ scaled: to the root mean square that ``--set sigma`` names, else by what the
+        schedule changed.
+        """
+        factor = self.pace.sigma / before.pace.sigma if before.pace.sigma > 0 else 1.0
+        if self.config.sigma and self.config.sigma != before.config.sigma:
+            now = self.sigma(state)
+            factor = self.config.sigma * self.pace.sigma / now if now > 0 else 1.0
+        return (
+            state
+            if factor == 1.0
+            else {**state, "sigma": (state["sigma"] * factor).astype(np.float32)}
+        )

@@ -1,0 +1,104 @@
+"""Evaluating the best again while training goes on: whose episodes are wanted, which are there, who
+did best on them.
+
+All contenders play the same fresh seeds, and so does the standing elite. Nobody waits for an
+episode: after the generations that an answer may be late, those compare that all of them have
+played.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_queue.numerics.return_statistics import sum_in_order
+
+PENDING, PLAYED, FAILED = range(3)
+
+
+@dataclass(frozen=True)
+class EliteEvaluation:
+    """One evaluation of several individuals; slot s of it is episode s mod E of contender s div E,
+    the last is the standing elite.
+
+    generation: of the publication whose slots they are, -1 when there is no trial; name: int64[c],
+    the contenders
+    fitness: float64[c + 1, E], 0 where ``seen`` is not PLAYED; seen: int64[c + 1, E]
+    """
+
+    generation: int
+    names: NDArray[np.int64]
+    fitness: NDArray[np.float64]
+    status: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, generation: int, names: NDArray[np.int64], episodes: int) -> EliteEvaluation:
+        """A trial that begins."""
+        shape = (len(names) + 1, episodes)
+        return cls(generation, names, np.zeros(shape), np.zeros(shape, np.int64))
+
+    @property
+    def slots(self) -> int:
+        return self.status.size if self.generation >= 0 else 0
+
+    def with_results(
+        self, slots: NDArray[np.int64], values: NDArray[np.float64]
+    ) -> EliteEvaluation:
+        """With the results ``again`` float64[k] of (generation, slot) ``tried`` int64[k, 2], each
+        once; those of other trials do not count.
+        """
+        fitness, status = self.fitness.copy(), self.status.copy()
+        for (generation, slot), value in zip(slots.tolist(), values.tolist(), strict=True):
+            if (
+                generation == self.generation
+                and slot < status.size
+                and status.flat[slot] == PENDING
+            ):
+                status.flat[slot] = PLAYED if np.isfinite(value) else FAILED
+                fitness.flat[slot] = value if np.isfinite(value) else 0.0
+        return replace(self, fitness=fitness, status=status)
+
+    def is_over(self, generation: int, max_lag: int) -> bool:
+        """Whether nothing more can come of it once ``generation`` has closed."""
+        return self.generation >= 0 and (
+            bool((self.status != PENDING).all()) or generation >= self.generation + max_lag
+        )
+
+    def means(self) -> NDArray[np.float64]:
+        """float64[c + 1]: mean fitness in the episodes that all have played; NaN for who failed in
+        one, or where there are none.
+        """
+        lost = (self.status == FAILED).any(axis=1)
+        common = (self.status[~lost] == PLAYED).all(axis=0)
+        means = np.full(len(self.status), np.nan)
+        if common.any():
+            means[~lost] = [
+                sum_in_order(row[common].tolist()) / int(common.sum())
+                for row in self.fitness[~lost]
+            ]
+        return means
+
+    # --- in a state
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        return {
+            "trial_generation": np.array(self.generation),
+            "trial_name": self.names,
+            "trial_fitness": self.fitness,
+            "trial_seen": self.status,
+        }
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, NDArray[Any]]) -> EliteEvaluation:
+        return cls(
+            int(arrays["trial_generation"]),
+            arrays["trial_name"],
+            arrays["trial_fitness"],
+            arrays["trial_seen"],
+        )
+
+
+NO_EVALUATION = EliteEvaluation.of(-1, np.empty(0, np.int64), 1)

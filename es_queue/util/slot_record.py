@@ -1,0 +1,163 @@
+"""Who lived in a generation and how each fared: ``slots/<generation>.npz`` in a run's folder, read
+by ``numpy.load`` alone.
+
+A row an individual, in slot order: ``generation`` and ``slot`` of its plan, ``sign`` (+1 and -1 for
+the halves of a pair, 0 where slots have one individual), ``noise_index``, ``seed`` (environment
+seed of the slot's first episode), ``fitness``, ``return``, ``length`` (steps of all its episodes),
+``behaviour`` [rows, b] where behaviours are compared. A slot that failed everywhere has NaN.
+``published`` is the vector that workers had (empty where it was too large to keep), ``meta`` tells
+the rest as JSON; together they make any individual again.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_queue.config.parsing import config_from_json
+from es_queue.config.run_config import RunConfig
+from es_queue.errors import DecodeError, RunFolderError, UsageError
+from es_queue.protocol.messages import Task
+from es_queue.security.npz_reader import UNREADABLE, decode_meta, read_arrays
+
+FOLDER = "slots"
+COLUMNS = (
+    "generation",
+    "slot",
+    "sign",
+    "noise_index",
+    "seed",
+    "fitness",
+    "return",
+    "length",
+    "behaviour",
+)
+#: Those that hold floats; the others hold integers.
+FLOATS = ("fitness", "return", "behaviour")
+#: A longer published vector is left out of the file.
+MAX_PUBLISHED_BYTES = 4 * 2**20
+
+
+@dataclass(frozen=True)
+class SlotRecord:
+    """One generation. columns: by name, as the module tells; published: float32 [task.size], or
+    empty.
+    """
+
+    run: str
+    config: RunConfig
+    task: Task
+    published: NDArray[np.float32]
+    columns: dict[str, NDArray[Any]]
+
+    def encode(self) -> bytes:
+        task = base64.b64encode(self.task.encode()).decode()
+        meta = {
+            "format": 1,
+            "run": self.run,
+            "config": self.config.to_dict(),
+            "publication": self.task.publication,
+            "sigma": self.task.sigma,
+            "step_limit": self.task.step_limit,
+            "digest": self.task.digest,
+            "task": task,
+        }
+        buffer = io.BytesIO()
+        np.savez(
+            buffer,
+            allow_pickle=False,
+            meta=np.array(json.dumps(meta)),
+            published=self.published,
+            **self.columns,
+        )
+        return buffer.getvalue()
+
+    def row(self, slot: int, individual: int) -> dict[str, Any] | None:
+        """What was recorded of an individual of this generation's own slots; None where nothing
+        was.
+        """
+        matches = (self.columns["generation"] == self.task.generation) & (
+            self.columns["slot"] == slot
+        )
+        rows = np.flatnonzero(matches)
+        if individual >= len(rows):
+            return None
+        return {name: self.columns[name][rows[individual]].tolist() for name in COLUMNS}
+
+    def format_extent(self) -> str:
+        """Which slots of its own it has, in a few words."""
+        slots = self.columns["slot"][self.columns["generation"] == self.task.generation]
+        each = "two individuals (+ and -)" if (self.columns["sign"] < 0).any() else "one individual"
+        return (
+            f"it has slots {slots.min()} to {slots.max()}, with {each} each"
+            if len(slots)
+            else "none of its own slots counted"
+        )
+
+
+def record_path(run_dir: Path, generation: int) -> Path:
+    return run_dir / FOLDER / f"{generation:08d}.npz"
+
+
+def recorded_generations(run_dir: Path) -> list[int]:
+    """Of which generations a run's folder holds a record, ascending."""
+    return sorted(
+        int(path.stem)
+        for path in (run_dir / FOLDER).glob("*.npz")
+        if path.stem.isascii() and path.stem.isdigit()
+    )
+
+
+def read_record(path: Path) -> SlotRecord:
+    """Raises RunFolderError in one sentence for a file that is missing, damaged or does not fit."""
+    try:
+        arrays = read_arrays(path, ("meta", "published", *COLUMNS))
+        meta = decode_meta(arrays.pop("meta"))
+        task = Task.decode(base64.b64decode(str(meta["task"]), validate=True))
+        published = np.ascontiguousarray(arrays.pop("published"), np.float32)
+        record = SlotRecord(
+            str(meta["run"]), config_from_json(json.dumps(meta["config"])), task, published, arrays
+        )
+    except RunFolderError as error:
+        raise RunFolderError(f"{path}: {error}") from None
+    except (*UNREADABLE, KeyError, DecodeError, UsageError) as error:
+        raise RunFolderError(
+            f"{path} is no readable record of a generation's slots: {error}"
+        ) from None
+    if any(not is_valid_column(name, column) for name, column in arrays.items()):
+        raise RunFolderError(
+            f"{path} is no readable record of a generation's slots: its columns are not of numbers"
+        )
+    rows = len(arrays["slot"])
+    if (
+        any(len(column) != rows for column in arrays.values())
+        or published.ndim != 1
+        or len(published) not in (0, task.size)
+    ):
+        raise RunFolderError(
+            (
+                f"{path} is no readable record of a generation's slots: its columns have "
+                "different lengths"
+            )
+        )
+    return record
+
+
+def is_valid_column(name: str, column: NDArray[Any]) -> bool:
+    """Whether an array can be the column of that name: its dimensions, its kind, and NaN as the
+    only number that is none.
+    """
+    if column.ndim != (2 if name == "behaviour" else 1):
+        return False
+    return (
+        column.dtype.kind == "f" and not np.isinf(column).any()
+        if name in FLOATS
+        else column.dtype.kind == "i"
+    )

@@ -1,0 +1,209 @@
+"""es-master: parse, connect or start the private server, take the lease, train, exit code.
+
+Nearly all is imported inside of functions, so that ``main`` can look after Ctrl-C before modules
+load.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from es_queue.config.run_config import RunConfig
+    from master.cli.options import Launch
+    from master.display.reporter import Reporter
+    from master.run.run_paths import RunPaths
+    from master.run.session import Session
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command; see ``es-master --help``. Returns the exit code."""
+    exit_on_sigint()
+    from es_queue.errors import EXIT_INTERRUPTED, EsQueueError
+    from es_queue.numerics.fingerprint import fix_numeric_environment
+
+    try:
+        fix_numeric_environment()
+        extend_sys_path()
+        from master.cli.options import parse_command_line
+        from master.cli.redis_url import format_warning
+
+        values, launch = parse_command_line(argv)
+        for text in launch.warnings:
+            print(format_warning(text), file=sys.stderr, flush=True)
+        for text in () if launch.quiet else launch.starter_notes:
+            print(text, file=sys.stderr, flush=True)
+        if launch.control_args is not None:
+            from master.control.commands import run_control_command
+
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            return run_control_command(launch.control_args, launch)
+        validate_workers_package()
+        relax_garbage_collection()
+        return run_sweep_or_single(values, launch)
+    except EsQueueError as error:
+        print(f"es-master: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+
+
+def exit_on_sigint() -> None:
+    """While modules load there is nothing to clean up, and some of them would turn a
+    KeyboardInterrupt into an ImportError.
+    """
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(
+            signal.SIGINT, lambda number, frame: os._exit(130)
+        )  # as errors.EXIT_INTERRUPTED, not loaded yet
+
+
+def relax_garbage_collection() -> None:
+    """A generation's answers are no garbage: looking through them for some again and again costs a
+    seventh of the work on them.
+    """
+    import gc
+
+    gc.set_threshold(50_000, 20, 100)
+
+
+def extend_sys_path() -> None:
+    """A user's own module:Id stands in the current folder, as for rq worker. Our packages' folder
+    comes before it: they would be found after it where they are installed as a link (pip install
+    -e).
+    """
+    from pathlib import Path
+
+    home = str(Path(__file__).resolve().parent.parent)
+    if "" not in sys.path and "." not in sys.path:
+        sys.path += [folder for folder in (home, ".") if folder not in sys.path]
+
+
+def validate_workers_package() -> None:
+    """Another package called ``workers`` before ours would make every seat fail: say so now."""
+    import importlib.util
+    from pathlib import Path
+
+    from es_queue.errors import UsageError
+
+    spec = importlib.util.find_spec("workers")
+    expected = Path(__file__).resolve().parent.parent / "workers"
+    actual = (
+        None
+        if spec is None or not spec.submodule_search_locations
+        else Path(next(iter(spec.submodule_search_locations))).resolve()
+    )
+    if actual != expected:
+        raise UsageError(
+            (
+                f"the package 'workers' that Python finds is {actual}, not es-queue's: run from "
+                "another folder, or take that one off PYTHONPATH"
+            )
+        )
+
+
+def run_sweep_or_single(values: dict[str, Any], launch: Launch) -> int:
+    """One run, or one for each of several seeds."""
+    from pathlib import Path
+
+    from es_queue.security.private_directory import close_new_files
+    from master.sweep.seeds import resume_sweep, run_sweep
+
+    close_new_files(launch.shared)
+    if launch.seeds:
+        return run_sweep(values, launch)
+    if (
+        launch.resume is not None
+        and ((launch.run_dir or Path("runs") / launch.resume) / "seeds.json").exists()
+    ):
+        from master.run.session import resumable_settings
+
+        return resume_sweep(launch, resumable_settings(values))
+    return run(values, launch)
+
+
+def run(values: dict[str, Any], launch: Launch, stop: StopSignals | None = None) -> int:
+    """Train with a view for this terminal; Ctrl-C once stops between two looks at the results,
+    twice at once.
+
+    Before the run has begun it ends the command, which leaves nothing behind. stop: for whoever
+    wants to know whether this process was told to stop.
+    """
+    from es_queue.errors import EXIT_DONE, EXIT_INTERRUPTED
+    from es_queue.numerics.fingerprint import limit_blas_threads
+    from es_queue.protocol.timing import clocks_from_environment
+    from master.cli.options import resolve
+    from master.run.session import Session, resumable_settings
+
+    limit_blas_threads()
+    config = resolve(values) if launch.resume is None else None
+    reports: list[Reporter] = []
+
+    def make_view(place: RunPaths, config: RunConfig, redis_name: str) -> Reporter:
+        from master.display.reporter import Reporter
+
+        reports.append(
+            Reporter(
+                place.run,
+                place.run_dir,
+                config,
+                quiet=launch.quiet,
+                json_lines=launch.json,
+                redis_name=redis_name,
+                tensorboard=launch.tensorboard,
+            )
+        )
+        return reports[-1]
+
+    stop = StopSignals() if stop is None else stop
+    session = Session(
+        launch,
+        clocks_from_environment(),
+        make_view,
+        lambda: stop.requested,
+        lambda text: print(text, file=sys.stderr, flush=True),
+    )
+    stop.install(session)
+    try:
+        summary = session.run(config, resumable_settings(values))
+    except Exception:
+        if (
+            stop.requested and not session.is_looping
+        ):  # a library made something else of the KeyboardInterrupt
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        for report in reports:
+            report.close()
+    return EXIT_INTERRUPTED if summary["state"] == "stopped" else EXIT_DONE
+
+
+class StopSignals:
+    """SIGINT, SIGTERM and a closed terminal: the first asks once the run has begun, and is a
+    KeyboardInterrupt before; the second ends everything at once.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+
+    def install(self, session: Session) -> None:
+        from es_queue.errors import EXIT_INTERRUPTED
+
+        def handle(number: int, frame: object) -> None:
+            if self.requested:
+                session.kill()
+                os._exit(EXIT_INTERRUPTED)
+            self.requested = True
+            if not session.is_looping:
+                raise KeyboardInterrupt
+
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, handle)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

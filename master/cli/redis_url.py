@@ -1,0 +1,221 @@
+"""The Redis that a person names: its URL with the password, and what is unsafe about the
+way to it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from es_queue.errors import UsageError
+from es_queue.protocol.connection import (
+    ANY_ERROR,
+    is_encrypted,
+    is_local,
+    is_open_to_anonymous,
+    is_password_set,
+    verifies_certificate,
+)
+from es_queue.security.passwords import password_of, with_password
+from master.display.format import sanitize
+
+SCHEMES = ("redis://", "rediss://", "unix://")
+SHOWN_PASSWORD = (
+    "every user of this host can read the password on the command line: leave it out of "
+    "--redis-url, "
+    "and give it by --redis-password-file, by ES_QUEUE_REDIS_PASSWORD, or in RQ_REDIS_URL"
+)
+SETTINGS = ("bind", "protected-mode")
+THIS_MACHINE = ("127.0.0.1", "::1", "localhost")
+SILENCE_HINT = "--insecure silences this"
+
+
+def named_url(
+    flag: str | None, password_file: str | None, warn: Callable[[str], None]
+) -> str | None:
+    """The URL of the flag, else of RQ's own variable, else of the usual one, with its password;
+    None where there is none.
+
+    warn: hears what is unsafe about where the password stands. Raises UsageError, in which no URL
+    is shown.
+    """
+    for source, url in {
+        "--redis-url": flag,
+        "RQ_REDIS_URL": os.environ.get("RQ_REDIS_URL"),
+        "REDIS_URL": os.environ.get("REDIS_URL"),
+    }.items():
+        if url and not url.startswith(SCHEMES):
+            raise UsageError(
+                (
+                    f"{source} is no address of Redis: use redis://host:port/db, rediss:// for "
+                    "TLS, or unix://path"
+                )
+            )
+        if url:
+            return add_password(url, flag, password_file, warn)
+    if password_file is not None:
+        raise UsageError(
+            (
+                "--redis-password-file is for a Redis that is named, and a private server needs "
+                "none: give --redis-url or set RQ_REDIS_URL"
+            )
+        )
+    return None
+
+
+def add_password(
+    url: str, flag: str | None, password_file: str | None, warn: Callable[[str], None]
+) -> str:
+    """``url`` with its password. flag: what was given on the command line."""
+    if flag and password_of(flag) is not None:
+        warn(SHOWN_PASSWORD)
+    return with_password(url, None if password_file is None else Path(password_file), warn)
+
+
+# --- the network
+
+
+@dataclass(frozen=True)
+class NetworkExposure:
+    """Who else may reach a server, and read what goes there.
+
+    local: by a socket, or this machine's own address; strangers: whether it serves clients without
+    a password, None where that cannot be told; settings: those of CONFIG that it tells;
+    information: INFO's fields; secret: we have a password; encrypted: by TLS; verified: with a look
+    at the server's certificate
+    """
+
+    name: str
+    on_socket: bool = False
+    local: bool = False
+    strangers: bool | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+    information: Mapping[str, Any] = field(default_factory=dict)
+    secret: bool = False
+    encrypted: bool = False
+    verified: bool = True
+
+
+def read_exposure(client: Any, name: str) -> NetworkExposure:
+    """Ask a server, once: a few commands and a connection without credentials. Never raises for
+    what it may not ask.
+    """
+    on_socket, on_this_machine = is_local(client)
+    has_password = is_password_set(client)
+    if on_socket:
+        return NetworkExposure(name, True, True, secret=has_password)
+    serves_anyone = is_open_to_anonymous(client)
+    settings: dict[str, str] = {}
+    information: dict[str, Any] = {}
+    if on_this_machine and serves_anyone:
+        try:
+            for setting in SETTINGS:
+                settings |= {
+                    to_text(key): to_text(value)
+                    for key, value in client.config_get(setting).items()
+                }
+        except ANY_ERROR:  # CONFIG is switched off on managed servers
+            settings = {}
+        try:
+            information = client.info("server")
+        except ANY_ERROR:
+            information = {}
+    return NetworkExposure(
+        name,
+        False,
+        on_this_machine,
+        serves_anyone,
+        settings,
+        information,
+        has_password,
+        is_encrypted(client),
+        verifies_certificate(client),
+    )
+
+
+def network_warnings(exposure: NetworkExposure) -> list[str]:
+    """Sentences for what is unsafe, the worst first; none where all is well."""
+    warnings = []
+    if exposure.strangers and is_exposed(exposure):
+        warnings.append(
+            f"Redis at {exposure.name} can be reached from other machines and wants NO PASSWORD: "
+            "whoever reaches it can read, change and end every run, "
+            "and run code on plain rq workers. Give it users (python -m es_queue.security.acl) "
+            f"or a password, or bind it to this machine; {SILENCE_HINT}"
+        )
+    elif (
+        exposure.strangers
+        and exposure.local
+        and not exposure.settings
+        and has_open_listeners(exposure.information)
+    ):
+        warnings.append(
+            f"Redis at {exposure.name} wants no password and listens on other addresses than "
+            "this machine's own; whether it lets other machines in "
+            "is not known, for CONFIG is refused. Give it users (python -m "
+            f"es_queue.security.acl) or a password; {SILENCE_HINT}"
+        )
+    if exposure.secret and not exposure.local and not exposure.encrypted:
+        warnings.append(
+            (
+                f"the password for Redis at {exposure.name} crosses the network in plain text: "
+                f"use rediss:// (TLS) or a tunnel; {SILENCE_HINT}"
+            )
+        )
+    if exposure.encrypted and not exposure.verified:
+        warnings.append(
+            f"the certificate of Redis at {exposure.name} is not verified (ssl_cert_reqs=none), "
+            "so anybody on the way can read and change everything: "
+            f"name its authority by ?ssl_ca_certs=FILE instead; {SILENCE_HINT}"
+        )
+    return warnings
+
+
+def is_exposed(exposure: NetworkExposure) -> bool:
+    """Whether other machines reach the server, as far as is known; a firewall may still be before
+    it.
+    """
+    return not exposure.on_socket and (not exposure.local or is_bound_openly(exposure.settings))
+
+
+def is_bound_openly(settings: Mapping[str, str]) -> bool:
+    """Whether other machines reach the server by its own settings."""
+    if settings.get("protected-mode") != "no":
+        return False
+    return has_open_addresses(settings.get("bind", "").split())
+
+
+def has_open_listeners(information: Mapping[str, Any]) -> bool:
+    """Whether INFO, from Redis 7 on, names a listener for other machines."""
+    listeners = [
+        listener
+        for name, listener in information.items()
+        if name.startswith("listener") and isinstance(listener, Mapping)
+    ]
+    return any(
+        listener.get("name") in ("tcp", "tls")
+        and has_open_addresses([str(listener.get("bind", ""))])
+        for listener in listeners
+    )
+
+
+def has_open_addresses(addresses: Sequence[str]) -> bool:
+    addresses_found = [address.lstrip("-") for address in addresses if address]
+    return not addresses_found or any(address not in THIS_MACHINE for address in addresses_found)
+
+
+def format_warning(text: str) -> str:
+    return f"es-master: WARNING: {sanitize(text, 1000)}"
+
+
+def is_same_terminal() -> bool:
+    """Whether what goes to standard error is read where standard output is: then once is enough."""
+    return sys.stderr.isatty() and sys.stdout.isatty()
+
+
+def to_text(value: object) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

@@ -1,0 +1,285 @@
+"""The experiment files of evolution-strategies-starter (Salimans et al. 2017), told in our settings
+key by key.
+
+Such a file is JSON with ``config``, ``env_id``, ``exp_prefix``, ``optimizer`` and ``policy``. Each
+of its keys becomes a setting, or is said to have no counterpart and why; nothing of it is passed
+over in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from es_queue.config.run_config import option_fields
+from es_queue.config.validation import checked_value
+from es_queue.errors import DecodeError, UsageError
+from es_queue.security import strict_json
+from es_queue.security.sanitize import sanitize
+
+LARGEST_FILE = 2**20
+#: Dots in the name of the deepest key, optimizer.args.stepsize.
+DEEPEST = 2
+PARTS = ("config", "env_id", "optimizer", "policy")
+
+
+@dataclass
+class StarterTranslation:
+    """What a file's keys became. values: checked settings by name; lines: a sentence a key, in the
+    file's order.
+    """
+
+    source: str
+    values: dict[str, Any] = field(default_factory=dict)
+    lines: list[str] = field(default_factory=list)
+
+    def translate(self, key: str, given: Any, settings: dict[str, Any], remark: str = "") -> None:
+        """Raises UsageError where a value cannot be."""
+        for name, value in settings.items():
+            self.values[name] = checked_value(
+                option_fields()[name], value, f"{self.source} ({key})"
+            )
+        flags = " ".join(map(format_flag, settings.items()))
+        self.lines.append(f"{key} {format_value(given)} -> {flags}{remark and f' ({remark})'}")
+
+    def skip(self, key: str, given: Any, why: str) -> None:
+        self.lines.append(f"{key} {format_value(given)} -> no counterpart: {why}")
+
+    def make_error(self, key: str, given: Any, fix: str) -> UsageError:
+        return UsageError(f"{self.source} has {key} {format_value(given)}: {fix}")
+
+
+def format_value(value: Any) -> str:
+    return sanitize(str(value), 80)
+
+
+def format_flag(setting: tuple[str, Any]) -> str:
+    """A setting as the flag that says the same."""
+    name, value = setting[0].replace("_", "-"), setting[1]
+    if isinstance(value, bool):
+        return f"--{name}" if value else f"--no-{name}"
+    return f"--{name} {','.join(map(str, value)) if isinstance(value, list) else value}"
+
+
+def read_starter_file(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Settings of an experiment file, and a line for each of its keys. Raises UsageError in one
+    sentence.
+    """
+    data, translation = _read_json(path), StarterTranslation(str(path))
+    for key, given in _flatten(data):
+        if key not in RULES:
+            raise UsageError(
+                (
+                    f"{path} has the key {key!r}, which evolution-strategies-starter does not "
+                    f"know: it has {', '.join(RULES)}"
+                )
+            )
+        RULES[key](translation, key, given)
+    translation.translate(
+        "algorithm",
+        "evolution-strategies-starter",
+        {"strategy": "openai_es"},
+        "its gradient has no 1/sigma: --gradient-form starter, the default",
+    )
+    return translation.values, tuple(translation.lines)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        data = strict_json.loads(path.read_bytes(), LARGEST_FILE)
+    except OSError as error:
+        raise UsageError(
+            f"the configuration file {path} cannot be read: {error.strerror}"
+        ) from None
+    except DecodeError as error:
+        raise UsageError(f"{path} is not JSON: {error}") from None
+    missing = (
+        [name for name in PARTS if name not in data] if isinstance(data, dict) else list(PARTS)
+    )
+    if missing:
+        raise UsageError(
+            (
+                f"{path} is no experiment file of evolution-strategies-starter, for it has no "
+                f"{' and no '.join(missing)}; settings of ours stand in a TOML file"
+            )
+        )
+    return dict(data)
+
+
+def _flatten(data: dict[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """(config.l2coeff, value) and so on, in the file's order."""
+    for name, value in data.items():
+        key = f"{before}{name}"
+        if isinstance(value, dict) and key.count(".") < DEEPEST:
+            yield from _flatten(value, f"{key}.")
+        else:
+            yield key, value
+
+
+# --- what each key becomes
+
+Rule = Callable[[StarterTranslation, str, Any], None]
+
+
+def copy_rule(name: str, remark: str = "") -> Rule:
+    """The same value under our name."""
+    return lambda translation, key, given: translation.translate(key, given, {name: given}, remark)
+
+
+def skip_rule(why: str) -> Rule:
+    return lambda translation, key, given: translation.skip(key, given, why)
+
+
+def choice_rule(name: str, names: dict[str, str]) -> Rule:
+    """One of a few words, each with ours."""
+
+    def rule(translation: StarterTranslation, key: str, given: Any) -> None:
+        if not isinstance(given, str) or given not in names:
+            raise translation.make_error(
+                key, given, f"use {' or '.join(names)}, the others have no counterpart"
+            )
+        translation.translate(key, given, {name: names[given]})
+
+    return rule
+
+
+def validate_fraction(translation: StarterTranslation, key: str, given: Any) -> float:
+    if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given <= 1:
+        raise translation.make_error(key, given, "use a probability from 0 to 1")
+    return float(given)
+
+
+def translate_statistics(translation: StarterTranslation, key: str, given: Any) -> None:
+    share = validate_fraction(translation, key, given)
+    if share:
+        translation.translate(
+            key,
+            given,
+            {"obs_norm": True, "obs_sample": share},
+            "the seed says which slots, not each worker's own chance",
+        )
+    else:
+        translation.translate(key, given, {"obs_norm": False})
+
+
+def translate_evaluations(translation: StarterTranslation, key: str, given: Any) -> None:
+    share = validate_fraction(translation, key, given)
+    if not share:
+        translation.translate(key, given, {"eval_every": 0})
+        return
+    translation.translate(
+        key,
+        given,
+        {"eval_every": 1, "eval_episodes": max(1, round(share * 1000))},
+        (
+            "a fixed count in each generation, the episodes per thousand of the starter's, in "
+            "place of a chance by task"
+        ),
+    )
+
+
+def translate_episodes(translation: StarterTranslation, key: str, given: Any) -> None:
+    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+        raise translation.make_error(key, given, "use a whole number of episodes from 1")
+    even = max(2, given + given % 2)
+    translation.translate(
+        key,
+        given,
+        {"population": even},
+        (
+            "individuals, two a pair; the starter's minimum is the batch here, so long episodes "
+            "are not left out"
+        ),
+    )
+
+
+def translate_cutoff(translation: StarterTranslation, key: str, given: Any) -> None:
+    form = "env" if given == "env_default" else str(given)
+    translation.translate(
+        key,
+        given,
+        {"step_limit": form},
+        "the limit never stops growing without a word" if form.startswith("adaptive") else "",
+    )
+
+
+def translate_bins(translation: StarterTranslation, key: str, given: Any) -> None:
+    if given == "continuous:":
+        translation.translate(
+            key,
+            given,
+            {"action_bins": "none"},
+            "actions are clipped to their bounds, which the starter leaves to the environment",
+        )
+    else:
+        translation.translate(key, given, {"action_bins": given})
+
+
+def translate_connections(translation: StarterTranslation, key: str, given: Any) -> None:
+    if given != "ff":
+        raise translation.make_error(key, given, "use ff, the only one that the starter builds")
+    translation.translate(key, given, {"policy": "mlp"})
+
+
+def translate_policy_type(translation: StarterTranslation, key: str, given: Any) -> None:
+    if given != "MujocoPolicy":
+        raise translation.make_error(
+            key,
+            given,
+            (
+                "only the starter's MujocoPolicy has a counterpart; --policy has networks for "
+                "pictures (docs/policies.md)"
+            ),
+        )
+    translation.translate(key, given, {"policy": "mlp"})
+
+
+FIXED_ADAM = "Adam's beta1, beta2 and epsilon are 0.9, 0.999 and 1e-8, the starter's own"
+RULES: dict[str, Rule] = {
+    "config.l2coeff": copy_rule("l2", "added to the gradient, so it passes through Adam, as there"),
+    "config.noise_stdev": copy_rule("sigma"),
+    "config.episodes_per_batch": translate_episodes,
+    "config.timesteps_per_batch": copy_rule(
+        "min_steps", "the batch grows to at most 8 populations, --population-max says otherwise"
+    ),
+    "config.calc_obstat_prob": translate_statistics,
+    "config.eval_prob": translate_evaluations,
+    "config.snapshot_freq": skip_rule(
+        "every generation can be resumed; the newest two checkpoints and the best are kept"
+    ),
+    "config.return_proc_mode": choice_rule(
+        "shaping",
+        {
+            "centered_rank": "centered-rank",
+            "sign": "sign",
+            "centered_sign_rank": "centered-sign-rank",
+        },
+    ),
+    "config.episode_cutoff_mode": translate_cutoff,
+    "env_id": copy_rule(
+        "env", "an old version is answered with today's, aloud, where there is one"
+    ),
+    "exp_prefix": skip_rule("a run's id is made from environment and time; --run names it"),
+    "optimizer.type": choice_rule("optimizer", {"adam": "adam", "sgd": "sgd"}),
+    "optimizer.args.stepsize": copy_rule("learning_rate"),
+    "optimizer.args.momentum": copy_rule("momentum"),
+    "optimizer.args.beta1": skip_rule(FIXED_ADAM),
+    "optimizer.args.beta2": skip_rule(FIXED_ADAM),
+    "optimizer.args.epsilon": skip_rule(FIXED_ADAM),
+    "policy.type": translate_policy_type,
+    "policy.args.ac_bins": translate_bins,
+    "policy.args.ac_noise_std": copy_rule("action_noise", "in training alone, as there"),
+    "policy.args.connection_type": translate_connections,
+    "policy.args.hidden_dims": copy_rule("hidden"),
+    "policy.args.nonlin_type": choice_rule(
+        "activation", {"tanh": "tanh", "relu": "relu", "elu": "elu"}
+    ),
+    "policy.init_from": skip_rule(
+        (
+            "--warm-start begins with a checkpoint of ours; the starter's .h5 is pickled inside "
+            "and is not read"
+        )
+    ),
+}

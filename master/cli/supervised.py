@@ -1,0 +1,82 @@
+"""``python -m master.cli.supervised --run RUN [options of es-master]``: begin the run, or go on
+with it where it is there already.
+
+What Docker, Kubernetes, systemd and Slurm start again and again with the same words, after a crash,
+a lost host or a reboot.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from master.cli import main as cli
+
+if TYPE_CHECKING:
+    from master.cli.options import Launch
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command. Returns es-master's exit codes, but 0 where a person stopped the run: a
+    supervisor is to leave it alone then.
+    """
+    cli.exit_on_sigint()
+    from es_queue.errors import EXIT_INTERRUPTED, EsQueueError
+    from es_queue.numerics.fingerprint import fix_numeric_environment
+
+    signal.signal(
+        signal.SIGTERM, signal.getsignal(signal.SIGINT)
+    )  # the first process of a container has no default of its own
+    try:
+        fix_numeric_environment()
+        cli.extend_sys_path()
+        from master.cli.options import parse_command_line
+
+        values, launch = parse_command_line(list(sys.argv[1:] if argv is None else argv))
+        validate_launch(launch)
+        cli.validate_workers_package()
+        cli.relax_garbage_collection()
+        return resume_or_begin(values, launch)
+    except EsQueueError as error:
+        print(f"es-master: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+
+
+def validate_launch(launch: Launch) -> None:
+    """Raise UsageError for what cannot be said again and again."""
+    from es_queue.errors import UsageError
+
+    if launch.run is None:
+        raise UsageError("a run that is to be found again needs a name: give --run RUN")
+    if launch.control_args is not None or launch.seeds:
+        raise UsageError(
+            (
+                "python -m master.cli.supervised trains one run: give neither --seeds nor what "
+                "es-master asks of another master"
+            )
+        )
+
+
+def resume_or_begin(values: dict[str, Any], launch: Launch) -> int:
+    """Go on with the run as it is, changed settings included; begin it where neither its folder nor
+    Redis holds a checkpoint.
+    """
+    from es_queue.errors import EXIT_DONE, EXIT_INTERRUPTED, NoRunError
+    from master.run.run_paths import remove_unstarted_config
+
+    stop = cli.StopSignals()
+    try:
+        code = cli.run({}, replace(launch, run=None, warm_start=None, resume=launch.run), stop)
+    except NoRunError:
+        remove_unstarted_config(launch)
+        code = cli.run(values, launch, stop)
+    return EXIT_DONE if code == EXIT_INTERRUPTED and not stop.requested else code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

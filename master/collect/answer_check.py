@@ -1,0 +1,271 @@
+"""What each slot of a publication must be answered with, and whether an answer is that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from es_queue.config.run_config import ASYNC, RunConfig
+from es_queue.environments.spaces import EnvironmentSpec
+from es_queue.numerics.return_limits import MOST_RETURN, excluded
+from es_queue.numerics.slot_plan import (
+    BEHAVIOUR,
+    CONFIRMATION,
+    ELITE,
+    EVALUATION,
+    FINAL,
+    SlotPlan,
+    evaluation_seeds,
+    make_generation_plan,
+    resolve_seed_sharing,
+)
+from es_queue.protocol import messages
+from es_queue.protocol.messages import EpisodeMoments, SlotResult
+from master.collect.observation_limits import ObservationLimits
+
+MOST_STEPS = 2**40
+LARGEST = float(np.finfo(np.float32).max)
+#: The one reason for which not the slot is refused, but its moments are left out.
+IMPLAUSIBLE = "implausible-moments"
+SEED_STREAMS = {messages.EVAL: EVALUATION, messages.CONFIRM: CONFIRMATION, messages.FINAL: FINAL}
+
+
+@dataclass(frozen=True)
+class PlannedSlots:
+    """What answers for the training slots of a plan must say, as plain numbers. plan: all of it."""
+
+    plan: SlotPlan
+    noise_indices: list[int]
+    seeds: list[int]
+    sampled: list[bool]
+
+
+@lru_cache(maxsize=2)
+def plan_slots(
+    config: RunConfig, generation: int, size: int, individuals: int, count: int
+) -> PlannedSlots:
+    """The plan of a generation's first ``count`` slots. Made ahead of its use while answers are
+    awaited, so it is kept.
+    """
+    plan = make_generation_plan(config, generation, size, individuals).slots(0, count)
+    return PlannedSlots(
+        plan, plan.noise_indices.tolist(), plan.seeds[:, 0, 0].tolist(), plan.sampled.tolist()
+    )
+
+
+class ExpectedAnswer(NamedTuple):
+    """What an answer for one slot must say, or it is refused. behaviour: how many bytes"""
+
+    noise_index: int
+    seed: int
+    individuals: int
+    moments: int
+    episodes: int = 1
+    behaviour: int = 0
+
+
+class AnswerChecker:
+    """What each slot of a publication must be answered with; a pure function of the config and the
+    generation.
+
+    bytes, slots: how many the largest honest answer has
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        generation: int,
+        size: int,
+        individuals: int,
+        observation_size: int,
+        slot_limits: dict[str, int],
+        limits: tuple[int, int] = (MOST_STEPS, MOST_STEPS),
+        behaviour: int = 0,
+        observed: ObservationLimits | None = None,
+        spec: EnvironmentSpec | None = None,
+    ) -> None:
+        """``most``: how many slots each kind may ever have in this publication; ``limits``: steps
+        of an episode in training and in evaluation; ``behaviour``: its floats; ``observed``: what
+        moments may be; ``spec``: whose rewards bound the returns.
+        """
+        self.slot_limits, self._limits = slot_limits, limits
+        self.generation, self.environment = generation, config.task
+        self._spec = spec
+        self._observed = observed or ObservationLimits.anything(observation_size)
+        self._shared = resolve_seed_sharing(config, individuals) == "generation"
+        self._individuals, self._moment_bytes, self._behaviour = (
+            individuals,
+            8 * observation_size,
+            4 * behaviour,
+        )
+        self._moments_per_sampled_slot, self._episodes = (
+            individuals * config.episodes,
+            config.episodes,
+        )
+        self._plan = plan_slots(
+            config, generation, size, individuals, max(1, slot_limits.get(messages.TRAIN, 0))
+        )
+        self._seeds = {
+            kind: evaluation_seeds(config, stream, generation, slot_limits[kind])
+            for kind, stream in SEED_STREAMS.items()
+            if slot_limits.get(kind)
+        }
+        self._elite_seeds = evaluation_seeds(
+            config, ELITE, generation, config.elite_episodes
+        ).tolist()
+        self._elites_by_episode = config.schedule == ASYNC
+        self._behaviour_fields = (
+            int(evaluation_seeds(config, BEHAVIOUR, generation, 1)[0]),
+            1,
+            0,
+            config.behaviour_episodes,
+        )
+        sampled = sum(self._plan.sampled) * self._moments_per_sampled_slot
+        self.largest_slots = min(messages.MAX_BLOCK, max(slot_limits.values(), default=1))
+        self.largest_bytes = messages.max_answer_bytes(
+            self.largest_slots, individuals, sampled, observation_size, behaviour
+        )
+
+    def expected_answer(self, kind: str, slot: int) -> ExpectedAnswer | None:
+        """None for a slot that this publication can never have."""
+        if slot >= self.slot_limits.get(kind, 0):
+            return None
+        if kind == messages.TRAIN:
+            sampled = self._moments_per_sampled_slot if self._plan.sampled[slot] else 0
+            return ExpectedAnswer(
+                self._plan.noise_indices[slot],
+                self._plan.seeds[slot],
+                self._individuals,
+                sampled,
+                self._episodes,
+                self._individuals * self._behaviour,
+            )
+        if (
+            kind == messages.CENTRE
+        ):  # the first under training's own seeds, the others to see how they behave
+            return ExpectedAnswer(
+                -1,
+                *(self._behaviour_fields if slot else (self._plan.seeds[0], 1, 0, self._episodes)),
+                self._behaviour,
+            )
+        if kind == messages.ELITE and self._elites_by_episode:
+            return ExpectedAnswer(-1, self._elite_seeds[slot % len(self._elite_seeds)], 1, 0)
+        if kind == messages.ELITE:  # the last of them is the centre
+            index = (
+                -1 if slot == self.slot_limits[messages.TRAIN] else self._plan.noise_indices[slot]
+            )
+            return ExpectedAnswer(index, self._elite_seeds[0], 1, 0, len(self._elite_seeds))
+        return ExpectedAnswer(-1, int(self._seeds[kind][slot]), 1, 0)
+
+    @property
+    def advice(self) -> str:
+        """What to do where one environment seed fails for everybody; empty where each slot has its
+        own.
+        """
+        return (
+            ": all of them had one environment seed; --env-seeds slot gives each its own"
+            if self._shared
+            else ""
+        )
+
+    def format_slot(self, kind: str, slot: int) -> str:
+        """A slot in words: what a person needs to play its first episode again."""
+        expected = self.expected_answer(kind, slot)
+        seed = "" if expected is None else f", environment seed {expected.seed}"
+        return f"{kind} slot {slot} (generation {self.generation} of {self.environment}{seed})"
+
+    def refusal(self, kind: str, result: SlotResult) -> str:
+        """Empty, or why the result is refused; IMPLAUSIBLE where only its moments are."""
+        expected = self.expected_answer(kind, result.slot)
+        if expected is None:
+            return "unknown-slot"
+        if (result.noise_index, result.seed) != (expected.noise_index, expected.seed):
+            return "wrong-index"
+        if (len(result.fitness), len(result.moments), len(result.behaviour)) != (
+            expected.individuals,
+            expected.moments,
+            expected.behaviour,
+        ):
+            return "wrong-shape"
+        if any(len(moments.mean) != self._moment_bytes for moments in result.moments):
+            return "wrong-shape"
+        limit = self._limits[kind not in messages.TRAINED]
+        if not _has_plausible_steps(result, expected.episodes, limit):
+            return "wrong-length"
+        if not self._possible(result, expected.episodes):
+            return "wrong-return"
+        return self._odd_moments(result.moments)
+
+    def _possible(self, result: SlotResult, episodes: int) -> bool:
+        """Whether the environment's rewards can sum up to the returns."""
+        if max(map(abs, result.fitness + result.returns)) > MOST_RETURN:
+            return False
+        spec = self._spec
+        if spec is None or (spec.highest_reward is None and spec.lowest_reward is None):
+            return True
+        pairs = zip(result.returns, result.steps, strict=True)
+        return not any(excluded(spec, episodes * one, steps) for one, steps in pairs)
+
+    def _odd_moments(self, moments: tuple[EpisodeMoments, ...]) -> str:
+        """Why moments of a slot do not count; empty where they do."""
+        counted = [one for one in moments if one.count]
+        if not counted:
+            return ""
+        means, m2s = (
+            np.frombuffer(b"".join(parts), "<f8")
+            for parts in ([one.mean for one in counted], [one.m2 for one in counted])
+        )
+        if m2s.min(initial=0.0) < 0:
+            return "wrong-moments"
+        limits, greatest, most = (
+            self._observed,
+            np.abs(means).max(initial=0.0),
+            m2s.max(initial=0.0),
+        )
+        # What the narrowest number and the fewest observations can have, all can.
+        least = min(one.count for one in counted)
+        if greatest <= limits.least_reach and most <= least * limits.least_variance:
+            return ""
+        counts = np.array([one.count for one in counted], np.float64).reshape(-1, 1)
+        means, m2s = means.reshape(len(counted), -1), m2s.reshape(len(counted), -1)
+        # The statistics are float32 again when they are published.
+        if greatest > LARGEST or not (m2s <= counts * LARGEST**2).all():
+            return "wrong-moments"
+        return "" if limits.allow(counts, means, m2s) else IMPLAUSIBLE
+
+
+def without_moments(result: SlotResult) -> SlotResult:
+    """The result of a slot whose observations do not count."""
+    nothing = bytes(len(result.moments[0].mean))
+    return replace(result, moments=(EpisodeMoments(0, nothing, nothing),) * len(result.moments))
+
+
+def _has_plausible_steps(result: SlotResult, episodes: int, limit: int) -> bool:
+    """Whether each individual can have played so many episodes: a step or more in each, at most
+    ``limit``, and observations one more than steps.
+    """
+    steps = result.steps
+    if (
+        not episodes <= min(steps)
+        or max(steps) > episodes * limit
+        or max(*result.at_limit, *result.cut) > episodes
+    ):
+        return False
+    moments_each = len(result.moments) // len(steps)
+    observed = (
+        [
+            sum(
+                moment.count
+                for moment in result.moments[
+                    individual * moments_each : (individual + 1) * moments_each
+                ]
+            )
+            for individual in range(len(steps))
+        ]
+        if moments_each
+        else ()
+    )
+    return all(count <= played + episodes for count, played in zip(observed, steps, strict=False))

@@ -1,0 +1,312 @@
+"""Audit: a sampled fraction of the slots is played again by another worker, and who stands alone
+with its result is out.
+
+An episode is a pure function of its slot, so on equal arithmetic a difference is proof that one of
+the two is wrong. The master plays the slot itself to see which; where it has no process for that (a
+private server, to which only its own workers have the password), a third worker says. The audit
+finds broken machines and careless liars. It is no defence against somebody who forges identities:
+host and name are a worker's own word, so two names can agree on a lie.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from es_queue.errors import EsQueueError
+from es_queue.protocol.messages import SlotResult
+from master.collect.verifier import Played
+from master.fleet.worker_registry import WorkerIdentity, WorkerRegistry
+
+Slot = tuple[str, int]
+# looks at which those who played a slot again had nothing new to say, before the question is
+# dropped
+MOST_TRIES = 16
+NONDETERMINISTIC_RESULTS = 3  # results of one slot that say that it does not repeat itself
+MOST_OPINIONS = 8
+# slots of one publication that the master plays itself: false opinions must not keep it busy
+PROVEN_AT_MOST = 32
+
+
+@dataclass
+class Question:
+    """A slot that is played again. opinions: what each identity answered, the first the one that
+    was taken; workers: by which id; vain: since the last look somebody played it again and had
+    nothing new to say; tries: looks at which that was so; proof: what the master plays, where two
+    differ.
+    """
+
+    numerics: str
+    opinions: dict[WorkerIdentity, SlotResult]
+    workers: dict[WorkerIdentity, str] = field(default_factory=dict)
+    inconclusive: bool = False
+    tries: int = 0
+    proof: Future[Played] | None = None
+
+    def distinct_results(self) -> list[SlotResult]:
+        """The different ones among the opinions."""
+        distinct: list[SlotResult] = []
+        for result in self.opinions.values():
+            distinct += [] if result in distinct else [result]
+        return distinct
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a question came to: the result that stands and who gave it; wrong: who gave another.
+
+    author: id of a worker that gave it, empty where only the master did; proven: whether the master
+    played it
+    """
+
+    slot: Slot
+    result: SlotResult
+    right: frozenset[WorkerIdentity]
+    wrong: frozenset[WorkerIdentity]
+    author: str = ""
+    proven: bool = False
+
+    @property
+    def others(self) -> str:
+        """Those who gave the right one, in words."""
+        return " and ".join(
+            [*["the master's own episode"] * self.proven, *map(str, sorted(self.right))]
+        )
+
+
+@dataclass
+class Audit:
+    """Asked by the ledger, answer by answer; nothing here touches Redis. One for a master's life.
+
+    fraction: of the slots that are played again; the draw is the operating system's, for a worker
+    knows the run's seed.
+    play: slots of the open publication, played by the master itself; None where it cannot
+    open: questions of the open publication; checked: slots that two agreed on; disputed: that
+    nobody could decide
+    """
+
+    fleet: WorkerRegistry
+    fraction: float
+    note: Callable[[str], None]
+    draw: Callable[[], float] = secrets.SystemRandom().random
+    play: Callable[[Sequence[Slot]], Future[Played]] | None = None
+    questions: dict[Slot, Question] = field(default_factory=dict)
+    confirmed: dict[Slot, frozenset[WorkerIdentity]] = field(default_factory=dict)
+    checked: int = 0
+    disputed: int = 0
+    undecided: bool = False
+    played: int = 0
+
+    def begin(self) -> None:
+        """Another publication is open."""
+        self.questions.clear()
+        self.confirmed.clear()
+        self.played = 0
+
+    def sample_slot(self, slot: Slot, worker: str, result: SlotResult) -> None:
+        """A result was taken for the first time: perhaps it is played again, if there is somebody
+        to do it.
+        """
+        member = self.fleet.registered_worker(worker)
+        if (
+            member is None
+            or self.draw() >= self.fraction
+            or not self.fleet.has_others([member.identity], member.numerics)
+        ):
+            return
+        self.questions[slot] = Question(
+            member.numerics, {member.identity: result}, {member.identity: worker}
+        )
+
+    def add_result(self, slot: Slot, worker: str, result: SlotResult) -> Verdict | None:
+        """Another answer for a slot that has one. It is compared only where it was asked for. A
+        verdict where it decides.
+        """
+        question, member = self.questions.get(slot), self.fleet.registered_worker(worker)
+        if question is None or question.proof is not None:
+            return None
+        if member is None or member.numerics != question.numerics:
+            self.mark_inconclusive(slot)
+            return None
+        if member.identity in question.opinions:
+            if len(question.opinions) == 1:
+                self.mark_inconclusive(slot)
+            return None
+        question.opinions[member.identity] = result
+        question.workers[member.identity] = worker
+        if self.play is not None and len(question.distinct_results()) > 1:
+            self._prove(slot, question, self.play)
+            return None
+        return self._decide(slot, question, result)
+
+    def _prove(
+        self, slot: Slot, question: Question, play: Callable[[Sequence[Slot]], Future[Played]]
+    ) -> None:
+        """Two of equal arithmetic differ: the master plays the slot, and nobody else has to."""
+        if self.played >= PROVEN_AT_MOST:
+            self._dispute(
+                slot,
+                (
+                    f"the master has played {PROVEN_AT_MOST} slots of this generation for the "
+                    "audit already"
+                ),
+            )
+            return
+        self.played += 1
+        question.proof = play([slot])
+
+    def proven(self) -> list[Verdict]:
+        """Verdicts of the questions that the master has played since the last call."""
+        done = [
+            (slot, question)
+            for slot, question in self.questions.items()
+            if question.proof is not None and question.proof.done()
+        ]
+        return [
+            verdict
+            for slot, question in done
+            if (verdict := self._proven(slot, question)) is not None
+        ]
+
+    def _proven(self, slot: Slot, question: Question) -> Verdict | None:
+        assert question.proof is not None, "it is done"
+        try:
+            played = question.proof.result()
+            own = played.results[slot]
+        except (EsQueueError, KeyError) as error:
+            self._dispute(slot, f"the master cannot play it ({' '.join(str(error).split())})")
+            return None
+        if played.numerics != question.numerics:
+            self._dispute(slot, "the master has another arithmetic than both, so it proves nothing")
+            return None
+        agreeing = frozenset(one for one, opinion in question.opinions.items() if opinion == own)
+        if not agreeing:
+            self._dispute(
+                slot,
+                (
+                    "the master's own episode differs from all of them: the environment, or a "
+                    "package of it, may not repeat itself"
+                ),
+                first=False,
+            )
+            return Verdict(slot, own, agreeing, frozenset(), proven=True)
+        return self._settle(slot, question, own, agreeing, proven=True)
+
+    def mark_inconclusive(self, slot: Slot) -> None:
+        """Whoever played it again was the same worker, computes otherwise, or failed; however often
+        since the last look.
+        """
+        if slot in self.questions:
+            self.questions[slot].inconclusive = True
+
+    def _decide(self, slot: Slot, question: Question, result: SlotResult) -> Verdict | None:
+        agreeing = frozenset(
+            identity for identity, opinion in question.opinions.items() if opinion == result
+        )
+        different = len(question.distinct_results())
+        if self._has_quorum(agreeing, question) or (
+            len(question.opinions) >= MOST_OPINIONS and different == 1
+        ):
+            return self._settle(slot, question, result, agreeing)
+        self.questions[slot] = question
+        if different >= NONDETERMINISTIC_RESULTS:
+            self._dispute(
+                slot, "all differ: the environment, or a package of it, does not repeat itself"
+            )
+        elif len(question.opinions) >= MOST_OPINIONS:
+            self._dispute(slot, "no two hosts agree")
+        return None  # somebody else must say
+
+    def _has_quorum(self, agreeing: frozenset[WorkerIdentity], question: Question) -> bool:
+        """Two that agree, of two hosts where there are two: the workers of one machine are wrong
+        together.
+        """
+        return len(agreeing) >= 2 and (
+            len({identity.host for identity in agreeing}) >= 2
+            or not self.fleet.has_several_hosts(question.numerics)
+        )
+
+    def _settle(
+        self,
+        slot: Slot,
+        question: Question,
+        result: SlotResult,
+        agreeing: frozenset[WorkerIdentity],
+        *,
+        proven: bool = False,
+    ) -> Verdict:
+        self.questions.pop(slot, None)
+        self.checked += 1
+        self.confirmed[slot] = agreeing
+        author = next((name for one, name in question.workers.items() if one in agreeing), "")
+        return Verdict(
+            slot, result, agreeing, frozenset(question.opinions) - agreeing, author, proven
+        )
+
+    def review(self) -> list[Slot]:
+        """Once a second: questions that nobody who is there can answer are closed. Returns slots
+        whose result nobody else would confirm although there was somebody: they are to be evaluated
+        anew.
+        """
+        to_replay = []
+        for slot, question in list(self.questions.items()):
+            question.tries += question.inconclusive
+            question.inconclusive = False
+            if question.proof is not None:
+                continue
+            if not self.fleet.has_others(question.opinions, question.numerics):
+                self._close(slot, question)
+            elif question.tries >= MOST_TRIES and len(question.opinions) == 1:
+                del self.questions[slot]
+                to_replay.append(slot)
+            elif question.tries >= MOST_TRIES:
+                self._dispute(slot, "nobody else can play it")
+        return to_replay
+
+    def _close(self, slot: Slot, question: Question) -> None:
+        if len(question.opinions) == 1:
+            del self.questions[slot]
+        elif len(results := question.distinct_results()) == 1:
+            self._settle(slot, question, results[0], frozenset(question.opinions))
+        else:
+            self._dispute(
+                slot,
+                (
+                    "there is no third worker of equal arithmetic, on another host where there "
+                    "are several, to say who is wrong"
+                ),
+            )
+
+    def _dispute(self, slot: Slot, why: str, *, first: bool = True) -> None:
+        question, counts = (
+            self.questions.pop(slot),
+            "the first one" if first else "the master's own",
+        )
+        self.disputed += 1
+        self.undecided = True
+        if self.disputed <= 10:  # each is counted, not each is said
+            self.note(
+                (
+                    f"audit: {' and '.join(map(str, question.opinions))} gave different results "
+                    f"for {slot[0]} slot {slot[1]}, and {why}; {counts} counts, and bits are not "
+                    "promised"
+                )
+            )
+
+    def remove_opinions(self, identity: WorkerIdentity) -> None:
+        """Somebody is in quarantine: what it said has no weight in what is still open."""
+        for slot, question in list(self.questions.items()):
+            question.opinions.pop(identity, None)
+            question.workers.pop(identity, None)
+            if not question.opinions:
+                del self.questions[slot]
+
+    def progress_fields(self) -> dict[str, str]:
+        """For progress."""
+        return (
+            {"audited": str(self.checked), "audit_disputes": str(self.disputed)}
+            if self.fraction
+            else {}
+        )

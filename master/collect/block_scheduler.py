@@ -1,0 +1,231 @@
+"""How a generation's work is cut into blocks: about half a second each, the longest first, smaller
+towards the end.
+
+So workers finish together (guided self-scheduling, Polychronopoulos and Kuck 1987). Nothing here
+changes a result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from es_queue.config.run_config import RunConfig
+from es_queue.environments.factory import batch_size_range
+from es_queue.environments.interface import EnvironmentRequest
+from es_queue.protocol import messages
+from es_queue.protocol.messages import Block
+
+BLOCK_SECONDS = 0.5
+#: Of slots that nobody has measured one in so many makes a block, but no block has more than so
+#: many.
+UNMEASURED_SLOTS_PER_BLOCK, MOST_UNMEASURED_SLOTS = 1000, 16
+#: How many times its expected duration a worker may hold a block, after an episode's limit, until
+#: it is taken for one that answers nothing.
+PATIENCE_TIMES = 20
+#: A block has at most the remaining work of one worker, divided by this.
+SHARES_PER_WORKER = 2
+
+SlotRanges = Sequence[tuple[str, int, int]]
+
+
+@dataclass(frozen=True)
+class BatchLimits:
+    """What is gained by playing many episodes at once: nothing with fewer than ``fewest``, little
+    beyond ``most``.
+    """
+
+    fewest: int
+    most: int
+
+
+@dataclass
+class BlockScheduler:
+    """Cuts ranges of slots into blocks.
+
+    fixed:    slots of every block, in the order given; 0 to measure
+    together: how many episodes are best played at once, None where they are played one by one
+    per_slot: episodes of a training slot; others: of a slot of another kind, one where it is not
+    named
+    seconds:  wall seconds that a worker needs for a slot, by kind, as measured
+    wall:     seconds that one episode may last
+    """
+
+    fixed: int = 0
+    batch_limits: BatchLimits | None = None
+    per_slot: int = 1
+    episodes_per_slot: Mapping[str, int] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    wall: float = 300.0
+    _guessed_seconds: float = BLOCK_SECONDS
+
+    def list_blocks(self, publication: str, missing: SlotRanges, workers: int) -> list[Block]:
+        """Blocks of all slots in ``missing`` (kind, start, stop), in the order in which they are
+        best begun.
+        """
+        return list(self.iterate_blocks(publication, missing, workers))
+
+    def iterate_blocks(
+        self, publication: str, missing: SlotRanges, workers: int
+    ) -> Iterator[Block]:
+        """``cut``, one by one: the first can be played while the rest are still being cut."""
+        total = sum(stop - start for _, start, stop in missing)
+        self._guessed_seconds = BLOCK_SECONDS / min(
+            MOST_UNMEASURED_SLOTS, max(1, total // UNMEASURED_SLOTS_PER_BLOCK)
+        )
+        if self.fixed:
+            yield from iterate_equal_blocks(
+                publication, missing, dict.fromkeys(messages.KINDS, self.fixed)
+            )
+            return
+        batches, rest = self._batch_blocks(publication, missing, workers)
+        yield from self._sort_longest_first(batches)
+        yield from self._guided_blocks(publication, rest, workers)
+
+    def patience(self, block: Block) -> float:
+        """Seconds that no honest worker holds a block without an answer: past any episode's limit,
+        and many times what the block should take. Where no slot of its kind is measured, each of
+        its episodes may last as long as one may.
+        """
+        slots, known = block.stop - block.start, self.seconds.get(block.kind)
+        if known is None:
+            return self.wall * (1 + slots * self._episodes_of(block.kind))
+        return self.wall + PATIENCE_TIMES * known * slots
+
+    def reissue_size(self, kind: str, slots: int, workers: int) -> int:
+        """Slots that a block issued again may have, where ``slots`` are wanted in all."""
+        if self.fixed:
+            return self.fixed
+        return self._block_limit(self._seconds_of(kind), slots * self._seconds_of(kind), workers)
+
+    def _sort_longest_first(self, blocks: list[Block]) -> list[Block]:
+        return sorted(
+            blocks, key=lambda block: -self._seconds_of(block.kind) * (block.stop - block.start)
+        )
+
+    def _seconds_of(self, kind: str) -> float:
+        """Expected seconds of a slot; of a kind that nobody has measured those of a training slot,
+        or more for more episodes. Where that is unknown too a slot takes a block's time, unless
+        there are a great many.
+        """
+        known = self.seconds.get(kind)
+        if known is None:
+            trained = self.seconds.get(messages.TRAIN)
+            known = (
+                self._guessed_seconds
+                if trained is None
+                else trained * max(1.0, self._episodes_of(kind) / self.per_slot)
+            )
+        return max(known, 1e-4)
+
+    def _episodes_of(self, kind: str) -> int:
+        """Of one slot."""
+        return self.per_slot if kind == messages.TRAIN else self.episodes_per_slot.get(kind, 1)
+
+    def _block_limit(self, seconds: float, left: float, workers: int) -> int:
+        """Slots of a block where ``left`` seconds of work are to be shared."""
+        return min(
+            messages.MAX_BLOCK,
+            max(1, int(min(BLOCK_SECONDS, left / (SHARES_PER_WORKER * workers)) / seconds)),
+        )
+
+    def _guided_blocks(
+        self, publication: str, missing: SlotRanges, workers: int
+    ) -> Iterator[Block]:
+        """Each block a share of what is left when it is claimed; the kind with the longest slots
+        first.
+        """
+        order = sorted(missing, key=lambda slot_range: -self._seconds_of(slot_range[0]))
+        left = sum(self._seconds_of(kind) * (stop - start) for kind, start, stop in order)
+        for kind, start, stop in order:
+            seconds = self._seconds_of(kind)
+            while start < stop:
+                end = min(stop, start + self._block_limit(seconds, left, workers))
+                yield Block(publication, kind, start, end)
+                left -= seconds * (end - start)
+                start = end
+
+    def _batch_blocks(
+        self, publication: str, missing: SlotRanges, workers: int
+    ) -> tuple[list[Block], list[tuple[str, int, int]]]:
+        """What is best played at once, the same for each worker; and what remains for the end, or
+        is too little.
+        """
+        blocks: list[Block] = []
+        rest: list[tuple[str, int, int]] = []
+        for kind, start, stop in missing:
+            sizes = self._batch_sizes(stop - start, self._episodes_of(kind), workers)
+            for size in sizes:
+                blocks.append(Block(publication, kind, start, start := start + size))
+            if start < stop:
+                rest.append((kind, start, stop))
+        return blocks, rest
+
+    def _batch_sizes(self, slots: int, episodes: int, workers: int) -> list[int]:
+        """Slots of each batch: rounds of one batch a worker, all of about equal size."""
+        limits = self.batch_limits
+        if limits is None or slots * episodes < limits.fewest * workers:
+            return []
+        # A slot for each worker evens out the end, where there is more than a small batch for each.
+        bulk = slots - workers if slots * episodes >= 2 * limits.fewest * workers else slots
+        size = max(1, min(messages.MAX_BLOCK, limits.most // episodes))
+        count = min(bulk, -(-bulk // (size * workers)) * workers)
+        return [bulk * (number + 1) // count - bulk * number // count for number in range(count)]
+
+
+def make_scheduler(config: RunConfig, individuals: int, parameters: int) -> BlockScheduler:
+    """The cutter of a run whose training slots have that many ``individuals`` with so many
+    ``parameters`` each.
+    """
+    limits = batch_size_range(EnvironmentRequest.of(config), parameters)
+    episodes_per_slot = {messages.ELITE: config.elite_episodes, messages.CENTRE: config.episodes}
+    together = None if limits is None else BatchLimits(*limits)
+    return BlockScheduler(
+        config.block,
+        together,
+        individuals * config.episodes,
+        episodes_per_slot,
+        wall=config.wall_limit,
+    )
+
+
+def list_equal_blocks(
+    publication: str, missing: SlotRanges, sizes: Mapping[str, int]
+) -> list[Block]:
+    """Cut ranges of slots into blocks of at most ``sizes[kind]`` slots."""
+    return list(iterate_equal_blocks(publication, missing, sizes))
+
+
+def blocks_of_slots(
+    publication: str,
+    slots: Iterable[tuple[str, int]],
+    most: int,
+    single: Container[tuple[str, int]],
+) -> list[Block]:
+    """Blocks of at most ``most`` slots; slots are in order, and those in ``single`` have a block
+    each.
+    """
+    found: list[Block] = []
+    for kind, slot in slots:
+        last = found[-1] if found else None
+        if (
+            last is not None
+            and (last.kind, last.stop) == (kind, slot)
+            and slot - last.start < most
+            and (kind, slot) not in single
+            and (kind, last.start) not in single
+        ):
+            found[-1] = Block(publication, kind, last.start, slot + 1)
+        else:
+            found.append(Block(publication, kind, slot, slot + 1))
+    return found
+
+
+def iterate_equal_blocks(
+    publication: str, missing: SlotRanges, sizes: Mapping[str, int]
+) -> Iterator[Block]:
+    """``blocks_of``, one by one."""
+    for kind, start, stop in missing:
+        size = min(messages.MAX_BLOCK, max(1, sizes.get(kind, 1)))
+        for first in range(start, stop, size):
+            yield Block(publication, kind, first, min(stop, first + size))

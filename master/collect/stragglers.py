@@ -1,0 +1,164 @@
+"""Blocks that take too long: with nothing left to claim and a worker idle, their slots are issued
+again.
+
+The first copy goes to todo, slot by slot. Where that one is not answered either, more follow after
+growing waits, and they are put into the claims of idle workers: whoever takes all there is in todo
+and answers nothing does not get them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+
+from es_queue.protocol.channel import ReconcileReport
+from es_queue.protocol.messages import Block
+from master.collect.block_scheduler import BLOCK_SECONDS, BlockScheduler
+from master.collect.ledger import Ledger, Slot
+
+#: How many times its expected duration a block may take before an idle worker plays it too; and how
+#: often that is looked at once nothing waits to be claimed.
+STRAGGLER_FACTOR, STRAGGLER_CHECK_SECONDS = 2, 0.25
+#: Copies of one look at the most, and the longest wait between two copies of a slot, in seconds.
+MOST_COPIES, LONGEST_WAIT = 4096, 60.0
+#: Workers that are given blocks at one look at the most, and how many blocks each.
+MOST_GIVEN, BLOCKS_GIVEN = 100, 2
+
+
+class StragglerTracker:
+    """Since when each block is held, on the master's own clock, and how often each slot was copied.
+    least: seconds that any block may take.
+    """
+
+    def __init__(self, scheduler: BlockScheduler, least: float) -> None:
+        self._scheduler, self._least = scheduler, least
+        self.reset()
+
+    def reset(self) -> None:
+        """Another publication is open."""
+        self._held_since: dict[tuple[str, Block], float] = {}
+        self._copies: Counter[Slot] = Counter()
+        self._next: dict[Slot, float] = {}
+
+    def update(self, publication: str, report: ReconcileReport, now: float) -> None:
+        """Note who holds what."""
+        held = {
+            (worker, block)
+            for worker, blocks in report.claims.items()
+            for block in blocks
+            if block.publication == publication
+        }
+        self._held_since = {key: self._held_since.get(key, now) for key in held}
+
+    def due(self, ledger: Ledger, now: float) -> tuple[list[Slot], list[Slot]]:
+        """The unanswered slots of overdue blocks of which a copy is due, in order: those without a
+        copy, and the others.
+        """
+        late = {
+            block
+            for (_, block), since in self._held_since.items()
+            if now - since >= self._patience(ledger, block)
+        }
+        slots = [slot for slot in within(ledger, late) if now >= self._next.get(slot, now)]
+        return [slot for slot in slots if slot not in self._copies][:MOST_COPIES], [
+            slot for slot in slots if slot in self._copies
+        ]
+
+    def copied(self, ledger: Ledger, slots: Iterable[Slot], now: float) -> None:
+        """Another copy of each was issued: the wait for the next one doubles."""
+        for kind, slot in slots:
+            self._copies[kind, slot] += 1
+            wait = self._patience(
+                ledger, Block(ledger.publication, kind, slot, slot + 1)
+            ) * 2.0 ** min(self._copies[kind, slot] - 1, 30)
+            self._next[kind, slot] = now + min(wait, max(LONGEST_WAIT, self._least))
+
+    def _patience(self, ledger: Ledger, block: Block) -> float:
+        return max(self._least, STRAGGLER_FACTOR * self._expected_seconds(ledger, block))
+
+    def _expected_seconds(self, ledger: Ledger, block: Block) -> float:
+        """Seconds that a block should take, by what this generation or the ones before
+        have shown.
+        """
+        measured = self._scheduler.seconds.get(block.kind) or ledger.seconds_per_slot(block.kind)
+        return (BLOCK_SECONDS if measured is None else measured) * (block.stop - block.start)
+
+
+def slots_of(ranges: Iterable[tuple[str, int, int]]) -> Iterator[Slot]:
+    """Each slot of ranges, in order."""
+    return ((kind, slot) for kind, start, stop in ranges for slot in range(start, stop))
+
+
+def within(ledger: Ledger, blocks: Iterable[Block]) -> list[Slot]:
+    """The unanswered slots that are in any of the blocks, in order; made-up blocks that overlap
+    cost no more than their number.
+    """
+    merged: dict[str, list[list[int]]] = {}
+    for kind, start, stop in sorted((block.kind, block.start, block.stop) for block in blocks):
+        parts = merged.setdefault(kind, [])
+        if parts and start <= parts[-1][1]:
+            parts[-1][1] = max(parts[-1][1], stop)
+        else:
+            parts.append([start, stop])
+    found: list[Slot] = []
+    for kind, first, last in ledger.unanswered_ranges() if merged else ():
+        parts = merged.get(kind, [])
+        for start, stop in islice(parts, max(0, bisect(parts, [first + 1]) - 1), None):
+            if start >= last:
+                break
+            found += ((kind, slot) for slot in range(max(start, first), min(stop, last)))
+    return found
+
+
+class IdleWorkers:
+    """Workers that hold nothing, those first that have answered most of what they were given."""
+
+    def __init__(self) -> None:
+        self._idle: list[str] = []
+        self._given: Counter[str] = Counter()
+        self._before: Counter[str] = Counter()
+        self._answers: Mapping[str, int] = {}
+
+    def look(
+        self,
+        claims: Mapping[str, tuple[Block, ...]],
+        joined: Iterable[str],
+        answers: Mapping[str, int],
+    ) -> bool:
+        """``joined``: who may be given work; ``answers``: how many of each counted so far. Whether
+        anybody is idle.
+        """
+        idle = [worker for worker in joined if worker in claims and not claims[worker]]
+        self._given = Counter(
+            {
+                worker: count
+                for worker, count in self._given.items()
+                if answers.get(worker, 0) == self._before[worker]
+            }
+        )
+        self._before = Counter({worker: answers.get(worker, 0) for worker in self._given})
+        self._answers = answers
+        self._idle = sorted(
+            idle, key=lambda worker: (self._given[worker], not answers.get(worker), worker)
+        )
+        return bool(idle)
+
+    def give(
+        self, slots: Iterable[Slot], most: int, send: Callable[[str, list[Slot]], bool]
+    ) -> list[Slot]:
+        """Share slots among them, each at most ``most``; ``send`` puts them into a worker's claims.
+        Returns those that were given.
+        """
+        waiting, given = iter(slots), list[Slot]()
+        for worker in self._idle[:MOST_GIVEN]:
+            some = list(islice(waiting, most))
+            if not some:
+                break
+            self._idle.remove(worker)
+            if send(worker, some):
+                self._given[worker] += 1
+                self._before[worker] = self._answers.get(worker, 0)
+                given += some
+        return given

@@ -1,0 +1,338 @@
+"""Control of a run from any terminal that reaches its Redis: stop, pause, continue, change
+settings, purge.
+
+The run's master does what is asked, within a second; where a run has no master any more, this ends
+or removes it.
+"""
+
+from __future__ import annotations
+
+import getpass
+import platform
+import secrets
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from es_queue.config.parsing import config_from_json
+from es_queue.errors import EXIT_DONE, RedisError, RunBusyError, UsageError
+from es_queue.protocol import keys
+from es_queue.protocol.channel import ACTIVE_STATES, STOPPED
+from es_queue.protocol.connection import client_from_url, has_secret, redacted_url, tested_client
+from es_queue.protocol.control_client import ControlClient
+from es_queue.protocol.control_messages import MAX_NAME, SET, ControlRequest
+from es_queue.protocol.control_messages import PAUSE as ASK_PAUSE
+from es_queue.protocol.redis_channel import RedisMasterChannel
+from es_queue.protocol.timing import clocks_from_environment
+from es_queue.util.command_path import format_command
+from master.cli.options import Launch
+from master.control.control_arguments import (
+    ATTACH,
+    CONTINUE,
+    PAUSE,
+    PURGE,
+    REPLAY,
+    STOP,
+    ControlArgs,
+)
+from master.display.format import sanitize
+from master.loop.config_timeline import apply_changes
+from master.loop.state import Change
+from master.run.lease import format_host, holder_name, take_lease
+from master.services.private_server import PrivateServer
+
+#: A master answers within a second, but it may be learning from a large generation.
+ANSWER_SECONDS = 60.0
+POLL_SECONDS = 0.1
+#: Workers leave a stopped run when their episode is over.
+LEAVE_SECONDS = 15.0
+
+
+def run_control_command(
+    args: ControlArgs, launch: Launch, write: Callable[[str], None] = print
+) -> int:
+    """Do what is asked; returns the exit code. Raises EsQueueError in one sentence."""
+    if args.verb == REPLAY:
+        from master.storage.replay import replay_run
+
+        return replay_run(
+            args.run, launch.run_dir or Path("runs") / args.run, launch.noise_dir, write
+        )
+    if args.verb == ATTACH and not args.settings:
+        from master.display.attached_view import attach
+
+        return attach(args.run, launch)
+    command = ControlCommand(args, launch, write)
+    verbs = {
+        STOP: command.stop,
+        PAUSE: command.pause,
+        CONTINUE: command.resume,
+        PURGE: command.purge,
+        ATTACH: command.change,
+    }
+    verbs[args.verb]()
+    return EXIT_DONE
+
+
+def server_url(run: str, launch: Launch) -> str | None:
+    """Where the run's server is: the one that was named, else the private one in its folder; None
+    when that does not run.
+    """
+    if launch.redis_url is not None:
+        return launch.redis_url
+    folder = private_server_folder(run, launch)
+    if not folder.is_dir():
+        return None
+    server = PrivateServer(folder)
+    url = server.url
+    return url if server.socket_path.is_socket() else None
+
+
+def private_server_folder(run: str, launch: Launch) -> Path:
+    return (launch.run_dir or Path("runs") / run) / "redis"
+
+
+class ControlCommand:
+    """One thing that is asked of one run."""
+
+    def __init__(self, args: ControlArgs, launch: Launch, write: Callable[[str], None]) -> None:
+        self._args, self._launch, self._write = args, launch, write
+        self._run = args.run
+        url = server_url(args.run, launch)
+        self._url = url or ""
+        self._client = None if url is None else ControlClient(tested_client(url), args.run)
+
+    # --- the verbs
+
+    def stop(self) -> None:
+        """Ask the master to stop, and wait until the run has stopped; a run without a master is
+        marked as stopped.
+        """
+        if (state := self._ended_state()) is not None:
+            self._write(f"run {self._run} is {state}: nothing is to be stopped")
+            return
+        if self._require_client().lease_status().holder is None:
+            self._mark_stopped(keys.RUN_SECONDS)
+            self._write(
+                (
+                    f"run {self._run} had no master and counts as stopped now; go on with it: "
+                    f"{self._resume_command()}"
+                )
+            )
+            return
+        self._send(self._request(STOP), lambda: not self._needs_master())
+        self._write(f"run {self._run} has stopped; go on with it: {self._resume_command()}")
+
+    def pause(self) -> None:
+        """Let the workers of a run wait."""
+        self._validate_not_ended("it cannot be paused")
+        self._validate_has_master()
+        self._send(self._request(ASK_PAUSE))
+        self._write(
+            (
+                f"run {self._run} is paused; go on with it: {format_command('es-master')} "
+                f"--continue {self._run}{self._location_flags()}"
+            )
+        )
+
+    def resume(self) -> None:
+        """Go on with a paused run."""
+        self._validate_not_ended(f"begin where it stopped: {self._resume_command()}")
+        self._validate_has_master()
+        self._send(self._request(CONTINUE))
+        self._write(f"run {self._run} goes on")
+
+    def change(self) -> None:
+        """Change settings of a run that is under way. Raises UsageError where they cannot be."""
+        client = self._require_client()
+        raw = client.config()
+        if raw is None:
+            raise self._unknown_run_error()
+        apply_changes(
+            config_from_json(raw), [Change(0, dict(self._args.settings))]
+        )  # a mistake is refused here, before it is sent
+        self._validate_not_ended("its settings cannot be changed")
+        self._validate_has_master()
+        self._write(f"run {self._run}: {sanitize(self._send(self._request(SET)), 1000)}")
+
+    def purge(self) -> None:
+        """Remove all that Redis holds of a run that nobody drives. Raises RunBusyError for one that
+        has a master.
+        """
+        if self._client is None:
+            self._purge_folder()
+            return
+        lease = self._client.lease_status()
+        if lease.holder is not None:
+            raise RunBusyError(
+                (
+                    f"run {self._run} is live: {format_host(lease.holder)} drives it; stop it "
+                    f"first: {format_command('es-master')} --stop "
+                    f"{self._run}{self._location_flags()}"
+                )
+            )
+        count = self._client.key_count()
+        if count == 0 and lease.state is None:
+            raise self._unknown_run_error()
+        self._confirm(
+            (
+                f"remove the {count} keys of run {self._run} from Redis at "
+                f"{redacted_url(self._url)}? its folder on disk stays"
+            )
+        )
+        self._mark_stopped(0)
+        deadline = time.monotonic() + LEAVE_SECONDS
+        while (
+            self._client.has_workers() and time.monotonic() < deadline
+        ):  # what they give back would outlive the run
+            time.sleep(POLL_SECONDS)
+        self._client.delete_keys()
+        self._write(
+            (
+                f"run {self._run} is gone from Redis at {redacted_url(self._url)}; checkpoints "
+                "on disk are where they were"
+            )
+        )
+
+    # --- what they share
+
+    def _request(self, verb: str) -> ControlRequest:
+        who = sanitize(f"{user_name()}@{platform.node()}", MAX_NAME)
+        return ControlRequest(
+            secrets.token_hex(4), verb, who, time.time(), self._args.settings, self._args.at
+        )
+
+    def _send(self, request: ControlRequest, is_done: Callable[[], bool] | None = None) -> str:
+        """Ask, and wait for the master's reply, or until it is ``done``. Raises UsageError when it
+        refuses, RunBusyError when it says nothing.
+        """
+        client = self._require_client()
+        client.send(request)
+        deadline = time.monotonic() + ANSWER_SECONDS
+        while time.monotonic() < deadline:
+            reply = client.poll_reply(request) if is_done is None else "" if is_done() else None
+            if reply is not None and reply.startswith("refused: "):
+                raise UsageError(f"run {self._run}: {sanitize(reply, 1000)}")
+            if reply is not None:
+                return reply
+            if is_done is None and client.lease_status().holder is None:
+                client.withdraw(request)
+                self._validate_has_master()
+            time.sleep(POLL_SECONDS)
+        client.withdraw(request)
+        raise RunBusyError(
+            (
+                f"the master of {self._run} has not answered for {ANSWER_SECONDS:.0f} s, and the "
+                f"request was taken back; look at es-status {self._run}{self._location_flags()}"
+            )
+        )
+
+    def _needs_master(self) -> bool:
+        """Whether the run still has a state that needs its master; a private server ends with its
+        run.
+        """
+        try:
+            return self._require_client().lease_status().state in ACTIVE_STATES
+        except RedisError:
+            if self._launch.redis_url is None and server_url(self._run, self._launch) is None:
+                return False
+            raise
+
+    def _ended_state(self) -> str | None:
+        """The state of a run that has ended, None for one that goes on. Raises UsageError for a run
+        that nobody knows.
+        """
+        state = self._require_client().lease_status().state
+        if state is None:
+            raise self._unknown_run_error()
+        return None if state in ACTIVE_STATES else sanitize(state, 40)
+
+    def _validate_not_ended(self, consequence: str) -> None:
+        if (state := self._ended_state()) is not None:
+            raise UsageError(f"run {self._run} is {state}: {consequence}")
+
+    def _validate_has_master(self) -> None:
+        if self._require_client().lease_status().holder is None:
+            raise RunBusyError(
+                (
+                    f"run {self._run} has no master that could hear this; go on with it: "
+                    f"{self._resume_command()}"
+                )
+            )
+
+    def _mark_stopped(self, seconds: int) -> None:
+        """Take the run over for a moment and mark it as stopped: what wakes later is fenced, and
+        workers leave.
+        """
+        channel = RedisMasterChannel(client_from_url(self._url), self._run)
+        token = take_lease(channel, holder_name(), clocks_from_environment(), wait=False)
+        channel.finish(
+            token,
+            {"state": STOPPED, "workers": "0", "answered": ""},
+            seconds or keys.FINISHED_SECONDS,
+            None,
+        )
+
+    def _purge_folder(self) -> None:
+        """The private server does not run: its data are what the run's folder holds of it."""
+        folder = private_server_folder(self._run, self._launch)
+        if not folder.is_dir():
+            raise self._unknown_run_error()
+        self._confirm(f"remove the private server's data in {folder}? checkpoints and logs stay")
+        with suppress(FileNotFoundError):
+            shutil.rmtree(folder)
+        self._write(
+            f"the data of run {self._run} in {folder} are gone; checkpoints are where they were"
+        )
+
+    def _confirm(self, question: str) -> None:
+        if self._args.yes:
+            return
+        if not sys.stdin.isatty():
+            raise UsageError(
+                "--purge asks first, and nobody is at a terminal to answer: give --yes"
+            )
+        if input(f"{question} This cannot be undone. [y/N] ").strip().lower() not in ("y", "yes"):
+            raise UsageError("nothing was removed")
+
+    def _require_client(self) -> ControlClient:
+        if self._client is None:
+            raise self._unknown_run_error()
+        return self._client
+
+    def _unknown_run_error(self) -> UsageError:
+        if self._launch.redis_url is None:
+            folder = private_server_folder(self._run, self._launch).parent
+            return UsageError(
+                (
+                    f"no private server runs for {self._run} in {folder}: its master has ended; "
+                    "for a run on a shared Redis give --redis-url or set RQ_REDIS_URL"
+                )
+            )
+        return UsageError(
+            (
+                f"there is no run {self._run} in Redis at {redacted_url(self._url)}; es-status "
+                "lists the runs"
+            )
+        )
+
+    def _resume_command(self) -> str:
+        return f"{format_command('es-master')} --resume {self._run}{self._location_flags()}"
+
+    def _location_flags(self) -> str:
+        """The flags by which the same run is found again; a URL with a secret stays out
+        of sight.
+        """
+        if self._launch.redis_url is not None:
+            return "" if has_secret(self._url) else f" --redis-url {self._url}"
+        return "" if self._launch.run_dir is None else f" --run-dir {self._launch.run_dir}"
+
+
+def user_name() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user without a name
+        return "somebody"

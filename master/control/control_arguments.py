@@ -1,0 +1,126 @@
+"""What one terminal asks of a run that another process drives: the words of the command line,
+checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from es_queue.config.run_config import option_fields
+from es_queue.config.validation import checked_value, number_or_text
+from es_queue.errors import UsageError
+from es_queue.protocol.control_messages import LATEST
+from es_queue.protocol.keys import RUN_ID
+from master.cli.flags import CHANGEABLE, COMMAND_LINE
+
+ATTACH, STOP, PAUSE, CONTINUE, PURGE, REPLAY = VERBS = (
+    "attach",
+    "stop",
+    "pause",
+    "continue",
+    "purge",
+    "replay",
+)
+#: Short names that people use for a setting.
+ALIASES = {"target": "target_reward"}
+
+
+@dataclass(frozen=True)
+class ControlArgs:
+    """One of VERBS for a run. settings: what --set changes from generation ``at`` on, None for the
+    next; yes: ask nothing.
+    """
+
+    verb: str
+    run: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    at: int | None = None
+    yes: bool = False
+
+
+def parse_control_args(given: dict[str, Any]) -> ControlArgs | None:
+    """Take the flags of control out of ``named``; None where there are none. Raises UsageError."""
+    verbs = [verb for verb in VERBS if verb in given]
+    runs = [given.pop(verb) for verb in verbs]
+    texts, at, yes = given.pop("set", None), given.pop("at", None), given.pop("yes", False)
+    if len(verbs) > 1:
+        raise UsageError(
+            f"{COMMAND_LINE} has --{verbs[0]} and --{verbs[1]}: ask for one thing at a time"
+        )
+    verb = verbs[0] if verbs else ""
+    for flag, is_given, verb_needed in (("set", texts is not None, ATTACH), ("yes", yes, PURGE)):
+        if is_given and verb != verb_needed:
+            raise UsageError(
+                f"{COMMAND_LINE} has --{flag} without --{verb_needed} RUN: it belongs to it"
+            )
+    if at is not None and texts is None:
+        raise UsageError(
+            (
+                f"{COMMAND_LINE} has --at without --set NAME=VALUE: it says from which "
+                "generation a setting changes"
+            )
+        )
+    if not verb:
+        return None
+    return ControlArgs(
+        verb,
+        validate_run_id(verb, runs[0]),
+        parse_changes(texts or []),
+        None if at is None else _parse_generation(at),
+        yes,
+    )
+
+
+def validate_run_id(name: str, run: str) -> str:
+    """``run`` itself when it is a run id. Raises UsageError, which names the flag."""
+    if not RUN_ID.fullmatch(run):
+        raise UsageError(f"{name} is {run!r} in {COMMAND_LINE}: use 1 to 40 of a-z, 0-9 and dashes")
+    return run
+
+
+def parse_changes(texts: list[str]) -> dict[str, Any]:
+    """``name=value`` words as checked values of settings that a run can change while it runs.
+    Raises UsageError.
+    """
+    settings: dict[str, Any] = {}
+    for text in texts:
+        label, equals, value = text.partition("=")
+        name = ALIASES.get(label, label).replace("-", "_")
+        if not equals:
+            raise UsageError(
+                f"set is {text!r} in {COMMAND_LINE}: use NAME=VALUE, such as learning_rate=0.01"
+            )
+        if name in settings:
+            raise UsageError(f"set has {name} twice in {COMMAND_LINE}: give it once")
+        settings |= validate_changes({name: value}, COMMAND_LINE)
+    return settings
+
+
+def validate_changes(values: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """Settings that a run can change while it runs; text that is a number counts as it. Raises
+    UsageError.
+    """
+    checked = {}
+    for name, value in values.items():
+        if name not in CHANGEABLE:
+            raise UsageError(
+                (
+                    f"{str(name)[:60]!r} in {source} cannot change while a run is under way: "
+                    f"only {', '.join(CHANGEABLE)} can"
+                )
+            )
+        option = option_fields()[name]
+        numeric = option.type in ("int", "float") and isinstance(value, str)
+        checked[name] = checked_value(option, number_or_text(value) if numeric else value, source)
+    return checked
+
+
+def _parse_generation(text: str) -> int:
+    number = number_or_text(text)
+    if not isinstance(number, int) or not 0 <= number <= LATEST:
+        raise UsageError(
+            f"at is {text!r} in {COMMAND_LINE}: use the number of a generation, at most {LATEST}"
+        )
+    return number

@@ -1,0 +1,173 @@
+"""Requests: what people ask of a run from other terminals, taken up once a second while the master
+collects.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from es_queue.errors import DecodeError
+from es_queue.protocol.channel import PAUSED, RUNNING, MasterChannel
+from es_queue.protocol.control_messages import CONTINUE, PAUSE, SET, STOP, ControlRequest
+from master.loop.config_timeline import format_settings
+from master.loop.state import Change
+
+MOST_REPLIES = 16
+NO_GENERATION_LEFT = (
+    "the run plays its last episodes, and no generation is to come: go on with it by --resume, "
+    "with --generations or another budget"
+)
+LONGEST_REPLY = 500
+
+
+class ChangeValidator(Protocol):
+    """Says why settings cannot be changed to these; empty when they can."""
+
+    def __call__(
+        self, changes: Sequence[Change], settings: dict[str, Any], generation: int
+    ) -> str: ...
+
+
+class ControlInbox:
+    """One master's requests.
+
+    paused: who paused the run, empty while it goes on; stop: who asked it to stop; asked: changes
+    for generations to come, until the loop takes them; training: whether there are any; way: the
+    flags by which others find the run
+    """
+
+    def __init__(
+        self,
+        channel: MasterChannel,
+        note: Callable[[str], None],
+        validate_change: ChangeValidator = lambda changes, settings, generation: "",
+        location_flags: str = "",
+    ) -> None:
+        self._channel, self._note, self._validate_change, self._location_flags = (
+            channel,
+            note,
+            validate_change,
+            location_flags,
+        )
+        self.is_training = True
+        self.paused_by = ""
+        self.stopped_by = ""
+        self.pending_changes: list[Change] = []
+        self._accepted_changes: tuple[Change, ...] = ()
+        self._unpublished_requests: dict[str, bytes] = {}
+        self._replies: deque[tuple[str, str]] = deque(maxlen=MOST_REPLIES)
+
+    def begin(
+        self, changes: Sequence[Change], state: str | None, paused_by: str | None = None
+    ) -> None:
+        """Go on with a run that has had ``changes``; one whose last master left it paused
+        stays so.
+        """
+        self._accepted_changes = tuple(changes)
+        self.paused_by = (paused_by or "a person") if state == PAUSED else ""
+        if self.paused_by:
+            self._note(f"run {self._channel.run} is paused; {self._continue_hint()}")
+
+    def _continue_hint(self) -> str:
+        return f"go on with it: es-master --continue {self._channel.run}{self._location_flags}"
+
+    @property
+    def state(self) -> str:
+        """The run's state as others may read it."""
+        return PAUSED if self.paused_by else RUNNING
+
+    def progress_fields(self) -> Mapping[str, str]:
+        """What goes into the run's progress each second."""
+        return {
+            "state": self.state,
+            "paused_by": self.paused_by,
+            "replies": json.dumps(dict(self._replies)),
+        }
+
+    # --- each second
+
+    def poll(self, generation: int) -> None:
+        """Take up what is new, while ``generation`` is open."""
+        answered = []
+        for raw in self._channel.requests():
+            try:
+                request = ControlRequest.decode(raw)
+            except DecodeError:
+                answered.append(raw)
+                continue
+            if self._handle(request, generation):
+                answered.append(raw)
+            else:
+                self._unpublished_requests[request.id] = raw
+        if answered:
+            self._channel.forget_requests(answered)
+
+    def _handle(self, request: ControlRequest, generation: int) -> bool:
+        """Do what is asked; whether the request can go from Redis already. A change stays until it
+        is published.
+        """
+        if request.verb == SET:
+            return self._handle_change(request, generation)
+        if request.verb == STOP:
+            self.stopped_by = request.by or "a person"
+            self._note(f"{self.stopped_by} asked the run to stop")
+        if request.verb == PAUSE and not self.paused_by:
+            self.paused_by = request.by or "a person"
+            self._note(f"paused by {self.paused_by}; {self._continue_hint()}")
+        if request.verb == CONTINUE and self.paused_by:
+            self._note(f"{request.by or 'a person'} lets the run go on")
+            self.paused_by = ""
+        self._reply(request, {STOP: "stopping", PAUSE: "paused", CONTINUE: "running"}[request.verb])
+        return True
+
+    def _handle_change(self, request: ControlRequest, generation: int) -> bool:
+        known = {change.id for change in (*self._accepted_changes, *self.pending_changes)}
+        if request.id in known:
+            return request.id in {change.id for change in self._accepted_changes}
+        settings, first = dict(request.settings), max(request.generation or 0, generation + 1)
+        reason = (
+            NO_GENERATION_LEFT
+            if not self.is_training
+            else self._validate_change(
+                (*self._accepted_changes, *self.pending_changes), settings, first
+            )
+        )
+        if reason:
+            self._reply(request, f"refused: {reason}")
+            return True
+        change = Change(first, settings, request.by, request.time, request.id)
+        self.pending_changes.append(change)
+        self._note(
+            f"{format_settings(settings)} from generation {change.generation}, set by {request.by}"
+        )
+        self._reply(request, f"{format_settings(settings)} from generation {change.generation}")
+        return False
+
+    def _reply(self, request: ControlRequest, text: str) -> None:
+        self._replies.append((request.id, text[:LONGEST_REPLY]))
+
+    def discard_all(self) -> None:
+        """The run has finished: what was asked for generations that never came goes with it."""
+        self._channel.forget_requests(self._channel.requests())
+
+    # --- between generations
+
+    def take_changes(self) -> list[Change]:
+        """The changes that were asked for, for the state of the next generation."""
+        taken, self.pending_changes = self.pending_changes, []
+        self._accepted_changes = (*self._accepted_changes, *taken)
+        return taken
+
+    def acknowledge_changes(self) -> None:
+        """The changes that were taken are in Redis, so their requests can go."""
+        done = [
+            raw
+            for name, raw in self._unpublished_requests.items()
+            if name in {change.id for change in self._accepted_changes}
+        ]
+        if done:
+            self._channel.forget_requests(done)
+            self._unpublished_requests.clear()

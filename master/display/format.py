@@ -1,0 +1,318 @@
+"""A run's figures as people read them; nothing here prints, and nothing trusts what it is given."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from numbers import Real
+
+from es_queue.config.recipes import expected_points, recipe_for
+from es_queue.config.run_config import RunConfig, default_of
+from es_queue.security.sanitize import MAX_TEXT as LONGEST_TEXT
+from es_queue.security.sanitize import sanitize as printable
+from es_queue.util.command_path import format_command
+
+Value = float | int | str | None
+Record = dict[str, Value]
+
+#: Larger numbers are nobody's honest figures; all their digits would break a table.
+LARGEST_WHOLE = 1e15
+#: A larger figure cannot be drawn: the span of an axis, a sum or a square of such figures
+#: overflows.
+LARGEST_DRAWN = 1e30
+BAR_SIGNS = "▁▂▃▄▅▆▇█"
+#: Blanks between the columns of a table.
+COLUMN_GAP = 2
+#: Fields of a record that count what went wrong and was made good, with what a person calls it.
+RECOVERY_FIELDS = (
+    ("recovered", "blocks recovered"),
+    ("reissued", "re-issued"),
+    ("refused", "answers refused"),
+    ("late", "late"),
+    ("failed", "slots failed"),
+)
+#: A recipe's expectations hold for its method alone.
+METHOD_SETTINGS = ("strategy", "policy")
+
+
+def finite_or_none(value: object) -> float | None:
+    """The value as a finite float; None for anything else, text that reads as a number included as
+    that number.
+    """
+    if isinstance(value, bool) or not isinstance(value, (Real, str)):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def drawable(value: object) -> float | None:
+    """The value as ``finite`` reads it; None also for what no axis can show."""
+    number = finite_or_none(value)
+    return number if number is not None and abs(number) <= LARGEST_DRAWN else None
+
+
+def parse_number(text: str) -> int | float | None:
+    """The number that a text is, None where it is none."""
+    return (
+        int(text) if text.isascii() and text.isdigit() and len(text) < 20 else finite_or_none(text)
+    )
+
+
+def format_whole(value: object) -> str:
+    """1234567 as ``1,234,567``, beyond 1e15 as ``1e+300``; a dash for what is no number."""
+    number = finite_or_none(value)
+    if number is None:
+        return "-"
+    return f"{number:.3g}" if abs(number) > LARGEST_WHOLE else f"{number:,.0f}"
+
+
+def format_compact(value: object) -> str:
+    """1234567 as ``1.23 M``; a dash for what is no number."""
+    number = finite_or_none(value)
+    if number is None:
+        return "-"
+    for size, sign in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if abs(number) >= size:
+            return f"{number / size:.2f} {sign}" if abs(number) < 1000 * size else f"{number:.3g}"
+    return f"{number:,.0f}"
+
+
+def format_score(value: object) -> str:
+    """A return: one decimal, fewer where it is large, more where it is small; a dash for what is no
+    number.
+    """
+    number = finite_or_none(value)
+    if number is None:
+        return "-"
+    if abs(number) >= 1e9:
+        return f"{number:.4g}"
+    if abs(number) >= 10_000:
+        return f"{number:,.0f}"
+    return f"{number:.1f}" if abs(number) >= 1 or number == 0 else f"{number:.2g}"
+
+
+def format_mean_std(mean: object, std: object) -> str:
+    """``123.4 ± 5.6``; the mean alone where there is no deviation."""
+    return (
+        format_score(mean)
+        if finite_or_none(std) is None
+        else f"{format_score(mean)} ± {format_score(std)}"
+    )
+
+
+def format_percent(fraction: object) -> str:
+    """0.352 as ``35 %``; what rounds to none or to all is told as less than that."""
+    number = finite_or_none(fraction)
+    if number is None:
+        return "-"
+    if abs(number) > LARGEST_WHOLE:
+        return f"{100 * number:.3g} %"
+    if 0 < number < 0.005:
+        return "under 1 %"
+    return "over 99 %" if 0.995 < number < 1 else f"{100 * number:.0f} %"
+
+
+def format_duration(seconds: object) -> str:
+    """``45 s``, ``12 min``, ``3 h 20 min`` or ``2 d 3 h``; a dash for what is no time."""
+    number = finite_or_none(seconds)
+    if number is None or number < 0:
+        return "-"
+    if number > LARGEST_WHOLE:
+        return f"{number:.3g} s"
+    if number < 100:
+        return f"{number:.0f} s"
+    minutes = round(number / 60)
+    if minutes < 100:
+        return f"{minutes} min"
+    if minutes < 48 * 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    hours = round(minutes / 60)
+    return f"{hours // 24:,} d {hours % 24} h"
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """The values as blocks of rising height, the lowest to the highest; neighbours are averaged to
+    fit the width.
+    """
+    if not values or width < 1:
+        return ""
+    values = [max(-LARGEST_DRAWN, min(LARGEST_DRAWN, value)) for value in values]
+    columns = min(width, len(values))
+    edges = [len(values) * column // columns for column in range(columns + 1)]
+    means = [math.fsum(values[low:high]) / (high - low) for low, high in pairwise(edges)]
+    low, high = min(means), max(means)
+    if low == high:
+        return BAR_SIGNS[3] * columns
+    return "".join(BAR_SIGNS[min(7, int(8 * (mean - low) / (high - low)))] for mean in means)
+
+
+def format_graph(values: Sequence[float], width: int) -> str:
+    """The values as blocks with their lowest and highest; empty for fewer than two."""
+    return (
+        f"{sparkline(values, width)}  {format_score(min(values))} to {format_score(max(values))}"
+        if len(values) > 1
+        else ""
+    )
+
+
+def format_bar(done: float, total: float, width: int) -> str:
+    """How much of the total is done."""
+    filled = 0 if total <= 0 else int(width * max(0.0, min(1.0, done / total)))
+    return "█" * filled + "░" * (width - filled)
+
+
+def fitting_columns(
+    columns: Sequence[str], widths: Sequence[int], expendable: Sequence[str], width: int
+) -> list[int]:
+    """Places of the columns to show, two blanks between them: expendable ones go, in their order,
+    until the rest fits.
+    """
+    kept = list(range(len(columns)))
+    for name in expendable:
+        if sum(widths[place] + COLUMN_GAP for place in kept) - COLUMN_GAP <= width:
+            break
+        kept.remove(columns.index(name))
+    return kept
+
+
+def format_expectation(config: RunConfig, env_steps: object) -> str:
+    """What the environment's recipe gave near so many training steps; empty without one, or with
+    another method.
+    """
+    points = expected_points(config.env)
+    recipe = recipe_for(config.env)
+    is_recipe_method = all(
+        getattr(config, name) == recipe.get(name, default_of(name)) for name in METHOD_SETTINGS
+    )
+    if not points or not is_recipe_method:
+        return ""
+    steps = finite_or_none(env_steps) or 0.0
+    nearest = min(points, key=lambda point: abs(point.steps - steps))
+    return f"evaluations near {format_compact(nearest.steps)} steps: {nearest.note}"
+
+
+def format_training_return(record: Mapping[str, Value]) -> str:
+    """Mean, spread and best return of a generation's episodes, marked where training cut episodes
+    short; empty where a generation was evaluated alone.
+    """
+    if finite_or_none(record.get("return_mean")) is None:
+        return ""
+    text = (
+        f"{format_mean_std(record.get('return_mean'), record.get('return_std'))}, max "
+        f"{format_score(record.get('return_max'))}"
+    )
+    cut = finite_or_none(record.get("cut_fraction")) or 0.0
+    return f"{text} ({format_percent(cut)} of episodes cut short)" if cut > 0 else text
+
+
+def format_evaluation(record: Mapping[str, Value]) -> str:
+    """An evaluation's mean, spread and the run's best, or nothing where there was none."""
+    if finite_or_none(record.get("eval_mean")) is None:
+        return ""
+    best = record.get("eval_best")
+    text = format_mean_std(record.get("eval_mean"), record.get("eval_std"))
+    return f"{text}, best {format_score(best)}" if finite_or_none(best) is not None else text
+
+
+def format_recoveries(record: Mapping[str, Value]) -> str:
+    """What went wrong with workers and was made good, so far; empty where nothing did."""
+    counts = [
+        (format_whole(count), word)
+        for name, word in RECOVERY_FIELDS
+        if (count := finite_or_none(record.get(name)) or 0.0) > 0
+    ]
+    return ", ".join(f"{count} {word}" for count, word in counts)
+
+
+def format_centre_rank(rank: object) -> str:
+    """The share of a generation's individuals that the policy without perturbation beats; empty
+    where it did not play.
+    """
+    return (
+        ""
+        if finite_or_none(rank) is None
+        else f"better than {format_percent(rank)} of the perturbed"
+    )
+
+
+def format_progress(done: object, limit: float) -> str:
+    """``1.23 M of 10.00 M`` where there is a limit."""
+    return f"{format_compact(done)} of {format_compact(limit)}" if limit else format_compact(done)
+
+
+def format_generation(record: Mapping[str, Value], config: RunConfig) -> str:
+    """One generation on one line, for a log."""
+    trained, evaluated = format_training_return(record), format_evaluation(record)
+    confirmed = finite_or_none(record.get("confirm_mean"))
+    left = finite_or_none(record.get("eta"))
+    parts = [
+        f"generation {format_progress(record.get('generation'), config.generations)}",
+        f"steps {format_progress(record.get('env_steps'), config.max_steps)}",
+        f"return {trained}" if trained else "",
+        f"eval {evaluated}" if evaluated else "",
+        "" if confirmed is None else f"confirming {format_score(confirmed)}",
+        f"{format_whole(record.get('steps_per_second'))} steps/s",
+        (
+            f"{format_whole(record.get('workers'))} "
+            f"{'worker' if record.get('workers') == 1 else 'workers'}"
+        ),
+        "" if left is None else f"{format_duration(left)} left",
+    ]
+    return " | ".join(part for part in parts if part)
+
+
+def format_summary(record: Mapping[str, Value]) -> list[str]:
+    """The end of a run in a few lines."""
+    head = (
+        f"run {sanitize(record.get('run'))} {sanitize(record.get('state'))} after "
+        f"{format_duration(record.get('seconds'))}"
+    )
+    counts = (
+        f"{format_whole(record.get('generation'))} generations, "
+        f"{format_whole(record.get('episodes'))} episodes, "
+        f"{format_whole(record.get('env_steps'))} steps"
+    )
+    lines = [f"{head}: {counts}", *_format_final_evaluation(record)]
+    for label, name in (
+        ("digest", "digest"),
+        ("last", "last_checkpoint"),
+        ("best", "best_checkpoint"),
+    ):
+        if record.get(name):
+            lines.append(f"  {label:<12}{sanitize(record[name], 4096)}")
+    if record.get("best_checkpoint"):
+        lines.append(
+            (
+                f"  {'play it':<12}{format_command('es-play')} "
+                f"{sanitize(record['best_checkpoint'], 4096)}"
+            )
+        )
+    return lines
+
+
+def _format_final_evaluation(record: Mapping[str, Value]) -> list[str]:
+    if finite_or_none(record.get("eval_mean")) is None:
+        return ["  evaluation  none at the end; no figure here can be quoted"]
+    episodes = (
+        f"over {format_whole(record.get('eval_episodes'))} fresh episodes, min "
+        f"{format_score(record.get('eval_min'))}"
+    )
+    lines = [
+        (
+            "  "
+            f"{'evaluation':<12}{format_mean_std(record.get('eval_mean'), record.get('eval_std'))} "
+            f"{episodes}"
+        )
+    ]
+    if finite_or_none(record.get("confirm_mean")) is not None:
+        lines.append(
+            (
+                f"  {'confirming':<12}{format_score(record.get('confirm_mean'))} when the target "
+                "was passed"
+            )
+        )
+    return lines

@@ -1,0 +1,178 @@
+"""A run on a terminal: one small panel that is redrawn in place, with notes above it."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+
+from rich.console import RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from es_queue.config.episode_rules import parse_target
+from es_queue.config.run_config import RunConfig
+from master.display.format import (
+    Record,
+    Value,
+    finite_or_none,
+    format_bar,
+    format_centre_rank,
+    format_compact,
+    format_duration,
+    format_evaluation,
+    format_expectation,
+    format_graph,
+    format_progress,
+    format_recoveries,
+    format_score,
+    format_summary,
+    format_training_return,
+    format_whole,
+    sanitize,
+)
+from master.display.live_panel import MOST_WIDTH, LivePanel
+from master.display.log_view import SafeStream, format_start
+
+MOST_EVALUATIONS = 4096
+GRAPH_WIDTH = 40
+BAR_WIDTH = 24
+
+
+class LiveView(LivePanel):
+    """One run's figures in the panel."""
+
+    def __init__(
+        self,
+        out: SafeStream,
+        run: str,
+        config: RunConfig,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(out, clock)
+        self._run, self._config = run, config
+        self._start_time = clock()
+        self._record: Record = {}
+        self._figures: Record = {}
+        self._last_trained: Record = {}
+        self._last_evaluated: Record = {}
+        self._evaluations: deque[float] = deque(maxlen=MOST_EVALUATIONS)
+
+    def started(self, about: Mapping[str, str]) -> None:
+        for line in format_start(self._run, self._config, about):
+            self._print_line(line)
+
+    def generation(self, record: Record) -> None:
+        slots = self._figures.get("slots")
+        self._figures = {"answered": slots, "slots": slots}
+        self._store_record(record)
+        self._draw()
+
+    def _store_record(self, record: Record) -> None:
+        self._record = record
+        if (
+            finite_or_none(record.get("return_mean")) is not None
+        ):  # the last generation of a run is evaluated alone
+            self._last_trained = record
+        mean = finite_or_none(record.get("eval_mean"))
+        if mean is not None:
+            self._last_evaluated = record
+            self._evaluations.append(mean)
+
+    def recall(self, records: Sequence[Record]) -> None:
+        """Generations of before this display began."""
+        for record in records:
+            self._store_record(record)
+        self._draw()
+
+    def live(self, figures: Record) -> None:
+        self._figures = figures
+        self._draw()
+
+    def note(self, text: str) -> None:
+        self._print_line(text)
+
+    def summary(self, record: Record) -> None:
+        self.close()
+        for line in format_summary(record):
+            self._print_line(line)
+
+    def _render(self) -> RenderableType:
+        grid = Table.grid(padding=(0, 2))
+        grid.add_column(style="dim", no_wrap=True)
+        grid.add_column(overflow="fold")
+        for label, text in self._rows():
+            if text:
+                grid.add_row(Text(label), Text(text))
+        title = Text(
+            (
+                f"{self._run} · {sanitize(self._config.task, 60)} · {self._config.strategy}, "
+                f"{self._config.policy_name}"
+            )
+        )
+        return Panel(grid, title=title, title_align="left", width=MOST_WIDTH, border_style="dim")
+
+    def _rows(self) -> list[tuple[str, str]]:
+        now: Mapping[str, Value] = {**self._record, **self._figures}
+        steps = now.get("env_steps")
+        speed = (
+            f"{format_progress(steps, self._config.max_steps)}, "
+            f"{format_whole(now.get('steps_per_second'))} a second"
+        )
+        return [
+            ("generation", self._generation(now)),
+            ("steps", speed if steps is not None else ""),
+            ("training", format_training_return(self._last_trained)),
+            ("evaluation", self._evaluation()),
+            ("", format_graph(list(self._evaluations), GRAPH_WIDTH)),
+            ("unperturbed", format_centre_rank(self._last_trained.get("centre_rank"))),
+            ("workers", self._workers(now)),
+            ("slots", self._slots(now)),
+            ("mended", format_recoveries(now)),
+            ("expect", format_expectation(self._config, steps)),
+        ]
+
+    def _generation(self, now: Mapping[str, Value]) -> str:
+        elapsed = format_duration(self._clock() - self._start_time)
+        left = (
+            ""
+            if finite_or_none(now.get("eta")) is None
+            else f", about {format_duration(now['eta'])} left"
+        )
+        number = (
+            format_progress(now.get("generation"), self._config.generations)
+            if now.get("generation") is not None
+            else "first"
+        )
+        return f"{number}, running for {elapsed}{left}"
+
+    def _evaluation(self) -> str:
+        target = parse_target(self._config.target_reward)
+        target_text = "" if isinstance(target, str) else f"target {format_score(target)}"
+        if not self._last_evaluated:
+            interval = (
+                f"every {self._config.eval_every} generations"
+                if self._config.eval_every
+                else "none before the end"
+            )
+            return ", ".join(filter(None, (interval, target_text)))
+        at = f"in generation {format_whole(self._last_evaluated.get('generation'))}"
+        return ", ".join(
+            filter(None, (f"{format_evaluation(self._last_evaluated)}", at, target_text))
+        )
+
+    def _workers(self, now: Mapping[str, Value]) -> str:
+        waiting = sanitize(now["waiting"], 120) if now.get("waiting") else ""
+        if not finite_or_none(now.get("workers")):
+            return f"none, {waiting or 'waiting for one to join'}"
+        return ", ".join(filter(None, (format_whole(now["workers"]), waiting)))
+
+    def _slots(self, now: Mapping[str, Value]) -> str:
+        answered, slots = finite_or_none(now.get("answered")), finite_or_none(now.get("slots"))
+        if answered is None or not slots:
+            return ""
+        return (
+            f"{format_bar(answered, slots, BAR_WIDTH)} {format_compact(answered)} of "
+            f"{format_compact(slots)} answered"
+        )

@@ -1,0 +1,287 @@
+"""What a run prints where nothing can be redrawn: a log of lines, the end alone, or JSON; and the
+stream for it.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TextIO
+
+from es_queue.config.run_config import RunConfig
+from master.display.format import (
+    Record,
+    Value,
+    finite_or_none,
+    format_expectation,
+    format_generation,
+    format_summary,
+    sanitize,
+)
+
+#: A log has at most a line in so many seconds, evaluations and the ends apart.
+LEAST_LINE_SECONDS = 1.0
+#: For terminals that lack the signs on the left; each as wide as what it stands for, or redrawing
+#: would go wrong.
+ASCII_FALLBACKS = dict(zip("▁▂▃▄▅▆▇█░", "_.-:=+*#.", strict=True)) | {"±": "~", "…": ".", "·": "-"}
+
+
+class DisplayView(Protocol):
+    """One way to show a run; the methods are Report's."""
+
+    def started(self, about: Mapping[str, str]) -> None: ...
+    def generation(self, record: Record) -> None: ...
+    def recall(self, records: Sequence[Record]) -> None: ...
+    def live(self, figures: Record) -> None: ...
+    def note(self, text: str) -> None: ...
+    def summary(self, record: Record) -> None: ...
+    def close(self) -> None: ...
+
+
+class SafeStream(io.TextIOBase):
+    """A text stream that outlives its reader: a closed pipe makes it silent, a sign it cannot show
+    becomes a plain one.
+    """
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream
+        self._encoding = getattr(stream, "encoding", None) or "utf-8"
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._encoding
+
+    def isatty(self) -> bool:
+        try:
+            return self._stream is not None and self._stream.isatty()
+        except ValueError:  # it was closed
+            return False
+
+    def write(self, text: str) -> int:
+        if self._stream is not None:
+            self._call_safely(self._stream.write, to_encodable(text, self._encoding))
+        return len(text)
+
+    def flush(self) -> None:
+        if self._stream is not None:
+            self._call_safely(self._stream.flush)
+
+    def write_line(self, text: str) -> None:
+        """Write one line, at once."""
+        self.write(text + "\n")
+        self.flush()
+
+    def _call_safely(self, call: Callable[..., object], *arguments: str) -> None:
+        try:
+            call(*arguments)
+        except BlockingIOError:
+            # the reader is slow and the stream does not wait: these words are lost, later ones may
+            # not be
+            pass
+        except (
+            OSError,
+            ValueError,
+        ):  # nobody reads any more, the terminal is gone, or the stream was closed
+            self._disconnect()
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether nobody reads any more: then nothing need be shown."""
+        return self._stream is None
+
+    def _disconnect(self) -> None:
+        """Go quiet for good; what anyone else still prints there would fail when Python ends, so it
+        goes nowhere.
+        """
+        stream, self._stream = self._stream, None
+        try:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            try:
+                os.dup2(nowhere, stream.fileno())  # type: ignore[union-attr]
+            finally:
+                os.close(nowhere)
+        except (OSError, ValueError):
+            pass
+
+
+def to_encodable(text: str, encoding: str) -> str:
+    """The text with plain signs for those that the encoding lacks."""
+    try:
+        text.encode(encoding)
+        return text
+    except UnicodeEncodeError:
+        return "".join(
+            sign if _is_encodable(sign, encoding) else ASCII_FALLBACKS.get(sign, "?")
+            for sign in text
+        )
+    except LookupError:
+        return text.encode("ascii", "replace").decode("ascii")
+
+
+def _is_encodable(sign: str, encoding: str) -> bool:
+    try:
+        sign.encode(encoding)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def format_start(run: str, config: RunConfig, about: Mapping[str, str]) -> list[str]:
+    """Where everything of a run is, how to watch it and how to join it: commands stand whole on
+    their lines.
+    """
+    description = (
+        f"{config.strategy} with a {config.policy_name} policy, population {config.population}"
+    )
+    lines = [f"run {run}: {sanitize(config.task)}, {description}"]
+    width = max([8, *(len(name) for name in about)]) + 2
+    return lines + [
+        f"  {sanitize(name):<{width}}{sanitize(text, 4096)}" for name, text in about.items()
+    ]
+
+
+class LogView:
+    """Plain lines: a generation a line, at most one a second, but always the first, the last and
+    the evaluations.
+    """
+
+    def __init__(
+        self,
+        out: SafeStream,
+        run: str,
+        config: RunConfig,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._out, self._run, self._config, self._clock = out, run, config, clock
+        self._last_time = -LEAST_LINE_SECONDS
+        self._pending: Record | None = None
+        self._last_expectation = ""
+
+    def started(self, about: Mapping[str, str]) -> None:
+        for line in format_start(self._run, self._config, about):
+            self._out.write_line(line)
+
+    def generation(self, record: Record) -> None:
+        now = self._clock()
+        evaluated = (
+            finite_or_none(record.get("eval_mean")) is not None
+            or finite_or_none(record.get("confirm_mean")) is not None
+        )
+        if not evaluated and self._last_time + LEAST_LINE_SECONDS > now >= self._last_time:
+            self._pending = record
+            return
+        self._last_time = now
+        self._print_record(record)
+
+    def recall(self, records: Sequence[Record]) -> None:
+        for record in records[-1:]:
+            self.generation(record)
+
+    def live(self, figures: Record) -> None:
+        """A log has no place for what will have changed in a second."""
+
+    def note(self, text: str) -> None:
+        self._out.write_line(text)
+
+    def summary(self, record: Record) -> None:
+        self._flush_pending()
+        for line in format_summary(record):
+            self._out.write_line(line)
+
+    def close(self) -> None:
+        self._flush_pending()
+
+    def _flush_pending(self) -> None:
+        if self._pending is not None:
+            self._print_record(self._pending)
+
+    def _print_record(self, record: Record) -> None:
+        self._pending = None
+        expected = format_expectation(self._config, record.get("env_steps"))
+        if expected != self._last_expectation:
+            self._out.write_line(f"expect {expected}")
+            self._last_expectation = expected
+        self._out.write_line(format_generation(record, self._config))
+
+
+class QuietView:
+    """Warnings and the end alone."""
+
+    def __init__(self, out: SafeStream) -> None:
+        self._out = out
+
+    def started(self, about: Mapping[str, str]) -> None:
+        """Nothing: it is no warning."""
+
+    def generation(self, record: Record) -> None:
+        """Nothing: it is no warning."""
+
+    def recall(self, records: Sequence[Record]) -> None:
+        """Nothing: it is no warning."""
+
+    def live(self, figures: Record) -> None:
+        """Nothing: it is no warning."""
+
+    def note(self, text: str) -> None:
+        self._out.write_line(text)
+
+    def summary(self, record: Record) -> None:
+        for line in format_summary(record):
+            self._out.write_line(line)
+
+    def close(self) -> None:
+        """There is nothing to put away."""
+
+
+class JsonView:
+    """JSON objects, one a line; ``quiet`` leaves out all but notes and the summary."""
+
+    def __init__(self, out: SafeStream, run: str, quiet: bool) -> None:
+        self._out, self._run, self._quiet = out, run, quiet
+
+    def started(self, about: Mapping[str, str]) -> None:
+        if not self._quiet:
+            self._write_event("started", {"run": self._run, **about})
+
+    def generation(self, record: Record) -> None:
+        if not self._quiet:
+            self._write_event("generation", record)
+
+    def recall(self, records: Sequence[Record]) -> None:
+        """A program can read the past from Redis or the metrics file."""
+
+    def live(self, figures: Record) -> None:
+        """What a program wants between generations it can read from Redis."""
+
+    def note(self, text: str) -> None:
+        self._write_event("note", {"text": text})
+
+    def summary(self, record: Record) -> None:
+        self._write_event("summary", record)
+
+    def close(self) -> None:
+        """There is nothing to put away."""
+
+    def _write_event(self, event: str, record: Mapping[str, Value]) -> None:
+        self._out.write_line(format_json_line({"event": event, **record}))
+
+
+def format_json_line(record: Mapping[str, Value]) -> str:
+    """One JSON object in ASCII on one line; what is no finite number is null."""
+    sound = {
+        name: None if isinstance(value, float) and finite_or_none(value) is None else value
+        for name, value in record.items()
+    }
+    return json.dumps(sound, default=_to_plain_value, allow_nan=False)
+
+
+def _to_plain_value(value: object) -> Value:
+    """A number of numpy's as Python's, with its own NaN made null; anything else as text."""
+    try:
+        number = value.item()  # type: ignore[attr-defined]
+    except (AttributeError, ValueError):
+        return str(value)
+    return None if isinstance(number, float) and finite_or_none(number) is None else number

@@ -1,0 +1,155 @@
+"""Report: what people and programs see of a run while it trains, fanned out to a view and to the
+files of the run.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol, TextIO
+
+from es_queue.config.run_config import RunConfig
+from master.display.format import Record, finite_or_none, sanitize
+from master.display.log_view import DisplayView, JsonView, LogView, QuietView, SafeStream
+from master.storage.metrics_files import METRICS, METRICS_TABLE, MetricsFile, TableFile
+
+__all__ = ["METRICS", "Record", "Reporter"]
+
+#: The same sentence is not said again sooner.
+REPEAT_SECONDS = 30.0
+#: So many generations with equal returns in a row are worth a hint.
+EQUAL_GENERATIONS = 10
+EQUAL_RETURNS_HINT = (
+    f"all returns were equal in {EQUAL_GENERATIONS} generations in a row, so there was nothing "
+    "to learn from: "
+    "rewards may be too rare, --sigma too small to change an action, or episodes end before "
+    "actions matter "
+    "(or every individual already reaches the highest return)"
+)
+#: Sentences remembered, so that a flood of different ones does not fill the memory.
+MOST_REMEMBERED = 1000
+
+
+class RecordFile(Protocol):
+    """A file beside the run that takes in each generation; ``append`` gives a sentence where that
+    failed.
+    """
+
+    def append(self, record: Record) -> str: ...
+    def close(self) -> None: ...
+
+
+class Reporter:
+    """Everything that a run says of itself. For one thread; no method raises because of what it is
+    given, or because nobody reads.
+
+    quiet:      warnings and the summary alone; json_lines: JSON objects alone, one a line
+    redis_name: the server as people may see it, without a password
+    tensorboard: also write what TensorBoard reads
+    stream:     where the view goes, None for standard output
+    """
+
+    def __init__(
+        self,
+        run: str,
+        run_dir: Path,
+        config: RunConfig,
+        *,
+        quiet: bool,
+        json_lines: bool,
+        redis_name: str,
+        tensorboard: bool = False,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._start_information = {
+            "redis": redis_name,
+            "folder": str(run_dir),
+            "seed": str(config.seed),
+        }
+        self._clock = clock
+        self._files: list[RecordFile] = [
+            MetricsFile(run_dir / METRICS),
+            TableFile(run_dir / METRICS_TABLE),
+        ]
+        if tensorboard:
+            from master.storage.tensorboard import TENSORBOARD_FOLDER, EventFile  # an extra
+
+            self._files.append(EventFile(run_dir / TENSORBOARD_FOLDER))
+        out = SafeStream(sys.stdout if stream is None else stream)
+        self._view = make_view(out, run, config, quiet=quiet, json_lines=json_lines, clock=clock)
+        self._last_noted: dict[str, float] = {}
+        self._equal_generations = 0
+
+    def started(self, about: dict[str, str]) -> None:
+        """Say once where everything is, how another terminal can watch and how workers join."""
+        self._view.started({**self._start_information, **about})
+
+    def generation(self, record: Record) -> None:
+        """One generation is complete."""
+        for trouble in filter(None, [file.append(record) for file in self._files]):
+            self.note(trouble)
+        self._view.generation(record)
+        self._note_equal_returns(record)
+
+    def live(self, figures: Record) -> None:
+        """What changes between generations, about once a second; for a live terminal alone.
+
+        figures: workers, answered, slots, steps_per_second, waiting (a few words, None while
+        nothing waits), and whatever of a generation's record is newer.
+        """
+        self._view.live(figures)
+
+    def note(self, text: str) -> None:
+        """A sentence for people, unless it was said within the last 30 seconds."""
+        text, now = sanitize(text, 1000), self._clock()
+        if now - self._last_noted.get(text, -REPEAT_SECONDS) < REPEAT_SECONDS:
+            return
+        if len(self._last_noted) >= MOST_REMEMBERED:
+            self._last_noted.clear()
+        self._last_noted[text] = now
+        self._view.note(text)
+
+    def summary(self, record: Record) -> None:
+        """The end of the run; the last thing said."""
+        self._view.summary(record)
+
+    def close(self) -> None:
+        """Put the terminal back in order and close the file; calling it again is harmless."""
+        self._view.close()
+        for file in self._files:
+            file.close()
+
+    def _note_equal_returns(self, record: Record) -> None:
+        deviation = finite_or_none(record.get("return_std"))
+        if deviation is None:  # nothing was trained
+            return
+        self._equal_generations = self._equal_generations + 1 if deviation == 0 else 0
+        if self._equal_generations == EQUAL_GENERATIONS:
+            self.note(EQUAL_RETURNS_HINT)
+
+
+def make_view(
+    out: SafeStream,
+    run: str,
+    config: RunConfig,
+    *,
+    quiet: bool,
+    json_lines: bool,
+    clock: Callable[[], float] = time.monotonic,
+) -> DisplayView:
+    """The view that fits the flags and the stream."""
+    if json_lines:
+        return JsonView(out, run, quiet)
+    if quiet:
+        return QuietView(out)
+    if out.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown"):
+        from master.display.live_view import (
+            LiveView,  # rich takes a moment to import, and logs need none of it
+        )
+
+        return LiveView(out, run, config, clock)
+    return LogView(out, run, config, clock)

@@ -1,0 +1,134 @@
+"""``--video-every N``: a film of the unperturbed policy every so many generations, made beside the
+run by es-play.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+from es_queue.errors import UsageError
+from master.display.format import sanitize
+
+VIDEO_FOLDER = "videos"
+INSTALL = "pip install 'es-queue[video]'"
+#: A film that is under way when its run ends is waited for so long.
+LAST_VIDEO_SECONDS = 30.0
+NICENESS = 10
+MOST_WORDS = 4_000
+
+
+class VideoJobs:
+    """One run's. One film is made at a time; a generation that comes meanwhile gets none. Trouble
+    is said once and ends the filming, not the run.
+    """
+
+    def __init__(
+        self, run_dir: Path, every: int, noise_dir: Path | None, note: Callable[[str], None]
+    ) -> None:
+        from es_queue.numerics.noise_table import (
+            FOLDER_VARIABLE,  # numpy, which a command line is read without
+        )
+
+        self._run_dir, self._every, self._note = run_dir, every, note
+        self._environment = {
+            **os.environ,
+            **({} if noise_dir is None else {FOLDER_VARIABLE: str(noise_dir)}),
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stderr_file: IO[bytes] | None = None
+        self._next_generation = 0
+
+    def start_video(self, generation: int) -> None:
+        """The record of a generation's life has been written, from which es-play makes
+        its policy.
+        """
+        if not self._every or generation < self._next_generation or self._is_busy():
+            return
+        self._next_generation = generation - generation % self._every + self._every
+        target = self._run_dir / VIDEO_FOLDER / f"{generation:08d}.gif"
+        command = [sys.executable, "-P", "-m", "workers.play.cli", str(self._run_dir), "--trust"]
+        command += ["--generation", str(generation), "--record", str(target)]
+        try:
+            self._close_stderr()
+            self._stderr_file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by ``close``
+            # A session of its own, so that Ctrl-C in the terminal is the master's alone.
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._stderr_file,
+                env=self._environment,
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._disable(str(error))
+            return
+        with suppress(OSError):  # it has ended already
+            os.setpriority(os.PRIO_PROCESS, self._process.pid, NICENESS)
+
+    def close(self, seconds: float = LAST_VIDEO_SECONDS) -> None:
+        """Wait for the film that is under way, and end it where that takes too long."""
+        try:
+            if self._process is not None:
+                self._process.wait(seconds)
+                self._is_busy()
+        except subprocess.TimeoutExpired:
+            pass
+        finally:  # whoever will not wait any longer leaves no player behind
+            if self._process is not None:
+                self._process.kill()
+                self._process.wait()
+                self._process = None
+            self._close_stderr()
+
+    def _is_busy(self) -> bool:
+        """Whether a film is under way. One that has failed is said."""
+        if self._process is None:
+            return False
+        code = self._process.poll()
+        if code is None:
+            return True
+        self._process = None
+        if code:
+            lines = self._read_stderr()
+            self._disable(lines[-1] if lines else f"es-play ended with {code}")
+        return not self._every
+
+    def _read_stderr(self) -> list[str]:
+        """What es-play wrote on its standard error."""
+        assert self._stderr_file is not None, "a film has a file for its words"
+        self._stderr_file.seek(0)
+        return self._stderr_file.read(MOST_WORDS).decode(errors="replace").strip().splitlines()
+
+    def _close_stderr(self) -> None:
+        if self._stderr_file is not None:
+            self._stderr_file.close()
+            self._stderr_file = None
+
+    def _disable(self, why: str) -> None:
+        self._every = 0
+        self._note(
+            (
+                f"no more films are made ({sanitize(why.removeprefix('es-play: '), 300)}); "
+                "training goes on"
+            )
+        )
+
+
+def validate_video_support(every: int) -> None:
+    """Raises UsageError where films are wanted and what writes them is missing."""
+    if not every:
+        return
+    try:
+        import PIL.Image  # noqa: F401 - is it there?
+    except ImportError:
+        raise UsageError(
+            f"--video-every needs a package that is not installed (PIL): {INSTALL}"
+        ) from None

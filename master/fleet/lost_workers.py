@@ -1,0 +1,58 @@
+"""RollCall: which workers were there before Redis was away, and have not come back since."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+WorkerInfo = Mapping[str, Mapping[str, str]]
+HOSTS_NAMED = 5
+
+
+class LostWorkerCheck:
+    """Asked once a second. RQ ends a plain worker that needs Redis while Redis is away; nothing
+    else would tell of it.
+
+    patience: seconds from the last failure of an outage until who is not there counts as gone;
+    longer than a beat's TTL
+    """
+
+    def __init__(
+        self,
+        patience: float,
+        note: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._patience, self._note, self._clock = patience, note, clock
+        self._outages = 0
+        self._present: dict[str, str] = {}
+        self._check_at: float | None = None
+
+    def update(self, workers: WorkerInfo, outages: int, leaving: Iterable[str] = ()) -> None:
+        """``workers``: who is there; ``outages``: failures so far; ``leaving``: who was asked to go
+        to another run.
+        """
+        now = self._clock()
+        if outages != self._outages:
+            self._outages, self._check_at = outages, now + self._patience
+        elif self._check_at is not None and now >= self._check_at:
+            self._note_lost(workers)
+            self._check_at = None
+        for name in leaving:
+            self._present.pop(name, None)
+        if self._check_at is None:
+            self._present = {name: about.get("host", "?")[:60] for name, about in workers.items()}
+
+    def _note_lost(self, workers: WorkerInfo) -> None:
+        """Count heads, not names: a worker that was started again has another name."""
+        count = len(self._present) - len(workers)
+        if count <= 0:
+            return
+        hosts = sorted({host for name, host in self._present.items() if name not in workers})
+        named = ", ".join(hosts[:HOSTS_NAMED]) + (" and others" if len(hosts) > HOSTS_NAMED else "")
+        self._note(
+            f"{count} of {len(self._present)} workers did not come back after Redis was away (on "
+            f"{named}): a plain rq worker ends when it "
+            "needs Redis meanwhile; start them again (a supervisor does it by itself: systemd's "
+            "Restart=always), or use rq worker-pool"
+        )

@@ -1,0 +1,208 @@
+"""Fleet: who works for the run, on what arithmetic, and who may not any more."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from heapq import nsmallest
+
+from es_queue.protocol.channel import MAX_QUARANTINED, parse_quarantined
+from master.fleet.idle_monitor import some_of
+
+WorkerInfo = Mapping[str, Mapping[str, str]]
+MOST_REMEMBERED = 20_000
+GROUPS_NAMED = 5
+#: A question to Redis lasts, and nobody is asked for again before so many times as long: names that
+#: nobody has, sent without end, cost the master a fifth of its time at the most.
+QUERY_PAUSE_FACTOR, LEAST_QUERY_PAUSE = 4, 0.005
+LONGEST_NAME = 120
+
+
+@dataclass(frozen=True, order=True)
+class WorkerIdentity:
+    """A worker over all its seats: its host and its RQ name. Both are its own word; a forger has as
+    many as it likes.
+    """
+
+    host: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.name or 'a worker'} on {self.host}"
+
+
+@dataclass(frozen=True)
+class RegisteredWorker:
+    """One seat's worker. numerics: fingerprint of its arithmetic, empty before it has joined."""
+
+    identity: WorkerIdentity
+    numerics: str
+
+
+class WorkerRegistry:
+    """Kept by the master from what workers say of themselves each second.
+
+    numerics: the fingerprint that the run began with, empty before there is one; uniform: whether
+    every worker since had the same; quarantined: whose answers do not count any more
+    """
+
+    def __init__(
+        self,
+        note: Callable[[str], None],
+        read_workers: Callable[[], WorkerInfo],
+        strict: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``ask``: what living workers say now; it is asked again, now and then, for a worker that
+        nobody knows.
+        """
+        self._note, self._read_workers, self.strict, self._clock = note, read_workers, strict, clock
+        self._registered: OrderedDict[str, RegisteredWorker] = OrderedDict()
+        self._present: dict[str, RegisteredWorker] = {}
+        self._next_query = float("-inf")
+        self.numerics, self.is_uniform = "", True
+        self.quarantined: set[WorkerIdentity] = set()
+
+    def restore(self, numerics: str, quarantined: str | None) -> None:
+        """What a former master knew: from the checkpoint, and from the progress that it left."""
+        self.numerics = numerics
+        self.quarantined |= {
+            WorkerIdentity(host, name) for host, name in parse_quarantined(quarantined)
+        }
+
+    def update(self, workers: WorkerInfo) -> None:
+        """``workers``: those that are there and do not refuse to work, by id."""
+        self._present = {name: parse_worker(about) for name, about in workers.items()}
+        for name, member in self._present.items():
+            self._registered[name] = member
+            self._registered.move_to_end(name)
+        while len(self._registered) > MOST_REMEMBERED:
+            self._registered.popitem(last=False)
+        prints = [member.numerics for member in self._present.values() if member.numerics]
+        if (
+            prints and not self.numerics
+        ):  # most of those who are there; the lesser of two that are as many
+            counts = Counter(prints)
+            self.numerics = max(sorted(counts), key=counts.__getitem__)
+        if self.is_uniform and not self.strict and set(prints) - {self.numerics}:
+            self.is_uniform = False
+            self._note(
+                (
+                    f"mixed fleet: the run began with fingerprint {self.numerics[:8]}, so bits "
+                    f"are not promised: {format_fingerprints(workers)}"
+                )
+            )
+
+    def registered_worker(self, worker: str) -> RegisteredWorker | None:
+        """What is known of a worker that has joined; None where nobody has heard of it."""
+        registered = self._registered.get(worker)
+        began = self._clock()
+        if (registered is None or not registered.numerics) and began >= self._next_query:
+            self.update(
+                {
+                    name: about
+                    for name, about in self._read_workers().items()
+                    if "refuses" not in about
+                }
+            )
+            now = self._clock()
+            self._next_query = now + max(LEAST_QUERY_PAUSE, QUERY_PAUSE_FACTOR * (now - began))
+            registered = self._registered.get(worker)
+        return registered if registered is not None and registered.numerics else None
+
+    def refusal(self, worker: str) -> str:
+        """Why an answer of ``worker`` does not count, a word that is counted; empty where
+        it does.
+        """
+        member = self.registered_worker(worker)
+        if member is None:
+            return "unknown-worker"
+        if member.identity in self.quarantined:
+            return "quarantined"
+        return "other-numerics" if self.strict and member.numerics != self.numerics else ""
+
+    def enrolled(self, worker: str) -> bool:
+        """Whether this master has ever seen what the worker says of itself. A beat that has lapsed
+        since voids nothing.
+        """
+        return worker in self._registered or self.identity(worker) is not None
+
+    def dismissed_workers(self) -> list[str]:
+        """Workers that are to leave, and whose claims hold nothing up."""
+        return sorted(
+            name
+            for name, member in self._present.items()
+            if member.identity in self.quarantined or self._has_other_numerics(member)
+        )
+
+    def _has_other_numerics(self, member: RegisteredWorker) -> bool:
+        return self.strict and bool(member.numerics) and member.numerics != self.numerics
+
+    def has_others(self, known: Iterable[WorkerIdentity], numerics: str) -> bool:
+        """Whether somebody else is there, on the same arithmetic, who may be asked."""
+        excluded = set(known) | self.quarantined
+        return any(
+            member.numerics == numerics and member.identity not in excluded
+            for member in self._present.values()
+        )
+
+    def has_several_hosts(self, numerics: str) -> bool:
+        """Whether workers of this arithmetic are there on more hosts than one."""
+        return (
+            len(
+                {
+                    member.identity.host
+                    for member in self._present.values()
+                    if member.numerics == numerics and member.identity not in self.quarantined
+                }
+            )
+            > 1
+        )
+
+    def identity(self, worker: str) -> WorkerIdentity | None:
+        """Who a worker is, also one that has not joined yet; None where nobody has heard of it."""
+        if worker not in self._registered:
+            self.registered_worker(worker)
+        registered = self._registered.get(worker)
+        return registered.identity if registered is not None else None
+
+    def quarantine(self, identity: WorkerIdentity) -> bool:
+        """Nothing that it returns counts any more. False where more would be in quarantine than
+        stay: a majority is never expelled, for whoever has the workers' password can answer in the
+        name of each of them.
+        """
+        expelled = self.quarantined | {identity}
+        staying = {member.identity for member in self._present.values()} - expelled
+        if len(expelled) > min(len(staying), MAX_QUARANTINED):
+            return False
+        self.quarantined = expelled
+        return True
+
+    def progress_fields(self) -> dict[str, str]:
+        """For progress, where workers read it when they join."""
+        names = [[identity.host, identity.name] for identity in sorted(self.quarantined)][
+            :MAX_QUARANTINED
+        ]
+        return {"numerics": self.numerics, "quarantined": json.dumps(names) if names else ""}
+
+
+def parse_worker(about: Mapping[str, str]) -> RegisteredWorker:
+    host, name = (about.get(key, "")[:LONGEST_NAME] for key in ("host", "rq_name"))
+    return RegisteredWorker(WorkerIdentity(host, name), about.get("numerics", "")[:LONGEST_NAME])
+
+
+def format_fingerprints(workers: WorkerInfo) -> str:
+    """Each fingerprint's beginning with its hosts, a few of many: those that most hosts have."""
+    groups: dict[str, set[str]] = {}
+    for about in workers.values():
+        groups.setdefault(about.get("numerics", "")[:8], set()).add(about.get("host", "?")[:60])
+    common = sorted(
+        nsmallest(GROUPS_NAMED, groups, key=lambda print_: (-len(groups[print_]), print_))
+    )
+    named = [f"{print_}: {some_of(list(groups[print_]))}" for print_ in common]
+    return "; ".join(
+        named + ([f"and {len(groups) - len(common)} others"] if len(groups) > len(common) else [])
+    )

@@ -1,0 +1,150 @@
+"""Course: the settings of each generation, from the run's own, from what was changed while it ran,
+and from schedules.
+
+A pure function of the run's state, so that a resumed run and a replay take the same course.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+from es_queue.config.parsing import config_from_values
+from es_queue.config.run_config import RunConfig
+from es_queue.config.schedules import rate_factors
+from es_queue.errors import UsageError
+from es_queue.strategies import make_strategy
+from es_queue.strategies.base import Strategy
+from master.control.control_arguments import validate_changes
+from master.loop.learner import Learner
+from master.loop.state import Change, RunState
+from master.run.stopping import target_of
+
+#: More changes than a person makes; each is in every checkpoint.
+MOST_CHANGES = 1000
+
+
+class ConfigTimeline:
+    """The learner of each generation of one run. ``learner`` is that of its own settings, at
+    generation 0.
+    """
+
+    def __init__(self, learner: Learner) -> None:
+        self._base = learner
+        self._cached_learner = lru_cache(maxsize=8)(self._make_learner)
+
+    @property
+    def config(self) -> RunConfig:
+        """The settings that the run began or was resumed with."""
+        return self._base.config
+
+    def config_at(self, changes: Sequence[Change], generation: int) -> RunConfig:
+        """The settings of a generation, before schedules."""
+        return config_at(self._base.config, changes, generation)
+
+    def learner_at(self, state: RunState) -> Learner:
+        """What learns in the state's generation."""
+        return self._cached_learner(
+            self.config_at(state.changes, state.generation), state.generation
+        )
+
+    def strategy_at(self, changes: Sequence[Change], generation: int) -> Strategy:
+        """The strategy of a generation, at its pace."""
+        return self._cached_learner(self.config_at(changes, generation), generation).strategy
+
+    def advance(self, state: RunState, changes: Sequence[Change], before: Strategy) -> RunState:
+        """The state of a new generation with ``changes`` noted, its strategy taken over from
+        ``before``.
+        """
+        state = replace(state, changes=(*state.changes, *changes))
+        strategy = self.learner_at(state).strategy
+        return replace(state, strategy=strategy.migrate_state(state.strategy, before))
+
+    def refusal(self, changes: Sequence[Change], settings: dict[str, Any], generation: int) -> str:
+        """Why a run with ``changes`` cannot have ``settings`` as well from a generation on; empty
+        when it can.
+        """
+        if len(changes) >= MOST_CHANGES:
+            return (
+                f"the settings of this run were changed {len(changes)} times, which is the most "
+                "that a run keeps"
+            )
+        try:
+            requested = (*changes, Change(generation, validate_changes(settings, "the request")))
+            for changed_generation in sorted(
+                {change.generation for change in requested if change.generation >= generation}
+            ):
+                config_at(self._base.config, requested, changed_generation)
+        except UsageError as error:
+            return str(error)
+        return ""
+
+    def _make_learner(self, config: RunConfig, generation: int) -> Learner:
+        base = self._base
+        if config == base.config and rate_factors(config, generation) == base.strategy.pace:
+            return base
+        strategy = make_strategy(config, base.strategy.size, generation)
+        return Learner(config, base.spec, strategy, base.noise, target_of(config, base.spec))
+
+
+def config_at(config: RunConfig, changes: Sequence[Change], generation: int) -> RunConfig:
+    """The settings of a generation, before schedules: the changes up to it in the order of their
+    generations, then of asking.
+    """
+    applicable = (change for change in changes if change.generation <= generation)
+    return apply_changes(config, sorted(applicable, key=lambda change: change.generation))
+
+
+def strategy_of(
+    config: RunConfig, changes: Sequence[Change], generation: int, size: int
+) -> Strategy:
+    """The strategy of a generation, at its pace, for policies of ``size`` parameters."""
+    return make_strategy(config_at(config, changes, generation), size, generation)
+
+
+def apply_changes(config: RunConfig, changes: Iterable[Change]) -> RunConfig:
+    """The settings after some changes, in their order. Raises UsageError where they do not fit
+    together.
+    """
+    values: dict[str, Any] = {}
+    for change in changes:
+        values |= change.settings
+    return config_from_values({**config.to_dict(), **values}, "the settings") if values else config
+
+
+def drop_settings(changes: Sequence[Change], names: Iterable[str]) -> tuple[Change, ...]:
+    """The changes without some settings, which were set anew since."""
+    dropped = set(names)
+    kept = (
+        replace(
+            change,
+            settings={
+                name: value for name, value in change.settings.items() if name not in dropped
+            },
+        )
+        for change in changes
+    )
+    return tuple(change for change in kept if change.settings)
+
+
+def format_changes(changes: Iterable[Change]) -> str:
+    """Changes as people read them: what, from whom, when (UTC)."""
+    return "; ".join(
+        f"{format_settings(change.settings)} by {change.by} at {format_utc_time(change.time)}"
+        for change in changes
+    )
+
+
+def format_settings(settings: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in settings.items())
+
+
+def format_utc_time(seconds: float) -> str:
+    """A wall clock's time as text, in UTC; whatever another host sent."""
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
+    except (ValueError, OverflowError, OSError):
+        return "an unknown time"

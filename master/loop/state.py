@@ -1,0 +1,323 @@
+"""Everything that a run is between two generations: what a checkpoint holds and resume needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_queue.errors import DecodeError, RunFolderError
+from es_queue.numerics.normalization import FrozenStatistics, RunningMoments
+from es_queue.protocol.messages import publication_generation
+from es_queue.strategies.base import State
+
+Arrays = dict[str, NDArray[Any]]
+Floats = NDArray[np.float32]
+
+TRAINING, CLOSING, FINAL = "training", "closing", "final"
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best evaluated parameters so far, with the statistics under which they were evaluated.
+
+    confirmed: they passed the target on fresh episodes; then nothing replaces them.
+    genome: ``Strategy.genome`` of them, nothing where there is no shorter way to write them down
+    """
+
+    parameters: Floats
+    mean: Floats
+    std: Floats
+    generation: int
+    eval_mean: float
+    confirmed: bool = False
+    genome: State = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RollbackPoint:
+    """Where a rollback returns to: the whole search as it was when the best parameters were
+    evaluated.
+
+    std, count: spread and number of the returns of that evaluation, whose mean is the best's
+    """
+
+    generation: int
+    strategy: State
+    moments: RunningMoments
+    step_limit: int
+    std: float
+    count: int
+
+    def to_arrays(self) -> Arrays:
+        return {
+            f"anchor.{name}": value
+            for name, value in (*self.strategy.items(), *self.moments.to_arrays().items())
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("generation", "step_limit", "std", "count")}
+
+    @classmethod
+    def from_checkpoint(
+        cls, arrays: Mapping[str, NDArray[Any]], values: Mapping[str, Any]
+    ) -> RollbackPoint:
+        anchor_arrays = {
+            name.removeprefix("anchor."): array
+            for name, array in arrays.items()
+            if name.startswith("anchor.")
+        }
+        strategy = {
+            name: array for name, array in anchor_arrays.items() if not name.startswith("moments_")
+        }
+        return cls(strategy=strategy, moments=RunningMoments.from_arrays(anchor_arrays), **values)
+
+
+@dataclass(frozen=True)
+class OpenPublication:
+    """A replaced publication whose answers count still (--schedule async).
+
+    step_limit: of its training episodes; spread: what learning must know of its perturbations
+    counted: int64 [R, 2], ranges (start, stop) of the training slots that have been learnt from
+    """
+
+    publication: str
+    step_limit: int
+    spread: Floats
+    counted: NDArray[np.int64]
+
+    @property
+    def generation(self) -> int:
+        return publication_generation(self.publication)
+
+    def to_arrays(self) -> Arrays:
+        return {
+            f"open.{self.publication}.{name}": getattr(self, name) for name in ("spread", "counted")
+        }
+
+    @classmethod
+    def from_checkpoint(
+        cls, arrays: Mapping[str, NDArray[Any]], publication: str, step_limit: int
+    ) -> OpenPublication:
+        spread, counted = (arrays[f"open.{publication}.{name}"] for name in ("spread", "counted"))
+        if counted.ndim != 2 or counted.shape[1] != 2:
+            raise ValueError("counted slots are no ranges")
+        return cls(
+            publication, int(step_limit), spread.astype(np.float32), counted.astype(np.int64)
+        )
+
+
+@dataclass(frozen=True)
+class Change:
+    """Settings that a person changed while the run was under way, from ``generation`` on.
+
+    by, time: who asked and when, by their own clock in seconds; id: the request, which counts once
+    """
+
+    generation: int
+    settings: dict[str, Any]
+    by: str = ""
+    time: float = 0.0
+    id: str = ""
+
+
+@dataclass(frozen=True)
+class Counters:
+    """What a run has done in its whole life. env_steps is the figure that papers compare, and
+    --max-steps counts.
+    """
+
+    episodes: int = 0
+    env_steps: int = 0
+    eval_steps: int = 0
+    surplus_steps: int = 0
+    lost_steps: int = 0
+    seconds: float = 0.0
+    patience_generations: int = 0
+    late: int = 0
+    duplicate: int = 0
+    reissued: int = 0
+    refused: int = 0
+    recovered: int = 0
+
+
+@dataclass(frozen=True)
+class RunState:
+    """The state at the start of ``generation``: publishing it and learning from its answers gives
+    the next one.
+
+    epoch: number of the newest fencing token that published it; a successor's is higher, whatever
+    Redis has lost
+    numerics: fingerprint of the run's first worker; reproducible: whether every worker since had
+    the same
+    stage: training; closing, when the run ends and its last parameters are still to be evaluated;
+    final, when the chosen parameters play their last episodes. reason: why the run ends.
+    changes: settings changed while it ran, some of them for generations to come; anchor: kept with
+    --rollback alone
+    origin: what a warm start began with, in words; empty without one
+    recoveries: count, seconds and worst by cause, see ``master.collect.recovery_statistics``
+    noise: digest of the noise table with which it goes on; empty in a checkpoint that is older than
+    that
+    open: older publications, oldest first; none but in the asynchronous schedule
+    """
+
+    generation: int
+    strategy: State
+    moments: RunningMoments
+    step_limit: int
+    stage: str = TRAINING
+    reason: str = ""
+    best: Best | None = None
+    confirm_mean: float | None = None
+    last_evaluation: float | None = None
+    reproducible: bool = True
+    epoch: int = 0
+    numerics: str = ""
+    counters: Counters = field(default_factory=Counters)
+    changes: tuple[Change, ...] = ()
+    anchor: RollbackPoint | None = None
+    origin: str = ""
+    recoveries: dict[str, list[float]] = field(default_factory=dict)
+    noise: str = ""
+    open: tuple[OpenPublication, ...] = ()
+
+    def statistics(self, clip: float) -> FrozenStatistics:
+        """What normalises this generation's observations."""
+        return self.moments.frozen(clip)
+
+    def add_counts(self, **more: float) -> Counters:
+        """The counters with these added."""
+        return replace(
+            self.counters,
+            **{name: getattr(self.counters, name) + value for name, value in more.items()},
+        )
+
+    def to_arrays(self) -> Arrays:
+        arrays: Arrays = {f"strategy.{name}": value for name, value in self.strategy.items()}
+        arrays.update(self.moments.to_arrays())
+        if self.best is not None:
+            arrays.update(
+                {f"best.{name}": getattr(self.best, name) for name in ("parameters", "mean", "std")}
+            )
+            arrays.update(
+                {f"best.genome.{name}": value for name, value in self.best.genome.items()}
+            )
+        for publication in self.open:
+            arrays |= publication.to_arrays()
+        return arrays if self.anchor is None else arrays | self.anchor.to_arrays()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The scalars, as plain data."""
+        best = (
+            None
+            if self.best is None
+            else {
+                name: getattr(self.best, name) for name in ("generation", "eval_mean", "confirmed")
+            }
+        )
+        names = (
+            "generation",
+            "step_limit",
+            "stage",
+            "reason",
+            "confirm_mean",
+            "last_evaluation",
+            "reproducible",
+            "epoch",
+            "numerics",
+            "origin",
+            "recoveries",
+            "noise",
+        )
+        changes = [asdict(change) for change in self.changes]
+        anchor = None if self.anchor is None else self.anchor.to_dict()
+        older = (
+            {
+                "open": [
+                    [publication.publication, publication.step_limit] for publication in self.open
+                ]
+            }
+            if self.open
+            else {}
+        )
+        return {
+            **{name: getattr(self, name) for name in names},
+            "best": best,
+            "counters": asdict(self.counters),
+            "changes": changes,
+            "anchor": anchor,
+            **older,
+        }
+
+    @classmethod
+    def from_checkpoint(
+        cls, arrays: Mapping[str, NDArray[Any]], values: Mapping[str, Any]
+    ) -> RunState:
+        """What ``to_arrays`` and ``to_dict`` gave. Raises RunFolderError in one sentence."""
+        try:
+            strategy = {
+                name.removeprefix("strategy."): array
+                for name, array in arrays.items()
+                if name.startswith("strategy.")
+            }
+            best = None
+            if values["best"] is not None:
+                genome = {
+                    name.removeprefix("best.genome."): array
+                    for name, array in arrays.items()
+                    if name.startswith("best.genome.")
+                }
+                best = Best(
+                    arrays["best.parameters"],
+                    arrays["best.mean"],
+                    arrays["best.std"],
+                    **values["best"],
+                    genome=genome,
+                )
+            rest = {
+                name: values[name]
+                for name in (
+                    "stage",
+                    "reason",
+                    "confirm_mean",
+                    "last_evaluation",
+                    "reproducible",
+                    "epoch",
+                    "numerics",
+                )
+            }
+            counters = Counters(**values["counters"])
+            moments = RunningMoments.from_arrays(arrays)
+            rest["changes"] = tuple(
+                Change(**change) for change in values.get("changes", ())
+            )  # what a run of version 0.1.0 had none of
+            rest["anchor"] = (
+                None
+                if values.get("anchor") is None
+                else RollbackPoint.from_checkpoint(arrays, values["anchor"])
+            )
+            rest |= {
+                "origin": values.get("origin", ""),
+                "recoveries": values.get("recoveries", {}),
+                "noise": values.get("noise", ""),
+            }
+            rest["open"] = tuple(
+                OpenPublication.from_checkpoint(arrays, *publication)
+                for publication in values.get("open", ())
+            )
+            return cls(
+                int(values["generation"]),
+                strategy,
+                moments,
+                int(values["step_limit"]),
+                best=best,
+                counters=counters,
+                **rest,
+            )
+        except (KeyError, TypeError, ValueError, DecodeError) as error:
+            raise RunFolderError(
+                f"the checkpoint does not hold a run's state: {type(error).__name__} {error}"
+            ) from None

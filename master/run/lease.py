@@ -1,0 +1,137 @@
+"""Am I still the master? The token fences every write; the lease only tells another when to try."""
+
+from __future__ import annotations
+
+import os
+import platform
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from es_queue.errors import FencedError, RedisError, RunBusyError
+from es_queue.protocol.channel import MasterChannel
+from es_queue.protocol.messages import token_number
+from es_queue.protocol.timing import Clocks
+
+
+def holder_name() -> str:
+    """Who we are, for people and for the lease."""
+    return f"{platform.node()} pid {os.getpid()} {secrets.token_hex(3)}"
+
+
+def format_host(holder: str) -> str:
+    """The part of a lease's text that people need; the lease is other people's bytes."""
+    return "".join(letter for letter in holder[:100] if letter.isprintable()).rpartition(" ")[0]
+
+
+def take_lease(
+    channel: MasterChannel,
+    holder: str,
+    clocks: Clocks,
+    *,
+    wait: bool,
+    floor: int = 0,
+    note: Callable[[str], None] = lambda _: None,
+) -> str:
+    """Become the run's master and return the fencing token: raise it first, read afterwards (rule
+    11).
+
+    ``floor``: the number in our own checkpoint, for a Redis that has lost its epoch while a master
+    slept.
+
+    ``wait``: a dead master's lease may still run, so give it one lease to lapse. Raises
+    RunBusyError when somebody is alive, FencedError when another came first.
+    """
+    validate_lease_free(channel, clocks, wait=wait, note=note)
+    stored = channel.epoch()
+    validate_lease_free(
+        channel, clocks, wait=False, note=note
+    )  # who took it before we read the token has the lease; who takes it now is the first with it
+    number = 1 + max(floor, token_number(stored) if stored else 0)
+    token = f"{number}-{secrets.token_hex(4)}"
+    channel.renew(token, holder, clocks.lease, {}, {})
+    return token
+
+
+def validate_lease_free(
+    channel: MasterChannel, clocks: Clocks, *, wait: bool, note: Callable[[str], None]
+) -> None:
+    """Return once nobody holds the lease. Raises RunBusyError when it is renewed, or at once
+    without ``wait``.
+    """
+    holder, left = channel.lease_holder()
+    if holder is None:
+        return
+    live = (
+        f"run {channel.run} is live: {format_host(holder)} drives it; stop that es-master first, "
+        "or start another run"
+    )
+    if not wait:
+        raise RunBusyError(live)
+    note(
+        (
+            f"waiting up to {clocks.lease:.0f} s: {format_host(holder)} may still drive run "
+            f"{channel.run}"
+        )
+    )
+    deadline = time.monotonic() + clocks.lease + clocks.renew
+    while holder is not None and time.monotonic() < deadline:
+        time.sleep(min(0.1, clocks.renew))
+        before = left
+        holder, left = channel.lease_holder()
+        if left > before:
+            raise RunBusyError(live)
+    if holder is not None:
+        raise RunBusyError(live)
+
+
+class LeaseRenewal(threading.Thread):
+    """Renews the lease beside the master's own thread, over a channel of its own, whatever that
+    thread is busy with.
+
+    It stops renewing once the master has shown no sign for ``grace`` seconds, for a master that
+    hangs must not keep a run; and it ends when another master holds the run.
+    """
+
+    def __init__(
+        self,
+        channel: MasterChannel,
+        token: str,
+        holder: str,
+        clocks: Clocks,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(name="es-queue-lease", daemon=True)
+        self._channel, self._token, self._holder, self._clocks, self._clock = (
+            channel,
+            token,
+            holder,
+            clocks,
+            clock,
+        )
+        self._over = threading.Event()
+        self._sign = clock()
+
+    def show_sign(self) -> None:
+        """The master is at work."""
+        self._sign = self._clock()
+
+    def run(self) -> None:
+        while not self._over.wait(self._clocks.renew):
+            if self._clock() - self._sign > self._clocks.grace:
+                continue
+            try:
+                with suppress(RedisError):  # the master's own thread says what is wrong with Redis
+                    self._channel.renew(self._token, self._holder, self._clocks.lease, {}, {})
+            except FencedError:
+                return
+
+    def end(self, seconds: float) -> None:
+        """No renewal follows, once the one under way is over; waits for it for so many seconds at
+        the most.
+        """
+        self._over.set()
+        if self.is_alive():
+            self.join(seconds)

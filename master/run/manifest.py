@@ -1,0 +1,213 @@
+"""A run's folder describes itself: ``run.json`` says what ran where and how to repeat it,
+``README.txt`` what the files are.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib.metadata import packages_distributions
+from pathlib import Path
+from typing import Any
+
+import es_queue
+from es_queue.config.run_config import RunConfig
+from es_queue.security.user_code import named_modules
+from es_queue.util import host_info
+from master.display.format import sanitize
+from master.run.repro_command import repro_command
+from master.storage.checkpoint import write_atomically
+
+MANIFEST, README = "run.json", "README.txt"
+#: Those of a run that was resumed more often: the first and the newest.
+MOST_SESSIONS = 100
+#: What environments come from, beside numpy and the like; those that are not installed are left
+#: out.
+ENVIRONMENT_PACKAGES = ("box2d", "box2d-py", "envpool", "ale-py", "mujoco", "torch")
+GIT_SECONDS = 5.0
+
+
+def write_manifest(
+    folder: Path, run: str, config: RunConfig, warm_start: Path | None = None
+) -> None:
+    """Describe a run that begins or goes on. Raises RunFolderError where the folder cannot be
+    written.
+    """
+    former = _read_former(folder / MANIFEST)
+    sessions = [*former.get("sittings", [])[:MOST_SESSIONS], describe_session(config)]
+    sessions = [*sessions[:1], *sessions[1:][1 - MOST_SESSIONS :]]
+    command = former.get("command") or repro_command(config, warm_start)
+    manifest = {"run": run, "command": command, "config": config.to_dict(), "sittings": sessions}
+    write_atomically(
+        folder / MANIFEST, json.dumps(manifest, indent=2).encode() + b"\n", durable=False
+    )
+    write_atomically(
+        folder / README,
+        format_readme(run, config, str(command), sessions[0]).encode(errors="replace"),
+        durable=False,
+    )
+
+
+def _read_former(path: Path) -> dict[str, Any]:
+    """The card of a run that goes on; empty for none, or for one that somebody has spoilt."""
+    with suppress(OSError, ValueError, RecursionError):
+        manifest = json.loads(path.read_text("utf-8"))
+        if (
+            isinstance(manifest, dict)
+            and isinstance(manifest.get("sittings"), list)
+            and manifest["sittings"]
+            and all(map(_is_session, manifest["sittings"]))
+        ):
+            return manifest
+    return {}
+
+
+def _is_session(value: object) -> bool:
+    """Whether it can be a sitting: ``readme`` looks into these."""
+    return isinstance(value, dict) and all(
+        isinstance(value.get(name) or {}, dict) for name in ("versions", "code", "machine")
+    )
+
+
+def describe_session(config: RunConfig) -> dict[str, Any]:
+    """Where and with what one master drives a run."""
+    return {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "versions": package_versions(config),
+        "code": code_revision(Path.cwd()),
+        "es_queue_code": code_revision(host_info.source_root()),
+        "machine": describe_machine(),
+    }
+
+
+def package_versions(config: RunConfig) -> dict[str, str]:
+    """Of es-queue, Python, and every installed package that a run's numbers may depend on."""
+    modules = {module.partition(".")[0] for module in named_modules(config)}
+    named = (
+        [
+            distribution
+            for module in sorted(modules)
+            for distribution in packages_distributions().get(module, ())
+        ]
+        if modules
+        else []
+    )
+    installed = {
+        name: host_info.version_of(name)
+        for name in (*host_info.PACKAGES, *ENVIRONMENT_PACKAGES, *named)
+    }
+    return {
+        "es-queue": es_queue.__version__,
+        "python": platform.python_version(),
+        **{name: version for name, version in installed.items() if version},
+    }
+
+
+def describe_machine() -> dict[str, Any]:
+    """The host's name, system, processor, cores that we may use, and memory in GiB."""
+    memory = None
+    with suppress(OSError, ValueError, AttributeError):
+        memory = round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {
+        "host": platform.node(),
+        "system": platform.platform(),
+        "cpu": host_info.cpu_model(),
+        "cores": cores,
+        "memory_gib": memory,
+    }
+
+
+def code_revision(folder: Path) -> dict[str, Any] | None:
+    """The git revision of a folder, and whether files under git's care differ from it; None where
+    there is no git or no revision.
+    """
+    revision = _run_git(folder, "rev-parse", "HEAD")
+    if not revision:
+        return None
+    changed = _run_git(folder, "status", "--porcelain", "--untracked-files=no")
+    return {"revision": sanitize(revision, 80), "dirty": None if changed is None else bool(changed)}
+
+
+def _run_git(folder: Path, *words: str) -> str | None:
+    """What git says, None where it cannot say. Nothing that the folder's own settings name is run
+    for it.
+    """
+    quiet = {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
+    command: Sequence[str] = ("git", "-c", "core.fsmonitor=false", "-C", str(folder), *words)
+    with suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run(
+            command,
+            env={**os.environ, **quiet},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=GIT_SECONDS,
+            errors="replace",
+        )
+        return done.stdout.strip() if done.returncode == 0 else None
+    return None
+
+
+def format_readme(run: str, config: RunConfig, command: str, first: dict[str, Any]) -> str:
+    """The folder for people."""
+    about, revision = first.get("machine") or {}, (first.get("code") or {}).get("revision")
+    where = (
+        f"{about.get('host')}: {about.get('cpu')}, {about.get('cores')} cores, "
+        f"{about.get('memory_gib')} GiB"
+    )
+    lines = [
+        (
+            f"Run {run}: {config.task}, {config.strategy}, a {config.policy_name} policy, "
+            f"population {config.population}, seed {config.seed}."
+        ),
+        "",
+        f"begun       {first.get('time')} on {where}",
+        (
+            "with        "
+            f"{', '.join(f'{name} {version}' for name, version in (first.get('versions') or {}).items())}"
+        ),
+        *(
+            [
+                (
+                    "your code   git "
+                    f"{revision}{' with changes that are not committed' if first['code'].get('dirty') else ''}"
+                )
+            ]
+            if revision
+            else []
+        ),
+        "",
+        (
+            "The same run again (to the bit with equal versions and processors, unless a budget "
+            "of seconds ends it or its schedule is async):"
+        ),
+        "",
+        f"  {command}",
+        "",
+        FILE_DESCRIPTIONS,
+    ]
+    return "\n".join(lines)
+
+
+FILE_DESCRIPTIONS = """\
+run.json        all of the above for programs, with every host that drove the run ("sittings") and all settings
+config.json     the settings, as es-master --resume reads them
+metrics.jsonl   a JSON object a generation; metrics.csv the main ones as a table
+summary.json    how it ended; only its eval_mean is a result to quote. It is there once the run has finished
+checkpoints/    the newest two, and best.npz: the parameters with the best evaluation
+replay/         what each generation learnt from, for es-master --replay
+slots/          what each individual did, of the generations that --keep-slots keeps
+videos/         with --video-every: films of the policy
+logs/           what local workers said
+tensorboard/    with --tensorboard: for tensorboard --logdir
+
+  es-play THIS-FOLDER              play the best policy
+  es-master --resume RUN           go on
+  es-status RUN                    how it fares; --web shows its curves in a browser
+"""

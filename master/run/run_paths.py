@@ -1,0 +1,88 @@
+"""Where a run lives: its id, and its folder on this host."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from es_queue.config.run_config import RunConfig
+from es_queue.errors import RunFolderError, UsageError
+from es_queue.protocol import keys
+from es_queue.security.private_directory import make_run_folder
+from master.cli.options import Launch
+
+
+@dataclass(frozen=True)
+class RunPaths:
+    """Where a run lives: its id, and its folder on this host. shared: with the user's group."""
+
+    run: str
+    run_dir: Path
+    shared: bool = False
+
+    @property
+    def config_file(self) -> Path:
+        return self.run_dir / "config.json"
+
+    def prepare(self) -> None:
+        """Make the folder. Raises RunFolderError when it cannot be written, or others can
+        write it.
+        """
+        try:
+            make_run_folder(self.run_dir, self.shared)
+        except OSError as error:
+            raise RunFolderError(
+                (
+                    f"run-dir {self.run_dir} cannot be made ({error.strerror}); give a folder "
+                    "that you may write to"
+                )
+            ) from None
+        probe = self.run_dir / f".probe-{secrets.token_hex(4)}"
+        try:
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise RunFolderError(
+                (
+                    f"run-dir {self.run_dir} cannot be written ({error.strerror}); give a folder "
+                    "that you may write to"
+                )
+            ) from None
+
+
+def make_new_paths(config: RunConfig, launch: Launch) -> RunPaths:
+    """The id and folder of a new run. Raises UsageError for a folder that holds a run already."""
+    run = launch.run or derive_run_id(config.task)
+    paths = RunPaths(keys.checked_run_id(run), launch.run_dir or Path("runs") / run, launch.shared)
+    if paths.config_file.exists():
+        raise UsageError(
+            (
+                f"run-dir {paths.run_dir} holds a run already; go on with it by --resume {run}, "
+                "or give another --run"
+            )
+        )
+    return paths
+
+
+def derive_run_id(env: str) -> str:
+    """``bipedalwalker-v2-1120-143259-4f``: which, when, and two letters against chance."""
+    name = "".join(
+        letter if letter.isascii() and letter.isalnum() else "-" for letter in env.lower()
+    ).strip("-")
+    return f"{name[:22].strip('-')}-{time.strftime('%m%d-%H%M%S')}-{secrets.token_hex(1)}"
+
+
+def existing_paths(launch: Launch) -> RunPaths:
+    run = launch.resume or ""
+    return RunPaths(run, launch.run_dir or Path("runs") / run, launch.shared)
+
+
+def remove_unstarted_config(launch: Launch) -> None:
+    """Remove the settings of a run whose master was killed before its first checkpoint: nothing
+    came of it.
+    """
+    paths = RunPaths(launch.run or "", launch.run_dir or Path("runs") / (launch.run or ""))
+    if not any((paths.run_dir / "checkpoints").glob("*")):
+        paths.config_file.unlink(missing_ok=True)

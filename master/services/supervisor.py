@@ -1,0 +1,227 @@
+"""The guardian: a process that keeps a run's private server and local workers, and outlives a
+killed master for a while.
+
+``GuardianClient`` starts it; they speak by the files of ``guardian_files`` and by signals: SIGTERM
+ends workers and server in order, SIGINT at once. Killed itself, it takes both with it, for they are
+bound to it (see ``embedded``).
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+from es_queue.errors import EXIT_INTERRUPTED, EsQueueError
+from es_queue.protocol.timing import Clocks
+from master.services.file_locks import write_pid
+from master.services.local_workers import LocalWorkers
+from master.services.orphan_timer import OrphanTimer
+from master.services.private_server import PrivateServer
+from master.services.supervisor_files import ENDING, FAILED, READY, SupervisorFiles, SupervisorSpec
+from master.services.tcp_access import parse_address
+
+CHECK_SECONDS = 1.0
+#: Redis may be away; an order to end must not wait for it much longer than a look lasts.
+ANSWER_SECONDS = 2.0
+LONGEST_HOLDER = 200
+
+
+class SignalFlags:
+    """Signals as flags, and a wait that a signal ends: also the end of a child, which is then
+    looked after at once.
+    """
+
+    def __init__(self, at_once: Callable[[], None]) -> None:
+        self.end_requested = False
+        self._kill_children = at_once
+        self._read, write = os.pipe()
+        os.set_blocking(write, False)
+        os.set_blocking(self._read, False)
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        for number, handler in (
+            (signal.SIGTERM, self._request_end),
+            (signal.SIGINT, self._kill_and_exit),
+            (signal.SIGCHLD, lambda *_: None),
+            (signal.SIGHUP, lambda *_: None),
+        ):
+            signal.signal(number, handler)
+
+    def wait(self, seconds: float) -> None:
+        if select.select([self._read], [], [], seconds)[0]:
+            os.read(self._read, 4096)
+
+    def _request_end(self, *_: object) -> None:
+        self.end_requested = True
+
+    def _kill_and_exit(self, *_: object) -> None:
+        self._kill_children()
+        os._exit(EXIT_INTERRUPTED)
+
+
+class Supervisor:
+    """Keeps what ``spec`` names until it is told to end, or the run has had no master for long."""
+
+    def __init__(self, files: SupervisorFiles, spec: SupervisorSpec) -> None:
+        self._files, self._spec = files, spec
+        self._clocks = Clocks(**spec.clocks)
+        self._signals = SignalFlags(self._kill)
+        self._orphan_timer = OrphanTimer(self._clocks)
+        self._server: PrivateServer | None = None
+        self._workers: LocalWorkers | None = None
+        if spec.server is not None:
+            listen = None if spec.listen is None else parse_address(spec.listen)
+            self._server = PrivateServer(
+                Path(spec.server), spec.binary, listen, lambda: self._signals.end_requested
+            )
+
+    def run(self) -> None:
+        """Start, say so, keep, and end in order. Raises EsQueueError when the start fails or a
+        server cannot come back.
+        """
+        try:
+            self._start()
+            self._files.write_state(READY)
+            lease, pause = (
+                LeaseReader(self._url(), self._spec.run),
+                min(CHECK_SECONDS, self._clocks.grace / 4),
+            )
+            next_check = time.monotonic() + max(
+                pause, self._clocks.lease / 2
+            )  # early enough to see any lease that was taken
+            while not self._signals.end_requested:
+                self._signals.wait(pause)
+                self._restart_ended()
+                now = time.monotonic()
+                if now < next_check:
+                    continue
+                next_check = now + pause
+                if self._orphan_timer.is_expired(now, lease.holder(), self._files.owner_pid()):
+                    log(
+                        (
+                            f"run {self._spec.run} has had no master for {self._clocks.grace:g} "
+                            "s: the end"
+                        )
+                    )
+                    break
+        finally:
+            self._stop()
+
+    def _url(self) -> str:
+        return os.environ["RQ_REDIS_URL"] if self._server is None else self._server.url
+
+    def _start(self) -> None:
+        if self._server is not None:
+            self._server.start()
+            if self._server.refused:
+                self._report(self._server.refused)
+        if self._spec.workers:
+            self._workers = LocalWorkers(
+                self._spec.workers,
+                self._spec.queue,
+                self._url(),
+                Path(self._spec.logs),
+                modules=self._spec.modules,
+            )
+            self._workers.start()
+
+    def _restart_ended(self) -> None:
+        """Start again what has ended."""
+        if self._signals.end_requested:
+            return
+        if self._server is not None and self._server.ensure():
+            self._report("the private server had ended and was started again")
+            if self._server.refused:
+                self._report(self._server.refused)
+        for number in self._workers.supervise() if self._workers is not None else ():
+            self._report(f"local worker {number} had ended and was started again")
+
+    def _report(self, text: str) -> None:
+        log(text)
+        self._files.append_news(text)
+
+    def _stop(self) -> None:
+        with suppress(EsQueueError):  # a full disk keeps nobody from ending
+            self._files.write_state(ENDING)
+        if self._workers is not None:
+            self._workers.stop()
+        if self._server is not None:
+            self._server.stop()
+
+    def _kill(self) -> None:
+        if self._workers is not None:
+            self._workers.kill()
+        if self._server is not None:
+            self._server.kill()
+
+
+class LeaseReader:
+    """A look at the run's lease. The client library is loaded for the first look: until then others
+    need the processor.
+    """
+
+    def __init__(self, url: str, run: str) -> None:
+        self._url, self._run = url, run
+        self._read_holder: Callable[[], bytes] | None = None
+
+    def holder(self) -> str | None:
+        """Who holds it; empty for nobody, None when Redis did not answer."""
+        from es_queue.protocol.connection import ANY_ERROR
+
+        try:
+            if self._read_holder is None:
+                self._read_holder = self._connect()
+            return self._read_holder().decode(errors="replace")
+        except (ANY_ERROR, OSError):
+            return None
+
+    def _connect(self) -> Callable[[], bytes]:
+        from es_queue.protocol.connection import client_from_url
+        from es_queue.protocol.keys import RunKeys
+
+        client: Any = client_from_url(self._url)
+        key = RunKeys(self._run).master
+        client.connection_pool.connection_kwargs.update(
+            socket_timeout=ANSWER_SECONDS, socket_connect_timeout=ANSWER_SECONDS
+        )
+        return lambda: bytes(client.getrange(key, 0, LONGEST_HOLDER - 1))  # may be sent twice
+
+
+def log(text: str) -> None:
+    """A line of the guardian's log."""
+    print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}", flush=True)
+
+
+def main() -> NoReturn:
+    """``… FOLDER DESCRIPTOR``: the guardian's folder, and the descriptor that holds its lock. Ends
+    the process.
+    """
+    files, lock = SupervisorFiles(Path(sys.argv[-2])), int(sys.argv[-1])
+    os.set_inheritable(lock, False)
+    write_pid(lock, os.getpid())
+    code = run_supervisor(files)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # its master waits for this: the interpreter has nothing left to put away
+
+
+def run_supervisor(files: SupervisorFiles) -> int:
+    """Be the guardian that the folder's spec describes, to the end; returns the exit code."""
+    try:
+        Supervisor(files, SupervisorSpec.from_json(files.spec.read_text())).run()
+    except EsQueueError as error:
+        log(f"failed: {error}")
+        with suppress(EsQueueError):
+            files.write_state(FAILED, error)
+        return error.exit_code
+    except Exception:
+        traceback.print_exc()
+        return 1
+    return 0

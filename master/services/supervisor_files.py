@@ -1,0 +1,176 @@
+"""How a master and its guardian speak: files of one folder, two locks, and signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import es_queue
+from es_queue import errors
+from es_queue.errors import EsQueueError, RedisError, RunFolderError
+from es_queue.protocol.timing import Clocks
+from es_queue.security.private_directory import no_link, replacing
+from master.services.file_locks import is_locked, read_pid
+
+#: Where a guardian is in its life, as ``state.json`` tells it.
+READY, FAILED, ENDING = "ready", "failed", "ending"
+MOST_NEWS = 64 * 1024
+LONGEST_LINE = 600
+
+
+@dataclass(frozen=True)
+class SupervisorSpec:
+    """What a guardian keeps running; it holds no password. Equal specs mean that a living guardian
+    is the wanted one.
+
+    server:  folder of the private server, None for a Redis that was named (its URL comes by
+    RQ_REDIS_URL)
+    binary:  the server's program
+    listen:  HOST:PORT at which other hosts reach the private server, None for none
+    redis:   name of the Redis that was named
+    modules: of the user's own code, which the local workers may import
+    workers: how many local workers, with logs in ``logs``, noise in ``noise`` (None: their
+    default), on ``queue``
+    """
+
+    run: str
+    server: str | None
+    binary: str | None
+    listen: str | None
+    redis: str
+    workers: int
+    queue: str
+    noise: str | None
+    logs: str
+    clocks: dict[str, float]
+    modules: list[str] = field(default_factory=list)
+    folder: str = field(default_factory=os.getcwd)
+    host: str = field(default_factory=platform.node)
+    version: str = es_queue.__version__
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=2)
+
+    @staticmethod
+    def from_json(text: str) -> SupervisorSpec:
+        """Raises RunFolderError for what is no spec."""
+        try:
+            values = json.loads(text)
+            if set(values) != {spec_field.name for spec_field in fields(SupervisorSpec)}:
+                raise ValueError
+            Clocks(**values["clocks"])
+            return SupervisorSpec(**values)
+        except (ValueError, TypeError, KeyError):
+            raise RunFolderError(
+                (
+                    "the guardian's spec.json is damaged: remove the guardian folder of the run "
+                    "and try again"
+                )
+            ) from None
+
+
+class SupervisorFiles:
+    """The folder ``<run_dir>/guardian``; everything in it is its user's alone.
+
+    owner.lock:    held by the living master, with its pid in it
+    guardian.lock: held by the living guardian, with its pid in it
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder.absolute()
+        self.spec, self.state = self.folder / "spec.json", self.folder / "state.json"
+        self.owner_lock, self.supervisor_lock = (
+            self.folder / "owner.lock",
+            self.folder / "guardian.lock",
+        )
+        self.news, self.log = self.folder / "events.jsonl", self.folder / "guardian.log"
+
+    def prepare(self) -> None:
+        """Make the folder. Raises RunFolderError."""
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if self.folder.is_symlink():
+                raise RunFolderError(
+                    f"{self.folder} is a link, which es-master never makes: remove it"
+                )
+            self.folder.chmod(0o700)
+        except OSError as error:
+            raise RunFolderError(
+                (
+                    f"{self.folder} cannot be made ({error.strerror}); give a --run-dir that you "
+                    "may write to"
+                )
+            ) from None
+
+    def owner_pid(self) -> int:
+        """The living master's pid, 0 when no master lives."""
+        return (read_pid(self.owner_lock) or -1) if is_locked(self.owner_lock) else 0
+
+    # --- where the guardian is in its life
+
+    def write_state(self, name: str, error: EsQueueError | None = None) -> None:
+        """Replace the state. Raises RunFolderError."""
+        details = {} if error is None else {"kind": type(error).__name__, "why": str(error)}
+        try:
+            with replacing(self.state) as file:
+                file.write(json.dumps({"state": name, **details}).encode())
+        except OSError as trouble:
+            raise RunFolderError(
+                (
+                    f"{self.state} cannot be written: {trouble.strerror}; free space there or "
+                    "give another --run-dir"
+                )
+            ) from None
+
+    def read_state(self) -> tuple[str, EsQueueError | None]:
+        """The state, empty before there is one, and the error that a guardian ended with."""
+        try:
+            stored: dict[str, Any] = json.loads(self.state.read_text())
+            name = str(stored["state"])
+        except (OSError, ValueError, TypeError, KeyError):
+            return "", None
+        if name != FAILED:
+            return name, None
+        kind = getattr(errors, str(stored.get("kind")), None)
+        known = kind if isinstance(kind, type) and issubclass(kind, EsQueueError) else RedisError
+        return name, known(str(stored.get("why")))
+
+    # --- what the guardian has to tell
+
+    def append_news(self, text: str) -> None:
+        """A line for the master to say; when there are too many they begin anew."""
+        with suppress(OSError):
+            full = self.news.exists() and self.news.stat().st_size > MOST_NEWS
+            with open(self.news, "w" if full else "a", opener=no_link) as file:
+                file.write(json.dumps({"text": text[:LONGEST_LINE]}) + "\n")
+
+    def read_news(self, offset: int) -> tuple[list[str], int]:
+        """Whole lines after ``offset`` bytes, and the offset after them."""
+        try:
+            if self.news.stat().st_size < offset:
+                offset = 0
+            with self.news.open("rb") as file:
+                file.seek(offset)
+                data = file.read(2 * MOST_NEWS)
+        except OSError:
+            return [], offset
+        whole = data[: data.rfind(b"\n") + 1]
+        news = []
+        for line in whole.splitlines():
+            with suppress(ValueError, TypeError, KeyError):
+                news.append(str(json.loads(line)["text"])[:LONGEST_LINE])
+        return news, offset + len(whole)
+
+    def news_end(self) -> int:
+        """The offset after the last line."""
+        return self.news.stat().st_size if self.news.exists() else 0
+
+    def log_tail(self) -> str:
+        """The last lines of the guardian's log."""
+        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+        return f"{self.log} ends: {' | '.join(lines[-3:])}" if lines else f"{self.log} is empty"

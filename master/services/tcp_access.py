@@ -1,0 +1,236 @@
+"""``--listen``: the private server on TCP, its password, and how people on other hosts are told."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import os
+import re
+import secrets
+import socket
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+from urllib.parse import quote as percent
+from urllib.parse import urlsplit
+
+from es_queue.errors import RedisError, UsageError
+from es_queue.util.command_path import format_command
+
+#: Every address of this machine.
+ALL_ADDRESSES = "0.0.0.0"
+MOST_PORT = 65535
+ADDRESS = re.compile(
+    r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]*))(?::(?P<port>[0-9]{1,5}))?", re.ASCII
+)
+PASSWORD = re.compile(r"[A-Za-z0-9_-]{20,200}", re.ASCII)
+#: Reserved for documentation (RFC 5737): nothing is sent there, the kernel only says which way it
+#: would go.
+UNROUTED_ADDRESS = ("192.0.2.1", 9)
+
+
+@dataclass(frozen=True)
+class Address:
+    """A host name or address of this machine, empty for none given, and a port, 0 for
+    none given.
+    """
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_address(text: str, name: str = "listen") -> Address:
+    """``HOST:PORT``, ``HOST``, ``:PORT`` or nothing; an IPv6 address stands in brackets. name: the
+    flag's. Raises UsageError.
+    """
+    match = ADDRESS.fullmatch(text)
+    port = int(match["port"] or 0) if match else 0
+    if match is None or (match["port"] and not 0 < port <= MOST_PORT) or not _is_host(match):
+        label = repr(text) if len(text) <= 80 else repr(text[:80]) + "..."
+        raise UsageError(
+            (
+                f"{name} is {label}: use HOST:PORT, HOST or :PORT, with a port from 1 to "
+                f"{MOST_PORT} and an IPv6 address in brackets"
+            )
+        )
+    return Address(match["six"] or match["name"] or "", port)
+
+
+def _is_host(match: re.Match[str]) -> bool:
+    """Not a number alone, which is somebody's port, and no broken IPv6 address."""
+    if match["six"]:
+        with suppress(ValueError):
+            return ipaddress.ip_address(match["six"]).version == 6
+        return False
+    return not (match["name"] or "").isdigit()
+
+
+def resolve_listen_address(text: str, folder: Path) -> Address:
+    """The address to listen on: what ``text`` leaves open is as it was last time, else all
+    addresses and a free port.
+
+    ``folder`` is the server's. Raises UsageError, and RedisError for a host that is none of this
+    machine's.
+    """
+    requested, former = parse_address(text), _former_address(folder)
+    host = requested.host or (former.host if not requested.port else "") or ALL_ADDRESSES
+    return Address(host, requested.port or former.port or find_bindable_port(Address(host, 0)))
+
+
+def _former_address(folder: Path) -> Address:
+    """Where the server listened last time."""
+    with suppress(OSError, ValueError, UsageError):
+        address = parse_address((folder / "listen").read_text()[:300].strip())
+        if address.host and address.port:
+            return address
+    return Address("", 0)
+
+
+def find_bindable_port(address: Address) -> int:
+    """The port on which a server could listen there now; a free one for port 0. Raises RedisError
+    in one sentence.
+    """
+    try:
+        candidates = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        with socket.socket(candidates[0][0], socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(candidates[0][4])
+            return int(probe.getsockname()[1])
+    except OSError as error:
+        raise RedisError(_format_bind_error(address, error)) from None
+
+
+def _format_bind_error(address: Address, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return (
+            f"port {address.port} of {address.host} is in use by another program: end that one, "
+            "or give --listen another port"
+        )
+    if error.errno == errno.EACCES:
+        return (
+            f"port {address.port} may not be opened by this user: give --listen a port above 1023"
+        )
+    return (
+        f"--listen cannot use {address.host} ({error.strerror or error}): give an address of "
+        "this machine, or :PORT for all of them"
+    )
+
+
+# --- the files in the server's folder
+
+
+def write_private(path: Path, text: str) -> None:
+    """Replace a file by one that its owner alone can read, from its first byte on. Raises
+    RedisError.
+    """
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        descriptor = os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+        fresh.replace(path)
+    except OSError as error:
+        fresh.unlink(missing_ok=True)
+        raise RedisError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def read_password(folder: Path) -> str | None:
+    """The server's password; None for a server that has never listened, which has none. Raises
+    RedisError.
+    """
+    path = folder / "password"
+    try:
+        text = path.read_bytes()[:300].decode("ascii").strip()
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise RedisError(
+            f"{path} cannot be read ({type(error).__name__}): remove it, and a new password is made"
+        ) from None
+    if not PASSWORD.fullmatch(text):
+        raise RedisError(
+            f"{path} holds no password of es-queue's: remove it, and a new one is made"
+        )
+    return text
+
+
+def write_join_files(folder: Path, address: Address) -> None:
+    """Write what others need to come in: the password, kept for the run's life, and the whole URL.
+    Raises RedisError.
+    """
+    password = read_password(folder)
+    if password is None:
+        password = secrets.token_urlsafe(24)
+        write_private(folder / "password", password + "\n")
+    (folder / "password").chmod(0o600)  # a copied folder may have lost it
+    write_private(folder / "listen", f"{address}\n")
+    write_private(
+        folder / "url",
+        f"redis://:{password}@{Address(reachable_address(address.host), address.port)}\n",
+    )
+
+
+def remove_join_files(folder: Path) -> None:
+    """Nobody else is to come in; the password stays, for the run may listen again."""
+    (folder / "url").unlink(missing_ok=True)
+
+
+def reachable_address(host: str) -> str:
+    """The address by which other machines reach this one; its name where no interface leads
+    outwards.
+    """
+    if host not in (ALL_ADDRESSES, "::"):
+        return host
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(UNROUTED_ADDRESS)
+        return str(probe.getsockname()[0])
+    return socket.gethostname()
+
+
+# --- what people read
+
+
+def join_instructions(folder: Path, socket_path: Path, queue: str) -> dict[str, str]:
+    """How a worker joins where it needs the password, which is not shown; empty for a server that
+    has none.
+    """
+    worker = f"rq worker{'' if queue == 'default' else ' ' + quote(queue)}"
+    path = folder.absolute() / "url"
+    try:
+        parts = urlsplit(path.read_text().strip())
+        host, port = parts.hostname or "", parts.port or 0
+    except (OSError, ValueError):
+        password = folder.absolute() / "password"
+        here = (
+            f'RQ_REDIS_URL="unix://:$(cat {quote(str(password))})@{percent(str(socket_path))}" '
+            f"{format_command('rq')}{worker[2:]}"
+        )
+        return (
+            {
+                "join": here,
+                "listens": "to this machine alone; give --listen again to let other hosts come back",
+            }
+            if password.exists()
+            else {}
+        )
+    local = host == "localhost" or host.startswith("127.") or host == "::1"
+    source = socket.gethostname() if local else f"[{host}]" if ":" in host else host
+    tunnel = f"ssh -f -N -L {port}:{Address(host, port)} {source} && " if local else ""
+    join = (
+        f'scp {quote(f"{source}:{path}")} es-queue-url && {tunnel}RQ_REDIS_URL="$(cat '
+        f'es-queue-url)" {worker}'
+    )
+    warning = (
+        f"{Address(host, port)}, by password, not encrypted: for a trusted network; else "
+        "--listen 127.0.0.1 and an ssh tunnel"
+    )
+    return {
+        "join": join,
+        "listens": f"{Address(host, port)}, for ssh tunnels from other hosts" if local else warning,
+    }

@@ -1,0 +1,196 @@
+"""Where runs are looked for: servers that answer, and the folders of private servers that have
+ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from es_queue.errors import RedisError, UsageError
+from es_queue.protocol.connection import url_from_environment
+from es_queue.security.passwords import password_of, with_password
+from master.cli.redis_url import SHOWN_PASSWORD
+from master.status.history import History
+from master.status.redis_reader import (
+    RedisReader,
+    RunDetails,
+    RunSummary,
+    make_named_reader,
+    make_private_reader,
+)
+from master.status.run_folders import RunFolder, newest_folders
+
+T = TypeVar("T")
+
+NO_SERVER = (
+    "no Redis is named and no private server runs in ./runs: give --redis-url or --run-dir, or "
+    "set RQ_REDIS_URL"
+)
+
+
+@dataclass(frozen=True)
+class RunSources:
+    """Servers that may answer, and folders of runs whose private server does not run; named: the
+    person named the place.
+    """
+
+    servers: list[RedisReader]
+    folders: list[Path]
+    is_named: bool = True
+
+    def __enter__(self) -> RunSources:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for server in self.servers:
+            server.close()
+
+    def list_runs(self) -> list[RunSummary]:
+        """The runs of all servers and folders, newest first. A server that does not answer hides no
+        other run.
+
+        Raises RedisError where nothing answers.
+        """
+        lists, folders = self.ask_servers(lambda server: server.list_runs())
+        runs = [seen for summaries in lists for seen in summaries] + [
+            folder.summarize() for folder in folders if folder.run
+        ]
+        return sorted(runs, key=lambda seen: -(seen.started or 0.0))
+
+    def find_run(self, run: str) -> RunLocation:
+        """A run, wherever it is; a server's word goes before a folder's. Raises UsageError for an
+        unknown one.
+        """
+        answers, folders = self.ask_servers(lambda server: (server, server.find_run(run)))
+        for server, summary in answers:
+            if summary is not None:
+                return RunLocation(summary, server)
+        for folder in folders:
+            if folder.run == run or (self.is_named and folder.can_be_run(run)):
+                return RunLocation(folder.summarize(run), None, folder)
+        others = [summary.run for summary in self.list_runs()][:10]
+        known = f"there are {', '.join(others)}" if others else "there are no runs"
+        places = [server.name for server in self.servers] + [str(folder) for folder in self.folders]
+        raise UsageError(f"there is no run {run} at {', '.join(places[:3])}; {known}")
+
+    def ask_servers(self, question: Callable[[RedisReader], T]) -> tuple[list[T], list[RunFolder]]:
+        """What the servers answer, and the folders of the runs whose servers do not. Raises
+        RedisError where nothing does.
+        """
+        answers: list[T] = []
+        silent: list[RedisReader] = []
+        trouble: RedisError | None = None
+        for server in self.servers:
+            try:
+                answers.append(question(server))
+            except RedisError as error:
+                trouble = trouble or error
+                silent.append(server)
+        folders = newest_folders(
+            [*self.folders, *(server.folder for server in silent if server.folder)]
+        )
+        if trouble is not None and not answers and not folders:
+            raise trouble
+        return answers, folders
+
+
+@dataclass(frozen=True)
+class RunLocation:
+    """A run and where it was found: at a server, or in a folder."""
+
+    summary: RunSummary
+    server: RedisReader | None
+    folder: RunFolder | None = None
+
+    def read_details(self, history: History) -> tuple[RunDetails, History]:
+        """The rest of the run, with its history; ``history`` is what is known of that already."""
+        if self.server is not None:
+            history.update(self.server, self.summary.run)
+            return self.server.read_details(self.summary.run), history
+        assert self.folder is not None
+        return RunDetails({}, 0, 0, config=self.folder.config), self.folder.history
+
+
+def find_sources(given: argparse.Namespace) -> RunSources:
+    """The named server, else the environment's, else the private ones of ./runs with the folders of
+    those that ended.
+
+    Raises RedisError where there is none, UsageError for a folder that is none.
+    """
+    if given.redis_url is not None:
+        return RunSources(
+            [make_named_reader(add_password(given.redis_url, given), given_by_flag=True)], []
+        )
+    if given.run_dir is not None:
+        return sources_in([given.run_dir])
+    if url := url_from_environment():
+        return RunSources([make_named_reader(add_password(url, given), given_by_flag=False)], [])
+    sources = sources_in(
+        [path.parent for path in sorted(Path("runs").glob("*/redis"))], named=False
+    )
+    if not sources.servers and not any(RunFolder(folder).config for folder in sources.folders):
+        raise RedisError(NO_SERVER)
+    return sources
+
+
+def add_password(
+    url: str, given: argparse.Namespace, warn: Callable[[str], None] | None = None
+) -> str:
+    """The URL with its password. Raises UsageError for one that cannot be had."""
+    file = getattr(given, "redis_password_file", None)
+    return with_password(url, None if file is None else Path(file), warn)
+
+
+def password_warnings(given: argparse.Namespace) -> list[str]:
+    """What is to be said, once, of how the password was given. Raises UsageError, as ``completed``
+    does.
+    """
+    warnings: list[str] = []
+    url = given.redis_url or (None if given.run_dir else url_from_environment())
+    if url is not None:
+        add_password(url, given, warnings.append)
+    elif given.redis_password_file is not None:
+        raise UsageError(
+            (
+                "--redis-password-file is for a Redis that is named: give --redis-url or set "
+                "RQ_REDIS_URL"
+            )
+        )
+    return (
+        [SHOWN_PASSWORD, *warnings]
+        if given.redis_url and password_of(given.redis_url) is not None
+        else warnings
+    )
+
+
+def sources_in(folders: list[Path], named: bool = True) -> RunSources:
+    """Servers of run folders, as far as they run. A single folder in which nothing is to be seen is
+    an error.
+    """
+    servers: list[RedisReader] = []
+    ended: list[Path] = []
+    for folder in folders:
+        try:
+            servers.append(make_private_reader(folder))
+        except RedisError:
+            if named and not RunFolder(folder).config:
+                raise
+            ended.append(folder)
+        except UsageError:
+            if named:
+                raise
+    return RunSources(servers, ended, named)
+
+
+def find_servers(given: argparse.Namespace) -> list[RedisReader]:
+    """The servers alone. Raises RedisError where there is none."""
+    if given.run_dir is not None:
+        return [make_private_reader(given.run_dir)]
+    servers = find_sources(given).servers
+    if not servers:
+        raise RedisError(NO_SERVER)
+    return servers

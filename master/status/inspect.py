@@ -1,0 +1,410 @@
+"""The keyspace as people and programs may look at it: all keys in a table, or one with its whole
+value decoded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from es_queue.errors import UsageError
+from es_queue.protocol.connection import MAX_REPLY
+from es_queue.protocol.keys import RunKeys
+from es_queue.security.bounded_reads import key_sizes
+from master.display.format import format_duration, sanitize
+from master.status.redis_reader import LONGEST_NAME, PROGRESS_FIELDS, RedisReader, to_text
+from master.status.render import FAINT, STRONG, Page, PageFields, PagePart, PageTable, make_line
+from master.status.values import (
+    FIRST_BYTES,
+    KEY_PREFIX,
+    MOST_ITEMS,
+    decode_element,
+    decode_entry,
+    decode_string,
+    escape_bytes,
+    kind_of,
+    run_of,
+    summarize_floats,
+    to_plain_json,
+)
+
+#: A larger value is described by its size and its first bytes.
+MOST_BYTES = 8 * 2**20
+#: A stream as large as this is still read at its end.
+MOST_STREAM_BYTES = 64 * 2**20
+MOST_KEYS = 2000
+#: Entries of a stream that are asked for: fewer if those take too much.
+NEWEST = (MOST_ITEMS, 100, 10)
+SCAN_STEPS = 1000
+#: What is read of one key for the table.
+PREVIEW_BYTES = 16 * 2**10
+PREVIEW_WIDTH = 80
+#: Keys of which the contents are asked for at once: their replies count together.
+GLANCES_AT_ONCE = 100
+KEY_COLUMNS = ("key", "type", "size", "expires", "content")
+
+
+@dataclass(frozen=True)
+class Key:
+    """What Redis says of a key. size: bytes of a string, else items; memory: bytes, None where that
+    was not asked;
+    expires: seconds left, None for never.
+    """
+
+    name: str
+    type: str
+    size: int
+    memory: int | None
+    expires: float | None
+
+    @property
+    def formatted_size(self) -> str:
+        unit = {"string": "byte", "stream": "entry"}.get(self.type, "item")
+        plural = {"entry": "entries"}.get(unit, unit + "s")
+        return f"{self.size:,} {unit if self.size == 1 else plural}"
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether the whole value is small enough to be read."""
+        return self.memory is not None and self.memory <= MOST_BYTES
+
+
+def validate_key(key: str, run: str | None) -> str:
+    """The key itself when it is one of ours, and of the run where one is given. Raises
+    UsageError.
+    """
+    if key.startswith(KEY_PREFIX) and len(key) <= LONGEST_NAME:
+        if run is not None and run_of(key) != run:
+            raise UsageError(
+                (
+                    f"--keys is {sanitize(key, 60)!r}, which is no key of run {run}: leave out "
+                    "one of the two"
+                )
+            )
+        return key
+    raise UsageError(
+        (
+            f"--keys shows keys that begin with {KEY_PREFIX}, and was given "
+            f"{sanitize(key, 60)!r}; es-status RUN --keys lists those of a run"
+        )
+    )
+
+
+# --- all keys
+
+
+def make_keys_page(servers: Sequence[RedisReader], pattern: str) -> Page:
+    """The keys of each server that match a pattern, with a glance at each."""
+    previews: list[tuple[Key, str]] = []
+    notes: list[str] = []
+    for server in servers:
+        names, complete, odd = server.scan(pattern, SCAN_STEPS, MOST_KEYS)
+        keys = list(describe_keys(server, names))
+        previews += zip(keys, read_previews(server, keys), strict=True)
+        if not complete:
+            notes.append(
+                (
+                    f"there are more keys at {server.name} than es-status looks at, or their "
+                    "names are too long"
+                )
+            )
+        if odd:
+            notes.append(f"{odd:,} keys at {server.name} have names that are no text, or too long")
+    data = {
+        "keys": [{**key_fields(key), "content": content} for key, content in previews],
+        "notes": notes,
+    }
+    rows = tuple(
+        (sanitize(key.name), key.type, key.formatted_size, format_expiry(key), content)
+        for key, content in previews
+    )
+    table: tuple[PagePart, ...] = (
+        (PageTable(KEY_COLUMNS, rows, ("type", "expires", "size"), frozenset(("size", "expires"))),)
+        if rows
+        else (make_line("no keys"),)
+    )
+    return Page(data, (*table, *(make_line(note, FAINT) for note in notes)))
+
+
+def describe_keys(server: RedisReader, names: Sequence[str]) -> Iterator[Key]:
+    """What Redis says of each key that is there."""
+    sizes = key_sizes(server.ask, names)
+    left = server.ask(("pttl", name) for name in sizes)
+    for (name, size), milliseconds in zip(sizes.items(), left, strict=True):
+        expires = milliseconds / 1000 if milliseconds is not None and milliseconds >= 0 else None
+        yield Key(name, size.type, size.count, size.memory, expires)
+
+
+def key_fields(key: Key) -> dict[str, Any]:
+    return {
+        "key": sanitize(key.name),
+        "type": key.type,
+        "size": key.size,
+        "memory": key.memory,
+        "expires": key.expires,
+    }
+
+
+def format_expiry(key: Key) -> str:
+    return "never" if key.expires is None else format_duration(key.expires)
+
+
+def read_previews(server: RedisReader, keys: Sequence[Key]) -> list[str]:
+    """A few words on the content of each; of a value that is not small, what its name
+    alone says.
+    """
+    found: list[str] = []
+    for start in range(0, len(keys), GLANCES_AT_ONCE):
+        some = keys[start : start + GLANCES_AT_ONCE]
+        questions = [preview_query(key) for key in some]
+        answers = iter(server.ask(question for question in questions if question is not None))
+        found += [
+            format_preview(key, None if question is None else next(answers))
+            for key, question in zip(some, questions, strict=True)
+        ]
+    return found
+
+
+def preview_query(key: Key) -> tuple[Any, ...] | None:
+    if key.type == "string":
+        return ("getrange", key.name, 0, PREVIEW_BYTES - 1)
+    small = key.memory is not None and key.memory <= PREVIEW_BYTES
+    if key.type == "stream":
+        several = (
+            key.memory is not None
+            and key.memory <= MOST_STREAM_BYTES
+            and key.memory <= PREVIEW_BYTES * max(1, key.size)
+        )
+        return ("xrevrange", key.name, "+", "-", 1) if several else None
+    whole_value = {
+        "list": ("lrange", key.name, 0, 2),
+        "set": ("smembers", key.name),
+        "zset": ("zrange", key.name, 0, 2),
+        "hash": ("hgetall", key.name),
+    }
+    return whole_value[key.type] if small else None
+
+
+def format_preview(key: Key, answer: Any) -> str:
+    """The words, on one short line."""
+    kind = kind_of(key.name)
+    if kind in ("checkpoint", "parameters"):
+        return "archive of arrays" if kind == "checkpoint" else f"{key.size // 4:,} float32"
+    if not answer:
+        return ""
+    if key.type == "string":
+        decoded = (
+            decode_string(key.name, answer) if len(answer) == key.size else escape_bytes(answer)
+        )
+        return format_brief(decoded)
+    if key.type == "stream":
+        newest = decode_entry(key.name, "", answer[0][1])
+        return "newest: " + format_brief(
+            {name: value for name, value in newest.items() if name != "id"}
+        )
+    if key.type == "hash":
+        return format_brief(
+            {
+                escape_bytes(name, 60): escape_bytes(value, 60)
+                for name, value in sorted(answer.items(), key=field_order)
+            }
+        )
+    return format_brief(
+        [
+            decode_element(key.name, item)
+            for item in (sorted(answer) if key.type == "set" else answer)
+        ]
+    )
+
+
+def field_order(field: tuple[bytes, bytes]) -> tuple[int, bytes]:
+    """Where a field of a hash stands: what says most of a run first."""
+    name = to_text(field[0])
+    return (
+        PROGRESS_FIELDS.index(name) if name in PROGRESS_FIELDS else len(PROGRESS_FIELDS),
+        field[0],
+    )
+
+
+def format_brief(value: Any) -> str:
+    """A decoded value in a few words."""
+    if isinstance(value, dict):
+        return sanitize(
+            ", ".join(
+                f"{name} {format_brief(inner)}"
+                for name, inner in value.items()
+                if inner not in ("", None)
+            ),
+            PREVIEW_WIDTH,
+        )
+    if isinstance(value, list):
+        return sanitize(", ".join(map(format_brief, value)), PREVIEW_WIDTH)
+    return sanitize(value, PREVIEW_WIDTH)
+
+
+# --- one key
+
+
+def make_key_page(servers: Sequence[RedisReader], name: str) -> Page:
+    """One key with its whole value, of the first of the servers that have it. Raises UsageError
+    where none has.
+    """
+    server = next(iter(servers), None)
+    key = None if server is None else next(describe_keys(server, [name]), None)
+    if server is None or key is None:
+        raise UsageError(
+            f"there is no key {sanitize(name)}; es-status --keys lists those that are there"
+        )
+    value, note = read_value(server, key)
+    head = (
+        f"{key.type}, {key.formatted_size}, "
+        f"{'never expires' if key.expires is None else 'expires in ' + format_duration(key.expires)}"
+    )
+    parts: list[PagePart] = [make_line(sanitize(name), STRONG), make_line(f"  {head}", FAINT)]
+    parts += [make_line(f"  {note}", FAINT)] if note else []
+    return Page(
+        {**key_fields(key), "note": note or None, "value": value},
+        (*parts, make_line(""), *value_parts(value)),
+    )
+
+
+def read_value(server: RedisReader, key: Key) -> tuple[Any, str]:
+    """The decoded value, and what is missing of it."""
+    if key.type == "string":
+        return read_string(server, key)
+    if key.type == "stream" and key.memory is not None and key.memory <= MOST_STREAM_BYTES:
+        entries = newest(server, key.name)
+        decoded = [
+            decode_entry(key.name, to_text(name), fields) for name, fields in reversed(entries)
+        ]
+        return decoded, f"the newest {len(decoded):,} of {key.size:,}" if len(
+            decoded
+        ) < key.size else ""
+    if not key.is_readable:
+        memory = "an unknown number of" if key.memory is None else f"{key.memory:,}"
+        return None, f"takes {memory} bytes, more than es-status reads ({MOST_BYTES:,})"
+    last = MOST_ITEMS - 1
+    questions = {
+        "list": ("lrange", key.name, 0, last),
+        "set": ("smembers", key.name),
+        "zset": ("zrange", key.name, 0, last, False, True),
+        "hash": ("hgetall", key.name),
+    }
+    (answer,) = server.ask([questions[key.type]])
+    if answer is None:
+        return None, f"its first items take more than es-status reads ({MAX_REPLY:,} bytes)"
+    return decode_items(
+        key, answer
+    ), f"the first {MOST_ITEMS:,} of {key.size:,}" if key.size > MOST_ITEMS else ""
+
+
+def newest(server: RedisReader, name: str) -> list[Any]:
+    """The newest entries of a stream, newest first: as many as one reply may hold."""
+    for count in NEWEST:
+        (entries,) = server.ask([("xrevrange", name, "+", "-", count)])
+        if entries is not None:
+            return list(entries)
+    return []
+
+
+def read_string(server: RedisReader, key: Key) -> tuple[Any, str]:
+    if key.size <= MOST_BYTES:
+        data = server.read_string(key.name, MOST_BYTES)
+        return decode_string(key.name, data or b""), ""
+    (first,) = server.ask([("getrange", key.name, 0, FIRST_BYTES - 1)])
+    beginning = (
+        summarize_floats(first)["first"]
+        if kind_of(key.name) == "parameters"
+        else escape_bytes(first or b"")
+    )
+    return {
+        "first": beginning
+    }, f"more than es-status reads ({MOST_BYTES:,} bytes): its beginning alone"
+
+
+def decode_items(key: Key, answer: Any) -> Any:
+    """The items of a value, decoded one by one."""
+    if key.type == "hash":
+        return {
+            escape_bytes(name, 200): escape_bytes(value, 4000)
+            for name, value in sorted(answer.items())[:MOST_ITEMS]
+        }
+    if key.type == "zset":
+        return {escape_bytes(member, 200): to_plain_json(score) for member, score in answer}
+    return [
+        decode_element(key.name, item)
+        for item in (sorted(answer) if key.type == "set" else answer)[:MOST_ITEMS]
+    ]
+
+
+# --- for people
+
+
+def value_parts(value: Any) -> list[PagePart]:
+    """A decoded value as fields, a table or lines."""
+    if isinstance(value, dict):
+        return [PageFields(tuple((label, text, "") for label, text in flatten(value)))]
+    if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
+        return (
+            [make_table(value)]
+            if is_narrow(value)
+            else [
+                PageFields(
+                    tuple(
+                        (str(item.pop("id", place)), format_value(item), "")
+                        for place, item in enumerate(map(dict, value))
+                    )
+                )
+            ]
+        )
+    if isinstance(value, list):
+        return [make_line(f"  {format_value(item)}") for item in value]
+    return [] if value is None else [make_line(f"  {format_value(value)}")]
+
+
+def flatten(value: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+    """Label and text of everything in nested maps; the labels of inner ones carry the
+    outer one's.
+    """
+    for name, inner in value.items():
+        label = f"{above}{name}"
+        if isinstance(inner, dict) and inner:
+            yield from flatten(inner, f"{label}.")
+        else:
+            yield label, format_value(inner)
+
+
+def is_narrow(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether maps fit a table: few columns in all."""
+    return len({name for row in rows for name in row}) <= 8
+
+
+def make_table(rows: Sequence[Mapping[str, Any]]) -> PageTable:
+    columns = tuple(dict.fromkeys(name for row in rows for name in row))
+    right = frozenset(
+        name for name in columns if all(isinstance(row.get(name, 0), (int, float)) for row in rows)
+    )
+    return PageTable(
+        columns,
+        tuple(tuple(format_value(row.get(name, "")) for name in columns) for row in rows),
+        tuple(reversed(columns[1:])),
+        right,
+    )
+
+
+def format_value(value: Any) -> str:
+    """A value on one line."""
+    if isinstance(value, list):
+        return ", ".join(map(format_value, value))
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {format_value(inner)}" for name, inner in value.items())
+    if isinstance(value, bool) or value is None:
+        return json.dumps(value)
+    return str(value)
+
+
+def pattern_of(run: str | None) -> str:
+    """What the names of a run's keys match, or of all runs'."""
+    return f"{KEY_PREFIX}*" if run is None else f"{RunKeys(run).prefix}*"

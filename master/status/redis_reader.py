@@ -1,0 +1,477 @@
+"""What Redis says of runs, read without writing a byte, and without believing any of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+import redis
+
+from es_queue.errors import RedisError, UsageError
+from es_queue.protocol.channel import ACTIVE_STATES
+from es_queue.protocol.connection import (
+    OUTAGE_ERRORS,
+    ReplyTooLarge,
+    authentication_error,
+    client_from_url,
+    find_tls_problem,
+    limited,
+    redacted_url,
+)
+from es_queue.protocol.keys import RUN_ID, RUNS, RunKeys
+from es_queue.security import bounded_reads
+from es_queue.util.command_path import format_command
+from master.display.format import finite_or_none
+from master.run.lease import format_host
+from master.services.private_server import PrivateServer
+
+ORPHANED = "orphaned"
+
+#: More of anything than this is not shown; nothing that es-queue writes comes near.
+MOST_RUNS = 200
+MOST_WORKERS = 1000
+MOST_REASONS = 50
+LONGEST_VALUE = 1000
+LONGEST_NAME = 200
+LONGEST_CONFIG = 2**20
+PIECE_BYTES = 2**20
+MOST_COMMANDS_AT_ONCE = 5000
+#: Bytes of fields that one look reads: a thousand workers say 0.8 MB of themselves.
+MOST_FIELD_BYTES = 2 * 2**20
+#: Bytes in Redis of each key. A larger key is not one that es-queue wrote, and is not read.
+MOST_KEY_BYTES = {
+    "workers": 4 * 2**20,
+    "refused": 2**16,
+    "config": LONGEST_CONFIG,
+    "errors": 16 * 2**20,
+    "history": 64 * 2**20,
+}
+MOST_RUNS_BYTES = 4 * 2**20
+
+PROGRESS_FIELDS = (
+    "state",
+    "stage",
+    "env",
+    "strategy",
+    "publication",
+    "generation",
+    "answered",
+    "episodes",
+    "env_steps",
+    "steps_per_second",
+    "reward_mean",
+    "reward_max",
+    "return_mean",
+    "return_std",
+    "return_max",
+    "cut_fraction",
+    "eval_mean",
+    "eval_best",
+    "confirm_mean",
+    "workers",
+    "eta",
+    "digest",
+    "updated",
+    "why",
+    "answered_at",
+    "seconds",
+    "seconds_wait",
+    "queue",
+    "paused_by",
+    "changed",
+    "recovered",
+    "reissued",
+    "late",
+    "duplicate",
+    "lost_steps",
+    "eval_steps",
+    "step_limit",
+    "recoveries",
+    "eval_std",
+    "eval_min",
+    "eval_episodes",
+    "audited",
+    "audit_disputes",
+    "quarantined",
+)
+WORKER_FIELDS = (
+    "host",
+    "pid",
+    "rq_name",
+    "backend",
+    "numerics",
+    "block",
+    "steps",
+    "steps_per_second",
+    "late",
+    "blocks",
+    "refuses",
+    "generation",
+    "joined",
+    "python",
+    "beat_ttl",
+    "noise",
+    "threads",
+    "versions",
+    "box2d",
+    "envpool",
+    "packages",
+    "hardened",
+)
+
+Texts = dict[str, str]
+# What no later answer will mend: the whole look at the server fails.
+FATAL_ERRORS = (
+    *OUTAGE_ERRORS,
+    redis.exceptions.AuthenticationError,
+    redis.exceptions.NoPermissionError,
+)
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """A run as its keys, or its folder, tell it. leased: some master holds it; holder: that
+    master's host and pid.
+
+    resume, purge: the commands that would go on with it and remove it; on_disk: nothing but its
+    folder is left;
+    configured: whether its configuration is still there.
+    """
+
+    run: str
+    server: str
+    resume: str
+    started: float | None
+    is_leased: bool
+    progress: Texts
+    purge: str = ""
+    holder: str = ""
+    is_on_disk: bool = False
+    is_configured: bool = True
+
+    @property
+    def state(self) -> str:
+        """The stored state; ``orphaned`` where it wants a master and has none."""
+        stored = self.progress.get("state", "unknown")
+        return ORPHANED if stored in ACTIVE_STATES and not self.is_leased else stored
+
+
+@dataclass(frozen=True)
+class RunDetails:
+    """The rest of what is known of one run.
+
+    workers: the living, by id; ever: how many ever claimed; errors: reports of workers; requests:
+    those that the master has not taken yet; left: seconds until a worker's beat lapses; config: the
+    settings, as far as they are a JSON object; unread: a sentence for each key that is too large to
+    be read.
+    """
+
+    workers: dict[str, Texts]
+    ever_claimed: int
+    errors: int
+    refused: dict[str, int] = field(default_factory=dict)
+    requests: int = 0
+    beat_seconds_left: dict[str, float] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
+    unread: tuple[str, ...] = ()
+
+    def silent_seconds(self, worker: str) -> float | None:
+        """Seconds since a worker was last heard of; None where it does not say how long a beat
+        lasts.
+        """
+        lasts = finite_or_none(self.workers.get(worker, {}).get("beat_ttl"))
+        left = self.beat_seconds_left.get(worker)
+        return None if lasts is None or left is None else round(max(0.0, lasts - left), 3)
+
+
+class RedisReader:
+    """One server, looked at by read-only commands. ``way`` are the flags by which es-master finds
+    it again.
+
+    folder: the run folder of a private server. Every method raises RedisError in one sentence,
+    which never holds the password.
+    """
+
+    def __init__(self, url: str, location_flags: str, folder: Path | None = None) -> None:
+        self._client: Any = limited(client_from_url(url))
+        self.name = redacted_url(url)
+        self.folder = folder
+        self._location_flags = location_flags
+
+    def list_runs(self) -> list[RunSummary]:
+        """The newest runs, newest first."""
+        size = bounded_reads.key_sizes(self.ask, [RUNS]).get(RUNS)
+        if size is not None and not size.fits(MOST_RUNS_BYTES):
+            raise RedisError(
+                (
+                    f"the list of runs at {self.name} is too large: "
+                    f"{too_large(RUNS, size, MOST_RUNS_BYTES)}; name one run, or remove {RUNS}"
+                )
+            )
+        (listed,) = self.ask([("zrevrange", RUNS, 0, MOST_RUNS - 1, True)])
+        entries = [(to_text(member), finite_or_none(score)) for member, score in listed or ()]
+        return self._summarize(
+            [(run, started) for run, started in entries if RUN_ID.fullmatch(run)]
+        )
+
+    def find_run(self, run: str) -> RunSummary | None:
+        """One run, listed or not; None where the server knows nothing of it."""
+        (started,) = self.ask([("zscore", RUNS, run)])
+        (seen,) = self._summarize([(run, finite_or_none(started))])
+        return seen if seen.progress or started is not None else None
+
+    def read_details(self, run: str) -> RunDetails:
+        """Workers, refusals, settings, and the numbers of errors and requests of a run."""
+        run_keys = RunKeys(run)
+        ever, errors, reasons, requests = self.ask(
+            [
+                ("scard", run_keys.workers),
+                ("llen", run_keys.errors),
+                ("hlen", run_keys.refused),
+                ("llen", run_keys.commands),
+            ]
+        )
+        sizes = self._sizes(run_keys)
+        fitting = {what for what, size in sizes.items() if size.fits(MOST_KEY_BYTES[what])}
+        unread = [
+            too_large(what, size, MOST_KEY_BYTES[what])
+            for what, size in sizes.items()
+            if what not in fitting
+        ]
+        names = self._read_names(run_keys.workers) if ever and "workers" in fitting else []
+        hashes, left_out = self._read_hashes(
+            [run_keys.worker(name) for name in names], WORKER_FIELDS
+        )
+        if left_out:
+            unread.append(
+                (
+                    f"workers: {left_out:,} are not shown, because all of them say more than "
+                    f"es-status reads ({MOST_FIELD_BYTES:,} bytes)"
+                )
+            )
+        living = {name: about for name, about in zip(names, hashes, strict=True) if about}
+        beats = zip(
+            living, self.ask(("pttl", run_keys.worker(name)) for name in living), strict=True
+        )
+        left = {
+            name: milliseconds / 1000
+            for name, milliseconds in beats
+            if milliseconds is not None and milliseconds >= 0
+        }
+        refused = (
+            self._read_refusals(run_keys.refused)
+            if "refused" in fitting and 0 < (reasons or 0) <= MOST_REASONS
+            else {}
+        )
+        config = parse_json_object(self.read_string(run_keys.config, LONGEST_CONFIG))
+        return RunDetails(
+            living, ever or 0, errors or 0, refused, requests or 0, left, config, tuple(unread)
+        )
+
+    def _sizes(self, own: RunKeys) -> dict[str, bounded_reads.KeySize]:
+        """The sizes of the run's keys that have a bound, by the names of MOST_KEY_BYTES."""
+        names = {getattr(own, what): what for what in MOST_KEY_BYTES}
+        return {
+            names[key]: size for key, size in bounded_reads.key_sizes(self.ask, list(names)).items()
+        }
+
+    def fits(self, key: str, most_bytes: int) -> bool:
+        """Whether a key is there and no larger than that."""
+        size = bounded_reads.key_sizes(self.ask, [key]).get(key)
+        return size is not None and size.fits(most_bytes)
+
+    def read_string(self, key: str, longest: int) -> bytes | None:
+        """A string's bytes; None where it is missing, of another type, or longer than
+        ``longest``.
+        """
+        (length,) = self.ask([("strlen", key)])
+        if not length or length > longest:
+            return None
+        pieces = range(0, min(length, longest), PIECE_BYTES)  # it may have grown meanwhile
+        values = [
+            self.ask([("getrange", key, start, min(start + PIECE_BYTES, longest) - 1)])[0]
+            for start in pieces
+        ]
+        return b"".join(values) if all(isinstance(value, bytes) for value in values) else None
+
+    def scan(self, pattern: str, steps: int, most: int) -> tuple[list[str], bool, int]:
+        """Names of keys that match a pattern, in order; whether these are all; how many others are
+        no text, or too long.
+
+        Looks at most at 1000 keys a step.
+        """
+        cursor, names, odd = 0, set[str](), 0
+        for _ in range(steps):
+            answer = self.ask([("scan", cursor, pattern, 1000)])[0]
+            if answer is None:
+                return sorted(names)[:most], False, odd
+            cursor = int(answer[0])
+            sane = [name for name in map(key_name, answer[1]) if name]
+            odd += len(answer[1]) - len(sane)
+            names.update(sane)
+            if cursor == 0 or len(names) + odd > most:
+                break
+        return sorted(names)[:most], cursor == 0 and len(names) <= most, odd
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _summarize(self, runs: Sequence[tuple[str, float | None]]) -> list[RunSummary]:
+        all_keys = [RunKeys(run) for run, _ in runs]
+        leases = self.ask(("exists", run_keys.master) for run_keys in all_keys)
+        configs = self.ask(("exists", run_keys.config) for run_keys in all_keys)
+        holders = self.ask(
+            ("getrange", run_keys.master, 0, LONGEST_NAME - 1) for run_keys in all_keys
+        )
+        hashes, _ = self._read_hashes([run_keys.progress for run_keys in all_keys], PROGRESS_FIELDS)
+        command = format_command("es-master")
+        return [
+            RunSummary(
+                run,
+                self.name,
+                f"{command} --resume {run}{self._location_flags}",
+                started,
+                bool(lease),
+                progress,
+                f"{command} --purge {run}{self._location_flags}",
+                format_host(to_text(holder or b"")),
+                is_configured=bool(config),
+            )
+            for (run, started), lease, config, holder, progress in zip(
+                runs, leases, configs, holders, hashes, strict=True
+            )
+        ]
+
+    def _read_names(self, key: str) -> list[str]:
+        """Members of a set, in order; not more than fit a screen, none that could not be a worker's
+        id.
+        """
+        members = [
+            to_text(member) for member in bounded_reads.set_members(self.ask, key, MOST_WORKERS)
+        ]
+        return sorted(name for name in set(members) if len(name) <= LONGEST_NAME)
+
+    def _read_refusals(self, key: str) -> dict[str, int]:
+        (reasons,) = self.ask([("hkeys", key)])
+        names = [to_text(reason) for reason in reasons or () if len(reason) <= LONGEST_NAME]
+        (counts,), _ = self._read_hashes([key], names)
+        return {
+            name: int(number)
+            for name, count in counts.items()
+            if (number := finite_or_none(count)) is not None
+        }
+
+    def _read_hashes(self, names: Sequence[str], fields: Sequence[str]) -> tuple[list[Texts], int]:
+        """The short fields of each hash, and how many hashes were left out because those before
+        them are so large."""
+        found, left_out = bounded_reads.hash_fields(
+            self.ask, names, fields, LONGEST_VALUE, MOST_FIELD_BYTES
+        )
+        return [
+            {name: to_text(value) for name, value in field_name.items()} for field_name in found
+        ], left_out
+
+    def ask(self, questions: Iterable[tuple[Any, ...]]) -> list[Any]:
+        """The answers to commands of redis-py, in order; None where a key is of another type than
+        it should be.
+        """
+        waiting, answers = list(questions), []
+        for start in range(0, len(waiting), MOST_COMMANDS_AT_ONCE):
+            answers += self._execute(waiting[start : start + MOST_COMMANDS_AT_ONCE])
+        return answers
+
+    def _execute(self, questions: Sequence[tuple[Any, ...]]) -> list[Any]:
+        pipeline = self._client.pipeline(transaction=False)
+        for command, *arguments in questions:
+            getattr(pipeline, command)(*arguments)
+        try:
+            answers = pipeline.execute(raise_on_error=False)
+        except ReplyTooLarge as error:
+            if len(questions) > 1:
+                raise self._to_redis_error(error) from None
+            return [None]
+        except (redis.exceptions.RedisError, OSError) as error:
+            raise self._to_redis_error(error) from None
+        for answer in answers:
+            if isinstance(answer, FATAL_ERRORS):
+                raise self._to_redis_error(answer)
+        return [None if isinstance(answer, Exception) else answer for answer in answers]
+
+    def _to_redis_error(self, error: Exception) -> RedisError:
+        reason = str(error).strip().split("\n")[0][:200] or type(error).__name__
+        if isinstance(error, redis.exceptions.NoPermissionError):
+            return RedisError(
+                (
+                    f"Redis at {self.name} lets this user read too little ({reason}); it needs "
+                    "+@read on es:*"
+                )
+            )
+        if isinstance(error, redis.exceptions.AuthenticationError):
+            return authentication_error(self.name, error)
+        if advice := find_tls_problem(self._client, error):
+            return RedisError(f"Redis at {self.name} cannot be used: {advice}")
+        return RedisError(f"Redis at {self.name} cannot be read ({reason})")
+
+
+def too_large(what: str, size: bounded_reads.KeySize, most: int) -> str:
+    """Why a key is not read."""
+    return f"{what}: {size}, more than es-status reads ({most:,} bytes)"
+
+
+def key_name(data: bytes) -> str:
+    """A key's name; empty for one that is no text, or too long."""
+    try:
+        return data.decode("utf-8") if len(data) <= LONGEST_NAME else ""
+    except UnicodeDecodeError:
+        return ""
+
+
+def to_text(data: object) -> str:
+    """Bytes as text, whatever they are."""
+    return data.decode("utf-8", "replace") if isinstance(data, bytes) else str(data)
+
+
+def parse_json_object(data: bytes | None) -> dict[str, Any]:
+    """The JSON object that bytes hold; empty for anything else."""
+    try:
+        parsed = json.loads(data or b"")
+    except (ValueError, RecursionError):
+        return {}
+    return parsed if isinstance(parsed, dict) else {}
+
+
+def make_named_reader(url: str, given_by_flag: bool) -> RedisReader:
+    """The server of a URL. es-master needs the flag again, unless the environment names it or it
+    holds a secret.
+    """
+    try:
+        label = redacted_url(url)
+    except ValueError:  # the server's own complaint about the URL is the better one
+        label = url
+    secret = label != url or "?" in url
+    return RedisReader(url, f" --redis-url {quote(label)}" if given_by_flag and not secret else "")
+
+
+def make_private_reader(run_dir: Path) -> RedisReader:
+    """The private server of a run's folder. Raises RedisError where none runs."""
+    if not run_dir.is_dir():
+        raise UsageError(f"run-dir {run_dir} is no folder")
+    server = PrivateServer(run_dir / "redis")
+    url = server.url
+    if not server.socket_path.is_socket():
+        raise RedisError(
+            (
+                f"no private server runs in {run_dir}: its master has ended, or the run used a "
+                "Redis that was named to it (give --redis-url)"
+            )
+        )
+    return RedisReader(url, run_dir_flag(run_dir), run_dir)
+
+
+def run_dir_flag(run_dir: Path) -> str:
+    """The flag by which es-master finds a run's folder; none is needed for one of ./runs."""
+    return "" if run_dir.parent == Path("runs") else f" --run-dir {quote(str(run_dir))}"

@@ -1,0 +1,161 @@
+"""Runs whose private server has ended: what their folders still tell, bounded and checked as if
+from anywhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+from es_queue.protocol.channel import FINISHED, RUNNING, STOPPED
+from es_queue.protocol.keys import RUN_ID
+from es_queue.util.command_path import format_command
+from master.display.format import finite_or_none
+from master.display.reporter import METRICS
+from master.status.history import History
+from master.status.redis_reader import (
+    LONGEST_CONFIG,
+    LONGEST_VALUE,
+    MOST_RUNS,
+    PROGRESS_FIELDS,
+    RunSummary,
+    Texts,
+    parse_json_object,
+    run_dir_flag,
+)
+
+CHECKPOINT = re.compile(r"generation-([0-9]{1,10})\.npz")
+#: What a summary and a generation's record call alike, and progress too.
+CONFIG_FIELDS = ("env", "strategy")
+
+
+class RunFolder:
+    """The folder of a run whose server does not run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.config = read_object(folder / "config.json")
+        self._summary = read_object(folder / "summary.json")
+        named = self._summary.get("run")
+        self._named_run = named if isinstance(named, str) and RUN_ID.fullmatch(named) else ""
+
+    @property
+    def run(self) -> str:
+        """The run's id: the summary's, else the folder's name; empty where neither can be one."""
+        return self._named_run or (self.folder.name if RUN_ID.fullmatch(self.folder.name) else "")
+
+    def can_be_run(self, run: str) -> bool:
+        """Whether the folder may be that run's: a folder of another name may be, unless its summary
+        says otherwise.
+        """
+        return bool(self.config) and run in (self._named_run or run, self._named_run)
+
+    def summarize(self, run: str = "") -> RunSummary:
+        """The run as the folder tells it, under that id where one is given."""
+        run = run or self.run
+        command, way = format_command("es-master"), run_dir_flag(self.folder)
+        return RunSummary(
+            run,
+            f"{self.folder} (its server has ended)",
+            f"{command} --resume {run}{way}",
+            modification_time(self.folder / "config.json"),
+            False,
+            self._progress(self.history.newest),
+            purge=f"{command} --purge {run}{way}",
+            is_on_disk=True,
+        )
+
+    @cached_property
+    def history(self) -> History:
+        """The end of metrics.jsonl."""
+        history = History()
+        history.read_file(self.folder / METRICS)
+        return history
+
+    def _progress(self, last: Mapping[str, Any]) -> Texts:
+        """Progress as Redis would hold it: settings, the last generation's record, then the
+        summary.
+        """
+        finished = self._summary.get("state") == FINISHED
+        settings = {name: self.config[name] for name in CONFIG_FIELDS if name in self.config}
+        known = {**settings, **last, **(self._summary if finished else {})}
+        progress = {name: str(known[name]) for name in PROGRESS_FIELDS if is_short(known.get(name))}
+        if "eval_mean" not in progress and self.history.evaluations:
+            progress["eval_mean"] = str(self.history.evaluations[-1][1])
+        progress["state"] = (
+            FINISHED if finished else STOPPED if self._has_orderly_end(last) else RUNNING
+        )
+        updated = modification_time(self.folder / METRICS)
+        return progress if updated is None else {**progress, "updated": str(updated)}
+
+    def _has_orderly_end(self, last: Mapping[str, Any]) -> bool:
+        """A master that goes in order saves the open generation, which is later than the last one
+        that closed.
+        """
+        saved = [
+            int(match[1])
+            for path in (self.folder / "checkpoints").glob("generation-*.npz")
+            if (match := CHECKPOINT.fullmatch(path.name))
+        ]
+        closed = finite_or_none(last.get("generation"))
+        return bool(saved) and (closed is None or max(saved) > closed)
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file of a sane size; empty for anything else."""
+    try:
+        if not path.is_file():
+            return {}
+        with path.open("rb") as file:
+            data = file.read(LONGEST_CONFIG + 1)
+    except OSError:
+        return {}
+    return parse_json_object(data) if len(data) <= LONGEST_CONFIG else {}
+
+
+def is_short(value: object) -> bool:
+    """Whether a value of JSON is a number or a short text."""
+    return finite_or_none(value) is not None or (
+        isinstance(value, str) and 0 < len(value) <= LONGEST_VALUE
+    )
+
+
+def modification_time(path: Path) -> float | None:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return None
+
+
+def newest_folders(folders: list[Path]) -> list[RunFolder]:
+    """Those that hold a configuration, the newest first; not more than fit a list."""
+    folders = sorted(
+        folders, key=lambda folder: -(modification_time(folder / "config.json") or 0.0)
+    )[:MOST_RUNS]
+    return [run_folder for folder in folders if (run_folder := cached_run_folder(folder)).config]
+
+
+def cached_run_folder(folder: Path) -> RunFolder:
+    """What was read of a folder before, as long as its files are as they were: a list that is
+    looked at each second reads megabytes else.
+    """
+    return _read(
+        folder, *(file_stamp(folder / name) for name in ("config.json", "summary.json", METRICS))
+    )
+
+
+@lru_cache(maxsize=MOST_RUNS)
+def _read(folder: Path, *_: object) -> RunFolder:
+    return RunFolder(folder)
+
+
+def file_stamp(path: Path) -> tuple[int, int, int] | None:
+    """Changes when the file does; None where there is none."""
+    try:
+        about = path.stat()
+    except OSError:
+        return None
+    return about.st_ino, about.st_size, about.st_mtime_ns

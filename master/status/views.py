@@ -1,0 +1,562 @@
+"""The two pages that es-status is for: the list of runs, and one run with its workers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from es_queue.protocol.channel import FAILED, FINISHED, PAUSED, RUNNING, STOPPED, parse_quarantined
+from master.display.format import (
+    finite_or_none,
+    format_bar,
+    format_compact,
+    format_duration,
+    format_graph,
+    format_mean_std,
+    format_percent,
+    format_score,
+    format_whole,
+    parse_number,
+    sanitize,
+)
+from master.run.stopping import BUDGETS
+from master.status.health import HEALTHY, STALLED, Health, assess_health
+from master.status.history import History
+from master.status.redis_reader import MOST_WORKERS, ORPHANED, RunDetails, RunSummary
+from master.status.render import (
+    BAD,
+    GOOD,
+    PLAIN,
+    STRONG,
+    WARNING,
+    Page,
+    PageFields,
+    PageLine,
+    PagePart,
+    PageTable,
+    make_line,
+)
+
+RUN_COLUMNS = ("run", "state", "environment", "gen", "steps", "eval", "best", "workers", "updated")
+WORKER_COLUMNS = (
+    "host",
+    "pid",
+    "back end",
+    "steps/s",
+    "gen",
+    "block",
+    "late",
+    "print",
+    "hard",
+    "joined",
+    "seen",
+)
+STYLES = {
+    RUNNING: GOOD,
+    FINISHED: GOOD,
+    PAUSED: WARNING,
+    STALLED: WARNING,
+    ORPHANED: BAD,
+    FAILED: BAD,
+}
+#: What a JSON text stays; everything else of a progress or a worker is a number or null.
+#: What a run does when it trains no more.
+STAGES = {
+    "closing": ", its last parameters are evaluated",
+    "final": ", it plays its final episodes",
+}
+TEXT_FIELDS = (
+    "quarantined",
+    "state",
+    "stage",
+    "env",
+    "strategy",
+    "publication",
+    "digest",
+    "answered",
+    "why",
+    "queue",
+    "paused_by",
+    "changed",
+)
+WORKER_TEXT_FIELDS = (
+    "host",
+    "rq_name",
+    "backend",
+    "numerics",
+    "block",
+    "refuses",
+    "generation",
+    "python",
+    "noise",
+    "versions",
+    "box2d",
+    "envpool",
+    "packages",
+    "hardened",
+)
+#: Reasons to refuse, and hosts of each, that are shown.
+MOST_REFUSALS = 10
+MOST_HOSTS = 5
+GRAPH_WIDTH = 30
+BAR_WIDTH = 12
+RECOVERY_FIELDS = (
+    ("recovered", "recovered"),
+    ("reissued", "re-issued"),
+    ("late", "late"),
+    ("duplicate", "duplicates"),
+    ("lost_steps", "lost steps"),
+)
+
+
+def make_runs_page(runs: Sequence[RunSummary]) -> Page:
+    """All runs, newest first."""
+    healths = [assess_health(summary) for summary in runs]
+    data = {
+        "runs": [run_fields(summary, health) for summary, health in zip(runs, healths, strict=True)]
+    }
+    if not runs:
+        return Page(data, (make_line("no runs"),))
+    rows = tuple(
+        format_run_row(summary, health) for summary, health in zip(runs, healths, strict=True)
+    )
+    right = frozenset(("gen", "steps", "eval", "best", "workers", "updated"))
+    table = PageTable(
+        RUN_COLUMNS, rows, ("best", "environment", "updated", "workers", "steps"), right, STYLES
+    )
+    orphaned = [
+        summary for summary, health in zip(runs, healths, strict=True) if health.state == ORPHANED
+    ]
+    return Page(
+        data,
+        (
+            table,
+            *(
+                part
+                for summary in orphaned
+                for part in (
+                    make_line(""),
+                    make_line(f"{summary.run} has no master"),
+                    command_fields(summary),
+                )
+            ),
+        ),
+    )
+
+
+def format_run_row(summary: RunSummary, health: Health) -> tuple[str, ...]:
+    get = summary.progress.get
+    return (
+        summary.run,
+        format_state(summary, health),
+        sanitize(get("env", "-"), 28),
+        format_whole(get("generation")),
+        format_compact(get("env_steps")),
+        format_score(get("eval_mean")),
+        format_score(get("eval_best")),
+        "-" if summary.is_on_disk else format_whole(get("workers")),
+        format_ago(get("updated")),
+    )
+
+
+def format_state(summary: RunSummary, health: Health) -> str:
+    """The state as people read it: how a run fares where that is worse than what is stored."""
+    return health.state if health.state in (STALLED, ORPHANED) else sanitize(summary.state, 12)
+
+
+def command_fields(summary: RunSummary) -> PageFields:
+    """The commands for a run that nobody drives."""
+    return PageFields.from_rows([("go on", summary.resume), ("remove", summary.purge)])
+
+
+# --- one run
+
+
+def make_run_page(summary: RunSummary, details: RunDetails, history: History) -> Page:
+    """One run; ``code`` says how it fares."""
+    health = assess_health(summary, details, history.usual_wait_seconds)
+    progress, workers = summary.progress, make_worker_table(details)
+    colour = {HEALTHY: WARNING, STALLED: WARNING, FAILED: BAD, ORPHANED: BAD}.get(
+        health.state, PLAIN
+    )
+    parts: list[PagePart] = [
+        make_heading(summary, health),
+        *([PageFields.from_rows([("why", health.why, colour)])] if health.why else []),
+    ]
+    parts += [
+        make_line(""),
+        PageFields.from_rows(format_training_rows(progress, details, history)),
+        make_line(""),
+    ]
+    parts.append(PageFields.from_rows(format_control_rows(summary, details)))
+    parts += [make_line(f"not read: {sanitize(sentence, 200)}", BAD) for sentence in details.unread]
+    if workers.rows:
+        parts += [make_line(""), workers, *refusal_lines(details)]
+    if health.state == ORPHANED or summary.state in (STOPPED, FAILED):
+        parts += [make_line(""), command_fields(summary)]
+    return Page(
+        run_page_data(summary, details, history, health), tuple(parts), health.code, health.is_over
+    )
+
+
+def make_heading(summary: RunSummary, health: Health) -> PageLine:
+    state = format_state(summary, health)
+    rest = ", ".join(sanitize(summary.progress.get(name, "-"), 60) for name in ("env", "strategy"))
+    return PageLine(
+        (
+            ("run ", PLAIN),
+            (summary.run, STRONG),
+            (": ", PLAIN),
+            (state, STYLES.get(state, PLAIN)),
+            (f", {rest}", PLAIN),
+        )
+    )
+
+
+def format_training_rows(
+    progress: Mapping[str, str], details: RunDetails, history: History
+) -> list[tuple[str, str]]:
+    """Label and text of what was learnt so far; an empty text has nothing to say."""
+    get = progress.get
+    cut = (
+        f" ({format_percent(get('cut_fraction'))} of episodes cut short)"
+        if (finite_or_none(get("cut_fraction")) or 0) > 0
+        else ""
+    )
+    mean, best = get("return_mean", get("reward_mean")), get("return_max", get("reward_max"))
+    evaluated = finite_or_none(get("eval_mean")) is not None
+    steps = (
+        f"{format_whole(get('env_steps'))} in {format_whole(get('episodes'))} episodes, "
+        f"{format_whole(get('steps_per_second'))} a second"
+    )
+    top = (
+        f", best {format_score(get('eval_best'))}"
+        if finite_or_none(get("eval_best")) is not None
+        else ""
+    )
+    return [
+        (
+            "generation",
+            f"{format_whole(get('generation'))}{STAGES.get(get('stage', ''), '')}{format_answered(get('answered'))}",
+        ),
+        ("budget", format_budget(progress, details.config)),
+        ("steps", steps if finite_or_none(get("env_steps")) is not None else ""),
+        (
+            "training",
+            f"{format_mean_std(mean, get('return_std'))}, max {format_score(best)}{cut}"
+            if finite_or_none(mean) is not None
+            else "",
+        ),
+        (
+            "evaluation",
+            f"{format_score(get('eval_mean'))}{top}{format_target(details.config)}"
+            if evaluated
+            else "",
+        ),
+        *format_curve(history),
+        (
+            "confirming",
+            format_score(get("confirm_mean"))
+            if finite_or_none(get("confirm_mean")) is not None
+            else "",
+        ),
+    ]
+
+
+def format_answered(done: str | None) -> str:
+    """``64/130`` as words."""
+    parts = [parse_number(part) for part in (done or "").split("/")]
+    return (
+        f", {format_whole(str(parts[0]))} of {format_whole(str(parts[1]))} slots answered"
+        if len(parts) == 2 and None not in parts
+        else ""
+    )
+
+
+def format_target(config: Mapping[str, Any]) -> str:
+    target = finite_or_none(config.get("target_reward"))
+    return "" if target is None else f", target {format_score(target)}"
+
+
+def format_curve(history: History) -> list[tuple[str, str]]:
+    """The evaluations so far as a small graph, with its lowest and highest."""
+    means = [mean for _, mean in history.evaluations]
+    if len(means) < 2:
+        return []
+    return [("curve", f"{format_graph(means, GRAPH_WIDTH)} in {len(means):,} evaluations")]
+
+
+def remaining_budgets(
+    progress: Mapping[str, str], config: Mapping[str, Any]
+) -> dict[str, dict[str, float]]:
+    """Each limit that the run has, with what is spent and what is left of it."""
+    spent = {
+        "generations": progress.get("generation"),
+        "max_steps": progress.get("env_steps"),
+        "max_seconds": progress.get("seconds"),
+    }
+    remaining = {}
+    for name in BUDGETS:
+        limit, used = finite_or_none(config.get(name)) or 0.0, finite_or_none(spent[name]) or 0.0
+        if limit > 0:
+            remaining[name] = {"limit": limit, "spent": used, "left": max(0.0, limit - used)}
+    return remaining
+
+
+def format_budget(progress: Mapping[str, str], config: Mapping[str, Any]) -> str:
+    """What is left of the budgets; the bar is of the one that ends first. Empty where the settings
+    are not known.
+    """
+    limits = remaining_budgets(progress, config)
+    if not config:
+        return ""
+    if not limits:
+        return (
+            "none: it trains until it is stopped"
+            if config.get("target_reward") == "none"
+            else "none: it trains until it reaches its target"
+        )
+    nearest = max(limits.values(), key=lambda limit: limit["spent"] / limit["limit"])
+    wording = {
+        "generations": lambda limit: (
+            f"{format_whole(limit['left'])} of {format_whole(limit['limit'])} generations"
+        ),
+        "max_steps": lambda limit: (
+            f"{format_compact(limit['left'])} of {format_compact(limit['limit'])} steps"
+        ),
+        "max_seconds": lambda limit: (
+            f"{format_duration(limit['left'])} of {format_duration(limit['limit'])}"
+        ),
+    }
+    parts = [wording[name](limit) for name, limit in limits.items()]
+    left = finite_or_none(progress.get("eta"))
+    about = "" if left is None or left < 0 else f", about {format_duration(left)}"
+    return (
+        f"{format_bar(nearest['spent'], nearest['limit'], BAR_WIDTH)}  {', '.join(parts)} "
+        f"left{about}"
+    )
+
+
+def format_control_rows(summary: RunSummary, details: RunDetails) -> list[tuple[str, str]]:
+    """Label and text of who works on the run, and of what went wrong and was mended."""
+    get = summary.progress.get
+    queue = get("queue", "")
+    return [
+        ("folder" if summary.is_on_disk else "redis", sanitize(summary.server)),
+        ("master", sanitize(summary.holder, 100) if summary.is_leased else ""),
+        ("queue", sanitize(queue, 60) if queue and queue != "default" else ""),
+        ("workers", "" if summary.is_on_disk else format_worker_count(details)),
+        ("changed", sanitize(get("changed", ""), 200)),
+        (
+            "requests",
+            ""
+            if not details.requests
+            else f"{details.requests:,} that the master has not answered yet",
+        ),
+        (
+            "refused",
+            ", ".join(
+                f"{sanitize(reason, 60)} {count:,}"
+                for reason, count in details.refused.items()
+                if count and reason != "audit"
+            ),
+        ),
+        ("recoveries", format_recoveries(summary.progress)),
+        ("audit", format_audit(summary.progress)),
+        (
+            "errors",
+            f"{details.errors:,} reports of workers; --errors shows them" if details.errors else "",
+        ),
+        ("digest", sanitize(get("digest", ""))),
+        ("started", f"{format_ago(summary.started)}, updated {format_ago(get('updated'))}"),
+    ]
+
+
+def format_worker_count(details: RunDetails) -> str:
+    more = " or more" if details.ever_claimed > MOST_WORKERS else ""
+    return (
+        f"{len(details.workers):,}{more} living of {details.ever_claimed:,} that ever "
+        f"claimed{', a mixed fleet' if len(fingerprints(details)) > 1 else ''}"
+    )
+
+
+def fingerprints(details: RunDetails) -> set[str]:
+    """The numeric fingerprints of the living."""
+    return {about["numerics"] for about in details.workers.values() if about.get("numerics")}
+
+
+def format_recoveries(progress: Mapping[str, str]) -> str:
+    """``recovered 2, re-issued 3``: what failed and was mended, as far as anything was."""
+    counts = [(word, finite_or_none(progress.get(name)) or 0.0) for name, word in RECOVERY_FIELDS]
+    return ", ".join(f"{word} {format_whole(count)}" for word, count in counts if count > 0)
+
+
+def format_audit(progress: Mapping[str, str]) -> str:
+    """What the audit has compared, what nobody could decide, and who is in quarantine."""
+    checked, disputed = (
+        finite_or_none(progress.get(name)) for name in ("audited", "audit_disputes")
+    )
+    out = ", ".join(
+        f"{name or 'a worker'} on {host}"
+        for host, name in parse_quarantined(progress.get("quarantined"))
+    )
+    parts = [
+        "" if checked is None else f"{format_whole(checked)} results confirmed by a second worker",
+        "" if not disputed else f"{format_whole(disputed)} differences undecided",
+        f"in quarantine: {sanitize(out, 300)}" if out else "",
+    ]
+    return "; ".join(filter(None, parts))
+
+
+def make_worker_table(details: RunDetails) -> PageTable:
+    """The living workers, by host and pid; columns in which there is nothing to see are
+    left out.
+    """
+    workers = sorted(
+        details.workers.items(),
+        key=lambda worker: (worker[1].get("host", ""), finite_or_none(worker[1].get("pid")) or 0.0),
+    )
+    rows = [format_worker_row(about, details.silent_seconds(name)) for name, about in workers]
+    idle = {"late"} if not any(finite_or_none(about.get("late")) for _, about in workers) else set()
+    same = {"print"} if len(fingerprints(details)) < 2 else set()
+    uniform = (
+        {"hard"} if len({about.get("hardened") == "yes" for _, about in workers}) < 2 else set()
+    )
+    kept = [place for place, name in enumerate(WORKER_COLUMNS) if name not in idle | same | uniform]
+    columns = tuple(WORKER_COLUMNS[place] for place in kept)
+    expendable = tuple(
+        name
+        for name in ("joined", "late", "gen", "print", "pid", "hard", "block", "back end")
+        if name in columns
+    )
+    cut = tuple(tuple(row[place] for place in kept) for row in rows)
+    return PageTable(
+        columns,
+        cut,
+        expendable,
+        frozenset(("pid", "steps/s", "gen", "late", "joined", "seen")),
+        {"refuses": BAD},
+    )
+
+
+def format_worker_row(about: Mapping[str, str], silence: float | None) -> tuple[str, ...]:
+    get = about.get
+    age = max(1.0, time.time() - (finite_or_none(get("joined")) or time.time()))
+    speed = finite_or_none(get("steps_per_second")) or (finite_or_none(get("steps")) or 0.0) / age
+    doing = (
+        "refuses"
+        if get("refuses")
+        else sanitize(get("block") or ("-" if get("generation") else "joining"), 24)
+    )
+    generation = sanitize((get("generation") or "-").removeprefix("generation "), 12)
+    return (
+        sanitize(get("host", "-"), 40),
+        sanitize(get("pid", "-"), 10),
+        sanitize(get("backend") or "-", 12),
+        format_whole(speed),
+        generation,
+        doing,
+        format_whole(get("late")),
+        sanitize(get("numerics", "")[:8]),
+        "yes" if get("hardened") == "yes" else "no",
+        format_ago(get("joined")),
+        "-" if silence is None else f"{format_duration(silence)} ago",
+    )
+
+
+def refusal_lines(details: RunDetails) -> list[PageLine]:
+    """Who cannot join, and why: a line for each reason."""
+    hosts: dict[str, list[str]] = {}
+    for about in details.workers.values():
+        if "refuses" in about:
+            hosts.setdefault(about["refuses"], []).append(
+                sanitize(about.get("host", "an unknown host"), 60)
+            )
+    return [
+        make_line(f"{format_refusing(reason_hosts)} cannot join: {sanitize(reason)}", BAD)
+        for reason, reason_hosts in list(hosts.items())[:MOST_REFUSALS]
+    ]
+
+
+def format_refusing(hosts: Sequence[str]) -> str:
+    """``2 workers on a, b``; of many hosts the first few."""
+    names = sorted(set(hosts))
+    more = f" and {len(names) - MOST_HOSTS} more hosts" if len(names) > MOST_HOSTS else ""
+    return (
+        f"{len(hosts)} worker{'' if len(hosts) == 1 else 's'} on "
+        f"{', '.join(names[:MOST_HOSTS])}{more}"
+    )
+
+
+def format_ago(moment: object) -> str:
+    """How long a time of day is past; another host's clock may be ahead of ours."""
+    then = finite_or_none(moment)
+    return "-" if then is None else f"{format_duration(max(0.0, time.time() - then))} ago"
+
+
+# --- for programs
+
+
+def run_fields(summary: RunSummary, health: Health) -> dict[str, Any]:
+    """A run as JSON: what is a number is one, whatever else stands there is null."""
+    about = {
+        name: sanitize(value) if name in TEXT_FIELDS else parse_number(value)
+        for name, value in summary.progress.items()
+    }
+    about |= {
+        "state": sanitize(summary.state),
+        "stored_state": about.get("state"),
+        "health": health.state,
+        "health_why": health.why,
+    }
+    where = {
+        "redis": sanitize(summary.server),
+        "started": summary.started,
+        "leased": summary.is_leased,
+        "on_disk": summary.is_on_disk,
+    }
+    return {
+        "run": summary.run,
+        **where,
+        "master": sanitize(summary.holder, 100) or None,
+        "resume": summary.resume,
+        "purge": summary.purge,
+        **about,
+    }
+
+
+def run_page_data(
+    summary: RunSummary, details: RunDetails, history: History, health: Health
+) -> dict[str, Any]:
+    workers = [
+        {**worker_fields(name, about), "seen": details.silent_seconds(name)}
+        for name, about in details.workers.items()
+    ]
+    refused = {sanitize(reason, 100): count for reason, count in details.refused.items()}
+    evaluations = [
+        {"generation": int(generation), "eval_mean": mean}
+        for generation, mean in history.evaluations
+    ]
+    counts = {
+        "ever": details.ever_claimed,
+        "refused": refused,
+        "errors": details.errors,
+        "requests": details.requests,
+        "unread": list(details.unread),
+    }
+    return {
+        **run_fields(summary, health),
+        "living": workers,
+        **counts,
+        "budget": remaining_budgets(summary.progress, details.config),
+        "evaluations": evaluations,
+    }
+
+
+def worker_fields(worker: str, about: Mapping[str, str]) -> dict[str, Any]:
+    figures = {
+        name: sanitize(value) if name in WORKER_TEXT_FIELDS else parse_number(value)
+        for name, value in about.items()
+    }
+    return {"worker": sanitize(worker), **figures}

@@ -1,0 +1,110 @@
+"""Files beside a run, a line a generation: metrics.jsonl with everything, metrics.csv with what a
+table program wants.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from master.display.format import Record, finite_or_none
+from master.display.log_view import format_json_line
+
+METRICS, METRICS_TABLE = "metrics.jsonl", "metrics.csv"
+
+#: The columns of metrics.csv. They keep their names and order; a new one comes last.
+TABLE_COLUMNS = (
+    "generation",
+    "env_steps",
+    "episodes",
+    "seconds",
+    "return_mean",
+    "return_std",
+    "return_max",
+    "fitness_mean",
+    "length_mean",
+    "cut_fraction",
+    "eval_mean",
+    "eval_std",
+    "eval_min",
+    "eval_max",
+    "eval_best",
+    "confirm_mean",
+    "sigma",
+    "norm",
+    "update_ratio",
+    "centre_rank",
+    "steps_per_second",
+    "workers",
+    "recovered",
+    "reissued",
+    "late",
+    "refused",
+    "lost_steps",
+)
+
+
+class LineFile:
+    """A file to which whole lines are appended, one at once; opened with the first. header: of an
+    empty file.
+    """
+
+    def __init__(self, path: Path, format_line: Callable[[Record], str], header: str = "") -> None:
+        self._path, self._format_line, self._header = path, format_line, header
+        self._handle: int | None = None
+
+    def append(self, record: Record) -> str:
+        """Write one line; a sentence where that failed, empty when all is well."""
+        try:
+            line = self._format_line(record).encode() + b"\n"
+            if self._handle is None:
+                self._handle = self._open()
+            if os.write(self._handle, line) < len(line):
+                self.close()  # opened anew, the torn line is closed first
+        except OSError as error:
+            self.close()
+            return f"{self._path} cannot be written ({error.strerror}); training goes on without it"
+        return ""
+
+    def close(self) -> None:
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+    def _open(self) -> int:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(
+            self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666
+        )
+        # A master that was killed may have left half a line.
+        size = os.fstat(handle).st_size
+        if size and os.pread(handle, 1, size - 1) != b"\n":
+            os.write(handle, b"\n")
+        if not size and self._header:
+            os.write(handle, f"{self._header}\n".encode())
+        return handle
+
+
+class MetricsFile(LineFile):
+    """One JSON object a generation."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, format_json_line)
+
+
+class TableFile(LineFile):
+    """The main figures with commas between them; what was not measured is empty."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, format_table_line, ",".join(TABLE_COLUMNS))
+
+
+def format_table_line(record: Record) -> str:
+    """Numbers alone, so that nothing need be quoted."""
+    return ",".join(format_cell(record.get(name)) for name in TABLE_COLUMNS)
+
+
+def format_cell(value: object) -> str:
+    number = finite_or_none(value)
+    return "" if number is None else str(value) if isinstance(value, int) else f"{number:.10g}"

@@ -1,0 +1,289 @@
+"""``--replay RUN``: compute a run's parameters again from its log, without environments, and
+compare digests.
+
+Generation by generation: the logged fitness of the plan's perturbations through the strategy's own
+update, under the settings and the pace of that generation. A byte that differs anywhere in the log
+breaks its chain of digests.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_queue.config.run_config import RunConfig
+from es_queue.errors import EXIT_DONE, RunFolderError
+from es_queue.numerics.noise_table import NoiseTable
+from es_queue.numerics.slot_plan import make_generation_plan
+from es_queue.strategies.base import Batch, NoiseRows, Strategy
+from master.loop.config_timeline import strategy_of
+from master.loop.learner import PublicationSlice, batch_segments, slot_plans
+from master.loop.state import Floats, OpenPublication, RollbackPoint, RunState
+from master.loop.synchronous import vector_digest
+from master.storage import checkpoint
+from master.storage.checkpoint import Checkpoints
+from master.storage.replay_log import REPLAY_FOLDER, ReplayStep, list_log_files, read_frames
+
+#: A publication has at most so many slots, or eight times a population.
+MOST_SLOTS = 2**20
+
+
+def replay_run(
+    run: str, run_dir: Path, noise_dir: Path | None, write: Callable[[str], None] = print
+) -> int:
+    """Replay the whole log and compare its end with the newest checkpoint; returns 0.
+
+    Raises RunFolderError, which names the file and the generation, where anything differs or is
+    missing.
+    """
+    log_files = list_log_files(run_dir / REPLAY_FOLDER)
+    if not log_files:
+        raise RunFolderError(
+            f"{run_dir / REPLAY_FOLDER} holds no replay log of {run}: give --run-dir of the run"
+        )
+    began = time.monotonic()
+    first = int(log_files[0].stem)
+    table: NoiseTable | None = None
+    state: RunState | None = None
+    for path in log_files:
+        config, start, logged_run = checkpoint.decode(read_first_frame(path))
+        if logged_run != run:
+            raise RunFolderError(
+                f"{path} is of run {logged_run[:40]!r}, not {run}: give the --run-dir of {run}"
+            )
+        table = table or NoiseTable.open(config.noise_size, noise_dir)
+        if start.noise != table.digest:
+            raise RunFolderError(
+                (
+                    f"{path} was written with other noise than this es-queue makes: replay it "
+                    "with the es-queue that wrote it"
+                )
+            )
+        if state is not None:
+            verify_digest(path, state, state_digest(config, start), start.generation, config)
+        state = replay_file(path, config, start, table)
+    assert state is not None, "there was a file"
+    reached = compare_with_checkpoint(run_dir, state)
+    write(
+        f"generations {first} to {state.generation} of run {run} computed again in "
+        f"{time.monotonic() - began:.1f} s: "
+        f"every digest agrees, the last is {state_digest(config, state)}{reached}"
+    )
+    return EXIT_DONE
+
+
+def read_first_frame(path: Path) -> bytes:
+    """The checkpoint with which a file begins. Raises RunFolderError for an empty file."""
+    for frame in read_frames(path, strict=True):
+        return frame.payload
+    raise RunFolderError(f"{path} is empty: the log has a gap there")
+
+
+def replay_file(path: Path, config: RunConfig, state: RunState, noise: NoiseRows) -> RunState:
+    """The state after a file's last generation. Raises RunFolderError at the first that differs."""
+    for frame in list(read_frames(path, strict=True))[1:]:
+        step = ReplayStep.decode(frame.payload)
+        verify_digest(path, state, step.digest, step.generation, config)
+        state = next_state(config, state, step, noise)
+    return state
+
+
+def next_state(config: RunConfig, state: RunState, step: ReplayStep, noise: NoiseRows) -> RunState:
+    """The next generation's state, from what the log says of this one."""
+    strategy = strategy_of(config, state.changes, state.generation, parameter_count(state))
+    if step.anchored:
+        state = replace(
+            state,
+            anchor=RollbackPoint(
+                state.generation, state.strategy, state.moments, state.step_limit, 0.0, 0
+            ),
+        )
+    if step.back is not None:
+        if state.anchor is None or state.anchor.generation != step.back:
+            raise RunFolderError(
+                (
+                    f"generation {step.generation} of the replay log goes back to generation "
+                    f"{step.back}, which it has not kept"
+                )
+            )
+        strategy = strategy_of(
+            config, (*state.changes, *step.changes), step.back, parameter_count(state)
+        )
+        after = state.anchor.strategy
+    else:
+        after, _ = strategy.learn(
+            state.strategy,
+            make_batch(config, strategy, step, noise, perturbation_spreads(state, strategy, step)),
+        )
+    changes = (*state.changes, *step.changes)
+    next_strategy = strategy_of(config, changes, state.generation + 1, parameter_count(state))
+    return replace(
+        state,
+        generation=state.generation + 1,
+        strategy=next_strategy.migrate_state(after, strategy),
+        moments=step.moments,
+        step_limit=step.step_limit,
+        changes=changes,
+        open=open_publications(config, state, strategy, step),
+    )
+
+
+def make_batch(
+    config: RunConfig,
+    strategy: Strategy,
+    step: ReplayStep,
+    noise: NoiseRows,
+    spreads: dict[str, Floats],
+) -> Batch:
+    """What the strategy learnt from: the plans' noise indices, the logged fitness."""
+    used = step.used or ((f"{step.generation}.", np.arange(len(step.fitness))),)
+    indices = np.concatenate(
+        [noise_indices_of(config, strategy, name, slots) for name, slots in used]
+    )
+    failed = np.isnan(step.fitness).all(axis=1)
+    parts = batch_segments(
+        [PublicationSlice(name, slots, spreads[name]) for name, slots in step.used]
+    )
+    drawn, tried = (slot_plans(step.used), slot_plans(step.tried)) if step.used else (None, None)
+    return Batch(
+        noise,
+        np.where(failed, 0, indices),
+        step.fitness,
+        step.again,
+        parts,
+        step.behaviour,
+        step.centre_fitness,
+        step.centre_behaviour,
+        step.generation,
+        drawn,
+        tried,
+    )
+
+
+def noise_indices_of(
+    config: RunConfig, strategy: Strategy, publication: str, slots: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """The noise indices of slots of a publication. Raises RunFolderError for slots that no
+    publication has.
+    """
+    most = max(MOST_SLOTS, 8 * max(config.population, config.population_max))
+    if slots.min(initial=0) < 0 or slots.max(initial=0) >= most:
+        raise RunFolderError(
+            f"publication {publication[:60]} of the replay log has slot "
+            f"{slots.min() if slots.min() < 0 else slots.max()}, where 0 to {most - 1} are "
+            "possible"
+        )
+    generation = int(publication.partition(".")[0])
+    return (
+        make_generation_plan(config, generation, strategy.size, strategy.per_slot)
+        .slots(0, int(slots.max(initial=-1)) + 1)
+        .noise_indices[slots]
+    )
+
+
+def perturbation_spreads(
+    state: RunState, strategy: Strategy, step: ReplayStep
+) -> dict[str, Floats]:
+    """What learning must know of the perturbations of each publication that can be in the batch.
+    Raises RunFolderError for one that is not known.
+    """
+    known = {
+        **{publication.publication: publication.spread for publication in state.open},
+        step.publication: strategy.spread(state.strategy),
+    }
+    missing = [name for name, _ in step.used if name not in known]
+    if missing:
+        raise RunFolderError(
+            (
+                f"generation {step.generation} of the replay log learnt from publication "
+                f"{missing[0][:60]}, which the log does not know"
+            )
+        )
+    return known
+
+
+def open_publications(
+    config: RunConfig, state: RunState, strategy: Strategy, step: ReplayStep
+) -> tuple[OpenPublication, ...]:
+    """The publications that later batches can have slots of."""
+    if not step.used:
+        return ()
+    published = OpenPublication(
+        step.publication,
+        state.step_limit,
+        strategy.spread(state.strategy),
+        np.empty((0, 2), np.int64),
+    )
+    return tuple(
+        publication
+        for publication in (*state.open, published)
+        if step.generation + 1 - publication.generation <= config.max_lag
+    )
+
+
+def parameter_count(state: RunState) -> int:
+    return len(state.strategy["parameters"])
+
+
+def state_digest(config: RunConfig, state: RunState) -> str:
+    """The digest of what the state publishes."""
+    strategy = strategy_of(config, state.changes, state.generation, parameter_count(state))
+    return vector_digest(strategy.digest_input(state.strategy, strategy.published(state.strategy)))
+
+
+def verify_digest(
+    path: Path, state: RunState, logged: str, generation: int, config: RunConfig
+) -> None:
+    """Raise RunFolderError unless the state is that generation's and publishes what was logged."""
+    if state.generation != generation:
+        raise RunFolderError(
+            (
+                f"{path} goes on with generation {generation} where {state.generation} is due: "
+                "the log has a gap"
+            )
+        )
+    computed = state_digest(config, state)
+    if computed != logged:
+        raise RunFolderError(
+            (
+                f"{path}: the parameters of generation {generation} computed again have the "
+                f"digest {computed}, but the run published {logged}"
+            )
+        )
+
+
+def compare_with_checkpoint(run_dir: Path, state: RunState) -> str:
+    """Compare with the newest checkpoint of the folder: words about it. Raises RunFolderError where
+    it differs.
+    """
+    checkpoints = Checkpoints(run_dir)
+    data = checkpoints.read_newest()
+    if checkpoints.warnings:
+        raise RunFolderError(
+            f"the log is whole up to generation {state.generation}, but {checkpoints.warnings[0]}"
+        )
+    if data is None:
+        return ""
+    config, saved, _ = checkpoint.decode(data)
+    if saved.generation > state.generation:
+        raise RunFolderError(
+            (
+                f"the replay log ends with generation {state.generation}, but the newest "
+                f"checkpoint is of generation {saved.generation}"
+            )
+        )
+    if saved.generation == state.generation and state_digest(config, saved) != state_digest(
+        config, state
+    ):
+        raise RunFolderError(
+            (
+                f"the parameters of generation {state.generation} computed again differ from the "
+                "newest checkpoint's"
+            )
+        )
+    return ", as the newest checkpoint's" if saved.generation == state.generation else ""

@@ -1,0 +1,98 @@
+"""A study: one run for each of several seeds, each driven by an es-master of its own, over one set
+of workers.
+"""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from es_queue.config.run_config import RunConfig
+from es_queue.errors import UsageError
+from master.cli.options import Launch, resolve
+from master.run.run_paths import RunPaths, derive_run_id
+from master.run.setup import prepare_run
+from master.sweep.loop import Sweep, SweepStopSignals
+from master.sweep.record import FINISHED, SWEEP_FILE, WAITING, SeedRun, SweepRecord, load_record
+
+LONGEST_RUN_ID = 40
+
+
+def begin_sweep(values: dict[str, Any], launch: Launch) -> int:
+    """A new study of ``launch.seeds``; see ``seeds.study``."""
+    stop = SweepStopSignals()
+    config = resolve(values)
+    run = base_run_id(config.task, launch)
+    paths = RunPaths(run, launch.run_dir or Path("runs") / run, launch.shared)
+    if paths.config_file.exists() or (paths.run_dir / SWEEP_FILE).exists():
+        raise UsageError(
+            (
+                f"run-dir {paths.run_dir} holds a run already; go on with it by --resume {run}, "
+                "or give another --run"
+            )
+        )
+    entries = [SeedRun(seed, f"{run}-s{seed}") for seed in launch.seeds]
+    warm_start = None if launch.warm_start is None else str(launch.warm_start.absolute())
+    record = SweepRecord(run, config, entries, warm_start, target=sweep_target(config, launch))
+    is_new_folder = not paths.run_dir.exists()
+    sweep = Sweep(record, paths, launch, stop)
+    try:
+        return sweep.run()
+    except BaseException:
+        if is_new_folder and not sweep.has_begun:
+            shutil.rmtree(paths.run_dir, ignore_errors=True)
+            with suppress(OSError):  # it holds other runs
+                paths.run_dir.parent.rmdir()
+        raise
+
+
+def resume_sweep(launch: Launch, changes: dict[str, Any]) -> int:
+    """Go on with a study; see ``seeds.study_resume``."""
+    stop = SweepStopSignals()
+    run = launch.resume or ""
+    paths = RunPaths(run, launch.run_dir or Path("runs") / run, launch.shared)
+    record = load_record(paths.run_dir)
+    if record.run != run:
+        raise UsageError(
+            (
+                f"{paths.run_dir} holds the study {record.run}, not {run}: go on with it by "
+                f"--resume {record.run}, or give the --run-dir of {run}"
+            )
+        )
+    record.changes |= changes
+    record.config = replace(record.config, **record.changes)
+    record.target = sweep_target(record.config, launch)
+    for entry in record.entries:
+        if (
+            changes or entry.state != FINISHED
+        ):  # one that has finished may go on under other budgets
+            entry.state, entry.code, entry.why = WAITING, None, ""
+    return Sweep(record, paths, launch, stop).run()
+
+
+def base_run_id(env: str, launch: Launch) -> str:
+    """The study's id, short enough for ``-s<seed>`` behind it. Raises UsageError for a --run that
+    is too long.
+    """
+    room = LONGEST_RUN_ID - max(len(f"-s{seed}") for seed in launch.seeds)
+    if launch.run is None:
+        name, *tail = derive_run_id(env).rsplit("-", 3)
+        return "-".join([name[: room - len("-".join(("", *tail)))].strip("-"), *tail])
+    if len(launch.run) > room:
+        raise UsageError(
+            (
+                f"run is {launch.run!r} in the command line, but -s{max(launch.seeds)} is added "
+                f"to it and an id has at most {LONGEST_RUN_ID}: use at most {room} letters"
+            )
+        )
+    return launch.run
+
+
+def sweep_target(config: RunConfig, launch: Launch) -> float | None:
+    """The return that counts as solved; what no run of the study could begin with is refused here,
+    once.
+    """
+    return prepare_run(replace(config, seed=0), launch.noise_dir).learner.target

@@ -1,0 +1,200 @@
+"""seeds.json, all that is known of a study: its settings, its seeds, what each run came to, and the
+figures over them.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from es_queue.config.parsing import config_from_values
+from es_queue.config.run_config import RunConfig, option_fields
+from es_queue.errors import RunFolderError, UsageError
+from es_queue.numerics.aggregates import Aggregates, aggregate
+from es_queue.protocol.keys import RUN_ID
+from master.display.format import finite_or_none
+from master.storage.checkpoint import write_atomically
+from master.sweep.seeds import MOST_SEEDS
+
+SWEEP_FILE = "seeds.json"
+LARGEST_FILE = 2**24
+#: What a run of a study can be; one that was restarted or is being stopped is running for
+#: seeds.json.
+WAITING, RUNNING, FINISHED, STOPPED, FAILED = "waiting", "running", "finished", "stopped", "failed"
+STATES = (WAITING, RUNNING, FINISHED, STOPPED, FAILED)
+
+
+@dataclass
+class SeedRun:
+    """One seed's run. begun: it was started at least once; code: exit code of its es-master; why:
+    its last words.
+    """
+
+    seed: int
+    run: str
+    state: str = WAITING
+    begun: bool = False
+    code: int | None = None
+    why: str = ""
+    summary: dict[str, Any] | None = None
+
+    @property
+    def evaluation(self) -> float | None:
+        """The final evaluation's mean return; None unless the run has finished."""
+        return (
+            finite_or_none((self.summary or {}).get("eval_mean"))
+            if self.state == FINISHED
+            else None
+        )
+
+
+@dataclass
+class SweepRecord:
+    """A study. changes: what resumes have changed of its settings; target: the return that counts
+    as solved.
+    """
+
+    run: str
+    config: RunConfig
+    entries: list[SeedRun]
+    warm_start: str | None = None
+    changes: dict[str, Any] = field(default_factory=dict)
+    target: float | None = None
+    state: str = RUNNING
+
+    def figures(self) -> Aggregates:
+        """Over the final evaluations, those that are missing counted."""
+        return aggregate([entry.evaluation for entry in self.entries])
+
+    def count_reached(self) -> int:
+        """How many runs' final evaluation is at or above the target."""
+        evaluations = [entry.evaluation for entry in self.entries]
+        return sum(
+            value is not None and self.target is not None and value >= self.target
+            for value in evaluations
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The result as plain data: JSON's ``study`` event, and the half of seeds.json that says
+        how it went.
+        """
+        figures = asdict(self.figures())
+        return {
+            "run": self.run,
+            "state": self.state,
+            "seeds": [entry.seed for entry in self.entries],
+            "runs_counted": figures.pop("count"),
+            "runs_total": figures.pop("total"),
+            "target": self.target,
+            "reached_target": None if self.target is None else self.count_reached(),
+            **figures,
+            "interval_level": 0.95,
+            "runs": [{**asdict(entry), "eval_mean": entry.evaluation} for entry in self.entries],
+        }
+
+    def save(self, folder: Path) -> None:
+        """Write seeds.json. Raises RunFolderError."""
+        settings = {**self.config.to_dict()}
+        settings.pop("seed")
+        about = {
+            "format": 1,
+            **self.to_dict(),
+            "settings": settings,
+            "changes": self.changes,
+            "warm_start": self.warm_start,
+        }
+        write_atomically(folder / SWEEP_FILE, json.dumps(about, indent=2, allow_nan=False).encode())
+
+
+def load_record(folder: Path) -> SweepRecord:
+    """The study of a folder. Raises RunFolderError, in one sentence, for what is none."""
+    path = folder / SWEEP_FILE
+    try:
+        with path.open("rb") as file:
+            data = file.read(LARGEST_FILE + 1)
+    except OSError as error:
+        raise RunFolderError(f"{path} cannot be read: {error.strerror}") from None
+    try:
+        if len(data) > LARGEST_FILE:
+            raise ValueError(f"it has more than {LARGEST_FILE} bytes")
+        return _parse_record(json.loads(data), str(path))
+    except (ValueError, TypeError, KeyError, RecursionError, UsageError) as error:
+        raise RunFolderError(
+            (
+                f"{path} is not what es-master wrote there ({type(error).__name__}: "
+                f"{str(error)[:200]}); bring it back from a copy, or start anew"
+            )
+        ) from None
+
+
+def _parse_record(about: dict[str, Any], where: str) -> SweepRecord:
+    entries = [_parse_entry(fields_of_run) for fields_of_run in about["runs"]]
+    if not 0 < len(entries) <= MOST_SEEDS or len({entry.seed for entry in entries}) < len(entries):
+        raise ValueError("its runs are not one for each seed")
+    config = config_from_values(about["settings"], where)
+    changes = {
+        name: value for name, value in dict(about["changes"]).items() if name in option_fields()
+    }
+    return SweepRecord(
+        _validate_run_id(about["run"]),
+        config,
+        entries,
+        _validate_text(about["warm_start"]),
+        changes,
+        finite_or_none(about["target"]),
+    )
+
+
+def _parse_entry(about: dict[str, Any]) -> SeedRun:
+    entry = SeedRun(
+        **{entry_field.name: about[entry_field.name] for entry_field in fields(SeedRun)}
+    )
+    _validate_run_id(entry.run)
+    if type(entry.seed) is not int or not 0 <= entry.seed < 2**63 or entry.state not in STATES:
+        raise ValueError(
+            f"run {entry.run} has the seed {entry.seed!r} and the state {entry.state!r}"
+        )
+    if (
+        not isinstance(entry.summary, dict | None)
+        or not isinstance(entry.why, str)
+        or not isinstance(entry.code, int | None)
+    ):
+        raise ValueError(f"run {entry.run} has a summary, code or reason that is none")
+    return entry
+
+
+def _validate_run_id(text: Any) -> str:
+    if not isinstance(text, str) or not RUN_ID.fullmatch(text):
+        raise ValueError(f"{str(text)[:60]!r} is no run id")
+    return text
+
+
+def _validate_text(value: Any) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"{str(value)[:60]!r} is no text")
+    return value
+
+
+def format_settings_toml(config: RunConfig) -> str:
+    """Every setting but the seed as a TOML file for --config, from which ``options.read_settings``
+    reads the same values.
+    """
+    lines = ["# Written by es-master --seeds: what all runs of this study share.\n"]
+    for name in option_fields():
+        if name != "seed":
+            lines.append(f"{name} = {_format_toml_value(name, getattr(config, name))}\n")
+    return "".join(lines)
+
+
+def _format_toml_value(name: str, value: Any) -> str:
+    if name == "env_arg":  # as key=JSON: TOML has no null
+        value = [f"{key}={json.dumps(given)}" for key, given in value]
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_format_toml_value('', item) for item in value)}]"
+    # What JSON writes for printable text is a TOML string as well; its surrogate pairs would not
+    # be.
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)

@@ -1,0 +1,65 @@
+"""``--seeds 1-5``: one run per seed over the same workers, and what they reached together."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from es_queue.errors import UsageError
+
+if TYPE_CHECKING:
+    from master.cli.options import Launch
+
+MOST_SEEDS = 100
+SEED_RANGE = re.compile(r"([0-9]{1,19})(?:-([0-9]{1,19}))?", re.ASCII)
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """``1-5`` or ``1,3,7-9`` as seeds, in the order given. Raises UsageError for anything else."""
+    seeds: list[int] = []
+    for part in text.split(","):
+        match = SEED_RANGE.fullmatch(part.strip())
+        if match is None:
+            raise _seeds_error(
+                text, "use whole numbers and ranges with commas between, such as 1-5 or 1,3,7-9"
+            )
+        first = int(match[1])
+        last = first if match[2] is None else int(match[2])
+        if last >= 2**63:
+            raise _seeds_error(text, f"a seed is at most {2**63 - 1}")
+        if last < first:
+            raise _seeds_error(text, f"write the range from low to high, {last}-{first}")
+        if len(seeds) + last - first >= MOST_SEEDS:
+            raise _seeds_error(text, f"use at most {MOST_SEEDS} seeds")
+        seeds += range(first, last + 1)
+    for seed in seeds:
+        if seeds.count(seed) > 1:
+            raise _seeds_error(text, f"give each seed once, {seed} is there twice")
+    return tuple(seeds)
+
+
+def _seeds_error(text: str, fix: str) -> UsageError:
+    label = repr(text) if len(text) <= 60 else repr(text[:60]) + "..."
+    return UsageError(f"seeds is {label} in the command line: {fix}")
+
+
+def run_sweep(values: dict[str, Any], launch: Launch) -> int:
+    """Run ``launch.seeds`` under the settings ``values``; returns the exit code.
+
+    0 when all have finished, 130 when somebody stopped them, else the code of the first that
+    failed. Raises UsageError, EnvironmentFailure, RedisError or RunFolderError for what fails
+    before the first run is started.
+    """
+    from master.sweep.begin import begin_sweep
+
+    return begin_sweep(values, launch)
+
+
+def resume_sweep(launch: Launch, changes: dict[str, Any]) -> int:
+    """Go on with the study ``launch.resume`` under ``changes``; codes and errors as for ``study``.
+
+    Seeds that have finished are kept, unless ``changes`` gives them something to go on for.
+    """
+    from master.sweep.begin import resume_sweep
+
+    return resume_sweep(launch, changes)

@@ -1,0 +1,171 @@
+"""The one server and the one set of local workers that all runs of a study share."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rq.worker_registration import WORKERS_BY_QUEUE_KEY
+
+from es_queue.errors import RedisError
+from es_queue.protocol import keys
+from es_queue.protocol.connection import (
+    ANY_ERROR,
+    client_from_url,
+    first_line,
+    has_secret,
+    redacted_url,
+    validate_server,
+)
+from es_queue.util.command_path import format_command
+from master.cli.options import Launch
+from master.cli.redis_url import format_warning, is_same_terminal, network_warnings, read_exposure
+from master.services.local_workers import LocalWorkers, default_workers
+from master.services.private_server import PrivateServer
+from master.services.tcp_access import join_instructions, resolve_listen_address
+
+
+class SharedServices:
+    """Server and workers for a study in ``folder``; all of it in the main thread, to which children
+    are bound.
+    """
+
+    def __init__(
+        self, launch: Launch, folder: Path, note: Callable[[str], None], modules: Sequence[str] = ()
+    ) -> None:
+        self._launch, self._folder, self._note, self._modules = launch, folder, note, modules
+        self._server: PrivateServer | None = None
+        self._workers: LocalWorkers | None = None
+        self._count = self._stale = 0
+        self.url = launch.redis_url or ""
+
+    @property
+    def is_private(self) -> bool:
+        return self._launch.redis_url is None
+
+    def start(self) -> None:
+        """Have a server that is fit for runs, and the workers. Raises RedisError or
+        RunFolderError.
+        """
+        if self.is_private:
+            folder = self._folder / "redis"
+            self._server = PrivateServer(
+                folder,
+                listen=None
+                if self._launch.listen is None
+                else resolve_listen_address(self._launch.listen, folder),
+            )
+            self._server.start()
+            if self._server.refused:
+                self._note(self._server.refused)
+            self.url = self._server.url
+        self._client = client_from_url(self.url)
+        validate_server(self._client, self.name)
+        if not self.is_private and not self._launch.insecure:
+            self._warn(network_warnings(read_exposure(self._client, self.name)))
+        self._stale = self._count_registered() if self.is_private else 0
+        self._count = (
+            (default_workers() if self.is_private else 0)
+            if self._launch.workers is None
+            else self._launch.workers
+        )
+        if self._count:
+            self._workers = LocalWorkers(
+                self._count,
+                self._launch.queue,
+                self.url,
+                self._folder / "logs",
+                self._launch.noise_dir,
+                self._modules,
+            )
+            self._workers.start()
+
+    def _warn(self, warnings: Sequence[str]) -> None:
+        for text in warnings:
+            print(format_warning(text), file=sys.stderr, flush=True)
+            if not is_same_terminal():
+                self._note(text)
+
+    @property
+    def name(self) -> str:
+        """The server as people may see it, without a password."""
+        return redacted_url(self.url)
+
+    def start_information(self) -> dict[str, str]:
+        """Where it all is, and how people watch and how workers join."""
+        queue = "" if self._launch.queue == "default" else f" {self._launch.queue}"
+        watch, rq = (
+            (f" --run-dir {self._folder}", format_command("rq"))
+            if self.is_private
+            else (self.redis_flag("--redis-url"), "rq")
+        )
+        about = {
+            "redis": self.name,
+            "folder": str(self._folder),
+            "watch": f"{format_command('es-status')}{watch}",
+            "join": f"{rq} worker{self.redis_flag('--url')}{queue}",
+        }
+        if self._server is not None:
+            about |= join_instructions(
+                self._server.folder, self._server.socket_path, self._launch.queue
+            )
+        return about
+
+    def redis_flag(self, name: str) -> str:
+        """How a command is told the server; a URL with a secret belongs into RQ_REDIS_URL, so it
+        has no flag.
+        """
+        return (
+            f" {name} {self.url}"
+            if not has_secret(self.url)
+            else " (RQ_REDIS_URL must hold this server's URL there)"
+        )
+
+    def tick(self) -> None:
+        """Start again what has ended."""
+        if self._server is not None and self._server.ensure():
+            self._note("the private server had ended and was started again")
+        for number in self._workers.supervise() if self._workers is not None else ():
+            self._note(f"local worker {number} had ended and was started again")
+
+    def worker_places(self) -> int:
+        """How many runs can have a worker each: as many as listen to the queue; our own count from
+        the start; at least 1.
+
+        What a private server knew when it was started are workers that ended with the study before.
+        """
+        return max(1, self._count, self._count_registered() - self._stale)
+
+    def _count_registered(self) -> int:
+        try:
+            count: Any = self._client.scard(WORKERS_BY_QUEUE_KEY % self._launch.queue)
+        except ANY_ERROR:
+            return 0
+        return int(count)
+
+    def has_checkpoint(self, run: str) -> bool:
+        """Whether the server has a checkpoint of the run. Raises RedisError when it does not
+        answer.
+        """
+        try:
+            return bool(self._client.exists(keys.RunKeys(run).checkpoint))
+        except ANY_ERROR as error:
+            raise RedisError(
+                f"Redis at {self.name} does not say what it holds of run {run}: {first_line(error)}"
+            ) from None
+
+    def stop(self) -> None:
+        """End workers and server in order."""
+        if self._workers is not None:
+            self._workers.stop()
+        if self._server is not None:
+            self._server.stop()
+
+    def kill(self) -> None:
+        """End the workers without waiting for them; the kernel ends the private server with this
+        process.
+        """
+        if self._workers is not None:
+            self._workers.kill()

@@ -1,0 +1,290 @@
+"""How a study is shown: a table that is redrawn in place, lines in a pipe, JSON lines, or its end
+alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from es_queue.numerics.aggregates import Interval
+from master.display.format import (
+    Value,
+    finite_or_none,
+    format_compact,
+    format_evaluation,
+    format_mean_std,
+    format_progress,
+    format_score,
+    format_whole,
+    sanitize,
+)
+from master.display.log_view import SafeStream, format_json_line
+from master.sweep.record import FAILED, FINISHED, WAITING, SeedRun, SweepRecord
+
+#: A line of a seed at most so often, evaluations apart.
+LINE_SECONDS = 10.0
+ROW_FIELDS = ("generation", "env_steps", "steps_per_second", "workers")
+
+
+@dataclass
+class SeedRow:
+    """What is shown of one seed: its run's state in a word, and the newest figures of its
+    generations.
+    """
+
+    seed: int
+    state: str = WAITING
+    figures: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_entry(cls, entry: SeedRun) -> SeedRow:
+        """What is known of a run from before."""
+        row = cls(entry.seed, entry.state)
+        row.update(entry.summary or {})
+        return row
+
+    def update(self, generation: Mapping[str, Any]) -> None:
+        """Take over a generation's figures; those of the last evaluation stay until the next."""
+        names = (
+            (*ROW_FIELDS, "eval_mean", "eval_best")
+            if finite_or_none(generation.get("eval_mean")) is not None
+            else ROW_FIELDS
+        )
+        self.figures |= {name: generation[name] for name in names if name in generation}
+
+
+class SweepView(Protocol):
+    """One way to show a study."""
+
+    def started(self, about: Mapping[str, str]) -> None: ...
+    def event(self, row: SeedRow, event: Mapping[str, Any]) -> None: ...
+    def note(self, text: str, seed: int | None = None) -> None: ...
+    def draw(self, rows: Sequence[SeedRow]) -> None: ...
+    def ended(self, record: SweepRecord) -> None: ...
+    def close(self) -> None: ...
+
+
+class SweepLogView:
+    """Plain lines; ``quiet`` leaves out all but notes and the end."""
+
+    def __init__(
+        self,
+        out: SafeStream,
+        record: SweepRecord,
+        quiet: bool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._out, self._record, self._quiet, self._clock = out, record, quiet, clock
+        self._last_printed: dict[int, float] = {}
+
+    def started(self, about: Mapping[str, str]) -> None:
+        for line in () if self._quiet else format_start(self._record, about):
+            self._out.write_line(line)
+
+    def event(self, row: SeedRow, event: Mapping[str, Any]) -> None:
+        if self._quiet:
+            return
+        if event["event"] == "summary":
+            ended = SeedRun(row.seed, "", str(event.get("state")), begun=True, summary=dict(event))
+            self._out.write_line(
+                f"seed {row.seed}: {sanitize(event.get('state'))}: {format_outcome(ended)}"
+            )
+        if event["event"] != "generation":
+            return
+        evaluated = finite_or_none(event.get("eval_mean")) is not None
+        if (
+            evaluated
+            or self._clock() - self._last_printed.get(row.seed, -LINE_SECONDS) >= LINE_SECONDS
+        ):
+            self._last_printed[row.seed] = self._clock()
+            self._out.write_line(f"seed {row.seed}: {format_event(event, self._record)}")
+
+    def note(self, text: str, seed: int | None = None) -> None:
+        self._out.write_line(format_note(text, seed))
+
+    def draw(self, rows: Sequence[SeedRow]) -> None:
+        """A log has no place for what will have changed in a second."""
+
+    def ended(self, record: SweepRecord) -> None:
+        for line in format_result(record):
+            self._out.write_line(line)
+
+    def close(self) -> None:
+        """There is nothing to put away."""
+
+
+class SweepJsonView:
+    """JSON objects, one a line: those of the runs with ``seed`` and ``run`` added, and the study's
+    own, ``study``.
+    """
+
+    def __init__(self, out: SafeStream, record: SweepRecord, quiet: bool) -> None:
+        self._out, self._record, self._quiet = out, record, quiet
+
+    def started(self, about: Mapping[str, str]) -> None:
+        if not self._quiet:
+            seeds = [entry.seed for entry in self._record.entries]
+            self._write_event(
+                {
+                    "event": "study",
+                    "run": self._record.run,
+                    "state": self._record.state,
+                    "seeds": seeds,
+                    **about,
+                }
+            )
+
+    def event(self, row: SeedRow, event: Mapping[str, Any]) -> None:
+        if event["event"] == "summary" or not self._quiet:
+            self._out.write_line(format_json_line({**event, "seed": row.seed}))
+
+    def note(self, text: str, seed: int | None = None) -> None:
+        self._write_event({"event": "note", "text": sanitize(text, 1000), "seed": seed})
+
+    def draw(self, rows: Sequence[SeedRow]) -> None:
+        """A program has heard all of it."""
+
+    def ended(self, record: SweepRecord) -> None:
+        self._write_event({"event": "study", **record.to_dict()})
+
+    def close(self) -> None:
+        """There is nothing to put away."""
+
+    def _write_event(self, event: Mapping[str, Any]) -> None:
+        self._out.write_line(json.dumps(event, allow_nan=False))
+
+
+def make_view(out: SafeStream, record: SweepRecord, *, quiet: bool, json_lines: bool) -> SweepView:
+    """The view that fits the flags and the stream."""
+    if json_lines:
+        return SweepJsonView(out, record, quiet)
+    if not quiet and out.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown"):
+        from master.sweep.table import (
+            SweepTableView,  # rich takes a moment to import, and logs need none of it
+        )
+
+        return SweepTableView(out, record)
+    return SweepLogView(out, record, quiet)
+
+
+# --- words
+
+
+def format_start(record: SweepRecord, about: Mapping[str, str]) -> list[str]:
+    """What is run, where it all is, and how to watch and join: commands stand whole on
+    their lines.
+    """
+    config = record.config
+    what = f"{config.strategy} with a {config.policy_name} policy, population {config.population}"
+    width = max([8, *(len(name) for name in about)]) + 2
+    head = (
+        f"study {record.run}: {sanitize(config.task)}, {what}, "
+        f"{format_count(len(record.entries), 'seed')}"
+    )
+    return [head, *(f"  {name:<{width}}{sanitize(text, 4096)}" for name, text in about.items())]
+
+
+def format_event(event: Mapping[str, Value], record: SweepRecord) -> str:
+    """One generation of one run on one line, for a log."""
+    config, evaluated = record.config, format_evaluation(event)
+    parts = [
+        f"generation {format_progress(event.get('generation'), config.generations)}",
+        f"steps {format_progress(event.get('env_steps'), config.max_steps)}",
+        f"return {format_score(event.get('return_mean'))}"
+        if finite_or_none(event.get("return_mean")) is not None
+        else "",
+        f"eval {evaluated}" if evaluated else "",
+        f"{format_whole(event.get('steps_per_second'))} steps/s",
+        (
+            f"{format_whole(event.get('workers'))} "
+            f"{'worker' if event.get('workers') == 1 else 'workers'}"
+        ),
+    ]
+    return " | ".join(part for part in parts if part)
+
+
+def format_note(text: str, seed: int | None) -> str:
+    return sanitize(text, 1000) if seed is None else f"seed {seed}: {sanitize(text, 1000)}"
+
+
+def format_count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def format_result(record: SweepRecord) -> list[str]:
+    """The end of a study: each seed, then the figures over them, and over how many of all
+    they are.
+    """
+    figures, total = record.figures(), len(record.entries)
+    width = max(len(str(entry.seed)) for entry in record.entries)
+    lines = [
+        (
+            f"study {record.run} {record.state}: "
+            f"{sum(entry.state == FINISHED for entry in record.entries)} of "
+            f"{format_count(total, 'run')} finished"
+        )
+    ]
+    lines += [f"  seed {entry.seed:<{width}}  {format_outcome(entry)}" for entry in record.entries]
+    if not figures.count:
+        return [*lines, "  no run has a final evaluation, so there is no figure to quote"]
+    over = (
+        format_count(total, "run")
+        if figures.count == total
+        else (
+            f"{figures.count} of {format_count(total, 'run')}: the others are missing, not "
+            "counted as 0"
+        )
+    )
+    lines += [
+        f"  final evaluations of {over}",
+        f"  {'IQM':<8}{format_score(figures.iqm)}{format_interval(figures.iqm_interval)}",
+        f"  {'mean':<8}{format_score(figures.mean)}{format_interval(figures.mean_interval)}",
+        f"  {'median':<8}{format_score(figures.median)}",
+        f"  {'worst':<8}{format_score(figures.worst)}",
+    ]
+    if figures.iqm_interval is None:
+        lines.append("  no interval: fewer than 3 runs say nothing of how others would vary")
+    if record.target is not None:
+        lines.append(
+            (
+                f"  {'target':<8}{format_score(record.target)} reached by "
+                f"{record.count_reached()} of {format_count(total, 'run')}"
+            )
+        )
+    return lines
+
+
+def format_interval(interval: Interval | None) -> str:
+    return (
+        ""
+        if interval is None
+        else f", 95 % interval {format_score(interval[0])} to {format_score(interval[1])}"
+    )
+
+
+def format_outcome(entry: SeedRun) -> str:
+    """How one run ended, in a few words."""
+    summary = entry.summary or {}
+    if entry.state == FAILED:
+        return (
+            f"failed with exit code {entry.code}{': ' + sanitize(entry.why) if entry.why else ''}"
+        )
+    if entry.state != FINISHED:
+        at = (
+            ""
+            if finite_or_none(summary.get("generation")) is None
+            else f" at generation {format_whole(summary['generation'])}"
+        )
+        return f"{entry.state}{at}, no final evaluation" if entry.begun else "not begun"
+    steps = f"{format_compact(summary.get('env_steps'))} steps"
+    if entry.evaluation is None:
+        return f"finished after {steps} without a final evaluation"
+    return (
+        f"{format_mean_std(entry.evaluation, summary.get('eval_std'))}, min "
+        f"{format_score(summary.get('eval_min'))}, after {steps}"
+    )

@@ -1,0 +1,209 @@
+"""The written forms of episode rules: what they mean, and that nothing else is taken for one."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from es_queue.config.episode_rules import (
+    DEFAULT_LIMIT,
+    EpisodeRules,
+    Patience,
+    Stall,
+    evaluation_rules,
+    parse_floor,
+    parse_patience,
+    parse_stall,
+    parse_step_limit,
+    parse_target,
+    training_rules,
+)
+from es_queue.config.run_config import RunConfig
+from es_queue.errors import UsageError
+
+LENGTHS = st.lists(st.integers(1, 5000), max_size=30)
+
+
+@pytest.mark.parametrize(
+    ("text", "env_limit", "first"),
+    [
+        ("env", 1600, 1600),
+        ("env", None, DEFAULT_LIMIT),
+        ("400", 1600, 400),
+        ("4000", 1600, 1600),
+        ("40000", None, 40000),
+        ("adaptive:200,0.5,1.5", 1600, 200),
+        ("adaptive:2000,0.5,1.5", 1600, 1600),
+        ("adaptive:20000,0.5,1.5", None, DEFAULT_LIMIT),
+        ("adaptive:20000,0.5,1.5,50000", None, 20000),
+        ("mean:2", 1600, 1600),
+        ("mean:2", None, DEFAULT_LIMIT),
+    ],
+)
+def test_the_first_limit_keeps_within_the_environments_own(
+    text: str, env_limit: int | None, first: int
+) -> None:
+    assert parse_step_limit(text).initial_limit(env_limit) == first
+
+
+@pytest.mark.parametrize(
+    ("text", "current", "lengths", "after"),
+    [
+        ("env", 1600, [1600, 1600], 1600),
+        ("400", 400, [400, 400], 400),
+        ("adaptive:100,0.5,1.5", 100, [100, 100, 7, 9], 150),
+        ("adaptive:100,0.5,1.5", 100, [100, 99, 7, 9], 100),
+        ("adaptive:100,0.07,1.5", 100, [100] * 7 + [1] * 93, 150),
+        ("adaptive:100,1,1.001", 100, [100], 101),
+        ("adaptive:100,1,1", 1, [1], 2),
+        ("adaptive:100,0.5,1.5,120", 100, [100], 120),
+        ("adaptive:100,0.5,1.5", 1500, [1500], 1600),
+        ("mean:2", 1600, [10, 11, 13], 23),
+        ("mean:2", 1600, [1600, 1600], 1600),
+        ("mean:0.001", 1600, [1], 1),
+    ],
+)
+def test_the_next_limit_follows_from_the_counted_lengths(
+    text: str, current: int, lengths: list[int], after: int
+) -> None:
+    assert parse_step_limit(text).next_limit(current, lengths, 1600) == after
+
+
+@pytest.mark.parametrize("text", ["env", "300", "adaptive:100,0.5,1.5", "mean:2"])
+def test_a_generation_without_episodes_leaves_the_limit(text: str) -> None:
+    assert parse_step_limit(text).next_limit(300, [], 1600) == 300
+
+
+@given(
+    lengths=LENGTHS,
+    current=st.integers(1, 1600),
+    text=st.sampled_from(["adaptive:9,0.3,1.7", "mean:2", "mean:0.3"]),
+)
+def test_no_limit_leaves_its_bounds_and_the_order_of_episodes_does_not_matter(
+    lengths: list[int], current: int, text: str
+) -> None:
+    rule = parse_step_limit(text)
+    after = rule.next_limit(current, lengths, 1600)
+    assert 1 <= after <= 1600
+    assert rule.next_limit(current, lengths[::-1], 1600) == after
+
+
+def test_an_adaptive_limit_stays_at_its_ceiling() -> None:
+    rule = parse_step_limit("adaptive:100,0.5,2,300")
+    limits = [rule.initial_limit(None)]
+    for _ in range(4):
+        limits.append(rule.next_limit(limits[-1], [limits[-1]], None))
+    assert limits == [100, 200, 300, 300, 300]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "0",
+        "-5",
+        "1.5",
+        "1e3",
+        "1_6",
+        "9999999999",
+        "environment",
+        "env:3",
+        "adaptive",
+        "adaptive:",
+        "adaptive:100,0.5",
+        "adaptive:0,0.5,1.5",
+        "adaptive:100,0,1.5",
+        "adaptive:100,1.1,1.5",
+        "adaptive:100,0.5,0.9",
+        "adaptive:100,0.5,1.5,99",
+        "adaptive:100,0.5,1.5,200,1",
+        "adaptive:100,nan,1.5",
+        "mean:",
+        "mean:0",
+        "mean:-2",
+        "mean:inf",
+        "mean:x",
+        "median:2",
+    ],
+)
+def test_a_step_limit_of_another_form_is_refused_by_name(text: str) -> None:
+    with pytest.raises(
+        UsageError, match=r"^step_limit is .*: use env, a number of steps, adaptive:"
+    ):
+        parse_step_limit(text)
+
+
+def test_patience_and_stall_read_their_parts_in_order() -> None:
+    assert parse_patience("200,0.5") == Patience(steps=200, gain=0.5)
+    assert parse_stall("2:0.0006:50") == Stall(index=2, below=0.0006, steps=50)
+    assert parse_patience("none") is None
+    assert parse_stall("none") is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "200", "0,1", "-1,1", "1.5,1", "200,-1", "200,nan", "200,inf", "200,1,2", "a,b", "None"],
+)
+def test_a_patience_of_another_form_is_refused_by_name(text: str) -> None:
+    with pytest.raises(UsageError, match=r"^patience is .*: use N,d"):
+        parse_patience(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "2",
+        "2:0.1",
+        "-1:0.1:5",
+        "2:0:5",
+        "2:-1:5",
+        "2:0.1:0",
+        "2:nan:5",
+        "2:inf:5",
+        "2:0.1:5:6",
+        "x:y:z",
+    ],
+)
+def test_a_stall_of_another_form_is_refused_by_name(text: str) -> None:
+    with pytest.raises(UsageError, match=r"^stall is .*: use i:x:N"):
+        parse_stall(text)
+
+
+def test_floor_and_target_are_finite_numbers_or_their_words() -> None:
+    assert parse_floor("-1") == -1.0
+    assert parse_floor("none") is None
+    assert parse_target("-110.5") == -110.5
+    assert [parse_target(word) for word in ("auto", "none")] == ["auto", "none"]
+
+
+@pytest.mark.parametrize("text", ["", "nan", "inf", "-inf", "low", "auto"])
+def test_a_floor_that_is_no_finite_number_is_refused_by_name(text: str) -> None:
+    with pytest.raises(UsageError, match=r"^reward_floor is .*: use a number or none"):
+        parse_floor(text)
+
+
+@pytest.mark.parametrize("text", ["", "nan", "inf", "1e999", "best", "Auto"])
+def test_a_target_that_is_no_finite_number_is_refused_by_name(text: str) -> None:
+    with pytest.raises(UsageError, match=r"^target_reward is .*: use a number, auto or none"):
+        parse_target(text)
+
+
+def test_a_refusal_shows_only_the_beginning_of_a_long_value() -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_stall("9" * 10_000)
+    assert len(str(caught.value)) < 250
+
+
+def test_training_obeys_the_configured_rules() -> None:
+    config = RunConfig(
+        env="X-v0", reward_shift=0.5, reward_floor="-1", patience="9,1", stall="2:0.1:50"
+    )
+    assert training_rules(config, 77, by_sign=True) == EpisodeRules(
+        77, 0.5, -1.0, Patience(9, 1.0), Stall(2, 0.1, 50), True
+    )
+
+
+def test_evaluation_obeys_none_of_them() -> None:
+    assert evaluation_rules(1600) == EpisodeRules(1600, 0.0, None, None, None, False)

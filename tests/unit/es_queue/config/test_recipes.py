@@ -1,0 +1,128 @@
+"""The recipes that are shipped: each is a configuration that stands, and no two speak for one
+environment.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import es_queue.config.recipes
+from es_queue.config.parsing import config_from_values
+from es_queue.config.recipes import (
+    Expectation,
+    expected_points,
+    named_recipe,
+    recipe_for,
+    recipe_names,
+)
+from es_queue.config.run_config import option_fields
+from es_queue.errors import UsageError
+from es_queue.strategies import make_strategy
+from master.cli.options import recipe_values
+
+FILES = sorted(Path(es_queue.config.recipes.__file__).parent.glob("*.toml"))
+RECIPES: dict[str, dict[str, Any]] = {
+    path.name: tomllib.loads(path.read_text("utf-8")) for path in FILES
+}
+ENVIRONMENTS = [env for recipe in RECIPES.values() for env in recipe.get("environments", ())]
+
+
+@pytest.mark.parametrize("env", ENVIRONMENTS)
+def test_a_recipe_is_a_configuration_that_stands(env: str) -> None:
+    config = config_from_values({"env": env, **recipe_for(env)}, env)
+    shown = {
+        name: list(value) if isinstance(value := getattr(config, name), tuple) else value
+        for name in recipe_for(env)
+    }
+    assert shown == recipe_for(env)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_file_holds_nothing_but_its_three_parts(name: str) -> None:
+    assert RECIPES[name].keys() <= {"name", "environments", "options", "expect"}
+    assert RECIPES[name].keys() & {"name", "environments"}
+    assert RECIPES[name]["options"].keys().isdisjoint({"env", "seed"})
+
+
+def test_no_environment_has_two_recipes() -> None:
+    assert len(set(ENVIRONMENTS)) == len(ENVIRONMENTS) > 0
+
+
+@pytest.mark.parametrize("env", ENVIRONMENTS)
+def test_expected_points_come_by_rising_steps(env: str) -> None:
+    points = expected_points(env)
+    assert points and all(
+        isinstance(point, Expectation) and len(point.note) > 10 and point.steps >= 1000
+        for point in points
+    )
+    assert [point.steps for point in points] == sorted({point.steps for point in points})
+
+
+def test_the_walker_and_the_lander_have_their_settings() -> None:
+    assert recipe_for("BipedalWalker-v2") == recipe_for("BipedalWalker-v3")
+    assert recipe_for("BipedalWalker-v3")["stall"] == "2:0.0006:50"
+    assert recipe_for("LunarLanderContinuous-v3")["max_speed"] == 0.3
+
+
+@pytest.mark.parametrize("env", ["", "CartPole-v1", "Pendulum-v1", "bipedalwalker-v3"])
+def test_an_environment_without_a_recipe_gets_nothing(env: str) -> None:
+    assert recipe_for(env) == {}
+    assert expected_points(env) == ()
+
+
+def test_changing_what_was_handed_out_does_not_change_the_recipe() -> None:
+    recipe_for("BipedalWalker-v3")["population"] = 2
+    assert recipe_for("BipedalWalker-v3")["population"] == 64
+
+
+# --- by name
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_a_named_recipe_is_a_configuration_that_stands(name: str) -> None:
+    config = config_from_values({"env": "X-v0", **named_recipe(name)}, name)
+    shown = {
+        one: list(value) if isinstance(value := getattr(config, one), tuple) else value
+        for one in named_recipe(name)
+    }
+    assert shown == named_recipe(name)
+
+
+@pytest.mark.parametrize("name", recipe_names())
+@pytest.mark.parametrize("env", ENVIRONMENTS)
+def test_a_named_recipe_takes_nothing_of_the_search_from_the_environments_own(
+    name: str, env: str
+) -> None:
+    named = named_recipe(name)
+    search = {one for one, field in option_fields().items() if field.metadata["group"] == "search"}
+    assert not recipe_values({"env": env, **named}).keys() & search
+
+
+def test_the_presets_of_ars_differ_in_statistics_and_directions_alone() -> None:
+    v1, v2, v1t, v2t = (named_recipe(name) for name in ("ars-v1", "ars-v2", "ars-v1-t", "ars-v2-t"))
+    assert (v1["population"], v1["learning_rate"], v1["sigma"]) == (64, 0.02, 0.03)
+    assert {**v1, "top": 4} == v1t and {**v2, "top": 4} == v2t
+    assert not v1["obs_norm"] and v2["obs_norm"] and v2["obs_clip"] == 0 and v2["obs_sample"] == 1
+
+
+@pytest.mark.parametrize("name", [name for name in recipe_names() if name.startswith("pgpe")])
+def test_the_presets_of_pgpe_keep_the_papers_ratios(name: str) -> None:
+    config = config_from_values({"env": "X-v0", **named_recipe(name)}, name)
+    assert config.learning_rate == pytest.approx(0.75 * config.max_speed)
+    strategy = make_strategy(config, 400)
+    assert strategy.sigma(strategy.start(np.zeros(400, np.float32))) * 20 == pytest.approx(
+        15 * config.max_speed
+    )
+
+
+def test_an_unknown_name_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(
+        UsageError,
+        match=r"^there is no recipe 'ars-v3'; there are ars-v1, ars-v1-t, ars-v2, ars-v2-t, pgpe-",
+    ):
+        named_recipe("ars-v3")

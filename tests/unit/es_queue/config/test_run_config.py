@@ -1,0 +1,444 @@
+"""RunConfig and its checks: what is stored comes back the same, what cannot be is refused in one
+sentence.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from es_queue.config.parsing import config_from_json, config_from_values
+from es_queue.config.run_config import RunConfig, option_fields
+from es_queue.config.validation import OPTIMIZERS
+from es_queue.errors import UsageError
+
+NAMES = st.text(st.characters(categories=("L",)), min_size=1, max_size=8).filter(str.isidentifier)
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text()
+)
+
+
+def configured(**values: Any) -> RunConfig:
+    return config_from_values({"env": "X-v0", **values}, "the test")
+
+
+def finite(low: float, high: float) -> st.SearchStrategy[float]:
+    return st.floats(low, high, allow_nan=False)
+
+
+@st.composite
+def fitting_values(draw: st.DrawFn) -> dict[str, Any]:
+    """Values that fit together, of every type that a field has."""
+    strategy = draw(st.sampled_from(["openai_es", "pgpe", "ars"]))
+    population = 2 * draw(st.integers(1, 500_000))
+    policy = draw(st.sampled_from(["linear", "mlp"]))
+    hidden = st.lists(st.integers(1, 65536), min_size=1, max_size=4)
+    return {
+        "env": draw(st.text(min_size=1).filter(str.isprintable)),
+        "seed": draw(st.integers(-1, 2**63 - 1)),
+        "env_arg": draw(st.dictionaries(NAMES, SCALARS, max_size=3)),
+        "wrapper": draw(st.lists(st.just("my.module:Wrapper"), max_size=2)),
+        "policy": policy,
+        **({"hidden": draw(hidden)} if policy == "mlp" else {}),
+        "obs_norm": draw(st.booleans()),
+        "strategy": strategy,
+        "population": population,
+        **({"top": draw(st.integers(0, population // 2))} if strategy == "ars" else {}),
+        "optimizer": draw(st.sampled_from(["auto", *OPTIMIZERS[strategy]])),
+        "sigma": draw(finite(0, 1e300)),
+        "weight_decay": draw(finite(0, 1)),
+        "step_limit": draw(st.sampled_from(["env", "1600", "adaptive:100,0.5,1.5", "mean:2"])),
+        "reward_shift": draw(st.floats(allow_nan=False, allow_infinity=False)),
+        "reward_floor": draw(st.sampled_from(["none", "-1", -1, 0.5])),
+        "patience": draw(st.sampled_from(["none", "200,0.5"])),
+        "target_reward": draw(st.sampled_from(["none", "auto", "300", 300])),
+        "max_steps": draw(st.integers(0, 10**30)),
+    }
+
+
+@given(fitting_values())
+def test_a_stored_configuration_comes_back_equal(values: dict[str, Any]) -> None:
+    config = config_from_values(values, "the test")
+    again = config_from_json(config.to_json())
+    assert again == config
+    # Equality alone would let 1 stand for 1.0 or True; the text would not.
+    assert again.to_json() == config.to_json()
+    assert hash(again) == hash(config)
+
+
+@given(st.text() | st.binary())
+def test_text_that_is_no_configuration_is_refused_and_nothing_else_raised(
+    text: str | bytes,
+) -> None:
+    with pytest.raises(UsageError):
+        config_from_json(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        "[]",
+        "3",
+        "null",
+        b"\xff\xfe",
+        '{"env": "X", "sigma": NaN}',
+        '{"seed": ' + "9" * 5000 + "}",
+    ],
+)
+def test_a_broken_or_hostile_configuration_is_refused(text: str | bytes) -> None:
+    with pytest.raises(UsageError):
+        config_from_json(text)
+
+
+PLAIN = st.recursive(
+    SCALARS | st.floats(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=5,
+)
+
+
+@pytest.mark.parametrize("name", option_fields())
+@settings(max_examples=30)
+@given(value=PLAIN)
+def test_any_plain_value_gives_a_configuration_or_one_sentence(name: str, value: Any) -> None:
+    try:
+        config = config_from_values({"env": "X-v0", name: value}, "the test")
+    except UsageError as error:
+        assert "\n" not in str(error) and len(str(error)) < 500
+    else:
+        assert config_from_json(config.to_json()) == config
+
+
+BAD_VALUES: list[Any] = [
+    ("env", 3),
+    ("env", "X\x1b[31m"),
+    ("seed", -2),
+    ("seed", 2**63),
+    ("seed", 1e18),
+    ("seed", True),
+    ("seed", None),
+    ("backend", "fast"),
+    ("backend", ["lean"]),
+    ("policy", "conv"),
+    ("hidden", []),
+    ("hidden", ""),
+    ("hidden", "64,x"),
+    ("hidden", [64, 0]),
+    ("hidden", [64, True]),
+    ("hidden", [64.5]),
+    ("hidden", 64),
+    ("wrapper", ["no_colon"]),
+    ("wrapper", [3]),
+    ("wrapper", ["a:b c"]),
+    ("obs_norm", 1),
+    ("obs_norm", "true"),
+    ("obs_sample", 1.01),
+    ("population", 1),
+    ("population", 64.5),
+    ("population", "64"),
+    ("population", 1_000_002),
+    ("population", float("inf")),
+    pytest.param("population", 10**5000, id="population-huge"),
+    ("sigma", -0.1),
+    ("sigma", float("nan")),
+    ("sigma", float("inf")),
+    ("sigma", "0.1"),
+    ("sigma", True),
+    pytest.param("sigma", 10**400, id="sigma-huge"),
+    ("momentum", 1.0),
+    ("shaping", "rank"),
+    ("step_limit", 0),
+    ("step_limit", "adaptive:1"),
+    ("step_limit", True),
+    ("reward_floor", "nan"),
+    ("reward_floor", True),
+    ("patience", "200"),
+    ("patience", 200),
+    ("stall", "2:0:50"),
+    ("target_reward", "high"),
+    ("wall_limit", 0),
+    ("max_seconds", -1),
+    ("env_arg", 3),
+    ("env_arg", ["size"]),
+    ("env_arg", ["=3"]),
+    ("env_arg", ["a b=3"]),
+    ("env_arg", {"size": [3]}),
+    ("env_arg", {"size": float("inf")}),
+    ("env_arg", ["size=1e999"]),
+    ("env_arg", {"size": 2**64}),
+    ("env_arg", ["size=1", "size=2"]),
+    ("env_arg", [["size"]]),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), BAD_VALUES)
+def test_a_value_that_cannot_be_is_refused_in_one_sentence_that_begins_with_its_field(
+    name: str, value: Any
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        configured(**{name: value})
+    sentence = str(caught.value)
+    assert sentence.startswith((f"{name} is ", f"{name} has ", f"{name} size is "))
+    assert ": use " in sentence or ": give " in sentence
+    assert "\n" not in sentence and len(sentence) < 250
+
+
+def test_a_refused_value_is_told_with_its_place_and_its_bounds() -> None:
+    with pytest.raises(UsageError) as caught:
+        configured(population=1)
+    assert str(caught.value) == "population is 1 in the test: use a whole number from 2 to 1000000"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kept"),
+    [
+        ("max_steps", 1e7, 10_000_000),
+        ("sigma", 1, 1.0),
+        ("hidden", "32, 16", (32, 16)),
+        ("hidden", [32.0], (32,)),
+        ("wrapper", "a:B,c.d:E", ("a:B", "c.d:E")),
+        ("step_limit", 1600, "1600"),
+        ("reward_floor", -1, "-1"),
+        ("target_reward", 0.5, "0.5"),
+        ("env_arg", "size=3", (("size", 3),)),
+        ("env_arg", (("size", 3),), (("size", 3),)),
+        ("env_arg", {"size": None}, (("size", None),)),
+        (
+            "env_arg",
+            ["a=0.5", "b=true", "c=null", 'd="3"', "e=[1]", "f=NaN", "g=x=y", "h="],
+            (
+                ("a", 0.5),
+                ("b", True),
+                ("c", None),
+                ("d", "3"),
+                ("e", "[1]"),
+                ("f", "NaN"),
+                ("g", "x=y"),
+                ("h", ""),
+            ),
+        ),
+    ],
+)
+def test_other_spellings_of_a_value_become_the_fields_own_type(
+    name: str, value: Any, kept: Any
+) -> None:
+    policy = {"policy": "mlp"} if name == "hidden" else {}
+    result = getattr(configured(**policy, **{name: value}), name)
+    assert result == kept
+    assert type(result) is type(kept)
+
+
+BAD_PAIRS: list[tuple[dict[str, Any], str]] = [
+    ({"population": 7}, "population is 7, but pgpe samples mirrored pairs: use an even number"),
+    (
+        {"population": 7, "strategy": "ars"},
+        "population is 7, but ars samples mirrored pairs: use an even number",
+    ),
+    (
+        {"population_max": 129, "min_steps": 9},
+        "population_max is 129, but pgpe samples mirrored pairs: use an even number",
+    ),
+    (
+        {"population_max": 62, "min_steps": 9},
+        "population_max is 62, below the population of 64: use 64 or more, or 0",
+    ),
+    (
+        {"population_max": 128},
+        "population_max is 128, but only min_steps lets the population grow: set min_steps as well",
+    ),
+    (
+        {"strategy": "ars", "top": 33},
+        "top is 33, but a population of 64 has 32 pairs: use at most 32",
+    ),
+    (
+        {"top": 3},
+        "top is 3, but the strategy pgpe has no use for it: leave it out, or use the strategy ars",
+    ),
+    (
+        {"strategy": "ars", "shaping": "sign"},
+        (
+            "shaping is sign, but the strategy ars has no use for it: leave it out, or use the "
+            "strategy openai_es or pgpe"
+        ),
+    ),
+    (
+        {"l2": 0.1},
+        (
+            "l2 is 0.1, but the strategy pgpe has no use for it: leave it out, or use the "
+            "strategy openai_es or novelty"
+        ),
+    ),
+    (
+        {"strategy": "ars", "sigma_learning_rate": 0.2},
+        (
+            "sigma_learning_rate is 0.2, but the strategy ars has no use for it: leave it out, "
+            "or use the strategy pgpe or snes"
+        ),
+    ),
+    (
+        {"sigma_learning_rate": -0.5},
+        "sigma_learning_rate is -0.5: use 0 or more, or -1 for the strategy's own default",
+    ),
+    (
+        {"strategy": "snes", "env_seeds": "pair"},
+        "env_seeds is pair, but snes samples no pairs: use generation or slot",
+    ),
+    (
+        {"strategy": "random_search", "weight_decay": 0.1},
+        (
+            "weight_decay is 0.1, but the strategy random_search has no use for it: leave it "
+            "out, or use the strategy openai_es, ars, pgpe, snes or novelty"
+        ),
+    ),
+    (
+        {"candidates": 3},
+        (
+            "candidates is 3, but the strategy pgpe has no use for it: leave it out, or use the "
+            "strategy ga or random_search"
+        ),
+    ),
+    (
+        {"strategy": "openai_es", "sigma_max_change": 0.3},
+        (
+            "sigma_max_change is 0.3, but the strategy openai_es has no use for it: leave it "
+            "out, or use the strategy pgpe"
+        ),
+    ),
+    (
+        {"hidden": [32]},
+        (
+            "hidden is 32, but the policy linear has no use for it: leave it out, or use the "
+            "policy mlp, rnn, lstm or gru"
+        ),
+    ),
+    (
+        {"activation": "relu"},
+        (
+            "activation is relu, but the policy linear has no use for it: leave it out, or use "
+            "the policy mlp"
+        ),
+    ),
+    (
+        {"max_speed": 0.1, "optimizer": "adam"},
+        (
+            "max_speed is 0.1, but the optimizer adam has no use for it: leave it out, or use "
+            "the optimizer clipup"
+        ),
+    ),
+    (
+        {"max_speed": 0.1, "strategy": "openai_es"},
+        (
+            "max_speed is 0.1, but the strategy openai_es has no use for it: leave it out, or "
+            "use the strategy pgpe"
+        ),
+    ),
+    (
+        {"momentum": 0.5, "strategy": "openai_es"},
+        (
+            "momentum is 0.5, but the optimizer adam has no use for it: leave it out, or use the "
+            "optimizer sgd"
+        ),
+    ),
+    (
+        {"momentum": 0.5, "strategy": "ars"},
+        (
+            "momentum is 0.5, but the strategy ars has no use for it: leave it out, or use the "
+            "strategy openai_es, pgpe or novelty"
+        ),
+    ),
+    (
+        {"optimizer": "clipup", "strategy": "openai_es"},
+        "optimizer is clipup, but openai_es does not take it: use auto, adam or sgd",
+    ),
+    (
+        {"optimizer": "adam", "strategy": "ars"},
+        "optimizer is adam, but ars does not take it: leave it at auto",
+    ),
+    (
+        {"eval_every": 0, "target_reward": "300"},
+        (
+            "target_reward is 300, but eval_every is 0 and only evaluations are held against it: "
+            "set eval_every to 1 or more, or target_reward to none"
+        ),
+    ),
+    (
+        {"env": ""},
+        (
+            "env is not given: name the environment to train with --env, for example --env "
+            "BipedalWalker-v3"
+        ),
+    ),
+    (
+        {"audit": 0.1, "allow_nondeterministic": True},
+        (
+            "audit is 0.1, but with allow_nondeterministic two results of a slot may differ by "
+            "right: leave one of them out"
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("values", "sentence"), BAD_PAIRS)
+def test_settings_that_do_not_fit_together_are_refused_with_the_fix(
+    values: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        configured(**values)
+    assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"min_steps": 9, "population_max": 128},
+        {"strategy": "ars", "top": 32},
+        {"strategy": "openai_es", "optimizer": "sgd", "momentum": 0.5, "l2": 0.01},
+        {"max_speed": 0.1, "momentum": 0.5},
+        {"policy": "mlp", "hidden": [32], "activation": "relu"},
+        {"strategy": "ars", "shaping": "centered-rank"},
+        {
+            "strategy": "ars",
+            "sigma_learning_rate": 0.1,
+            "env_seeds": "pair",
+        },  # as version 0.1.0 stored it
+        {"strategy": "snes", "population": 7},
+        {"strategy": "random_search", "population": 7, "candidates": 3, "elite_episodes": 5},
+        {"eval_every": 0, "target_reward": "none"},
+    ],
+)
+def test_settings_that_fit_together_pass(values: dict[str, Any]) -> None:
+    assert configured(**values).env == "X-v0"
+
+
+def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(
+        UsageError,
+        match=r"^the test has the unknown option 'learning-rat'; did you mean learning_rate",
+    ):
+        configured(**{"learning-rat": 1})
+
+
+def test_the_stored_text_is_one_flat_table_of_every_option() -> None:
+    stored = json.loads(configured(env_arg={"size": 3}).to_json())
+    assert list(stored) == list(option_fields())
+    assert stored["env_arg"] == {"size": 3}
+
+
+def test_configuration_and_checks_do_not_load_numpy() -> None:
+    code = (
+        "import sys, es_queue.config.run_config, es_queue.config.validation, "
+        "es_queue.config.episode_rules, es_queue.config.recipes, master.cli.options; "
+        "sys.exit('numpy' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

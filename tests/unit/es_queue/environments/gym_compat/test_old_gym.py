@@ -1,0 +1,327 @@
+"""The old gym's own environments behind ``--backend gym``, on today's NumPy; and our ids in
+``gym.make``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from es_queue.environments.factory import (
+    batch_size_range,
+    describe,
+    open_environment,
+    open_vector_environment,
+    portable_request,
+)
+from es_queue.environments.interface import EnvironmentRequest
+from es_queue.errors import EnvironmentFailure, UsageError
+
+OWN_MODULE = '''
+import gym
+import numpy as np
+
+class Aged(gym.Env):
+    """As environments were before gym 0.22: seed(), reset() of an observation, step() of four values."""
+    observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, size=1.0):
+        self.size, self.random = size, np.random.RandomState()
+
+    def seed(self, seed=None):
+        self.random = np.random.RandomState(seed)
+        return [seed]
+
+    def reset(self):
+        self.steps = 0
+        return self.look()
+
+    def look(self):
+        return (self.random.rand(2) * self.size).astype(np.float32)
+
+    def step(self, action):
+        self.steps += 1
+        return self.look(), np.float32(1), np.bool8(self.steps == 5), {}
+
+class FourValued(gym.Wrapper):
+    """A wrapper of those days."""
+    def reset(self):
+        return self.env.reset()
+
+    def step(self, action):
+        observation, reward, done, info = self.env.step(action)
+        return observation, reward + 10, done, info
+
+class FiveValued(gym.Wrapper):
+    """A wrapper of gym 0.26."""
+    def step(self, action):
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return observation, reward + 100, terminated, truncated, info
+
+class Parted(Aged):
+    observation_space = gym.spaces.Dict({"where": gym.spaces.Box(-1, 1, (2,), np.float32), "held": gym.spaces.Tuple((gym.spaces.Discrete(3), gym.spaces.MultiBinary(2)))})
+
+    def look(self):
+        return {"where": super().look(), "held": (2, np.array([0, 1], np.int8))}
+
+class Mute(gym.Env):
+    observation_space = gym.spaces.Text(5)
+    action_space = gym.spaces.Discrete(2)
+
+for name in ("Aged-v0", "Parted-v0", "Mute-v0"):
+    gym.envs.registration.registry.pop(name, None)
+gym.register("Aged-v0", Aged, max_episode_steps=9, reward_threshold=4)
+gym.register("Parted-v0", Parted, max_episode_steps=9)
+gym.register("Mute-v0", Mute)
+'''
+
+
+@pytest.fixture(autouse=True)
+def with_gym() -> None:
+    pytest.importorskip("gym_notices", reason="the old gym is not installed")
+
+
+@pytest.fixture
+def aged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The id of a user's environment of the old kind."""
+    (tmp_path / "aged_module.py").write_text(OWN_MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "aged_module", raising=False)
+    return "aged_module:Aged-v0"
+
+
+def asked(environment: str, **more: Any) -> EnvironmentRequest:
+    return EnvironmentRequest(environment, backend="gym", **more)
+
+
+def trace(
+    request: EnvironmentRequest, seeds: tuple[int, ...] = (1, 2, 1), steps: int = 400
+) -> list[str]:
+    """A digest of each episode's observations and endings, under random actions."""
+    world, action, digests = open_environment(request), describe(request).action, []
+    for seed in seeds:
+        generator, digest = np.random.default_rng(seed), hashlib.sha256(world.reset(seed).tobytes())
+        for _ in range(steps):
+            box = action.kind == "box"
+            chosen = (
+                generator.uniform(-1, 1, action.shape).astype(np.float32)
+                if box
+                else int(generator.integers(action.sizes[0]))
+            )
+            observation, _, over = world.step(chosen)
+            digest.update(observation.tobytes() + bytes([over]))
+            if over:
+                break
+        digests.append(digest.hexdigest())
+    world.close()
+    return digests
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        "BipedalWalker-v3",
+        "BipedalWalkerHardcore-v3",
+        "BipedalWalker-v2",
+        "BipedalWalkerHardcore-v2",
+        "Marvin-v0",
+    ],
+)
+def test_three_episodes_of_a_walker_are_gymnasiums_to_the_bit(environment: str) -> None:
+    gym, stock = trace(asked(environment)), trace(EnvironmentRequest(environment, backend="stock"))
+    assert gym == stock
+    assert gym[0] == gym[2] != gym[1]
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        "CartPole-v1",
+        "Acrobot-v1",
+        "MountainCarContinuous-v0",
+        "Pendulum-v1",
+        "FrozenLake-v1",
+        "LunarLander-v2",
+        "LunarLanderContinuous-v2",
+    ],
+)
+def test_other_environments_of_gym_run_on_this_numpy(environment: str) -> None:
+    digests = trace(asked(environment))
+    assert digests[0] == digests[2] != digests[1]
+    gyms, ours = (
+        describe(asked(environment)),
+        describe(EnvironmentRequest(environment, backend="stock")),
+    )
+    assert (gyms.backend, gyms.clean_reset) == ("gym", False)
+    assert (gyms.observation_size, gyms.action, gyms.step_limit, gyms.reward_threshold) == (
+        ours.observation_size,
+        ours.action,
+        ours.step_limit,
+        ours.reward_threshold,
+    )
+
+
+def test_episodes_are_played_one_by_one_and_by_gym_alone() -> None:
+    request = asked("CartPole-v1")
+    assert (
+        open_vector_environment(request) is None
+        and batch_size_range(request) is None
+        and portable_request(request) == request
+    )
+    assert type(open_environment(request)._environment.environment.unwrapped).__module__.startswith(
+        "gym.envs."
+    )  # type: ignore[attr-defined]
+
+
+def test_an_environment_of_the_old_kind_plays(aged: str) -> None:
+    spec = describe(asked(aged))
+    assert (spec.id, spec.observation_size, spec.step_limit, spec.reward_threshold) == (
+        aged,
+        2,
+        9,
+        4.0,
+    )
+    digests = trace(asked(aged))
+    assert digests[0] == digests[2] != digests[1], "seeded by seed(), for its reset takes none"
+    world = open_environment(asked(aged, arguments=(("size", 0.0),)))
+    assert not world.reset(3).any()
+    assert [world.step(0)[1:] for _ in range(5)] == [(1.0, False)] * 4 + [(1.0, True)]
+
+
+@pytest.mark.parametrize("wrapper", ["FourValued", "FiveValued"])
+@pytest.mark.parametrize("environment", ["aged_module:Aged-v0", "CartPole-v1"])
+def test_wrappers_of_either_kind_go_around_environments_of_either_kind(
+    aged: str, environment: str, wrapper: str
+) -> None:
+    request = asked(environment, wrappers=(f"aged_module:{wrapper}",))
+    digests = trace(request)
+    assert digests == trace(asked(environment)) and digests[0] == digests[2] != digests[1]
+    world = open_environment(request)
+    world.reset(1)
+    assert world.step(0)[1] == {"FourValued": 11, "FiveValued": 101}[wrapper]
+
+
+def test_what_cannot_be_had_of_gym_gives_a_sentence(aged: str) -> None:
+    def failure(request: EnvironmentRequest) -> str:
+        with pytest.raises((EnvironmentFailure, UsageError)) as caught:
+            describe(request)
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    assert failure(asked("BipedalWaker-v3")).startswith(
+        "there is no environment 'BipedalWaker-v3': did you mean BipedalWalker"
+    )
+    assert failure(asked("so wrong")).startswith("there is no environment 'so wrong': ")
+    assert "ModuleNotFoundError" in failure(asked("no_such_module:Own-v0"))
+    assert "observations of aged_module:Mute-v0 are a Text" in failure(asked("aged_module:Mute-v0"))
+    assert "does not take the arguments colour='red'" in failure(
+        asked(aged, arguments=(("colour", "red"),))
+    )
+    assert "cannot be made: TypeError: the wrappers yield no gym environment" in failure(
+        asked(aged, wrappers=("builtins:repr",))
+    )
+    assert "max_episode_steps cannot be given" in failure(
+        asked("CartPole-v1", arguments=(("max_episode_steps", 5),))
+    )
+    assert "cannot be imported" in failure(asked("Hopper-v2")) or "cannot be made" in failure(
+        asked("Hopper-v2")
+    )
+
+
+def test_observations_of_parts_are_flattened_in_gyms_own_order(aged: str) -> None:
+    spec = describe(asked(aged.replace("Aged", "Parted")))
+    assert spec.observation_parts == (("held.0", 0, 3), ("held.1", 3, 2), ("where", 5, 2))
+    world = open_environment(asked(aged.replace("Aged", "Parted")))
+    first = world.reset(1)
+    assert first.tolist()[:5] == [0, 0, 1, 0, 1] and np.array_equal(
+        first[5:], open_environment(asked(aged)).reset(1)
+    )
+
+
+def test_who_forgets_the_back_end_is_told_of_it(aged: str) -> None:
+    with pytest.raises(
+        EnvironmentFailure,
+        match="Gymnasium does not know 'Aged-v0', the old gym does: use --backend gym",
+    ):
+        describe(EnvironmentRequest(aged))
+
+
+def test_a_behaviour_is_read_inside(aged: str) -> None:
+    request = asked("BipedalWalker-v3", behaviour="final-position")
+    assert (describe(request).behaviour, describe(request).behaviour_size) == ("final-position", 2)
+
+
+def test_gyms_picture_comes_through() -> None:
+    world = open_environment(asked("Marvin-v0"), "rgb_array")
+    ours = open_environment(EnvironmentRequest("Marvin-v0"), "rgb_array")
+    assert np.array_equal(world.reset(4), ours.reset(4))
+    assert np.array_equal(world.render(), ours.render())  # type: ignore[arg-type]
+    world.close()
+    ours.close()
+
+
+def in_a_new_process(program: str) -> str:
+    """Its output, whatever it says on either stream."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+def test_gym_makes_our_ids_by_itself() -> None:
+    said = in_a_new_process(
+        "import gym\n"
+        "for name in ('BipedalWalker-v2', 'BipedalWalkerHardcore-v2', 'Marvin-v0'):\n"
+        "    env = gym.make(name)\n"
+        "    env.reset(seed=1); print(len(env.step(env.action_space.sample())), "
+        "env.spec.max_episode_steps, isinstance(env.unwrapped, gym.Env))\n"
+    )
+    assert said.count("5 1600 True") == said.count("5 2000 True") == said.count("5 None True") == 1
+
+
+def test_gym_says_nothing_when_we_import_it() -> None:
+    said = in_a_new_process(
+        "from es_queue.environments import EnvironmentRequest, describe, open_world\n"
+        "for name in ('BipedalWalker-v2', 'CartPole-v1', 'CartPole-v0'):\n"
+        "    request = EnvironmentRequest(name, backend='gym')\n"
+        "    describe(request); open_world(request).reset(1)\n"
+    )
+    assert said == ""
+
+
+def test_nothing_of_ours_imports_gym_unasked() -> None:
+    assert (
+        in_a_new_process(
+            (
+                "import sys, es_queue.environments, workers.join, master.run.setup\nprint('gym' "
+                "in sys.modules)\n"
+            )
+        )
+        == "False\n"
+    )
+
+
+def test_a_missing_gym_gives_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gym", None)
+    with pytest.raises(
+        EnvironmentFailure,
+        match=r'needs a package that is not installed: pip install "gym==0.26.2"$',
+    ):
+        describe(asked("CartPole-v1"))
+
+
+def test_gymnasium_is_left_as_it_is() -> None:
+    describe(asked("BipedalWalker-v2"))
+    assert (
+        gymnasium.registry["BipedalWalker-v2"].entry_point
+        == "es_queue.environments.walker.walker_v2:BipedalWalkerV2"
+    )

@@ -1,0 +1,589 @@
+"""Behaviours: what of an episode is compared, by environment, from the episode's end to the
+master's batch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from types import SimpleNamespace
+from typing import Any
+
+import gymnasium
+import msgpack
+import numpy as np
+import pytest
+
+from es_queue.config.parsing import config_from_values
+from es_queue.config.run_config import RunConfig
+from es_queue.environments.behaviour_descriptor import (
+    LAST,
+    MAX_NUMBERS,
+    POSITION,
+    RAM,
+    behaviour_vector,
+    final_position,
+    memory,
+    resolve_behaviour,
+)
+from es_queue.environments.factory import describe, open_environment, open_vector_environment
+from es_queue.environments.interface import EnvironmentRequest
+from es_queue.environments.registry import RegisteredEnvironment, find_environment
+from es_queue.environments.walker.lean_walker import LeanWalker
+from es_queue.errors import DecodeError, EnvironmentFailure, UsageError
+from es_queue.numerics.noise_table import NoiseTable
+from es_queue.numerics.slot_plan import BEHAVIOUR, evaluation_seeds
+from es_queue.protocol import messages
+from es_queue.protocol.messages import CENTRE, EVAL, TRAIN, Answer, Block, SlotResult
+from es_queue.security.user_code import named_modules
+from es_queue.strategies import Batch, State, make_strategy
+from es_queue.strategies.base import Info
+from es_queue.strategies.openai_es import OpenaiES
+from master.collect.ledger import AnswerChecker, Ledger
+from tests.deceptive import MAZE
+from tests.parts import config_of, evaluator, task_of
+from tests.ring import quick_config, run_ring
+from tests.tiny import Script, spec_of
+from workers.episode import EpisodeControl
+from workers.evaluator import Evaluator
+from workers.join import join
+
+WALKER = "BipedalWalker-v3"
+PUBLICATION = "4.1-00000000"
+NOVEL: dict[str, Any] = {
+    "strategy": "novelty",
+    "members": 2,
+    "behaviour_episodes": 3,
+    "population": 8,
+}
+
+
+def asked(environment: str, behaviour: str = "auto", backend: str = "auto") -> EnvironmentRequest:
+    return EnvironmentRequest(environment, backend=backend, behaviour=behaviour)
+
+
+# --- by environment
+
+
+@pytest.mark.parametrize(
+    ("environment", "fits"),
+    [
+        (WALKER, POSITION),
+        ("BipedalWalkerHardcore-v2", POSITION),
+        ("Ant-v5", POSITION),
+        ("Humanoid-v5", POSITION),
+        ("Reacher-v5", LAST),
+        ("CartPole-v1", LAST),
+        (MAZE, LAST),
+    ],
+)
+def test_auto_is_what_fits_the_environment(environment: str, fits: str) -> None:
+    assert resolve_behaviour(find_environment(asked(environment)), asked(environment)) == fits
+
+
+def test_the_ram_fits_an_atari_game() -> None:
+    entry = RegisteredEnvironment(
+        gymnasium.envs.registration.EnvSpec("Pong-v5", "ale_py.env:AtariEnv"), {}, None
+    )
+    assert resolve_behaviour(entry, asked("ALE/Pong-v5")) == RAM
+    assert resolve_behaviour(entry, asked("ALE/Pong-v5", LAST)) == LAST
+
+
+def test_a_run_that_compares_nothing_asks_for_nothing() -> None:
+    assert EnvironmentRequest.of(RunConfig(env=WALKER)).behaviour == ""
+    assert EnvironmentRequest.of(RunConfig(env=WALKER, strategy="novelty")).behaviour == "auto"
+    assert (
+        EnvironmentRequest.of(RunConfig(env=WALKER, strategy="lab:Own", behaviour=RAM)).behaviour
+        == RAM
+    )
+    spec = describe(EnvironmentRequest(WALKER))
+    assert (spec.behaviour, spec.behaviour_size) == ("", 0)
+
+
+@pytest.mark.parametrize(
+    ("request_", "behaviour", "size", "backend"),
+    [
+        (asked(WALKER), POSITION, 2, "lean"),
+        (asked(WALKER, backend="stock"), POSITION, 2, "stock"),
+        (asked("CartPole-v1"), LAST, 4, "lean"),
+        (asked(MAZE), LAST, 2, "stock"),
+        (asked(MAZE, "tests.deceptive:quarter"), "tests.deceptive:quarter", 2, "stock"),
+        (
+            asked(
+                "CartPole-v1", "tests.unit.es_queue.environments.test_behaviour_descriptor:where"
+            ),
+            "tests.unit.es_queue.environments.test_behaviour_descriptor:where",
+            1,
+            "stock",
+        ),
+    ],
+)
+def test_the_environment_says_what_it_tells_of_an_episode(
+    request_: EnvironmentRequest, behaviour: str, size: int, backend: str
+) -> None:
+    spec = describe(request_)
+    assert (spec.behaviour, spec.behaviour_size, spec.backend) == (behaviour, size, backend)
+
+
+def where(environment: gymnasium.Env[Any, Any]) -> float:
+    return float(environment.unwrapped.state[0])  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("request_", "sentence"),
+    [
+        (
+            asked(WALKER, backend="envpool"),
+            (
+                "the envpool back end does not tell the final-position of BipedalWalker-v3: use "
+                "--backend auto or stock or lean, or the behaviour last-observation"
+            ),
+        ),
+        (asked(WALKER, backend="any"), "the any back end does not tell the final-position"),
+        (
+            asked(WALKER, "tests.deceptive:quarter", "lean"),
+            (
+                "the lean back end does not tell the tests.deceptive:quarter of "
+                "BipedalWalker-v3: use --backend auto or stock"
+            ),
+        ),
+        (
+            asked("CartPole-v1", POSITION),
+            (
+                "final-position of CartPole-v1 cannot be had: final-position is not known of "
+                "CartPoleEnv: use the behaviour last-observation"
+            ),
+        ),
+        (
+            asked("CartPole-v1", RAM),
+            "ram of CartPole-v1 cannot be had: CartPoleEnv is no Atari game and has no ram",
+        ),
+        (
+            asked("CartPole-v1", "tests.deceptive:missing"),
+            "the behaviour tests.deceptive:missing cannot be imported: AttributeError",
+        ),
+        (
+            asked("CartPole-v1", "tests.deceptive:MAZE"),
+            "the behaviour tests.deceptive:MAZE is no function",
+        ),
+        (asked("CartPole-v1", "tests.deceptive:quarter"), "cannot be had: AttributeError"),
+        (
+            asked(MAZE, "tests.deceptive:nothing"),
+            f"the behaviour has 0 numbers, where 1 to {MAX_NUMBERS} are possible",
+        ),
+    ],
+)
+def test_a_behaviour_that_cannot_be_had_is_refused_in_one_sentence(
+    request_: EnvironmentRequest, sentence: str
+) -> None:
+    with pytest.raises((UsageError, EnvironmentFailure)) as refusal:
+        describe(request_)
+    assert sentence in str(refusal.value) and "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ([np.nan], "not finite"),
+        (["a"], "no array of numbers"),
+        (None, "not finite"),
+        ([[1.0], [1.0, 2.0]], "no array"),
+        (np.zeros(MAX_NUMBERS + 1), "513 numbers"),
+    ],
+)
+def test_a_vector_that_cannot_be_sent_is_refused(values: Any, sentence: str) -> None:
+    with pytest.raises(EnvironmentFailure, match=sentence):
+        behaviour_vector(values)
+
+
+def test_a_mujoco_bodys_position_is_in_the_first_two_numbers_of_its_pose_and_an_atari_game_has_a_ram() -> (
+    None
+):
+    body: Any = SimpleNamespace(
+        unwrapped=SimpleNamespace(data=SimpleNamespace(qpos=np.array([3.0, -1.0, 0.5])))
+    )
+    assert behaviour_vector(final_position(body)).tolist() == [3.0, -1.0]
+    console: Any = SimpleNamespace(
+        unwrapped=SimpleNamespace(
+            ale=SimpleNamespace(getRAM=lambda: np.arange(128, dtype=np.uint8))
+        )
+    )
+    assert behaviour_vector(memory(console)).tolist() == list(range(128))
+
+
+def test_both_walkers_tell_where_the_hull_is() -> None:
+    lean, stock = (
+        open_environment(asked(WALKER, backend=backend)) for backend in ("lean", "stock")
+    )
+    assert isinstance(lean, LeanWalker)
+    for world in (lean, stock):
+        world.reset(3)
+        before = world.behaviour()  # type: ignore[attr-defined]
+        for _ in range(20):
+            world.step(np.array([0.4, -0.2, 0.1, 0.3], np.float32))
+        after = world.behaviour()  # type: ignore[attr-defined]
+        assert (
+            before.dtype == np.float32
+            and before.shape == (2,)
+            and not np.array_equal(before, after)
+        )
+    assert after == pytest.approx(lean.behaviour(), abs=0.3)  # on other ground
+    assert open_vector_environment(asked(WALKER, backend="lean")) is None
+
+
+# --- the settings
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        (
+            {"strategy": "pgpe", "behaviour": LAST},
+            "behaviour is last-observation, but the strategy pgpe has no use for it",
+        ),
+        (
+            {"strategy": "novelty", "behaviour": "somewhere"},
+            "use auto or last-observation, final-position, ram or module:function",
+        ),
+        ({"strategy": "novelty", "novelty": "nsx"}, "use ns, nsr or nsra"),
+        ({"strategy": "novelty", "population": 7}, "novelty samples mirrored pairs"),
+        ({"strategy": "novelty", "schedule": "async"}, "novelty learns from whole generations"),
+        ({"strategy": "novelty", "members": 0}, "members is 0"),
+        (
+            {"strategy": "openai_es", "members": 3},
+            "members is 3, but the strategy openai_es has no use for it",
+        ),
+        (
+            {
+                "strategy": "novelty",
+                "env": "",
+                "objective": "tests.objectives:sphere",
+                "parameters": 4,
+            },
+            "an objective has no episodes",
+        ),
+    ],
+)
+def test_settings_that_do_not_fit_novelty_are_refused(
+    values: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(UsageError) as refusal:
+        config_from_values({"env": "CartPole-v1", **values}, "the test")
+    assert sentence.replace("use auto or last", "use auto, last") in str(refusal.value)
+
+
+def test_a_behaviour_of_ones_own_is_custom_code() -> None:
+    assert named_modules(
+        RunConfig(env="CartPole-v1", strategy="novelty", behaviour="lab.where:leg")
+    ) == ["lab.where"]
+    assert named_modules(RunConfig(env="CartPole-v1", strategy="novelty", behaviour=LAST)) == []
+
+
+# --- the worker
+
+
+def sent(who: Evaluator, kind: str, start: int, stop: int, **more: Any) -> list[SlotResult]:
+    task, published = task_of(4, 2, **more)
+    return list(
+        who.evaluate(
+            task,
+            published,
+            Block(task.publication, kind, start, stop),
+            "host-1-abcdef",
+            lambda failure: None,
+        ).results
+    )
+
+
+def numbers(result: SlotResult) -> list[list[float]]:
+    return np.frombuffer(result.behaviour, "<f4").reshape(len(result.fitness), -1).tolist()
+
+
+def novel(world: Any, **values: Any) -> Evaluator:
+    return evaluator(
+        world,
+        dataclasses.replace(spec_of(), behaviour=LAST, behaviour_size=2),
+        **{**NOVEL, "obs_norm": False, **values},
+    )
+
+
+def test_a_slot_tells_with_what_each_individual_ended_and_an_evaluation_nothing() -> None:
+    who = novel(Script([1.0] * 5))
+    assert [numbers(one) for one in sent(who, TRAIN, 0, 2)] == [[[5.0, 6.0]] * 2] * 2
+    assert [numbers(one) for one in sent(who, CENTRE, 0, 2)] == [[[5.0, 6.0]]] * 2
+    assert [one.behaviour for one in sent(who, EVAL, 0, 2)] == [b"", b""]
+    assert [
+        one.behaviour
+        for one in sent(
+            evaluator(Script([1.0] * 5), strategy="novelty", obs_norm=False), EVAL, 0, 1
+        )
+    ] == [b""]
+
+
+def test_strategies_that_compare_nothing_send_nothing() -> None:
+    answers = [
+        sent(evaluator(Script([1.0] * 5), strategy=strategy), kind, 0, 1)
+        for strategy in ("pgpe", "openai_es")
+        for kind in (TRAIN, CENTRE)
+    ]
+    assert all(not one.behaviour for results in answers for one in results)
+
+
+def test_measured_centres_are_played_on_fresh_seeds_of_their_own_and_tell_the_mean() -> None:
+    world = Script([1.0] * 3)
+    who = novel(world, episodes=2)
+    task, published = task_of(4, 2, parameters=[0.1, 0.2, 0.3, 0.4])
+    found = who.evaluate(
+        task,
+        published,
+        Block(task.publication, CENTRE, 0, 3),
+        "host-1-abcdef",
+        lambda failure: None,
+    ).results
+    seeds = evaluation_seeds(who.config, BEHAVIOUR, 4, 3).tolist()
+    assert world.seeds[2:] == seeds * 2 and [one.seed for one in found] == [
+        world.seeds[0],
+        seeds[0],
+        seeds[0],
+    ]
+    assert [one.steps for one in found] == [(6,), (9,), (9,)] and all(
+        numbers(one) == [[3.0, 4.0]] for one in found
+    )
+    strategy = make_strategy(who.config, 2)
+    acted = {slot: strategy.centre_of(published, slot) for slot in range(3)}
+    for slot, first in enumerate((0, 6, 15)):
+        assert float(world.seen[first][2][0]) == float(
+            np.clip(world.observation(0) @ acted[slot], -1, 1)
+        )
+
+
+def test_the_measured_centre_acts_under_its_own_statistics() -> None:
+    world = Script([1.0])
+    who = novel(world, obs_norm=True)
+    published = np.array([0.1, 0.2, 0.3, 0.4, 0.25, -0.5, 2.0, 4.0], np.float32)
+    task, published = task_of(8, 2, parameters=published)
+    assert who.fits(task) and not who.fits(dataclasses.replace(task, size=4))
+    who.evaluate(
+        task,
+        published,
+        Block(task.publication, CENTRE, 0, 2),
+        "host-1-abcdef",
+        lambda failure: None,
+    )
+    look = world.observation(0)
+    assert float(world.seen[0][2][0]) == pytest.approx(float((look - 0.5) / 2 @ published[:2]))
+    assert float(world.seen[1][2][0]) == pytest.approx(
+        float((look - published[4:6]) / published[6:] @ published[2:4])
+    )
+
+
+def test_episodes_played_at_once_tell_the_bits_of_those_played_alone() -> None:
+    config = quick_config(**{**NOVEL, "population": 64}, backend="lean", behaviour=LAST)
+    table = NoiseTable.in_memory(config.noise_size)
+    one, other = (join(config, EpisodeControl(), table=table).evaluator for _ in range(2))
+    other._envs = None
+    task, published = task_of(2 * 8 + 8, 4, parameters=np.linspace(-1, 1, 24))
+    together, alone = (
+        who.evaluate(
+            task,
+            published,
+            Block(task.publication, TRAIN, 0, 32),
+            "host-1-abcdef",
+            lambda failure: None,
+        ).results
+        for who in (one, other)
+    )
+    assert together == alone and len({result.behaviour for result in alone}) == 32
+
+
+def test_an_episode_that_ends_with_what_is_not_finite_has_failed() -> None:
+    class Infinite(Script):
+        def observation(self, step: int) -> np.ndarray:
+            return np.array([1.0, np.inf if step == 3 else 0.0], np.float32)
+
+    who = novel(Infinite([1.0] * 3))
+    task, published = task_of(4, 2)
+    told = who.evaluate(
+        task, published, Block(task.publication, TRAIN, 0, 1), "host-1-abcdef", lambda failure: None
+    )
+    assert (
+        not told.results
+        and "the episode's behaviour holds what is not finite" in told.failures[0][1]
+    )
+
+
+def test_a_behaviour_of_another_length_is_a_failure_of_its_slot() -> None:
+    config = quick_config(
+        **NOVEL, env=MAZE, backend="stock", behaviour="tests.deceptive:wild", sigma=1.0
+    )
+    who = join(config, EpisodeControl(), table=NoiseTable.in_memory(config.noise_size)).evaluator
+    task, published = task_of(2 * 6 + 4, 2)
+    told = who.evaluate(
+        task, published, Block(task.publication, TRAIN, 0, 4), "host-1-abcdef", lambda failure: None
+    )
+    assert any(
+        "the behaviour has 2 numbers, and 1 in other episodes" in reason
+        for _, reason in told.failures
+    )
+
+
+class Curious(OpenaiES):
+    """A strategy of one's own that compares behaviours."""
+
+    wants_behaviour = True
+
+    def improve(self, state: State, batch: Batch) -> tuple[State, Info]:
+        after, info = super().improve(state, batch)
+        return after, {
+            **info,
+            "spread": float(np.ptp(batch.behaviour)),
+            "numbers": float(batch.behaviour.shape[2]),
+        }
+
+
+def test_a_strategy_of_ones_own_may_compare_behaviours_and_says_which() -> None:
+    values: dict[str, Any] = {
+        "strategy": "tests.unit.es_queue.environments.test_behaviour_descriptor:Curious",
+        "population": 8,
+        "generations": 2,
+        "eval_every": 0,
+        "final_episodes": 0,
+        "env": MAZE,
+        "sigma": 0.5,
+    }
+    outcome, sink = run_ring(quick_config(**values, behaviour="tests.deceptive:quarter"), 2)
+    assert [
+        (record["numbers"], record["spread"]) for record in sink.records if record["population"]
+    ] == [(2.0, 2.0)] * 2
+    assert (
+        run_ring(quick_config(**values, behaviour="tests.deceptive:quarter", block=1))[0].digest
+        == outcome.digest
+    )
+    with pytest.raises(
+        UsageError, match="compares behaviours, and behaviour is auto: say which with --behaviour"
+    ):
+        run_ring(quick_config(**values))
+
+
+# --- the wire
+
+RESULT = SlotResult(
+    5,
+    11,
+    13,
+    (1.5, -2.0),
+    (1.0, 2.0),
+    (10, 20),
+    (0, 1),
+    (1, 0),
+    behaviour=struct.pack("<4f", 1, 2, 3, 4),
+)
+ANSWER = Answer(
+    PUBLICATION,
+    TRAIN,
+    "host-1-0a1b2c",
+    0.25,
+    (RESULT, dataclasses.replace(RESULT, slot=6)),
+    ((7, "ValueError: no"),),
+)
+
+
+def raw(**changes: Any) -> list[Any]:
+    return list(msgpack.unpackb(dataclasses.replace(ANSWER, **changes).encode()))
+
+
+def test_behaviours_come_back_from_an_answers_bytes() -> None:
+    for answer in (ANSWER, dataclasses.replace(ANSWER, failures=())):
+        assert Answer.decode(answer.encode()) == answer
+
+
+def test_an_answer_without_behaviours_is_as_it_always_was() -> None:
+    plain = tuple(dataclasses.replace(one, behaviour=b"") for one in ANSWER.results)
+    old = raw()[:-1]
+    assert raw(results=plain) == old and Answer.decode(msgpack.packb(old)).results == plain
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        b"",
+        b"\0" * 15,
+        b"\0" * 24,
+        b"\0" * (2 * messages.MAX_BEHAVIOUR + 16),
+        "\0" * 16,
+        None,
+        7,
+        [],
+        struct.pack("<8f", *[np.nan] * 8),
+        struct.pack("<8f", *[np.inf] * 8),
+    ],
+    ids=lambda last: repr(last)[:20],
+)
+def test_behaviours_that_cannot_be_are_refused(last: Any) -> None:
+    with pytest.raises(DecodeError):
+        Answer.decode(msgpack.packb([*raw()[:-1], last]))
+    with pytest.raises(DecodeError):
+        Answer.decode(msgpack.packb([*raw(results=())[:-1], "no", last]))
+
+
+def test_the_largest_honest_answer_has_room_for_behaviours() -> None:
+    many = tuple(
+        dataclasses.replace(RESULT, slot=slot, behaviour=b"\0" * messages.MAX_BEHAVIOUR)
+        for slot in range(50)
+    )
+    size = len(dataclasses.replace(ANSWER, results=many, failures=()).encode())
+    assert (
+        messages.max_answer_bytes(50, 2, 0, 4, MAX_NUMBERS)
+        >= size
+        > messages.max_answer_bytes(50, 2, 0, 4)
+    )
+
+
+# --- the ledger
+
+CONFIG = config_of(**NOVEL, obs_norm=False)
+EXPECTATIONS = AnswerChecker(
+    CONFIG, 4, 2, 2, 2, {TRAIN: 4, CENTRE: 3, EVAL: 2}, (50, 100), behaviour=3
+)
+
+
+def result(kind: str, slot: int, **changes: Any) -> SlotResult:
+    expected = EXPECTATIONS.expected_answer(kind, slot)
+    assert expected is not None
+    each = expected.individuals
+    one = SlotResult(
+        slot,
+        expected.noise_index,
+        expected.seed,
+        (1.0,) * each,
+        (1.0,) * each,
+        (9,) * each,
+        (0,) * each,
+        (0,) * each,
+        behaviour=b"\0" * expected.behaviour,
+    )
+    return dataclasses.replace(one, **changes)
+
+
+@pytest.mark.parametrize(
+    ("kind", "slot", "length"), [(TRAIN, 1, 24), (CENTRE, 0, 12), (CENTRE, 2, 12), (EVAL, 1, 0)]
+)
+def test_an_answer_counts_with_a_behaviour_of_the_right_length_alone(
+    kind: str, slot: int, length: int
+) -> None:
+    for given in (0, 8, 12, 24, 48):
+        ledger = Ledger(PUBLICATION, EXPECTATIONS, {kind: slot + 1})
+        payload = Answer(
+            PUBLICATION, kind, "host-1-000001", 0.1, (result(kind, slot, behaviour=b"\0" * given),)
+        )
+        assert ledger.accept(payload.encode()) is (given == length)
+        assert given == length or ledger.refused.total() == 1
+
+
+def test_a_run_that_compares_nothing_refuses_behaviours() -> None:
+    plain = AnswerChecker(CONFIG, 4, 2, 2, 2, {TRAIN: 4})
+    ledger = Ledger(PUBLICATION, plain, {TRAIN: 2})
+    assert not ledger.accept(
+        Answer(PUBLICATION, TRAIN, "host-1-000001", 0.1, (result(TRAIN, 1),)).encode()
+    )
+    assert ledger.refused == {"wrong-shape": 1}

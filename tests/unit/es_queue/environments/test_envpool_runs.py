@@ -1,0 +1,234 @@
+"""EnvPool and lean, episode by episode and run by run: the same bits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from es_queue.environments.envpool import MAX_AT_ONCE, EnvPoolVectorEnvironment
+from es_queue.environments.factory import describe, open_environment, open_vector_environment
+from es_queue.environments.interface import EnvironmentRequest
+from es_queue.environments.walker.lean_walker import LeanWalker
+from es_queue.errors import UsageError
+from es_queue.numerics.fingerprint import bytes_digest
+from es_queue.numerics.noise_table import NoiseTable
+from es_queue.protocol.memory_channel import MemoryServer
+from es_queue.protocol.messages import Answer, Block, Task
+from master.run.setup import prepare_run
+from tests.ring import NOISE, Sink, make_loop, quick_config, run_ring, workers
+from workers.episode import EpisodeControl
+from workers.join import join
+
+pytest.importorskip("envpool", reason="envpool is not installed")
+
+NORMAL, HARDCORE = "BipedalWalker-v3", "BipedalWalkerHardcore-v3"
+TABLE = NoiseTable.in_memory(NOISE)
+
+
+def answered(
+    backend: str, kind: str = "train", stop: int = 50, limit: int = 1600, **values: Any
+) -> tuple[Answer, str]:
+    """The answer of a worker on ``backend`` to a block of slots 0 … stop - 1, and its
+    fingerprint.
+    """
+    config = prepare_run(
+        quick_config(
+            **{
+                "env": NORMAL,
+                "strategy": "ars",
+                "population": 2 * stop,
+                "backend": backend,
+                **values,
+            }
+        ),
+        table=TABLE,
+    ).config
+    joined = join(config, EpisodeControl(), table=TABLE)
+    assert joined.backend == backend
+    size = prepare_run(config, table=TABLE).policy.size
+    published = np.random.default_rng(3).normal(0, 0.1, size).astype(np.float32)
+    mean, std = np.full(24, 0.1, "<f4").tobytes(), np.full(24, 0.7, "<f4").tobytes()
+    task = Task(
+        "3.1-00000000",
+        0.2,
+        limit,
+        size,
+        bytes_digest(published.tobytes()),
+        mean,
+        std,
+        TABLE.digest,
+        1.0,
+    )
+    found = joined.evaluator.evaluate(
+        task, published, Block("3.1-00000000", kind, 0, stop), "host-1-abcdef", lambda _: None
+    )
+    return found, joined.numerics
+
+
+@pytest.mark.parametrize("environment", [NORMAL, HARDCORE])
+def test_a_hundred_whole_episodes_are_equal_in_observations_lengths_and_returns(
+    environment: str,
+) -> None:
+    """All observations of each episode go into its moments, float64 to the bit."""
+    lean, numerics = answered("lean", env=environment, policy="mlp", obs_sample=1.0)
+    pool, theirs = answered("envpool", env=environment, policy="mlp", obs_sample=1.0)
+    assert lean.results == pool.results and not lean.failures + pool.failures
+    assert numerics == theirs
+    assert sum(len(one.moments) for one in pool.results) == 100
+    assert max(max(one.steps) for one in pool.results) == 1600
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"env": HARDCORE, "action_noise": 0.2},
+        {"episodes": 2, "env_seeds": "slot"},
+        {"patience": "30,0.2", "stall": "2:0.05:9", "reward_shift": 0.01, "reward_floor": "-1"},
+    ],
+)
+def test_a_block_is_answered_alike_under_every_rule(values: dict[str, Any]) -> None:
+    assert (
+        answered("lean", stop=8, limit=120, **values)[0].results
+        == answered("envpool", stop=8, limit=120, **values)[0].results
+    )
+
+
+@pytest.mark.parametrize("kind", ["eval", "centre"])
+def test_evaluations_are_answered_alike(kind: str) -> None:
+    stop = 1 if kind == "centre" else 12
+    lean, pool = (
+        answered(backend, kind, stop, 150, population=24, eval_step_limit=150)[0]
+        for backend in ("lean", "envpool")
+    )
+    assert lean.results == pool.results and len(pool.results) == stop
+
+
+def test_slots_that_are_over_are_left_out_and_the_order_is_kept() -> None:
+    seeds = [5, 2**31 - 1, 0, 77]
+    pool, single = EnvPoolVectorEnvironment(NORMAL), [LeanWalker(False) for _ in seeds]
+    first = pool.reset(seeds)
+    assert np.array_equal(
+        first, np.stack([world.reset(seed) for world, seed in zip(single, seeds, strict=True)])
+    )
+    generator = np.random.default_rng(1)
+    for rows in ([0, 1, 2, 3], [0, 1, 3], [1, 3], [1, 3], [3], [3]):
+        actions = generator.uniform(-1, 1, (len(rows), 4)).astype(np.float32)
+        observations, rewards, over = pool.step(np.array(rows, np.int32), actions)
+        expected = [single[row].step(action) for row, action in zip(rows, actions, strict=True)]
+        assert np.array_equal(observations, np.stack([one[0] for one in expected]))
+        assert rewards.dtype == np.float64 and rewards.tolist() == [one[1] for one in expected]
+        assert over.tolist() == [one[2] for one in expected]
+    pool.close()
+
+
+def test_a_pool_applies_no_limit_of_its_own() -> None:
+    worlds = EnvPoolVectorEnvironment("CartPole-v1")
+    worlds.reset([3])
+    still = [
+        bool(worlds.step(np.zeros(1, np.int32), np.array([step % 2]))[2][0]) for step in range(5)
+    ]
+    assert not any(still)
+    pendulum = EnvPoolVectorEnvironment("Pendulum-v1")
+    pendulum.reset([1, 2])
+    assert not any(
+        pendulum.step(np.array([1], np.int32), np.zeros((1, 1), np.float32))[2][0]
+        for _ in range(300)
+    )
+
+
+def test_an_episode_depends_on_nothing_but_its_seed() -> None:
+    one, other = EnvPoolVectorEnvironment(HARDCORE), EnvPoolVectorEnvironment(HARDCORE)
+    one.reset([1, 2, 3])
+    one.step(np.array([0, 2], np.int32), np.ones((2, 4), np.float32))
+    assert np.array_equal(one.reset([9, 4])[1], other.reset([4, 4, 8])[0])
+
+
+@pytest.mark.parametrize(
+    ("environment", "actions"),
+    [("CartPole-v1", "discrete"), ("Pendulum-v1", "box"), ("LunarLanderContinuous-v3", "box")],
+)
+def test_other_ids_of_envpool_can_be_asked_for(environment: str, actions: str) -> None:
+    request = EnvironmentRequest(environment, backend="envpool")
+    spec = describe(request)
+    assert (spec.backend, spec.action.kind) == ("envpool", actions)
+    worlds = open_vector_environment(request)
+    assert worlds is not None and worlds.max_episodes == MAX_AT_ONCE
+    assert worlds.reset([1, 2]).shape == (2, spec.observation_size)
+    config = quick_config(
+        env=environment,
+        backend="envpool",
+        strategy="ars",
+        population=4,
+        step_limit="20",
+        generations=2,
+        eval_every=0,
+        final_episodes=0,
+    )
+    assert run_ring(config)[0].state.generation == 2
+
+
+def test_an_episode_of_envpool_alone_cannot_be_drawn() -> None:
+    with pytest.raises(UsageError, match="EnvPool draws nothing"):
+        open_environment(EnvironmentRequest("CartPole-v1", backend="envpool"), "rgb_array")
+    drawn = open_environment(EnvironmentRequest(NORMAL, backend="envpool"), "rgb_array")
+    drawn.reset(1)
+    assert drawn.render() is not None
+    drawn.close()
+
+
+RUN: dict[str, Any] = {
+    "env": NORMAL,
+    "strategy": "ars",
+    "population": 48,
+    "generations": 4,
+    "step_limit": "60",
+    "block": 6,
+    "eval_every": 1,
+    "eval_episodes": 12,
+    "eval_step_limit": 60,
+    "final_episodes": 24,
+    "target_reward": "none",
+}
+
+
+def test_a_few_episodes_are_played_one_by_one_and_many_in_a_pool(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes: list[int] = []
+    before = EnvPoolVectorEnvironment.reset
+
+    def counted(self: EnvPoolVectorEnvironment, seeds: Any) -> Any:
+        sizes.append(len(seeds))
+        return before(self, seeds)
+
+    monkeypatch.setattr(EnvPoolVectorEnvironment, "reset", counted)
+    answered("envpool", stop=5, limit=20)
+    assert set(sizes) == {1}  # the fingerprint's
+    sizes.clear()
+    answered("envpool", stop=40, limit=20)
+    assert [size for size in sizes if size > 1] == [40, 40]
+
+
+def test_one_lean_and_one_envpool_worker_together_give_the_digest_of_each_alone() -> None:
+    alone = {
+        backend: run_ring(quick_config(**RUN, backend=backend))[0].digest
+        for backend in ("lean", "envpool", "any")
+    }
+    config, server, sink = (
+        prepare_run(quick_config(**RUN, backend="any"), table=TABLE).config,
+        MemoryServer(),
+        Sink(),
+    )
+    loop = make_loop(prepare_run(config, table=TABLE), server, sink)
+    with (
+        workers(server, replace(config, backend="lean"), TABLE),
+        workers(server, replace(config, backend="envpool"), TABLE),
+    ):
+        mixed = loop.run(prepare_run(config, table=TABLE).initial_state())
+    assert {*alone.values(), mixed.digest} == {alone["lean"]}
+    assert max(record["workers"] for record in sink.records) == 2
+    assert not any("mixed fleet" in note for note in sink.notes)

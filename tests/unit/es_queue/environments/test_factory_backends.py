@@ -1,0 +1,168 @@
+"""Which back end plays what: decided once, refused in one clear sentence. Nothing here needs
+EnvPool.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from es_queue.environments import envpool, factory
+from es_queue.environments.factory import (
+    choose_backend,
+    open_vector_environment,
+    portable_request,
+    resolve_backend,
+)
+from es_queue.environments.interface import EnvironmentRequest
+from es_queue.environments.registry import find_environment
+from es_queue.errors import EnvironmentFailure, UsageError
+from es_queue.numerics.noise_table import NoiseTable
+from tests.ring import quick_config
+from workers.episode import EpisodeControl
+from workers.join import Refusal, join
+
+PROVEN = ("BipedalWalker-v3", "BipedalWalkerHardcore-v3")
+V2 = ("BipedalWalker-v2", "BipedalWalkerHardcore-v2")
+OWN_IDS = ("BipedalWalker-v3", "BipedalWalkerHardcore-v3", "CartPole-v1")
+
+
+class Library:
+    """What EnvPool tells of itself."""
+
+    @staticmethod
+    def list_all_envs() -> list[str]:
+        return list(OWN_IDS)
+
+
+@pytest.fixture(params=[True, False])
+def here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether EnvPool seems to be installed."""
+    has = bool(request.param)
+    monkeypatch.setattr(factory, "is_installed", lambda: has)
+    if has:
+        monkeypatch.setattr(envpool, "load_envpool", lambda environment: Library)
+    else:
+        monkeypatch.setattr(envpool.importlib.util, "find_spec", lambda name: None)
+    return has
+
+
+def chosen(environment: str, backend: str, **more: Any) -> str:
+    request = EnvironmentRequest(environment, backend=backend, **more)
+    return choose_backend(find_environment(request), request)
+
+
+def test_auto_is_envpool_where_it_is_installed_and_proven_equal(here: bool) -> None:
+    assert [chosen(one, "auto") for one in PROVEN] == ["envpool" if here else "lean"] * 2
+    assert [chosen(one, "auto") for one in V2] == ["lean", "lean"]
+    assert [chosen(one, "auto") for one in ("CartPole-v1", "LunarLander-v3")] == ["lean", "stock"]
+    assert chosen("BipedalWalker-v3", "auto", arguments=(("hardcore", True),)) == (
+        "envpool" if here else "lean"
+    )
+    assert (
+        chosen("BipedalWalker-v3", "auto", wrappers=("gymnasium.wrappers:FlattenObservation",))
+        == "stock"
+    )
+
+
+def test_any_is_kept_in_the_config_and_decided_by_each_host(here: bool) -> None:
+    assert [chosen(one, "any") for one in PROVEN] == ["any", "any"]
+    assert resolve_backend("any") == ("envpool" if here else "lean")
+    assert resolve_backend("lean") == "lean"
+
+
+@pytest.mark.parametrize("environment", [*V2, "CartPole-v1"])
+def test_any_is_refused_where_equality_is_not_proven(environment: str) -> None:
+    with pytest.raises(
+        UsageError,
+        match=(
+            rf"backend is any, but only BipedalWalker-v3 .* not {environment} as asked for: use "
+            r"auto, or name one"
+        ),
+    ):
+        chosen(environment, "any")
+
+
+def test_envpool_is_refused_for_what_it_does_not_play(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(envpool, "load_envpool", lambda environment: Library)
+    assert [chosen(one, "envpool") for one in (*OWN_IDS, "BipedalWalker-v2")] == ["envpool"] * 4
+    with pytest.raises(UsageError, match="EnvPool has the lidar of version 3 alone"):
+        chosen("BipedalWalkerHardcore-v2", "envpool")
+    wrapped: dict[str, Any] = {"wrappers": ("gymnasium.wrappers:FlattenObservation",)}
+    for environment, more in (
+        ("Pendulum-v1", {}),
+        ("CartPole-v1", wrapped),
+        ("BipedalWalker-v3", wrapped),
+        ("CartPole-v1", {"arguments": (("sutton_barto_reward", True),)}),
+    ):
+        with pytest.raises(
+            UsageError, match=rf"the envpool back end does not play {environment} as asked for"
+        ):
+            chosen(environment, "envpool", **more)
+
+
+def test_a_worker_without_envpool_refuses_a_run_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(envpool.importlib.util, "find_spec", lambda name: None)
+    table = NoiseTable.in_memory(2**14)
+    with pytest.raises(Refusal) as caught:
+        join(quick_config(env="BipedalWalker-v3", backend="envpool"), EpisodeControl(), table=table)
+    assert str(caught.value) == (
+        "BipedalWalker-v3 is to be played by EnvPool, which is not installed here: pip "
+        'install "envpool>=1.2.5,<1.3"'
+    )
+    assert (
+        join(
+            quick_config(env="BipedalWalker-v3", backend="any"), EpisodeControl(), table=table
+        ).backend
+        == "lean"
+    )
+
+
+def test_a_broken_envpool_counts_as_none_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(name: str) -> Any:
+        raise ImportError("no roms\nat all")
+
+    monkeypatch.setattr(envpool.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(envpool.importlib, "import_module", broken)
+    assert not envpool.is_installed()
+    with pytest.raises(
+        EnvironmentFailure,
+        match="which cannot be imported: ImportError: no roms at all: pip install",
+    ):
+        envpool.load_envpool("BipedalWalker-v3")
+
+
+def test_what_was_trained_on_envpool_is_shown_everywhere(here: bool) -> None:
+    trained = EnvironmentRequest("BipedalWalker-v3", backend="envpool")
+    assert (
+        portable_request(trained)
+        == portable_request(replace(trained, backend="any"))
+        == replace(trained, backend="lean")
+    )
+    for other in (
+        replace(trained, backend="stock"),
+        replace(trained, id="BipedalWalker-v2"),
+        replace(trained, id="CartPole-v1"),
+    ):
+        assert portable_request(other) == other
+
+
+def test_one_by_one_back_ends_have_no_worlds() -> None:
+    for environment, backend in (
+        ("BipedalWalker-v3", "lean"),
+        ("BipedalWalker-v3", "stock"),
+        ("CartPole-v1", "stock"),
+        ("Acrobot-v1", "auto"),
+    ):
+        assert open_vector_environment(EnvironmentRequest(environment, backend=backend)) is None
+
+
+def test_what_a_pool_tells_in_another_order_is_put_into_the_order_asked_for() -> None:
+    observations, more = np.arange(6, dtype=np.float32).reshape(3, 2), np.array([10.0, 20.0, 30.0])
+    seen, rewards = envpool.EnvPoolVectorEnvironment._flat(
+        observations, {"env_id": np.array([7, 2, 4], np.int32)}, np.array([2, 4, 7], np.int32), more
+    )
+    assert seen.tolist() == [[2, 3], [4, 5], [0, 1]] and rewards.tolist() == [20, 30, 10]

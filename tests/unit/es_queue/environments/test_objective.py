@@ -1,0 +1,288 @@
+"""Any function of a vector and a seed, through the same ring as an environment."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from es_queue.config.parsing import config_from_json, config_from_values
+from es_queue.config.run_config import RunConfig
+from es_queue.environments.factory import (
+    batch_size_range,
+    describe,
+    open_environment,
+    open_vector_environment,
+)
+from es_queue.environments.interface import EnvironmentRequest
+from es_queue.errors import EnvironmentFailure, UsageError
+from es_queue.numerics.noise_table import NoiseTable
+from es_queue.policies import ConstantPolicy
+from es_queue.policies.checkpoint_policy import load_policy
+from es_queue.policies.net2wider import widen
+from es_queue.security.user_code import ALLOW, named_modules
+from master.loop.state import FINAL
+from master.run.setup import prepare_run
+from master.run.warm_start import make_warm_state
+from master.storage.checkpoint import Checkpoints
+from master.storage.replay import replay_run
+from master.storage.replay_log import ReplayLog
+from tests.objectives import GOAL
+from tests.ring import Sink, run_ring
+from workers.episode import EpisodeControl
+from workers.join import Refusal, join
+from workers.play import cli
+
+SPHERE, ROSENBROCK = "tests.objectives:sphere", "tests.objectives:rosenbrock"
+TABLE = NoiseTable.in_memory(2**14)
+
+
+def config_of(objective: str = SPHERE, **values: Any) -> RunConfig:
+    size = 4 if objective == SPHERE else 2
+    plain = {
+        "objective": objective,
+        "parameters": size,
+        "seed": 3,
+        "noise_size": TABLE.size,
+        "strategy": "snes",
+        "population": 16,
+        "eval_every": 10,
+        "eval_episodes": 2,
+        "final_episodes": 2,
+    }
+    return config_from_values({**plain, **values}, "the test")
+
+
+def test_the_sphere_is_climbed_to_its_top() -> None:
+    ended, _ = run_ring(config_of(generations=80))
+    assert ended.evaluation is not None and ended.evaluation.mean > -1e-3
+    np.testing.assert_allclose(ended.best.parameters, GOAL, atol=0.05)
+    assert ended.state.counters.env_steps == 80 * 16  # a call is a step
+
+
+def test_a_target_ends_the_run() -> None:
+    ended, _ = run_ring(config_of(generations=200, target_reward="-0.01", eval_every=5))
+    assert (ended.state.reason, ended.state.stage) == (
+        "target",
+        FINAL,
+    ) and ended.state.generation < 100
+
+
+@pytest.mark.parametrize("strategy", ["openai_es", "ars", "pgpe", "snes", "ga", "random_search"])
+def test_every_strategy_gives_the_same_bits_for_one_worker_and_three_and_across_a_resume(
+    strategy: str,
+) -> None:
+    more = {"candidates": 3, "elite_episodes": 4} if strategy in ("ga", "random_search") else {}
+    more |= {"truncation": 4} if strategy == "ga" else {}
+    config = config_of(ROSENBROCK, strategy=strategy, generations=6, **more)
+    expected, sink = run_ring(config)
+    assert len({record["digest"] for record in sink.records[:-1]}) > 1
+    assert run_ring(replace(config, block=1), 3)[0].digest == expected.digest
+    half, _ = run_ring(replace(config, generations=3))
+    resumed = replace(half.state, stage="training", reason="")
+    rest, _ = run_ring(replace(config, block=3), 2, resumed)
+    assert (
+        rest.digest == expected.digest
+    )  # the half run evaluated once more, so its best may be another
+
+
+def test_a_function_that_fails_costs_its_slot_alone() -> None:
+    ended, sink = run_ring(
+        config_of(
+            "tests.objectives:picky",
+            population=30,
+            generations=4,
+            sigma=0.3,
+            eval_every=0,
+            final_episodes=0,
+            strategy="random_search",
+            candidates=2,
+            elite_episodes=1,
+        ),
+        2,
+    )
+    assert ended.state.generation == 4
+    assert all(0 < record["failed"] < 30 for record in sink.records[:-1])
+    said = " ".join(sink.notes)
+    assert "ArithmeticError: no value above" in said or "not a finite number" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "sentence"),
+    [
+        (
+            "tests.objectives:nothing",
+            2,
+            "tests.objectives:nothing cannot be imported: AttributeError",
+        ),
+        ("tests.nowhere:sphere", 2, "tests.nowhere:sphere cannot be imported: ModuleNotFoundError"),
+        ("tests.objectives:crooked", 2, "tests.objectives:crooked is no function"),
+        (
+            "tests.objectives:strange",
+            2,
+            "tests.objectives:strange fails with its first vector: TypeError",
+        ),
+        (
+            "tests.objectives:sphere",
+            5,
+            "tests.objectives:sphere fails with its first vector: ValueError",
+        ),
+        (
+            "tests.objectives:misshapen",
+            2,
+            r"the initial vector of tests.objectives:misshapen has the shape \[3\]",
+        ),
+    ],
+)
+def test_what_is_no_objective_is_refused_in_one_sentence(
+    name: str, parameters: int, sentence: str
+) -> None:
+    with pytest.raises(EnvironmentFailure, match=sentence) as caught:
+        describe(EnvironmentRequest(name, parameters=parameters))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_function_that_does_not_repeat_itself_is_refused_by_the_worker() -> None:
+    config = prepare_run(config_of("tests.objectives:restless"), table=TABLE).config
+    with pytest.raises(
+        EnvironmentFailure, match=r"tests.objectives:restless does not repeat itself"
+    ):
+        join(config, EpisodeControl(), table=TABLE)
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    (
+        {"env": "X-v0"},
+        (
+            "env is X-v0 and objective is tests.objectives:sphere: a run has one of them, so "
+            "leave the other out"
+        ),
+    ),
+    (
+        {"parameters": 0},
+        (
+            "objective is tests.objectives:sphere, but parameters is 0: say how long its vector "
+            "is with --parameters"
+        ),
+    ),
+    ({"objective": "sphere"}, "objective is 'sphere': use module:function"),
+    (
+        {"objective": "", "env": "X-v0", "parameters": 4},
+        (
+            "parameters is 4, but the environment decides how many its policy has: leave it out, "
+            "or use objective instead of env"
+        ),
+    ),
+    (
+        {"policy": "mlp"},
+        "policy is set, but an objective has no environment and no policy: leave it out",
+    ),
+    (
+        {"action_noise": 0.1},
+        "action_noise is set, but an objective has no environment and no policy: leave it out",
+    ),
+    (
+        {"backend": "lean"},
+        "backend is lean, but an objective is played by stock alone: leave it at auto",
+    ),
+]
+
+
+@pytest.mark.parametrize(("values", "sentence"), BAD)
+def test_settings_that_an_objective_cannot_have_are_refused(
+    values: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        config_of(**values)
+    assert str(caught.value) == sentence
+
+
+def test_layers_are_refused_where_there_are_none() -> None:
+    with pytest.raises(UsageError, match="a vector has no layers"):
+        prepare_run(config_of(init="orthogonal"), table=TABLE).initial_state()
+
+
+def test_a_run_begins_where_the_function_says_else_at_zero_or_as_init_says() -> None:
+    assert prepare_run(config_of(ROSENBROCK), table=TABLE).first_parameters().tolist() == [-1, 1]
+    assert prepare_run(
+        config_of(ROSENBROCK, init="zero"), table=TABLE
+    ).first_parameters().tolist() == [0, 0]
+    assert prepare_run(config_of(), table=TABLE).first_parameters().tolist() == [0] * 4
+    drawn = ConstantPolicy(4000).initial(5, "normal")
+    assert drawn.dtype == np.float32 and abs(drawn.mean()) < 0.1 and abs(drawn.std() - 1) < 0.1
+    assert not np.array_equal(drawn, ConstantPolicy(4000).initial(6, "normal"))
+
+
+def test_the_resolved_settings_can_be_read_again_and_observe_nothing() -> None:
+    config = prepare_run(config_of(), table=TABLE).config
+    assert not config.obs_norm and config.backend == "stock" and config.task == SPHERE
+    assert (
+        config_from_json(config.to_json()) == config
+        and prepare_run(config, table=TABLE).config == config
+    )
+
+
+def test_an_objective_draws_nothing_and_is_played_one_by_one() -> None:
+    request = EnvironmentRequest.of(config_of())
+    assert open_vector_environment(request) is None and batch_size_range(request) is None
+    with pytest.raises(UsageError, match="is an objective, which draws nothing"):
+        open_environment(request, "human")
+
+
+def test_the_function_gets_the_vector_and_the_seed_of_the_episode() -> None:
+    heard: list[tuple[list[float], int]] = []
+    world = open_environment(EnvironmentRequest(SPHERE, parameters=4))
+    world._function = lambda vector, seed: heard.append((vector.tolist(), seed)) or 2.5  # type: ignore[attr-defined]
+    world.reset(7)
+    assert world.step(np.zeros(4, np.float32))[1:] == (2.5, True)
+    assert heard == [([0.0] * 4, 7)]
+
+
+def test_a_worker_imports_an_objective_only_where_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert named_modules(config_of()) == ["tests.objectives"]
+    monkeypatch.setenv(ALLOW, "installed")
+    with pytest.raises(
+        Refusal, match=r"the run names the module tests.objectives, which is not allowed here"
+    ):
+        join(config_of(), EpisodeControl(), table=TABLE)
+
+
+def test_a_policy_of_a_vector_is_that_vector_for_each_row() -> None:
+    policy, rows = ConstantPolicy(3), np.arange(6, dtype=np.float32).reshape(2, 3)
+    assert policy.bind(rows).act_many(np.zeros((2, 1), np.float32)).tolist() == rows.tolist()
+    own = policy.bind(rows[:1]).act_one(np.zeros(1, np.float32))
+    own[:] = 9
+    assert rows[0].tolist() == [0, 1, 2]
+    with pytest.raises(UsageError, match="puts out 3 numbers"):
+        widen(policy, rows[0], ConstantPolicy(4), np.zeros(4, np.float32))
+
+
+def test_what_was_found_can_be_loaded_played_replayed_and_begun_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log, sink = ReplayLog(tmp_path), Sink()
+    ended, _ = run_ring(
+        config_of(ROSENBROCK, generations=8, final_episodes=5),
+        sink=sink,
+        log=log,
+        checkpoints=Checkpoints(tmp_path),
+    )
+    log.close()
+    best = tmp_path / "checkpoints" / "best.npz"
+    saved = load_policy(best)
+    assert (
+        saved.parameters.tobytes()
+        == ended.best.parameters.tobytes()
+        == saved.act(np.zeros(1)).tobytes()
+    )
+    assert cli.main([str(best)]) == 0
+    assert "equal to the recorded evaluation to the last digit" in capsys.readouterr().out
+    assert (
+        replay_run("memory", tmp_path, tmp_path / "noise", sink.note) == 0
+        and ended.digest in sink.notes[-1]
+    )
+    warm = make_warm_state(prepare_run(config_of(ROSENBROCK), table=TABLE), best)
+    assert warm.strategy["parameters"].tobytes() == saved.parameters.tobytes()

@@ -1,0 +1,301 @@
+"""Observations made of parts: Dict and Tuple, nested, become one vector whose parts have names, and
+a checkpoint takes them as they are.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from es_queue.environments.factory import describe, open_environment
+from es_queue.environments.interface import EnvironmentRequest
+from es_queue.environments.observation_layout import (
+    ObservationGroup,
+    ObservationLeaf,
+    flatten,
+    format_parts,
+    from_json,
+    make_encoder,
+    named_parts,
+    to_json,
+)
+from es_queue.environments.space_codec import observation_encoder, observation_tree
+from es_queue.errors import EnvironmentFailure, RunFolderError, UsageError
+from es_queue.policies.checkpoint_policy import SavedPolicy, load_policy
+from master.doctor.environment import ProbeRequest, probe_environments
+from master.storage.checkpoint import Checkpoints
+from tests.ring import quick_config, run_ring
+
+ARM = spaces.Dict({"position": spaces.Box(-1, 1, (2, 2)), "gripper": spaces.Discrete(3, start=1)})
+SPACE = spaces.Dict(
+    {
+        "arm": ARM,
+        "touch": spaces.MultiBinary(2),
+        "clocks": spaces.Tuple([spaces.Discrete(2), spaces.MultiDiscrete([2, 3])]),
+    }
+)
+SEEN = {
+    "arm": {"position": np.array([[1, 2], [3, 4]]), "gripper": np.int64(2)},
+    "touch": np.array([1, 0], np.int8),
+    "clocks": (1, np.array([0, 2])),
+}
+NAMES = ("arm.gripper", "arm.position", "clocks.0", "clocks.1", "touch")
+FLAT = [0, 1, 0, 1, 2, 3, 4, 0, 1, 1, 0, 0, 0, 1, 1, 0]
+GATHER = "tests.unit.es_queue.environments.test_observation_layout:Gather-v0"
+
+
+class Gather(gymnasium.Env[Any, int]):
+    """Pays for the action that the flag among the parts of its observation names."""
+
+    observation_space = spaces.Dict(
+        {"flag": spaces.Discrete(2), "noise": spaces.Box(-1, 1, (2, 2), np.float32)}
+    )
+    action_space = spaces.Discrete(2)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self._seen(), {}
+
+    def _seen(self) -> Any:
+        self._flag = int(self.np_random.integers(2))
+        return {
+            "noise": self.np_random.uniform(-1, 1, (2, 2)).astype(np.float32),
+            "flag": self._flag,
+        }
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        paid = float(action == self._flag)
+        return self._seen(), paid, False, False, {}
+
+
+if "Gather-v0" not in gymnasium.registry:
+    gymnasium.register("Gather-v0", Gather, max_episode_steps=10)
+
+
+def test_nested_parts_become_one_vector_in_the_spaces_order() -> None:
+    size, encode = observation_encoder(SPACE, "Own-v0")
+    found = encode(SEEN)
+    assert (found.tolist(), found.dtype, size) == (FLAT, np.float32, len(FLAT))
+    assert encode(SEEN) is not encode(SEEN), "an observation is the caller's to keep"
+
+
+def test_the_order_is_that_of_gymnasiums_own_flattening() -> None:
+    SPACE.seed(4)
+    encode = observation_encoder(SPACE, "Own-v0")[1]
+    for _ in range(20):
+        one = SPACE.sample()
+        assert encode(one).tolist() == spaces.flatten(SPACE, one).astype(np.float32).tolist()
+
+
+def test_every_part_has_a_name_and_a_place() -> None:
+    found = named_parts(observation_tree(SPACE, "Own-v0"))
+    assert tuple(name for name, _, _ in found) == NAMES
+    assert [(start, size) for _, start, size in found] == [(0, 3), (3, 4), (7, 2), (9, 5), (14, 2)]
+    assert format_parts(found[:3]) == "arm.gripper 0-2, arm.position 3-6, clocks.0 7-8"
+    assert format_parts((("one", 4, 1),)) == "one 4"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"arm": SEEN["arm"]}, "the observation is not made of arm, clocks, touch"),
+        ({**SEEN, "more": 1}, "the observation is not made of"),
+        ({**SEEN, "arm": 3}, "the observation arm is not made of gripper, position"),
+        ({**SEEN, "clocks": (1,)}, "the observation clocks is not made of 0, 1"),
+        ({**SEEN, "touch": np.ones(1)}, "the observation touch has 1 numbers, where 2 are due"),
+        (
+            {**SEEN, "clocks": (2, np.array([0, 0]))},
+            "the observation clocks.0 is 2, where 0 to 1 are possible",
+        ),
+        ([1, 2], "the observation is not made of"),
+    ],
+)
+def test_what_is_made_of_other_parts_is_refused_by_name(wrong: Any, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        observation_encoder(SPACE, "Own-v0")[1](wrong)
+
+
+def test_a_tree_survives_json() -> None:
+    tree = observation_tree(SPACE, "Own-v0")
+    assert from_json(json.loads(json.dumps(to_json(tree)))) == tree
+
+
+ONE: dict[str, Any] = {"size": 1, "choices": [], "starts": []}
+DEEP: Any = ONE
+for _ in range(20):
+    DEEP = {"keys": ["x"], "items": [DEEP]}
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        3,
+        [],
+        {},
+        {"size": 0, "choices": [], "starts": []},
+        {"size": 2**40, "choices": [], "starts": []},
+        {"size": True, "choices": [], "starts": []},
+        {"size": 3, "choices": [2], "starts": [0]},
+        {"size": 2, "choices": [2], "starts": []},
+        {"size": 0, "choices": [3, -3], "starts": [0, 0]},
+        {"keys": [], "items": []},
+        {"keys": ["a"], "items": []},
+        {"keys": ["a", "a"], "items": [ONE, ONE]},
+        {"keys": [1], "items": [3]},
+        {"keys": ["a", 1], "items": [ONE, ONE]},
+        DEEP,
+    ],
+)
+def test_a_planted_tree_is_refused(planted: Any) -> None:
+    with pytest.raises(ValueError, match="observation"):
+        from_json(planted)
+
+
+@pytest.mark.parametrize(
+    ("space", "sentence"),
+    [
+        (
+            spaces.Dict({"a": spaces.Dict({"b": spaces.Text(3)})}),
+            "the observations a.b of Own-v0 are a Text",
+        ),
+        (
+            spaces.Tuple([spaces.Discrete(2), spaces.Sequence(spaces.Discrete(2))]),
+            "the observations 1 of Own-v0 are a Sequence",
+        ),
+        (spaces.Dict({}), "the observations of Own-v0 are a Dict"),
+        (spaces.Dict({"a\nb": spaces.Discrete(2)}), "have a part named"),
+        (spaces.Dict({4: spaces.Discrete(2)}), "have a part named 4"),
+    ],
+)
+def test_parts_that_no_policy_can_observe_are_refused_by_name(space: Any, sentence: str) -> None:
+    with pytest.raises(EnvironmentFailure, match=sentence):
+        observation_encoder(space, "Own-v0")
+
+
+def test_an_environment_is_described_and_played_with_its_parts() -> None:
+    request = EnvironmentRequest(GATHER)
+    spec = describe(request)
+    assert spec.observation_size == 6 and spec.observation_parts == (
+        ("flag", 0, 2),
+        ("noise", 2, 4),
+    )
+    assert describe(EnvironmentRequest("CartPole-v1")).observation_parts == (("", 0, 4),)
+    world = open_environment(request)
+    assert world.reset(3).shape == world.step(1)[0].shape == (6,)
+    with pytest.raises(UsageError, match="envpool"):
+        describe(EnvironmentRequest(GATHER, backend="envpool"))
+
+
+def test_the_doctor_tells_the_parts() -> None:
+    (tried,) = probe_environments([ProbeRequest(GATHER)])
+    assert (
+        tried.description
+        == "6 observations (flag 0-1, noise 2-5), discrete actions, stock back end"
+    ), tried.error
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("gather")
+    config = quick_config(
+        env=GATHER,
+        generations=25,
+        population=32,
+        eval_every=5,
+        eval_episodes=5,
+        final_episodes=5,
+        target_reward="none",
+    )
+    ended, sink = run_ring(config, 2, checkpoints=Checkpoints(folder))
+    assert (
+        ended.state.reason == "generations"
+        and max(one["eval_mean"] or 0 for one in sink.records) > 8
+    )
+    return folder / "checkpoints" / "best.npz"
+
+
+def test_a_loaded_policy_takes_the_very_mapping_that_the_environment_yields(trained: Path) -> None:
+    policy = load_policy(trained)
+    environment = Gather()
+    seen, paid = environment.reset(seed=8)[0], 0.0
+    for _ in range(40):
+        seen, reward, *_ = environment.step(policy.act(seen))
+        paid += reward
+    assert paid > 30
+    with pytest.raises(
+        UsageError,
+        match="does not take this observation: the observation is not made of flag, noise",
+    ):
+        policy.act(np.zeros(6))
+
+
+def test_a_loaded_policy_takes_several_whole_numbers() -> None:
+    tree = ObservationLeaf(5, (2, 3), (0, 1))
+    meta = {
+        "config": quick_config().to_dict(),
+        "observation_size": 5,
+        "action": {
+            "kind": "discrete",
+            "shape": [],
+            "low": [],
+            "high": [],
+            "sizes": [2],
+            "starts": [0],
+        },
+    }
+    arrays = {
+        "parameters": np.arange(10, dtype=np.float32),
+        "obs_mean": np.zeros(5, np.float32),
+        "obs_std": np.ones(5, np.float32),
+    }
+    policy = SavedPolicy.from_arrays(arrays, {**meta, "observation": to_json(tree)})
+    assert policy.act(np.array([1, 3])) == policy.act([1, 3]) == 1
+    for wrong in (to_json(ObservationLeaf(4)), {"keys": 3}, "x"):
+        with pytest.raises(RunFolderError, match="does not describe a policy"):
+            SavedPolicy.from_arrays(arrays, {**meta, "observation": wrong})
+
+
+def test_a_group_in_a_group_encodes_to_a_new_array_each_time() -> None:
+    encode = make_encoder(
+        ObservationGroup(
+            ("a",), (ObservationGroup((0, 1), (ObservationLeaf(1), ObservationLeaf(2))),)
+        )
+    )
+    first = encode({"a": (1, [2, 3])})
+    assert (
+        first.tolist() == [1, 2, 3]
+        and encode({"a": [4, (5, 6)]}).tolist() == [4, 5, 6]
+        and first.tolist() == [1, 2, 3]
+    )
+
+
+# --- pictures
+
+
+def test_a_picture_of_bytes_comes_as_zero_to_one_everywhere_and_other_numbers_as_they_are() -> None:
+    picture, memory = np.full((2, 3), 51, np.uint8), np.full(6, 51, np.uint8)
+    assert flatten(picture).tolist() == [np.float32(0.2)] * 6
+    assert flatten(memory).tolist() == flatten(picture.astype(np.float32)).tolist() == [51.0] * 6
+    tree = observation_tree(
+        spaces.Dict(
+            {
+                "camera": spaces.Box(0, 255, (2, 3), np.uint8),
+                "ram": spaces.Box(0, 255, (6,), np.uint8),
+            }
+        ),
+        "here",
+    )
+    assert (
+        make_encoder(tree)({"camera": picture, "ram": memory}).tolist()
+        == [np.float32(0.2)] * 6 + [51.0] * 6
+    )
+    _, encode = observation_encoder(spaces.Box(0, 255, (2, 3), np.uint8), "here")
+    assert encode(picture).tolist() == [np.float32(0.2)] * 6

@@ -1,0 +1,275 @@
+"""How Worlds of Gymnasium's own environments play: observations, actions, endings, independent
+episodes.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pygame
+import pytest
+from gymnasium import spaces
+
+from es_queue.environments.factory import describe, open_environment
+from es_queue.environments.interface import EnvironmentRequest
+from es_queue.environments.space_codec import (
+    action_adapter,
+    action_spec,
+    neutral_action,
+    observation_encoder,
+)
+from es_queue.errors import EnvironmentFailure, UsageError
+
+CLEAN = (
+    "CartPole-v1",
+    "Acrobot-v1",
+    "MountainCar-v0",
+    "MountainCarContinuous-v0",
+    "Pendulum-v1",
+    "FrozenLake-v1",
+    "LunarLander-v3",
+    "LunarLanderContinuous-v2",
+)
+
+OWN_MODULE = """
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+class Ageing(gymnasium.Env):
+    observation_space = spaces.Box(0, 100, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+    made = closed = 0
+
+    def __init__(self, render_mode=None):
+        type(self).made += 1
+        self.episodes = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.episodes += 1
+        self.steps = 0
+        self.seen = np.array([self.episodes], np.float32)
+        return self.seen, {}
+
+    def step(self, action):
+        self.steps += 1
+        self.seen[0] = 10 + self.steps
+        return self.seen, np.float32(0.1), self.steps == 9, self.steps == 3 and action == 1, {}
+
+    def close(self):
+        type(self).closed += 1
+
+class Doubled(gymnasium.RewardWrapper):
+    def reward(self, reward):
+        return 2 * float(reward)
+
+class Shifted(gymnasium.RewardWrapper):
+    def reward(self, reward):
+        return reward + 1
+
+gymnasium.registry.pop("Ageing-v0", None)
+gymnasium.register("Ageing-v0", Ageing, max_episode_steps=2)
+"""
+
+
+@pytest.fixture
+def ageing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An environment that counts its episodes, gives one array again and again, and has a limit of
+    2.
+    """
+    (tmp_path / "ageing_module.py").write_text(OWN_MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "ageing_module", raising=False)
+    return "ageing_module:Ageing-v0"
+
+
+def play(world: Any, seed: int, actions: list[Any]) -> list[tuple[bytes, float, bool]]:
+    """All that one episode yields, as bytes and numbers that can be compared."""
+    outcomes = [(world.reset(seed).tobytes(), 0.0, False)]
+    for action in actions:
+        observation, reward, over = world.step(action)
+        outcomes.append((observation.tobytes(), reward, over))
+        if over:
+            break
+    return outcomes
+
+
+def some_actions(environment: str, count: int, seed: int) -> list[Any]:
+    space = gymnasium.make(gymnasium.registry[environment]).action_space
+    space.seed(seed)
+    drawn = [space.sample() for _ in range(count)]
+    return [int(a) if isinstance(space, spaces.Discrete) else a for a in drawn]
+
+
+@pytest.mark.parametrize("environment", CLEAN)
+def test_an_episode_does_not_depend_on_those_before_it(environment: str) -> None:
+    request = EnvironmentRequest(environment)
+    assert describe(request).clean_reset
+    used, actions = open_environment(request), some_actions(environment, 120, 5)
+    for seed in (1, 2, 3):
+        play(used, seed, some_actions(environment, 60, seed))
+    assert play(used, 4, actions) == play(open_environment(request), 4, actions)
+
+
+def test_a_stock_walker_does_not_depend_on_the_episodes_before() -> None:
+    request = EnvironmentRequest("BipedalWalker-v3", backend="stock")
+    used, actions = open_environment(request), some_actions("BipedalWalker-v3", 300, 5)
+    for seed in (1, 2):
+        play(used, seed, some_actions("BipedalWalker-v3", 200, seed))
+    assert play(used, 4, actions) == play(open_environment(request), 4, actions)
+
+
+@pytest.mark.parametrize("environment", ["CartPole-v1", "Pendulum-v1", "LunarLanderContinuous-v3"])
+def test_a_stock_world_plays_what_gymnasium_plays(environment: str) -> None:
+    plain, world = (
+        gymnasium.make(gymnasium.registry[environment]),
+        open_environment(EnvironmentRequest(environment)),
+    )
+    assert np.array_equal(world.reset(3), np.asarray(plain.reset(seed=3)[0], np.float32))
+    for action in some_actions(environment, 60, 1):
+        observation, reward, terminated, _, _ = plain.step(action)
+        seen, gained, over = world.step(action)
+        assert np.array_equal(seen, observation.astype(np.float32))
+        assert (gained, over) == (float(reward), terminated)
+        assert (seen.dtype, type(gained), type(over)) == (np.float32, float, bool)
+        if over:
+            break
+
+
+def test_the_world_applies_no_step_limit() -> None:
+    world = open_environment(EnvironmentRequest("Pendulum-v1"))
+    world.reset(0)
+    assert not any(world.step(np.zeros(1, np.float32))[2] for _ in range(250))
+
+
+def test_a_users_environment_is_made_anew_for_each_episode(ageing: str) -> None:
+    world = open_environment(EnvironmentRequest(ageing))
+    assert [world.reset(seed)[0] for seed in range(3)] == [1, 1, 1]
+    world.close()
+    kind = type(gymnasium.make(ageing).unwrapped)
+    assert (kind.made, kind.closed) == (4, 3)
+
+
+def test_an_environment_in_wrappers_is_made_anew_for_each_episode() -> None:
+    wrapped = EnvironmentRequest("CartPole-v1", wrappers=("gymnasium.wrappers:FlattenObservation",))
+    assert not describe(wrapped).clean_reset
+
+
+def test_wrappers_are_applied_in_their_order(ageing: str) -> None:
+    rewards = []
+    for order in (("Doubled", "Shifted"), ("Shifted", "Doubled")):
+        names = tuple(f"ageing_module:{name}" for name in order)
+        world = open_environment(EnvironmentRequest(ageing, wrappers=names))
+        world.reset(0)
+        rewards.append(world.step(0)[1])
+    assert rewards == pytest.approx([1.2, 2.2])
+
+
+def test_an_episode_ends_when_the_environment_ends_or_truncates_it(ageing: str) -> None:
+    world = open_environment(EnvironmentRequest(ageing))
+    lengths = [len(play(world, 0, [action] * 20)) - 1 for action in (0, 1)]
+    assert lengths == [9, 3]
+
+
+def test_observations_are_the_callers_to_keep(ageing: str) -> None:
+    world = open_environment(EnvironmentRequest(ageing))
+    kept = [world.reset(0), world.step(0)[0], world.step(0)[0]]
+    assert [observation[0] for observation in kept] == [1, 11, 12]
+
+
+@pytest.mark.parametrize(
+    ("space", "observation", "flat"),
+    [
+        (spaces.Box(0, 255, (2, 2), np.int64), np.array([[1, 2], [3, 4]]), [1, 2, 3, 4]),
+        (
+            spaces.Box(0, 255, (2, 2), np.uint8),
+            np.array([[0, 51], [255, 0]], np.uint8),
+            [0, np.float32(0.2), 1, 0],
+        ),
+        (spaces.Discrete(3), np.int64(2), [0, 0, 1]),
+        (spaces.Discrete(3, start=5), 5, [1, 0, 0]),
+        (spaces.MultiDiscrete([2, 3]), np.array([1, 0]), [0, 1, 1, 0, 0]),
+        (spaces.MultiDiscrete([2, 3], start=[4, 7]), np.array([4, 9]), [1, 0, 0, 0, 1]),
+        (spaces.MultiBinary(3), np.array([1, 0, 1], np.int8), [1, 0, 1]),
+    ],
+)
+def test_observations_become_flat_float32(
+    space: spaces.Space[Any], observation: Any, flat: list[float]
+) -> None:
+    size, encode = observation_encoder(space, "Own-v0")
+    encoded = encode(observation)
+    assert (encoded.tolist(), encoded.dtype, size) == (flat, np.float32, len(flat))
+
+
+@pytest.mark.parametrize(
+    ("space", "kind", "outputs"),
+    [
+        (spaces.Box(-np.inf, 2, (2, 3), np.float32), "box", 6),
+        (spaces.Box(3, 4, (), np.float64), "box", 1),
+        (spaces.Box(1, 9, (2,), np.int32), "box", 2),
+        (spaces.Discrete(4, start=-1), "discrete", 4),
+        (spaces.MultiDiscrete([[2, 3], [4, 5]]), "multidiscrete", 14),
+        (spaces.MultiDiscrete([2, 3], start=[4, 7]), "multidiscrete", 5),
+        (spaces.MultiBinary([2, 3]), "multibinary", 6),
+    ],
+)
+def test_an_idle_action_is_an_action_of_its_space(
+    space: spaces.Space[Any], kind: str, outputs: int
+) -> None:
+    spec = action_spec(space, "Own-v0")
+    assert (spec.kind, spec.outputs) == (kind, outputs)
+    assert space.contains(action_adapter(space)(neutral_action(spec)))
+
+
+def test_a_box_keeps_its_bounds_in_c_order() -> None:
+    low = np.array([[-1, -2], [-3, -np.inf]], np.float32)
+    spec = action_spec(spaces.Box(low, -low), "Own-v0")
+    assert (spec.shape, spec.low, spec.high) == ((2, 2), (-1, -2, -3, -np.inf), (1, 2, 3, np.inf))
+
+
+def test_a_box_of_integers_gets_the_nearest_ones() -> None:
+    adapted = action_adapter(spaces.Box(0, 9, (2,), np.int16))(np.array([2.6, 7.2], np.float32))
+    assert (adapted.tolist(), adapted.dtype) == ([3, 7], np.int16)
+
+
+def test_other_spaces_are_refused_with_a_sentence() -> None:
+    with pytest.raises(EnvironmentFailure, match="observations of Own-v0 are a Text"):
+        observation_encoder(spaces.Text(3), "Own-v0")
+    with pytest.raises(EnvironmentFailure, match="actions of Own-v0 are a Tuple"):
+        action_spec(spaces.Tuple([spaces.Discrete(2)]), "Own-v0")
+
+
+def test_a_stock_world_draws_itself() -> None:
+    world = open_environment(EnvironmentRequest("CartPole-v1"), "rgb_array")
+    world.reset(1)
+    picture = world.render()
+    assert picture is not None and (picture.shape, picture.dtype) == ((400, 600, 3), np.uint8)
+    world.close()
+
+
+def test_a_render_mode_that_is_not_offered_gives_a_sentence(ageing: str) -> None:
+    with pytest.raises(UsageError, match="cannot draw 'human'; it offers nothing"):
+        open_environment(EnvironmentRequest(ageing), "human")
+    with pytest.raises(UsageError, match="cannot draw 'ascii'; it offers human, rgb_array"):
+        open_environment(EnvironmentRequest("BipedalWalker-v3"), "ascii")
+
+
+@pytest.mark.parametrize("environment", ["BipedalWalker-v2", "CartPole-v1"])
+def test_a_window_follows_each_step_by_itself(
+    environment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    world = open_environment(EnvironmentRequest(environment), "human")
+    world.reset(1)
+    assert pygame.display.get_surface() is not None
+    before = pygame.display.get_surface().copy()
+    for action in some_actions(environment, 4, 1):
+        world.step(action)
+    assert world.render() is None
+    assert pygame.display.get_surface().get_buffer().raw != before.get_buffer().raw
+    world.close()

@@ -1,0 +1,292 @@
+"""The lean BipedalWalker against Gymnasium's own class, both on the same random stream."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.envs.box2d.bipedal_walker import BipedalWalker, BipedalWalkerHeuristics
+from numpy.typing import NDArray
+
+from es_queue.environments.factory import open_environment
+from es_queue.environments.interface import EnvironmentRequest
+from es_queue.environments.walker import terrain
+from es_queue.environments.walker.lean_walker import LIDAR, LeanWalker, Lidar, LidarV2
+from es_queue.environments.walker.mt19937 import Mt19937
+from es_queue.environments.walker.walker_v2 import BipedalWalkerV2
+
+Actions = NDArray[np.float32]
+
+
+class _AsGenerator:
+    """Our stream with the three methods of NumPy's Generator that Gymnasium's walker calls."""
+
+    def __init__(self, seed: int) -> None:
+        self._stream = Mt19937(seed)
+
+    def uniform(self, low: float, high: float) -> float:
+        return self._stream.uniform(low, high)
+
+    def integers(self, low: int, high: int) -> int:
+        return low if high - low == 1 else self._stream.integer(low, high - 1)
+
+    def random(self) -> float:
+        return self._stream.uniform(0.0, 1.0)
+
+
+def gymnasium_walker(
+    seed: int, hardcore: bool, v2: bool = False, **options: Any
+) -> tuple[Any, Any]:
+    """Gymnasium's walker in a fresh world on our stream, and its first observation."""
+    walker: Any = (BipedalWalkerV2 if v2 else BipedalWalker)(hardcore=hardcore, **options)
+    walker.np_random = _AsGenerator(seed)
+    return walker, walker.reset()[0]
+
+
+@pytest.fixture
+def one_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put a pit's far wall where Gymnasium has it, not a float32 step beside, where
+    EnvPool has it.
+    """
+    monkeypatch.setattr(terrain, "far_wall", lambda wall, d: [(x + d, y) for x, y in wall])
+
+
+def actions(kind: str, seed: int, count: int = 400) -> Any:
+    """A function from observations to float32 actions [4]."""
+    generator = np.random.default_rng(seed)
+    drawn = generator.uniform(-1.2, 1.2, (count, 4)).astype(np.float32)
+    if kind == "random":
+        steps = iter(drawn)
+        return lambda observation: next(steps)
+    heuristics = BipedalWalkerHeuristics()
+    heuristics.a = np.zeros(4)
+    return lambda observation: heuristics.step_heuristic(observation).astype(np.float32)
+
+
+@pytest.mark.parametrize("kind", ["random", "heuristic"])
+@pytest.mark.parametrize("v2", [False, True])
+@pytest.mark.parametrize("hardcore", [False, True])
+@pytest.mark.usefixtures("one_rounding")
+def test_lean_observations_are_gymnasiums_to_the_bit(hardcore: bool, v2: bool, kind: str) -> None:
+    lean, steps = LeanWalker(hardcore, v2), 0
+    for seed in range(4):
+        stock, first = gymnasium_walker(seed, hardcore, v2)
+        seen, act = lean.reset(seed), actions(kind, seed)
+        assert np.array_equal(seen, first)
+        for _ in range(400):
+            action = act(seen)
+            observation, reward, terminated, _, _ = stock.step(action)
+            seen, gained, over = lean.step(action)
+            assert np.array_equal(seen, observation)
+            assert over == terminated
+            assert gained == pytest.approx(float(reward), abs=3e-5)
+            steps += 1
+            if over:
+                break
+    assert steps > 400
+
+
+def test_a_pits_far_wall_is_at_most_one_float32_step_from_gymnasiums() -> None:
+    lean, pits, moved = LeanWalker(True), 0, 0
+    for seed in range(8):
+        stock, _ = gymnasium_walker(seed, True)
+        lean.reset(seed)
+        theirs = [
+            fixture.shape.vertices for body in reversed(stock.terrain) for fixture in body.fixtures
+        ]
+        ours = [fixture.shape.vertices for fixture in lean.body.floor.fixtures]
+        assert len(ours) == len(theirs)
+        for a, b in zip(np.concatenate(ours), np.concatenate(theirs), strict=True):
+            assert abs(np.float32(a[0]) - np.float32(b[0])) <= np.spacing(np.float32(b[0]))
+            assert a[1] == b[1]
+            moved += a[0] != b[0]
+        pits += len(ours)
+    assert 0 < moved < pits
+
+
+@pytest.mark.parametrize("hardcore", [False, True])
+def test_an_episode_is_the_same_in_a_used_world_and_in_a_new_one(hardcore: bool) -> None:
+    used, new = LeanWalker(hardcore), LeanWalker(hardcore)
+    for seed in (5, 6):
+        used.reset(seed)
+        act = actions("random", seed)
+        for _ in range(100):
+            used.step(act(None))
+    assert np.array_equal(used.reset(7), new.reset(7))
+    act = actions("random", 7)
+    for _ in range(300):
+        action = act(None)
+        (a, gained, _), (b, reward, over) = used.step(action), new.step(action)
+        assert np.array_equal(a, b) and gained == reward
+        if over:
+            break
+
+
+def test_the_lidar_of_version_2_sees_otherwise_among_obstacles() -> None:
+    v2, v3, differences = LeanWalker(True, v2_lidar=True), LeanWalker(True), 0
+    for seed in range(4):
+        a, b = v2.reset(seed), v3.reset(seed)
+        act = actions("random", seed)
+        for _ in range(60):
+            assert np.array_equal(a[:14], b[:14])
+            differences += not np.array_equal(a, b)
+            action = act(None)
+            a, b = v2.step(action)[0], v3.step(action)[0]
+    assert differences > 20
+
+
+def test_the_lidar_of_version_2_may_see_otherwise_on_normal_ground_too() -> None:
+    """Through a ridge: why BipedalWalker-v2 is not what a back end with the lidar of version 3
+    plays.
+    """
+    world = LeanWalker(False)
+    world.reset(705186550)
+    (x, y), (right, down) = (33.74006639843245, 4.56162757176712), LIDAR[9]
+    seen = []
+    for lidar in (Lidar(), LidarV2()):
+        world.body.world.RayCast(lidar, (x, y), (x + right, y - down))
+        seen.append(lidar.fraction)
+    assert seen == [pytest.approx(0.8666213), pytest.approx(0.9882293)]
+
+
+@pytest.mark.parametrize(
+    ("environment", "hardcore", "v2"),
+    [
+        ("BipedalWalker-v2", False, True),
+        ("BipedalWalkerHardcore-v2", True, True),
+        ("BipedalWalker-v3", False, False),
+        ("BipedalWalkerHardcore-v3", True, False),
+    ],
+)
+def test_each_id_opens_its_own_walker(environment: str, hardcore: bool, v2: bool) -> None:
+    world, lean = open_environment(EnvironmentRequest(environment)), LeanWalker(hardcore, v2)
+    for seed in range(3):
+        assert np.array_equal(world.reset(seed), lean.reset(seed))
+        act = actions("random", seed)
+        for _ in range(60):
+            action = act(None)
+            assert np.array_equal(world.step(action)[0], lean.step(action)[0])
+
+
+def test_the_registered_version_2_repeats_itself_by_seed() -> None:
+    walker: Any = gymnasium.make(gymnasium.registry["BipedalWalker-v2"]).unwrapped
+    episodes = []
+    for seed in (3, 4, 3):
+        walker.reset(seed=seed)
+        act = actions("random", 3)
+        episodes.append(np.array([walker.step(act(None))[0] for _ in range(120)]))
+    assert np.array_equal(episodes[0], episodes[2])
+    assert not np.array_equal(episodes[0], episodes[1])
+
+
+def test_a_fall_costs_a_hundred_and_the_step_before_does_not() -> None:
+    lean = LeanWalker(False)
+    lean.reset(0)
+    rewards = []
+    for _ in range(500):
+        _, reward, over = lean.step(np.array([1, 1, 1, 1], np.float32))
+        rewards.append(reward)
+        if over:
+            break
+    assert rewards[-1] == -100.0
+    assert max(abs(reward) for reward in rewards[:-1]) < 5
+
+
+def test_the_far_end_ends_the_episode_without_a_fine() -> None:
+    lean = LeanWalker(False)
+    lean.reset(0)
+    for part in (lean.body.hull, *lean.body.legs):
+        part.position = (part.position.x + 84.5, part.position.y + 2)
+    _, reward, over = lean.step(np.zeros(4, np.float32))
+    assert over and reward > 0
+
+
+def test_actions_beyond_the_bounds_count_as_the_bounds() -> None:
+    ends = []
+    for scale in (1, 7):
+        lean = LeanWalker(False)
+        lean.reset(0)
+        ends.append([lean.step(np.full(4, scale, np.float32))[:2] for _ in range(5)])
+    assert all(np.array_equal(a[0], b[0]) and a[1] == b[1] for a, b in zip(*ends, strict=True))
+
+
+def test_an_interrupt_in_the_middle_of_a_step_neither_aborts_nor_spoils_the_next_episode() -> None:
+    program = """
+import signal, numpy as np
+from es_queue.environments.walker.lean_walker import LeanWalker
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+signal.signal(signal.SIGALRM, interrupt)
+walker, action = LeanWalker(False), np.array([1, -1, -1, 1], np.float32)
+first = walker.reset(1)
+for attempt in range(150):
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.002 + attempt * 1e-5)
+        while True:
+            walker.step(action)
+    except KeyboardInterrupt:
+        assert np.array_equal(walker.reset(1), first)
+print("whole")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "whole\n", done.stderr
+
+
+@pytest.mark.parametrize("environment", ["BipedalWalker-v2", "BipedalWalkerHardcore-v3"])
+def test_a_drawn_walker_plays_the_same_episode(environment: str) -> None:
+    request = EnvironmentRequest(environment)
+    plain, drawn = open_environment(request), open_environment(request, "rgb_array")
+    assert np.array_equal(plain.reset(9), drawn.reset(9))
+    act = actions("random", 9)
+    for _ in range(60):
+        action = act(None)
+        (a, reward, ended), (b, gained, over) = plain.step(action), drawn.step(action)
+        assert np.array_equal(a, b) and (reward, ended) == (gained, over)
+        drawn.render()
+    drawn.close()
+
+
+@pytest.mark.parametrize("hardcore", [False, True])
+def test_a_drawn_walker_gives_gymnasiums_pictures(hardcore: bool) -> None:
+    name = "BipedalWalkerHardcore-v3" if hardcore else "BipedalWalker-v3"
+    drawn = open_environment(EnvironmentRequest(name), "rgb_array")
+    stock, _ = gymnasium_walker(9, hardcore, render_mode="rgb_array")
+    drawn.reset(9)
+    act = actions("heuristic", 9)
+    seen = np.zeros(24, np.float32)
+    for _ in range(40):
+        picture, theirs = drawn.render(), stock.render()
+        assert picture is not None and picture.shape == (400, 600, 3)
+        assert np.array_equal(picture, theirs)
+        action = act(seen)
+        seen = drawn.step(action)[0]
+        stock.step(action)
+    drawn.close()
+
+
+def test_the_stream_is_that_of_the_cxx_standard() -> None:
+    stream = Mt19937(5489)
+    stream.skip(9999)
+    # [rand.predef]: the 10000th value of a default-constructed mt19937, whose seed is 5489.
+    assert stream.next_word() == 4123659995
+
+
+@pytest.mark.parametrize(("low", "high"), [(3, 4), (1, 2), (5, 9), (1, 3)])
+def test_integers_reach_both_ends_equally_often(low: int, high: int) -> None:
+    stream = Mt19937(1)
+    drawn = np.bincount([stream.integer(low, high) for _ in range(6000)], minlength=high + 1)
+    assert drawn[:low].sum() == 0 and len(drawn) == high + 1
+    assert np.all(np.abs(drawn[low:] * (high - low + 1) / 6000 - 1) < 0.12)
+
+
+def test_clouds_take_as_many_words_as_are_skipped() -> None:
+    drawn, skipped = Mt19937(3), Mt19937(3)
+    terrain.draw_clouds(drawn)
+    skipped.skip(terrain.CLOUD_WORDS)
+    assert drawn.next_word() == skipped.next_word()

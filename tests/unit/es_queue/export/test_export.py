@@ -1,0 +1,286 @@
+"""Exports: each built-in policy gives, in ONNX and in torch, what it gives here, with normalisation
+and action map inside.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from es_queue.config.run_config import RunConfig
+from es_queue.environments.spaces import ActionSpec
+from es_queue.errors import UsageError
+from es_queue.export import build_graph, export_bytes
+from es_queue.policies import make_policy
+from es_queue.policies.checkpoint_policy import SavedPolicy, load_policy
+from es_queue.security.npz_reader import read_checkpoint
+from master.storage.checkpoint import Checkpoints
+from tests.ring import quick_config, run_ring
+from workers.play.cli import main
+
+onnx: Any = pytest.importorskip("onnx", reason="pip install 'es-queue[onnx]'")
+onnxruntime: Any = pytest.importorskip("onnxruntime", reason="pip install onnxruntime")
+
+INFINITE = float("inf")
+ACTIONS = {
+    "box": ActionSpec("box", (2,), (-1.0, -INFINITE), (0.5, INFINITE)),
+    "matrix": ActionSpec("box", (2, 2), (-1.0,) * 4, (0.5,) * 4),
+    "bins": ActionSpec("box", (2,), (-1.0, 0.0), (0.5, 3.0), bins=(-1.0, -0.2, 0.1, 1.0)),
+    "discrete": ActionSpec("discrete", sizes=(3,), starts=(5,)),
+    "multidiscrete": ActionSpec("multidiscrete", (3,), sizes=(2, 4, 3), starts=(0, -1, 7)),
+    "multibinary": ActionSpec("multibinary", (2, 2), sizes=(4,), starts=(0,)),
+}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "linear": {},
+    "unclipped": {"obs_clip": 0.0},
+    "bare": {"obs_norm": False},
+    **{
+        activation: {"policy": "mlp", "hidden": (16, 8), "activation": activation}
+        for activation in ("tanh", "relu", "selu", "elu")
+    },
+    "virtual": {"policy": "mlp", "hidden": (16, 8), "batch_norm": "virtual", "obs_norm": False},
+    **{cell: {"policy": cell, "hidden": (8, 5)} for cell in ("rnn", "lstm", "gru")},
+}
+CASES = [
+    *((name, "box") for name in CONFIGS),
+    *(("tanh", action) for action in ACTIONS if action != "box"),
+]
+SIZE = 7
+
+
+def saved_policy(
+    config: dict[str, Any], action: ActionSpec, size: int = SIZE, shape: tuple[int, ...] = ()
+) -> tuple[SavedPolicy, dict[str, Any], dict[str, Any]]:
+    """A policy whose every bit counts, with its arrays and its meta."""
+    draw, settings = np.random.default_rng(4), RunConfig(env="Any-v0", **config)
+    policy = make_policy(settings, size, action, shape)
+    parameters = (
+        policy.initial(3, "normal")
+        if policy.size > 5000
+        else draw.normal(0, 0.5, policy.size).astype(np.float32)
+    )
+    arrays = {
+        "parameters": parameters,
+        "obs_mean": draw.normal(size=size).astype(np.float32),
+        "obs_std": np.exp(draw.normal(size=size)).astype(np.float32),
+    }
+    if settings.batch_norm == "virtual":
+        arrays["reference"] = draw.normal(size=(12, size)).astype(np.float32)
+    meta = {
+        "config": settings.to_dict(),
+        "observation_size": size,
+        "action": action.to_dict(),
+        "observation_shape": list(shape),
+        "state": {"large": 1},
+    }
+    return SavedPolicy.from_arrays(arrays, meta), arrays, meta
+
+
+def by_onnx(data: bytes) -> Any:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = 1, 3
+    session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    names = [one.name for one in session.get_inputs()]
+    return lambda *given: session.run(None, dict(zip(names, given, strict=True)))
+
+
+def by_torch(data: bytes) -> Any:
+    torch: Any = importlib.import_module("torch")
+    module = torch.export.load(io.BytesIO(data)).module()
+    return lambda *given: [one.numpy() for one in module(*map(torch.tensor, given))]
+
+
+RUNNERS = {".onnx": by_onnx, ".pt2": by_torch}
+
+
+def compared(
+    ending: str,
+    config: dict[str, Any],
+    action: ActionSpec,
+    count: int,
+    size: int = SIZE,
+    shape: tuple[int, ...] = (),
+    seed: int = 6,
+) -> float:
+    """The largest difference of raw outputs (and memory) over ``count`` observations in episodes of
+    10 steps; actions must fit them.
+    """
+    if ending == ".pt2":
+        pytest.importorskip("torch", reason="pip install 'es-queue[torch]'")
+    saved, arrays, meta = saved_policy(config, action, size, shape)
+    run, draw = (
+        RUNNERS[ending](export_bytes(ending, saved, arrays, meta)),
+        np.random.default_rng(seed),
+    )
+    rows = max(1, count // 10)
+    bound = saved.policy.bind(np.repeat(saved.parameters[None], rows, axis=0))
+    memory, worst = (
+        [np.zeros((rows, saved.policy.memory_size), np.float32)]
+        if saved.policy.memory_size
+        else [],
+        0.0,
+    )
+    for _ in range(count // rows):
+        seen = (arrays["obs_mean"] + 3 * arrays["obs_std"] * draw.normal(size=(rows, size))).astype(
+            np.float32
+        )
+        expected = bound(saved.statistics.normalize(seen) if saved.config.obs_norm else seen)
+        raw, acted, *memory = run(seen, *memory)
+        assert raw.dtype == np.float32 and raw.shape == expected.shape
+        own = saved._actions.act(raw)
+        assert (
+            acted.shape == own.shape
+            and acted.dtype == own.dtype
+            and np.allclose(acted, own, atol=1e-6)
+        )
+        worst = max(
+            worst,
+            float(abs(raw - expected).max()),
+            *(float(abs(one - bound.memory).max()) for one in memory),
+        )
+        memory = [bound.memory.copy()] if memory else []
+    return worst
+
+
+@pytest.mark.parametrize("ending", [".onnx", ".pt2"])
+@pytest.mark.parametrize(("config", "action"), CASES, ids=["-".join(one) for one in CASES])
+def test_an_exported_policy_gives_what_it_gives_here(config: str, action: str, ending: str) -> None:
+    assert compared(ending, CONFIGS[config], ACTIONS[action], 100) < 1e-5
+
+
+PICTURES = {
+    "nature": (4, 84, 84),
+    "uber": (4, 84, 84),
+    "uber-large": (4, 84, 84),
+    "cshenton": (210, 160, 3),
+    "conv-lstm": (1, 42, 42),
+}
+
+
+@pytest.mark.parametrize("ending", [".onnx", ".pt2"])
+@pytest.mark.parametrize("policy", PICTURES)
+def test_an_exported_policy_on_pictures_gives_what_it_gives_here(policy: str, ending: str) -> None:
+    shape = PICTURES[policy]
+    assert (
+        compared(
+            ending,
+            {"policy": policy, "obs_norm": False},
+            ACTIONS["discrete"],
+            20,
+            int(np.prod(shape)),
+            shape,
+        )
+        < 2e-5
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", [".onnx", ".pt2"])
+@pytest.mark.parametrize("policy", PICTURES)
+def test_ten_thousand_random_pictures_give_equal_outputs(policy: str, ending: str) -> None:
+    shape = PICTURES[policy]
+    worst = max(
+        compared(
+            ending,
+            {"policy": policy, "obs_norm": False},
+            ACTIONS["discrete"],
+            200,
+            int(np.prod(shape)),
+            shape,
+            seed,
+        )
+        for seed in range(50)
+    )
+    print(f"{policy}{ending}: largest difference {worst:.2g}")
+    assert worst < 2e-5
+
+
+@pytest.mark.parametrize("ending", [".onnx", ".pt2"])
+def test_a_normalised_policy_on_pictures_gives_what_it_gives_here(ending: str) -> None:
+    config = {"policy": "uber", "obs_norm": False, "batch_norm": "virtual"}
+    assert compared(ending, config, ACTIONS["discrete"], 20, 4 * 42 * 42, (4, 42, 42)) < 2e-4
+
+
+@pytest.mark.parametrize("ending", [".onnx", ".pt2"])
+def test_a_box_bounded_by_tanh_is_exported_with_its_bound(ending: str) -> None:
+    assert compared(ending, {"action_bound": "tanh"}, ACTIONS["matrix"], 100) < 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", [".onnx", ".pt2"])
+@pytest.mark.parametrize("config", CONFIGS)
+def test_ten_thousand_random_observations_give_equal_outputs(
+    config: str, ending: str, record_property: Any
+) -> None:
+    worst = compared(ending, CONFIGS[config], ACTIONS["box"], 10_000)
+    record_property("largest difference", worst)
+    print(f"{config}{ending}: largest difference {worst:.2g}")
+    assert worst < 2e-5
+
+
+def test_a_model_tells_where_it_comes_from() -> None:
+    model = onnx.load_from_string(export_bytes(".onnx", *saved_policy({}, ACTIONS["discrete"])))
+    told = {one.key: one.value for one in model.metadata_props}
+    assert told["env"] == "Any-v0" and told["action"] == "discrete" and len(told["digest"]) == 32
+    assert [one.name for one in model.graph.output] == ["raw", "action"]
+
+
+def test_the_policy_alone_is_what_load_policy_reads(tmp_path: Path) -> None:
+    saved, arrays, meta = saved_policy(CONFIGS["tanh"], ACTIONS["box"])
+    (tmp_path / "policy.npz").write_bytes(export_bytes(".npz", saved, arrays, meta))
+    found, about = read_checkpoint(tmp_path / "policy.npz")
+    assert set(found) == set(arrays) and "state" not in about
+    seen = np.linspace(-1, 1, SIZE)
+    assert load_policy(tmp_path / "policy.npz").act(seen).tobytes() == saved.act(seen).tobytes()
+
+
+def test_es_play_exports_a_run_by_the_ending_of_the_files_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_ring(
+        quick_config(
+            population=4,
+            generations=1,
+            eval_every=1,
+            eval_episodes=1,
+            final_episodes=2,
+            target_reward="none",
+        ),
+        checkpoints=Checkpoints(tmp_path),
+    )
+    for name in ("policy.onnx", "policy.npz"):
+        assert main([str(tmp_path), "--export", str(tmp_path / name)]) == 0
+        assert f"{name}: the policy of " in capsys.readouterr().out
+    assert by_onnx((tmp_path / "policy.onnx").read_bytes())(np.zeros((3, 4), np.float32))[
+        1
+    ].shape == (3,)
+    assert (
+        main([str(tmp_path / "policy.npz")]) == 0
+        and "equal to the recorded" in capsys.readouterr().out
+    )
+    assert main([str(tmp_path), "--export", str(tmp_path / "policy.h5")]) == 2
+    assert "there is no export to .h5: use FILE.json" in capsys.readouterr().err
+    assert main([str(tmp_path), "--export", str(tmp_path / "nowhere" / "policy.npz")]) == 6
+
+
+def test_a_policy_of_somebodys_own_has_no_graph() -> None:
+    saved, arrays, meta = saved_policy(
+        {"policy": "tests.unit.es_queue.policies.test_custom_policy:Plain"}, ACTIONS["box"]
+    )
+    with pytest.raises(UsageError, match=r"cannot be exported to ONNX or torch: use FILE\.npz"):
+        build_graph(saved)
+    assert export_bytes(".npz", saved, arrays, meta)
+
+
+@pytest.mark.parametrize(("ending", "package"), [(".onnx", "onnx"), (".pt2", "torch")])
+def test_a_package_that_is_not_installed_is_named(
+    ending: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, package, None)
+    with pytest.raises(UsageError, match=rf"pip install 'es-queue\[{package}\]'"):
+        export_bytes(ending, *saved_policy({}, ACTIONS["box"]))

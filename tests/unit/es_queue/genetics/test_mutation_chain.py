@@ -1,0 +1,316 @@
+"""Chains of mutations: decoded alike whatever was compacted, published exactly, read with every
+number checked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from es_queue.genetics import parent_cache as nursery_module
+from es_queue.genetics.mutation_chain import (
+    EMPTY_CHAIN,
+    HEADER_FLOATS,
+    ROOT,
+    Floats,
+    Ints,
+    Lineage,
+    MutationChain,
+    MutationTree,
+    ParentTable,
+    apply_mutations,
+    decode_parent_table,
+)
+from es_queue.genetics.parent_cache import ENTRY_OVERHEAD, MAX_TREES, ParentCache
+from es_queue.numerics.ordered_sums import ArrayNoise
+
+SIZE = 9
+NOISE = ArrayNoise(np.random.default_rng(0).standard_normal(5_000, dtype=np.float32))
+PLACES = len(NOISE.noise) - SIZE + 1
+FIRST = np.linspace(-1, 1, SIZE).astype(np.float32)
+
+
+def links(*index: int, sigma: float = 0.1) -> MutationChain:
+    return MutationChain(np.array(index, np.int64), np.full(len(index), sigma, np.float32))
+
+
+def evolved(
+    generations: int, parents: int = 3, children: int = 6, seed: int = 1, compact: bool = True
+) -> tuple[Lineage, Ints]:
+    """A family after so many generations of drift, and those of it who live."""
+    rng, family, living = np.random.default_rng(seed), Lineage.of(FIRST), np.zeros(1, np.int64)
+    for _ in range(generations):
+        of = rng.choice(living, children)
+        born = MutationChain(
+            rng.integers(0, PLACES, children), rng.uniform(0, 0.3, children).astype(np.float32)
+        )
+        family, names = family.with_children(of, born)
+        living = np.append(
+            living[:1] if rng.random() < 0.7 else names[:1],
+            names[rng.permutation(children)[: parents - 1]],
+        )
+        family = family.compacted(living, NOISE) if compact else family
+    return family, living
+
+
+def table_of(family: Lineage, living: Ints) -> ParentTable:
+    return ParentTable(family.tree, family.rows(living), np.empty(0, np.int64))
+
+
+# --- decoding
+
+
+def test_a_chain_is_one_rounded_product_and_one_rounded_sum_a_link() -> None:
+    expected = FIRST
+    for index, sigma in ((7, 0.1), (2000, 0.3), (7, 0.02)):
+        expected = (
+            expected + (np.float32(sigma) * NOISE.noise[index : index + SIZE]).astype(np.float32)
+        ).astype(np.float32)
+    found = apply_mutations(
+        FIRST, MutationChain(np.array([7, 2000, 7]), np.array([0.1, 0.3, 0.02], np.float32)), NOISE
+    )
+    assert found.tobytes() == expected.tobytes() and found is not FIRST
+
+
+def test_long_vectors_are_decoded_in_pieces_to_the_same_bits() -> None:
+    noise = ArrayNoise(np.random.default_rng(1).standard_normal(300_000, dtype=np.float32))
+    start, chain = noise.noise[:250_000].copy(), links(3, 40_000, 11)
+    expected = start
+    for index in chain.index:
+        expected = expected + np.float32(0.1) * noise.noise[index : index + len(start)]
+    assert apply_mutations(start, chain, noise).tobytes() == expected.tobytes()
+
+
+def test_no_links_leave_a_copy() -> None:
+    found = apply_mutations(FIRST, EMPTY_CHAIN, NOISE)
+    assert found.tobytes() == FIRST.tobytes() and not np.shares_memory(found, FIRST)
+
+
+# --- the family
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_compaction_changes_no_bit_of_anybody_and_forgets_no_link(seed: int) -> None:
+    (short, living), (whole, same) = evolved(40, seed=seed), evolved(40, seed=seed, compact=False)
+    assert living.tolist() == same.tolist()
+    assert len(short.tree) < 40 < len(whole.tree) and len(short.prefix.index) > 3
+    for name in living.tolist():
+        assert short.decode(name, NOISE).tobytes() == whole.decode(name, NOISE).tobytes()
+        long, own = whole.chain(name), short.chain(name)
+        assert (
+            own.index.tolist() == long.index.tolist()
+            and own.sigma.tobytes() == long.sigma.tobytes()
+        )
+        assert apply_mutations(FIRST, own, NOISE).tobytes() == short.decode(name, NOISE).tobytes()
+
+
+def test_a_root_that_lives_stays_where_it_is() -> None:
+    family, names = Lineage.of(FIRST).with_children(np.array([0]), links(5))
+    assert family.compacted(np.array([0, names[0]]), NOISE).base is family.base
+    moved = family.compacted(names, NOISE)
+    assert len(moved.tree) == 1 and moved.prefix.index.tolist() == [5]
+    assert (
+        moved.base.tobytes()
+        == family.decode(int(names[0]), NOISE).tobytes()
+        == moved.decode(int(names[0]), NOISE).tobytes()
+    )
+
+
+def test_a_fork_holds_the_root_until_one_side_has_died_out() -> None:
+    family, (left, right) = Lineage.of(FIRST).with_children(np.array([0, 0]), links(5, 6))
+    both = family.compacted(np.array([left, right]), NOISE)
+    assert len(both.prefix.index) == 0 and len(both.tree) == 3
+    assert both.compacted(np.array([right]), NOISE).prefix.index.tolist() == [6]
+
+
+def test_names_are_given_once_and_unknown_ones_have_no_row() -> None:
+    family, living = evolved(10)
+    assert family.next_name == 1 + 10 * 6 and len(set(family.names.tolist())) == len(family.names)
+    assert (family.rows(np.array([family.next_name, -1])) == -1).all()
+    assert family.names[family.rows(living)].tolist() == living.tolist()
+
+
+def test_a_family_survives_its_arrays() -> None:
+    family, living = evolved(12)
+    again = Lineage.from_arrays(family.to_arrays())
+    assert (
+        again.decode(int(living[-1]), NOISE).tobytes()
+        == family.decode(int(living[-1]), NOISE).tobytes()
+    )
+    assert (
+        again.next_name == family.next_name
+        and again.chain(int(living[0])).index.tolist()
+        == family.chain(int(living[0])).index.tolist()
+    )
+
+
+# --- the table on the wire
+
+
+def test_a_table_is_read_as_it_was_written() -> None:
+    tree = MutationTree(
+        np.array([0, 0, 0, 1, 3]),
+        MutationChain(
+            np.array([0, 2**32 - 1, 65_536, 65_535, 1]), np.array([0, 0.1, 0.2, 3, 0], np.float32)
+        ),
+    )
+    table = ParentTable(tree, np.array([4, 0, 2]), np.array([3]))
+    packed = table.encode()
+    assert packed.dtype == np.float32
+    found = decode_parent_table(packed, 2**32)
+    assert (
+        found.tree.parent.tolist() == tree.parent.tolist()
+        and found.tree.mutations.index.tolist() == tree.mutations.index.tolist()
+    )
+    assert found.tree.mutations.sigma.tobytes() == tree.mutations.sigma.tobytes()
+    assert found.parents.tolist() == [4, 0, 2] and found.elite_candidates.tolist() == [3]
+
+
+def packed(**changes: float) -> Floats:
+    """A root with one child, who is the only parent, with some of the numbers changed."""
+    names = ("rows", "parents", "contenders", "named", "parent", "high", "low", "sigma")
+    plain = dict(zip(names, (2, 1, 0, 1, 0, 0, 9, 0.5), strict=True))
+    return np.array(list((plain | changes).values()), np.float32)
+
+
+def test_the_plain_table_can_be_read() -> None:
+    assert decode_parent_table(packed(), PLACES).tree.mutations.index.tolist() == [0, 9]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rows": 0},
+        {"rows": 3},
+        {"rows": 1.5},
+        {"rows": -1},
+        {"rows": np.nan},
+        {"rows": np.inf},
+        {"rows": 2**21},
+        {"parents": 2},
+        {"contenders": 1},
+        {"parents": -1},
+        {"named": 2},
+        {"named": 0.5},
+        {"named": -1},
+        {"named": np.nan},
+        {"parent": 1},
+        {"parent": -1},
+        {"parent": 0.1},
+        {"high": 1},
+        {"high": 70_000},
+        {"low": -1},
+        {"low": PLACES},
+        {"low": np.nan},
+        {"sigma": -0.5},
+        {"sigma": np.nan},
+        {"sigma": np.inf},
+    ],
+)
+def test_a_table_that_cannot_be_is_refused(changes: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="a table of mutations"):
+        decode_parent_table(packed(**changes), PLACES)
+
+
+@pytest.mark.parametrize("cut", range(8))
+def test_a_table_that_ends_too_early_is_refused(cut: int) -> None:
+    with pytest.raises(ValueError, match="a table of mutations"):
+        decode_parent_table(packed()[:cut], PLACES)
+    with pytest.raises(ValueError, match="a table of mutations"):
+        decode_parent_table(np.append(packed(), np.zeros(cut + 1, np.float32)), PLACES)
+
+
+def test_nothing_below_the_root_is_a_table_too() -> None:
+    table = ParentTable(ROOT, np.zeros(1, np.int64), np.empty(0, np.int64))
+    assert (
+        len(table.encode()) == HEADER_FLOATS + 1
+        and len(decode_parent_table(table.encode(), 1).tree) == 1
+    )
+
+
+# --- the nursery
+
+
+def test_parents_have_the_bits_of_their_chains_from_publication_to_publication() -> None:
+    nursery = ParentCache(NOISE)
+    for generations in (1, 2, 3, 9, 10, 30):
+        family, living = evolved(generations)
+        nursery.open(family.base, table_of(family, living))
+        for name, row in zip(living.tolist(), family.rows(living).tolist(), strict=True):
+            assert nursery.parent(row).tobytes() == family.decode(name, NOISE).tobytes()
+            child = nursery.child(row, 77, 0.25)
+            assert (
+                child.tobytes()
+                == (
+                    family.decode(name, NOISE) + np.float32(0.25) * NOISE.noise[77 : 77 + SIZE]
+                ).tobytes()
+            )
+
+
+def test_a_kept_parent_is_not_decoded_again_though_the_root_has_moved() -> None:
+    family, (left, right) = Lineage.of(FIRST).with_children(np.array([0, 0]), links(5, 6))
+    family, (older, younger) = family.with_children(np.array([left, left]), links(7, 8))
+    nursery = ParentCache(NOISE)
+    nursery.open(family.base, table_of(family, np.array([older, younger, right])))
+    for name in (older, younger, right):
+        nursery.parent(int(family.rows(np.array([name]))[0]))
+    assert nursery.decodes == 4  # five rows, but the root
+    moved = family.compacted(np.array([older, younger]), NOISE)
+    assert len(moved.prefix.index) == 1
+    nursery.open(moved.base.copy(), table_of(moved, np.array([older, younger])))
+    assert nursery.parent(1).tobytes() == moved.decode(int(older), NOISE).tobytes()
+    assert nursery.decodes == 4
+
+
+def test_a_root_that_nobody_knows_makes_everything_kept_worthless() -> None:
+    family, living = evolved(3)
+    nursery = ParentCache(NOISE)
+    nursery.open(family.base, table_of(family, living))
+    row = int(family.rows(living)[1])
+    honest = nursery.parent(row).copy()
+    forged = family.base.copy()
+    forged[-1] += 1
+    nursery.open(forged, table_of(family, living))
+    assert nursery.parent(row).tobytes() != honest.tobytes()
+    nursery.open(family.base, table_of(family, living))
+    assert nursery.parent(row).tobytes() == honest.tobytes()
+
+
+def test_a_root_that_differs_beyond_the_first_look_is_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(nursery_module, "COMPARED_FIRST", 2)
+    family, living = evolved(3)
+    nursery = ParentCache(NOISE)
+    nursery.open(family.base, table_of(family, living))
+    row = int(family.rows(living)[1])
+    nursery.parent(row)
+    forged = family.base.copy()
+    forged[-1] += 1
+    nursery.open(forged, table_of(family, living))
+    forged_family = replace(family, base=forged)
+    assert nursery.parent(row).tobytes() == forged_family.decode(int(living[1]), NOISE).tobytes()
+
+
+def test_a_long_run_keeps_no_more_than_a_few_trees() -> None:
+    nursery, most = ParentCache(NOISE), 0
+    for generations in range(1, 60):
+        family, living = evolved(generations)
+        table = table_of(family, living)
+        nursery.open(family.base, table)
+        most = max(most, len(table.tree))
+        for row in family.rows(living).tolist():
+            nursery.parent(row)
+    assert len(nursery._cache) <= MAX_TREES * max(8, most)
+
+
+def test_no_more_bytes_are_kept_than_allowed_and_the_bits_stay() -> None:
+    family, living = evolved(30, parents=6, children=12)
+    nursery = ParentCache(NOISE, max_bytes=2 * (4 * SIZE + ENTRY_OVERHEAD))
+    nursery.open(family.base, table_of(family, living))
+    for _ in range(2):
+        for name, row in zip(living.tolist(), family.rows(living).tolist(), strict=True):
+            assert nursery.parent(row).tobytes() == family.decode(name, NOISE).tobytes()
+    assert len(nursery._cache) <= 2

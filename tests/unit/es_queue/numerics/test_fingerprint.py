@@ -1,0 +1,99 @@
+"""The numeric environment: what processes are told so that machines agree to the bit."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_info
+
+import es_queue
+from es_queue.numerics import fingerprint
+
+ROOT = Path(es_queue.__file__).resolve().parent.parent
+AVX2 = "processor : 0\nflags\t\t: fpu avx avx2 fma\n"
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "told"), [(AVX2, "Haswell"), (AVX2.replace("avx2", ""), None), ("", None)]
+)
+def test_only_a_processor_with_avx2_is_told_haswell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cpuinfo: str, told: str | None
+) -> None:
+    (tmp_path / "cpuinfo").write_text(cpuinfo)
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    assert fingerprint.numeric_environment(tmp_path / "cpuinfo").get("OPENBLAS_CORETYPE") == told
+
+
+def test_other_machines_are_told_nothing_but_the_number_of_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cpuinfo").write_text(AVX2)
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    assert fingerprint.numeric_environment(tmp_path / "cpuinfo") == fingerprint.ONE_THREAD
+
+
+def test_what_the_user_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", {"OMP_NUM_THREADS": "7"})
+    monkeypatch.delitem(sys.modules, "numpy")
+    fingerprint.fix_numeric_environment()
+    assert os.environ == {**fingerprint.numeric_environment(), "OMP_NUM_THREADS": "7"}
+
+
+def test_once_numpy_is_loaded_its_kernels_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", {})
+    fingerprint.fix_numeric_environment()
+    assert os.environ == fingerprint.ONE_THREAD
+
+
+def clean(code: str) -> subprocess.CompletedProcess[str]:
+    """What a new Python says to the code when the user has set nothing."""
+    surroundings = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, "-c", code], env=surroundings, capture_output=True, text=True, check=False
+    )
+
+
+def test_numpy_understands_every_name_that_we_disable() -> None:
+    done = clean(
+        (
+            "from es_queue.numerics.fingerprint import fix_numeric_environment as fix; fix(); "
+            "import warnings; warnings.simplefilter('error'); import numpy"
+        )
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_numerics_can_be_imported_without_numpy() -> None:
+    assert (
+        clean(
+            "import sys, es_queue.numerics.fingerprint; print('numpy' in sys.modules)"
+        ).stdout.strip()
+        == "False"
+    )
+
+
+def test_blas_keeps_to_one_thread() -> None:
+    fingerprint.limit_blas_threads()
+    fingerprint.limit_blas_threads()
+    assert {one["num_threads"] for one in threadpool_info()} <= {1}
+
+
+def test_digests_are_of_the_bytes_in_c_order_and_little_endian() -> None:
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    wanted = fingerprint.bytes_digest(array.tobytes())
+    assert (
+        fingerprint.array_digest(array)
+        == fingerprint.array_digest(np.asfortranarray(array))
+        == wanted
+    )
+    assert fingerprint.array_digest(array.astype(">f4")) == wanted
+    assert fingerprint.array_digest(array[:, :2]) == fingerprint.bytes_digest(
+        array[:, :2].tobytes()
+    )
+    assert fingerprint.array_digest(np.empty(0)) == fingerprint.bytes_digest(b"")

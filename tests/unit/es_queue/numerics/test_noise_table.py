@@ -1,0 +1,427 @@
+"""The noise table: one file a host, and no index outside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections import namedtuple
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import es_queue
+from es_queue.errors import RunFolderError, UsageError
+from es_queue.numerics import noise_table, normals
+from es_queue.numerics.noise_table import NoiseTable, default_size, exclusive_lock
+
+ROOT = Path(es_queue.__file__).resolve().parent.parent
+SIZE = 100_000
+
+
+def python(code: str, **environment: str) -> subprocess.Popen[str]:
+    """Another Python process with the code, its streams as text."""
+    command = [sys.executable, "-c", code]
+    surroundings = {
+        **os.environ,
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{Path(__file__).parent}",
+        **environment,
+    }
+    return subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=surroundings
+    )
+
+
+@pytest.fixture(scope="module")
+def table() -> NoiseTable:
+    return NoiseTable.in_memory(SIZE)
+
+
+# --- rows
+
+
+def test_rows_are_the_slices_that_their_indices_name(table: NoiseTable) -> None:
+    indices = np.array([0, 7, 7, SIZE - 50], dtype=np.int64)
+    rows = table.rows(indices, 10, 50)
+    assert rows.dtype == np.float32
+    assert all(
+        np.array_equal(row, table.row(index, 50)[10:])
+        for row, index in zip(rows, indices, strict=True)
+    )
+    assert table.rows(np.empty(0, dtype=np.int64), 0, 5).shape == (0, 5)
+
+
+def test_views_are_the_same_rows_where_the_table_has_them(table: NoiseTable) -> None:
+    indices = np.array([SIZE - 50, 7, 0, 7], dtype=np.uint32)
+    views = table.views(indices, 10, 50)
+    assert np.array_equal(views, table.rows(indices, 10, 50))
+    assert all(
+        np.shares_memory(view, table.row(0, SIZE)) and not view.flags.writeable for view in views
+    )
+    assert table.views(np.empty(0, dtype=np.int64), 0, 5) == []
+
+
+def test_an_index_is_accepted_exactly_when_its_slice_lies_in_the_table() -> None:
+    table = NoiseTable.in_memory(6)
+    for index in range(-8, 9):
+        for stop in range(-1, 8):
+            if 0 <= stop <= 6 and 0 <= index <= 6 - stop:
+                assert table.row(index, stop).shape == (stop,)
+                assert table.rows(np.array([0, index]), stop // 2, stop).shape == (
+                    2,
+                    stop - stop // 2,
+                )
+                assert np.shape(table.views(np.array([index, 0]), stop // 2, stop)) == (
+                    2,
+                    stop - stop // 2,
+                )
+            else:
+                with pytest.raises(ValueError, match="not"):
+                    table.row(index, stop)
+                for read in (table.rows, table.views):
+                    with pytest.raises(ValueError, match="not"):
+                        read(np.array([0, index]), min(stop, 0), stop)
+
+
+@pytest.mark.parametrize(
+    "index", [True, np.True_, 3.0, np.float32(3), "7", None, 2**63 - 1, 2**80, -1]
+)
+def test_what_is_no_index_is_refused(table: NoiseTable, index: object) -> None:
+    with pytest.raises(ValueError, match="noise"):
+        table.row(index, 5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("values", [[True], [1.0], ["7"], [[1]], [2**64 - 1], [None]])
+def test_what_are_no_indices_is_refused(table: NoiseTable, values: list[object]) -> None:
+    for read in (table.rows, table.views):
+        with pytest.raises(ValueError, match="noise"):
+            read(np.array(values), 0, 5)
+
+
+def test_nobody_can_write_into_a_table(table: NoiseTable, tmp_path: Path) -> None:
+    for one in (table, NoiseTable.open(1000, tmp_path / "noise")):
+        with pytest.raises(ValueError, match="read-only"):
+            one.row(0, 5)[0] = 1.0
+
+
+# --- the file
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "noise"
+
+
+def test_the_file_holds_the_same_table_as_memory(table: NoiseTable, folder: Path) -> None:
+    stored = NoiseTable.open(SIZE, folder)
+    assert (stored.size, stored.seed, stored.digest) == (table.size, table.seed, table.digest)
+    assert np.array_equal(stored.row(0, SIZE), table.row(0, SIZE))
+    assert stored.verify()
+
+
+def test_the_second_to_open_maps_the_first_ones_file(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = NoiseTable.open(SIZE, folder)
+    monkeypatch.setattr(noise_table, "create_if_missing", None)
+    second = NoiseTable.open(SIZE, folder)
+    assert (second.path, second.digest) == (first.path, first.digest)
+
+
+def test_tables_of_other_sizes_and_seeds_stand_beside_each_other(folder: Path) -> None:
+    tables = [NoiseTable.open(size, folder, seed) for size in (10, 20) for seed in (1, 2)]
+    assert len({one.path for one in tables}) == len({one.digest for one in tables}) == 4
+
+
+def test_folder_and_files_are_the_users_own(folder: Path) -> None:
+    path = NoiseTable.open(10, folder).path
+    assert path is not None
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert path.stat().st_mode & 0o777 == 0o400
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, 4 * SIZE - 4)
+
+
+def lose_description(path: Path) -> None:
+    path.with_suffix(".json").unlink()
+
+
+def break_description(path: Path) -> None:
+    path.with_suffix(".json").write_bytes(b"\xff{")
+
+
+def list_for_description(path: Path) -> None:
+    path.with_suffix(".json").write_text("[1]")
+
+
+def describe_another(path: Path) -> None:
+    about = json.loads(path.with_suffix(".json").read_text())
+    path.with_suffix(".json").write_text(json.dumps({**about, "seed": 5}))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [truncate, lose_description, break_description, list_for_description, describe_another],
+)
+def test_a_damaged_table_is_made_again(table: NoiseTable, folder: Path, damage: object) -> None:
+    path = NoiseTable.open(SIZE, folder).path
+    assert callable(damage)
+    assert path is not None
+    first = path.stat().st_ino
+    damage(path)
+    again = NoiseTable.open(SIZE, folder)
+    assert path.stat().st_ino != first
+    assert again.digest == table.digest
+    assert again.verify()
+
+
+def test_verify_sees_a_changed_byte(folder: Path) -> None:
+    table = NoiseTable.open(SIZE, folder)
+    assert table.path is not None
+    table.path.chmod(0o600)
+    with table.path.open("r+b") as file:
+        file.seek(SIZE)
+        file.write(b"?")
+    assert not table.verify()
+
+
+def test_a_file_that_others_can_write_is_refused(folder: Path) -> None:
+    path = NoiseTable.open(10, folder).path
+    assert path is not None
+    path.chmod(0o620)
+    with pytest.raises(RunFolderError, match="can be written by other users"):
+        NoiseTable.open(10, folder)
+
+
+def test_a_folder_that_others_can_write_is_refused(folder: Path) -> None:
+    folder.mkdir()
+    folder.chmod(0o777)
+    with pytest.raises(RunFolderError, match="can be written by other users"):
+        NoiseTable.open(10, folder)
+
+
+def test_another_users_folder_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    NoiseTable.open(10, folder)
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    with pytest.raises(RunFolderError, match=r"belongs to another user .* ES_QUEUE_NOISE_DIR"):
+        NoiseTable.open(10, folder)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_another_users_file_is_refused(folder: Path) -> None:
+    path = NoiseTable.open(10, folder).path
+    assert path is not None
+    os.chown(path, 12345, -1)
+    with pytest.raises(RunFolderError, match="belongs to another user"):
+        NoiseTable.open(10, folder)
+
+
+def test_a_write_that_fails_leaves_no_half_table(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(RunFolderError, match="No space left on device; set ES_QUEUE_NOISE_DIR"):
+        NoiseTable.open(SIZE, folder)
+    assert [path.suffix for path in folder.iterdir()] == [".lock"]
+
+
+def test_a_write_that_takes_only_a_part_is_gone_on_with(
+    table: NoiseTable, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.pwrite
+    monkeypatch.setattr(
+        os, "pwrite", lambda file, rest, offset: write(file, rest[:100_001], offset)
+    )
+    stored = NoiseTable.open(SIZE, folder)
+    assert stored.digest == table.digest
+    assert stored.verify()
+
+
+def test_too_little_space_is_said_before_anything_is_written(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = namedtuple("usage", "free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(2**21))
+    with pytest.raises(RunFolderError, match=r"takes 4 MB and .* has 2 MB free"):
+        NoiseTable.open(10**6, folder)
+    assert list(folder.glob("*.f32*")) == []
+
+
+def test_a_disk_that_fills_up_leaves_no_half_table(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(RunFolderError, match="No space left on device; set ES_QUEUE_NOISE_DIR"):
+        NoiseTable.open(SIZE, folder)
+    assert [path.suffix for path in folder.iterdir()] == [".lock"]
+
+
+@pytest.mark.parametrize(("size", "seed"), [(0, 1), (2**32, 1), (10, -1), (10, 2**64)])
+def test_a_size_or_seed_that_cannot_be_is_bad_usage(size: int, seed: int) -> None:
+    with pytest.raises(UsageError, match="noise table"):
+        NoiseTable.open(size, seed=seed)
+
+
+# --- where the file stands
+
+
+def test_the_users_choice_of_folder_comes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ES_QUEUE_NOISE_DIR", str(tmp_path / "chosen"))
+    path = NoiseTable.open(10).path
+    assert path is not None
+    assert path.parent == tmp_path / "chosen"
+
+
+def test_without_a_choice_it_is_the_users_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ES_QUEUE_NOISE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert noise_table.default_folder() == tmp_path / "es-queue" / "noise"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert noise_table.default_folder() == tmp_path / ".cache" / "es-queue" / "noise"
+
+
+def test_a_cache_that_cannot_be_used_gives_way_to_a_private_temporary_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.delenv("ES_QUEUE_NOISE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folder = noise_table.default_folder()
+    assert folder.parent == tmp_path
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_chosen_folder_that_cannot_be_used_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("ES_QUEUE_NOISE_DIR", str(tmp_path / "file" / "noise"))
+    with pytest.raises(RunFolderError, match=r"cannot be kept in .*file"):
+        NoiseTable.open(10)
+
+
+# --- several processes
+
+OPEN_AND_COUNT = """
+import os, sys
+from pathlib import Path
+from es_queue import noise, normals
+made, make = [], noise.make_table
+noise.make_table = lambda *arguments: made.append(1) or make(*arguments)
+print("ready", flush=True)
+table = noise.NoiseTable.open(100_000, Path(os.environ["FOLDER"]))
+print(len(made), table.digest, table.path.stat().st_ino, flush=True)
+"""
+READ_ALL = """
+import os
+from pathlib import Path
+from es_queue import noise, normals
+noise.make_table = None
+table = noise.NoiseTable.open(int(os.environ["SIZE"]), Path(os.environ["FOLDER"]))
+table.row(0, table.size).sum()
+lines = Path("/proc/self/smaps").read_text().partition(str(table.path))[2].splitlines()[1:]
+kilobytes = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines[:12])}
+print(kilobytes["Private_Clean"] + kilobytes["Private_Dirty"], kilobytes["Shared_Clean"] + kilobytes["Shared_Dirty"])
+"""
+HOLD = """
+import os, sys
+from pathlib import Path
+from es_queue.numerics.noise_table import exclusive
+with exclusive(Path(os.environ["LOCK"])):
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
+def ready(process: subprocess.Popen[str]) -> bool:
+    """Wait for the process's first line."""
+    assert process.stdout is not None
+    return process.stdout.readline() == "ready\n"
+
+
+def test_of_processes_that_open_at_once_one_makes_the_table(
+    table: NoiseTable, folder: Path
+) -> None:
+    folder.mkdir(mode=0o700)
+    with exclusive_lock(folder / f"normals-{noise_table.RECIPE}-123-{SIZE}.lock"):
+        others = [python(OPEN_AND_COUNT, FOLDER=str(folder)) for _ in range(3)]
+        assert all(ready(one) for one in others)
+    answers = [one.communicate()[0].split() for one in others]
+    assert sorted(made for made, _, _ in answers) == ["0", "0", "1"]
+    assert {digest for _, digest, _ in answers} == {table.digest}
+    assert len({inode for _, _, inode in answers}) == 1
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="asks Linux what is shared")
+def test_processes_that_read_the_whole_table_hold_one_copy_of_it(folder: Path) -> None:
+    ours = NoiseTable.open(2**20, folder)
+    ours.row(0, ours.size).sum()
+    private, shared = map(
+        int, python(READ_ALL, FOLDER=str(folder), SIZE=str(ours.size)).communicate()[0].split()
+    )
+    assert (private, shared) == (0, 4 * 2**10)
+
+
+def test_a_maker_that_was_killed_holds_nobody_up(table: NoiseTable, folder: Path) -> None:
+    folder.mkdir(mode=0o700)
+    (folder / f"normals-{noise_table.RECIPE}-123-{SIZE}.f32.partial").write_bytes(b"half a table")
+    maker = python(HOLD, LOCK=str(folder / f"normals-{noise_table.RECIPE}-123-{SIZE}.lock"))
+    assert ready(maker)
+    maker.kill()
+    maker.communicate()
+    assert NoiseTable.open(SIZE, folder).digest == table.digest
+
+
+def test_waiting_for_another_maker_has_a_deadline(folder: Path) -> None:
+    folder.mkdir()
+    with (
+        exclusive_lock(folder / "lock"),
+        pytest.raises(RunFolderError, match="another process has held"),
+        exclusive_lock(folder / "lock", seconds=0.05),
+    ):
+        pass
+
+
+# --- the default size
+
+
+@pytest.mark.parametrize(
+    ("parameters", "size"),
+    [
+        (0, 2**22),
+        (1, 2**22),
+        (2**16, 2**22),
+        (2**16 + 1, 2**23),
+        (4_000_000, 250_000_000),
+        (200_000_000, 400_000_000),
+    ],
+)
+def test_the_default_size_grows_with_the_policy(parameters: int, size: int) -> None:
+    assert default_size(parameters) == size
+
+
+def test_single_runs_are_those_of_the_whole_table_in_both_halves_of_every_chunk() -> None:
+    size = 2 * normals.CHUNK + 1000
+    values = NoiseTable.in_memory(size, 7).row(0, size)
+    chunk = normals.CHUNK
+    edges = [0, chunk // 2 - 64, chunk // 2, chunk - 64, chunk, 2 * chunk, size // 64 * 64 - 64]
+    starts = np.array([*edges, *np.random.default_rng(1).integers(0, size // 64, 100) * 64][::-1])
+    made = normals.runs(7, starts).tolist()
+    assert made == [values[start : start + 64].tolist() for start in starts]

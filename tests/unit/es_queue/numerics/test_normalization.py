@@ -1,0 +1,196 @@
+"""Observation statistics: exact moments, merging in slot order, and bits that do not depend on the
+batch.
+"""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from es_queue.numerics.normalization import FrozenStatistics, Moments, RunningMoments
+
+ROWS = hnp.arrays(
+    np.float32,
+    st.tuples(st.integers(1, 40), st.integers(1, 6)),
+    elements=st.floats(-1e3, 1e3, width=32),
+)
+
+
+def episodes(seed, count=6, size=5):
+    draw = np.random.default_rng(seed)
+    return [
+        draw.normal(3, 2, (int(draw.integers(1, 90)), size)).astype(np.float32)
+        for _ in range(count)
+    ]
+
+
+def merged(parts):
+    running = RunningMoments.empty(parts[0].shape[1])
+    for part in parts:
+        running = running.merge(Moments.of(part))
+    return running
+
+
+@given(ROWS)
+def test_the_moments_of_an_episode_are_those_of_numpy_in_float64(rows):
+    moments = Moments.of(rows)
+    exact = rows.astype(np.float64)
+    assert moments.count == len(rows)
+    assert moments.mean.dtype == moments.m2.dtype == np.float64
+    np.testing.assert_allclose(moments.mean, exact.mean(axis=0), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(moments.m2, exact.var(axis=0) * len(rows), rtol=1e-9, atol=1e-9)
+
+
+def test_a_small_spread_around_a_large_mean_is_not_lost():
+    rows = np.random.default_rng(1).normal(1e6, 1e-2, (5000, 3))
+    running = RunningMoments.empty(3)
+    for part in np.split(rows, 50):
+        running = running.merge(Moments.of(part))
+    np.testing.assert_allclose(np.sqrt(running.m2 / running.count), rows.std(axis=0), rtol=1e-6)
+    np.testing.assert_allclose(running.frozen(5.0).std, rows.std(axis=0), rtol=0.02)
+
+
+def test_rows_are_summed_in_their_order_and_not_pairwise():
+    rows = np.random.default_rng(2).normal(0, 1, (999, 3))
+    total = np.zeros(3)
+    for row in rows:
+        total = total + row
+    assert Moments.of(rows).mean.tobytes() == (total / 999).tobytes()
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        np.asfortranarray,
+        lambda rows: np.repeat(rows, 2, axis=1)[:, ::2],
+        lambda rows: rows[::-1].copy()[::-1],
+    ],
+)
+def test_the_layout_in_memory_changes_no_bit(layout):
+    rows = np.random.default_rng(3).normal(0, 1, (500, 4)).astype(np.float32)
+    here, there = Moments.of(rows), Moments.of(layout(rows))
+    assert here.mean.tobytes() == there.mean.tobytes()
+    assert here.m2.tobytes() == there.m2.tobytes()
+
+
+@pytest.mark.parametrize("wrong", [np.zeros((0, 3)), np.zeros(3), np.zeros((2, 2, 2))])
+def test_moments_need_rows(wrong):
+    with pytest.raises(ValueError, match=r"\[T, d\]"):
+        Moments.of(wrong)
+
+
+def test_merged_moments_are_those_of_all_rows_together():
+    parts = episodes(4)
+    running, whole = merged(parts), Moments.of(np.concatenate(parts))
+    assert running.count == whole.count
+    np.testing.assert_allclose(running.mean, whole.mean, rtol=1e-12)
+    np.testing.assert_allclose(running.m2, whole.m2, rtol=1e-12)
+
+
+def test_the_same_order_gives_the_same_bits_and_another_order_the_same_numbers():
+    parts = episodes(5, count=12)
+    first, again, other = merged(parts), merged(parts), merged(parts[::-1])
+    assert (first.mean.tobytes(), first.m2.tobytes()) == (again.mean.tobytes(), again.m2.tobytes())
+    np.testing.assert_allclose(other.mean, first.mean, rtol=1e-12)
+    np.testing.assert_allclose(other.m2, first.m2, rtol=1e-12)
+
+
+def test_merging_leaves_the_former_moments_as_they_were():
+    running = merged(episodes(6))
+    before = running.mean.tobytes(), running.m2.tobytes(), running.count
+    running.merge(Moments.of(episodes(7)[0]))
+    assert (running.mean.tobytes(), running.m2.tobytes(), running.count) == before
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e200])
+def test_an_episode_that_would_spoil_the_statistics_for_ever_is_left_out(bad):
+    running = merged(episodes(8))
+    rows = np.ones((4, 5))
+    rows[2, 3] = bad
+    assert running.merge(Moments.of(rows)) is running
+
+
+def test_an_episode_without_observations_changes_nothing():
+    running = merged(episodes(9))
+    assert running.merge(Moments(0, np.zeros(5), np.zeros(5))) is running
+
+
+def test_moments_of_another_size_are_refused():
+    with pytest.raises(ValueError, match="do not fit"):
+        RunningMoments.empty(3).merge(Moments.of(np.ones((2, 4))))
+
+
+def test_nothing_seen_normalises_by_mean_zero_and_deviation_one():
+    frozen = RunningMoments.empty(3).frozen(5.0)
+    assert frozen.mean.tolist() == [0, 0, 0]
+    assert frozen.std.tolist() == [1, 1, 1]
+    assert frozen.normalize(np.array([9, -9, 0.3], np.float32)).tolist() == [5, -5, np.float32(0.3)]
+
+
+def test_frozen_statistics_are_the_population_deviation_cast_to_float32():
+    parts = episodes(10)
+    frozen, rows = merged(parts).frozen(5.0), np.concatenate(parts).astype(np.float64)
+    assert frozen.mean.dtype == frozen.std.dtype == np.float32
+    np.testing.assert_allclose(frozen.mean, rows.mean(axis=0), rtol=1e-6)
+    np.testing.assert_allclose(frozen.std, rows.std(axis=0), rtol=1e-6)
+
+
+def test_the_variance_has_a_floor_inside_the_root():
+    frozen = RunningMoments.empty(2).merge(Moments.of(np.full((9, 2), 4.0))).frozen(5.0)
+    assert frozen.std.tolist() == [np.float32(0.01)] * 2
+
+
+@settings(deadline=None)
+@given(
+    st.integers(1, 40), st.integers(1, 20), st.sampled_from([0.0, 5.0, 0.5]), st.integers(0, 2**31)
+)
+def test_one_row_and_many_have_the_same_bits(size, count, clip, seed):
+    draw = np.random.default_rng(seed)
+    mean, spread = (
+        draw.normal(0, 3, size).astype(np.float32),
+        draw.uniform(0.01, 5, size).astype(np.float32),
+    )
+    frozen = FrozenStatistics(mean, spread, clip)
+    rows = draw.normal(0, 8, (count, size)).astype(np.float32)
+    rows[0] = mean
+    before = rows.tobytes()
+    together = frozen.normalize(rows)
+    assert together.dtype == np.float32
+    for row in range(count):
+        assert frozen.normalize(rows[row]).tobytes() == together[row].tobytes()
+        expected = (rows[row] - mean) / spread
+        expected = np.clip(expected, np.float32(-clip), np.float32(clip)) if clip else expected
+        assert together[row].tobytes() == expected.tobytes()
+    assert rows.tobytes() == before
+
+
+def test_what_is_not_a_number_is_not_clipped_away():
+    frozen = FrozenStatistics.identity(2, 5.0)
+    assert np.isnan(frozen.normalize(np.array([np.nan, 1], np.float32))[0])
+
+
+def test_a_checkpoint_brings_back_every_bit():
+    running = merged(episodes(11))
+    file = io.BytesIO()
+    np.savez(file, **running.to_arrays())
+    file.seek(0)
+    with np.load(file, allow_pickle=False) as arrays:
+        again = RunningMoments.from_arrays(arrays)
+    assert again.count == running.count
+    assert (again.mean.tobytes(), again.m2.tobytes()) == (
+        running.mean.tobytes(),
+        running.m2.tobytes(),
+    )
+
+
+def test_statistics_are_finite_in_float32_whatever_was_merged():
+    running = RunningMoments.empty(2).merge(
+        Moments(3, np.array([1e150, -1e39]), np.array([1e300, 0.0]))
+    )
+    frozen = running.frozen(5.0)
+    assert np.isfinite(frozen.mean).all() and np.isfinite(frozen.std).all()

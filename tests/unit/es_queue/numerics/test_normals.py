@@ -1,0 +1,264 @@
+"""The numbers of the noise: standard normals as exact arithmetic has them, and the same bytes
+everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import es_queue
+from es_queue.numerics import fingerprint, normals, threads
+from es_queue.numerics.noise_table import NoiseTable
+from es_queue.numerics.normals import (
+    CHUNK,
+    ChunkGenerator,
+    checksums,
+    directions,
+    radii,
+    table_digest,
+)
+
+ROOT = Path(es_queue.__file__).resolve().parent.parent
+SIZE = 2 * CHUNK + 5001
+DIGEST_OF_SIZE = "dbd3868d3e7270860e035ea568aa7246"
+EDGES = np.concatenate(
+    [
+        np.arange(-2000, 2000),
+        2**31 - 1 - np.arange(2000),
+        np.arange(2000) - 2**31,
+        2 ** np.arange(31),
+    ]
+)
+
+
+def some_bits(count: int) -> np.ndarray:
+    return np.concatenate(
+        [np.random.default_rng(1).integers(-(2**31), 2**31, count), EDGES]
+    ).astype(np.int32)
+
+
+def space(bits: np.ndarray) -> np.ndarray:
+    return np.empty((4, len(bits)), np.float32)
+
+
+def digests() -> list[str]:
+    """Of a table, and of the steps on their way to it."""
+    bits = some_bits(2**16)
+    steps = [radii(bits, space(bits)).copy(), *directions(bits, space(bits))]
+    return [NoiseTable.in_memory(SIZE).digest, *map(fingerprint.array_digest, steps)]
+
+
+@pytest.fixture(scope="module")
+def many() -> np.ndarray:
+    return NoiseTable.in_memory(2**24).row(0, 2**24)
+
+
+@pytest.fixture(scope="module")
+def table() -> NoiseTable:
+    return NoiseTable.in_memory(SIZE)
+
+
+# --- the same bytes everywhere
+
+
+def test_the_bytes_of_a_seed_never_change_without_a_new_recipe(table: NoiseTable) -> None:
+    assert (normals.RECIPE, table.seed, table.digest) == (2, 123, DIGEST_OF_SIZE)
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="names x86 features")
+@pytest.mark.parametrize(
+    "disabled",
+    [
+        fingerprint.features_beyond_avx2(),
+        fingerprint.features_beyond_avx2() + " X86_V3 AVX2 FMA3",
+        "",
+    ],
+)
+def test_older_and_newer_processors_make_the_same_bytes(disabled: str) -> None:
+    settings = {
+        **os.environ,
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{Path(__file__).parent}",
+        "NPY_DISABLE_CPU_FEATURES": disabled,
+    }
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-c",
+        "import test_normals; print(*test_normals.digests())",
+    ]
+    assert (
+        subprocess.run(
+            command, env=settings, check=True, capture_output=True, text=True
+        ).stdout.split()
+        == digests()
+    )
+
+
+@pytest.mark.parametrize("cores", [1, 3])
+def test_threads_and_batches_change_no_bit(
+    table: NoiseTable, monkeypatch: pytest.MonkeyPatch, cores: int
+) -> None:
+    maker = ChunkGenerator(table.seed)
+    alone = np.concatenate([maker.chunk(number).copy() for number in reversed(range(3))][::-1])
+    monkeypatch.setattr(normals, "BATCH", 1)
+    monkeypatch.setattr(threads, "usable_cores", lambda: cores)
+    again = NoiseTable.in_memory(SIZE)
+    assert np.array_equal(again.row(0, SIZE), alone[:SIZE])
+    assert again.digest == table.digest
+
+
+@pytest.mark.parametrize("size", [1, CHUNK // 2, CHUNK - 1, CHUNK, CHUNK + 1])
+def test_a_smaller_table_is_a_prefix_of_a_larger_one(table: NoiseTable, size: int) -> None:
+    assert np.array_equal(NoiseTable.in_memory(size).row(0, size), table.row(0, size))
+
+
+def test_what_a_writer_raises_ends_the_making() -> None:
+    def put(start: int, piece: np.ndarray) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        normals.generate_table(1, 9 * CHUNK, put)
+
+
+# --- the numbers are what exact arithmetic makes of the bits
+
+
+def relative_error(found: np.ndarray, wanted: np.ndarray) -> float:
+    return float(np.abs(found / wanted - 1).max())
+
+
+def test_radii_are_those_of_exact_arithmetic_up_to_the_last_bits_of_a_float32() -> None:
+    bits = some_bits(2**18)
+    halves = bits + 0.5
+    wanted = np.sqrt(
+        -2 * np.where(bits < 0, np.log1p(halves / 2**32), np.log(np.abs(halves) / 2**32))
+    )
+    found = radii(bits, space(bits))
+    assert relative_error(found, wanted) < 2.5e-7
+    assert found.min() > 1.5e-5
+    assert 6.7 < found.max() < 6.77
+
+
+def test_directions_are_those_of_exact_arithmetic_up_to_the_last_bits_of_a_float32() -> None:
+    bits = some_bits(2**18)
+    angle = ((bits >> 2) + 0.5) * (math.pi / 2**31)
+    along, across = np.cos(angle) * (1 - 2.0 * (bits & 1)), np.sin(angle)
+    swapped = (bits & 2) > 0
+    found = directions(bits, space(bits))
+    assert relative_error(found[0], np.where(swapped, across, along)) < 2.5e-7
+    assert relative_error(found[1], np.where(swapped, along, across)) < 2.5e-7
+
+
+def test_directions_go_everywhere_alike() -> None:
+    bits = np.random.default_rng(2).integers(-(2**31), 2**31, 2**20).astype(np.int32)
+    along, across = directions(bits, space(bits))
+    bins = np.histogram(np.arctan2(across, along), 64, (-math.pi, math.pi))[0]
+    assert ((bins - 2**14) ** 2 / 2**14).sum() < 63 + 5 * math.sqrt(126)  # chi square
+
+
+# --- they are standard normals, and independent
+
+
+def test_the_first_six_moments_are_those_of_the_standard_normal(many: np.ndarray) -> None:
+    moments = {0: 1, 1: 0, 2: 1, 3: 0, 4: 3, 5: 0, 6: 15, 8: 105, 10: 945, 12: 10395}
+    values, power = many.astype(np.float64), np.ones(len(many))
+    for degree in range(1, 7):
+        power *= values
+        error = math.sqrt((moments[2 * degree] - moments[degree] ** 2) / len(many))
+        assert abs(power.mean() - moments[degree]) < 4.5 * error, degree
+
+
+def test_the_numbers_are_distributed_as_the_standard_normal(many: np.ndarray) -> None:
+    ordered = np.sort(many)
+    cumulative = np.array([0.5 * math.erfc(-one / math.sqrt(2)) for one in ordered[::512]])
+    distance = np.abs(cumulative - np.arange(len(many))[::512] / len(many)).max()
+    assert distance < 1.63 / math.sqrt(len(many)) + 1 / len(many)  # Kolmogorov, 1 %
+
+
+@pytest.mark.parametrize("sigmas", [3, 4, 5])
+@pytest.mark.parametrize("side", [1, -1])
+def test_the_tails_are_as_heavy_as_the_normals(many: np.ndarray, sigmas: int, side: int) -> None:
+    expected = len(many) * 0.5 * math.erfc(sigmas / math.sqrt(2))
+    assert abs((side * many > sigmas).sum() - expected) < 4.5 * math.sqrt(expected)
+
+
+@pytest.mark.parametrize("lag", [1, 2, 3, 64, CHUNK // 2 - 1, CHUNK // 2, CHUNK // 2 + 1, CHUNK])
+@pytest.mark.parametrize(
+    "transform",
+    [np.copy, lambda values: values**2 - 1, lambda values: np.abs(values) - math.sqrt(2 / math.pi)],
+)
+def test_numbers_at_a_distance_are_independent(
+    many: np.ndarray, lag: int, transform: Callable[[np.ndarray], np.ndarray]
+) -> None:
+    values = transform(many[: 2**22].astype(np.float64))
+    assert abs(np.dot(values[lag:], values[:-lag]) / np.dot(values, values)) < 4.5 / math.sqrt(
+        len(values)
+    )
+
+
+def test_no_chunk_repeats_another(many: np.ndarray) -> None:
+    work = np.empty(CHUNK // 2, np.uint64)
+    assert len({checksums(chunk, work) for chunk in many.reshape(-1, CHUNK)}) == len(many) // CHUNK
+
+
+def test_seeds_and_chunks_have_streams_of_their_own() -> None:
+    streams = [
+        ChunkGenerator(seed).chunk(number).copy() for seed in (0, 1, 2**64 - 1) for number in (0, 1)
+    ]
+    assert np.abs(np.corrcoef(streams) - np.eye(6)).max() < 5 / math.sqrt(CHUNK)
+
+
+# --- the digest
+
+
+def changed(table: NoiseTable, change: Callable[[np.ndarray], None]) -> str:
+    values = table.row(0, SIZE).copy()
+    change(values)
+    return table_digest(values)
+
+
+@pytest.mark.parametrize("place", [0, 1, CHUNK - 1, CHUNK, SIZE - 1])
+@pytest.mark.parametrize("bit", [0, 31])
+def test_one_bit_of_one_float_changes_the_digest(table: NoiseTable, place: int, bit: int) -> None:
+    def flip(values: np.ndarray) -> None:
+        values.view(np.uint32)[place] ^= np.uint32(1 << bit)
+
+    assert changed(table, flip) != table.digest == changed(table, lambda values: None)
+
+
+def swap(first: slice, second: slice) -> Callable[[np.ndarray], None]:
+    def change(values: np.ndarray) -> None:
+        values[first], values[second] = values[second].copy(), values[first].copy()
+
+    return change
+
+
+@pytest.mark.parametrize("apart", [1, 2, 64, CHUNK // 2, CHUNK])
+def test_floats_that_change_places_change_the_digest(table: NoiseTable, apart: int) -> None:
+    assert changed(table, swap(slice(6, 7), slice(6 + apart, 7 + apart))) != table.digest
+
+
+def test_chunks_that_change_places_change_the_digest(table: NoiseTable) -> None:
+    assert changed(table, swap(slice(CHUNK), slice(CHUNK, 2 * CHUNK))) != table.digest
+
+
+@pytest.mark.parametrize("places", [[1, 3], [1, 5], [1, 3, 5, 7], [0, 2]])
+def test_signs_that_change_together_change_the_digest(table: NoiseTable, places: list[int]) -> None:
+    def negate(values: np.ndarray) -> None:
+        values[places] *= -1
+
+    assert changed(table, negate) != table.digest
+
+
+def test_the_length_is_part_of_the_digest(table: NoiseTable) -> None:
+    assert table_digest(np.append(table.row(0, SIZE), np.float32(0))) != table.digest

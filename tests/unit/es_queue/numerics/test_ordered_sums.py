@@ -1,0 +1,296 @@
+"""The sums that every update is made of: right to float32, and the same bits wherever they are
+computed.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from es_queue.numerics import ordered_sums, threads
+from es_queue.numerics.noise_table import NoiseTable
+from es_queue.numerics.ordered_sums import (
+    ArrayNoise,
+    column_pieces,
+    norm,
+    unit_scaled,
+    weighted_rows,
+)
+
+LONG = (
+    2 * ordered_sums.COLUMNS + 17
+)  # rows that are read where they are, in one piece; three chunks of a norm
+LONGER = ordered_sums.SHARED + 5  # two pieces
+MANY = (
+    ordered_sums.SLOTS + ordered_sums.GROUP + 3
+)  # two copies of short rows, a short group at the end
+
+
+def table(length: int, seed: int = 0) -> ArrayNoise:
+    return ArrayNoise(np.random.default_rng(seed).standard_normal(length, dtype=np.float32))
+
+
+def naive(noise: ArrayNoise, indices: np.ndarray, weights: np.ndarray, size: int) -> np.ndarray:
+    total = np.zeros(size)
+    for index, weight in zip(indices, weights, strict=True):
+        total += weight * noise.noise[index : index + size].astype(np.float64)
+    return total
+
+
+def less_one(values: np.ndarray, out: np.ndarray) -> None:
+    np.subtract(np.square(values, out=out), np.float32(1), out=out)
+
+
+def column_by_column(
+    noise: ArrayNoise, indices: np.ndarray, weights: np.ndarray, columns: list[int], squared: bool
+) -> list[float]:
+    """The sums as they are promised, in single numbers: float32 products and groups in slot order,
+    float64 totals.
+    """
+    scaled, exponent = unit_scaled(weights)
+    totals = []
+    for column in columns:
+        total = np.float64(0)
+        for first in range(0, len(indices), ordered_sums.GROUP):
+            group = None
+            for index, weight in zip(
+                indices[first : first + ordered_sums.GROUP],
+                scaled[first : first + ordered_sums.GROUP],
+                strict=True,
+            ):
+                value = noise.noise[index + column]
+                product = (value * value - np.float32(1) if squared else value) * np.float32(weight)
+                group = product if group is None else group + product
+            total += np.float64(group)
+        totals.append(math.ldexp(total, exponent))
+    return totals
+
+
+@pytest.mark.parametrize(
+    "size", [1, 2, 3, 7, ordered_sums.COLUMNS, ordered_sums.COLUMNS + 1, LONG, LONGER]
+)
+@pytest.mark.parametrize("slots", [1, ordered_sums.GROUP, ordered_sums.GROUP + 1, MANY])
+@pytest.mark.parametrize("squared", [False, True])
+def test_every_column_is_added_up_in_slot_order_whatever_the_width_of_the_rows(
+    size: int, slots: int, squared: bool
+) -> None:
+    rng = np.random.default_rng(3)
+    noise, indices, weights = (
+        table(size + 5000),
+        rng.integers(0, 5000, slots),
+        rng.standard_normal(slots),
+    )
+    got = weighted_rows(noise, indices, weights, size, less_one if squared else None)
+    columns = sorted({0, 1 % size, size // 2, size - 1})
+    assert got[columns].tolist() == column_by_column(noise, indices, weights, columns, squared)
+
+
+@pytest.mark.parametrize("transform", [None, less_one])
+def test_neither_threads_nor_pieces_change_a_bit(
+    monkeypatch: pytest.MonkeyPatch, transform: ordered_sums.Transform | None
+) -> None:
+    rng = np.random.default_rng(4)
+    noise, indices, weights = (
+        table(LONGER + 5000),
+        rng.integers(0, 5000, MANY),
+        rng.standard_normal(MANY),
+    )
+    assert LONGER * MANY > ordered_sums.WORTH_THREADS
+    asked, found = [], []
+    run = threads.for_each
+    monkeypatch.setattr(
+        threads,
+        "for_each",
+        lambda work, items, count: asked.append(count) or run(work, items, count),
+    )
+    for cores, widest in ((1, 10**6), (2, 40_000), (3, 1001)):
+        monkeypatch.setattr(threads, "usable_cores", lambda cores=cores: cores)
+        monkeypatch.setattr(ordered_sums, "WIDEST", widest)
+        found.append(weighted_rows(noise, indices, weights, LONGER, transform).tobytes())
+    assert asked == [1, 2, 3]
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize(("slots", "size"), [(64, 100), (64, ordered_sums.COLUMNS), (4, LONGER)])
+def test_little_work_starts_no_thread(
+    monkeypatch: pytest.MonkeyPatch, slots: int, size: int
+) -> None:
+    monkeypatch.setattr(threads, "ThreadPoolExecutor", None)
+    assert weighted_rows(table(size + slots), np.arange(slots), np.ones(slots), size).shape == (
+        size,
+    )
+
+
+@pytest.mark.parametrize(
+    "size",
+    [
+        1,
+        ordered_sums.SHARED - 1,
+        ordered_sums.SHARED,
+        166_673,
+        2 * ordered_sums.WIDEST,
+        2 * ordered_sums.WIDEST + 1,
+        10**7,
+    ],
+)
+def test_pieces_are_even_and_cover_all_columns_once(size: int) -> None:
+    cut = column_pieces(size)
+    assert [start for start, _ in cut] == [0, *(stop for _, stop in cut[:-1])]
+    assert cut[-1][1] == size
+    widths = [stop - start for start, stop in cut]
+    assert max(widths) - min(widths) <= len(cut)
+    assert max(widths) <= ordered_sums.WIDEST
+    assert len(cut) % 2 == 0 or size < ordered_sums.SHARED
+
+
+@pytest.mark.parametrize("size", [5, LONG])
+@pytest.mark.parametrize("index", [-1, LONG])
+def test_an_index_outside_the_table_is_an_error(size: int, index: int) -> None:
+    with pytest.raises(ValueError, match="noise index"):
+        weighted_rows(NoiseTable.in_memory(LONG), np.array([0, index]), np.ones(2), size)
+
+
+def test_an_error_in_a_thread_is_the_callers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "usable_cores", lambda: 2)
+    with pytest.raises(ValueError, match="noise index"):
+        weighted_rows(NoiseTable.in_memory(LONGER), np.arange(MANY), np.ones(MANY), LONGER)
+
+
+def test_threads_warn_of_what_the_caller_asks_to_hear_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "usable_cores", lambda: 2)
+    large = ArrayNoise(np.full(LONGER + MANY, 3e38, np.float32))
+    with np.errstate(over="ignore"):
+        assert np.isinf(weighted_rows(large, np.arange(MANY), np.ones(MANY), LONGER)).all()
+    with np.errstate(over="raise"), pytest.raises(FloatingPointError):
+        weighted_rows(large, np.arange(MANY), np.ones(MANY), LONGER)
+
+
+@pytest.mark.parametrize(("slots", "size"), [(1, 1), (3, 5), (MANY, 3), (5, LONG), (MANY, LONG)])
+def test_a_weighted_sum_is_that_of_a_loop_in_float64(slots: int, size: int) -> None:
+    rng = np.random.default_rng(1)
+    noise, indices, weights = (
+        table(size + 5000),
+        rng.integers(0, 5000, slots),
+        rng.standard_normal(slots),
+    )
+    got = weighted_rows(noise, indices, weights, size)
+    assert got.dtype == np.float64
+    np.testing.assert_allclose(got, naive(noise, indices, weights, size), rtol=1e-5, atol=1e-4)
+
+
+def test_a_transform_is_applied_to_each_element_before_the_weights() -> None:
+    noise, indices, weights = table(900), np.arange(MANY), np.linspace(-1, 1, MANY)
+    got = weighted_rows(noise, indices, weights, 7, less_one)
+    wanted = naive(ArrayNoise(noise.noise**2 - 1), indices, weights, 7)
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-4)
+
+
+def test_no_more_than_a_few_short_rows_are_copied_at_a_time_and_long_ones_never() -> None:
+    asked = []
+
+    class Watched(ArrayNoise):
+        def rows(self, indices: np.ndarray, start: int, stop: int) -> np.ndarray:
+            asked.append((len(indices), stop - start))
+            return super().rows(indices, start, stop)
+
+    weighted_rows(Watched(table(20_000).noise), np.arange(MANY), np.ones(MANY), 100)
+    assert asked == [(ordered_sums.SLOTS, 100), (ordered_sums.GROUP + 3, 100)]
+    weighted_rows(Watched(table(20_000).noise), np.arange(MANY), np.ones(MANY), LONG)
+    assert len(asked) == 2
+
+
+def test_looking_long_rows_up_in_several_goes_changes_no_bit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    noise, indices, weights = table(20_000), np.arange(MANY), np.linspace(-1, 1, MANY)
+    whole = weighted_rows(noise, indices, weights, LONG)
+    monkeypatch.setattr(ordered_sums, "VIEWS", ordered_sums.GROUP)
+    assert np.array_equal(weighted_rows(noise, indices, weights, LONG), whole)
+
+
+@pytest.mark.parametrize("weight", [1e-300, 1e300])
+def test_weights_of_any_size_neither_vanish_nor_overflow(weight: float) -> None:
+    noise = ArrayNoise(np.array([1, 2, -3], np.float32))
+    got = weighted_rows(noise, np.array([0]), np.array([weight]), 3)
+    np.testing.assert_allclose(got, np.array([1, 2, -3]) * weight, rtol=1e-6)
+
+
+def test_no_rows_at_all_sum_to_zero() -> None:
+    assert not weighted_rows(table(9), np.array([], np.int64), np.array([]), 4).any()
+
+
+def test_a_missing_weight_is_an_error() -> None:
+    with pytest.raises(ValueError, match="2 weights for 3 rows"):
+        weighted_rows(table(9), np.arange(3), np.ones(2), 4)
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=9))
+@settings(max_examples=200, deadline=None)
+def test_scaling_brings_the_largest_value_between_a_half_and_one(values: list[float]) -> None:
+    scaled, exponent = unit_scaled(np.array(values))
+    largest = max(map(abs, values), default=0.0)
+    assert largest == 0 or 0.5 <= np.abs(scaled).max() < 1
+    kept = np.abs(scaled) > 1e-290  # below that the quotient itself may round
+    assert all(
+        math.ldexp(float(s), exponent) == v
+        for s, v, k in zip(scaled, values, kept, strict=True)
+        if k
+    )
+
+
+@pytest.mark.parametrize("size", [0, 1, 5, LONG])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_norm_is_the_euclidean_length_in_float64(size: int, dtype: type) -> None:
+    vector = np.random.default_rng(2).standard_normal(size).astype(dtype)
+    assert norm(vector) == pytest.approx(
+        math.sqrt(math.fsum(float(x) ** 2 for x in vector)), rel=1e-13
+    )
+
+
+def test_a_norm_of_large_float32_does_not_overflow() -> None:
+    assert norm(np.full(4, 3e38, np.float32)) == pytest.approx(6e38)
+
+
+DIGEST = """
+import hashlib
+import numpy as np
+from es_queue.numerics.ordered_sums import ArrayNoise, norm, weighted_rows
+from es_queue.strategies.shaping import SHAPINGS
+rng = np.random.default_rng(7)
+noise = ArrayNoise(rng.standard_normal(9000, dtype=np.float32))
+total = weighted_rows(noise, np.arange(600), rng.standard_normal(600), 5001)
+short = weighted_rows(noise, np.arange(600), rng.standard_normal(600), 401)
+shaped = [shape(rng.standard_normal(601)).tobytes() for shape in SHAPINGS.values()]
+print(hashlib.blake2b(total.tobytes() + short.tobytes() + repr(norm(total)).encode() + b"".join(shaped)).hexdigest())
+"""
+
+
+def digest(**environment: str) -> str:
+    settings = {
+        **os.environ,
+        "PYTHONPATH": str(Path(ordered_sums.__file__).parents[3]),
+        **environment,
+    }
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-c",
+        DIGEST,
+    ]  # numpy warns of features that the CPU lacks
+    return subprocess.run(command, env=settings, check=True, capture_output=True, text=True).stdout
+
+
+def test_bits_do_not_depend_on_blas_threads_nor_on_the_cpu_features_in_use() -> None:
+    plain = digest(OPENBLAS_NUM_THREADS="1")
+    assert plain == digest(OPENBLAS_NUM_THREADS="2", OPENBLAS_CORETYPE="Prescott")
+    assert plain == digest(NPY_DISABLE_CPU_FEATURES="X86_V4 AVX512_ICL AVX512_SPR")
+    assert plain == digest(NPY_DISABLE_CPU_FEATURES="X86_V3 X86_V4 AVX512_ICL AVX512_SPR")

@@ -1,0 +1,258 @@
+"""Virtual batch normalisation: what a batch makes of a layer, where the batch comes from, and that
+a checkpoint carries it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from es_queue.config.run_config import RunConfig
+from es_queue.config.validation import validate_combinations
+from es_queue.environments.reference_batch import (
+    BATCH_SIZE,
+    STEPS_BETWEEN,
+    make_reference_batch,
+    uniform_outputs,
+)
+from es_queue.environments.spaces import ActionSpec
+from es_queue.errors import EnvironmentFailure, RunFolderError, UsageError
+from es_queue.policies import ConvPolicy, NormalisedMlpPolicy, Policy, make_policy
+from es_queue.policies.checkpoint_policy import load_policy
+from es_queue.policies.layers.virtual_norm import EPSILON
+from master.loop.state import Best
+from master.run.setup import prepare_run
+from master.storage.checkpoint import Checkpoints, encode, encode_best
+from tests.ring import quick_config
+from tests.unit.es_queue.policies.test_conv import SMALL, discrete, drawn
+
+NORMALISED = {"policy": "mlp", "hidden": (6, 5), "batch_norm": "virtual"}
+
+
+def restless(policy: Policy, count: int) -> np.ndarray:
+    return np.stack(
+        [policy.initial(seed, "normal") + 0.1 * drawn(seed, policy.size) for seed in range(count)]
+    )
+
+
+def conv(
+    kind: str, shape: tuple[int, ...] = SMALL, reference: np.ndarray | None = None, choices: int = 6
+) -> ConvPolicy:
+    policy = make_policy(
+        RunConfig(policy=kind, batch_norm="virtual"),
+        int(np.prod(shape)),
+        discrete(choices),
+        shape,
+        reference,
+    )
+    assert isinstance(policy, ConvPolicy)
+    return policy
+
+
+def test_uber_s_network_has_its_published_number_of_parameters() -> None:
+    assert conv("uber", (4, 84, 84), choices=18).size == 1_009_058
+
+
+def mlp_by_definition(policy: NormalisedMlpPolicy, vector: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """scale · (z - mean) / deviation + shift, in float64, of the batch and of x side by side."""
+    batch, at = policy.reference.astype(np.float64), policy._plain
+    layers = [
+        (weights[0].astype(np.float64), bias[0]) for weights, bias in policy.layers(vector[None])
+    ]
+    for weights, bias in layers[:-1]:
+        batch, x, columns = batch @ weights + bias, x @ weights + bias, len(bias)
+        mean, deviation = batch.mean(0), np.sqrt(batch.var(0) + EPSILON)
+        scale, shift = vector[at : at + columns], vector[at + columns : at + 2 * columns]
+        at += 2 * columns
+        batch, x = (np.tanh(scale * (one - mean) / deviation + shift) for one in (batch, x))
+    return x @ layers[-1][0] + layers[-1][1]
+
+
+def test_a_hidden_layer_is_normalised_by_its_statistics_over_the_batch() -> None:
+    policy = NormalisedMlpPolicy(3, 2, (6, 5), "tanh", drawn(1, 40, 3))
+    vector, x = restless(policy, 1)[0], drawn(2, 3)
+    np.testing.assert_allclose(
+        policy.bind(vector[None]).act_one(x),
+        mlp_by_definition(policy, vector, x),
+        rtol=1e-3,
+        atol=1e-5,
+    )
+
+
+def test_filters_and_the_hidden_layer_of_pictures_are_normalised_over_places_and_pictures() -> None:
+    policy = conv("uber", reference=abs(drawn(1, 7, int(np.prod(SMALL)))))
+    scale, shift = np.float32(0.5), np.float32(0.25)
+    vector = policy.initial(1, "normal")
+    vector[policy._plain :] = np.concatenate(
+        [np.repeat(np.array([scale, shift]), columns) for columns in policy.norms]
+    )
+    x = [policy.image_shape.upright(one).astype(np.float64) for one in policy.reference]
+    for layer, (weights, bias) in zip(
+        policy.convolutions, policy.acting_layers(vector), strict=False
+    ):
+        size, stride = layer.filters.kernel, layer.filters.stride
+        padded = [
+            np.pad(one, (layer.vertical_padding, layer.horizontal_padding, (0, 0))) for one in x
+        ]
+        out = np.array(
+            [
+                [
+                    [
+                        one[i * stride :, j * stride :][:size, :size].ravel() @ weights + bias
+                        for j in range(layer.output_shape[1])
+                    ]
+                    for i in range(layer.output_shape[0])
+                ]
+                for one in padded
+            ]
+        )
+        np.testing.assert_allclose(out.mean((0, 1, 2)), shift, atol=1e-3)
+        np.testing.assert_allclose(out.std((0, 1, 2)), scale, rtol=1e-2)
+        x = list(np.maximum(out, 0))
+    weights, bias = policy.acting_layers(vector)[2]
+    hidden = np.array([one.ravel() @ weights + bias for one in x])
+    np.testing.assert_allclose(hidden.mean(0), shift, atol=1e-3)
+    np.testing.assert_allclose(hidden.std(0), scale, rtol=1e-2)
+
+
+@pytest.mark.parametrize("kind", ["nature", "uber", "cshenton", "conv-lstm", "mlp"])
+def test_whoever_acts_at_once_gets_the_bits_that_each_gets_alone(kind: str) -> None:
+    size = 8 if kind == "mlp" else int(np.prod(SMALL))
+    batch = abs(drawn(1, 5, size))
+    policy = (
+        NormalisedMlpPolicy(8, 2, (6, 5), "relu", batch)
+        if kind == "mlp"
+        else conv(kind, reference=batch)
+    )
+    parameters, seen = restless(policy, 4), abs(drawn(7, 4, size))
+    alone = [policy.bind(row[None]).begin()(one) for row, one in zip(parameters, seen, strict=True)]
+    assert policy.bind(parameters)(seen).tobytes() == np.stack(alone).tobytes()
+    assert np.isfinite(alone).all() and abs(np.array(alone)).max() > 0
+
+
+def test_without_a_batch_nothing_is_bound() -> None:
+    policy = conv("nature")
+    with pytest.raises(UsageError, match="batch_norm is virtual, but there is no reference batch"):
+        policy.bind(restless(policy, 1))
+
+
+# --- the batch of a run
+
+
+def test_the_batch_is_a_function_of_seed_and_environment() -> None:
+    config = quick_config(**NORMALISED)
+    batch = make_reference_batch(config)
+    assert batch is not None and batch.shape == (BATCH_SIZE, 4) and batch.dtype == np.float32
+    make_reference_batch.__globals__["_gathered"].cache_clear()
+    assert np.array_equal(make_reference_batch(config), batch)
+    assert not np.array_equal(
+        make_reference_batch(quick_config(**{**NORMALISED, "seed": 4})), batch
+    )
+    assert make_reference_batch(quick_config()) is None
+    assert len(np.unique(batch, axis=0)) == BATCH_SIZE and STEPS_BETWEEN > 1
+
+
+class Brittle(gymnasium.Env[Any, Any]):
+    """Raises at its twentieth step; blind: sees nothing that is finite."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (3,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, blind: bool = False) -> None:
+        self.blind, self.steps = blind, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.steps = 0
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        if self.steps == 20 and not self.blind:
+            raise RuntimeError("it lost\nits way")
+        return (
+            np.full(3, np.inf if self.blind else 0.1, np.float32),
+            1.0,
+            self.steps == 30,
+            False,
+            {},
+        )
+
+
+@pytest.mark.parametrize(
+    ("blind", "sentence"),
+    [
+        (False, "fails under the random actions .*: RuntimeError: it lost its way$"),
+        (True, "shows observations that are not finite"),
+    ],
+)
+def test_an_environment_that_cannot_show_a_batch_is_refused_in_one_sentence(
+    blind: bool, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = gymnasium.envs.registration.EnvSpec(
+        "Brittle-v0", entry_point=Brittle, kwargs={"blind": blind}
+    )
+    monkeypatch.setitem(gymnasium.registry, "Brittle-v0", spec)
+    make_reference_batch.__globals__["_gathered"].cache_clear()
+    with pytest.raises(EnvironmentFailure, match=f"^Brittle-v0 {sentence}"):
+        prepare_run(quick_config(**NORMALISED, env="Brittle-v0", backend="stock"))
+
+
+def test_random_actions_are_uniform_between_the_bounds() -> None:
+    draw = np.linspace(0, 1, 5)[:, None]
+    assert uniform_outputs(ActionSpec("box", (1,), (2.0,), (6.0,)), draw).ravel().tolist() == [
+        2,
+        3,
+        4,
+        5,
+        6,
+    ]
+    assert uniform_outputs(ActionSpec("box", (1,), (-np.inf,), (1.0,)), draw).ravel().tolist() == [
+        -1,
+        -0.5,
+        0,
+        0.5,
+        1,
+    ]
+    assert (uniform_outputs(discrete(5), draw) > 0).sum() == 2
+
+
+def test_a_checkpoint_carries_the_batch_and_acts_as_the_run_does(tmp_path: Path) -> None:
+    setup = prepare_run(quick_config(**NORMALISED))
+    state = setup.initial_state()
+    assert not setup.config.obs_norm
+    parameters, seen = setup.first_parameters(), drawn(3, 4)
+    data = encode(setup.config, setup.spec, "a-run", state, parameters)
+    saved = load_policy(Checkpoints(tmp_path).save(0, data))
+    expected = setup.policy.bind(parameters[None]).act_one(seen)
+    assert saved.policy.bind(saved.parameters[None]).act_one(seen).tobytes() == expected.tobytes()
+    assert saved.act(seen) == int(expected.argmax())
+
+
+@pytest.mark.parametrize(
+    "batch", [None, np.zeros((3, 5)), np.zeros((0, 4)), np.zeros(4), np.full((2, 4), np.nan)]
+)
+def test_a_checkpoint_without_a_possible_batch_is_refused(
+    tmp_path: Path, batch: np.ndarray | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup = prepare_run(quick_config(**NORMALISED))
+    best = Best(setup.first_parameters(), np.zeros(4, np.float32), np.ones(4, np.float32), 0, 0.0)
+    monkeypatch.setattr(
+        "master.storage.checkpoint.reference_arrays",
+        lambda config: {} if batch is None else {"reference": batch},
+    )
+    path = Checkpoints(tmp_path).save_best(
+        encode_best(setup.config, setup.spec, "a-run", best, None)
+    )
+    with pytest.raises(RunFolderError, match=r"reference"):
+        load_policy(path)
+
+
+def test_a_policy_without_hidden_units_has_nothing_to_normalise() -> None:
+    with pytest.raises(
+        UsageError, match="batch_norm is virtual, but the policy linear has no use for it"
+    ):
+        validate_combinations(RunConfig(env="CartPole-v1", batch_norm="virtual"))

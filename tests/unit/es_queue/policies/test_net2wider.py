@@ -1,0 +1,106 @@
+"""Growing a policy: the larger one acts as the smaller, and has something new to learn with."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from es_queue.errors import UsageError
+from es_queue.policies import LinearPolicy, MlpPolicy, Policy
+from es_queue.policies.net2wider import layer_arrays, widen
+
+RNG = np.random.default_rng(4)
+
+
+def outputs(policy: Policy, parameters: np.ndarray, observations: np.ndarray) -> np.ndarray:
+    act = policy.bind(parameters[None]).act_one
+    return np.stack([act(np.ascontiguousarray(row)) for row in observations])
+
+
+def acts_alike(small: Policy, large: Policy) -> np.ndarray:
+    parameters = RNG.normal(size=small.size).astype(np.float32)
+    result = widen(small, parameters, large, large.initial(3, "orthogonal"))
+    assert result.shape == (large.size,) and result.dtype == np.float32
+    seen = RNG.normal(size=(20, large.observation_size)).astype(np.float32)
+    old = outputs(small, parameters, seen[:, : small.observation_size])
+    np.testing.assert_allclose(outputs(large, result, seen), old, rtol=1e-4, atol=1e-5)
+    return result
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 6), st.integers(0, 4), st.integers(1, 4))
+def test_a_linear_policy_of_more_observations_acts_as_before(
+    observations: int, more: int, out: int
+) -> None:
+    acts_alike(LinearPolicy(observations, out), LinearPolicy(observations + more, out))
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.integers(1, 5),
+    st.integers(0, 4),
+    st.lists(st.tuples(st.integers(1, 6), st.integers(0, 5)), min_size=1, max_size=3),
+    st.sampled_from(["tanh", "relu"]),
+)
+def test_a_wider_perceptron_of_more_observations_acts_as_before(
+    observations: int, more: int, units: list[tuple[int, int]], activation: str
+) -> None:
+    small = MlpPolicy(observations, 2, tuple(old for old, _ in units), activation)
+    acts_alike(
+        small, MlpPolicy(observations + more, 2, tuple(old + new for old, new in units), activation)
+    )
+
+
+def test_the_same_policy_keeps_every_bit() -> None:
+    policy = MlpPolicy(3, 2, (4,), "tanh")
+    parameters = RNG.normal(size=policy.size).astype(np.float32)
+    np.testing.assert_array_equal(
+        widen(policy, parameters, policy, policy.initial(1, "auto")), parameters
+    )
+
+
+def test_new_units_have_weights_of_their_own_to_begin_with() -> None:
+    large = MlpPolicy(5, 2, (8,), "tanh")
+    (first, _), (last, _) = layer_arrays(large, acts_alike(MlpPolicy(3, 2, (4,), "tanh"), large))
+    assert np.abs(first[:, 4:]).min() > 0, "they see all observations"
+    assert not first[3:, :4].any() and not last[4:].any(), "and change nothing yet"
+
+
+@pytest.mark.parametrize(
+    ("small", "large", "sentence"),
+    [
+        (
+            LinearPolicy(3, 2),
+            MlpPolicy(3, 2, (4,), "tanh"),
+            "a linear policy does not become a mlp one",
+        ),
+        (
+            LinearPolicy(3, 2),
+            LinearPolicy(3, 3),
+            "puts out 2 numbers for an action, this environment takes 3",
+        ),
+        (LinearPolicy(4, 2), LinearPolicy(3, 2), "takes 4 observations, this environment has 3"),
+        (
+            MlpPolicy(3, 2, (4,), "tanh"),
+            MlpPolicy(3, 2, (3,), "tanh"),
+            "hidden layers have 4 units, which do not fit into 3",
+        ),
+        (
+            MlpPolicy(3, 2, (4,), "tanh"),
+            MlpPolicy(3, 2, (4, 4), "tanh"),
+            "4 units, which do not fit into 4,4",
+        ),
+        (
+            MlpPolicy(3, 2, (4,), "tanh"),
+            MlpPolicy(3, 2, (4,), "relu"),
+            "activation is tanh, not relu",
+        ),
+    ],
+)
+def test_what_cannot_be_grown_is_refused_with_the_way_out(
+    small: Policy, large: Policy, sentence: str
+) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        widen(small, np.zeros(small.size, np.float32), large, np.zeros(large.size, np.float32))

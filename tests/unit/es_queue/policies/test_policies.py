@@ -1,0 +1,275 @@
+"""Policies: layout, bits that do not depend on how many are evaluated at once, first parameters."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from es_queue.config.run_config import RunConfig
+from es_queue.environments.spaces import ActionSpec
+from es_queue.errors import UsageError
+from es_queue.policies import LinearPolicy, MlpPolicy, make_policy
+from es_queue.policies.layers.initial_weights import draw_normals
+
+ACTIVATIONS = ("tanh", "relu", "selu", "elu")
+BOX = ActionSpec("box", (4,), (-1.0,) * 4, (1.0,) * 4)
+
+
+def random_floats(seed, *shape):
+    """Normal numbers with some zeros of both signs, which show a different order of operations."""
+    draw = np.random.default_rng(seed)
+    values = (3 * draw.standard_normal(shape)).astype(np.float32)
+    values[draw.random(shape) < 0.1] = 0.0
+    values[draw.random(shape) < 0.1] = -0.0
+    return values
+
+
+def assert_single_and_batched_agree(policy, count, seed):
+    parameters = random_floats(seed, count, policy.size)
+    observations = random_floats(seed + 1, count, policy.observation_size)
+    together = policy.bind(parameters)(observations)
+    assert together.shape == (count, policy.outputs)
+    assert together.dtype == np.float32
+    for row in range(count):
+        alone = policy.bind(parameters[row : row + 1])
+        assert alone.act_one(observations[row]).tobytes() == together[row].tobytes()
+        assert alone(observations[row : row + 1]).tobytes() == together[row].tobytes()
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(1, 130), st.integers(1, 70), st.integers(1, 17), st.integers(0, 2**31))
+def test_a_linear_policy_gives_the_same_bits_for_any_number_at_once(
+    observation_size, outputs, count, seed
+):
+    assert_single_and_batched_agree(LinearPolicy(observation_size, outputs), count, seed)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.integers(1, 60),
+    st.integers(1, 9),
+    st.lists(st.integers(1, 80), max_size=3),
+    st.sampled_from(ACTIVATIONS),
+    st.integers(1, 17),
+    st.integers(0, 2**31),
+)
+def test_an_mlp_gives_the_same_bits_for_any_number_at_once(
+    observation_size, outputs, hidden, activation, count, seed
+):
+    policy = MlpPolicy(observation_size, outputs, tuple(hidden), activation)
+    assert_single_and_batched_agree(policy, count, seed)
+
+
+@pytest.mark.parametrize("count", [1, 2, 8, 33, 128])
+@pytest.mark.parametrize(
+    ("d", "outputs", "hidden"), [(24, 4, (64, 64)), (376, 17, (256, 256)), (1, 1, (1,)), (3, 1, ())]
+)
+def test_the_shapes_that_people_train_give_the_same_bits(d, outputs, hidden, count):
+    assert_single_and_batched_agree(MlpPolicy(d, outputs, hidden, "tanh"), count, seed=7)
+    assert_single_and_batched_agree(LinearPolicy(d, outputs), count, seed=8)
+
+
+def test_the_linear_layout_is_one_matrix_in_c_order():
+    policy = LinearPolicy(3, 2)
+    weights = np.arange(6, dtype=np.float32)
+    assert policy.size == 6
+    x = np.array([1, 10, 100], np.float32)
+    assert policy.bind(weights[None]).act_one(x).tolist() == [420.0, 531.0]
+
+
+def reference_mlp(parameters, shapes, activate, x):
+    """The documented layout, read independently in float64."""
+    start = 0
+    for number, (rows, columns) in enumerate(shapes):
+        weights = (
+            parameters[start : start + rows * columns].reshape(rows, columns).astype(np.float64)
+        )
+        start += rows * columns
+        x = x @ weights + parameters[start : start + columns]
+        start += columns
+        x = activate(x) if number < len(shapes) - 1 else x
+    return x
+
+
+FORMULAS = {
+    "tanh": np.tanh,
+    "relu": lambda x: np.where(x > 0, x, 0),
+    "elu": lambda x: np.where(x > 0, x, np.exp(x) - 1),
+    "selu": lambda x: 1.0507009873554805 * np.where(x > 0, x, 1.6732632423543772 * (np.exp(x) - 1)),
+}
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_an_mlp_is_weights_bias_activation_layer_by_layer(activation):
+    policy = MlpPolicy(5, 3, (7, 6), activation)
+    assert policy.size == 5 * 7 + 7 + 7 * 6 + 6 + 6 * 3 + 3
+    parameters = 0.5 * random_floats(1, policy.size)
+    x = random_floats(2, 5)
+    expected = reference_mlp(
+        parameters, [(5, 7), (7, 6), (6, 3)], FORMULAS[activation], x.astype(np.float64)
+    )
+    np.testing.assert_allclose(
+        policy.bind(parameters[None]).act_one(x), expected, rtol=1e-4, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_what_is_not_a_number_stays_visible_through_every_activation(activation):
+    policy = MlpPolicy(2, 1, (4,), activation)
+    parameters = policy.initial(1, "normal")[None]
+    assert np.isnan(policy.bind(parameters).act_one(np.array([np.nan, 1], np.float32))).all()
+
+
+@pytest.mark.parametrize(
+    "policy", [LinearPolicy(3, 2), MlpPolicy(3, 2, (4,), "tanh"), MlpPolicy(3, 2, (4,), "elu")]
+)
+def test_outputs_may_be_kept_and_inputs_are_not_touched(policy):
+    bound = policy.bind(random_floats(3, 1, policy.size))
+    first, second = random_floats(4, 3), random_floats(5, 3)
+    before = first.tobytes()
+    kept = bound.act_one(first)
+    copy = kept.copy()
+    bound.act_one(second)
+    bound(second[None])
+    assert kept.tobytes() == copy.tobytes()
+    assert first.tobytes() == before
+
+
+def test_binding_makes_views_and_no_copies():
+    policy = MlpPolicy(3, 2, (4,), "tanh")
+    parameters = np.zeros((2, policy.size), np.float32)
+    bound = policy.bind(parameters)
+    parameters[1] = 1.0
+    assert bound(np.ones((2, 3), np.float32))[1].any()
+
+
+def test_a_strided_block_of_parameters_is_bound_as_well():
+    policy = LinearPolicy(3, 2)
+    wide = random_floats(6, 4, 2 * policy.size)
+    x = random_floats(7, 4, 3)
+    strided = policy.bind(wide[:, ::2])(x)
+    assert strided.tobytes() == policy.bind(wide[:, ::2].copy())(x).tobytes()
+
+
+@pytest.mark.parametrize(
+    "wrong", [np.zeros(6, np.float32), np.zeros((1, 5), np.float32), np.zeros((1, 6))]
+)
+def test_parameters_of_another_shape_or_type_are_refused(wrong):
+    with pytest.raises(ValueError, match=r"float32\[B, 6\]"):
+        LinearPolicy(3, 2).bind(wrong)
+
+
+@pytest.mark.parametrize("policy", [LinearPolicy(3, 2), MlpPolicy(3, 2, (4,), "tanh")])
+def test_the_fast_path_refuses_more_than_one_individual(policy):
+    bound = policy.bind(np.zeros((2, policy.size), np.float32))
+    with pytest.raises(ValueError, match="2 are bound"):
+        bound.act_one(np.zeros(3, np.float32))
+
+
+def test_the_start_is_zero_for_linear_and_orthogonal_for_mlp():
+    assert not LinearPolicy(3, 2).initial(1, "auto").any()
+    policy = MlpPolicy(3, 2, (4,), "tanh")
+    assert policy.initial(1, "auto").tobytes() == policy.initial(1, "orthogonal").tobytes()
+    assert not policy.initial(1, "zero").any()
+
+
+@pytest.mark.parametrize(
+    ("activation", "gain"), [("tanh", 1.0), ("relu", 2**0.5), ("elu", 2**0.5), ("selu", 1.0)]
+)
+@pytest.mark.parametrize("d", [5, 20])
+def test_orthogonal_layers_are_orthogonal_with_their_gain_and_the_last_is_small(
+    activation, gain, d
+):
+    policy = MlpPolicy(d, 3, (9,), activation)
+    theta = policy.initial(11, "orthogonal").astype(np.float64)
+    first, bias = theta[: d * 9].reshape(d, 9), theta[d * 9 : d * 9 + 9]
+    last, last_bias = theta[d * 9 + 9 : -3].reshape(9, 3), theta[-3:]
+    gram = first.T @ first if d >= 9 else first @ first.T
+    np.testing.assert_allclose(gram, gain**2 * np.eye(min(d, 9)), atol=1e-6)
+    np.testing.assert_allclose(last.T @ last, 1e-4 * np.eye(3), atol=1e-9)
+    assert not bias.any()
+    assert not last_bias.any()
+
+
+@pytest.mark.parametrize("init", ["orthogonal", "normal"])
+def test_first_parameters_are_a_pure_function_of_the_seed(init):
+    policy = MlpPolicy(24, 4, (64, 64), "tanh")
+    first = policy.initial(5, init)
+    assert first.shape == (policy.size,)
+    assert first.dtype == np.float32
+    assert first.tobytes() == policy.initial(5, init).tobytes()
+    assert first.tobytes() != policy.initial(6, init).tobytes()
+
+
+def test_normal_numbers_come_from_raw_philox_words_and_do_not_change():
+    drawn = draw_normals(np.random.Philox(key=np.array([1, 2], np.uint64)), 5)
+    expected = [
+        0.8357847824864126,
+        0.9330420219727162,
+        -0.2466374129071531,
+        -0.20397642175103534,
+        0.11188197980699169,
+    ]
+    np.testing.assert_allclose(drawn, expected, rtol=1e-12)
+
+
+def test_normal_numbers_are_standard_normal():
+    drawn = draw_normals(np.random.Philox(key=np.array([3, 4], np.uint64)), 200_001)
+    assert len(drawn) == 200_001
+    assert abs(drawn.mean()) < 0.01
+    assert abs(drawn.std() - 1) < 0.01
+    assert abs((drawn**4).mean() - 3) < 0.1
+    assert abs(np.corrcoef(drawn[:100_000], drawn[100_001:])[0, 1]) < 0.02
+
+
+def test_normal_weights_keep_the_size_of_their_input():
+    theta = MlpPolicy(100, 100, (100,), "tanh").initial(2, "normal")
+    assert theta[:10_000].std() == pytest.approx(0.1, rel=0.05)
+    assert theta[-10_100:-100].std() == pytest.approx(0.001, rel=0.05)
+
+
+@pytest.mark.parametrize("policy", [LinearPolicy(2, 2), MlpPolicy(2, 2, (2,), "tanh")])
+def test_an_unknown_init_is_refused_with_a_sentence(policy):
+    with pytest.raises(UsageError, match="xavier"):
+        policy.initial(1, "xavier")
+
+
+def test_the_configuration_chooses_the_policy():
+    linear = make_policy(RunConfig(policy="linear"), 24, BOX)
+    mlp = make_policy(RunConfig(policy="mlp", hidden=(64, 64)), 24, BOX)
+    assert isinstance(linear, LinearPolicy)
+    assert (linear.observation_size, linear.outputs, linear.size) == (24, 4, 96)
+    assert isinstance(mlp, MlpPolicy)
+    assert (mlp.observation_size, mlp.outputs, mlp.size) == (24, 4, 6020)
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"policy": "conv"}, "conv"),
+        ({"policy": "mlp", "activation": "sin"}, "sin"),
+        ({"policy": "mlp", "hidden": (0,)}, "unit"),
+    ],
+)
+def test_a_policy_that_cannot_be_is_refused_with_a_sentence(changes, word):
+    with pytest.raises(UsageError, match=word):
+        make_policy(RunConfig(**changes), 24, BOX)
+
+
+def test_an_empty_observation_is_refused():
+    with pytest.raises(UsageError, match="observation"):
+        make_policy(RunConfig(), 0, BOX)
+
+
+@pytest.mark.parametrize("kind", ["mlp", "lstm"])
+def test_more_parameters_than_a_run_can_have_are_refused_before_they_are_made(kind):
+    with pytest.raises(
+        UsageError,
+        match=(
+            rf"^the policy {kind} has [\d,]+ parameters here, and at most 268,435,456 are "
+            r"possible"
+        ),
+    ):
+        make_policy(RunConfig(policy=kind, hidden=(65536, 65536)), 24, BOX)

@@ -1,0 +1,90 @@
+"""What an individual remembers from step to step: nobody else's, nothing of the episode before, and
+kept while games end.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from es_queue.config.run_config import RunConfig
+from es_queue.policies import BoundPolicy, Policy
+from es_queue.policies.checkpoint_policy import policy_from_meta
+from tests.unit.workers.test_batched_episodes import ACTIONS, STATISTICS, Many, Swing, rules, same
+from workers.batched_episodes import EpisodeSpec, play_batch
+from workers.episode import Episode, EpisodeControl, make_actor, play_episode
+
+
+class Running(Policy):
+    """outputs = a · (a running sum of the first observed number); the flat vector is [a, decay]."""
+
+    observation_size, outputs, size, memory_size = 2, 1, 2, 1
+
+    def initial(self, seed: int, init: str) -> np.ndarray:
+        return np.ones(2, np.float32)
+
+    def bind(self, parameters: np.ndarray) -> BoundPolicy:
+        rows, memory = self.checked(parameters), np.zeros((len(parameters), 1), np.float32)
+
+        def many(x: np.ndarray) -> np.ndarray:
+            memory[:, 0] = rows[:, 1] * memory[:, 0] + x[:, 0]
+            return rows[:, :1] * memory
+
+        return BoundPolicy(len(rows), lambda x: many(x[None])[0], many, memory)
+
+
+LENGTHS = [3, 200, 40, 7, 90, 200, 12, 61]
+
+
+def remembering() -> list[EpisodeSpec]:
+    draw = np.random.default_rng(3)
+    return [
+        EpisodeSpec(draw.uniform(0.2, 0.9, 2).astype(np.float32), length, True)
+        for length in LENGTHS
+    ]
+
+
+def test_memory_goes_with_its_game_while_others_end() -> None:
+    together = play_batch(
+        Many(), Running(), remembering(), ACTIONS, rules(300), STATISTICS, EpisodeControl()
+    )
+    for one, game in zip(together, remembering(), strict=True):
+        begin = make_actor(Running(), game.parameters, STATISTICS)
+        assert same(
+            one,
+            play_episode(
+                Swing(), begin, ACTIONS, rules(300), game.seed, EpisodeControl(), observe=True
+            ),
+        )
+
+
+def test_an_episode_remembers_nothing_of_the_one_before() -> None:
+    begin = make_actor(Running(), np.array([0.5, 0.9], np.float32), None)
+    first, again = (
+        play_episode(Swing(), begin, ACTIONS, rules(), 20, EpisodeControl(), observe=True)
+        for _ in range(2)
+    )
+    assert isinstance(first, Episode) and same(first, again)
+
+
+@pytest.mark.parametrize("shape", [[3, 4], [0, 4], [-2, -3]])
+def test_a_checkpoint_whose_observations_have_another_shape_than_size_is_refused(
+    shape: list[int],
+) -> None:
+    meta = {
+        "observation_size": 6,
+        "observation_shape": shape,
+        "action": {
+            "kind": "discrete",
+            "shape": [],
+            "low": [],
+            "high": [],
+            "sizes": [2],
+            "starts": [0],
+        },
+    }
+    with pytest.raises(ValueError, match="does not have 6 numbers"):
+        policy_from_meta(RunConfig(), meta)
+    assert (
+        policy_from_meta(RunConfig(), {**meta, "observation_shape": [2, 3]}).observation_size == 6
+    )

@@ -1,0 +1,158 @@
+"""Policies that come with the package: small, with the command and digest that made them, and as
+good as they say.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from es_queue import pretrained
+from es_queue.numerics.fingerprint import array_digest
+from es_queue.policies.checkpoint_policy import load_policy
+from es_queue.pretrained.__main__ import main as adding
+from master.storage.checkpoint import Checkpoints
+from tests.ring import quick_config, run_ring
+from workers.play.cli import main
+from workers.play.export_policy import read_contents
+
+EPISODES = 5
+QUICK: dict[str, Any] = {
+    "population": 4,
+    "generations": 1,
+    "eval_every": 1,
+    "eval_episodes": 1,
+    "final_episodes": 2,
+    "target_reward": "none",
+}
+
+
+@pytest.fixture(autouse=True)
+def noise_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ES_QUEUE_NOISE_DIR", str(tmp_path_factory.getbasetemp() / "noise"))
+
+
+@pytest.mark.parametrize("environment", pretrained.environment_names())
+def test_each_is_small_and_is_the_policy_that_its_digest_names(environment: str) -> None:
+    path = pretrained.path_of(environment)
+    arrays, meta = read_contents(path)
+    assert path.stat().st_size <= pretrained.MAX_BYTES
+    assert array_digest(np.asarray(arrays["parameters"], np.float32)) == meta.get(
+        "digest", json.loads(path.read_text())["digest"] if path.suffix == ".json" else ""
+    )
+    assert pretrained.training_command(meta).startswith(
+        f"es-master --env {environment} "
+    ) and f"--seed {meta['config']['seed']}" in pretrained.training_command(meta)
+
+
+@pytest.mark.parametrize("environment", pretrained.environment_names())
+def test_each_plays_as_well_as_it_says(
+    environment: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A few episodes of other seeds: their mean is no worse than the recorded one by more than four
+    of its standard errors and a tenth.
+    """
+    assert (
+        main(["--pretrained", environment, "--episodes", str(EPISODES), "--seed", "0", "--json"])
+        == 0
+    )
+    found = json.loads(capsys.readouterr().out)
+    _, meta = read_contents(pretrained.path_of(environment))
+    recorded = meta["evaluation"]
+    slack = 4 * recorded["eval_std"] / EPISODES**0.5 + 0.1 * abs(recorded["eval_mean"])
+    assert found["eval_mean"] >= recorded["eval_mean"] - slack
+    assert found["command"] == pretrained.training_command(meta)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("environment", pretrained.environment_names())
+def test_each_repeats_its_recorded_evaluation(
+    environment: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a machine of other bits the mean may differ, but not by much."""
+    assert main(["--pretrained", environment, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["episodes"] == 100 and found["eval_mean"] == pytest.approx(
+        found["recorded"], rel=0.1
+    )
+
+
+def test_there_is_a_list_of_seeds_among_them() -> None:
+    assert {pretrained.path_of(one).suffix for one in pretrained.environment_names()} == {
+        ".npz",
+        ".json",
+    }
+
+
+def test_a_list_of_seeds_can_be_taken_away_as_it_is(tmp_path: Path) -> None:
+    assert main(["--pretrained", "Acrobot-v1", "--export", str(tmp_path / "mine.json")]) == 0
+    assert (tmp_path / "mine.json").read_bytes() == pretrained.path_of("Acrobot-v1").read_bytes()
+
+
+def test_it_is_said_who_made_it_and_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--pretrained", "CartPole-v1", "--episodes", "1"]) == 0
+    assert "made by: es-master --env CartPole-v1 --seed 1\n" in capsys.readouterr().out
+    assert main(["--pretrained", "Nothing-v0"]) == 2
+    assert (
+        "there is no trained policy for 'Nothing-v0'; there are Acrobot-v1, "
+        in capsys.readouterr().err
+    )
+    for argv in ([], ["--pretrained", "CartPole-v1", "some.npz"]):
+        assert main(argv) == 2
+        assert "give a CHECKPOINT or --pretrained ENV" in capsys.readouterr().err
+
+
+def test_one_can_be_loaded_and_acts() -> None:
+    assert load_policy(pretrained.path_of("CartPole-v1")).act(np.array([0, 0, 0.2, 0])) == 1
+
+
+@pytest.mark.parametrize(("strategy", "ending"), [("pgpe", ".npz"), ("ga", ".json")])
+def test_a_runs_policy_is_added_and_takes_the_place_of_the_former(
+    strategy: str, ending: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_ring(quick_config(strategy=strategy, **QUICK), checkpoints=Checkpoints(tmp_path / "run"))
+    shipped = tmp_path / "shipped"
+    shipped.mkdir()
+    for other in pretrained.ENDINGS:
+        (shipped / f"CartPole-v1{other}").touch()
+    assert (
+        adding(
+            [
+                str(tmp_path / "run"),
+                "es-master --env CartPole-v1 --seed 3",
+                "--folder",
+                str(shipped),
+            ]
+        )
+        == 0
+    )
+    assert [one.name for one in shipped.iterdir()] == [
+        f"CartPole-v1{ending}"
+    ] and pretrained.environment_names(shipped) == ["CartPole-v1"]
+    capsys.readouterr()
+    assert main([str(pretrained.path_of("CartPole-v1", shipped))]) == 0
+    told = capsys.readouterr().out
+    assert (
+        "equal to the recorded evaluation to the last digit" in told
+        and "made by: es-master --env CartPole-v1 --seed 3" in told
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"final_episodes": 0}, "has no final evaluation: the run is not over"),
+        ({"policy": "mlp", "hidden": (2000,)}, "and at most 20000 come with this package"),
+        ({"env": "tests.tiny:Quad-v0"}, "needs code that does not come with this package"),
+    ],
+)
+def test_what_cannot_come_with_the_package_is_refused(
+    changes: dict[str, Any], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_ring(quick_config(**{**QUICK, **changes}), checkpoints=Checkpoints(tmp_path))
+    assert adding([str(tmp_path), "es-master", "--folder", str(tmp_path)]) in (2, 6)
+    assert sentence in capsys.readouterr().err

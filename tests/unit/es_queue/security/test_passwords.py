@@ -1,0 +1,390 @@
+"""Where the password of a Redis connection comes from, what goes before what, and that no sentence
+ever holds it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+import redis
+
+from es_queue.errors import RedisError, UsageError
+from es_queue.protocol import connection
+from es_queue.protocol.connection import client_from_url, clone_client, has_secret, redacted_url
+from es_queue.security.passwords import (
+    MAX_BYTES,
+    PASSWORD,
+    PASSWORD_FILE,
+    environment_without_redis,
+    is_readable_by_others,
+    password_from_environment,
+    password_of,
+    with_password,
+)
+from master.cli.options import Launch, parse_command_line
+from master.cli.redis_url import SHOWN_PASSWORD
+from tests.leaks import MARK, password
+
+HARD = password("unit")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (PASSWORD, PASSWORD_FILE, "RQ_REDIS_URL", "REDIS_URL"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "password"
+    path.write_text(f"{HARD}\n")
+    path.chmod(0o600)
+    return path
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://h",
+        "redis://h:7/2",
+        "redis://ann@h",
+        "redis://ann:@h",
+        "rediss://[::1]:7?ssl_check_hostname=false",
+        "unix:///tmp/a b.sock",
+        "unix://ann@/tmp/x?db=2",
+    ],
+)
+def test_any_password_reaches_the_client_from_the_environment_and_the_rest_of_the_url_stays(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PASSWORD, HARD)
+    settings, plain = (values(client_from_url(one)) for one in (with_password(url), url))
+    assert settings.pop("password") == HARD
+    plain.pop("password", None)
+    assert settings == plain
+    assert (
+        password_of(with_password(url)) == HARD
+        and has_secret(with_password(url))
+        and MARK not in redacted_url(with_password(url))
+    )
+
+
+def values(client: redis.Redis) -> dict[str, Any]:
+    """The settings of a client's connections that are texts or numbers."""
+    return {
+        name: value
+        for name, value in connection.settings_of(client).items()
+        if value is None or isinstance(value, str | int | float)
+    }
+
+
+def test_a_clients_own_text_holds_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    for url in (f"redis://ann:{MARK}@h", f"unix://ann:{MARK}@/tmp/x", f"rediss://ann:{MARK}@h"):
+        client = client_from_url(url)
+        pool = client.connection_pool
+        assert (
+            MARK not in f"{client!r} {pool!r} {pool.connection_class(**pool.connection_kwargs)!r}"
+        )
+
+
+def test_nothing_given_leaves_a_url_as_it_is() -> None:
+    assert password_from_environment() is None and with_password("redis://ann@h") == "redis://ann@h"
+    assert with_password("no address") == "no address"
+
+
+def test_a_file_is_one_line_of_any_ending(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PASSWORD_FILE, str(file))
+    for ending in ("", "\n", "\r\n"):
+        file.write_bytes((HARD + ending).encode())
+        assert password_from_environment() == HARD
+    monkeypatch.setenv(PASSWORD, HARD)
+    assert password_from_environment() == HARD  # twice the same is no conflict
+    file.write_text(" spaces stay \n")
+    monkeypatch.delenv(PASSWORD)
+    assert password_from_environment() == " spaces stay "
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\n",
+        b"two\nlines\n",
+        b"\xff\xfe",
+        b"nul\0",
+        b"x" * (MAX_BYTES + 1),
+        b"\n\n",
+        b"tab\there",
+    ],
+)
+def test_a_file_that_holds_no_password_is_named_and_not_shown(
+    content: bytes, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.write_bytes(content)
+    monkeypatch.setenv(PASSWORD_FILE, str(file))
+    with pytest.raises(UsageError, match=f"{PASSWORD_FILE} names .*holds no password") as refused:
+        password_from_environment()
+    assert not content.strip() or content.strip()[:4].decode("latin-1") not in str(refused.value)
+
+
+def test_what_is_no_file_is_refused_without_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for name, word in (
+        ("pipe", "no regular file"),
+        ("", "no regular file"),
+        ("nothing", "cannot be read"),
+        ("nul\0", "cannot be read"),
+    ):
+        with pytest.raises(UsageError, match=word):
+            with_password("redis://h", tmp_path / name)
+    monkeypatch.setenv(PASSWORD_FILE, "/dev/zero")
+    with pytest.raises(UsageError, match="no regular file"):
+        password_from_environment()
+
+
+@pytest.mark.parametrize(
+    ("mode", "warned"),
+    [(0o600, False), (0o400, False), (0o640, True), (0o604, True), (0o644, True)],
+)
+def test_a_file_that_others_may_read_is_warned_of(mode: int, warned: bool, file: Path) -> None:
+    file.chmod(mode)
+    heard: list[str] = []
+    assert password_of(with_password("redis://h", file, heard.append)) == HARD
+    file.chmod(0o600)
+    assert bool(heard) == warned and all("chmod 600" in text and MARK not in text for text in heard)
+
+
+def test_the_flag_goes_before_the_environment_and_two_that_differ_are_refused(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PASSWORD, password("other"))
+    assert password_of(with_password("redis://h", file)) == HARD
+    monkeypatch.setenv(PASSWORD_FILE, str(file))
+    with pytest.raises(UsageError, match="two different passwords") as refused:
+        with_password("redis://h")
+    monkeypatch.delenv(PASSWORD)
+    own = f"redis://:{quote(HARD, safe='')}@h"
+    assert with_password(own) == own
+    for url in (
+        f"redis://:{quote(password('third'), safe='')}@h",
+        f"redis://h?password={quote(password('third'))}",
+    ):
+        for given in (None, file):
+            with pytest.raises(UsageError, match="another password than") as different:
+                with_password(url, given)
+            assert MARK not in str(different.value) + str(refused.value)
+
+
+def test_a_child_that_is_told_its_redis_anew_gets_no_second_password() -> None:
+    assert environment_without_redis(
+        {
+            PASSWORD: HARD,
+            PASSWORD_FILE: "x",
+            "HOME": "/",
+            "RQ_REDIS_URL": "redis://:x@h",
+            "REDIS_URL": "redis://h",
+        }
+    ) == {"HOME": "/"}
+
+
+# --- URLs that a password has torn
+
+
+@pytest.mark.parametrize("sign", "/?#")
+@pytest.mark.parametrize("scheme", ["redis", "rediss", "unix"])
+def test_a_url_that_its_password_tears_apart_is_refused_and_never_shown(
+    scheme: str, sign: str
+) -> None:
+    for secret in (f"{MARK}{sign}x", f"12{sign}{MARK}", f"x{sign}{MARK}"):
+        url = f"{scheme}://ann:{secret}@host:6379/0"
+        assert MARK not in redacted_url(url)
+        with pytest.raises(RedisError, match="cannot be used") as refused:
+            client_from_url(url)
+        assert MARK not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "word"),
+    [
+        ("redis://h/0?db=x", "its db"),
+        ("redis://h?socket_timeout=x", "its socket_timeout"),
+        ("redis://h?what=1", "is unknown"),
+        ("redis://h:99999", "its port"),
+        ("redis://h?ssl_ca_certs=x", "must begin with rediss://"),
+        ("rediss://h?ssl_ca_certs=/no/such/file", "ssl_ca_certs that cannot be read"),
+        ("rediss://h?ssl_cert_reqs=maybe", "its ssl_cert_reqs must be none, optional or required"),
+        ("http://h", "schemes"),
+        ("nonsense", "schemes"),
+        ("redis://[::1", "cannot be used"),
+    ],
+)
+def test_what_is_wrong_with_a_url_is_one_sentence(url: str, word: str) -> None:
+    with pytest.raises(RedisError, match=r"^the Redis URL ") as refused:
+        client_from_url(url)
+    assert word in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_a_client_like_rqs_keeps_every_setting_of_tls(tmp_path: Path) -> None:
+    for name in ("ca", "cert", "key"):
+        (tmp_path / name).write_text("")
+    files = f"ssl_ca_certs={tmp_path}/ca&ssl_certfile={tmp_path}/cert&ssl_keyfile={tmp_path}/key"
+    rqs = client_from_url(
+        f"rediss://ann:{MARK}@h:7/3?{files}&ssl_check_hostname=false&ssl_cert_reqs=optional&ssl_min_version=771"
+    )
+    rqs.connection_pool.connection_kwargs.update(client_name="rq", socket_timeout=400)
+    ours = clone_client(rqs)
+    wanted = {**values(rqs), "socket_timeout": connection.SOCKET_SECONDS}
+    assert wanted.pop("client_name") == "rq" and {
+        "ssl_keyfile",
+        "ssl_min_version",
+        "ssl_check_hostname",
+        "username",
+        "password",
+        "db",
+    } <= set(wanted)
+    assert values(ours) == wanted
+    assert (
+        ours.connection_pool.connection_class is rqs.connection_pool.connection_class
+        and connection.is_encrypted(ours)
+    )
+
+
+# --- command lines
+
+
+def test_es_master_takes_the_password_from_its_file_and_shows_it_in_no_repr(file: Path) -> None:
+    _, launch = parse_command_line(
+        ["--redis-url", "redis://ann@h", "--redis-password-file", str(file)]
+    )
+    assert launch.redis_url is not None and password_of(launch.redis_url) == HARD
+    assert launch.warnings == () and MARK not in repr(launch)
+
+
+def test_a_password_on_the_command_line_is_warned_of_and_one_in_the_environment_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert parse_command_line(["--redis-url", f"redis://:{MARK}@h"])[1].warnings == (
+        SHOWN_PASSWORD,
+    )
+    assert parse_command_line(["--redis-url", f"redis://h?password={MARK}"])[1].warnings == (
+        SHOWN_PASSWORD,
+    )
+    monkeypatch.setenv("RQ_REDIS_URL", f"redis://:{MARK}@h")
+    assert parse_command_line([])[1].warnings == ()
+    assert parse_command_line(["--redis-url", "redis://h"])[1].warnings == ()
+
+
+def test_a_password_file_without_a_named_redis_is_a_slip_and_a_password_in_the_environment_is_not(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UsageError, match="--redis-password-file is for a Redis that is named"):
+        parse_command_line(["--redis-password-file", str(file)])
+    monkeypatch.setenv(PASSWORD, HARD)
+    assert parse_command_line([])[1] == Launch()
+
+
+# --- a password in the user's place
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"redis://{MARK}@h",
+        f"rediss://{MARK}:@h:7/2",
+        f"unix://{MARK}@/tmp/x.sock?db=2",
+        f"redis://{MARK}@h?password=",
+    ],
+)
+def test_a_user_without_any_password_may_be_one_and_is_not_shown(url: str) -> None:
+    assert MARK not in redacted_url(url) and "://***@" in redacted_url(url)
+    assert (
+        redacted_url(with_password("redis://ann@h:7")) == "redis://***@h:7"
+        and redacted_url("redis://ann:x@h:7") == "redis://ann:***@h:7"
+    )
+    assert (
+        redacted_url("redis://ann@h:7?password=x") == "redis://ann@h:7"
+        and redacted_url("redis://:x@h") == "redis://:***@h"
+    )
+
+
+class Refusing:
+    """A client whose server lets nobody in."""
+
+    def __init__(self, said: str) -> None:
+        self.said = said
+
+    def info(self) -> None:
+        raise redis.exceptions.AuthenticationError(self.said)
+
+
+def refused_by(said: str, name: str) -> str:
+    with pytest.raises(RedisError) as caught:
+        connection.validate_server(Refusing(said), name)  # type: ignore[arg-type]
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "invalid username-password pair or user is disabled.",
+        "NOAUTH HELLO must be called with the client already authenticated",
+    ],
+)
+def test_a_user_who_is_not_let_in_is_not_repeated(
+    said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PASSWORD, HARD)
+    sentence = refused_by(said, redacted_url(with_password(f"redis://{MARK}@h:7/2")))
+    assert MARK not in sentence and sentence.startswith("Redis at redis://***@h:7/2 ")
+    assert "\\x1b[2J" in refused_by("WRONGPASS \x1b[2J", "redis://h")
+    assert "Redis at redis://:***@h:7 " in refused_by(said, "redis://:***@h:7")
+    assert "Redis at unix:///tmp/a@b/x " in refused_by(said, "unix:///tmp/a@b/x")
+
+
+def test_who_has_no_password_is_told_every_place_for_one_and_where_the_user_stands() -> None:
+    sentence = refused_by("NOAUTH Authentication required.", "redis://h")
+    assert all(
+        word in sentence
+        for word in (
+            "wants a password",
+            "RQ_REDIS_URL",
+            "--redis-password-file",
+            PASSWORD_FILE,
+            "redis://worker@host",
+        )
+    )
+
+
+def test_a_setting_of_tls_that_cannot_be_is_named_and_not_repeated() -> None:
+    with pytest.raises(RedisError, match="ssl_cert_reqs") as refused:
+        client_from_url(f"rediss://h?ssl_cert_reqs={MARK}")
+    assert MARK not in str(refused.value)
+    with pytest.raises(RedisError, match="protocol must be either 2 or 3"):
+        client_from_url("redis://h?protocol=9")
+
+
+@pytest.mark.parametrize(
+    ("owner", "group", "mode", "open_to_others"),
+    [
+        (0, 2000, 0o440, False),
+        (0, 2000, 0o444, True),
+        (0, 3000, 0o440, True),
+        (1000, 2000, 0o440, True),
+        (1000, 2000, 0o400, False),
+    ],
+)
+def test_a_secret_that_the_system_gave_to_our_group_alone_is_open_to_nobody_else(
+    owner: int, group: int, mode: int, open_to_others: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(os, "getegid", lambda: 1000)
+    monkeypatch.setattr(os, "getgroups", lambda: [2000])
+    about = os.stat_result((stat.S_IFREG | mode, 0, 0, 1, owner, group, 0, 0, 0, 0))
+    assert is_readable_by_others(about) == open_to_others

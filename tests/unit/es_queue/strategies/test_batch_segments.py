@@ -1,0 +1,77 @@
+"""Batches of several publications (--schedule async): each perturbation counts with its own
+deviations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from es_queue.config.run_config import RunConfig
+from es_queue.strategies import Batch, make_strategy
+from es_queue.strategies.base import BatchSegment
+from es_queue.strategies.shaping import utilities
+from tests.unit.es_queue.strategies.test_pgpe import (
+    BATCH,
+    INDICES,
+    NOISE,
+    PAIRS,
+    SIGMA,
+    SIZE,
+    START,
+    made,
+)
+
+OLD = np.linspace(0.5, 0.2, SIZE).astype(np.float32)
+FIRST = 4
+
+
+def learnt(parts: list[BatchSegment], **settings: Any) -> dict[str, np.ndarray]:
+    strategy = made(
+        optimizer="sgd", learning_rate=1.0, momentum=0.0, sigma_max_change=0.99, **settings
+    )
+    return strategy.learn(
+        {**strategy.start(START), "sigma": SIGMA}, replace(BATCH, segments=parts)
+    )[0]
+
+
+def test_one_part_of_the_states_own_deviations_gives_the_bits_of_a_batch_without_parts() -> None:
+    strategy = made()
+    own = strategy.spread({"sigma": SIGMA})
+    for name, value in learnt([]).items():
+        assert np.array_equal(value, learnt([BatchSegment(PAIRS, own)])[name]), name
+        assert np.array_equal(value, learnt([BatchSegment(PAIRS, own.copy())])[name]), name
+
+
+def test_both_gradients_of_two_parts_are_those_of_a_naive_loop() -> None:
+    after = learnt([BatchSegment(FIRST, OLD), BatchSegment(PAIRS, SIGMA)])
+    shaped = utilities("centered-rank", BATCH.fitness)
+    centre, deviation = np.zeros(SIZE), np.zeros(SIZE)
+    for row, ((plus, minus), index) in enumerate(zip(shaped - shaped.mean(), INDICES, strict=True)):
+        sigma, epsilon = (
+            (OLD if row < FIRST else SIGMA),
+            NOISE.noise[index : index + SIZE].astype(np.float64),
+        )
+        centre += (plus - minus) / 2 * sigma * epsilon / PAIRS
+        deviation += (plus + minus) / 2 * sigma * (epsilon**2 - 1) / PAIRS
+    np.testing.assert_allclose(after["parameters"], START + centre, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(after["sigma"], SIGMA + 0.1 * deviation, rtol=1e-5)
+    assert not np.allclose(after["parameters"], learnt([])["parameters"]), (
+        "the older deviations make a difference"
+    )
+
+
+@pytest.mark.parametrize("strategy", ["ars", "openai_es"])
+def test_a_step_without_deviations_in_it_is_the_same_for_any_parts(strategy: str) -> None:
+    made = make_strategy(RunConfig(strategy=strategy, population=2 * PAIRS), SIZE)
+    state = made.start(START)
+    assert made.spread(state).size == 0
+    parts = [BatchSegment(FIRST, made.spread(state)), BatchSegment(PAIRS, made.spread(state))]
+    plain, mixed = (
+        made.learn(state, Batch(NOISE, INDICES, BATCH.fitness, segments=some))[0]
+        for some in ((), parts)
+    )
+    assert all(np.array_equal(plain[name], mixed[name]) for name in plain)

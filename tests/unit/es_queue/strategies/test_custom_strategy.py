@@ -1,0 +1,171 @@
+"""A strategy of the user's own: the documented example, and what is refused."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from es_queue.config.parsing import config_from_json, config_from_values
+from es_queue.config.run_config import RunConfig
+from es_queue.errors import UsageError
+from es_queue.security.user_code import ALLOW, named_modules
+from es_queue.strategies import Strategy, make_strategy
+from es_queue.strategies.snes import SNES
+from tests.ring import quick_config, run_ring
+from tests.tiny import QUAD
+from workers.episode import EpisodeControl
+from workers.join import Refusal, join
+
+TEXT = (Path(__file__).parents[4] / "docs" / "own_strategy.md").read_text()
+EXAMPLE, OBJECTIVE = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+
+
+@pytest.fixture
+def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The documented strategy as an importable module; its name."""
+    (tmp_path / "cross_entropy.py").write_text(EXAMPLE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv(ALLOW, "tests,cross_entropy")
+    return "cross_entropy:CrossEntropy"
+
+
+def test_the_documented_strategy_has_at_most_sixty_lines() -> None:
+    assert len(EXAMPLE.splitlines()) <= 60
+    assert "--strategy cross_entropy:CrossEntropy" in TEXT
+
+
+def test_the_documented_strategy_learns_and_gives_the_same_bits_for_any_workers_and_across_a_resume(
+    example: str,
+) -> None:
+    config = quick_config(
+        env=QUAD,
+        strategy=example,
+        population=24,
+        obs_norm=False,
+        eval_every=5,
+        generations=20,
+        target_reward="none",
+        final_episodes=4,
+    )
+    expected, sink = run_ring(config)
+    evaluations = [
+        record["eval_mean"] for record in sink.records if record["eval_mean"] is not None
+    ]
+    assert evaluations[0] == -6.25 and evaluations[-1] > -0.5
+    assert run_ring(replace(config, block=1), 3)[0].digest == expected.digest
+    half, _ = run_ring(replace(config, generations=7))
+    rest, _ = run_ring(config, 2, replace(half.state, stage="training", reason=""))
+    assert rest.digest == expected.digest
+
+
+def test_a_worker_that_may_not_import_it_or_lacks_it_refuses_with_its_name(
+    example: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = quick_config(env=QUAD, strategy=example)
+    assert named_modules(config) == ["tests.tiny", "cross_entropy"]
+    monkeypatch.setenv(ALLOW, "tests")
+    with pytest.raises(
+        Refusal, match="the run names the module cross_entropy, which is not allowed here"
+    ):
+        join(config, EpisodeControl())
+    monkeypatch.setenv(ALLOW, "tests,missing_here")
+    with pytest.raises(
+        Refusal, match="the strategy missing_here:Strategy cannot be imported: ModuleNotFoundError"
+    ):
+        join(replace(config, strategy="missing_here:Strategy"), EpisodeControl())
+
+
+def test_the_documented_objective_is_the_code_that_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_functions.py").write_text(OBJECTIVE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv(ALLOW, "my_functions")
+    settings = {
+        "objective": "my_functions:sphere",
+        "parameters": 10,
+        "strategy": "snes",
+        "target_reward": "-0.05",
+        "seed": 3,
+        "noise_size": 2**14,
+        "generations": 400,
+    }
+    ended, _ = run_ring(config_from_values(settings, "the page"), 1)
+    assert ended.state.reason == "target"
+
+
+# --- what is refused
+
+
+class Half(Strategy):
+    """It does not say how to improve."""
+
+
+class Triple(SNES):
+    """More individuals a slot than an answer holds."""
+
+    per_slot = 3
+
+
+class Loner(SNES):
+    """As it should be."""
+
+
+@pytest.mark.parametrize(
+    ("path", "sentence"),
+    [
+        (
+            "tests.nowhere:Strategy",
+            "tests.nowhere:Strategy cannot be imported: ModuleNotFoundError",
+        ),
+        ("tests.tiny:Nothing", "tests.tiny:Nothing cannot be imported: AttributeError"),
+        (
+            "tests.tiny:Quad",
+            (
+                "tests.tiny:Quad is no class that extends es_queue.strategies.Strategy and "
+                "defines improve"
+            ),
+        ),
+        ("tests.tiny:eventually", "is no class that extends"),
+        ("tests.unit.es_queue.strategies.test_custom_strategy:Half", "and defines improve"),
+        (
+            "tests.unit.es_queue.strategies.test_custom_strategy:Triple",
+            "has 3 individuals a slot: one, or two for pairs, are possible",
+        ),
+    ],
+)
+def test_what_is_no_strategy_is_refused_in_one_sentence(path: str, sentence: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(sentence)) as caught:
+        make_strategy(RunConfig(strategy=path), 5)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["cma", "module", "a b:C", "module:", ":Class", "module:Class:more", "../x:C"]
+)
+def test_what_does_not_name_a_class_is_refused(text: str) -> None:
+    with pytest.raises(
+        UsageError,
+        match="use openai_es, ars, pgpe, snes, ga, random_search, novelty or module:Class",
+    ):
+        config_from_values({"env": "X-v0", "strategy": text}, "the test")
+
+
+def test_it_may_use_any_option_and_decides_about_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    own: dict[str, Any] = {
+        "env": "X-v0",
+        "strategy": "tests.unit.es_queue.strategies.test_custom_strategy:Loner",
+    }
+    config = config_from_values(
+        {**own, "population": 7, "top": 2, "l2": 0.1, "max_speed": 3.0, "candidates": 5}, "the test"
+    )
+    assert config_from_json(config.to_json()) == config
+    assert type(make_strategy(config, 5)).__name__ == Loner.__name__
+    with pytest.raises(UsageError, match=r"--env-seeds is pair, but .* tries no pairs"):
+        make_strategy(config_from_values({**own, "env_seeds": "pair"}, "the test"), 5)
+    with pytest.raises(UsageError, match="cannot use --optimizer adam"):
+        make_strategy(config_from_values({**own, "optimizer": "adam"}, "the test"), 5)

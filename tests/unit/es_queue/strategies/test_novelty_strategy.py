@@ -1,0 +1,337 @@
+"""Novelty search against the paper's formulas: the distance, the mixture of ranks, the
+meta-population and its draw.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from es_queue.config.run_config import RunConfig
+from es_queue.numerics.normalization import RunningMoments
+from es_queue.numerics.ordered_sums import ArrayNoise
+from es_queue.numerics.slot_plan import MEMBER, uniform
+from es_queue.strategies import Batch, State, make_strategy
+from es_queue.strategies.novelty import STAGNATION_LIMIT, Novelty
+from es_queue.strategies.novelty_archive import draw_index, extend_archive, novelty_of
+from es_queue.strategies.shaping import centered_rank
+
+NOISE = ArrayNoise(np.random.default_rng(0).standard_normal(5_000, dtype=np.float32))
+SIZE, PAIRS, MEMBERS = 7, 6, 3
+INDICES = np.arange(0, 100 * PAIRS, 100)
+RNG = np.random.default_rng(4)
+FITNESS = RNG.normal(size=(PAIRS, 2))
+BEHAVIOUR = RNG.normal(size=(PAIRS, 2, 2)).astype(np.float32)
+START = np.linspace(-1, 1, SIZE).astype(np.float32)
+MEASURED = np.array([[0.0, 0.0], [3.0, 4.0], [-1.0, 0.5]], np.float32)
+
+
+def made(**settings: Any) -> Novelty:
+    plain = {
+        "strategy": "novelty",
+        "population": 2 * PAIRS,
+        "seed": 5,
+        "members": MEMBERS,
+        "neighbours": 2,
+        "optimizer": "sgd",
+    }
+    found = make_strategy(RunConfig(**{**plain, **settings}), SIZE)
+    assert isinstance(found, Novelty)
+    return found
+
+
+def batch(strategy: Novelty, state: State, **values: Any) -> Batch:
+    count = strategy.centre_count(state) - 1
+    plain = {
+        "behaviour": BEHAVIOUR,
+        "centre_fitness": np.arange(count) * 1.0,
+        "centre_behaviour": MEASURED[:count],
+    }
+    return Batch(NOISE, INDICES, **{"fitness": FITNESS, **plain, **values})
+
+
+def learnt(strategy: Novelty, state: State, **values: Any) -> State:
+    return strategy.learn(state, batch(strategy, state, **values))[0]
+
+
+# --- the archive
+
+
+def test_novelty_is_the_mean_distance_to_the_nearest_of_the_archive() -> None:
+    archive, behaviours = (
+        RNG.normal(size=(9, 4)).astype(np.float32),
+        RNG.normal(size=(5, 4)).astype(np.float32),
+    )
+    for neighbours in (1, 3, 9, 10):
+        every = [
+            sorted(math.dist(one, other) for other in archive.astype(np.float64))
+            for one in behaviours.astype(np.float64)
+        ]
+        wanted = [sum(each[:neighbours]) / min(9, neighbours) for each in every]
+        np.testing.assert_allclose(novelty_of(behaviours, archive, neighbours), wanted, rtol=1e-12)
+
+
+def test_novelty_does_not_depend_on_who_else_is_compared_or_on_the_order_of_the_archive() -> None:
+    archive, behaviours = (
+        RNG.normal(size=(300, 128)).astype(np.float32),
+        RNG.normal(size=(20, 128)).astype(np.float32),
+    )
+    together = novelty_of(behaviours, archive, 10)
+    alone = np.concatenate([novelty_of(one[None], archive, 10) for one in behaviours])
+    assert (
+        together.tobytes() == alone.tobytes() == novelty_of(behaviours, archive[::-1], 10).tobytes()
+    )
+
+
+def test_an_empty_archive_has_no_distance_and_a_failed_individual_no_novelty() -> None:
+    behaviours = np.array([[1, 2], [np.nan, 0], [np.inf, 0]], np.float32)
+    for archive in (np.empty((0, 0), np.float32), np.zeros((1, 2), np.float32)):
+        found = novelty_of(behaviours, archive, 3)
+        assert np.isfinite(found[0]) and np.isnan(found[1:]).all()
+
+
+def test_the_archive_is_bounded_and_its_oldest_go() -> None:
+    archive = np.empty((0, 0), np.float32)
+    for number in range(5):
+        archive = extend_archive(archive, np.array([[number, number]], np.float32), 3)
+    assert archive[:, 0].tolist() == [2, 3, 4]
+    assert extend_archive(archive, np.array([[np.nan, 0]], np.float32), 3) is not archive
+    assert extend_archive(archive, np.array([[np.nan, 0], [7, 7]], np.float32), 3)[
+        :, 0
+    ].tolist() == [3, 4, 7]
+
+
+def test_members_are_drawn_by_their_share_and_alike_where_none_has_one() -> None:
+    weights = np.array([1.0, 0.0, 3.0])
+    found = [draw_index(weights, chance) for chance in np.arange(1000) / 1000]
+    assert (found.count(0), found.count(1), found.count(2)) == (250, 0, 750)
+    assert [draw_index(np.zeros(4), chance) for chance in (0.0, 0.3, 0.6, 1 - 2**-53)] == [
+        0,
+        1,
+        2,
+        3,
+    ]
+    assert draw_index(np.array([0.1] * 3 + [0.0]), 1 - 2**-53) == 2
+
+
+# --- the step
+
+
+@pytest.mark.parametrize(("kind", "weight"), [("ns", 0.0), ("nsr", 0.5), ("nsra", 1.0)])
+def test_the_step_follows_the_ranks_of_novelty_and_of_reward(kind: str, weight: float) -> None:
+    strategy = made(novelty=kind, learning_rate=1.0, momentum=0.0, members=1)
+    state = strategy.start(START)
+    after = learnt(strategy, state)
+    away = novelty_of(BEHAVIOUR.reshape(-1, 2), MEASURED[:1], 2)
+    ranks = weight * centered_rank(FITNESS.ravel()) + (1 - weight) * centered_rank(away)
+    climbed = sum(
+        (plus - minus) * NOISE.noise[index : index + SIZE]
+        for (plus, minus), index in zip(ranks.reshape(-1, 2), INDICES, strict=True)
+    )
+    np.testing.assert_allclose(
+        after["parameters"], START + climbed / (2 * PAIRS), rtol=1e-5, atol=1e-6
+    )
+
+
+def test_behaviours_that_are_all_alike_teach_ns_nothing() -> None:
+    strategy = made(novelty="ns", members=1)
+    state = strategy.start(START)
+    after, info = strategy.learn(state, batch(strategy, state, behaviour=np.ones_like(BEHAVIOUR)))
+    assert np.array_equal(after["parameters"], START) and info["gradient_norm"] == 0
+
+
+def test_a_failed_individual_is_the_least_novel() -> None:
+    strategy = made(novelty="ns", members=1)
+    state = strategy.start(START)
+    nearest = BEHAVIOUR.copy()
+    nearest[2, 1] = MEASURED[0]
+    failed, fitness = BEHAVIOUR.copy(), FITNESS.copy()
+    failed[2, 1], fitness[2, 1] = np.nan, np.nan
+    assert np.array_equal(
+        learnt(strategy, state, behaviour=nearest)["members"],
+        learnt(strategy, state, behaviour=failed, fitness=fitness)["members"],
+    )
+
+
+def test_nsra_trusts_the_reward_less_after_long_without_a_better_centre_and_more_after_one() -> (
+    None
+):
+    strategy = made(novelty="nsra", members=1)
+    state = strategy.start(START)
+    weights = []
+    for fitness in [5.0] + [4.0] * 2 * STAGNATION_LIMIT + [6.0, 7.0, math.nan, 8.0]:
+        state = learnt(strategy, state, centre_fitness=np.array([fitness]))
+        weights.append(float(state["reward_weight"]))
+    assert weights[:STAGNATION_LIMIT] == [1.0] * STAGNATION_LIMIT
+    assert weights[STAGNATION_LIMIT] == 0.95 and weights[2 * STAGNATION_LIMIT] == pytest.approx(0.9)
+    assert weights[-4:] == pytest.approx([0.95, 1.0, 1.0, 1.0])
+
+
+def test_batches_without_behaviours_are_an_error() -> None:
+    strategy = made()
+    state = strategy.start(START)
+    for values in ({"behaviour": BEHAVIOUR[:2]}, {"centre_behaviour": MEASURED[:2]}):
+        with pytest.raises(ValueError, match="are due"):
+            learnt(strategy, state, **values)
+
+
+# --- the meta-population
+
+
+def test_members_begin_apart_by_the_runs_seed_alone_and_the_first_at_the_first_parameters() -> None:
+    one, again, other = (
+        made().start(START),
+        made(learning_rate=0.3).start(START),
+        made(seed=6).start(START),
+    )
+    assert np.array_equal(one["members"][0], START) and np.array_equal(
+        one["members"], again["members"]
+    )
+    away = one["members"][1:] - START
+    assert (np.abs(away) > 0).all() and not np.array_equal(one["members"], other["members"])
+    assert 0.2 < np.std(away) / made().SIGMA < 3
+
+
+def test_a_worker_makes_the_first_members_of_what_is_published() -> None:
+    strategy = made()
+    state = strategy.start(START)
+    published = strategy.published(state)
+    assert strategy.centre_count(state) == strategy.max_centres == 1 + MEMBERS
+    for slot in range(1, 1 + MEMBERS):
+        assert np.array_equal(strategy.centre_of(published, slot), state["members"][slot - 1])
+    assert np.array_equal(strategy.centre_of(published, 0), START)
+
+
+def test_each_member_has_its_own_optimiser_and_one_is_trained_at_a_time() -> None:
+    strategy = made(optimizer="adam", weight_decay=0.1)
+    state = strategy.start(START)
+    for _ in range(12):
+        played, before = int(state["active"]), state
+        state = learnt(strategy, state)
+        changed = [
+            number
+            for number in range(MEMBERS)
+            if not np.array_equal(before["members"][number], state["members"][number])
+        ]
+        assert changed == [played] == [int(state["last"])]
+        stepped = state["member_step"] - before["member_step"]
+        assert stepped.tolist() == [int(number == played) for number in range(MEMBERS)]
+        assert np.array_equal(state["parameters"], state["members"][state["active"]])
+        published = strategy.published(state)
+        assert strategy.centre_count(state) == 2 and np.array_equal(
+            strategy.centre_of(published, 1), state["members"][played]
+        )
+    assert (state["member_step"] > 0).all()
+
+
+def test_the_step_of_one_member_is_that_of_openai_es() -> None:
+    strategy = made(novelty="nsra", optimizer="adam", members=1, l2=0.01, weight_decay=0.1)
+    reference = make_strategy(
+        replace(strategy.config, strategy="openai_es", novelty="nsr", members=5), SIZE
+    )
+    state, other = strategy.start(START), reference.start(START)
+    for _ in range(3):
+        state, info = strategy.learn(state, batch(strategy, state))
+        other, wanted = reference.learn(other, Batch(NOISE, INDICES, FITNESS))
+        assert state["parameters"].tobytes() == other["parameters"].tobytes()
+        assert {name: info[name] for name in wanted} == wanted
+
+
+def test_the_next_member_is_drawn_by_novelty_from_the_runs_stream() -> None:
+    strategy = made()
+    state = learnt(strategy, strategy.start(START))
+    away = novelty_of(MEASURED, MEASURED, 2)
+    assert int(state["active"]) == draw_index(away, uniform(5, MEMBER, 0))
+    assert (
+        len(
+            {
+                int(learnt(made(seed=seed), made(seed=seed).start(START))["active"])
+                for seed in range(20)
+            }
+        )
+        == MEMBERS
+    )
+
+
+def test_a_member_that_nobody_has_seen_counts_as_the_most_novel() -> None:
+    strategy = made()
+    unseen = np.array([[0, 0], [np.nan, np.nan], [0, 0]], np.float32)
+    found = strategy.updated_archive(
+        strategy.start(START), batch(strategy, strategy.start(START), centre_behaviour=unseen)
+    )
+    assert len(found["archive"]) == 2 and found["behaviours"][:, -1].tolist() == [1, 0, 1]
+    assert {strategy.next_member(found, number) for number in range(50)} == {0, 1, 2}, (
+        "all have none, so all are alike"
+    )
+    apart = np.array([[0, 0], [np.nan, np.nan], [8, 0]], np.float32)
+    found = strategy.updated_archive(
+        strategy.start(START), batch(strategy, strategy.start(START), centre_behaviour=apart)
+    )
+    assert {strategy.next_member(found, number) for number in range(50)} == {0, 1, 2}
+
+
+def test_the_digest_is_of_all_members_in_order() -> None:
+    strategy = made()
+    state = learnt(strategy, strategy.start(START))
+    assert np.array_equal(
+        strategy.digest_input(state, strategy.published(state)), state["members"].ravel()
+    )
+
+
+# --- observation statistics
+
+
+def test_each_member_has_its_own_observation_statistics() -> None:
+    strategy = made()
+    run = RunningMoments(4, np.array([1.0, 2.0]), np.array([4.0, 8.0]))
+    state = strategy.with_statistics(strategy.start(START), run)
+    assert (
+        len(strategy.published(state)) == 2 * SIZE + 4
+        and strategy.fits(2 * SIZE + 4, 2)
+        and not strategy.fits(2 * SIZE, 2)
+    )
+    kept = dict.fromkeys(range(MEMBERS), run)
+    for number in range(1, 9):
+        played = int(state["active"])
+        after = learnt(strategy, state)
+        kept[played] = RunningMoments(run.count + number, run.mean + number, run.m2)
+        state, run = strategy.exchange_statistics(state, after, kept[played])
+        wanted = kept[int(state["active"])]
+        assert (run.count, run.mean.tolist(), run.m2.tolist()) == (
+            wanted.count,
+            wanted.mean.tolist(),
+            wanted.m2.tolist(),
+        )
+        mean, std = strategy.centre_statistics(strategy.published(state), 1) or (None, None)
+        frozen = kept[played].frozen(strategy.config.obs_clip)
+        assert (
+            mean is not None
+            and np.array_equal(mean, frozen.mean)
+            and np.array_equal(std, frozen.std)
+        )
+    assert strategy.centre_statistics(strategy.published(state), 0) is None
+
+
+def test_without_normalisation_no_statistics_are_published() -> None:
+    strategy = made(obs_norm=False)
+    state = strategy.with_statistics(strategy.start(START), RunningMoments.empty(2))
+    published = strategy.published(state)
+    assert (
+        len(published) == 2 * SIZE
+        and strategy.fits(2 * SIZE, 2)
+        and strategy.centre_statistics(published, 1) is None
+    )
+
+
+def test_a_generation_without_a_step_keeps_the_member_that_played() -> None:
+    strategy = made()
+    state = strategy.with_statistics(strategy.start(START), RunningMoments.empty(2))
+    after = learnt(strategy, learnt(strategy, state), fitness=np.full_like(FITNESS, np.nan))
+    assert int(after["updates"]) == 1
+    seen = RunningMoments(9, np.ones(2), np.ones(2))
+    kept, moments = strategy.exchange_statistics(after, after, seen)
+    assert moments.count == 9 and int(kept["member_count"][int(after["active"])]) == 9

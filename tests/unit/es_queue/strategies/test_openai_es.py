@@ -1,0 +1,111 @@
+"""openai_es against the formula of the paper's code, written out in a loop."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from es_queue.config.run_config import RunConfig
+from es_queue.numerics.ordered_sums import ArrayNoise
+from es_queue.strategies import Batch, make_strategy
+from es_queue.strategies.openai_es import OpenaiES
+from es_queue.strategies.shaping import utilities
+
+SIZE, PAIRS = 7, 9
+NOISE = ArrayNoise(np.random.default_rng(0).standard_normal(500, dtype=np.float32))
+START = np.linspace(-1, 1, SIZE).astype(np.float32)
+BATCH = Batch(
+    NOISE, np.arange(0, 50 * PAIRS, 50), np.random.default_rng(1).standard_normal((PAIRS, 2))
+)
+
+
+def made(**settings: Any) -> OpenaiES:
+    return OpenaiES(RunConfig(strategy="openai_es", population=2 * PAIRS, **settings), SIZE)
+
+
+def looped(shaping: str, l2: float) -> np.ndarray:
+    gradient, shaped = np.zeros(SIZE), utilities(shaping, BATCH.fitness)
+    for slot, index in enumerate(BATCH.noise_indices):
+        epsilon = NOISE.noise[index : index + SIZE].astype(np.float64)
+        gradient += (shaped[slot, 0] - shaped[slot, 1]) * epsilon / (2 * PAIRS)
+    return gradient - l2 * START
+
+
+@pytest.mark.parametrize(
+    "shaping", ["centered-rank", "centered-sign-rank", "sign", "z-score", "log-rank"]
+)
+@pytest.mark.parametrize("l2", [0.0, 0.3])
+def test_the_gradient_is_that_of_a_naive_loop(shaping: str, l2: float) -> None:
+    gradient = made(shaping=shaping, l2=l2).gradient(START, BATCH)
+    np.testing.assert_allclose(gradient, looped(shaping, l2), rtol=1e-4, atol=1e-6)
+
+
+def test_a_step_of_sgd_without_momentum_is_the_learning_rate_times_the_gradient() -> None:
+    strategy = made(optimizer="sgd", learning_rate=0.5, momentum=0.0)
+    after, info = strategy.learn(strategy.start(START), BATCH)
+    gradient = looped("centered-rank", 0.0)
+    np.testing.assert_allclose(after["parameters"], START + 0.5 * gradient, rtol=1e-5, atol=1e-6)
+    assert info["gradient_norm"] == pytest.approx(np.linalg.norm(gradient), rel=1e-5)
+
+
+@pytest.mark.parametrize("sigma", [0.05, 0.4])
+def test_the_true_form_of_the_gradient_is_divided_by_sigma_before_the_decay(sigma: float) -> None:
+    true = made(gradient_form="true", sigma=sigma, l2=0.02).gradient(START, BATCH)
+    np.testing.assert_allclose(
+        true, looped("centered-rank", 0.0) / sigma - 0.02 * START, rtol=1e-5, atol=1e-6
+    )
+    scheduled = make_strategy(
+        RunConfig(
+            strategy="openai_es",
+            gradient_form="true",
+            sigma=sigma,
+            sigma_schedule="piecewise:3=0.5",
+        ),
+        SIZE,
+        3,
+    )
+    assert isinstance(scheduled, OpenaiES)
+    np.testing.assert_allclose(
+        scheduled.gradient(START, BATCH),
+        looped("centered-rank", 0.0) / (sigma / 2),
+        rtol=1e-5,
+        atol=1e-6,
+    )
+
+
+def test_l2_passes_through_adam_and_weight_decay_does_not() -> None:
+    equal = Batch(NOISE, BATCH.noise_indices, np.zeros((PAIRS, 2)))
+    pulled, decayed = made(l2=1e-2, learning_rate=0.01), made(weight_decay=0.1, learning_rate=0.01)
+    by_l2, _ = pulled.learn(pulled.start(START), equal)
+    by_decay, _ = decayed.learn(decayed.start(START), equal)
+    # Adam makes any gradient, however small, a step of its learning rate.
+    np.testing.assert_allclose(
+        START - by_l2["parameters"], 0.01 * np.sign(START), rtol=1e-3, atol=1e-9
+    )
+    np.testing.assert_allclose(by_decay["parameters"], 0.9 * START, rtol=1e-6)
+
+
+def test_equal_fitness_gives_a_gradient_of_exactly_zero() -> None:
+    equal = Batch(NOISE, BATCH.noise_indices, np.full((PAIRS, 2), 0.1))
+    assert not made().gradient(START, equal).any()
+
+
+def test_a_failed_half_pushes_towards_the_other_half() -> None:
+    fitness = np.zeros((PAIRS, 2))
+    fitness[3, 1] = math.nan
+    gradient = made().gradient(
+        np.zeros(SIZE, np.float32), Batch(NOISE, BATCH.noise_indices, fitness)
+    )
+    epsilon = NOISE.noise[BATCH.noise_indices[3] :][:SIZE]
+    assert float(gradient @ epsilon) > 0
+
+
+def test_settings_of_zero_take_the_strategys_own_and_others_are_taken() -> None:
+    own = made()
+    assert own.sigma(own.start(START)) == OpenaiES.SIGMA
+    assert own.optimizer == made(learning_rate=OpenaiES.LEARNING_RATES["adam"]).optimizer
+    assert own.optimizer != made(learning_rate=0.5).optimizer
+    assert made(sigma=0.7).sigma(own.start(START)) == 0.7

@@ -1,0 +1,147 @@
+"""Random search: who is evaluated again, and who becomes the elite by the new results alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from es_queue.config.run_config import RunConfig
+from es_queue.numerics.ordered_sums import ArrayNoise
+from es_queue.strategies import Batch, State, Strategy, make_strategy
+from es_queue.strategies.random_search import best_and_centre, best_reevaluated
+
+NOISE = ArrayNoise(np.random.default_rng(0).standard_normal(5_000, dtype=np.float32))
+SIZE = 6
+INDICES = np.array([7, 1500, 31, 2222, 900])
+FITNESS = (3.0, math.nan, 10.0, 3.0, 0.0)
+
+
+def made(**settings: Any) -> Strategy:
+    return make_strategy(
+        RunConfig(**{"strategy": "random_search", "population": 5, "candidates": 2, **settings}),
+        SIZE,
+    )
+
+
+def begun(strategy: Strategy) -> State:
+    return {
+        **strategy.start(np.linspace(-1, 1, SIZE).astype(np.float32)),
+        "parameters": np.full(SIZE, 0.3, np.float32),
+    }
+
+
+def batch(*again: float, fitness: tuple[float, ...] = FITNESS) -> Batch:
+    return Batch(NOISE, INDICES, np.array(fitness)[:, None], np.array(again))
+
+
+@pytest.mark.parametrize(
+    ("fitness", "count", "slots"),
+    [
+        ((3.0, 1.0, 10.0, 3.0, 0.0), 2, [0, 2]),  # a tie goes to the lower slot
+        ((3.0, 1.0, 10.0, 3.0, 0.0), 3, [0, 2, 3]),
+        ((2.0,) * 5, 2, [0, 1]),
+        (
+            (math.nan, math.inf, -math.inf, 4.0, -1.0),
+            3,
+            [3, 4],
+        ),  # whoever failed is never played again
+        ((math.nan,) * 5, 3, []),
+        ((1.0, 2.0), 9, [0, 1]),
+    ],
+)
+def test_the_best_by_their_first_episodes_and_the_standing_elite_are_evaluated_again(
+    fitness: tuple[float, ...], count: int, slots: list[int]
+) -> None:
+    assert best_and_centre(np.array(fitness), count, 77).tolist() == [*slots, 77]
+
+
+@pytest.mark.parametrize(
+    ("again", "place"),
+    [
+        ((1.0, 5.0, 2.0), 1),
+        ((5.0, 5.0, 2.0), 0),  # the lower slot
+        ((1.0, 5.0, 5.0), 2),  # the standing one
+        ((math.nan, math.inf, -3.0), 2),
+        ((math.nan, -4.0, math.nan), 1),
+        ((math.nan, math.nan, math.nan), 2),
+        ((9.0,), 0),
+    ],
+)
+def test_the_best_of_the_new_results_wins_and_the_standing_elite_wins_ties(
+    again: tuple[float, ...], place: int
+) -> None:
+    assert best_reevaluated(np.array(again)) == place
+
+
+def test_the_elite_is_the_very_vector_that_the_workers_played() -> None:
+    strategy = made()
+    state = begun(strategy)
+    tried = strategy.individuals(
+        strategy.published(state), strategy.sigma(state), NOISE.rows(INDICES, 0, SIZE)
+    )
+    assert strategy.candidates(state, batch()).tolist() == [0, 2, 5]
+    after, info = strategy.learn(state, batch(1.0, 0.5, 0.0))
+    assert after["parameters"].tobytes() == tried[0, 0].tobytes()
+    assert after["first"].tobytes() == state["first"].tobytes()
+    assert (info["no_step"], info["elite_fitness"]) == (0.0, 1.0)
+
+
+def test_first_results_make_no_elite() -> None:
+    strategy = made()
+    state = begun(strategy)
+    after, info = strategy.learn(state, batch(-8.0, -9.0, -7.5))
+    assert after["parameters"].tobytes() == state["parameters"].tobytes()
+    assert (info["no_step"], info["elite_fitness"]) == (1.0, -7.5)
+
+
+def test_without_any_new_result_the_elite_stands() -> None:
+    strategy = made()
+    state = begun(strategy)
+    after, info = strategy.learn(state, batch(math.nan, math.nan, math.nan))
+    assert after["parameters"].tobytes() == state["parameters"].tobytes()
+    assert "elite_fitness" not in info
+
+
+def test_individuals_stand_around_the_first_parameters_whatever_the_elite_is() -> None:
+    strategy = made(sigma=0.5)
+    state = begun(strategy)
+    rows = NOISE.rows(INDICES, 0, SIZE)
+    tried = strategy.individuals(strategy.published(state), 0.5, rows)
+    assert (tried.dtype, tried.shape) == (np.float32, (5, 1, SIZE))
+    assert np.array_equal(tried[:, 0], state["first"] + np.float32(0.5) * rows)
+
+
+def test_the_digest_is_of_the_elite_alone() -> None:
+    strategy = made()
+    published = strategy.published(begun(strategy))
+    assert (
+        strategy.published_digest_input(published).tolist()
+        == strategy.centre(published).tolist()
+        == pytest.approx([0.3] * SIZE)
+    )
+    pgpe = make_strategy(RunConfig(), SIZE)
+    own = pgpe.published(pgpe.start(np.zeros(SIZE, np.float32)))
+    assert pgpe.published_digest_input(own) is own
+
+
+@pytest.mark.parametrize("again", [(), (1.0, 2.0), (1.0, 2.0, 3.0, 4.0)])
+def test_second_results_that_do_not_fit_the_candidates_are_an_error(
+    again: tuple[float, ...],
+) -> None:
+    with pytest.raises(ValueError, match="where 3 are due"):
+        made().learn(begun(made()), batch(*again))
+
+
+def test_the_number_of_the_standing_elite_leaves_room_for_a_population_that_grows() -> None:
+    assert made().centre_slot == 5
+    assert made(min_steps=9).centre_slot == 40
+    grown = made(min_steps=9, population_max=12)
+    assert grown.candidates(begun(grown), replace(batch(), fitness=np.zeros((5, 1)))).tolist() == [
+        0,
+        1,
+        12,
+    ]

@@ -1,0 +1,437 @@
+"""What every strategy promises: it learns, it is pure, and failures and broken numbers cannot hurt
+it.
+
+Parametrised over the registry: a new strategy is tested here by being registered.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from es_queue.config.run_config import RunConfig
+from es_queue.errors import UsageError
+from es_queue.numerics.ordered_sums import ArrayNoise
+from es_queue.protocol.messages import TRAIN
+from es_queue.strategies import STRATEGIES, Batch, State, Strategy, make_strategy
+from es_queue.strategies.base import SlotDraw
+
+NOISE = ArrayNoise(np.random.default_rng(0).standard_normal(60_000, dtype=np.float32))
+SIZE = 12
+GOAL = np.linspace(-0.6, 0.6, SIZE)
+FIGURES = {"norm", "gradient_norm", "update_ratio", "sigma", "no_step"}
+VARIANTS: list[dict[str, Any]] = [
+    *(
+        {"strategy": "openai_es", "shaping": shaping}
+        for shaping in ("centered-rank", "z-score", "log-rank")
+    ),
+    {"strategy": "openai_es", "optimizer": "sgd"},
+    {"strategy": "openai_es", "optimizer": "sgd", "weight_decay": 0.001, "l2": 0.0001},
+    {"strategy": "ars"},
+    {"strategy": "ars", "top": 5},
+    *({"strategy": "pgpe", "optimizer": optimizer} for optimizer in ("auto", "adam", "sgd")),
+    {"strategy": "pgpe", "shaping": "z-score"},
+    {"strategy": "pgpe", "sigma_learning_rate": 0.0},
+    {"strategy": "snes"},
+    {"strategy": "snes", "population": 31},
+    {"strategy": "ga", "truncation": 5},
+    {"strategy": "random_search", "candidates": 3},
+    {"strategy": "novelty", "novelty": "nsra", "members": 2},
+]
+#: Those whose centre is an elite, which no gradient moves.
+WITH_ELITE = ("ga", "random_search")
+
+
+def name_of(variant: dict[str, Any]) -> str:
+    return "-".join(str(value) for value in variant.values())
+
+
+each_variant = pytest.mark.parametrize("variant", VARIANTS, ids=name_of)
+#: Strategies whose ``parameters`` are the ones that a step moves.
+each_alone = pytest.mark.parametrize(
+    "variant", [one for one in VARIANTS if one["strategy"] != "novelty"], ids=name_of
+)
+each_strategy = pytest.mark.parametrize("name", STRATEGIES)
+each_stepping = pytest.mark.parametrize(
+    "name", [name for name in STRATEGIES if name not in (*WITH_ELITE, "novelty")]
+)
+
+
+def made(size: int = SIZE, **settings: Any) -> Strategy:
+    return make_strategy(
+        RunConfig(**{"population": 32, "seed": 1, "noise_size": len(NOISE.noise), **settings}), size
+    )
+
+
+def sphere(policies: np.ndarray) -> np.ndarray:
+    """Highest (0) at GOAL."""
+    return -np.square(policies - GOAL, dtype=np.float64).sum(axis=-1)
+
+
+def tried(strategy: Strategy, state: State, seed: int) -> Batch:
+    """A generation on the sphere."""
+    slots = strategy.config.population // strategy.per_slot
+    indices = np.random.default_rng(seed).choice(50_000, slots, replace=False)
+    build, published = strategy.builder(NOISE), strategy.published(state)
+    drawn = [
+        SlotDraw(TRAIN, 0, slot, int(index), NOISE.views(indices, 0, strategy.size)[slot])
+        for slot, index in enumerate(indices)
+    ]
+    policies = np.stack([build(published, strategy.sigma(state), one) for one in drawn])
+    return replied(
+        strategy, state, Batch(NOISE, indices, sphere(policies), behaviour=policies[:, :, :2])
+    )
+
+
+def replied(strategy: Strategy, state: State, batch: Batch) -> Batch:
+    """The batch with the second results of its candidates: better than the first ones, and than the
+    centre's; and how all behaved.
+    """
+    slots = strategy.candidates(state, batch)
+    if strategy.wants_behaviour:
+        published = strategy.published(state)
+        centres = np.array(
+            [strategy.centre_of(published, slot) for slot in range(1, strategy.centre_count(state))]
+        )
+        behaviour = (
+            batch.behaviour
+            if batch.behaviour.size
+            else np.clip(batch.fitness, -1e9, 1e9).astype(np.float32)[..., None].repeat(2, axis=-1)
+        )
+        batch = replace(
+            batch,
+            behaviour=behaviour,
+            centre_fitness=sphere(centres),
+            centre_behaviour=centres[:, :2],
+        )
+    return replace(
+        batch,
+        elite_fitness=np.array(
+            [batch.fitness[slot, 0] if slot < len(batch.fitness) else -np.inf for slot in slots]
+        ),
+    )
+
+
+def batch_of(strategy: Strategy, state: State, fitness: np.ndarray) -> Batch:
+    """A generation whose pairs (or as many individuals) had the ``fitness`` [S, 2]."""
+    flat = fitness.reshape(-1, strategy.per_slot)
+    return replied(strategy, state, Batch(NOISE, np.arange(len(flat)), flat))
+
+
+def begun(strategy: Strategy, generations: int = 3) -> State:
+    """A state in the middle of a run, so that no array of it is trivially zero."""
+    state = strategy.start(np.full(strategy.size, 0.1, np.float32))
+    for seed in range(generations):
+        state, _ = strategy.learn(state, tried(strategy, state, seed))
+    return state
+
+
+def same(one: State, other: State) -> bool:
+    return one.keys() == other.keys() and all(
+        np.array_equal(one[name], other[name]) for name in one
+    )
+
+
+@pytest.mark.parametrize(
+    "variant", [one for one in VARIANTS if one["strategy"] != "random_search"], ids=name_of
+)
+def test_each_strategy_climbs_the_sphere(variant: dict[str, Any]) -> None:
+    strategy = made(**variant)
+    state = strategy.start(np.zeros(SIZE, np.float32))
+    for seed in range(120):
+        state, _ = strategy.learn(state, tried(strategy, state, seed))
+    start, end = sphere(np.zeros(SIZE)), sphere(strategy.centre(strategy.published(state)))
+    assert end > 0.03 * start
+
+
+@each_variant
+def test_learning_changes_neither_the_state_nor_the_batch(variant: dict[str, Any]) -> None:
+    strategy = made(**variant)
+    state = begun(strategy)
+    batch = tried(strategy, state, 9)
+    copies = {name: array.copy() for name, array in state.items()}
+    fitness, indices = batch.fitness.copy(), batch.noise_indices.copy()
+    for array in (*state.values(), batch.fitness, batch.noise_indices):
+        array.flags.writeable = False
+    after, _ = strategy.learn(state, batch)
+    assert same(state, copies)
+    assert np.array_equal(batch.fitness, fitness)
+    assert np.array_equal(batch.noise_indices, indices)
+    assert not same(after, state)
+
+
+@each_variant
+def test_learning_twice_from_the_same_gives_the_same_bits(variant: dict[str, Any]) -> None:
+    strategy = made(**variant)
+    state = begun(strategy)
+    batch = tried(strategy, state, 9)
+    assert same(strategy.learn(state, batch)[0], made(**variant).learn(state, batch)[0])
+
+
+@each_variant
+def test_results_that_arrive_in_any_order_give_the_same_bits(variant: dict[str, Any]) -> None:
+    strategy = made(**variant)
+    state = begun(strategy)
+    batch = tried(strategy, state, 9)
+    arrived = np.full_like(batch.fitness, np.nan)
+    for slot in np.random.default_rng(5).permutation(len(batch.fitness)):
+        arrived[slot] = batch.fitness[slot]
+    assert same(
+        strategy.learn(state, batch)[0], strategy.learn(state, replace(batch, fitness=arrived))[0]
+    )
+
+
+@each_variant
+def test_a_state_survives_an_npz_file_and_learns_on_to_the_same_bits(
+    variant: dict[str, Any],
+) -> None:
+    strategy = made(**variant)
+    state = begun(strategy)
+    file = io.BytesIO()
+    np.savez(file, **state)
+    file.seek(0)
+    with np.load(file, allow_pickle=False) as stored:
+        restored = dict(stored)
+    batch = tried(strategy, state, 9)
+    assert same(strategy.learn(state, batch)[0], strategy.learn(restored, batch)[0])
+
+
+@each_variant
+def test_a_generation_in_which_all_failed_is_no_step(variant: dict[str, Any]) -> None:
+    strategy = made(**variant)
+    state = begun(strategy)
+    batch = tried(strategy, state, 9)
+    batch.fitness[:] = math.nan
+    after, info = strategy.learn(state, batch)
+    assert same(after, state)
+    assert after is not state
+    assert (info["no_step"], info["update_ratio"], info["gradient_norm"]) == (1, 0, 0)
+
+
+@each_variant
+def test_a_failed_individual_counts_no_better_than_the_worst(variant: dict[str, Any]) -> None:
+    strategy = made(**variant)
+    state = begun(strategy)
+    batch = tried(strategy, state, 9)
+    slot, side = np.unravel_index(batch.fitness.argmin(), batch.fitness.shape)
+    wanted, _ = strategy.learn(state, batch)
+    batch.fitness[slot, side] = math.nan
+    if strategy.shapes and strategy.config.shaping not in ("sign", "z-score"):
+        assert same(strategy.learn(state, batch)[0], wanted)
+    batch.fitness[slot, side] = math.inf
+    failed_up, info = strategy.learn(state, batch)
+    batch.fitness[slot, side] = -math.inf
+    assert same(failed_up, strategy.learn(state, batch)[0])
+    assert info["no_step"] == 0
+
+
+@each_alone
+def test_figures_describe_the_step(variant: dict[str, Any]) -> None:
+    strategy = made(**{**variant, "weight_decay": 0.0})
+    state = begun(strategy)
+    after, info = strategy.learn(state, tried(strategy, state, 9))
+    assert info.keys() >= FIGURES
+    assert all(type(value) is float for value in info.values())
+    length = np.linalg.norm(after["parameters"].astype(np.float64))
+    step = np.linalg.norm(after["parameters"].astype(np.float64) - state["parameters"])
+    assert info["norm"] == pytest.approx(length)
+    assert info["update_ratio"] == pytest.approx(step / length, rel=1e-4)
+    assert info["gradient_norm"] > 0 or strategy.reevaluates
+    assert info["sigma"] == strategy.sigma(after)
+    assert info["no_step"] == 0
+
+
+@each_stepping
+def test_weight_decay_shrinks_the_parameters_after_the_step_and_leaves_the_rest_alone(
+    name: str,
+) -> None:
+    plain, decayed = made(strategy=name), made(strategy=name, weight_decay=0.25)
+    state = begun(plain)
+    batch = tried(plain, state, 9)
+    wanted, got = plain.learn(state, batch)[0], decayed.learn(state, batch)[0]
+    np.testing.assert_allclose(got.pop("parameters"), 0.75 * wanted.pop("parameters"), rtol=1e-6)
+    assert same(got, wanted)
+
+
+@each_stepping
+def test_weight_decay_does_not_shrink_the_parameters_when_there_is_no_step(name: str) -> None:
+    strategy = made(strategy=name, weight_decay=0.25)
+    state = begun(strategy)
+    after, _ = strategy.learn(
+        state, Batch(NOISE, np.arange(4), np.full((4, strategy.per_slot), math.nan))
+    )
+    assert np.array_equal(after["parameters"], state["parameters"])
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [one for one in VARIANTS if one["strategy"] in ("openai_es", "ars", "pgpe")],
+    ids=name_of,
+)
+def test_a_pair_is_the_centre_plus_and_minus_one_perturbation_in_float32(
+    variant: dict[str, Any],
+) -> None:
+    strategy = made(**variant)
+    state = begun(strategy)
+    published, rows = strategy.published(state), NOISE.rows(np.array([5, 900]), 0, SIZE)
+    sigma = np.float32(strategy.sigma(state))
+    pairs = strategy.individuals(published, float(sigma), rows)
+    assert (pairs.dtype, pairs.shape) == (np.float32, (2, 2, SIZE))
+    steps = state.get("sigma", sigma) * rows
+    assert np.array_equal(pairs[:, 0], strategy.centre(published) + steps)
+    assert np.array_equal(pairs[:, 1], strategy.centre(published) - steps)
+
+
+@each_variant
+def test_an_individual_is_the_same_alone_and_in_a_block(variant: dict[str, Any]) -> None:
+    strategy = made(**variant)
+    state = begun(strategy)
+    published, sigma = strategy.published(state), strategy.sigma(state)
+    rows = NOISE.rows(np.arange(7), 0, SIZE)
+    block = strategy.individuals(published, sigma, rows)
+    for slot in range(7):
+        assert np.array_equal(
+            strategy.individuals(published, sigma, rows[slot : slot + 1])[0], block[slot]
+        )
+
+
+@each_variant
+def test_what_is_published_is_float32_of_the_promised_length_and_holds_the_centre(
+    variant: dict[str, Any],
+) -> None:
+    strategy = made(**variant)
+    state = begun(strategy)
+    published = strategy.published(state)
+    assert (
+        published.dtype == np.float32 and strategy.fits(len(published), 0) and published.ndim == 1
+    )
+    assert len(published) == strategy.published_size() or strategy.config.strategy == "ga"
+    assert np.array_equal(strategy.centre(published), state["parameters"])
+    assert published.flags.c_contiguous
+
+
+@each_alone
+def test_parameters_and_moments_stay_float32(variant: dict[str, Any]) -> None:
+    strategy = made(**variant)
+    vectors = {
+        name: array
+        for name, array in begun(strategy).items()
+        if name in ("parameters", "base") or strategy.config.strategy != "ga"
+    }
+    for name, array in vectors.items():
+        assert (array.dtype, array.shape) == (
+            (np.int64, ()) if name == "step" else (np.float32, (SIZE,))
+        )
+
+
+@each_strategy
+def test_the_start_is_a_copy_of_the_first_parameters(name: str) -> None:
+    first = np.full(SIZE, 0.5, np.float32)
+    state = made(strategy=name).start(first)
+    first[:] = 9
+    assert np.array_equal(state["parameters"], np.full(SIZE, 0.5, np.float32))
+
+
+@each_strategy
+def test_a_first_vector_of_another_length_is_an_error(name: str) -> None:
+    with pytest.raises(ValueError, match=r"\(5,\) for a policy of 12"):
+        made(strategy=name).start(np.zeros(5, np.float32))
+
+
+@each_strategy
+@pytest.mark.parametrize("shape", [(3, None), (4, 3), (8,)])
+def test_fitness_that_does_not_fit_the_slots_is_an_error(
+    name: str, shape: tuple[int | None, ...]
+) -> None:
+    strategy = made(strategy=name)
+    with pytest.raises(ValueError, match="is due"):
+        strategy.learn(
+            begun(strategy),
+            Batch(NOISE, np.arange(4), np.zeros([one or strategy.per_slot for one in shape])),
+        )
+
+
+@each_strategy
+@pytest.mark.parametrize("shaping", ["sign", "z-score", "centered-rank"])
+def test_absurdly_large_fitness_leaves_every_number_finite(name: str, shaping: str) -> None:
+    strategy = made(strategy=name, shaping=shaping)
+    state = begun(strategy)
+    fitness = np.array([[1e308, -1e308], [1.0, -1e308], [1e-308, 3.0]])
+    after, info = strategy.learn(state, batch_of(strategy, state, fitness))
+    assert all(np.isfinite(array).all() for array in after.values())
+    assert all(math.isfinite(value) for value in info.values())
+    assert same(after, state) == bool(info["no_step"])
+
+
+@each_strategy
+def test_a_grown_population_is_learnt_from_whole(name: str) -> None:
+    strategy = made(strategy=name)
+    state = begun(strategy)
+    few, many = (
+        batch_of(strategy, state, np.eye(16, 2)),
+        batch_of(strategy, state, np.eye(40, 2)[::-1]),
+    )
+    assert not same(strategy.learn(state, few)[0], strategy.learn(state, many)[0])
+    assert not same(strategy.learn(state, many)[0], state)
+
+
+@pytest.mark.parametrize(
+    "shaping", ["sign", "centered-sign-rank", "centered-rank", "z-score", "log-rank"]
+)
+def test_signs_are_asked_for_exactly_where_shaping_is_of_signs(shaping: str) -> None:
+    by_sign = shaping in ("sign", "centered-sign-rank")
+    assert made(strategy="openai_es", shaping=shaping).fitness_by_sign is by_sign
+    assert made(strategy="pgpe", shaping=shaping).fitness_by_sign is by_sign
+    assert made(strategy="ars", shaping=shaping).fitness_by_sign is False
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        (
+            {"strategy": "cma"},
+            (
+                "no strategy is called 'cma'; there are ars, ga, novelty, openai_es, pgpe, "
+                "random_search, snes"
+            ),
+        ),
+        (
+            {"strategy": "pgpe", "population": 31},
+            "pgpe tries pairs, so --population 31 cannot be odd",
+        ),
+        ({"strategy": "ars", "top": 17}, "--top 17 is more than the 16 pairs of the population"),
+        (
+            {"strategy": "openai_es", "optimizer": "clipup"},
+            "openai_es cannot use --optimizer clipup; .*adam or sgd",
+        ),
+        (
+            {"strategy": "ars", "optimizer": "adam"},
+            "ars cannot use --optimizer adam; .*its own step",
+        ),
+        ({"strategy": "ars", "size": 0}, "no parameters to train"),
+        (
+            {"strategy": "snes", "env_seeds": "pair"},
+            "--env-seeds is pair, but snes tries no pairs: use generation or slot",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_sentence(settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence) as refusal:
+        made(**settings)
+    assert "\n" not in str(refusal.value)
+
+
+def test_every_pair_may_be_kept_by_name() -> None:
+    assert made(strategy="ars", top=16).config.top == 16
+
+
+def test_the_checks_of_settings_know_the_same_strategies_and_optimizers() -> None:
+    from es_queue.config.validation import MIRRORED, OPTIMIZERS
+
+    assert {name: kind.optimizers for name, kind in STRATEGIES.items()} == OPTIMIZERS
+    assert {name for name, kind in STRATEGIES.items() if kind.mirrored} == set(MIRRORED)

@@ -1,0 +1,402 @@
+"""The command line of es-master: what it takes, what wins over what, and what it says to
+mistakes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from es_queue.config.run_config import RunConfig, option_fields
+from es_queue.errors import UsageError
+from master.cli.flags import LAUNCH_NAMES
+from master.cli.options import RESUMABLE, Launch, parse_command_line, recipe_values, resolve
+
+WALKER = "BipedalWalker-v3"
+
+
+@pytest.fixture(autouse=True)
+def _no_redis_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RQ_REDIS_URL", raising=False)
+    monkeypatch.delenv("REDIS_URL", raising=False)
+
+
+def parsed(*argv: str) -> dict[str, Any]:
+    return parse_command_line(list(argv))[0]
+
+
+def launched(*argv: str) -> Launch:
+    return parse_command_line(list(argv))[1]
+
+
+def refused(*argv: str) -> str:
+    with pytest.raises(UsageError) as caught:
+        parse_command_line(list(argv))
+    assert caught.value.exit_code == 2
+    sentence = str(caught.value)
+    assert "\n" not in sentence and len(sentence) < 400
+    return sentence
+
+
+def toml(folder: Path, text: str) -> str:
+    path = folder / "run.toml"
+    path.write_text(text, "utf-8")
+    return str(path)
+
+
+# --- flags
+
+
+def test_only_what_was_given_is_told() -> None:
+    assert parse_command_line([]) == ({}, Launch())
+    assert parsed("--env", "X-v0", "--population", "32") == {"env": "X-v0", "population": 32}
+
+
+@pytest.mark.parametrize(
+    ("words", "values"),
+    [
+        (["--max-steps", "1e7"], {"max_steps": 10_000_000}),
+        (["--learning-rate=0.5"], {"learning_rate": 0.5}),
+        (["--hidden", "32,16"], {"hidden": (32, 16)}),
+        (["--obs-norm"], {"obs_norm": True}),
+        (["--no-obs-norm"], {"obs_norm": False}),
+        (["--env-arg", "a=3", "--env-arg", "b=x"], {"env_arg": (("a", 3), ("b", "x"))}),
+        (["--wrapper", "m:A", "--wrapper", "m:B"], {"wrapper": ("m:A", "m:B")}),
+        (["--reward-floor", "-1"], {"reward_floor": "-1"}),
+        (["--reward-floor", "-1e3"], {"reward_floor": "-1e3"}),
+        (["--reward-shift", "-.5e-1"], {"reward_shift": -0.05}),
+        (["--target-reward", "-110"], {"target_reward": "-110"}),
+        (["--seed", "1", "--seed", "2"], {"seed": 2}),
+    ],
+)
+def test_a_flag_becomes_a_value_of_its_fields_type(
+    words: list[str], values: dict[str, Any]
+) -> None:
+    assert parsed(*words) == values
+
+
+def test_every_field_of_the_configuration_has_its_flag() -> None:
+    samples = {"int": "2", "float": "0.5", "bool": None}
+    special = {
+        "hidden": "3",
+        "env_arg": "a=1",
+        "wrapper": "m:C",
+        "step_limit": "9",
+        "reward_floor": "1",
+        "patience": "1,1",
+        "stall": "1:1:1",
+    }
+    for name, one in option_fields().items():
+        sample = (
+            special.get(name)
+            or (one.metadata["choices"] or [samples.get(str(one.type), "auto")])[0]
+        )
+        words = [f"--{name.replace('_', '-')}"] + ([] if sample is None else [sample])
+        assert set(parsed(*words)) == {name}
+
+
+@pytest.mark.parametrize(
+    ("words", "begins"),
+    [
+        (
+            ["--population", "x"],
+            "population is 'x' in the command line: use a whole number from 2 to 1000000",
+        ),
+        (["--population", "2.5"], "population is 2.5 in the command line"),
+        (["--sigma", "nan"], "sigma is nan in the command line"),
+        (["--reward-shift", "-inf"], "reward_shift is -inf in the command line"),
+        (
+            ["--strategy", "cma"],
+            (
+                "strategy is 'cma' in the command line: use openai_es, ars, pgpe, snes, ga, "
+                "random_search, novelty or module:Class"
+            ),
+        ),
+        (["--env-arg", "size"], "env_arg is 'size' in the command line: use key=value"),
+        (["--workers", "-1"], "workers is '-1' in the command line: use a whole number from 0"),
+        (["--workers", "many"], "workers is 'many'"),
+        (["--workers", "1e9"], "workers is '1e9'"),
+        (
+            ["--run", "My_Run"],
+            "run is 'My_Run' in the command line: use 1 to 40 of a-z, 0-9 and dashes",
+        ),
+        (["--run", "a" * 41], "run is "),
+        (["--run", "a\n"], "run is "),
+        (["--resume", "../x"], "resume is '../x'"),
+        (["--run-dir", ""], "run_dir is empty in the command line: leave --run-dir out"),
+        (["--queue", ""], "queue is empty"),
+        (["--run", "a", "--resume", "b"], "the command line has --run and --resume"),
+        (["--seed"], "argument --seed: expected one argument"),
+        (["--no-obs-norm=3"], "argument --obs-norm/--no-obs-norm: ignored explicit argument '3'"),
+    ],
+)
+def test_a_bad_value_of_a_flag_is_refused_in_one_sentence(words: list[str], begins: str) -> None:
+    assert refused(*words).startswith(begins)
+
+
+def test_an_unknown_flag_is_refused_with_the_nearest_ones() -> None:
+    assert refused("--learning-rat", "3").startswith(
+        "the command line has the unknown flag '--learning-rat'; did you mean --learning-rate"
+    )
+    assert refused("--xyzzy").endswith("es-master --help lists all options")
+
+
+def test_flags_are_not_to_be_abbreviated() -> None:
+    assert "unknown flag '--popul'; did you mean --population" in refused("--popul", "4")
+
+
+def test_a_word_without_a_flag_is_refused() -> None:
+    assert "has 'BipedalWalker-v3' without a flag before it" in refused(WALKER)
+
+
+# --- launch
+
+
+def test_launch_options_are_kept_apart_from_the_settings() -> None:
+    words = [
+        "--workers",
+        "3",
+        "--queue",
+        "gpu",
+        "--run",
+        "my-run",
+        "--run-dir",
+        "out",
+        "--noise-dir",
+        "noise",
+        "--quiet",
+        "--json",
+    ]
+    expected = Launch(
+        workers=3,
+        queue="gpu",
+        run="my-run",
+        run_dir=Path("out"),
+        noise_dir=Path("noise"),
+        quiet=True,
+        json=True,
+    )
+    assert parse_command_line(words) == ({}, expected)
+
+
+def test_the_redis_flag_wins_over_rqs_variable_and_that_over_the_usual_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert launched().redis_url is None
+    monkeypatch.setenv("REDIS_URL", "redis://usual")
+    assert launched().redis_url == "redis://usual"
+    monkeypatch.setenv("RQ_REDIS_URL", "rediss://rq")
+    assert launched().redis_url == "rediss://rq"
+    assert launched("--redis-url", "unix:///flag").redis_url == "unix:///flag"
+
+
+def test_a_password_is_shown_by_no_refusal_and_no_repr(monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = "redis://:hunter2@host"
+    assert "hunter2" not in repr(launched("--redis-url", secret))
+    for words in (
+        ["--redis-ulr", secret],
+        [f"--redis-ulr={secret}"],
+        [secret],
+        ["--redis-url", "http://:hunter2@host"],
+    ):
+        assert "hunter2" not in refused(*words)
+    monkeypatch.setenv("RQ_REDIS_URL", "hunter2")
+    assert refused().startswith("RQ_REDIS_URL is no address of Redis: use redis://")
+
+
+@pytest.mark.parametrize("columns", ["40", "80", "120", "300"])
+def test_help_names_every_option_and_keeps_to_the_terminal(
+    columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setenv("NO_COLOR", "1")
+    with pytest.raises(SystemExit) as ended:
+        parse_command_line(["--help"])
+    text = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert max(map(len, text.splitlines())) <= max(80, min(int(columns), 120))
+    for name in [*option_fields(), *LAUNCH_NAMES]:
+        assert f"--{name.replace('_', '-')}" in text
+    assert "put a password in RQ_REDIS_URL" in " ".join(text.split())
+
+
+def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse_command_line(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith("es-queue ")
+
+
+# --- files
+
+
+def test_a_file_takes_dashes_and_underscores_and_a_flag_wins_over_it(tmp_path: Path) -> None:
+    path = toml(
+        tmp_path,
+        (
+            'env = "X-v0"\nlearning-rate = 0.5\nmax_steps = 1e6\nreward_floor = -1\npopulation = '
+            "8\n[env-arg]\nsize = 3\n"
+        ),
+    )
+    assert parsed("--config", path, "--population", "16") == {
+        "env": "X-v0",
+        "learning_rate": 0.5,
+        "max_steps": 1_000_000,
+        "reward_floor": "-1",
+        "population": 16,
+        "env_arg": (("size", 3),),
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("learning_rat = 1", "has the unknown option 'learning_rat'; did you mean learning_rate"),
+        ("max-steps = 1\nmax_steps = 1", "has max_steps twice"),
+        (
+            'redis_url = "redis://:hunter2@host"',
+            "has 'redis_url', which only the command line takes: use --redis-url",
+        ),
+        ("workers = 3", "has 'workers', which only the command line takes: use --workers"),
+        ("population = true", "population is True in "),
+        ("step_limit = true", "step_limit is True in "),
+        ("[search]\npopulation = 4", "has the unknown option 'search'"),
+        ("seed = 1\nsigma = = 2", "run.toml, line 2: not TOML: Invalid value"),
+        ('seed = 1\nenv = """x', "run.toml, line 2: not TOML: "),
+        ("seed = 1\nseed = 2", "run.toml, line 2: not TOML: "),
+        ("seed = " + "9" * 5000, "run.toml, line 1: not TOML: "),
+        ("wrapper = " + "[" * 5000, "not TOML"),
+    ],
+)
+def test_a_bad_file_is_refused_with_its_name(tmp_path: Path, text: str, says: str) -> None:
+    sentence = refused("--config", toml(tmp_path, text))
+    assert says in sentence
+    assert "run.toml" in sentence
+    assert "hunter2" not in sentence
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    assert "missing.toml cannot be read: No such file" in refused(
+        "--config", str(tmp_path / "missing.toml")
+    )
+    assert "cannot be read: Is a directory" in refused("--config", str(tmp_path))
+    (tmp_path / "latin.toml").write_bytes(b'env = "\xff"')
+    assert "latin.toml is not UTF-8 text" in refused("--config", str(tmp_path / "latin.toml"))
+
+
+# --- what wins over what
+
+
+def test_flag_wins_over_file_over_recipe_over_default(tmp_path: Path) -> None:
+    path = toml(tmp_path, f'env = "{WALKER}"\nsigma = 0.3\neval_every = 5\n')
+    config = resolve(parsed("--config", path, "--eval-every", "2"))
+    assert (config.eval_every, config.sigma, config.max_speed, config.wall_limit) == (
+        2,
+        0.3,
+        0.08,
+        300.0,
+    )
+
+
+def test_flag_and_file_win_over_a_named_recipe_and_that_over_the_environments(
+    tmp_path: Path,
+) -> None:
+    path = toml(tmp_path, "sigma = 0.3\nlearning_rate = 0.5\n")
+    config = resolve(
+        parsed("--env", WALKER, "--recipe", "ars-v2-t", "--config", path, "--learning-rate", "0.1")
+    )
+    assert (config.strategy, config.top, config.population, config.obs_clip) == ("ars", 4, 64, 0.0)
+    assert (config.sigma, config.learning_rate, config.stall) == (0.3, 0.1, "2:0.0006:50")
+    assert "there is no recipe 'none'" in refused("--env", WALKER, "--recipe", "none")
+    assert "only the command line takes: use --recipe" in refused(
+        "--config", toml(tmp_path, 'recipe = "ars-v1"')
+    )
+
+
+def test_without_an_environment_the_sentence_names_the_flag() -> None:
+    with pytest.raises(UsageError, match="--env"):
+        resolve({"population": 8})
+
+
+def test_another_method_leaves_the_recipes_search_settings_out_and_keeps_the_rest() -> None:
+    config = resolve({"env": WALKER, "strategy": "ars"})
+    assert (config.population, config.sigma) == (RunConfig.population, RunConfig.sigma)
+    assert config.stall == "2:0.0006:50"
+    assert resolve({"env": WALKER, "optimizer": "adam"}).max_speed == 0.0
+    assert (
+        resolve({"env": "LunarLanderContinuous-v3", "policy": "mlp"}).strategy == RunConfig.strategy
+    )
+
+
+@pytest.mark.parametrize("policy", ["linear", "gru", "my_module:Own"])
+def test_another_policy_leaves_the_shape_of_the_recipes_out(policy: str) -> None:
+    asked = {"env": "MountainCarContinuous-v0", "policy": policy}
+    assert (resolve(asked).policy, resolve(asked).hidden) == (policy, RunConfig().hidden)
+    assert (
+        resolve({"env": "MountainCarContinuous-v0"}).hidden
+        == resolve({**asked, "policy": "mlp"}).hidden
+        != RunConfig().hidden
+    )
+
+
+def test_naming_the_recipes_own_method_keeps_it_whole() -> None:
+    own = {"env": WALKER, "strategy": "pgpe", "optimizer": "clipup", "policy": "linear"}
+    assert resolve(own) == resolve({"env": WALKER})
+    assert "strategy" not in recipe_values(own)
+
+
+def test_a_clash_with_the_recipe_says_where_the_other_half_comes_from() -> None:
+    with pytest.raises(
+        UsageError,
+        match=(
+            r"^target_reward is 240, but .* \(the recipe for LunarLanderContinuous-v3 sets "
+            r"strategy,"
+        ),
+    ):
+        resolve({"env": "LunarLanderContinuous-v3", "eval_every": 0})
+    with pytest.raises(UsageError, match=r"use an even number$"):
+        resolve({"env": WALKER, "population": 7})
+
+
+# --- resume
+
+
+def test_a_resumed_run_takes_new_budgets_ends_and_guards() -> None:
+    words = [
+        "--resume",
+        "a-run",
+        "--generations",
+        "9",
+        "--max-steps",
+        "1e6",
+        "--max-seconds",
+        "5",
+        "--target-reward",
+        "300",
+        "--final-episodes",
+        "7",
+        "--audit",
+        "0.1",
+        "--strict",
+        "--keep-slots",
+        "9",
+    ]
+    values, launch = parse_command_line(words)
+    assert launch.resume == "a-run"
+    assert set(values) == set(RESUMABLE)
+
+
+def test_a_resumed_run_refuses_what_would_change_it(tmp_path: Path) -> None:
+    assert "so sigma, seed cannot be set" in refused(
+        "--resume", "a", "--sigma", "1", "--seed", "2", "--generations", "5"
+    )
+    assert "so strategy, policy" in refused("--resume", "a", "--recipe", "ars-v1")
+    assert "so env cannot be set" in refused(
+        "--resume", "a", "--config", toml(tmp_path, 'env = "X"')
+    )
+
+
+def test_what_may_change_on_resume_are_fields_of_the_configuration() -> None:
+    assert set(RESUMABLE) <= set(option_fields())

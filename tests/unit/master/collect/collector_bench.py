@@ -1,0 +1,112 @@
+"""A bench for the collector: a publication over a memory server, and hands to play its workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from es_queue.protocol import messages
+from es_queue.protocol.channel import PublishRequest
+from es_queue.protocol.memory_channel import MemoryMasterChannel, MemoryServer, MemoryWorkerChannel
+from es_queue.protocol.messages import Answer, Block, SlotResult
+from master.collect.collector import Collector
+from master.collect.ledger import AnswerChecker, Ledger
+from tests.ring import QUICK, quick_config
+
+TOKEN, PUBLICATION = "1-00000000", "3.1-00000000"
+CONFIG = quick_config(strategy="ars", obs_norm=False)
+PARAMETERS = b"parameters"
+ALL = ["centre 0 1", "train 0 2", "train 2 4", "train 4 6"]
+
+
+@dataclass
+class Bench:
+    """A collector over a memory server, with hands to play its workers."""
+
+    block: int = 2
+    slots: int = 6
+    is_interrupted: Any = lambda: False
+    housekeeper: Any = None
+    notes: list[str] = field(default_factory=list)
+    shown: list[dict[str, Any]] = field(default_factory=list)
+    server: MemoryServer = field(default_factory=MemoryServer)
+
+    audit: float = 0.0
+    strict: bool = False
+
+    def __post_init__(self) -> None:
+        self.channel = MemoryMasterChannel(self.server)
+        self.channel.renew(TOKEN, "me", 10, {}, {})
+        self.collector = Collector(
+            self.channel,
+            TOKEN,
+            "me",
+            QUICK,
+            self.block,
+            self.housekeeper,
+            self.shown.append,
+            self.notes.append,
+            self.is_interrupted,
+            audit=self.audit,
+            strict=self.strict,
+        )
+        expectations = AnswerChecker(CONFIG, 3, 8, 2, 4, {messages.TRAIN: 12, messages.CENTRE: 1})
+        self.ledger = Ledger(
+            PUBLICATION, expectations, {messages.CENTRE: 1, messages.TRAIN: self.slots}
+        )
+        self.what = PublishRequest(PUBLICATION, b"task", (), "{}", {"state": "running"})
+
+    def open(self, *, adopted: bool = False) -> Bench:
+        self.collector.open(self.ledger, self.what, PARAMETERS, adopted=adopted)
+        return self
+
+    def worker(self, name: str = "a", **about: str) -> MemoryWorkerChannel:
+        channel = MemoryWorkerChannel(self.server, f"{name}-1-abcdef")
+        channel.arrive({"host": name, **about}, 60)
+        return channel
+
+    def valid(self, lives: dict[str, Any]) -> None:
+        """Exactly these workers, by id: what they say, and until when."""
+        self.server.lives, self.server.workers = lives, set(lives)
+
+    def result(self, kind: str, slot: int) -> SlotResult:
+        expected = self.ledger.checker.expected_answer(kind, slot)
+        each = (1,) * expected.individuals
+        return SlotResult(
+            slot,
+            expected.noise_index,
+            expected.seed,
+            tuple(map(float, each)),
+            tuple(map(float, each)),
+            each,
+            (0,) * len(each),
+            (0,) * len(each),
+        )
+
+    def answer(self, worker: MemoryWorkerChannel, block: Block, seconds: float = 0.1) -> bool:
+        results = tuple(self.result(block.kind, slot) for slot in range(block.start, block.stop))
+        return worker.answer(
+            block, Answer(block.publication, block.kind, worker.worker, seconds, results).encode()
+        )
+
+    def work(self, worker: MemoryWorkerChannel) -> None:
+        while (block := worker.claim(0.0)) is not None:
+            self.answer(worker, block)
+
+    def tick(self) -> None:
+        self.collector.tick(self.ledger)
+
+    def todo(self) -> list[str]:
+        return [entry.removeprefix(PUBLICATION + " ") for entry in self.server.todo]
+
+
+def all_but_one_block(bench: Bench) -> None:
+    """Everything is answered but what one worker holds; another is idle."""
+    slow, quick = bench.worker("slow"), bench.worker("quick")
+    block = slow.claim(0)
+    assert block is not None and block.kind == "centre"
+    held = slow.claim(0)
+    assert held is not None and str(held).endswith("train 0 2")
+    bench.answer(slow, block)
+    bench.work(quick)
+    bench.collector.drain(bench.ledger, 0)

@@ -1,0 +1,222 @@
+"""What is lost, dead or overdue is issued again: the collector's second chances."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from es_queue.errors import FencedError
+from es_queue.protocol.memory_channel import MemoryMasterChannel, MemoryWorkerChannel
+from es_queue.protocol.messages import Block
+from master.collect import collector as module
+from tests.ring import QUICK
+from tests.unit.master.collect.collector_bench import (
+    ALL,
+    PARAMETERS,
+    PUBLICATION,
+    Bench,
+    all_but_one_block,
+)
+
+# --- loss
+
+
+@pytest.mark.parametrize("lose", ["flush", "parameters", "stream", "task"])
+def test_what_redis_lost_is_published_again_without_what_is_answered(lose: str) -> None:
+    bench = Bench().open()
+    worker = bench.worker()
+    worker.claim(0), bench.answer(worker, worker.claim(0))  # train 0 2 is answered
+    bench.collector.drain(bench.ledger, 0)
+    {
+        "flush": bench.server.flush,
+        "parameters": bench.server.parameters.clear,
+        "stream": bench.server.results.clear,
+        "task": lambda: setattr(bench.server, "task", None),
+    }[lose]()
+    bench.tick()
+    held = (
+        ["centre 0 1"] if lose != "parameters" else []
+    )  # its worker still holds it when only the parameters went
+    assert bench.todo() == [*held, "train 2 4", "train 4 6"]
+    assert bench.server.parameters == {PUBLICATION: PARAMETERS} and bench.server.task == b"task"
+    assert len(bench.notes) == 1 and "published again" in bench.notes[0]
+    for block in worker.held_blocks():
+        bench.answer(worker, block)
+    bench.work(bench.worker())
+    bench.collector.collect(bench.ledger)
+    assert bench.ledger.is_complete()
+
+
+def test_after_a_loss_nobody_is_declared_dead_at_once() -> None:
+    bench = Bench().open()
+    bench.server.flush()
+    bench.tick()
+    bench.server.workers.add("slow-1-abcdef")  # it claimed, but has not beaten since
+    bench.server.claims["slow-1-abcdef"] = [bench.server.todo.pop()]
+    bench.tick()
+    assert bench.server.claims["slow-1-abcdef"] and bench.ledger.recovered == 0
+
+
+def test_a_dead_workers_blocks_are_issued_again() -> None:
+    bench = Bench().open()
+    worker = bench.worker()
+    worker.claim(0), worker.claim(0)
+    worker.depart()
+    bench.tick()
+    assert (
+        bench.todo() == ALL[:2] + ALL[2:]
+        and bench.ledger.recovered == 1
+        and bench.ledger.reissued == 3
+    )
+
+
+def test_another_master_ends_this_one() -> None:
+    bench = Bench().open()
+    MemoryMasterChannel(bench.server).renew("2-11111111", "other", 10, {}, {})
+    with pytest.raises(FencedError):
+        bench.collector.collect(bench.ledger)
+
+
+# --- stragglers
+
+
+def test_an_overdue_block_is_issued_once_more_slot_by_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench().open()
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    all_but_one_block(bench)
+    bench.tick()
+    now[0] += QUICK.overdue * 0.9
+    bench.tick()
+    assert bench.todo() == []
+    now[0] += QUICK.overdue * 0.2
+    bench.server.lives = {
+        name: (about, now[0] + 60) for name, (about, _) in bench.server.lives.items()
+    }
+    bench.tick()
+    assert bench.todo() == ["train 0 1", "train 1 2"] and bench.ledger.reissued == 2
+    quick = MemoryWorkerChannel(bench.server, "quick-1-abcdef")
+    assert quick.claim(0) and quick.claim(0)
+    bench.server.lives["third-1-abcdef"] = ({}, now[0] + 60)  # idle, but the copy was made
+    bench.server.workers.add("third-1-abcdef")
+    bench.tick()
+    assert bench.todo() == [] and bench.ledger.reissued == 2
+    now[0] += (
+        10 * QUICK.overdue
+    )  # now the copies are overdue as well: the next ones are for an idle worker alone
+    bench.server.lives = {
+        name: (about, now[0] + 60) for name, (about, _) in bench.server.lives.items()
+    }
+    bench.tick()
+    assert bench.todo() == [] and bench.ledger.reissued == 4
+    assert bench.server.claims["third-1-abcdef"] == [f"{PUBLICATION} train 0 2"]
+
+
+def test_copies_of_what_a_hoarder_takes_go_to_idle_workers_after_waits_that_double(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench().open()
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    all_but_one_block(bench)
+    bench.tick()
+    given: list[float] = []
+    while len(given) < 4:
+        now[0] += QUICK.overdue / 10
+        hoard = [bench.server.todo.pop() for _ in bench.todo()]
+        bench.server.claims["slow-1-abcdef"] += hoard
+        bench.server.lives = {
+            name: (about, now[0] + 60) for name, (about, _) in bench.server.lives.items()
+        }
+        bench.tick()
+        if bench.server.claims.get("quick-1-abcdef"):
+            given.append(now[0])
+            bench.server.claims["slow-1-abcdef"] += bench.server.claims.pop("quick-1-abcdef")
+        assert now[0] < 100 + 100 * QUICK.overdue, given
+    waits = [after - before for before, after in pairwise(given)]
+    assert [round(wait / waits[0]) for wait in waits] == [1, 2, 4]
+
+
+def test_what_is_taken_from_todo_again_and_again_is_given_to_an_idle_worker() -> None:
+    bench = Bench(strict=True)
+    bench.collector.fleet.restore("1" * 32, None)
+    bench.open()
+    honest, other = (
+        bench.worker("honest", numerics="1" * 32),
+        bench.worker("other", numerics="2" * 32),
+    )
+    for _ in range(4):
+        while other.claim(0.0) is not None:  # it is dismissed, and goes on claiming
+            pass
+        bench.tick()
+    assert [str(block).removeprefix(PUBLICATION + " ") for block in honest.held_blocks()] == [
+        "centre 0 1",
+        "train 0 2",
+        "train 2 3",
+    ]
+
+
+def test_a_worker_that_holds_blocks_for_longer_than_any_may_and_answers_none_gets_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench().open()
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    all_but_one_block(bench)
+    bench.worker("busy").claim(0)
+    bench.server.claims["busy-1-abcdef"] = [f"{PUBLICATION} train 0 2"]
+    late = bench.collector.scheduler.patience(Block(PUBLICATION, "train", 0, 2)) + 1
+    for wait in (0.0, late - 2, 2.0):
+        now[0] += wait
+        bench.server.lives = {
+            name: (about, now[0] + 60) for name, (about, _) in bench.server.lives.items()
+        }
+        assert bench.notes == []
+        if wait == late - 2:  # what counts says that it works
+            bench.collector._answers["busy-1-abcdef"] += 1
+        bench.tick()
+    assert len(bench.notes) == 1 and bench.notes[0].startswith(
+        "worker slow-1-abcdef has held blocks for "
+    )
+    assert bench.collector._silent.names == {"slow-1-abcdef"}
+    bench.tick()
+    assert (
+        not bench.server.claims.get("slow-1-abcdef")
+        and bench.server.progress["give_way"] == "slow-1-abcdef"
+    )
+    bench.server.lives.pop("slow-1-abcdef")
+    bench.tick()
+    assert bench.server.attempts == {} and bench.ledger.recovered == 0, (
+        "that it has gone is no sign that a slot kills workers"
+    )
+    assert bench.collector._silent.names == set()
+
+
+def test_a_generations_end_is_looked_at_more_often_once_somebody_is_idle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench().open()
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(
+        bench.collector, "_clocks", replace(QUICK, renew=1.0, reconcile=1.0, overdue=0.5)
+    )
+    bench.tick()
+    assert bench.collector._next_tick == now[0] + 1.0
+    all_but_one_block(bench)
+    bench.tick()
+    assert bench.collector._next_tick == now[0] + module.STRAGGLER_CHECK_SECONDS
+
+
+def test_nothing_is_issued_twice_while_nobody_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench().open()
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    all_but_one_block(bench)
+    MemoryWorkerChannel(bench.server, "quick-1-abcdef").depart()
+    bench.tick()
+    now[0] += 50
+    bench.tick()
+    assert bench.todo() == []

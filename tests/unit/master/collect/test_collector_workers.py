@@ -1,0 +1,206 @@
+"""Who is there: what the collector says, does and waits for as workers come, refuse and go."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from es_queue.errors import EnvironmentFailure
+from es_queue.protocol import messages
+from master.collect import collector as module
+from master.collect.collector import Interrupted
+from master.fleet import idle_monitor
+from tests.ring import QUICK
+from tests.unit.master.collect.collector_bench import ALL, PUBLICATION, Bench
+
+
+def test_blocks_are_about_half_a_second_but_something_for_every_worker() -> None:
+    bench = Bench(block=0, slots=12).open()
+    assert bench.todo()[1:] == [f"train {slot} {slot + 1}" for slot in range(12)]
+    worker = bench.worker()
+    while (block := worker.claim(0.0)) is not None:
+        bench.answer(worker, block, seconds=0.1)
+    bench.collector.collect(bench.ledger)
+    largest = lambda: max(
+        block.stop - block.start
+        for block in bench.collector.scheduler.list_blocks(
+            PUBLICATION, [(messages.TRAIN, 0, 12)], len(bench.collector._workers)
+        )
+    )  # noqa: E731
+    assert largest() == 5
+    for name in "bc":
+        bench.worker(name)
+    bench.tick()
+    assert largest() == 2
+
+
+def test_a_run_without_a_worker_says_so_once_until_one_has_come_and_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench().open()
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    for _ in range(4):
+        bench.tick()
+        now[0] += idle_monitor.IDLE_SECONDS / 2 + 0.1
+    assert len(bench.notes) == 1 and "no worker is here" in bench.notes[0]
+    bench.valid({"a-1-abcdef": ({"host": "a"}, now[0] + 1)})
+    bench.tick()
+    for _ in range(4):
+        now[0] += idle_monitor.IDLE_SECONDS / 2 + 0.1
+        bench.tick()
+    assert len(bench.notes) == 2
+
+
+def test_who_refuses_is_named_and_not_counted() -> None:
+    bench = Bench().open()
+    bench.worker("a", refuses="Refusal: another table")
+    bench.worker("b")
+    bench.tick()
+    assert bench.notes == ["1 worker on a cannot join: Refusal: another table"]
+    assert bench.shown[-1] == {"workers": 1, "answered": 0, "slots": 7}
+    bench.tick()
+    assert (bench.server.progress["workers"], bench.server.progress["answered"]) == ("1", "0/7")
+
+
+@pytest.mark.parametrize(
+    ("reason", "ends"),
+    [("EnvironmentFailure: it does not repeat itself", True), ("Refusal: another table", False)],
+)
+def test_a_run_whose_environment_everybody_refuses_ends(
+    monkeypatch: pytest.MonkeyPatch, reason: str, ends: bool
+) -> None:
+    bench = Bench().open()
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    bench.valid({"a-1-abcdef": ({"host": "a", "refuses": reason}, 1e9)})
+    bench.tick()
+    now[0] += idle_monitor.REFUSING_SECONDS + 1
+    if ends:
+        with pytest.raises(
+            EnvironmentFailure,
+            match=r"^no worker can join; the one on a says: it does not repeat itself$",
+        ):
+            bench.tick()
+    else:
+        bench.tick()
+
+
+def test_a_worker_that_can_serve_saves_the_run_from_those_that_cannot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench().open()
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    refusing = ({"refuses": "EnvironmentFailure: broken"}, 1e9)
+    bench.valid({"a-1-abcdef": refusing, "b-1-abcdef": ({}, 1e9)})
+    bench.tick()
+    now[0] += 100
+    bench.tick()
+
+
+def test_the_housekeeper_hears_of_the_workers_and_says_who_should_leave() -> None:
+    heard: list[tuple[list[str], bool]] = []
+
+    class Housekeeper:
+        def tick(self, channel: Any, workers: Any, served: bool, paused: bool) -> list[str]:
+            heard.append((sorted(workers), served))
+            return ["b-1-abcdef"] if len(heard) == 2 else []
+
+    bench = Bench(housekeeper=Housekeeper()).open()
+    a, b = bench.worker("a"), bench.worker("b")
+    bench.tick()
+    bench.answer(a, a.claim(0))
+    bench.collector.drain(bench.ledger, 0)
+    bench.tick()
+    assert heard == [(["a-1-abcdef", "b-1-abcdef"], False), (["a-1-abcdef", "b-1-abcdef"], True)]
+    assert b.poll_flags().give_way and not a.poll_flags().give_way
+    bench.tick()
+    assert not b.poll_flags().give_way
+
+
+def test_late_answers_are_counted_once() -> None:
+    bench = Bench().open()
+    bench.worker("a", late="3")
+    bench.tick()
+    bench.tick()
+    assert (bench.collector.take_late_count(), bench.collector.take_late_count()) == (3, 0)
+    bench.worker("a", late="5")
+    bench.tick()
+    assert bench.collector.take_late_count() == 2
+
+
+def test_workers_look_less_often_the_more_there_are() -> None:
+    bench = Bench().open()
+    assert bench.collector.leave_poll_seconds() == QUICK.leave_poll
+    bench.valid({f"w{number}-1-abcdef": ({}, 1e12) for number in range(1000)})
+    bench.tick()
+    assert bench.collector.leave_poll_seconds() == pytest.approx(0.4)
+
+
+def test_a_person_ends_the_wait_between_two_looks() -> None:
+    asked = threading.Event()
+    bench = Bench(is_interrupted=asked.is_set).open()
+    timer = threading.Timer(0.05, asked.set)
+    timer.start()
+    with pytest.raises(Interrupted):
+        bench.collector.collect(bench.ledger)
+    timer.join(10)
+    assert bench.todo() == ALL  # what is open stays open
+
+
+def test_a_block_has_at_least_one_slot_however_long_it_takes() -> None:
+    bench = Bench(block=0).open()
+    worker = bench.worker()
+    while (block := worker.claim(0.0)) is not None:
+        bench.answer(worker, block, seconds=50)
+    bench.collector.collect(bench.ledger)
+    bench.ledger.require(messages.TRAIN, 8)
+    bench.collector.extend(bench.ledger)
+    assert bench.todo() == ["train 6 7", "train 7 8"]
+
+
+def test_of_thousands_that_refuse_a_few_are_named_and_the_rest_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench().open()
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    bench.valid(
+        {
+            f"w{number}-1-abcdef": (
+                {"host": f"h{number}", "refuses": f"Refusal: reason {number % 5000}"},
+                1e9,
+            )
+            for number in range(19_000)
+        }
+    )
+    for _ in range(30):
+        bench.tick()
+        now[0] += 1
+    assert len(bench.notes) == idle_monitor.REASONS_NAMED + 1
+    assert bench.notes[0] == "4 workers on h0, h10000, h15000, h5000 cannot join: Refusal: reason 0"
+    assert bench.notes[-1] == "18988 more workers cannot join, for 4997 other reasons"
+
+
+def test_a_reason_that_changes_each_second_fills_no_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench().open()
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    for second in range(59):
+        bench.valid(
+            {
+                "a-1-abcdef": (
+                    {"host": "a" * 1000, "refuses": f"Refusal: {second}" + "x" * 5000},
+                    1e9,
+                )
+            }
+        )
+        bench.tick()
+        now[0] += 1
+    assert len(bench.notes) <= 4 and all(len(one) < 700 for one in bench.notes)
+    now[0] += 60
+    bench.tick()
+    assert bench.notes[-1].endswith("(55 similar lines were left out)")

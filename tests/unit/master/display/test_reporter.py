@@ -1,0 +1,526 @@
+"""What a run says of itself: to people on a terminal, in a log, to programs, and into
+metrics.jsonl.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import es_queue
+from es_queue.config.recipes import expected_points
+from es_queue.config.run_config import RunConfig
+from master.display.format import (
+    format_compact,
+    format_duration,
+    format_expectation,
+    format_percent,
+    format_score,
+    format_whole,
+    sanitize,
+    sparkline,
+)
+from master.display.log_view import SafeStream, format_json_line
+from master.display.reporter import EQUAL_RETURNS_HINT, Reporter
+
+ROOT = Path(es_queue.__file__).resolve().parent.parent
+WALKER = RunConfig(env="BipedalWalker-v3", seed=7)
+ABOUT = {
+    "watch": "es-status some-run --run-dir runs/some-run",
+    "join": "rq worker --url unix:///somewhere",
+}
+
+
+class Clock:
+    """Seconds that pass when told to."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+class ClosedPipe(io.StringIO):
+    """A pipe whose reader is gone."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+
+def record(generation: int, **figures: Any) -> dict[str, Any]:
+    return {
+        "generation": generation,
+        "return_mean": -92.34,
+        "return_std": 10.0,
+        "return_max": 3.0,
+        "cut_fraction": 0.0,
+        "env_steps": 1000 * (generation + 1),
+        "steps_per_second": 4321.0,
+        "workers": 8,
+        "eta": None,
+        "eval_mean": None,
+        "eval_std": None,
+        "eval_best": None,
+        **figures,
+    }
+
+
+SUMMARY = {
+    "state": "finished",
+    "run": "some-run",
+    "run_dir": "runs/some-run",
+    "digest": "ab" * 16,
+    "generation": 12,
+    "env_steps": 1_234_567,
+    "episodes": 1536,
+    "seconds": 720.0,
+    "eval_mean": 302.44,
+    "eval_std": 3.1,
+    "eval_min": 290.0,
+    "eval_episodes": 100,
+    "confirm_mean": None,
+    "best_checkpoint": "runs/some-run/best.npz",
+    "last_checkpoint": "runs/some-run/last.npz",
+}
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> Callable[..., tuple[Reporter, io.StringIO, Clock]]:
+    def make(
+        stream: io.StringIO | None = None, config: RunConfig = WALKER, **flags: bool
+    ) -> tuple[Reporter, io.StringIO, Clock]:
+        out, clock = stream if stream is not None else io.StringIO(), Clock()
+        asked = {"quiet": False, "json_lines": False, **flags}
+        return (
+            Reporter(
+                "some-run",
+                tmp_path,
+                config,
+                redis_name="redis://host:6379",
+                stream=out,
+                clock=clock,
+                **asked,
+            ),
+            out,
+            clock,
+        )
+
+    return make
+
+
+# --- a log
+
+
+def test_a_log_shows_the_first_generation_the_last_and_evaluations_but_no_more_than_one_line_a_second(
+    report: Any,
+) -> None:
+    it, out, clock = report()
+    for generation in range(10):
+        it.generation(record(generation, eval_mean=5.0 if generation == 4 else None))
+        clock.now += 0.05
+    it.summary(SUMMARY)
+    shown = [
+        line.split(" | ")[0]
+        for line in out.getvalue().splitlines()
+        if line.startswith("generation")
+    ]
+    assert shown == ["generation 0", "generation 4", "generation 9"]
+
+
+def test_a_generation_a_second_is_shown_each(report: Any) -> None:
+    it, out, clock = report()
+    for generation in range(3):
+        it.generation(record(generation))
+        clock.now += 1.0
+    assert out.getvalue().count("generation ") == 3
+
+
+def test_the_start_names_every_place_and_command_whole(report: Any) -> None:
+    it, out, _ = report()
+    long = "rq worker --url unix:///" + "deep/" * 60
+    it.started({**ABOUT, "join": long})
+    assert all(
+        text in out.getvalue()
+        for text in ("redis://host:6379", ABOUT["watch"], long, "BipedalWalker-v3")
+    )
+
+
+def test_returns_of_cut_episodes_are_labelled_and_others_are_not(report: Any) -> None:
+    it, out, clock = report()
+    it.generation(record(0, cut_fraction=0.35))
+    clock.now += 1
+    it.generation(record(1, cut_fraction=0.0))
+    first, second = (line for line in out.getvalue().splitlines() if line.startswith("generation"))
+    assert "35 % of episodes cut short" in first and "cut short" not in second
+
+
+def test_the_recipes_expectation_stands_beside_a_run_and_changes_with_its_steps(
+    report: Any,
+) -> None:
+    config = RunConfig(env="BipedalWalker-v3", strategy="pgpe", policy="linear")
+    first, *_, last = expected_points(config.env)
+    it, out, _ = report(config=config)
+    it.generation(record(0, env_steps=400_000, eval_mean=-90.0))
+    it.generation(record(1, env_steps=450_000, eval_mean=-90.0))
+    it.generation(record(2, env_steps=13_000_000, eval_mean=250.0))
+    expected = [line for line in out.getvalue().splitlines() if line.startswith("expect")]
+    assert len(expected) == 2 and first.note in expected[0] and last.note in expected[1]
+
+
+def test_another_method_than_the_recipes_is_promised_nothing() -> None:
+    assert format_expectation(RunConfig(env="BipedalWalker-v3", strategy="ars"), 0) == ""
+    assert format_expectation(RunConfig(env="CartPole-v1"), 0) == ""
+
+
+def test_the_summary_quotes_the_final_evaluation_and_says_how_to_play_the_policy(
+    report: Any,
+) -> None:
+    it, out, _ = report()
+    it.summary(SUMMARY)
+    assert "302.4 ± 3.1 over 100 fresh episodes" in out.getvalue()
+    assert "es-play runs/some-run/best.npz" in out.getvalue()
+
+
+def test_a_run_without_a_final_evaluation_quotes_none(report: Any) -> None:
+    it, out, _ = report()
+    it.summary({**SUMMARY, "eval_mean": None})
+    assert "no figure here can be quoted" in out.getvalue()
+
+
+# --- notes and hints
+
+
+def test_the_same_sentence_is_said_again_only_after_thirty_seconds(report: Any) -> None:
+    it, out, clock = report()
+    for seconds in (0, 10, 19.9, 0.1):
+        clock.now += seconds
+        it.note("Redis is away")
+    assert out.getvalue().count("Redis is away") == 2
+
+
+def test_ten_generations_of_equal_returns_give_one_hint(report: Any) -> None:
+    it, out, _ = report()
+    for generation in range(9):
+        it.generation(record(generation, return_std=0.0))
+    assert EQUAL_RETURNS_HINT not in out.getvalue()
+    for generation in range(9, 40):
+        it.generation(record(generation, return_std=0.0))
+    assert out.getvalue().count(EQUAL_RETURNS_HINT) == 1
+
+
+def test_one_generation_with_a_difference_starts_the_count_anew(report: Any) -> None:
+    it, out, _ = report()
+    for generation in range(19):
+        it.generation(record(generation, return_std=1.0 if generation == 9 else 0.0))
+    assert EQUAL_RETURNS_HINT not in out.getvalue()
+
+
+def test_a_note_cannot_steer_a_terminal(report: Any) -> None:
+    it, out, _ = report()
+    it.note("host \x1b[2J\x9b31m\u202eevil\nsecond line [bold]")
+    assert out.getvalue() == "host \\x1b[2J\\x9b31m\\u202eevil\\nsecond line [bold]\n"
+
+
+def test_quiet_leaves_warnings_and_the_summary(report: Any) -> None:
+    it, out, _ = report(quiet=True)
+    it.started(ABOUT)
+    it.generation(record(0))
+    assert out.getvalue() == ""
+    it.note("a warning")
+    it.summary(SUMMARY)
+    assert out.getvalue().startswith("a warning\nrun some-run finished")
+
+
+# --- for programs
+
+
+def test_json_lines_are_objects_alone_and_nan_is_null(report: Any) -> None:
+    it, out, _ = report(json_lines=True)
+    it.started(ABOUT)
+    it.generation(
+        record(
+            0,
+            return_mean=float("nan"),
+            return_max=float("inf"),
+            fitness_mean=np.float32("nan"),
+            norm=np.float32(0.5),
+        )
+    )
+    it.live({"workers": 1})
+    it.note("words")
+    it.summary(SUMMARY)
+    lines = [json.loads(line, parse_constant=pytest.fail) for line in out.getvalue().splitlines()]
+    assert [line["event"] for line in lines] == ["started", "generation", "note", "summary"]
+    assert (
+        lines[1]["return_mean"] is lines[1]["return_max"] is lines[1]["fitness_mean"] is None
+        and lines[1]["norm"] == 0.5
+    )
+    assert lines[2] == {"event": "note", "text": "words"}
+    assert lines[3] == {"event": "summary", **SUMMARY}
+
+
+def test_metrics_get_one_line_a_generation_whatever_is_shown(report: Any, tmp_path: Path) -> None:
+    it, _, _ = report(quiet=True)
+    for generation in range(5):
+        it.generation(record(generation, norm=float("nan")))
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["generation"] for line in lines] == list(range(5)) and lines[0]["norm"] is None
+
+
+def test_metrics_go_on_after_half_a_line_of_a_killed_master(report: Any, tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"generation": 0}\n{"gener')
+    report()[0].generation(record(1))
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert lines[1] == '{"gener' and json.loads(lines[2])["generation"] == 1
+
+
+def test_metrics_that_cannot_be_written_stop_nothing_and_are_said(
+    report: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "metrics.jsonl").mkdir()
+    it, out, _ = report()
+    it.generation(record(0))
+    it.generation(record(1))
+    assert out.getvalue().count("metrics.jsonl cannot be written") == 1
+
+
+def test_a_number_that_json_lacks_is_null_wherever_it_comes_from() -> None:
+    assert json.loads(format_json_line({"a": float("-inf"), "b": 2, "c": None, "d": "x\x1b"})) == {
+        "a": None,
+        "b": 2,
+        "c": None,
+        "d": "x\x1b",
+    }
+
+
+# --- terminals
+
+
+def test_a_closed_pipe_makes_every_view_go_quiet(
+    report: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    for flags in ({}, {"quiet": True}, {"json_lines": True}):
+        it, _, _ = report(ClosedPipe(), **flags)
+        it.started(ABOUT)
+        it.generation(record(0))
+        it.note("words")
+        it.summary(SUMMARY)
+        it.close()
+
+
+def test_a_process_whose_reader_left_ends_in_peace() -> None:
+    code = (
+        "from pathlib import Path; from master.display.reporter import Report; from "
+        "es_queue.config.run_config import RunConfig\n"
+        "it = Report('r', Path({0!r}), RunConfig(env='X-v0'), quiet=False, json_lines=False, "
+        "redis_name='here')\n"
+        "[it.note(str(k)) for k in range(20)]; it.close(); print('words of a user')"
+    )
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-c", code.format("/nonexistent")],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+        timeout=60,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_no_standard_output_at_all_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    it = Reporter("some-run", tmp_path, WALKER, quiet=False, json_lines=False, redis_name="here")
+    it.note("words")
+    it.close()
+
+
+def test_signs_that_a_terminal_lacks_become_plain_ones_of_the_same_width() -> None:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="ascii")
+    SafeStream(stream).write_line("1 ± 2 ▁█░ … Ω \ud800")
+    assert raw.getvalue() == b"1 ~ 2 _#. . ? ?\n"
+
+
+def live_screen(monkeypatch: pytest.MonkeyPatch, report: Any, columns: int) -> str:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("LINES", "40")
+    it, out, clock = report(Terminal(), RunConfig(env="BipedalWalker-v3", max_steps=20_000_000))
+    it.live({"workers": 0, "answered": 0, "slots": 65})
+    for generation in range(3):
+        clock.now += 1
+        it.generation(
+            record(
+                generation,
+                cut_fraction=0.2,
+                eval_mean=-90.0 + generation,
+                eval_best=-88.0,
+                centre_rank=0.61,
+                eta=600,
+                recovered=2,
+                refused=0,
+                late=3,
+            )
+        )
+    clock.now += 1
+    it.live({"workers": 8, "answered": 20, "slots": 65})
+    it.note("host \x1b[2J [bold]")
+    it.close()
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("columns", [40, 80, 120])
+def test_a_terminal_shows_a_panel_that_never_exceeds_its_width(
+    monkeypatch: pytest.MonkeyPatch, report: Any, columns: int
+) -> None:
+    screen = live_screen(monkeypatch, report, columns)
+    last = "".join(part for part in screen[screen.rindex("╭") :])
+    plain = [line for line in strip_codes(last).split("\n") if line[:1] in "╭│╰"]
+    assert len(plain) > 8 and all(len(line.strip("\r")) <= columns for line in plain if line)
+    assert "host \\x1b[2J [bold]" in screen
+
+
+def test_a_terminal_shows_what_a_person_asks_first(
+    monkeypatch: pytest.MonkeyPatch, report: Any
+) -> None:
+    screen = strip_codes(live_screen(monkeypatch, report, 120))
+    assert "none, waiting for one to join" in screen
+    last = screen[screen.rindex("╭") :]
+    for text in (
+        "some-run · BipedalWalker-v3 · pgpe, linear",
+        "3,000 of 20.00 M",
+        "20 % of episodes cut short",
+        "-88.0, best -88.0, in generation 2",
+        "▁▅█  -90.0 to -88.0",
+        "2 blocks recovered, 3 late",
+        "better than 61 %",
+        "20 of 65 answered",
+        "about 10 min left",
+        "evaluations near 500,000 steps",
+    ):
+        assert text in last
+
+
+def test_the_cursor_comes_back_when_the_panel_ends(
+    monkeypatch: pytest.MonkeyPatch, report: Any
+) -> None:
+    screen = live_screen(monkeypatch, report, 80)
+    assert screen.rindex("\x1b[?25h") > screen.rindex("\x1b[?25l")
+
+
+def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch, report: Any) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    it, out, _ = report(Terminal())
+    it.generation(record(0))
+    assert "\x1b" not in out.getvalue() and "generation 0" in out.getvalue()
+
+
+def strip_codes(text: str) -> str:
+    import re
+
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+
+
+def test_a_terminal_that_hangs_up_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    master, slave = pty.openpty()
+    with open(slave, "w", encoding="utf-8") as stream:  # noqa: PTH123 - a descriptor, no path
+        it = Reporter(
+            "some-run",
+            tmp_path,
+            WALKER,
+            quiet=False,
+            json_lines=False,
+            redis_name="here",
+            stream=stream,
+        )
+        it.live({"workers": 1})
+        os.close(master)
+        for generation in range(3):
+            it.generation(record(generation))
+            it.note(f"words {generation}")
+        it.close()
+
+
+# --- wording
+
+
+@pytest.mark.parametrize(
+    ("shown", "expected"),
+    [
+        (format_score(-92.34), "-92.3"),
+        (format_score(0.01234), "0.012"),
+        (format_score(123456.7), "123,457"),
+        (format_score(float("nan")), "-"),
+        (format_score("x"), "-"),
+        (format_compact(1_234_567), "1.23 M"),
+        (format_compact(999), "999"),
+        (format_compact(1e300), "1e+300"),
+        (format_compact(None), "-"),
+        (format_duration(59.6), "60 s"),
+        (format_duration(720), "12 min"),
+        (format_duration(7300), "2 h 2 min"),
+        (format_duration(400_000), "4 d 15 h"),
+        (format_duration(-1), "-"),
+        (format_percent(0.352), "35 %"),
+        (format_percent(0.001), "under 1 %"),
+        (format_percent(0.999), "over 99 %"),
+        (format_percent(1), "100 %"),
+        (format_score(np.float32(2)), "2.0"),
+        (format_score(True), "-"),
+        (format_score(10**400), "-"),
+    ],
+)
+def test_figures_read_as_people_write_them(shown: str, expected: str) -> None:
+    assert shown == expected
+
+
+def test_a_sparkline_fits_its_width_and_rises_with_its_values() -> None:
+    assert sparkline(list(range(8)), 8) == "▁▂▃▄▅▆▇█"
+    assert len(sparkline([float(k) for k in range(1000)], 40)) == 40
+    assert (
+        sparkline([3.0, 3.0], 8) == "▄▄"
+        and sparkline([], 8) == ""
+        and len(sparkline([1e308, -1e308], 8)) == 2
+    )
+
+
+def test_printable_text_is_bounded_even_where_it_is_escaped() -> None:
+    assert len(sanitize("\x1b" * 10_000, 50)) == 50 and sanitize("plain") == "plain"
+
+
+@pytest.mark.parametrize("forged", [1e300, -1e300, "1e300", 1.7e308, 10**18])
+def test_numbers_that_nobody_can_mean_take_a_few_letters(forged: object) -> None:
+    for form in (format_whole, format_compact, format_score, format_percent, format_duration):
+        assert len(form(forged)) <= 12, form
+    assert (
+        format_whole("1e300") == "1e+300"
+        and format_whole(10**15) == "1,000,000,000,000,000"
+        and format_percent(0.352) == "35 %"
+    )

@@ -1,0 +1,170 @@
+"""Films that a run makes of itself: one at a time, beside it; trouble is said once and never ends
+the run.
+"""
+
+from __future__ import annotations
+
+import json
+import stat
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from es_queue.errors import UsageError
+from master.cli.options import parse_command_line
+from master.display import video_jobs
+from master.display.video_jobs import VideoJobs, validate_video_support
+
+
+def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def player(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A program in es-play's place: it writes down its words and does what the file
+    ``how`` says.
+    """
+    program = tmp_path / "player"
+    how = tmp_path / "how"
+    program.write_text(
+        (
+            f"#!{sys.executable}\nimport json, sys\nopen({str(tmp_path / 'asked')!r}, "
+            f"'a').write(json.dumps(sys.argv[1:]) + '\\n')\nexec(open({str(how)!r}).read())\n"
+        )
+    )
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    how.write_text("")
+    monkeypatch.setattr(sys, "executable", str(program))
+    return how
+
+
+def asked(player: Path) -> list[list[str]]:
+    path = player.with_name("asked")
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def settled(one: VideoJobs) -> None:
+    """Nothing is under way."""
+    process = one._process
+    if process is not None:
+        process.wait(60)
+
+
+def test_a_film_is_made_when_so_many_generations_have_passed(tmp_path: Path, player: Path) -> None:
+    one = VideoJobs(tmp_path / "run", 10, None, pytest.fail)
+    for generation in (0, 3, 9, 12, 15, 19, 31):
+        one.start_video(generation)
+        settled(one)
+    one.close()
+    assert [words[words.index("--generation") + 1] for words in asked(player)] == ["0", "12", "31"]
+    assert all(
+        words[-1]
+        == str(
+            tmp_path / "run" / "videos" / f"{int(words[words.index('--generation') + 1]):08d}.gif"
+        )
+        for words in asked(player)
+    )
+
+
+def test_while_a_film_is_under_way_no_other_is_begun(tmp_path: Path, player: Path) -> None:
+    player.write_text(
+        f"import time, os\nwhile not os.path.exists({str(tmp_path / 'go')!r}): time.sleep(0.01)"
+    )
+    one = VideoJobs(tmp_path / "run", 1, None, pytest.fail)
+    one.start_video(0)
+    one.start_video(1)
+    until(lambda: len(asked(player)) == 1)
+    (tmp_path / "go").write_text("")
+    settled(one)
+    one.start_video(2)
+    settled(one)
+    assert len(asked(player)) == 2
+    one.close()
+
+
+def test_a_film_that_fails_is_said_once_and_ends_the_filming(tmp_path: Path, player: Path) -> None:
+    player.write_text("sys.exit('es-play: Objective draws nothing')")
+    said: list[str] = []
+    one = VideoJobs(tmp_path / "run", 1, None, said.append)
+    for generation in range(4):
+        one.start_video(generation)
+        settled(one)
+    one.close()
+    assert (
+        said == ["no more films are made (Objective draws nothing); training goes on"]
+        and len(asked(player)) == 1
+    )
+
+
+def test_a_film_that_does_not_end_is_ended_with_its_run(tmp_path: Path, player: Path) -> None:
+    player.write_text("import time\nwhile True: time.sleep(60)")
+    one = VideoJobs(tmp_path / "run", 1, None, pytest.fail)
+    one.start_video(0)
+    process = one._process
+    assert process is not None
+    one.close(seconds=0.01)
+    assert process.poll() is not None
+
+
+def test_a_person_who_will_not_wait_for_the_last_film_leaves_no_player_behind(
+    tmp_path: Path, player: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    player.write_text("import time\nwhile True: time.sleep(60)")
+    one = VideoJobs(tmp_path / "run", 1, None, pytest.fail)
+    one.start_video(0)
+    process = one._process
+    assert process is not None
+    wait = process.wait
+
+    def interrupted(seconds: float | None = None) -> int:
+        if seconds is not None:
+            raise KeyboardInterrupt
+        return wait()
+
+    monkeypatch.setattr(process, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        one.close()
+    assert process.poll() is not None
+
+
+def test_no_films_are_made_unasked(tmp_path: Path, player: Path) -> None:
+    one = VideoJobs(tmp_path / "run", 0, None, pytest.fail)
+    one.start_video(0)
+    one.close()
+    assert asked(player) == []
+
+
+def test_a_host_without_a_place_for_temporary_files_trains_and_says_why_it_films_nothing(
+    tmp_path: Path, player: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full() -> None:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr("master.display.video_jobs.tempfile.TemporaryFile", full)
+    VideoJobs(tmp_path / "run", 0, None, pytest.fail).close()
+    said: list[str] = []
+    one = VideoJobs(tmp_path / "run", 1, None, said.append)
+    one.start_video(0)
+    one.start_video(1)
+    one.close()
+    assert len(said) == 1 and "No usable temporary directory" in said[0] and asked(player) == []
+
+
+def test_the_flag_takes_a_number_and_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert parse_command_line(["--env", "CartPole-v1", "--video-every", "50"])[1].video_every == 50
+    with pytest.raises(
+        UsageError, match="video_every is 'x' in the command line: use a whole number"
+    ):
+        parse_command_line(["--env", "CartPole-v1", "--video-every", "x"])
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    validate_video_support(0)
+    with pytest.raises(UsageError, match=r"pip install 'es-queue\[video\]'"):
+        parse_command_line(["--env", "CartPole-v1", "--video-every", "50"])
+    assert video_jobs.VIDEO_FOLDER == "videos"

@@ -1,0 +1,199 @@
+"""The doctor's checks of RQ's workers, of a run, and of the run's workers."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from master.doctor.finding import FAILED, OK, WARNING, Finding
+from master.doctor.run import (
+    QueueState,
+    RunCheckInput,
+    check_listening,
+    check_run,
+    check_suspended,
+    format_hosts,
+)
+from master.status.redis_reader import RunSummary
+
+HERE = (
+    "es-queue 0.1.0, python 3.11.7, numpy 2.4.6, redis 8.0, rq 2.12.0, gymnasium 1.4.0, msgpack 1.1"
+)
+NOISE = "ab" * 16
+SOUND = {
+    "host": "a",
+    "numerics": "1" * 32,
+    "versions": HERE,
+    "box2d": "box2d 2.3.10",
+    "threads": "1",
+    "noise": NOISE,
+    "packages": "/venv",
+}
+
+
+def run(
+    *workers: dict[str, str], state: str = "running", leased: bool = True, here: str = HERE
+) -> dict[str, Finding]:
+    """What is found of a run whose workers differ from a sound one in what is given."""
+    seen = RunSummary(
+        "walker-1",
+        "redis://host",
+        "es-master --resume walker-1",
+        900.0,
+        leased,
+        {"state": state, "why": "it broke"},
+    )
+    fleet = {
+        f"h-{k}-abcdef": {name: value for name, value in {**SOUND, **one}.items() if value != "-"}
+        for k, one in enumerate(workers)
+    }
+    return {one.name: one for one in check_run(RunCheckInput(seen, fleet, here, NOISE))}
+
+
+def test_a_sound_fleet_has_nothing_to_mend() -> None:
+    found = run({}, {"host": "b"})
+    assert {one.state for one in found.values()} == {OK} and not any(
+        one.fix for one in found.values()
+    )
+    assert "2 joined (a, b)" in found["workers"].text
+
+
+@pytest.mark.parametrize(
+    ("workers", "name", "state", "words"),
+    [
+        (
+            [{}, {"host": "b", "numerics": "2" * 32}],
+            "fingerprint",
+            WARNING,
+            ["11111111… on a", "22222222… on b", "mixed fleet"],
+        ),
+        (
+            [{"host": "b", "versions": HERE.replace("numpy 2.4.6", "numpy 2.3.1")}],
+            "fleet versions",
+            WARNING,
+            ["numpy 2.3.1 (here 2.4.6) on b"],
+        ),
+        (
+            [{"host": "b", "versions": HERE.replace("0.1.0", "0.2.0")}],
+            "fleet versions",
+            WARNING,
+            ["es-queue 0.2.0 (here 0.1.0) on b"],
+        ),
+        ([{"host": "b", "versions": "-"}], "fleet versions", WARNING, ["not told by workers on b"]),
+        ([{}, {"packages": "/other"}], "fleet folders", WARNING, ["/other and /venv"]),
+        ([{"packages": "/venv and /x"}], "fleet folders", WARNING, ["/venv and /x"]),
+        ([{}, {"host": "b", "packages": "/other"}], "fleet folders", OK, ["/other on b"]),
+        ([{"threads": "8", "host": "b"}], "threads", WARNING, ["several threads on b"]),
+        ([{"noise": "c" * 32, "host": "b"}], "fleet noise", FAILED, ["on b"]),
+        ([{"box2d": "box2d 2.3.10 and box2d-py 2.3.5", "host": "b"}], "box2d", WARNING, ["on b"]),
+        (
+            [{"refuses": "Refusal: noise digest", "host": "b"}],
+            "workers",
+            FAILED,
+            ["0 joined, 1 cannot", "b: Refusal"],
+        ),
+        (
+            [{"refuses": "Refusal: noise digest", "host": "b"}, {}],
+            "workers",
+            WARNING,
+            ["1 joined, 1 cannot"],
+        ),
+        ([], "workers", WARNING, ["none serves walker-1"]),
+    ],
+)
+def test_what_is_not_well_with_workers_is_told_with_their_hosts(
+    workers: list[dict[str, str]], name: str, state: str, words: list[str]
+) -> None:
+    one = run(*workers)[name]
+    assert one.state == state and all(word in one.text for word in words), one
+    assert bool(one.fix) == (state != OK)
+
+
+def test_versions_that_change_no_number_are_no_warning() -> None:
+    assert (
+        run(
+            {
+                "versions": HERE.replace("rq 2.12.0", "rq 2.9").replace(
+                    "python 3.11.7", "python 3.13.0"
+                )
+            }
+        )["fleet versions"].state
+        == OK
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "leased", "expected", "word"),
+    [
+        ("running", True, OK, "running"),
+        ("running", False, FAILED, "no master"),
+        ("finished", False, OK, "finished"),
+        ("failed", False, WARNING, "it broke"),
+    ],
+)
+def test_a_runs_state_comes_with_the_command_that_goes_on_with_it(
+    state: str, leased: bool, expected: str, word: str
+) -> None:
+    found = run(state=state, leased=leased)
+    assert found["run"].state == expected and word in found["run"].text
+    assert ("\nes-master --resume walker-1" in found["run"].fix) == (expected != OK)
+    assert ("workers" in found) == (state == "running" and leased)
+
+
+def test_hostile_texts_of_workers_cannot_reach_the_terminal() -> None:
+    hostile = dict.fromkeys([*SOUND, "refuses"], "\x1b[2J\n and \u202e" * 20)
+    for one in run(hostile, {}, here="\x1b[2J").values():
+        assert (
+            not re.search(r"[\x00-\x09\x0b-\x1f\u202e]", one.text + one.fix)
+            and "\n" not in one.text
+        )
+
+
+def test_many_hosts_are_counted() -> None:
+    assert format_hosts(["b", "a", "b"]) == "a, b ×2"
+    assert (
+        format_hosts(f"h{k:02}" for k in range(10))
+        == "h00, h01, h02, h03, h04, h05 and 4 more hosts"
+    )
+
+
+# --- the queue
+
+
+def queue(**more: Any) -> QueueState:
+    return QueueState("es", "redis://host:6379", **more)
+
+
+def test_workers_that_listen_are_counted_by_host() -> None:
+    one = check_listening(
+        queue(listeners=[{"hostname": "a"}, {"hostname": "a"}, {}], seats=1), needed=True
+    )
+    assert one.state == OK and "3 RQ workers on queue es (a ×2, a host); 1 open seat" in one.text
+
+
+def test_a_queue_without_a_worker_comes_with_the_line_that_starts_one() -> None:
+    one = check_listening(queue(elsewhere=["other,es-2", "other"]), needed=True)
+    assert one.state == FAILED and re.search(
+        r"\n(\S*/)?rq worker --url redis://host:6379 es$", one.fix
+    )
+    assert "2 listen on es-2, other" in one.text
+    assert check_listening(queue(), needed=False).state == WARNING
+
+
+@pytest.mark.parametrize(("local", "where"), [(True, "on this machine"), (False, "on any host")])
+def test_that_line_says_on_which_machine(local: bool, where: str) -> None:
+    assert where in check_listening(queue(local=local), needed=True).fix
+
+
+def test_a_url_with_a_secret_stands_on_no_command_line() -> None:
+    look = QueueState("es", "redis://:***@host:6379", secret=True, suspended=True)
+    for fix in (check_listening(look, needed=True).fix, check_suspended(look).fix):
+        assert "RQ_REDIS_URL" in fix and "***" not in fix and "--url" not in fix
+
+
+def test_a_suspended_rq_comes_with_the_line_that_ends_it() -> None:
+    one = check_suspended(queue(suspended=True))
+    assert one.state == FAILED and one.fix.endswith("rq resume --url redis://host:6379")
+    assert check_suspended(queue()).state == OK

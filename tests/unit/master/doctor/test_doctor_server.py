@@ -1,0 +1,307 @@
+"""The doctor's checks of Redis and of a user's rights: pure functions of what was told."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from es_queue.protocol.connection import _unfit_reasons
+from master.doctor import rights as doctor_rights
+from master.doctor.finding import FAILED, OK, WARNING, Finding
+from master.doctor.look import format_refusal
+from master.doctor.server import ServerState, check_server
+
+SOUND: dict[str, Any] = {
+    "redis_version": "7.0.15",
+    "maxmemory": 10**9,
+    "maxmemory_policy": "noeviction",
+    "aof_enabled": 1,
+    "used_memory": 2 * 10**6,
+    "total_system_memory": 10**10,
+    "role": "master",
+    "cluster_enabled": 0,
+    "connected_clients": 5,
+    "maxclients": 10_000,
+}
+MB = 2**20
+
+
+def server(information: dict[str, Any] | None = None, **more: Any) -> dict[str, Finding]:
+    given = {"ping": 0.001, "strangers": False, "ahead": 0.0, "encrypted": True, **more}
+    found = check_server(
+        ServerState("redis://host", information={**SOUND, **(information or {})}, **given)
+    )
+    assert len({one.name for one in found}) == len(found)
+    return {one.name: one for one in found}
+
+
+def test_a_sound_server_has_nothing_to_mend() -> None:
+    found = server()
+    assert {one.state for one in found.values()} == {OK} and not any(
+        one.fix for one in found.values()
+    )
+    assert "1.0 ms" in found["redis"].text and next(iter(found)) == "redis"
+
+
+@pytest.mark.parametrize(
+    ("told", "name", "state", "word"),
+    [
+        ({"redis_version": "6.0.9"}, "version", FAILED, "6.0.9"),
+        ({"redis_version": "6.2.1"}, "version", OK, "need 7"),
+        ({"redis_version": "\x1b[2Jx"}, "version", FAILED, "\\x1b"),
+        ({"redis_version": "7.2.4", "valkey_version": "9.1.2"}, "version", OK, "Valkey 9.1.2"),
+        (
+            {"maxmemory": 10**9, "maxmemory_policy": "allkeys-lru"},
+            "eviction",
+            FAILED,
+            "allkeys-lru",
+        ),
+        (
+            {"maxmemory": 0, "maxmemory_policy": "allkeys-lru"},
+            "eviction",
+            WARNING,
+            "no memory limit",
+        ),
+        ({"maxmemory": 10**9}, "eviction", OK, "1.0 GB"),
+        ({"cluster_enabled": 1}, "role", FAILED, "cluster"),
+        ({"role": "slave"}, "role", FAILED, "replica"),
+        ({"role": "slave", "slave_read_only": 0}, "role", OK, "single server"),
+        ({"aof_enabled": 0}, "persistence", WARNING, "goes on from its checkpoint"),
+        ({"aof_enabled": 1, "aof_last_write_status": "err"}, "persistence", FAILED, "append-only"),
+        ({"aof_enabled": 0, "rdb_last_bgsave_status": "err"}, "persistence", FAILED, "snapshot"),
+        ({"loading": 1}, "persistence", WARNING, "loading"),
+        ({"maxmemory": 1000 * MB, "used_memory": 930 * MB}, "memory", WARNING, "left of its limit"),
+        ({"maxmemory": 100 * MB, "used_memory": 50 * MB}, "memory", WARNING, "52 MB left"),
+        (
+            {"maxmemory": 1000 * MB, "used_memory": 800 * MB, "mem_fragmentation_ratio": 1.44},
+            "memory",
+            OK,
+            "fragmentation 1.4",
+        ),
+        ({"maxmemory": 0, "used_memory": 95 * 10**8}, "memory", WARNING, "the machine has 10.0 GB"),
+        ({"connected_clients": 9_950}, "connections", WARNING, "about 8 more"),
+    ],
+)
+def test_what_is_not_well_is_told_with_its_figures_and_a_fix(
+    told: dict[str, Any], name: str, state: str, word: str
+) -> None:
+    one = server(told)[name]
+    assert (one.state, word in one.text) == (state, True), one
+    assert bool(one.fix) == (state != OK)
+    others = {
+        other.name: other.state
+        for other in server(told).values()
+        if other.name not in (name, "eviction")
+    }
+    assert set(others.values()) == {OK}
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"redis_version": "5.0.1"},
+        {"maxmemory": 5 * 10**9, "maxmemory_policy": "volatile-ttl"},
+        {"cluster_enabled": 1},
+        {"role": "slave"},
+    ],
+)
+def test_a_server_that_a_master_would_refuse_is_never_well(told: dict[str, Any]) -> None:
+    assert _unfit_reasons({**SOUND, **told}) and any(
+        one.state == FAILED for one in server(told).values()
+    )
+
+
+@pytest.mark.parametrize("value", ["", "nan", "x" * 500, "\x1b[2J", None, [], -5])
+def test_odd_figures_of_a_server_neither_crash_nor_reach_the_terminal(value: Any) -> None:
+    found = server(
+        dict.fromkeys(
+            [*SOUND, "valkey_version", "loading", "mem_fragmentation_ratio", "connected_slaves"],
+            value,
+        )
+    )
+    assert not any(re.search(r"[\x00-\x1f]", one.text) for one in found.values())
+
+
+def test_a_user_without_info_is_told_so_in_one_line() -> None:
+    found = server(denied={"info": "this user may not INFO"})
+    assert (
+        found["server"].state == WARNING
+        and "this user may not INFO" in found["server"].text
+        and "+info" in found["server"].fix
+    )
+    assert not {"version", "memory", "persistence"} & set(found)
+
+
+@pytest.mark.parametrize(
+    ("settings", "denied", "more", "state"),
+    [
+        ({"save": "3600 1"}, {}, {}, OK),
+        ({"save": ""}, {}, {}, WARNING),
+        ({}, {"config": "no"}, {"rdb_saves": 3}, OK),
+        ({}, {"config": "no"}, {"rdb_saves": 0}, WARNING),
+    ],
+)
+def test_snapshots_count_as_persistence_where_they_are_known_to_be_taken(
+    settings: dict[str, str], denied: dict[str, str], more: Any, state: str
+) -> None:
+    assert (
+        server({"aof_enabled": 0, **more}, settings=settings, denied=denied)["persistence"].state
+        == state
+    )
+
+
+@pytest.mark.parametrize(
+    ("told", "name", "setting"),
+    [
+        ({"aof_enabled": 0}, "persistence", "appendonly yes"),
+        (
+            {"maxmemory": 10**9, "maxmemory_policy": "allkeys-lru"},
+            "eviction",
+            "maxmemory-policy noeviction",
+        ),
+    ],
+)
+def test_a_setting_to_change_is_named_with_who_may_change_it(
+    told: dict[str, Any], name: str, setting: str
+) -> None:
+    words, command = server(told)[name].fix.split("\n")
+    assert (
+        f"{setting} in redis.conf" in words
+        and "administrator" in words
+        and command == f"redis-cli CONFIG SET {setting}"
+    )
+
+
+OPEN = {"protected-mode": "no", "bind": "* -::*"}
+LISTENS = {"listener0": {"name": "tcp", "bind": "-::*", "port": 6379}}
+
+
+@pytest.mark.parametrize(
+    ("look", "state", "word"),
+    [
+        ({"on_socket": True, "strangers": True}, OK, "socket"),
+        ({"strangers": False, "settings": OPEN}, OK, "refused"),
+        ({"strangers": None, "settings": OPEN}, OK, "could not be told"),
+        ({"strangers": True}, WARNING, "without it"),
+        ({"strangers": True, "on_loopback": True}, OK, "not known"),
+        ({"strangers": True, "on_loopback": True, "information": LISTENS}, WARNING, "is not known"),
+        ({"strangers": True, "on_loopback": True, "settings": OPEN}, WARNING, "without it"),
+        (
+            {"strangers": True, "on_loopback": True, "settings": {**OPEN, "protected-mode": "yes"}},
+            OK,
+            "this machine alone",
+        ),
+        (
+            {
+                "strangers": True,
+                "on_loopback": True,
+                "settings": {**OPEN, "bind": "127.0.0.1 -::1"},
+            },
+            OK,
+            "this machine alone",
+        ),
+        (
+            {"strangers": True, "on_loopback": True, "settings": {**OPEN, "bind": ""}},
+            WARNING,
+            "without it",
+        ),
+    ],
+)
+def test_an_open_server_is_warned_of_only_where_that_is_sure(
+    look: dict[str, Any], state: str, word: str
+) -> None:
+    one = server(**look)["network"]
+    assert (
+        one.state == state
+        and (word if word != "without it" else "use it without a password") in one.text
+    )
+
+
+@pytest.mark.parametrize(
+    ("look", "state", "word"),
+    [
+        ({}, OK, "is verified"),
+        ({"verified": False}, WARNING, "not verified"),
+        ({"encrypted": False}, WARNING, "plain text"),
+        ({"encrypted": False, "on_socket": True}, OK, "none is needed"),
+        ({"encrypted": False, "on_loopback": True}, OK, "none is needed"),
+    ],
+)
+def test_what_crosses_the_network_in_plain_text_is_warned_of(
+    look: dict[str, Any], state: str, word: str
+) -> None:
+    one = server(**look)["encryption"]
+    assert one.state == state and word in one.text and bool(one.fix) == (state == WARNING)
+
+
+@pytest.mark.parametrize(
+    ("ahead", "words"), [(0.01, "agrees"), (12.3, "12.3 s ahead"), (-7.0, "7.0 s behind")]
+)
+def test_another_clock_is_only_a_note(ahead: float, words: str) -> None:
+    one = server(ahead=ahead)["clock"]
+    assert one.state == OK and words in one.text
+
+
+def test_a_refusal_of_the_server_becomes_a_few_words() -> None:
+    assert (
+        format_refusal("User viewer has no permissions to run the 'config|get' command")
+        == "this user may not CONFIG GET"
+    )
+    assert (
+        format_refusal("this user has no permissions to run the 'info' command or its subcommand")
+        == "this user may not INFO"
+    )
+    assert format_refusal("No permissions to access a key") == "this user may not read these keys"
+    assert "\x1b" not in format_refusal("\x1b[2J")
+
+
+# --- rights
+
+MASTER, WORKER = (
+    doctor_rights.master_commands("walker-1", "q"),
+    doctor_rights.worker_commands("walker-1", "q"),
+)
+
+
+@pytest.mark.parametrize(
+    ("as_master", "as_worker", "state", "words"),
+    [
+        ([], [], OK, "all that master and workers do"),
+        (MASTER, [], OK, "what a worker does"),
+        ([], WORKER[:1], OK, "what a master does"),
+        (MASTER, [("INCRBY", "es:walker-1:seatno", "1")], FAILED, "INCRBY es:walker-1:seatno"),
+        (MASTER, WORKER, WARNING, "may look"),
+        (None, None, WARNING, "may look"),
+    ],
+)
+def test_a_users_rights_are_told_by_what_it_may_be(
+    as_master: Any, as_worker: Any, state: str, words: str
+) -> None:
+    one = doctor_rights.check_rights("ann", as_master, as_worker)
+    assert one.state == state and words in one.text and bool(one.fix) == (state != OK)
+
+
+def test_what_a_user_misses_is_granted_command_by_command_and_for_all_runs() -> None:
+    missing = [
+        ("EXPIRE", "es:walker-1:todo", "60"),
+        ("EXPIRE", "es:walker-1:workers", "60"),
+        ("HSET", "es:walker-1:worker:doctor-1-000000", "host", ""),
+        ("SUBSCRIBE", "rq:pubsub:doctor"),
+        ("SADD", "rq:queues", "rq:queue:q"),
+        ("SCRIPT", "LOAD", "return 1"),
+    ]
+    line = doctor_rights.format_rights_fix("a b", "worker", missing).split("\n")[1]
+    assert line == (
+        "redis-cli ACL SETUSER 'a b' '(-@all +expire ~es:*:todo ~es:*:workers)' '(-@all +hset "
+        "~es:*:worker:*)' "
+        "'(-@all +subscribe &rq:pubsub:*)' '(-@all +sadd ~rq:queue:* ~rq:queues)' '(-@all "
+        "+script|load)'"
+    )
+    whole = doctor_rights.format_rights_fix("ann", "master", MASTER).split("\n")[1]
+    assert (
+        whole.startswith("redis-cli ACL SETUSER ann '(&rq:pubsub:* ~es:* ~rq:* ")
+        and "reset" not in whole
+        and "+evalsha" in whole
+    )

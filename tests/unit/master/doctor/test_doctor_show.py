@@ -1,0 +1,141 @@
+"""What the doctor shows: its exit codes, its lines, and all of it where no Redis answers."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from es_queue.errors import RedisError, UsageError
+from master.display.log_view import SafeStream
+from master.doctor import examine as door
+from master.doctor.environment import ProbeResult
+from master.doctor.examine import exit_code_of, run_doctor
+from master.doctor.finding import FAILED, WARNING, failed_finding, ok_finding, warning_finding
+from master.doctor.show import format_finding, wrap_finding
+
+
+def test_exit_codes_say_what_failed_first_of_all_redis() -> None:
+    bad = {
+        name: failed_finding(name, "x", "y")
+        for name in ("redis", "version", "environment", "packages", "listening")
+    }
+    assert exit_code_of([ok_finding("redis", ""), warning_finding("memory", "", "")]) == 0
+    assert (
+        exit_code_of(list(bad.values())) == 3
+        and exit_code_of([bad["version"], bad["packages"]]) == 3
+    )
+    assert exit_code_of([bad["packages"], bad["environment"]]) == 5
+    assert exit_code_of([bad["packages"]]) == exit_code_of([bad["listening"]]) == 2
+
+
+def test_a_line_in_a_pipe_is_one_line_and_has_no_sign() -> None:
+    line = format_finding(failed_finding("version", "too \x1b old", "get it by\npip install x"))
+    assert line == "failed   version        too \\x1b old; fix: get it by pip install x"
+
+
+def test_on_a_terminal_text_is_wrapped_and_commands_stand_whole() -> None:
+    command = "rq worker --url redis://" + "h" * 80
+    lines = wrap_finding(
+        failed_finding("listening", "word " * 40, f"start one {'soon ' * 20}by\n{command}"), 79
+    )
+    assert lines[-1] == f"    {command}" and all(len(line) <= 79 for line in lines[:-1])
+    assert sum("fix:" in line for line in lines) == 1
+    path = "/long" * 30
+    assert any(
+        path in line
+        for line in wrap_finding(failed_finding("packages", f"it is {path} there", ""), 79)
+    )
+
+
+class Terminal(io.StringIO):
+    encoding = "ascii"  # type: ignore[assignment]
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_that_lacks_the_signs_gets_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    from master.doctor.show import print_findings
+
+    out = Terminal()
+    print_findings(
+        [
+            ok_finding("redis", "it answers"),
+            warning_finding("memory", "little is left", "add some"),
+            failed_finding("rq", "suspended", "let it go on by\nrq resume"),
+        ],
+        SafeStream(out),
+    )
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue())
+    assert (
+        plain.startswith("+ ok      redis          it answers\n! warning memory")
+        and "x failed  rq" in plain
+        and "\n    rq resume\n" in plain
+    )
+    assert "\x1b[" in out.getvalue()
+
+
+def given(run: str | None = None) -> argparse.Namespace:
+    return argparse.Namespace(run=run, redis_url=None, run_dir=None)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(
+        door,
+        "probe_environments",
+        lambda requests: [ProbeResult(one.id, "well") for one in requests],
+    )
+    monkeypatch.setenv("ES_QUEUE_NOISE_DIR", str(tmp_path / "noise"))
+    monkeypatch.delenv("RQ_REDIS_URL", raising=False)
+    monkeypatch.delenv("REDIS_URL", raising=False)
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(
+    "trouble", [RedisError("no Redis is named"), UsageError("run-dir x is no folder"), None]
+)
+def test_without_a_server_that_is_one_failed_line_and_the_host_is_looked_at(
+    trouble: Exception | None,
+) -> None:
+    def choose() -> list[Any]:
+        if trouble is not None:
+            raise trouble
+        return []
+
+    out = io.StringIO()
+    assert run_doctor(given("walker-1"), choose, SafeStream(out), as_json=True) == 3
+    told = json.loads(out.getvalue())
+    states = {one["name"]: one["state"] for one in told["checks"]}
+    assert states["redis"] == FAILED and {
+        "packages",
+        "versions",
+        "box2d",
+        "environment",
+        "disk",
+    } <= set(states)
+    assert told["failed"] == 1 and told["warnings"] == sum(
+        state == WARNING for state in states.values()
+    )
+    assert (str(trouble) if trouble else "no Redis is named") in told["checks"][0]["text"]
+
+
+@pytest.mark.usefixtures("quick")
+def test_an_environment_that_failed_shows_in_the_exit_code_when_redis_is_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        door,
+        "probe_environments",
+        lambda requests: [ProbeResult(one.id, error="it crashes") for one in requests],
+    )
+    found = [one for one in door.examine(given(), list) if one.name != "redis"]
+    assert exit_code_of(found) == 5

@@ -1,0 +1,103 @@
+"""es-plot --cloud: a dot for everybody who lived, where it went, the colour how well."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from es_queue.util.slot_record import read_record, record_path
+from master.plot import command
+from master.plot.cloud import behaviour_cloud, individual_points, project_points
+from tests.unit.master.storage.test_slot_files import trained
+
+pytest.importorskip("matplotlib", reason="the extra 'plot' is not installed")
+
+
+def lived(folder: Path, **values: Any) -> Path:
+    config = trained(folder, **values)
+    (folder / "config.json").write_text(json.dumps(config.to_dict()))
+    (folder / "metrics.jsonl").write_text(
+        json.dumps({"generation": 0, "env_steps": 1, "seconds": 1.0}) + "\n"
+    )
+    return folder
+
+
+def test_everybody_who_lived_is_a_dot_in_its_place(tmp_path: Path) -> None:
+    folder = lived(tmp_path, strategy="novelty", behaviour="last-observation", population=12)
+    picture = behaviour_cloud(folder, [1, 3])
+    panels = picture.axes[:2]
+    assert [panel.get_title() for panel in panels] == ["generation 1", "generation 3"]
+    for panel, generation in zip(panels, (1, 3), strict=True):
+        record = read_record(record_path(folder, generation))
+        dots = panel.collections[0]
+        assert len(dots.get_offsets()) == 12  # type: ignore[arg-type]
+        assert sorted(dots.get_array().tolist()) == sorted(record.columns["fitness"].tolist())  # type: ignore[union-attr]
+
+
+def test_without_behaviours_it_is_length_and_return(tmp_path: Path) -> None:
+    folder = lived(tmp_path)
+    (panel, _) = behaviour_cloud(folder, []).axes
+    record = read_record(record_path(folder, 3))
+    expected = sorted(
+        zip(record.columns["length"].tolist(), record.columns["return"].tolist(), strict=True)
+    )
+    assert sorted(map(tuple, np.asarray(panel.collections[0].get_offsets()).tolist())) == expected
+    assert panel.get_xlabel() == "length of the episodes, steps" and panel.get_ylabel() == "return"
+
+
+def test_more_than_two_numbers_are_turned_to_where_they_differ_most() -> None:
+    draw = np.random.default_rng(4)
+    along = draw.normal(size=200)
+    where = np.stack([3 * along, 4 * along, 0.1 * draw.normal(size=200)], axis=1)
+    (first, second), seen = project_points(where, True)
+    assert first == "behaviour, first principal component (100 %)" and second == "second (0 %)"
+    np.testing.assert_allclose(seen[:, 0], 5 * (along - along.mean()), atol=0.05)
+    assert project_points(-where, True)[1][:, 0] @ seen[:, 0] < 0, (
+        "the sign of a direction does not flip with the data"
+    )
+
+
+def test_who_failed_everywhere_has_no_dot(tmp_path: Path) -> None:
+    record = read_record(record_path(lived(tmp_path), 2))
+    record.columns["fitness"][:3] = np.nan
+    assert len(individual_points(record)[0]) == len(record.columns["slot"]) - 3
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--cloud", "--generation", "90"], "has not kept: the nearest that it has is 3"),
+        (["--cloud", "--generation", "1,x"], "use whole numbers"),
+        (["--generation", "1"], "give --cloud with it"),
+        (["--cloud", "--generation", ",".join("1" * 13)], "12 at most"),
+    ],
+)
+def test_what_cannot_be_drawn_is_said_in_one_sentence(
+    argv: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = lived(tmp_path / "run")
+    assert command.main([str(folder), *argv, "--out", str(tmp_path / "a.png")]) in (2, 6)
+    assert said in capsys.readouterr().err and not (tmp_path / "a.png").exists()
+
+
+def test_the_command_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = lived(tmp_path / "run")
+    assert (
+        command.main(
+            [str(folder), "--cloud", "--generation", "0,2", "--out", str(tmp_path / "a.svg")]
+        )
+        == 0
+    )
+    assert "generation 2" in (tmp_path / "a.svg").read_text()
+
+
+def test_a_run_that_kept_nobody_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = lived(tmp_path / "run")
+    for path in (folder / "slots").iterdir():
+        path.unlink()
+    assert command.main([str(folder), "--cloud", "--out", str(tmp_path / "a.png")]) == 2
+    assert "has kept none" in capsys.readouterr().err

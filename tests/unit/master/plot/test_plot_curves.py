@@ -1,0 +1,274 @@
+"""es-plot: what it reads from run folders, how seeds become a band, and that pictures show those
+numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from master.plot import command
+from master.plot.bands import POINTS, compute_band, rolling_mean
+from master.plot.curves import group_runs, learning_curves
+from master.plot.panels import draw_panels
+from master.plot.runs import LONGEST_LINE, read_run, read_runs
+
+CONFIG = {"env": "CartPole-v1", "strategy": "pgpe", "policy": "linear", "target_reward": "475"}
+
+
+def record(generation: int, **values: Any) -> dict[str, Any]:
+    usual = {
+        "env_steps": 100 * (generation + 1),
+        "seconds": 0.5 * (generation + 1),
+        "return_mean": 10.0 * generation,
+        "return_max": 20.0 * generation,
+    }
+    return {
+        "generation": generation,
+        **usual,
+        "seconds_wait": 0.4,
+        "seconds_update": 0.0,
+        "seconds_publish": 0.01,
+        "centre_rank": 0.75,
+        **values,
+    }
+
+
+def run(folder: Path, records: list[dict[str, Any]], **config: Any) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({**CONFIG, "seed": 0, **config}))
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
+    return folder
+
+
+def evaluated(*returns: float) -> list[dict[str, Any]]:
+    """A record a generation, every second one evaluated."""
+    return [
+        record(place, eval_mean=value, eval_std=1.0)
+        if place % 2 == 0
+        else record(place, eval_mean=None)
+        for place, value in enumerate(returns)
+    ]
+
+
+def texts(svg: Path) -> str:
+    return ElementTree.tostring(ElementTree.parse(svg).getroot(), encoding="unicode")
+
+
+# --- reading
+
+
+def test_a_curve_has_the_generations_that_were_evaluated(tmp_path: Path) -> None:
+    x, y = read_run(run(tmp_path / "a", evaluated(1, 2, 3, 4, 5))).curve("eval_mean", "steps")
+    assert x.tolist() == [100, 300, 500] and y.tolist() == [1, 3, 5]
+
+
+def test_a_generation_that_was_played_again_after_a_resume_counts_as_it_came_last(
+    tmp_path: Path,
+) -> None:
+    again = [*evaluated(1, 2, 3), record(1, eval_mean=7.0), record(2, eval_mean=8.0)]
+    assert read_run(run(tmp_path / "a", again)).curve("eval_mean", "generations")[1].tolist() == [
+        1,
+        7,
+        8,
+    ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "not json",
+        "[1]",
+        '{"generation": "x"}',
+        '{"eval_mean": 1e999}',
+        "[" * 5000,
+        "9" * (2 * LONGEST_LINE),
+    ],
+    ids=lambda line: line[:20],
+)
+def test_lines_that_are_no_record_are_passed_over(tmp_path: Path, line: str) -> None:
+    folder = run(tmp_path / "a", evaluated(1, 2, 3))
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(f"{line}\n{json.dumps(record(3, eval_mean=9.0))}\n")
+    assert read_run(folder).curve("eval_mean", "steps")[1].tolist() == [1, 3, 9]
+
+
+def test_figures_that_are_no_finite_numbers_are_no_points(tmp_path: Path) -> None:
+    folder = run(
+        tmp_path / "a",
+        [
+            record(0, eval_mean=float("nan")),
+            record(1, eval_mean=True),
+            record(2, eval_mean="5.5"),
+            record(3, eval_mean=[1]),
+        ],
+    )
+    assert read_run(folder).curve("eval_mean", "steps")[1].tolist() == [5.5]
+
+
+def test_a_folder_of_studies_gives_all_their_runs_and_one_twice_counts_once(tmp_path: Path) -> None:
+    for seed in range(3):
+        run(tmp_path / "study" / f"seed-{seed}", evaluated(1, 2, 3), seed=seed)
+    (tmp_path / "study" / "seeds.json").write_text("{}")
+    run(tmp_path / "single", evaluated(1))
+    assert len(read_runs([tmp_path])) == 4
+    assert len(read_runs([tmp_path / "study", tmp_path / "study" / "seed-0"])) == 3
+
+
+# --- bands
+
+
+def test_one_run_is_its_own_curve() -> None:
+    x, y = np.array([1.0, 2.0]), np.array([3.0, 4.0])
+    alone = compute_band([(x, y), (np.empty(0), np.empty(0))])
+    assert alone.middle is y and alone.shade == ""
+
+
+def test_the_mean_of_runs_is_taken_between_their_points_and_an_ended_run_keeps_its_last_value() -> (
+    None
+):
+    long, short = (
+        (np.array([0.0, 10.0]), np.array([0.0, 10.0])),
+        (np.array([0.0, 5.0]), np.array([0.0, 10.0])),
+    )
+    both = compute_band([long, short])
+    assert len(both.x) == POINTS and both.x[[0, -1]].tolist() == [0, 10]
+    np.testing.assert_allclose(both.middle, (both.x + np.minimum(2 * both.x, 10)) / 2)
+    np.testing.assert_allclose(both.high, np.minimum(2 * both.x, 10))
+    assert both.shade == "both runs"
+
+
+@pytest.mark.parametrize(("statistic", "expected"), [("mean", 20.0), ("iqm", 7.5)])
+def test_three_runs_and_more_have_an_interval_about_their_statistic(
+    statistic: str, expected: float
+) -> None:
+    curves = [(np.array([0.0, 1.0]), np.full(2, value)) for value in (0.0, 5.0, 10.0, 65.0)]
+    found = compute_band(curves, statistic)
+    np.testing.assert_allclose(found.middle, expected)
+    assert (
+        (found.low <= found.middle).all()
+        and (found.middle <= found.high).all()
+        and found.shade == "95 % interval, 4 runs"
+    )
+
+
+def test_the_rolling_mean_is_of_the_newest_values() -> None:
+    assert rolling_mean(np.array([2.0, 4.0, 6.0, 8.0]), 2).tolist() == [2, 3, 5, 7]
+
+
+# --- pictures
+
+
+def test_runs_that_differ_by_their_seeds_alone_are_one_group_and_others_are_named_by_what_differs(
+    tmp_path: Path,
+) -> None:
+    for seed in range(2):
+        run(tmp_path / f"sync-{seed}", evaluated(1, 2, 3), seed=seed, schedule="sync", workers=seed)
+        run(tmp_path / f"async-{seed}", evaluated(1, 2, 3), seed=seed, schedule="async")
+    groups = group_runs(read_runs([tmp_path]))
+    assert {name: len(own) for name, own in groups.items()} == {"async": 2, "sync": 2}
+    alone = group_runs(read_runs([tmp_path / "sync-0"]))
+    assert list(alone) == ["pgpe, linear"]
+
+
+def test_groups_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+    for place in range(2):
+        run(
+            tmp_path / f"run-{place}",
+            evaluated(1),
+            **{f"a{place}{number}": place for number in range(4)},
+            policy="linear",
+        )
+    assert len(group_runs(read_runs([tmp_path]))) == 2
+
+
+def test_the_drawn_line_is_the_runs_evaluations(tmp_path: Path) -> None:
+    picture = learning_curves(
+        read_runs([run(tmp_path / "a", evaluated(1, 2, 3, 4, 5))]),
+        "eval_mean",
+        ["steps", "time"],
+        "mean",
+    )
+    steps, seconds = picture.axes
+    assert steps.lines[0].get_xdata().tolist() == [100, 300, 500] and steps.lines[
+        0
+    ].get_ydata().tolist() == [1, 3, 5]
+    assert seconds.lines[0].get_xdata().tolist() == [0.5, 1.5, 2.5]
+    assert any(list(line.get_ydata()) == [475, 475] for line in steps.lines), "the target"
+
+
+def test_the_panels_show_returns_evaluations_seconds_and_the_centre(tmp_path: Path) -> None:
+    own = read_run(run(tmp_path / "a", evaluated(*range(30))))
+    returns, evaluations, seconds, centre = draw_panels(own, "steps").axes
+    assert returns.lines[0].get_ydata().tolist() == [10.0 * place for place in range(30)]
+    assert evaluations.lines[0].get_ydata().tolist() == list(range(0, 30, 2))
+    assert seconds.lines[0].get_ydata().tolist() == [0.4] * 30
+    assert centre.lines[0].get_ydata().tolist() == [0.25] * 30
+
+
+@pytest.mark.parametrize("name", ["out.png", "out.svg"])
+def test_a_picture_is_written_whole_and_the_same_runs_give_the_same_bytes(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(tmp_path / "a", evaluated(1, 2, 3))
+    written = []
+    for _ in range(2):
+        assert command.main([str(tmp_path / "a"), "--out", str(tmp_path / name)]) == 0
+        written.append((tmp_path / name).read_bytes())
+    assert written[0] == written[1] and len(written[0]) > 5000
+    assert capsys.readouterr().out.splitlines()[0] == f"{tmp_path / name}: 1 run, CartPole-v1"
+    assert {path.name for path in tmp_path.iterdir()} == {"a", name}
+
+
+def test_names_from_files_can_do_nothing_to_a_picture_or_a_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(tmp_path / "a", evaluated(1, 2), env="x\x1b[31m$\\frac{</svg>")
+    assert command.main([str(tmp_path / "a"), "--out", str(tmp_path / "a.svg")]) == 0
+    assert "\x1b" not in capsys.readouterr().out and "\x1b" not in (tmp_path / "a.svg").read_text()
+    assert "$\\frac{&lt;/svg&gt;" in texts(tmp_path / "a.svg")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["nowhere"], "nowhere holds no run"),
+        (
+            ["a", "--metric", "nothing"],
+            "--metric nothing stands in no record of these runs; they have centre_rank, env_steps",
+        ),
+        (["a", "--out", "a.gif"], "must end in .png or .svg"),
+        (["a", "--out", "no/such/folder.png"], "cannot be written: No such file or directory"),
+        (["a", "b", "--panels"], "--panels draws one run, and 2 were given"),
+        (["empty", "--panels"], "has no closed generation yet"),
+    ],
+)
+def test_what_cannot_be_drawn_is_one_sentence_and_exit_code_2(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    told: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(Path("a"), evaluated(1, 2))
+    run(Path("b"), evaluated(1, 2))
+    run(Path("empty"), [])
+    assert command.main(words) == 2
+    said = capsys.readouterr().err
+    assert told in said and said.startswith("es-plot: ") and said.count("\n") == 1
+    assert not list(tmp_path.glob("*.png"))
+
+
+def test_without_matplotlib_the_sentence_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert command.main([str(run(tmp_path / "a", evaluated(1, 2)))]) == 2
+    assert "pip install 'es-queue[plot]'" in capsys.readouterr().err

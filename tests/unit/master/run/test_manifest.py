@@ -1,0 +1,176 @@
+"""A run's folder says what ran where, and its command repeats it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from es_queue.config.run_config import RunConfig
+from master.cli.options import parse_command_line, resolve
+from master.run.manifest import MANIFEST, MOST_SESSIONS, README, code_revision, write_manifest
+from master.run.repro_command import repro_command
+
+SETTINGS: list[dict[str, Any]] = [
+    {"env": "CartPole-v1", "seed": 7},
+    {"env": "BipedalWalker-v3", "seed": 7},
+    {
+        "env": "BipedalWalker-v3",
+        "seed": 1,
+        "strategy": "ars",
+        "population": 16,
+        "reward_shift": -1.5,
+        "obs_norm": False,
+        "hidden": (8, 8),
+        "policy": "mlp",
+    },
+    {
+        "env": "LunarLanderContinuous-v3",
+        "seed": 2,
+        "sigma": 0.3,
+        "target_reward": "-90.5",
+        "max_steps": 1000,
+        "reward_floor": "-1e3",
+    },
+    {
+        "env": "CartPole-v1",
+        "seed": 3,
+        "env_arg": {"render_mode": "a b", "x": "1", "y": 1, "z": False, "n": None},
+        "wrapper": ("gymnasium.wrappers:ClipReward", "a:B"),
+        "sigma_learning_rate": -1.0,
+    },
+    {"objective": "tests.objectives:sphere", "parameters": 6, "seed": 5, "strategy": "snes"},
+]
+
+
+def given(config: RunConfig) -> RunConfig:
+    """The configuration that the command gives."""
+    program, *words = shlex.split(repro_command(config))
+    assert program == "es-master"
+    return resolve(parse_command_line(words)[0])
+
+
+@pytest.mark.parametrize("values", SETTINGS, ids=[str(number) for number in range(len(SETTINGS))])
+def test_the_command_gives_the_same_settings(values: dict[str, Any]) -> None:
+    config = resolve(values)
+    assert given(config).to_dict() == config.to_dict()
+
+
+def test_a_setting_that_differs_from_the_recipe_is_said_and_others_are_not() -> None:
+    recipe = resolve({"env": "BipedalWalker-v3", "seed": 7})
+    assert repro_command(recipe) == "es-master --env BipedalWalker-v3 --seed 7"
+    plain = RunConfig(env="BipedalWalker-v3", seed=7)  # as Python makes it, without the recipe
+    assert given(plain).to_dict() == plain.to_dict() != recipe.to_dict()
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    if shutil.which("git") is None:
+        pytest.skip("git is not here")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
+    (tmp_path / "own.py").write_text("1\n")
+    for words in (
+        ["init", "-q"],
+        ["add", "own.py"],
+        ["-c", "user.name=n", "-c", "user.email=e", "commit", "-qm", "one"],
+    ):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True, timeout=60)
+    return tmp_path
+
+
+def test_the_revision_of_the_users_folder_is_told_and_whether_it_was_changed(
+    repository: Path,
+) -> None:
+    (repository / "untracked").touch()
+    clean = code_revision(repository)
+    assert clean is not None and len(clean["revision"]) == 40 and clean["dirty"] is False
+    (repository / "own.py").write_text("2\n")
+    assert code_revision(repository) == {"revision": clean["revision"], "dirty": True}
+
+
+def test_nothing_that_a_folders_git_settings_name_is_run(repository: Path) -> None:
+    trap = repository / "trap"
+    trap.write_text(f"#!/bin/sh\ntouch {repository}/sprung\n")
+    trap.chmod(0o755)
+    subprocess.run(
+        ["git", "config", "core.fsmonitor", str(trap)], cwd=repository, check=True, timeout=60
+    )
+    assert code_revision(repository) is not None and not (repository / "sprung").exists()
+
+
+def test_a_folder_without_git_has_no_revision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert code_revision(tmp_path) is None
+    monkeypatch.setenv("PATH", "")
+    assert code_revision(tmp_path) is None
+
+
+def test_a_card_tells_versions_and_machine_and_keeps_the_first_command_when_a_run_goes_on(
+    tmp_path: Path,
+) -> None:
+    config = resolve(SETTINGS[0])
+    write_manifest(tmp_path, "r", config)
+    card = json.loads((tmp_path / MANIFEST).read_text())
+    (one,) = card["sittings"]
+    assert {"es-queue", "python", "numpy", "gymnasium"} <= set(one["versions"])
+    assert one["machine"]["cores"] >= 1 and one["machine"]["cpu"] and card["config"]["seed"] == 7
+    write_manifest(tmp_path, "r", resolve({**SETTINGS[0], "generations": 5}))
+    again = json.loads((tmp_path / MANIFEST).read_text())
+    assert (
+        again["command"] == card["command"]
+        and len(again["sittings"]) == 2
+        and again["config"]["generations"] == 5
+    )
+    assert (
+        "Run r: CartPole-v1" in (tmp_path / README).read_text()
+        and card["command"] in (tmp_path / README).read_text()
+    )
+
+
+SPOILT = [
+    "",
+    "[]",
+    "{",
+    '{"sittings": 3}',
+    '{"sittings": []}',
+    "\ud800",
+    '{"sittings": ["x"]}',
+    '{"sittings": [{"machine": 3}]}',
+    '{"sittings": [{"code": "x"}]}',
+    '{"sittings": [{"versions": [1]}]}',
+    pytest.param("[" * 100_000, id="deep"),
+]
+
+
+@pytest.mark.parametrize("text", SPOILT)
+def test_a_card_that_somebody_spoilt_is_written_anew(tmp_path: Path, text: str) -> None:
+    (tmp_path / MANIFEST).write_bytes(text.encode("utf-8", "surrogatepass"))
+    write_manifest(tmp_path, "r", resolve(SETTINGS[0]))
+    assert len(json.loads((tmp_path / MANIFEST).read_text())["sittings"]) == 1
+
+
+def test_a_card_with_half_a_character_is_kept_and_told(tmp_path: Path) -> None:
+    (tmp_path / MANIFEST).write_text('{"sittings": [{"versions": {"x": "\\ud800"}}]}')
+    write_manifest(tmp_path, "r", resolve(SETTINGS[0]))
+    assert (
+        len(json.loads((tmp_path / MANIFEST).read_text())["sittings"]) == 2
+        and "x ?" in (tmp_path / README).read_text()
+    )
+
+
+def test_sittings_stay_few_and_the_first_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("master.run.manifest.describe_session", lambda _: {"n": next(numbers)})
+    numbers = iter(range(1000))
+    for _ in range(MOST_SESSIONS + 5):
+        write_manifest(tmp_path, "r", resolve(SETTINGS[0]))
+    found = [one["n"] for one in json.loads((tmp_path / MANIFEST).read_text())["sittings"]]
+    assert found[0] == 0 and found[-1] == MOST_SESSIONS + 4 and len(found) == MOST_SESSIONS

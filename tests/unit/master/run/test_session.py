@@ -1,0 +1,81 @@
+"""Resume never mixes two runs; changes from Python are those that the command may make."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from es_queue.errors import RunFolderError, UsageError
+from master import train
+from master.cli.options import validate_resume_changes
+from master.run.run_paths import RunPaths
+from master.run.session import newest_checkpoint
+from master.storage import checkpoint
+from tests.parts import setup_of, trained
+
+PLACE = RunPaths("same", Path("runs/same"))
+SETUP = setup_of("pgpe")
+
+
+def saved(run: str = "same", generation: int = 3, **changes: object) -> bytes:
+    state = replace(trained(SETUP), generation=generation)
+    centre = SETUP.strategy.centre(SETUP.strategy.published(state.strategy))
+    return checkpoint.encode(replace(SETUP.config, **changes), SETUP.spec, run, state, centre)  # type: ignore[arg-type]
+
+
+def test_the_newer_of_disk_and_redis_is_resumed_although_their_budgets_differ() -> None:
+    config, state = newest_checkpoint(
+        PLACE, saved(generation=3, generations=7), saved(generation=5, generations=9)
+    )
+    assert (state.generation, config.generations) == (5, 9)
+    assert newest_checkpoint(PLACE, saved(generation=6), saved(generation=5))[1].generation == 6
+
+
+def test_a_checkpoint_of_another_run_is_refused_wherever_it_is() -> None:
+    for disk, stored in ((saved("other"), None), (None, saved("other")), (saved("other"), saved())):
+        with pytest.raises(
+            RunFolderError,
+            match=(
+                r"holds run 'other', not same: go on with it by --resume other, or give the "
+                r"--run-dir of same"
+            ),
+        ):
+            newest_checkpoint(PLACE, disk, stored)
+
+
+def test_two_runs_of_one_name_are_not_mixed() -> None:
+    with pytest.raises(
+        RunFolderError,
+        match=(
+            r"^runs/same and Redis hold two different runs called same \(seed, sigma differ\): "
+            r"give another --run-dir"
+        ),
+    ):
+        newest_checkpoint(PLACE, saved(), saved(seed=4, sigma=0.5, generation=5))
+
+
+def test_a_damaged_checkpoint_leaves_the_other() -> None:
+    assert newest_checkpoint(PLACE, saved()[:-9], saved())[1].generation == 3
+    with pytest.raises(RunFolderError, match="no checkpoint that can be resumed"):
+        newest_checkpoint(PLACE, saved()[:-9], None)
+
+
+def test_changes_from_python_are_those_of_the_command_and_are_checked() -> None:
+    assert validate_resume_changes({"generations": 9, "max_steps": 100}) == {
+        "generations": 9,
+        "max_steps": 100,
+    }
+    with pytest.raises(
+        UsageError, match="changes holds sigma, but a resumed run can change only generations, "
+    ):
+        validate_resume_changes({"sigma": 1.0, "generations": 1})
+    with pytest.raises(UsageError, match="generations is 'many' in changes"):
+        validate_resume_changes({"generations": "many"})
+
+
+def test_train_needs_a_run_to_change_and_a_configuration_to_begin() -> None:
+    for given in ({}, {"config": SETUP.config, "changes": {"generations": 9}}):
+        with pytest.raises(UsageError, match="needs a config for a new run"):
+            train(**given)

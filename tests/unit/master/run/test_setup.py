@@ -1,0 +1,163 @@
+"""From a configuration to a run: what the master decides once, and what it refuses before anything
+starts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from es_queue.errors import EnvironmentFailure, UsageError
+from es_queue.numerics.noise_table import NoiseTable, default_size
+from master.run.setup import prepare_run, target_of
+from tests.parts import TABLE
+from tests.ring import quick_config
+from tests.tiny import QUAD
+
+
+def refused(**values: Any) -> str:
+    with pytest.raises(UsageError) as caught:
+        prepare_run(quick_config(**values), table=TABLE)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_what_is_open_in_a_config_is_decided_once() -> None:
+    config = prepare_run(quick_config(seed=-1, noise_size=0), table=TABLE).config
+    assert (
+        config.seed >= 0 and config.backend == "lean" and config.noise_size == default_size(4 * 2)
+    )
+    assert prepare_run(config, table=TABLE).config == config
+    assert prepare_run(quick_config(env="BipedalWalker-v2"), table=TABLE).config.backend == "lean"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "shared"),
+    [
+        ("ars", "pair"),
+        ("pgpe", "pair"),
+        ("novelty", "pair"),
+        ("snes", "generation"),
+        ("ga", "generation"),
+        ("random_search", "generation"),
+    ],
+)
+def test_who_shares_environment_seeds_is_decided_once(strategy: str, shared: str) -> None:
+    assert prepare_run(quick_config(strategy=strategy), table=TABLE).config.env_seeds == shared
+    assert (
+        prepare_run(quick_config(strategy=strategy, env_seeds="slot"), table=TABLE).config.env_seeds
+        == "slot"
+    )
+
+
+class Vast(gymnasium.Env[Any, Any]):
+    """Shows more than fits into what is published."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (512, 513), np.uint8)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return np.zeros((512, 513), np.uint8), {}
+
+    def step(self, action: Any) -> Any:
+        return np.zeros((512, 513), np.uint8), 0.0, True, False, {}
+
+
+def test_observations_that_no_worker_could_be_told_of_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(
+        gymnasium.registry,
+        "Vast-v0",
+        gymnasium.envs.registration.EnvSpec("Vast-v0", entry_point=Vast),
+    )
+    assert refused(env="Vast-v0", backend="stock").startswith(
+        "Vast-v0 has observations of 262,656 numbers, and at most 262,144 are possible"
+    )
+
+
+def test_a_drawn_seed_is_another_each_time() -> None:
+    assert len({prepare_run(quick_config(seed=-1), table=TABLE).config.seed for _ in range(3)}) == 3
+
+
+def test_the_first_state_depends_on_the_seed_alone() -> None:
+    config = quick_config(policy="mlp", hidden=(8,))
+    one, other = (
+        prepare_run(config, table=TABLE).initial_state(),
+        prepare_run(config, table=TABLE).initial_state(),
+    )
+    assert one.strategy["parameters"].tobytes() == other.strategy["parameters"].tobytes()
+    assert np.abs(one.strategy["parameters"]).max() > 0
+    changed = prepare_run(replace(config, seed=4), table=TABLE).initial_state()
+    assert changed.strategy["parameters"].tobytes() != one.strategy["parameters"].tobytes()
+    assert (one.generation, one.stage, one.best, one.moments.count) == (0, "training", None, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [("env", 500), ("100", 100), ("adaptive:200,0.5,2", 200), ("mean:2", 500), ("9999", 500)],
+)
+def test_the_first_step_limit_is_the_rules(text: str, limit: int) -> None:
+    assert (
+        prepare_run(quick_config(step_limit=text), table=TABLE).initial_state().step_limit == limit
+    )
+
+
+def test_the_noise_table_is_opened_where_the_user_says(tmp_path: Any) -> None:
+    setup = prepare_run(quick_config(noise_size=2**15), tmp_path / "noise")
+    assert setup.table.path is not None and setup.table.path.parent == tmp_path / "noise"
+    assert setup.table.digest == NoiseTable.in_memory(2**15).digest
+
+
+def test_a_noise_table_below_two_policies_is_refused() -> None:
+    assert "noise_size is 15" in refused(noise_size=15, population=2)
+    assert (
+        prepare_run(quick_config(noise_size=16, population=2), table=TABLE).config.noise_size == 16
+    )
+
+
+def test_a_noise_table_without_a_place_for_every_slot_is_refused() -> None:
+    assert "64 slots need as many different places for 8 parameters: use 72 or more" in refused(
+        noise_size=70, population=64
+    )
+    assert (
+        prepare_run(quick_config(noise_size=72, population=64), table=TABLE).config.noise_size == 72
+    )
+
+
+def test_patience_is_refused_where_rewards_are_never_positive() -> None:
+    assert "never positive" in refused(env="Pendulum-v1", patience="50,0")
+    assert "never positive" in refused(env="Pendulum-v1", patience="50,0", reward_shift=1.0)
+    assert prepare_run(
+        quick_config(env="Pendulum-v1", patience="50,0", reward_shift=-1.0), table=TABLE
+    )
+    assert prepare_run(quick_config(patience="50,0"), table=TABLE)
+
+
+def test_stall_is_refused_beyond_the_observation() -> None:
+    assert "observations 0 to 3" in refused(stall="4:0.1:10")
+    assert prepare_run(quick_config(stall="3:0.1:10"), table=TABLE)
+
+
+def test_action_noise_is_refused_where_actions_are_choices() -> None:
+    assert "no continuous actions" in refused(action_noise=0.1)
+    assert prepare_run(quick_config(env=QUAD, action_noise=0.1), table=TABLE)
+
+
+def test_an_unknown_environment_is_an_environments_failure() -> None:
+    with pytest.raises(EnvironmentFailure, match="CartPole-v1"):
+        prepare_run(quick_config(env="CartPol-v1"), table=TABLE)
+
+
+@pytest.mark.parametrize(("text", "target"), [("auto", 475.0), ("none", None), ("-3.5", -3.5)])
+def test_the_target_is_the_environments_unless_it_is_said(text: str, target: float | None) -> None:
+    setup = prepare_run(quick_config(target_reward=text), table=TABLE)
+    assert target_of(setup.config, setup.spec) == target == setup.learner.target
+
+
+def test_an_environment_without_a_threshold_has_no_target() -> None:
+    assert prepare_run(quick_config(env="Pendulum-v1"), table=TABLE).learner.target is None

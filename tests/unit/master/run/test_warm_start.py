@@ -1,0 +1,197 @@
+"""A warm start: what a checkpoint brings into a new run, and which it cannot."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from es_queue.errors import RunFolderError, UsageError
+from es_queue.numerics.normalization import Moments
+from es_queue.pretrained import environment_names, path_of
+from master.cli.options import parse_warm_start
+from master.loop.state import RunState
+from master.run.repro_command import repro_command
+from master.run.setup import Setup
+from master.run.warm_start import ESTIMATED_COUNT, extend_moments, make_warm_state, read_warm_start
+from master.storage.checkpoint import Checkpoints, encode, encode_best
+from tests.parts import setup_of, trained
+from tests.ring import quick_config, run_ring
+from tests.tiny import QUAD
+
+
+def seen(setup: Setup) -> RunState:
+    """A state that has learnt something, and seen 500 observations."""
+    rows = np.random.default_rng(1).normal(3.0, 2.0, (500, setup.spec.observation_size))
+    state = trained(setup)
+    return replace(state, moments=state.moments.merge(Moments.of(rows)))
+
+
+def saved(folder: Path, setup: Setup, state: RunState, *, best: bool = False) -> Path:
+    checkpoints = Checkpoints(folder)
+    if best:
+        assert state.best is not None
+        return checkpoints.save_best(encode_best(setup.config, setup.spec, "old", state.best, None))
+    return checkpoints.save(
+        state.generation,
+        encode(setup.config, setup.spec, "old", state, state.strategy["parameters"]),
+    )
+
+
+def test_parameters_and_statistics_come_over_to_the_bit_and_the_optimiser_begins_afresh(
+    tmp_path: Path,
+) -> None:
+    setup = setup_of("openai_es")
+    old = seen(setup)
+    state = make_warm_state(setup, saved(tmp_path, setup, old))
+    np.testing.assert_array_equal(state.strategy["parameters"], old.strategy["parameters"])
+    np.testing.assert_array_equal(state.moments.m2, old.moments.m2)
+    assert (state.generation, state.moments.count, int(state.strategy["step"])) == (
+        0,
+        old.moments.count,
+        0,
+    )
+    assert state.origin.startswith("generation 3 of run old, digest ")
+    assert RunState.from_checkpoint(state.to_arrays(), state.to_dict()).origin == state.origin
+
+
+def test_a_run_folder_stands_for_its_best_checkpoint_else_for_its_newest(tmp_path: Path) -> None:
+    setup = setup_of("ars")
+    old = seen(setup)
+    saved(tmp_path, setup, old)
+    np.testing.assert_array_equal(
+        make_warm_state(setup, tmp_path).strategy["parameters"], old.strategy["parameters"]
+    )
+    saved(tmp_path, setup, old, best=True)
+    state = make_warm_state(setup, tmp_path)
+    assert old.best is not None
+    np.testing.assert_array_equal(state.strategy["parameters"], old.best.parameters)
+    frozen = state.statistics(5.0)
+    np.testing.assert_allclose(frozen.std, old.best.std, rtol=1e-6)
+    np.testing.assert_array_equal(frozen.mean, old.best.mean)
+
+
+def test_unknown_observations_begin_as_in_generation_0_and_are_soon_known() -> None:
+    moments = seen(setup_of("ars")).moments
+    many = replace(
+        moments,
+        count=100 * ESTIMATED_COUNT,
+        m2=moments.m2 * (100 * ESTIMATED_COUNT / moments.count),
+    )
+    wide = extend_moments(many, 5)
+    frozen = wide.frozen(0.0)
+    assert wide.count == ESTIMATED_COUNT
+    np.testing.assert_array_equal(frozen.mean[3:], [0, 0])
+    np.testing.assert_array_equal(frozen.std[3:], [1, 1])
+    np.testing.assert_allclose(frozen.std[:3], moments.frozen(0.0).std, rtol=1e-6)
+    assert extend_moments(many, 3) is many
+
+
+def test_a_ring_that_begins_warm_is_as_good_as_what_it_began_with_and_repeats_itself(
+    tmp_path: Path,
+) -> None:
+    values: dict[str, Any] = {
+        "env": QUAD,
+        "strategy": "ars",
+        "population": 8,
+        "target_reward": "none",
+        "eval_every": 1,
+        "eval_episodes": 200,
+        "final_episodes": 0,
+    }
+    cold, _ = run_ring(
+        quick_config(**values, generations=40, learning_rate=0.1, sigma=0.1),
+        checkpoints=Checkpoints(tmp_path),
+    )
+    config = quick_config(**values, generations=1, seed=9)
+    setup = setup_of("ars", **{name: values[name] for name in ("eval_every",)}, seed=9)
+    state = make_warm_state(setup, tmp_path)
+    first, sink = run_ring(config, state=state)
+    again, _ = run_ring(config, state=state)
+    assert cold.state.best is not None
+    assert sink.records[0]["eval_mean"] == pytest.approx(cold.state.best.eval_mean, abs=1.0)
+    assert first.digest == again.digest
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        (
+            {"obs_norm": False},
+            "it was trained with obs_norm True, this run has False: set the same",
+        ),
+        ({"obs_clip": 1.0}, "it was trained with obs_clip 5.0, this run has 1.0"),
+        ({"policy": "mlp"}, "a linear policy does not become a mlp one"),
+    ],
+)
+def test_a_checkpoint_that_does_not_fit_is_refused_by_name(
+    values: dict[str, Any], sentence: str, tmp_path: Path
+) -> None:
+    setup = setup_of("ars")
+    path = saved(tmp_path, setup, seen(setup))
+    with pytest.raises(UsageError, match=rf"warm-start .* does not fit this run: {sentence}"):
+        make_warm_state(setup_of("ars", **values), path)
+
+
+def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+    setup = setup_of("ars")
+    (tmp_path / "x.npz").write_bytes(b"no")
+    for path in (tmp_path / "x.npz", tmp_path / "none.npz", tmp_path):
+        with pytest.raises(RunFolderError):
+            make_warm_state(setup, path)
+
+
+# --- policies that come along
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in environment_names() if path_of(name).suffix == ".npz"]
+)
+def test_a_policy_that_comes_along_begins_a_run_by_its_name(name: str) -> None:
+    path = parse_warm_start(f"pretrained:{name}")
+    warm = read_warm_start(path)
+    assert path == path_of(name)
+    assert bool((warm.moments.m2 >= 0).all()) and warm.origin.startswith("generation ")
+
+
+def test_a_name_that_does_not_come_along_is_refused_with_those_that_do() -> None:
+    with pytest.raises(
+        UsageError, match=r"^there is no trained policy for 'Nope-v0'; there are .*BipedalWalker-v2"
+    ):
+        parse_warm_start("pretrained:Nope-v0")
+    assert parse_warm_start("runs/pretrained:") == Path("runs/pretrained:")
+
+
+def test_a_list_of_seeds_that_comes_along_is_no_beginning() -> None:
+    with pytest.raises(
+        UsageError,
+        match=(
+            r"'pretrained:Acrobot-v1', which comes along as a list of seeds: es-play "
+            r"--pretrained plays it"
+        ),
+    ):
+        parse_warm_start("pretrained:Acrobot-v1")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        path_of("CartPole-v1"),
+        Path("pretrained:mine/s1"),
+        Path("runs/walker"),
+        Path("/a b/best.npz"),
+    ],
+)
+def test_the_command_that_repeats_a_run_begins_with_the_same_policy(path: Path) -> None:
+    words = shlex.split(repro_command(quick_config(), path))
+    assert parse_warm_start(words[words.index("--warm-start") + 1]) == path
+
+
+def test_what_comes_along_is_repeated_by_its_name() -> None:
+    assert repro_command(quick_config(), path_of("CartPole-v1")).endswith(
+        " --warm-start pretrained:CartPole-v1"
+    )

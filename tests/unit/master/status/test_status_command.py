@@ -1,0 +1,506 @@
+"""es-status without a server: what it makes of what was read, of its flags, and of servers that do
+not answer.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from es_queue.errors import RedisError, UsageError
+from master.display.format import parse_number
+from master.display.log_view import SafeStream
+from master.status.command import main
+from master.status.discovery import RunSources, sources_in
+from master.status.history import History
+from master.status.redis_reader import (
+    ORPHANED,
+    RedisReader,
+    RunDetails,
+    RunSummary,
+    make_named_reader,
+    make_private_reader,
+)
+from master.status.render import Page, PageTable, format_plain, print_page
+from master.status.views import make_run_page, make_runs_page
+
+PROGRESS = {
+    "state": "running",
+    "env": "BipedalWalker-v3",
+    "strategy": "pgpe",
+    "generation": "12",
+    "answered": "64/130",
+    "env_steps": "1234567",
+    "episodes": "1536",
+    "steps_per_second": "43210.2",
+    "return_mean": "-92.31",
+    "return_std": "10.1",
+    "return_max": "3.2",
+    "cut_fraction": "0.35",
+    "eval_mean": "-80.2",
+    "eval_best": "-70",
+    "workers": "2",
+    "eta": "4000",
+    "updated": "1000",
+}
+HOSTILE = {
+    "state": "run\x1b[31mning[bold]",
+    "env": "\u202eevil\n" * 50,
+    "generation": "nan",
+    "env_steps": "1e999",
+    "workers": "[red]",
+    "updated": "later",
+    "started": "-",
+    "eval_mean": "inf",
+    "eta": "-5",
+    "answered": "\x07",
+    "why": "\x9b2J",
+    "cut_fraction": "x",
+}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_in_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("RQ_REDIS_URL", raising=False)
+    monkeypatch.delenv("REDIS_URL", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+def seen(run: str = "walker-1", *, leased: bool = True, **progress: str) -> RunSummary:
+    return RunSummary(
+        run,
+        "redis://host",
+        f"es-master --resume {run}",
+        900.0,
+        leased,
+        {**PROGRESS, **progress},
+        f"es-master --purge {run}",
+    )
+
+
+def page_of(
+    seen: RunSummary, inside: RunDetails | None = None, *evaluations: tuple[int, float]
+) -> Page:
+    history = History()
+    history.add_records(
+        {"generation": generation, "eval_mean": mean} for generation, mean in evaluations
+    )
+    return make_run_page(seen, inside or RunDetails({}, 0, 0), history)
+
+
+def said(page: Page) -> str:
+    return "\n".join(format_plain(page))
+
+
+def refused(capsys: pytest.CaptureFixture[str], code: int, *argv: str) -> str:
+    assert main(list(argv)) == code
+    told = capsys.readouterr()
+    assert told.out == "" and told.err.startswith("es-status: ") and told.err.count("\n") == 1
+    return told.err
+
+
+# --- state
+
+
+@pytest.mark.parametrize("state", ["running", "paused", "stopping"])
+def test_a_run_that_wants_a_master_and_has_none_is_orphaned(state: str) -> None:
+    assert seen(leased=False, state=state).state == ORPHANED
+    assert seen(leased=True, state=state).state == state
+
+
+@pytest.mark.parametrize("state", ["stopped", "finished", "failed"])
+def test_a_run_that_ended_is_no_orphan(state: str) -> None:
+    assert seen(leased=False, state=state).state == state
+
+
+def test_an_orphan_is_shown_with_the_commands_that_go_on_with_it_and_remove_it() -> None:
+    orphan = seen(leased=False)
+    for command in (orphan.resume, orphan.purge):
+        assert command in said(make_runs_page([orphan])) and command in said(page_of(orphan))
+        assert command not in said(make_runs_page([seen()])) + said(page_of(seen()))
+
+
+# --- tables and JSON
+
+
+def test_a_table_in_a_pipe_is_whole_and_without_codes() -> None:
+    out = io.StringIO()
+    print_page(make_runs_page([seen("a" * 40), seen("b")]), SafeStream(out), as_json=False)
+    assert "a" * 40 in out.getvalue() and "\x1b" not in out.getvalue()
+    row = out.getvalue().splitlines()[1].split()
+    assert (
+        row[:9]
+        == ["a" * 40, "running", "BipedalWalker-v3", "12", "1.23", "M", "-80.2", "-70.0", "2"]
+        and row[-1] == "ago"
+    )
+
+
+WORKERS = {
+    "h-1-abcdef": {
+        "host": "h",
+        "pid": "1",
+        "backend": "lean",
+        "generation": "generation 12",
+        "block": "train 0 4",
+        "steps_per_second": "1000",
+        "late": "3",
+        "beat_ttl": "5",
+    },
+    "g-2-abcdef": {"host": "g", "refuses": "noise digest: \x1b[2J differs"},
+}
+
+
+def test_a_run_is_shown_with_its_workers_its_refusals_and_its_errors() -> None:
+    text = said(
+        page_of(
+            seen(),
+            RunDetails(
+                WORKERS, 3, 2, {"stale": 4, "digest": 0}, beat_seconds_left={"h-1-abcdef": 3.5}
+            ),
+        )
+    )
+    assert (
+        "2 living of 3" in text
+        and "stale 4" in text
+        and "digest 0" not in text
+        and "2 reports" in text
+        and "35 % of episodes cut short" in text
+    )
+    assert re.search(r"\nh +1 +lean +1,000 +12 +train 0 4 +3 .* 2 s ago(\n|$)", text)
+    assert "1 worker on g cannot join: noise digest: \\x1b[2J differs" in text
+
+
+def test_refusals_are_a_line_for_each_reason() -> None:
+    workers = {
+        f"w-{place}-abcdef": {"host": f"h{place % 9}", "refuses": "noise" if place else "env"}
+        for place in range(20)
+    }
+    text = said(page_of(seen(), RunDetails(workers, 20, 0)))
+    assert (
+        "1 worker on h0 cannot join: env\n" in text
+        and "19 workers on h0, h1, h2, h3, h4 and 4 more hosts cannot join: noise" in text
+    )
+
+
+def test_when_a_worker_was_last_seen_follows_from_its_beat() -> None:
+    inside = RunDetails(WORKERS, 2, 0, beat_seconds_left={"h-1-abcdef": 3.5, "g-2-abcdef": 1.0})
+    assert (
+        inside.silent_seconds("h-1-abcdef") == 1.5 and inside.silent_seconds("g-2-abcdef") is None
+    )
+    assert [worker["seen"] for worker in page_of(seen(), inside).data["living"]] == [1.5, None]
+
+
+def test_fingerprints_are_shown_where_the_fleet_is_mixed_alone() -> None:
+    one = {
+        "a-1-abcdef": {"host": "a", "numerics": "01234567ff"},
+        "b-1-abcdef": {"host": "b", "numerics": "01234567ff"},
+    }
+    assert "01234567" not in said(page_of(seen(), RunDetails(one, 2, 0)))
+    text = said(
+        page_of(
+            seen(), RunDetails({**one, "c-1-abcdef": {"host": "c", "numerics": "89abcdef"}}, 3, 0)
+        )
+    )
+    assert "a mixed fleet" in text and "01234567" in text and "89abcdef" in text
+
+
+def test_recoveries_are_shown_by_reason_and_nothing_where_there_was_none() -> None:
+    text = said(
+        page_of(seen(recovered="2", reissued="3", late="1", duplicate="0", lost_steps="nan"))
+    )
+    assert "recovered 2, re-issued 3, late 1\n" in text
+    assert "recoveries" not in said(page_of(seen()))
+
+
+def test_what_other_terminals_asked_and_changed_is_shown() -> None:
+    text = said(
+        page_of(
+            seen(state="paused", paused_by="ann on h", changed="learning_rate 0.01 by ann"),
+            RunDetails({}, 0, 0, requests=2),
+        )
+    )
+    assert (
+        "paused by ann on h" in text
+        and "learning_rate 0.01 by ann" in text
+        and "2 that the master has not answered" in text
+    )
+
+
+def test_the_master_is_named_while_it_holds_the_lease() -> None:
+    holder = RunSummary("r", "redis://h", "", 0.0, True, {**PROGRESS}, holder="box\x1b pid 7")
+    assert (
+        "box\\x1b pid 7" in said(page_of(holder))
+        and page_of(holder).data["master"] == "box\\x1b pid 7"
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"max_steps": 2_000_000}, "███████░░░░░  765,433 of 2.00 M steps left, about 67 min"),
+        (
+            {"max_steps": 2_000_000, "generations": 13},
+            "███████████░  1 of 13 generations, 765,433 of 2.00 M steps left",
+        ),
+        ({"max_seconds": 7200.0}, "░░░░░░░░░░░░  2 h 0 min of 2 h 0 min left"),
+        ({"target_reward": "none"}, "until it is stopped"),
+        ({"target_reward": "auto"}, "until it reaches its target"),
+        ({"max_steps": "many", "generations": -3}, "until it reaches its target"),
+    ],
+)
+def test_what_is_left_of_the_budgets_is_shown_and_the_bar_is_of_the_nearest(
+    config: dict[str, Any], words: str
+) -> None:
+    assert words in said(page_of(seen(), RunDetails({}, 0, 0, config=config)))
+
+
+def test_an_unknown_budget_is_not_guessed() -> None:
+    assert "budget" not in said(page_of(seen()))
+
+
+def test_evaluations_are_drawn_as_a_curve_from_two_on() -> None:
+    assert "▁█  -3.0 to 5.0 in 2 evaluations" in said(page_of(seen(), None, (0, -3.0), (10, 5.0)))
+    assert "curve" not in said(page_of(seen(), None, (0, -3.0)))
+
+
+def test_json_has_numbers_for_numbers_and_null_for_what_is_none() -> None:
+    (run,) = make_runs_page([seen(eval_mean="nan", workers="many")]).data["runs"]
+    assert (run["generation"], run["steps_per_second"], run["eval_mean"], run["workers"]) == (
+        12,
+        43210.2,
+        None,
+        None,
+    )
+    assert (
+        isinstance(run["generation"], int) and run["state"] == "running" and run["leased"] is True
+    )
+
+
+def test_json_of_a_run_has_its_workers_its_budget_and_its_curve() -> None:
+    inside = RunDetails(
+        {"h-1-abcdef": {"pid": "1", "host": "h"}}, 1, 0, {"stale": 4}, config={"generations": 20}
+    )
+    found = page_of(seen(leased=False), inside, (0, 1.5)).data
+    assert found["living"] == [
+        {"worker": "h-1-abcdef", "pid": 1, "host": "h", "seen": None}
+    ] and found["refused"] == {"stale": 4}
+    assert found["state"] == ORPHANED == found["health"] and found["stored_state"] == "running"
+    assert found["budget"] == {
+        "generations": {"limit": 20.0, "spent": 12.0, "left": 8.0}
+    } and found["evaluations"] == [{"generation": 0, "eval_mean": 1.5}]
+
+
+@pytest.mark.parametrize("progress", [HOSTILE, {}])
+@pytest.mark.parametrize("as_json", [False, True])
+def test_odd_values_neither_crash_nor_reach_the_terminal(
+    progress: dict[str, str], as_json: bool
+) -> None:
+    odd = RunSummary("odd", "redis://host", "resume", None, True, progress, holder="\x1b")
+    names = (
+        "host",
+        "pid",
+        "backend",
+        "block",
+        "steps",
+        "joined",
+        "refuses",
+        "beat_ttl",
+        "numerics",
+        "generation",
+    )
+    config = {
+        "max_steps": float("nan"),
+        "generations": [],
+        "target_reward": {},
+        "max_seconds": 1e999,
+    }
+    inside = RunDetails(
+        {"w\x1b": dict.fromkeys(names, "\x1b[2J\n")},
+        10**9,
+        0,
+        {"\x1b": 1},
+        beat_seconds_left={"w\x1b": 1.0},
+        config=config,
+    )
+    out = io.StringIO()
+    for page in (make_runs_page([odd]), page_of(odd, inside)):
+        print_page(page, SafeStream(out), as_json=as_json)
+    assert not re.search(r"[^\S\n ]|[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", out.getvalue())
+
+
+def test_a_digit_of_another_script_is_no_whole_number() -> None:
+    assert (
+        parse_number("12") == 12
+        and parse_number("1.5") == 1.5
+        and parse_number("²") is None
+        and parse_number("9" * 30) == pytest.approx(1e30)
+    )
+
+
+def test_what_does_not_fit_a_narrow_terminal_goes_in_the_given_order() -> None:
+    table = PageTable(
+        ("run", "env", "best", "n"), (("r" * 10, "e" * 10, "b" * 10, "1"),), ("best", "env")
+    )
+    assert table.fitting_columns(37) == [0, 1, 2, 3]
+    assert table.fitting_columns(36) == [0, 1, 3]
+    assert table.fitting_columns(5) == [0, 3]
+
+
+def test_the_last_column_gives_way_before_another_one_goes() -> None:
+    table = PageTable(("key", "type", "content"), (("k" * 10, "string", "c" * 80),), ("type",))
+    assert table.fitting_columns(32) == [0, 1, 2] and table.fitting_columns(31) == [0, 2]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 120])
+def test_a_table_on_a_terminal_keeps_whole_run_ids(
+    columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TERM", "xterm")
+    out = Terminal()
+    print_page(make_runs_page([seen("bipedalwalker-v3-0812-3fa2")]), SafeStream(out), as_json=False)
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue()).splitlines()
+    assert (
+        all(len(line) <= columns for line in lines) and "bipedalwalker-v3-0812-3fa2  r" in lines[1]
+    )
+
+
+# --- servers
+
+
+@pytest.fixture
+def closed_port() -> Iterator[int]:
+    """A port on which nobody listens: bound, so that nobody else takes it."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["BAD RUN"],
+        ["--nope"],
+        ["--redis-url", "redis://h", "--run-dir", "x"],
+        ["--run-dir", "/nonexistent"],
+    ],
+)
+def test_bad_usage_is_refused_in_one_sentence(
+    argv: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    refused(capsys, 2, *argv)
+
+
+@pytest.mark.parametrize("url", ["http://h", "redis://[::1", "redis://h:port", "nonsense"])
+def test_a_url_that_cannot_be_is_refused(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    refused(capsys, 3, "--redis-url", url)
+
+
+def test_a_server_that_is_away_is_one_sentence_without_the_password(
+    closed_port: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for url in (
+        f"redis://me:secret@127.0.0.1:{closed_port}/0",
+        f"redis://127.0.0.1:{closed_port}/0?password=secret",
+    ):
+        monkeypatch.setenv("RQ_REDIS_URL", url)
+        told = refused(capsys, 3)
+        assert "secret" not in told and f"127.0.0.1:{closed_port}" in told
+
+
+def test_the_environment_names_the_server(
+    closed_port: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1/9")
+    monkeypatch.setenv("RQ_REDIS_URL", f"redis://127.0.0.1:{closed_port}/7")
+    assert f"{closed_port}/7" in refused(capsys, 3)
+
+
+def test_without_any_server_the_ways_to_name_one_are_said(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert "--redis-url" in refused(capsys, 3)
+
+
+def test_a_folder_whose_server_has_ended_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run" / "redis").mkdir(parents=True)
+    assert "no private server runs" in refused(capsys, 3, "--run-dir", "run")
+
+
+def test_private_servers_are_those_with_a_socket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir("/")  # no relative path may help
+    for run in ("alive", "dead"):
+        (tmp_path / "runs" / run / "redis").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "runs" / "alive" / "redis")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("redis.sock")
+        sources = sources_in(
+            [tmp_path / "runs" / "alive", tmp_path / "runs" / "dead", tmp_path / "nothing"],
+            named=False,
+        )
+        assert [found.name for found in sources.servers] == [
+            f"unix://{tmp_path}/runs/alive/redis/redis.sock"
+        ]
+        assert sources.folders == [tmp_path / "runs" / "dead"]
+        assert make_private_reader(tmp_path / "runs" / "alive").name.endswith(
+            "alive/redis/redis.sock"
+        )
+
+
+@pytest.mark.parametrize(
+    ("url", "by_flag", "way"),
+    [
+        ("redis://host:1/2", True, " --redis-url redis://host:1/2"),
+        ("redis://host:1/2", False, ""),
+        ("redis://me:secret@host:1/2", True, ""),
+        ("redis://host?password=secret", True, ""),
+    ],
+)
+def test_the_way_back_names_the_server_but_never_a_secret(
+    url: str, by_flag: bool, way: str
+) -> None:
+    assert make_named_reader(url, by_flag)._location_flags == way
+
+
+class Fixed(RedisReader):
+    """A server with given runs, or with trouble."""
+
+    def __init__(self, runs: list[RunSummary] | None) -> None:
+        self.name, self.folder, self._query_runs = "fixed", None, runs
+
+    def list_runs(self) -> list[RunSummary]:
+        if self._query_runs is None:
+            raise RedisError("away")
+        return self._query_runs
+
+    def find_run(self, run: str) -> RunSummary | None:
+        return next((one for one in self.list_runs() if one.run == run), None)
+
+
+def test_one_of_several_servers_that_is_away_hides_no_other() -> None:
+    assert [one.run for one in RunSources([Fixed(None), Fixed([seen("a")])], []).list_runs()] == [
+        "a"
+    ]
+    with pytest.raises(RedisError):
+        RunSources([Fixed(None), Fixed(None)], []).list_runs()
+
+
+def test_an_unknown_run_is_answered_with_the_known_ones() -> None:
+    with pytest.raises(UsageError, match="there are a"):
+        RunSources([Fixed([seen("a")])], []).find_run("b")
+    assert RunSources([Fixed(None), Fixed([seen("a")])], []).find_run("a").summary.run == "a"

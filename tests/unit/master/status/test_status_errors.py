@@ -1,0 +1,108 @@
+"""Reports of workers: what es-status makes of them, whatever they are."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+
+import pytest
+
+from master.status.errors import (
+    LONGEST_REPORT,
+    LONGEST_TRACE,
+    format_local_time,
+    make_errors_page,
+    parse_report,
+    report_parts,
+)
+from master.status.redis_reader import RunDetails, RunSummary
+from master.status.render import Page, format_plain
+
+REPORT = {
+    "time": 1000.5,
+    "worker": "h-1-abcdef",
+    "environment": "Walker\x1b",
+    "seed": 7,
+    "slot": 3,
+    "generation": 2,
+    "reason": "ValueError: \x9b2J no",
+    "trace": "Traceback\n  File x\r\n\x1b[31mValueError",
+    "unknown": "left out",
+}
+
+
+def lines(report: dict[str, object]) -> str:
+    return "\n".join(format_plain(Page({}, tuple(report_parts(report)))))
+
+
+def test_a_report_is_shown_with_its_episode_its_reason_and_its_trace_line_by_line() -> None:
+    report = parse_report(json.dumps(REPORT).encode())
+    assert (
+        report["trace"] == ["Traceback", "  File x", "\\x1b[31mValueError"]
+        and "unknown" not in report
+    )
+    text = lines(report)
+    assert (
+        "worker h-1-abcdef, Walker\\x1b, seed 7, slot 3, generation 2" in text
+        and "ValueError: \\x9b2J no" in text
+    )
+    assert "\n    \\x1b[31mValueError" in text
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff\x1b", b"[1]", b"7", b"{", b"[" * 60_000, b"{}"])
+def test_what_is_no_report_is_said_to_be_none(data: bytes) -> None:
+    text = lines(parse_report(data))
+    assert "no JSON object" in text and not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", text)
+
+
+def test_a_report_that_is_too_large_is_named_and_not_shown() -> None:
+    assert "not shown" in parse_report(b" " * (LONGEST_REPORT + 1))["trouble"]
+
+
+def test_of_a_long_trace_the_end_is_shown() -> None:
+    report = parse_report(
+        json.dumps({"reason": "r", "trace": "\n".join(f"line {k}" for k in range(1000))}).encode()
+    )
+    assert len(report["trace"]) == LONGEST_TRACE and report["trace"][-1] == "line 999"
+
+
+def test_values_of_another_type_are_shown_as_text() -> None:
+    odd = {
+        "time": "then\x1b",
+        "worker": ["\x1b"],
+        "seed": 10**30,
+        "slot": None,
+        "generation": 1.5,
+        "reason": {"a": 1},
+        "trace": 7,
+    }
+    report = parse_report(json.dumps(odd).encode())
+    assert report == {
+        "time": "then\\x1b",
+        "worker": '["\\u001b"]',
+        "seed": str(10**30),
+        "slot": None,
+        "generation": 1.5,
+        "reason": '{"a": 1}',
+    }
+    assert lines(report).startswith("\nat an unknown time  worker")
+
+
+def test_a_time_is_shown_as_a_date_and_as_an_age() -> None:
+    assert re.fullmatch(
+        r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \(5 min ago\)", format_local_time(time.time() - 300)
+    )
+    assert (
+        format_local_time(1e300)
+        == format_local_time(None)
+        == format_local_time("x")
+        == "at an unknown time"
+    )
+
+
+def test_a_run_of_which_its_folder_is_left_has_no_reports() -> None:
+    page = make_errors_page(
+        None, RunSummary("r", "folder", "", None, False, {}), RunDetails({}, 0, 0)
+    )
+    assert page.data["reports"] == [] and "server" in page.data["trouble"]

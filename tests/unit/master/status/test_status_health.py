@@ -1,0 +1,161 @@
+"""How a run fares, from its stored figures alone: healthy, stalled, orphaned, failed or done."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from master.status.health import EXIT_CODES, Health, assess_health, silent_seconds
+from master.status.history import History
+from master.status.redis_reader import RunDetails, RunSummary
+from master.status.views import make_run_page, make_runs_page
+
+#: Far from any clock of ours: ages are differences of the master's own times.
+NOW = 5_000_000.0
+WORKER = {"host": "h", "pid": "1", "generation": "generation 3"}
+REFUSING = {"host": "h\x1b", "refuses": "no \x1b[2J noise"}
+
+
+def run(
+    state: str = "running",
+    *,
+    leased: bool = True,
+    quiet: float | None = 0.0,
+    configured: bool = True,
+    **progress: str,
+) -> RunSummary:
+    times = {} if quiet is None else {"updated": str(NOW), "answered_at": str(NOW - quiet)}
+    return RunSummary(
+        "r",
+        "redis://h",
+        "resume r",
+        1.0,
+        leased,
+        {"state": state, "workers": "1", **times, **progress},
+        "purge r",
+        is_configured=configured,
+    )
+
+
+def fares(seen: RunSummary, *workers: dict[str, str], usual: float | None = 1.0) -> Health:
+    return assess_health(
+        seen,
+        RunDetails({f"w-{place}-abcdef": about for place, about in enumerate(workers)}, 1, 0),
+        usual,
+    )
+
+
+def test_the_exit_codes_are_those_of_the_help() -> None:
+    from master.status.command import EPILOG
+
+    assert EXIT_CODES == {"healthy": 0, "done": 10, "stalled": 11, "orphaned": 12, "failed": 13}
+    for word, code in EXIT_CODES.items():
+        line = next(line for line in EPILOG.splitlines() if line.split()[:1] == [str(code)])
+        assert word in line
+
+
+@pytest.mark.parametrize(
+    ("state", "word"), [("finished", "done"), ("stopped", "done"), ("failed", "failed")]
+)
+@pytest.mark.parametrize("leased", [True, False])
+def test_a_run_that_ended_is_done_or_failed_with_its_reason(
+    state: str, word: str, leased: bool
+) -> None:
+    health = fares(run(state, leased=leased, quiet=1e6, why="it \x1bbroke"))
+    assert (health.state, health.why, health.is_over) == (word, "it \\x1bbroke", True)
+
+
+@pytest.mark.parametrize("state", ["running", "paused", "stopping"])
+def test_a_run_without_a_lease_is_orphaned_and_not_over(state: str) -> None:
+    health = fares(run(state, leased=False), WORKER)
+    assert health.state == "orphaned" and "lease" in health.why and not health.is_over
+
+
+def test_a_run_that_never_said_its_state_is_healthy_with_a_master_and_orphaned_without() -> None:
+    nothing: dict[str, Any] = {"server": "s", "resume": "", "started": None, "progress": {}}
+    assert assess_health(RunSummary("r", is_leased=True, **nothing)).state == "healthy"
+    odd = assess_health(
+        RunSummary("r", is_leased=True, **{**nothing, "progress": {"state": "\x1bodd"}})
+    )
+    assert odd.state == "stalled" and "\\x1bodd, which no master writes" in odd.why
+    assert assess_health(RunSummary("r", is_leased=False, **nothing)).state == "orphaned"
+    assert assess_health(
+        RunSummary("r", is_leased=False, is_configured=False, **nothing)
+    ) == Health("done", "its keys have expired")
+
+
+@pytest.mark.parametrize(
+    ("quiet", "usual", "word"),
+    [
+        (59, 1.0, "healthy"),
+        (61, 1.0, "stalled"),
+        (99, 10.0, "healthy"),
+        (101, 10.0, "stalled"),
+        (61, None, "stalled"),
+    ],
+)
+def test_a_run_is_stalled_after_a_minute_and_ten_usual_generations_without_an_answer(
+    quiet: float, usual: float | None, word: str
+) -> None:
+    health = fares(run(quiet=quiet), WORKER, usual=usual)
+    assert health.state == word and ("no answer counted" in health.why) == (word == "stalled")
+
+
+def test_without_a_worker_a_minute_is_enough_and_is_said_from_the_first_second() -> None:
+    soon, late = (
+        fares(run(quiet=1, workers="0", queue="walk"), usual=100.0),
+        fares(run(quiet=61, workers="0"), usual=100.0),
+    )
+    assert soon.state == "healthy" and "no worker is here" in soon.why and "queue walk" in soon.why
+    assert late.state == "stalled" and "no worker is here" in late.why
+
+
+def test_workers_that_all_refuse_are_as_good_as_none_and_are_quoted() -> None:
+    health = fares(run(quiet=61, workers="0"), REFUSING, REFUSING, usual=100.0)
+    assert (
+        health.state == "stalled"
+        and "all 2 workers refuse" in health.why
+        and "no \\x1b[2J noise" in health.why
+    )
+    assert "the only worker refuses" in fares(run(quiet=1, workers="0"), REFUSING).why
+    assert fares(run(quiet=1), REFUSING, WORKER).why == ""
+
+
+def test_the_workers_own_keys_count_when_the_master_has_not_seen_them_yet() -> None:
+    assert fares(run(quiet=1, workers="0"), WORKER).why == ""
+
+
+def test_a_paused_run_is_healthy_however_long_it_is_silent() -> None:
+    health = fares(run("paused", quiet=1e6, paused_by="ann\x1b"))
+    assert (health.state, health.why) == ("healthy", "paused by ann\\x1b")
+
+
+@pytest.mark.parametrize("broken", [{"answered_at": "x"}, {"updated": "inf"}, {"answered_at": ""}])
+def test_without_both_times_nobody_is_called_stalled(broken: dict[str, str]) -> None:
+    assert (
+        silent_seconds(run(**broken).progress) is None
+        and fares(run(quiet=1e6, **broken), WORKER).state == "healthy"
+    )
+
+
+def test_an_answer_of_the_future_is_no_silence() -> None:
+    assert silent_seconds(run(quiet=-30).progress) == 0.0
+
+
+def test_the_page_ends_with_the_code_and_says_why() -> None:
+    page = make_run_page(run(quiet=120), RunDetails({"w-1-abcdef": WORKER}, 1, 0), History())
+    assert (
+        page.code == 11
+        and page.data["health"] == "stalled"
+        and "no answer counted" in page.data["health_why"]
+    )
+    assert make_run_page(run("finished"), RunDetails({}, 0, 0), History()).is_over
+
+
+def test_the_list_calls_a_run_stalled_too_and_ends_with_0() -> None:
+    page = make_runs_page([run(quiet=120, seconds_wait="2"), run(quiet=120, seconds_wait="30")])
+    assert [one["health"] for one in page.data["runs"]] == ["stalled", "healthy"] and page.code == 0
+    assert "stalled" in [
+        row[1] for part in page.parts if hasattr(part, "rows") for row in part.rows
+    ]

@@ -1,0 +1,276 @@
+"""Runs whose private server has ended, as their folders tell them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from master.status.command import main
+from master.status.history import History
+from master.status.run_folders import RunFolder, newest_folders
+
+RECORD = {
+    "generation": 7,
+    "env_steps": 1000,
+    "episodes": 10,
+    "return_mean": 3.5,
+    "eval_mean": None,
+    "eval_best": 9.0,
+    "seconds": 5.0,
+    "late": 2,
+    "eta": None,
+    "strange": {"a": 1},
+}
+
+
+@pytest.fixture(autouse=True)
+def _here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("RQ_REDIS_URL", raising=False)
+    monkeypatch.delenv("REDIS_URL", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+def folder(
+    run: str = "walker-1",
+    *,
+    saved: int | None = 8,
+    summary: Any = None,
+    records: Any = (RECORD,),
+    base: str = "runs",
+) -> Path:
+    made = Path(base) / run
+    (made / "redis").mkdir(parents=True)
+    (made / "checkpoints").mkdir()
+    (made / "config.json").write_text(
+        json.dumps({"env": "CartPole-v1", "strategy": "pgpe", "generations": 10})
+    )
+    lines = [
+        json.dumps({**RECORD, "generation": 0, "eval_mean": 1.0}),
+        json.dumps({**RECORD, "generation": 5, "eval_mean": 4.0}),
+    ]
+    (made / "metrics.jsonl").write_text("\n".join([*lines, *map(json.dumps, records)]) + "\n")
+    if saved is not None:
+        (made / "checkpoints" / f"generation-{saved:08d}.npz").touch()
+    if summary is not None:
+        (made / "summary.json").write_text(json.dumps(summary))
+    return made
+
+
+def told(capsys: pytest.CaptureFixture[str], code: int, *argv: str) -> Any:
+    assert main([*argv, "--json"]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_run_that_was_left_in_order_is_stopped_and_done(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder()
+    run = told(capsys, 10, "walker-1")
+    assert (run["state"], run["health"], run["on_disk"], run["leased"]) == (
+        "stopped",
+        "done",
+        True,
+        False,
+    )
+    assert (
+        run["generation"],
+        run["env_steps"],
+        run["env"],
+        run["eval_best"],
+        run["eval_mean"],
+    ) == (7, 1000, "CartPole-v1", 9, 4)
+    assert run["evaluations"] == [
+        {"generation": 0, "eval_mean": 1.0},
+        {"generation": 5, "eval_mean": 4.0},
+    ]
+    assert (
+        run["budget"]["generations"]["left"] == 3
+        and "strange" not in run
+        and run["resume"].endswith("es-master --resume walker-1")
+    )
+
+
+@pytest.mark.parametrize("saved", [7, None])
+def test_a_run_whose_master_was_killed_is_orphaned(
+    saved: int | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder(saved=saved)
+    assert told(capsys, 12, "walker-1")["state"] == "orphaned"
+    assert main(["walker-1"]) == 12
+    text = capsys.readouterr().out
+    assert (
+        "--resume walker-1" in text
+        and "--purge walker-1" in text
+        and "its server has ended" in text
+    )
+
+
+def test_a_finished_run_is_told_by_its_summary(capsys: pytest.CaptureFixture[str]) -> None:
+    folder(
+        saved=7,
+        summary={
+            "state": "finished",
+            "run": "walker-1",
+            "generation": 8,
+            "eval_mean": 500.0,
+            "digest": "ab",
+        },
+    )
+    run = told(capsys, 10, "walker-1")
+    assert (run["state"], run["health"], run["generation"], run["eval_mean"], run["digest"]) == (
+        "finished",
+        "done",
+        8,
+        500,
+        "ab",
+    )
+
+
+def test_folders_stand_in_the_list_newest_first(capsys: pytest.CaptureFixture[str]) -> None:
+    os.utime(folder("older") / "config.json", (5, 5))
+    folder("newer", saved=None)
+    Path("runs/empty/redis").mkdir(parents=True)
+    (Path("runs") / "shared").mkdir()
+    assert [(run["run"], run["health"]) for run in told(capsys, 0)["runs"]] == [
+        ("newer", "orphaned"),
+        ("older", "done"),
+    ]
+
+
+def test_a_socket_that_outlived_its_server_hides_no_run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = folder()
+    monkeypatch.chdir(made / "redis")
+    with socket.socket(socket.AF_UNIX) as gone:
+        gone.bind("redis.sock")
+    monkeypatch.chdir(made.absolute().parents[1] if made.is_absolute() else "../../..")
+    assert (made / "redis" / "redis.sock").is_socket()
+    assert told(capsys, 10, "walker-1")["on_disk"] and len(told(capsys, 0)["runs"]) == 1
+
+
+def test_a_folder_elsewhere_is_found_by_its_flag_under_the_runs_own_id(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder("My_Run", base="elsewhere")
+    run = told(capsys, 10, "walker-9", "--run-dir", "elsewhere/My_Run")
+    assert run["run"] == "walker-9" and run["purge"].endswith(
+        "es-master --purge walker-9 --run-dir elsewhere/My_Run"
+    )
+    assert told(capsys, 0, "--run-dir", "elsewhere/My_Run") == {"runs": []}
+
+
+def test_a_folder_whose_summary_names_another_run_is_not_taken_for_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder(summary={"state": "finished", "run": "other"}, base="elsewhere")
+    assert main(["walker-1", "--run-dir", "elsewhere/walker-1"]) == 2
+    assert "there are other" in capsys.readouterr().err
+
+
+def test_keys_and_reports_stay_with_the_server(capsys: pytest.CaptureFixture[str]) -> None:
+    folder()
+    assert (
+        main(["walker-1", "--keys"]) == 0 and "server, which has ended" in capsys.readouterr().out
+    )
+    assert told(capsys, 0, "walker-1", "--errors")["reports"] == []
+    assert main(["--keys", "es:walker-1:task"]) == 2
+
+
+HOSTILE = {
+    "env": "\x1b[2J",
+    "generation": "nan",
+    "env_steps": 1e999,
+    "run": "../etc",
+    "state": "finished",
+    "eval_mean": [1],
+    "why": "\x9b" * 10**5,
+    "digest": True,
+}
+
+
+@pytest.mark.parametrize("name", ["config.json", "summary.json", "metrics.jsonl"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"[]",
+        b"{",
+        b"\xff\xfe",
+        b"[" * 10**5,
+        b"x" * (2**20 + 5),
+        json.dumps(HOSTILE).encode(),
+        b"null\n{}\n7",
+    ],
+)
+def test_no_content_crashes_it_or_reaches_the_terminal(
+    name: str, content: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = folder()
+    (made / name).write_bytes(content)
+    for argv in ([], ["walker-1"], ["walker-1", "--json"]):
+        assert main(argv) in (0, 2, 3, 10, 12)
+        shown = capsys.readouterr()
+        assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", shown.out + shown.err)
+
+
+@pytest.mark.timeout(10)
+def test_what_is_no_file_is_not_read() -> None:
+    made = folder()
+    (made / "metrics.jsonl").unlink()
+    os.mkfifo(made / "metrics.jsonl")
+    os.mkfifo(made / "summary.json")
+    assert RunFolder(made).summarize().progress["state"] == "stopped"
+
+
+def test_a_file_that_is_too_large_or_names_no_run_is_not_believed() -> None:
+    made = folder(summary={"state": "finished", "run": "../etc"})
+    assert RunFolder(made).run == "walker-1"
+    (made / "config.json").write_text(json.dumps({"env": "CartPole-v1", "filler": "x" * 2**20}))
+    assert RunFolder(made).config == {}
+
+
+def test_of_a_long_file_the_end_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    line = (
+        json.dumps({"generation": 1, "eval_mean": 1.0, "seconds_wait": 2.0, "filler": "x" * 1000})
+        + "\n"
+    )
+    path.write_text(
+        line * 6000 + json.dumps({"generation": 2, "eval_mean": 5.0, "seconds_wait": 2.0})
+    )
+    history = History()
+    history.read_file(path)
+    assert (
+        history.newest["generation"] == 2
+        and history.usual_wait_seconds == 2.0
+        and list(history.evaluations) == [(1.0, 1.0), (2.0, 5.0)]
+    )
+
+
+def test_a_generation_that_was_evaluated_twice_counts_once() -> None:
+    history = History()
+    history.add_records(
+        {"generation": generation, "eval_mean": mean}
+        for generation, mean in ((0, 1), (10, 2), (20, 3), (10, 4), (20, 5))
+    )
+    assert list(history.evaluations) == [(0.0, 1.0), (10.0, 4.0), (20.0, 5.0)]
+
+
+def test_a_folder_is_read_again_only_when_its_files_have_changed() -> None:
+    made = folder()
+    (first,) = newest_folders([made])
+    (again,) = newest_folders([made])
+    assert again is first and first.summarize().progress["generation"] == "7"
+    with (made / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({**RECORD, "generation": 9}) + "\n")
+    (changed,) = newest_folders([made])
+    assert changed.summarize().progress["generation"] == "9"
+    (made / "summary.json").write_text(json.dumps({"state": "finished", "run": "walker-1"}))
+    assert newest_folders([made])[0].summarize().state == "finished"

@@ -1,0 +1,286 @@
+"""Checkpoints: plain arrays, whole or not there, and the policy in them acts as it did in
+the run.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from es_queue import load_policy
+from es_queue.config.episode_rules import evaluation_rules
+from es_queue.environments.factory import open_environment
+from es_queue.errors import RunFolderError
+from es_queue.policies.actions import ActionMap
+from master.run.setup import Setup, prepare_run
+from master.storage import checkpoint
+from master.storage.checkpoint import MOST_KEPT, Checkpoints, write_atomically
+from tests.parts import TABLE, setup_of, trained
+from tests.ring import quick_config
+from workers.episode import EpisodeControl, make_actor, play_episode
+from workers.join import environment_request
+
+
+def bytes_of(setup: Setup, run: str = "a-run") -> bytes:
+    state = trained(setup)
+    return checkpoint.encode(
+        setup.config,
+        setup.spec,
+        run,
+        state,
+        setup.strategy.centre(setup.strategy.published(state.strategy)),
+    )
+
+
+SETUP = setup_of("pgpe")
+DATA = bytes_of(SETUP)
+
+
+def test_numpy_alone_reads_it_without_pickle(tmp_path: Path) -> None:
+    (tmp_path / "one.npz").write_bytes(DATA)
+    state = trained(SETUP)
+    with np.load(tmp_path / "one.npz") as archive:  # allow_pickle is off by default
+        arrays = {name: archive[name] for name in archive.files}
+    assert {
+        "parameters",
+        "obs_mean",
+        "obs_std",
+        "meta",
+        "strategy.parameters",
+        "strategy.sigma",
+        "moments_m2",
+    } <= set(arrays)
+    assert not any(array.dtype.hasobject for array in arrays.values())
+    assert np.array_equal(arrays["parameters"], state.strategy["parameters"]) and arrays[
+        "parameters"
+    ].shape == (6,)
+    assert np.array_equal(arrays["obs_std"], state.statistics(5.0).std)
+    meta = json.loads(arrays["meta"].item())
+    assert (meta["run"], meta["generation"], meta["config"]["strategy"]) == ("a-run", 3, "pgpe")
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{}, {"obs_norm": False}, {"policy": "mlp", "hidden": (5,)}, {"action_bound": "tanh"}],
+    ids=str,
+)
+@pytest.mark.parametrize("env", ["Pendulum-v1", "CartPole-v1", "FrozenLake-v1"])
+def test_the_loaded_policy_acts_exactly_like_the_rollout(
+    tmp_path: Path, env: str, config: dict[str, Any]
+) -> None:
+    setup = prepare_run(quick_config(env=env, strategy="ars", population=8, **config), table=TABLE)
+    rng = np.random.default_rng(4)
+    size, observed = setup.policy.size, setup.spec.observation_size
+    best = checkpoint.Best(
+        *(rng.normal(size=n).astype(np.float32) for n in (size, observed)),
+        rng.uniform(0.5, 2, observed).astype(np.float32),
+        7,
+        1.5,
+    )
+    path = Checkpoints(tmp_path).save_best(
+        checkpoint.encode_best(setup.config, setup.spec, "a-run", best, {"eval_mean": 1.5})
+    )
+    loaded = load_policy(path)
+    world = open_environment(environment_request(setup.config))
+    from es_queue.numerics.normalization import FrozenStatistics
+
+    statistics = FrozenStatistics(best.mean, best.std, 5.0) if setup.config.obs_norm else None
+    begin, actions = (
+        make_actor(setup.policy, best.parameters, statistics),
+        ActionMap(setup.spec.action, setup.config.action_bound),
+    )
+    looks: list[Any] = []
+
+    def watched(observation: Any) -> Any:
+        outputs = begin()(observation)
+        raw = int(observation.argmax()) if setup.spec.discrete_start is not None else observation
+        looks.append((loaded.act(raw), actions.act_one(outputs)))
+        return outputs
+
+    play_episode(world, lambda: watched, actions, evaluation_rules(60), 5, EpisodeControl())
+    assert looks and all(
+        np.array_equal(one, other) and np.asarray(one).dtype == np.asarray(other).dtype
+        for one, other in looks
+    )
+
+
+# --- whole or not there
+
+
+def test_a_crash_before_the_rename_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "checkpoints" / "one.npz"
+    write_atomically(path, b"old")
+
+    class Crash(BaseException): ...
+
+    def crash(*_: object) -> None:
+        raise Crash
+
+    for function in ("fsync", "replace"):
+        with monkeypatch.context() as patch:
+            patch.setattr(os if function == "fsync" else Path, function, crash)
+            with pytest.raises(Crash):
+                write_atomically(path, b"new")
+        assert path.read_bytes() == b"old"
+    write_atomically(path, b"new")
+    assert path.read_bytes() == b"new"
+
+
+def test_the_content_is_on_disk_before_the_name_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    fsync, replace = os.fsync, Path.replace
+    monkeypatch.setattr(os, "fsync", lambda handle: (order.append("fsync"), fsync(handle))[1])
+    monkeypatch.setattr(
+        Path, "replace", lambda self, to: (order.append("rename"), replace(self, to))[1]
+    )
+    write_atomically(tmp_path / "one", b"data")
+    assert order == ["fsync", "rename", "fsync"]
+
+
+def test_a_full_disk_is_said_in_one_sentence_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(
+        RunFolderError, match="cannot be written: No space left on device; free space"
+    ):
+        write_atomically(tmp_path / "folder" / "one", b"data")
+    assert not list((tmp_path / "folder").iterdir())
+
+
+def test_the_newest_few_are_kept_and_the_best_always(tmp_path: Path) -> None:
+    kept = Checkpoints(tmp_path)
+    kept.save_best(b"best")
+    for generation in (0, 9, 10, 11, 100_000_000):
+        kept.save(generation, DATA)
+    names = sorted(path.name for path in kept.folder.iterdir())
+    assert (
+        names == ["best.npz", "generation-00000011.npz", "generation-100000000.npz"]
+        and MOST_KEPT == 2
+    )
+    assert kept.last_path == kept.folder / names[2]
+
+
+def test_the_newest_readable_one_is_chosen_over_a_damaged_one(tmp_path: Path) -> None:
+    kept = Checkpoints(tmp_path)
+    assert kept.read_newest() is None
+    good = bytes_of(setup_of("ars"))
+    kept.save(7, good)
+    kept.save(8, DATA[: len(DATA) // 2])
+    kept.save_best(DATA)
+    assert Checkpoints(tmp_path).read_newest() == good
+    kept.save(8, DATA)
+    assert Checkpoints(tmp_path).read_newest() == DATA
+    (kept.folder / "generation-00000008.npz").unlink()
+    (kept.folder / "generation-00000007.npz").write_bytes(b"")
+    assert Checkpoints(tmp_path).read_newest() is None
+
+
+def test_what_a_crash_left_under_another_name_is_never_read(tmp_path: Path) -> None:
+    kept = Checkpoints(tmp_path)
+    kept.save(3, DATA)
+    (kept.folder / ".generation-00000004.npz.123").write_bytes(bytes_of(setup_of("ars")))
+    assert kept.read_newest() == DATA
+
+
+# --- anything else is refused
+
+
+def refused(data: bytes) -> None:
+    with pytest.raises(RunFolderError) as caught:
+        checkpoint.decode(data)
+    assert caught.value.exit_code == 6
+
+
+def test_what_is_no_checkpoint_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer = io.BytesIO()
+    np.savez(buffer, meta=np.array("[]"))
+    single, pickled = io.BytesIO(), io.BytesIO()
+    np.save(single, np.zeros(3))
+    np.savez(pickled, meta=np.array([{"a": 1}], dtype=object))
+    for data in (
+        b"",
+        b"PK",
+        b"x" * 100,
+        DATA[:-1],
+        DATA[:200],
+        buffer.getvalue(),
+        single.getvalue(),
+        pickled.getvalue(),
+    ):
+        refused(data)
+    best = trained(SETUP).best
+    assert best is not None
+    refused(
+        checkpoint.encode_best(SETUP.config, SETUP.spec, "a-run", best, None)
+    )  # a policy, but no run's state
+    monkeypatch.setattr(checkpoint, "MAX_CHECKPOINT", 10)
+    refused(DATA)
+
+
+@settings(deadline=None)
+@example(66, 1)  # in the header of an array, which numpy reads as Python
+@given(st.integers(0, len(DATA) - 1), st.integers(1, 255))
+def test_a_flipped_byte_is_refused_or_harmless_but_never_anything_else(
+    place: int, change: int
+) -> None:
+    damaged = bytearray(DATA)
+    damaged[place] ^= change
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # zipfile may warn of what it reads
+        for read in (checkpoint.decode, policy_of):
+            try:
+                read(bytes(damaged))
+            except RunFolderError as error:
+                assert "\n" not in str(error)
+
+
+def policy_of(data: bytes) -> None:
+    """The other reader of the same file."""
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        load_policy(file.name)
+
+
+# --- what was passed over is said
+
+
+def test_a_checkpoint_that_is_passed_over_is_named_with_its_reason(tmp_path: Path) -> None:
+    kept = Checkpoints(tmp_path)
+    kept.save(7, DATA)
+    torn = kept.save(8, DATA[:-30])
+    foreign = kept.folder / "generation-00000009.npz"
+    foreign.write_bytes(bytes_of(SETUP, "another-run"))
+    assert (
+        kept.read_newest("a-run") == DATA
+        and kept.last_path == kept.folder / "generation-00000007.npz"
+    )
+    assert len(kept.warnings) == 2
+    assert kept.warnings[0] == f"checkpoint {foreign} was passed over: it is of run 'another-run'"
+    assert kept.warnings[1].startswith(f"checkpoint {torn} was passed over: this is no checkpoint")
+
+
+def test_a_folder_with_another_runs_checkpoints_alone_yields_one_to_be_refused(
+    tmp_path: Path,
+) -> None:
+    kept = Checkpoints(tmp_path)
+    kept.save(7, DATA)
+    assert kept.read_newest("mine") == DATA and kept.read_newest() == DATA and kept.warnings == []

@@ -1,0 +1,298 @@
+"""The replay log: parameters computed again from it have the run's digests, and no changed byte
+goes unseen.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+
+from es_queue.errors import RunFolderError
+from es_queue.numerics.noise_table import NoiseTable
+from es_queue.numerics.normalization import RunningMoments
+from es_queue.protocol.control_messages import SET, ControlRequest
+from es_queue.protocol.memory_channel import MemoryServer
+from master.loop.state import RunState
+from master.storage import replay_log
+from master.storage.checkpoint import Checkpoints
+from master.storage.replay import replay_run
+from master.storage.replay_log import ReplayLog, ReplayStep, list_log_files, read_frames
+from tests.ring import quick_config, run_ring
+from tests.tiny import QUAD
+
+RUN = "memory"
+SHORT = {
+    "env": QUAD,
+    "strategy": "pgpe",
+    "population": 8,
+    "generations": 6,
+    "eval_every": 2,
+    "eval_episodes": 4,
+    "target_reward": "none",
+    "final_episodes": 2,
+}
+
+
+def logged(
+    folder: Path, state: Any = None, requests: tuple[ControlRequest, ...] = (), **values: Any
+) -> Any:
+    """A ring that leaves a log and checkpoints in ``folder``."""
+    server = MemoryServer(commands=[one.encode() for one in requests])
+    log = ReplayLog(folder)
+    outcome, sink = run_ring(
+        quick_config(**{**SHORT, **values}),
+        server=server,
+        state=state,
+        log=log,
+        checkpoints=Checkpoints(folder),
+    )
+    log.close()
+    assert not log.trouble
+    return outcome, sink
+
+
+def replayed(folder: Path) -> str:
+    said: list[str] = []
+    assert replay_run(RUN, folder, folder / "noise", said.append) == 0
+    return said[0]
+
+
+@pytest.mark.parametrize(
+    "strategy", ["ars", "openai_es", "pgpe", "snes", "ga", "novelty", "random_search"]
+)
+def test_a_run_computed_again_from_its_log_has_the_same_digests(
+    strategy: str, tmp_path: Path
+) -> None:
+    decay = (
+        {}
+        if strategy in ("ga", "random_search")
+        else {"weight_decay": 0.01, "decay_schedule": "linear:0,4"}
+    )
+    outcome, _ = logged(
+        tmp_path,
+        strategy=strategy,
+        truncation=4 if strategy == "ga" else 0,
+        sigma_schedule="exponential:0.9",
+        **decay,
+    )
+    assert f"generations 0 to 6 of run {RUN}" in replayed(tmp_path)
+    assert outcome.digest in replayed(tmp_path)
+    assert "as the newest checkpoint's" in replayed(tmp_path)
+
+
+def test_a_log_of_other_noise_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged(tmp_path)
+    replayed(tmp_path)
+    monkeypatch.setattr(
+        "master.storage.replay.NoiseTable.open",
+        lambda size, folder: NoiseTable.in_memory(size, seed=5),
+    )
+    with pytest.raises(
+        RunFolderError,
+        match=(
+            "was written with other noise than this es-queue makes: replay it with the es-queue "
+            "that wrote it"
+        ),
+    ):
+        replayed(tmp_path)
+
+
+def test_what_people_changed_is_computed_again_too(tmp_path: Path) -> None:
+    request = ControlRequest(
+        "0a0b0c0d", SET, "ada@host", 0.0, {"sigma": 0.5, "learning_rate": 0.3}, 3
+    )
+    outcome, _ = logged(tmp_path, requests=(request,))
+    assert outcome.digest in replayed(tmp_path)
+    assert outcome.state.changes
+
+
+def test_a_rollback_is_computed_again_too(tmp_path: Path) -> None:
+    wild = {
+        "strategy": "openai_es",
+        "learning_rate": 2.0,
+        "init": "normal",
+        "eval_every": 1,
+        "eval_episodes": 50,
+        "rollback": True,
+        "generations": 12,
+    }
+    outcome, sink = logged(tmp_path, **wild)
+    back = [record for record in sink.records if record.get("rolled_back") is not None]
+    assert back, "steps of this size do harm"
+    assert outcome.digest in replayed(tmp_path)
+
+
+def test_every_changed_byte_is_found(tmp_path: Path) -> None:
+    logged(tmp_path, generations=3)
+    (path,) = list_log_files(tmp_path / "replay")
+    whole = path.read_bytes()
+    steps = np.linspace(0, len(whole) - 1, 150).astype(int)
+    for place in map(int, steps):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(RunFolderError):
+            replayed(tmp_path)
+    path.write_bytes(whole)
+    replayed(tmp_path)
+
+
+def test_a_fitness_that_was_changed_with_its_chain_of_digests_gives_another_parameter(
+    tmp_path: Path,
+) -> None:
+    logged(tmp_path, generations=3, strategy="ars")
+    (path,) = list_log_files(tmp_path / "replay")
+    whole, digest = b"", b""
+    for number, frame in enumerate(read_frames(path)):
+        payload = frame.payload
+        if number == 2:
+            step = ReplayStep.decode(payload)
+            payload = replace(step, fitness=step.fitness[::-1]).encode()
+        digest = replay_log.chain_digest(digest, payload)
+        whole += len(payload).to_bytes(4, "little") + digest + payload
+    path.write_bytes(whole)
+    with pytest.raises(
+        RunFolderError, match="parameters of generation 2 computed again have the digest"
+    ):
+        replayed(tmp_path)
+
+
+def test_a_newest_checkpoint_that_cannot_be_read_and_an_empty_file_are_found(
+    tmp_path: Path,
+) -> None:
+    logged(tmp_path, generations=3)
+    newest = max((tmp_path / "checkpoints").glob("generation-*.npz"))
+    whole = newest.read_bytes()
+    newest.write_bytes(whole[:500] + bytes([whole[500] ^ 255]) + whole[501:])
+    with pytest.raises(
+        RunFolderError,
+        match=r"the log is whole up to generation 3, but checkpoint .* was passed over",
+    ):
+        replayed(tmp_path)
+    newest.write_bytes(whole)
+    (path,) = list_log_files(tmp_path / "replay")
+    path.write_bytes(b"")
+    with pytest.raises(RunFolderError, match="is empty"):
+        replayed(tmp_path)
+
+
+def test_a_log_that_ends_before_the_newest_checkpoint_is_found(tmp_path: Path) -> None:
+    logged(tmp_path, generations=4)
+    (path,) = list_log_files(tmp_path / "replay")
+    *_, last = read_frames(path)
+    path.write_bytes(path.read_bytes()[: last.start])
+    with pytest.raises(
+        RunFolderError, match="ends with generation 3, but the newest checkpoint is of generation 4"
+    ):
+        replayed(tmp_path)
+
+
+def test_a_resumed_run_goes_on_with_its_log_and_cuts_off_what_it_will_do_again(
+    tmp_path: Path,
+) -> None:
+    half, _ = logged(tmp_path, generations=3)
+    whole, _ = logged(tmp_path / "whole")
+    state = replace(half.state, stage="training", reason="")
+    (path,) = list_log_files(tmp_path / "replay")
+    path.write_bytes(path.read_bytes() + b"torn")
+    outcome, _ = logged(tmp_path, state=state)
+    assert len(list_log_files(tmp_path / "replay")) == 1
+    assert outcome.digest == whole.digest and whole.digest in replayed(tmp_path)
+    logged(tmp_path, state=state)
+    assert whole.digest in replayed(tmp_path), (
+        "generations 3 to 5 were done twice and stand there once"
+    )
+    shutil.rmtree(tmp_path / "checkpoints")
+    logged(tmp_path, state=state, generations=4)
+    assert f"generations 0 to 4 of run {RUN}" in replayed(tmp_path), (
+        "what came after is another past"
+    )
+
+
+def test_a_log_that_does_not_lead_to_the_resumed_generation_begins_a_new_file_and_the_gap_is_told(
+    tmp_path: Path,
+) -> None:
+    half, _ = logged(tmp_path, generations=3)
+    (path,) = list_log_files(tmp_path / "replay")
+    *_, last = read_frames(path)
+    path.write_bytes(path.read_bytes()[: last.start])
+    logged(tmp_path, state=replace(half.state, stage="training", reason=""))
+    assert [one.stem for one in list_log_files(tmp_path / "replay")] == ["00000000", "00000003"]
+    with pytest.raises(
+        RunFolderError, match="goes on with generation 3 where 2 is due: the log has a gap"
+    ):
+        replayed(tmp_path)
+
+
+def test_a_long_log_is_cut_into_files_and_the_oldest_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replay_log, "FILE_BYTES", 1)
+    outcome, _ = logged(tmp_path)
+    assert len(list_log_files(tmp_path / "replay")) == 7
+    assert outcome.digest in replayed(tmp_path)
+    monkeypatch.setattr(
+        replay_log, "MOST_LOG_BYTES", 3 * (tmp_path / "replay" / "00000001.log").stat().st_size
+    )
+    outcome, _ = logged(tmp_path / "few")
+    assert 1 < len(list_log_files(tmp_path / "few" / "replay")) < 7
+    assert "generations 0 to" not in replayed(tmp_path / "few") and outcome.digest in replayed(
+        tmp_path / "few"
+    )
+
+
+def test_a_log_that_cannot_be_written_is_said_once_and_the_run_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "replay").write_text("a file where the folder should be")
+    log = ReplayLog(tmp_path)
+    _, sink = run_ring(quick_config(**SHORT), log=log)
+    assert sum("training goes on without it" in note for note in sink.notes) == 1
+
+
+def test_a_folder_without_a_log_and_one_of_another_run_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match="holds no replay log of memory"):
+        replayed(tmp_path)
+    logged(tmp_path, generations=1)
+    with pytest.raises(RunFolderError, match="is of run 'memory', not other"):
+        replay_run("other", tmp_path, tmp_path / "noise")
+
+
+def test_whole_frames_that_are_no_generations_begin_a_new_file_and_end_no_run(
+    tmp_path: Path,
+) -> None:
+    log = ReplayLog(tmp_path)
+    state = RunState(**{one.name: None for one in dataclasses.fields(RunState)} | {"generation": 0})
+    log.begin(state, b"a checkpoint")
+    log._write(b"a frame of another version")
+    log.close()
+    again = ReplayLog(tmp_path)
+    again.begin(replace(state, generation=1), b"the next checkpoint")
+    assert [path.name for path in list_log_files(tmp_path / "replay")] == [
+        "00000000.log",
+        "00000001.log",
+    ] and not again.trouble
+    again.close()
+
+
+def test_a_generation_of_version_0_1_0_knows_nobody_that_was_evaluated_again() -> None:
+    step = ReplayStep(
+        3,
+        "0" * 32,
+        np.zeros((2, 2)),
+        RunningMoments.empty(3),
+        5,
+        None,
+        False,
+        (),
+        np.array([1.0, np.nan]),
+    )
+    assert ReplayStep.decode(step.encode()).again.tolist()[0] == 1.0
+    old = msgpack.unpackb(step.encode())
+    del old["again"]
+    assert ReplayStep.decode(msgpack.packb(old)).again.shape == (0,)

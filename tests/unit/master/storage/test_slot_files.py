@@ -1,0 +1,277 @@
+"""Who lived in a generation: written as it was answered, bounded, and each individual made again to
+the bit.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from es_queue.config.run_config import RunConfig
+from es_queue.errors import RunFolderError
+from es_queue.util.slot_record import COLUMNS, read_record, record_path, recorded_generations
+from master.storage.slot_files import SlotFiles, surplus_generations
+from tests.ring import Sink, quick_config, run_ring
+from tests.unit.workers.play.test_play_cli import played, refused
+
+SMALL = {
+    "noise_size": 2**14,
+    "policy": "linear",
+    "population": 8,
+    "generations": 4,
+    "eval_every": 2,
+    "eval_episodes": 2,
+    "final_episodes": 2,
+    "backend": "stock",
+    "target_reward": "none",
+}
+
+
+def trained(folder: Path, **values: Any) -> RunConfig:
+    config = quick_config(**{**SMALL, **values})
+    run_ring(config, slot_files=SlotFiles("memory", folder, config.keep_slots, pause=0))
+    return config
+
+
+WAYS: list[dict[str, Any]] = [
+    {"strategy": "ars", "obs_norm": True, "obs_sample": 0.5},
+    {"strategy": "openai_es", "episodes": 3, "policy": "mlp", "hidden": (4,)},
+    {
+        "strategy": "pgpe",
+        "env": "Pendulum-v1",
+        "action_noise": 0.2,
+        "step_limit": "30",
+        "eval_step_limit": 30,
+    },
+    {"strategy": "ga", "truncation": 4, "candidates": 3, "elite_episodes": 2},
+    {"strategy": "snes", "policy": "mlp", "hidden": (4,), "batch_norm": "virtual"},
+    {
+        "strategy": "openai_es",
+        "policy": "lstm",
+        "hidden": (3,),
+        "env": "Pendulum-v1",
+        "action_noise": 0.1,
+        "step_limit": "30",
+        "eval_step_limit": 30,
+    },
+    {"strategy": "random_search", "candidates": 3, "elite_episodes": 2},
+    {"strategy": "novelty", "behaviour": "last-observation"},
+    {"strategy": "ars", "schedule": "async"},
+]
+
+
+@pytest.mark.parametrize(
+    "values",
+    WAYS,
+    ids=lambda one: (
+        f"{one['strategy']}-{one.get('policy', 'linear')}-{one.get('schedule', 'sync')}"
+    ),
+)
+def test_whoever_lived_is_made_again_to_the_bit(
+    values: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained(tmp_path, **values)
+    assert recorded_generations(tmp_path) == [0, 1, 2, 3]
+    compared = 0
+    for generation in (0, 3):
+        record = read_record(record_path(tmp_path, generation))
+        own = record.columns["generation"] == generation
+        for slot in sorted(set(record.columns["slot"][own].tolist()))[:3]:
+            signs = record.columns["sign"][own & (record.columns["slot"] == slot)]
+            for individual, sign in enumerate(signs):
+                found = played(
+                    capsys,
+                    tmp_path,
+                    "--generation",
+                    generation,
+                    "--slot",
+                    f"{slot}{'-' if sign < 0 else '+'}",
+                )
+                assert found["equal"] is True, (generation, slot, individual)
+                assert (
+                    found["length_mean"] * found["episodes"]
+                    == record.row(slot, individual)["length"]
+                )  # type: ignore[index]
+                compared += 1
+    assert compared >= 3
+
+
+def test_the_columns_are_what_people_expect(tmp_path: Path) -> None:
+    trained(tmp_path, strategy="novelty", behaviour="last-observation")
+    with np.load(record_path(tmp_path, 2), allow_pickle=False) as archive:
+        assert set(archive.files) == {"meta", "published", *COLUMNS}
+        assert archive["sign"].tolist() == [1, -1] * 4 and archive["slot"].tolist() == [
+            0,
+            0,
+            1,
+            1,
+            2,
+            2,
+            3,
+            3,
+        ]
+        assert archive["behaviour"].shape == (8, 4) and archive["generation"].tolist() == [2] * 8
+        assert (archive["return"] == archive["length"]).all(), "CartPole gives a point a step"
+        meta = json.loads(archive["meta"].item())
+        assert (meta["run"], meta["sigma"] > 0, len(archive["published"])) == (
+            "memory",
+            True,
+            archive["published"].size,
+        )
+
+
+def test_a_generation_alone_is_its_unperturbed_policy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained(tmp_path)
+    found = played(capsys, tmp_path, "--generation", 3, "--episodes", 5, "--seed", 40)
+    assert (found["generation"], found["slot"], found["episodes"], found["equal"]) == (
+        3,
+        None,
+        5,
+        None,
+    )
+    assert played(capsys, tmp_path, "--generation", 3, "--episodes", 5, "--seed", 40) == found
+
+
+# --- bounded
+
+
+@pytest.mark.parametrize("most", [2, 3, 10, 33])
+def test_however_long_a_run_lives_files_stay_bounded_and_its_whole_life_in_view(most: int) -> None:
+    there: list[int] = []
+    for generation in range(3000):
+        there.append(generation)
+        for gone in surplus_generations(there, most):
+            there.remove(gone)
+        assert len(there) <= most and there[-1] == generation
+        if generation > most:
+            newest = there[-(most // 2) :]
+            assert newest == list(range(generation - len(newest) + 1, generation + 1))
+    older = there[: len(there) - most // 2]
+    assert older[0] == 0
+    if most >= 10:
+        assert max(np.diff(older)) <= 4 * 3000 / most
+
+
+def test_only_as_many_files_stay_as_were_asked_for_and_none_where_none(tmp_path: Path) -> None:
+    trained(tmp_path / "some", generations=9, keep_slots=4)
+    assert recorded_generations(tmp_path / "some") == [0, 4, 7, 8] and not list(
+        (tmp_path / "some" / "slots").glob(".*")
+    )
+    trained(tmp_path / "none", keep_slots=0)
+    assert not (tmp_path / "none").exists()
+
+
+def test_files_of_others_beside_the_records_are_no_generations(tmp_path: Path) -> None:
+    (tmp_path / "slots").mkdir()
+    for name in ("00000012.npz", "².npz", "٣.npz", "x.npz", "7.txt"):
+        (tmp_path / "slots" / name).touch()
+    assert recorded_generations(tmp_path) == [12]
+
+
+def test_quick_generations_are_not_all_written(tmp_path: Path) -> None:
+    run_ring(
+        quick_config(**{**SMALL, "generations": 6}),
+        slot_files=SlotFiles("memory", tmp_path, 200, pause=1000),
+    )
+    assert recorded_generations(tmp_path) == [0]
+
+
+def test_a_folder_that_cannot_be_written_is_said_and_training_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "slots").write_text("a file where the folder should be")
+    sink = Sink()
+    ended, _ = run_ring(
+        quick_config(**SMALL), sink=sink, slot_files=SlotFiles("memory", tmp_path, 10, pause=0)
+    )
+    assert ended.state.generation == 4 and any(
+        "slots cannot be written" in note and "training goes on" in note for note in sink.notes
+    )
+
+
+def test_a_vector_that_is_too_large_is_left_out_and_es_play_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("master.storage.slot_files.MAX_PUBLISHED_BYTES", 10)
+    trained(tmp_path)
+    assert "too many to keep" in refused(capsys, 6, tmp_path, "--generation", 1)
+
+
+# --- bad input
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "said"),
+    [
+        (["--generation", "77"], 6, "holds no generation 77: it has 4 of 0 to 3"),
+        (["--generation", "x"], 2, "--generation is 'x'"),
+        (
+            ["--generation", "1", "--slot", "99-"],
+            6,
+            "has no slot 99-: it has slots 0 to 3, with two individuals (+ and -) each",
+        ),
+        (["--generation", "1", "--slot", "-"], 2, "--slot is '-'"),
+        (["--slot", "1+"], 2, "give --generation with it"),
+        (["--generation", "1", "--slot", "1", "--seed", "3"], 2, "leave --seed out"),
+        (["--generation", "1", "--which", "last"], 2, "leave --which out"),
+        (["--record", "film.avi"], 2, "must end in .gif or .mp4"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_sentence(
+    argv: list[str], code: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained(tmp_path)
+    assert said in refused(capsys, code, tmp_path, *argv)
+
+
+def test_a_file_that_was_tampered_with_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained(tmp_path)
+    path = record_path(tmp_path, 1)
+    with np.load(path) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    for changes in (
+        {"slot": arrays["slot"][:3]},
+        {"published": arrays["published"][:-1]},
+        {"meta": np.array("{}")},
+        {"meta": np.array("[")},
+    ):
+        np.savez(path, **{**arrays, **changes})
+        assert str(path) in refused(capsys, 6, tmp_path, "--generation", "1")
+        with pytest.raises(RunFolderError):
+            read_record(path)
+    rows = len(arrays["slot"])
+    for changes in (
+        {"slot": np.array(3)},
+        {"slot": arrays["slot"][:, None]},
+        {"slot": np.array(["a"] * rows)},
+        {"fitness": np.full(rows, np.inf)},
+        {"return": np.zeros(rows, complex)},
+        {"behaviour": np.zeros(rows)},
+        {"noise_index": np.zeros(rows, [("a", "i4")])},
+        {"seed": np.zeros(rows, "M8[s]")},
+    ):
+        np.savez(path, **{**arrays, **changes})
+        assert "its columns are not of numbers" in refused(
+            capsys, 6, tmp_path, "--generation", "1", "--slot", "1+"
+        )
+    path.write_bytes(b"nothing")
+    assert "no readable record" in refused(capsys, 6, tmp_path, "--generation", "1")
+
+
+def test_a_file_that_asks_for_a_giant_noise_table_is_refused_before_one_is_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained(tmp_path)
+    path = record_path(tmp_path, 1)
+    with np.load(path) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    meta = json.loads(arrays["meta"].item())
+    meta["config"]["noise_size"] = 2**32 - 1
+    np.savez(path, **{**arrays, "meta": np.array(json.dumps(meta))})
+    assert "is larger than the" in refused(capsys, 6, tmp_path, "--generation", "1")

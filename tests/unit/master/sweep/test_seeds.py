@@ -1,0 +1,237 @@
+"""Seeds as people write them, a study's id, its settings file, and what is stored of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from es_queue.config.run_config import RunConfig
+from es_queue.errors import RunFolderError, UsageError
+from es_queue.protocol.keys import RUN_ID
+from master.cli.options import Launch, read_settings, resolve
+from master.sweep.begin import base_run_id
+from master.sweep.record import (
+    FINISHED,
+    STOPPED,
+    SWEEP_FILE,
+    SeedRun,
+    SweepRecord,
+    format_settings_toml,
+    load_record,
+)
+from master.sweep.seeds import MOST_SEEDS, parse_seeds
+
+#: A busy machine may be slow at any moment.
+ANY_TIME = settings(deadline=None)
+CONFIG = RunConfig(env="CartPole-v1")
+
+
+@pytest.mark.parametrize(
+    ("text", "seeds"),
+    [
+        ("1-5", (1, 2, 3, 4, 5)),
+        ("1,3,7-9", (1, 3, 7, 8, 9)),
+        ("9,2-3", (9, 2, 3)),
+        ("0", (0,)),
+        ("4-4", (4,)),
+        (" 1, 2 ", (1, 2)),
+        (str(2**63 - 1), (2**63 - 1,)),
+        ("0-99", tuple(range(100))),
+    ],
+)
+def test_seeds_are_numbers_and_ranges_in_the_order_given(text: str, seeds: tuple[int, ...]) -> None:
+    assert parse_seeds(text) == seeds
+
+
+@pytest.mark.parametrize(
+    ("text", "fix"),
+    [
+        ("5-1", "write the range from low to high, 1-5"),
+        ("", "use whole numbers and ranges with commas between, such as 1-5 or 1,3,7-9"),
+        ("1,,2", "use whole numbers and ranges"),
+        ("-1", "use whole numbers and ranges"),
+        ("1.5", "use whole numbers and ranges"),
+        ("1-2-3", "use whole numbers and ranges"),
+        ("one", "use whole numbers and ranges"),
+        ("\u0663", "use whole numbers and ranges"),  # a digit, but not one of ours
+        ("1,2,1", "give each seed once, 1 is there twice"),
+        ("0,0", "give each seed once, 0 is there twice"),
+        ("1-3,2", "give each seed once, 2 is there twice"),
+        (str(2**63), f"a seed is at most {2**63 - 1}"),
+        ("0-100", f"use at most {MOST_SEEDS} seeds"),
+        ("0-99,100", f"use at most {MOST_SEEDS} seeds"),
+        ("0-9000000000000000000", f"use at most {MOST_SEEDS} seeds"),
+    ],
+)
+def test_what_names_no_seeds_is_refused_with_the_value_and_the_fix(text: str, fix: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_seeds(text)
+    assert str(caught.value).startswith(f"seeds is {text!r} in the command line: {fix}")
+
+
+def test_a_long_refused_text_is_cut() -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_seeds("x" * 10**6)
+    assert len(str(caught.value)) < 200
+
+
+@ANY_TIME
+@given(st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=MOST_SEEDS, unique=True))
+def test_any_distinct_seeds_can_be_written(seeds: list[int]) -> None:
+    assert parse_seeds(",".join(map(str, seeds))) == tuple(seeds)
+
+
+# --- the study's id
+
+
+@ANY_TIME
+@given(st.text(max_size=60), st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=5))
+def test_a_derived_id_leaves_room_for_the_longest_seed(env: str, seeds: list[int]) -> None:
+    base = base_run_id(env, Launch(seeds=tuple(seeds)))
+    assert all(RUN_ID.fullmatch(f"{base}-s{seed}") for seed in seeds)
+
+
+def test_a_given_id_is_kept_or_refused_when_no_seed_fits_behind_it() -> None:
+    assert base_run_id("E", Launch(run="a" * 37, seeds=(1, 5))) == "a" * 37
+    with pytest.raises(
+        UsageError, match=r"run is 'a{37}' .* -s10 is added .* use at most 36 letters"
+    ):
+        base_run_id("E", Launch(run="a" * 37, seeds=(1, 10)))
+
+
+# --- the settings file
+
+
+SETTINGS: list[dict[str, Any]] = [
+    {},
+    {
+        "env_arg": [
+            "a=null",
+            "b=1.5",
+            "c=true",
+            'd="7"',
+            "e=x y",
+            'f="\\u00e9\\ud83d\\ude00\\u007f\\n\\""',
+            "g=18446744073709551615",
+        ]
+    },
+    {"wrapper": ["a.b:C", "d:E"], "policy": "mlp", "hidden": "3,5", "activation": "relu"},
+    {
+        "learning_rate": 1e-05,
+        "sigma": 0.1 + 0.2,
+        "wall_limit": 1e16,
+        "obs_norm": False,
+        "max_steps": 10**12,
+    },
+    {"target_reward": "-1.5", "step_limit": "adaptive:30,0.5,1.5,120", "reward_floor": "-1e3"},
+    {"env": 'my_module:Ünïcode "quoted" \\ 😀-v0'},
+]
+
+
+@pytest.mark.parametrize("values", SETTINGS, ids=lambda values: ",".join(values) or "defaults")
+def test_the_settings_file_gives_the_very_values(values: dict[str, Any], tmp_path: Path) -> None:
+    values = {"env": "CartPole-v1", **values}
+    (tmp_path / "given.toml").write_text(
+        "".join(
+            f"{name} = {json.dumps(value, ensure_ascii=False)}\n" for name, value in values.items()
+        )
+    )
+    config = resolve(read_settings(tmp_path / "given.toml"))
+    (tmp_path / "written.toml").write_text(format_settings_toml(config))
+    read = read_settings(tmp_path / "written.toml")
+    assert set(read) == {one.name for one in fields(RunConfig)} - {"seed"}
+    assert resolve(read) == config
+    assert {name: repr(getattr(resolve(read), name)) for name in read} == {
+        name: repr(getattr(config, name)) for name in read
+    }
+
+
+# --- what is stored
+
+
+def record(**more: Any) -> SweepRecord:
+    entries = [
+        SeedRun(1, "base-s1", FINISHED, True, 0, "", {"eval_mean": 10.0, "state": "finished"}),
+        SeedRun(2, "base-s2", STOPPED, True, 130, "", {"eval_mean": None, "generation": 4}),
+        SeedRun(3, "base-s3"),
+    ]
+    return replace(SweepRecord("base", CONFIG, entries, target=9.0), **more)
+
+
+def test_a_study_is_read_as_it_was_written(tmp_path: Path) -> None:
+    written = record(changes={"max_steps": 7}, warm_start="/elsewhere/best.npz", state="stopped")
+    written.save(tmp_path)
+    read = load_record(tmp_path)
+    assert replace(read, state=written.state) == written
+    about = json.loads((tmp_path / SWEEP_FILE).read_text())
+    assert (about["runs_counted"], about["runs_total"], about["mean"], about["reached_target"]) == (
+        1,
+        3,
+        10.0,
+        1,
+    )
+    assert [one["seed"] for one in about["runs"]] == [1, 2, 3]
+
+
+def test_only_a_finished_run_has_an_evaluation() -> None:
+    entry = SeedRun(1, "base-s1", STOPPED, True, 130, "", {"eval_mean": 10.0})
+    assert entry.evaluation is None
+    entry.state = FINISHED
+    assert entry.evaluation == 10.0
+
+
+def test_a_run_reaches_the_target_by_its_final_evaluation_alone() -> None:
+    study = record(target=10.0)
+    assert study.count_reached() == 1
+    study.target = 10.01
+    assert study.count_reached() == 0
+    study.target = None
+    assert study.to_dict()["reached_target"] is None
+
+
+DAMAGE: dict[str, Any] = {
+    "no JSON": lambda about: "{",
+    "a list": lambda about: "[]",
+    "no runs": lambda about: {**about, "runs": []},
+    "a run twice": lambda about: {**about, "runs": about["runs"][:1] * 2},
+    "a seed that is none": lambda about: {**about, "runs": [{**about["runs"][0], "seed": -1}]},
+    "a seed that is true": lambda about: {**about, "runs": [{**about["runs"][0], "seed": True}]},
+    "a state that is none": lambda about: {
+        **about,
+        "runs": [{**about["runs"][0], "state": "dreaming"}],
+    },
+    "an id that is none": lambda about: {**about, "runs": [{**about["runs"][0], "run": "../up"}]},
+    "a summary that is none": lambda about: {
+        **about,
+        "runs": [{**about["runs"][0], "summary": "fine"}],
+    },
+    "a missing name": lambda about: {**about, "runs": [{"seed": 1}]},
+    "an unknown setting": lambda about: {**about, "settings": {**about["settings"], "sigmoid": 1}},
+    "a wrong setting": lambda about: {
+        **about,
+        "settings": {**about["settings"], "population": 3.5},
+    },
+    "a start that is none": lambda about: {**about, "warm_start": 5},
+    "a deep nest": lambda about: "[" * 100_000,
+    "too much": lambda about: json.dumps(about) + " " * 2**24,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_file_is_refused_in_one_sentence(damage: Any, tmp_path: Path) -> None:
+    record().save(tmp_path)
+    damaged = damage(json.loads((tmp_path / SWEEP_FILE).read_text()))
+    (tmp_path / SWEEP_FILE).write_text(damaged if isinstance(damaged, str) else json.dumps(damaged))
+    with pytest.raises(RunFolderError, match=r"seeds\.json is not what es-master wrote there"):
+        load_record(tmp_path)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match=r"seeds\.json cannot be read: No such file"):
+        load_record(tmp_path)

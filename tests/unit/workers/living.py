@@ -1,0 +1,55 @@
+"""A worker's Life at work over a channel that is told its orders."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from es_queue.protocol.channel import WorkerFlags
+from es_queue.protocol.memory_channel import MemoryServer, MemoryWorkerChannel
+from tests.ring import QUICK
+from workers.episode import EpisodeControl
+from workers.heartbeat import Heartbeat
+
+CLOCKS = replace(QUICK, leave_poll=0.01, beat=0.02)
+RUNNING = WorkerFlags("running")
+
+
+class Told(MemoryWorkerChannel):
+    """A channel that is told its orders, and counts beats and looks."""
+
+    def __init__(self, orders: WorkerFlags = RUNNING) -> None:
+        super().__init__(MemoryServer(), "host-1-abcdef")
+        self.told, self.looks = orders, 0
+        self.beats: list[tuple[dict[str, str], float]] = []
+
+    def beat(self, about: Mapping[str, str], ttl: float) -> None:
+        self.beats.append((dict(about), ttl))
+
+    def poll_flags(self, publication: str = "") -> WorkerFlags:
+        self.looks += 1
+        return self.told
+
+
+@contextmanager
+def living(channel: Told, watch: EpisodeControl, **changes: Any) -> Iterator[list[float]]:
+    """A Life at work; yields the moments at which it called ``expire``."""
+    expired: list[float] = []
+    clocks = changes.pop("clocks", CLOCKS)
+    about = changes.pop("about", lambda: {"host": "here"})
+    life = Heartbeat(
+        channel,
+        watch,
+        about,
+        clocks,
+        **{"wall_limit": 60.0, "expire": lambda: expired.append(time.monotonic()), **changes},
+    )
+    life.start()
+    try:
+        yield expired
+    finally:
+        life.stop()
+        assert not life.is_alive()

@@ -1,0 +1,335 @@
+"""es-play: the final evaluation again, other episodes, and what is wrong in one sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import es_queue
+from es_queue.config.run_config import RunConfig
+from es_queue.numerics.fingerprint import bytes_digest
+from es_queue.numerics.noise_table import NoiseTable
+from es_queue.numerics.slot_plan import FINAL as FINAL_STREAM
+from es_queue.numerics.slot_plan import evaluation_seeds
+from es_queue.protocol.messages import FINAL, Block, Task
+from workers import episode
+from workers.episode import EpisodeControl
+from workers.join import JoinResult, join
+from workers.play.cli import main
+
+ROOT = Path(es_queue.__file__).resolve().parent.parent
+PUBLICATION = "3.1-00000000"
+CARTPOLE = RunConfig(
+    env="CartPole-v1",
+    seed=3,
+    policy="mlp",
+    hidden=(8,),
+    final_episodes=6,
+    backend="stock",
+    noise_size=2**14,
+)
+WALKER = RunConfig(
+    env="BipedalWalker-v3",
+    seed=3,
+    policy="linear",
+    final_episodes=2,
+    backend="lean",
+    noise_size=2**14,
+    eval_step_limit=60,
+)
+
+
+def joined_worker(config: RunConfig) -> JoinResult:
+    return join(config, EpisodeControl(), table=NoiseTable.in_memory(config.noise_size))
+
+
+def policy_vectors(worker: JoinResult) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Parameters and observation statistics that make every bit of the arithmetic count."""
+    generator = np.random.default_rng(1)
+    spec = worker.evaluator.spec
+    size = worker.evaluator._policy.size
+    draw = generator.standard_normal
+    mean, std = 0.1 * draw(spec.observation_size), np.exp(0.3 * draw(spec.observation_size))
+    return (0.3 * draw(size)).astype(np.float32), mean.astype(np.float32), std.astype(np.float32)
+
+
+def evaluated_by_a_worker(
+    config: RunConfig, worker: JoinResult, vectors: tuple[np.ndarray, np.ndarray, np.ndarray]
+) -> list[float]:
+    """The returns of the final evaluation in slot order, by the code that answers blocks."""
+    parameters, mean, std = vectors
+    published = np.zeros(worker.evaluator._strategy.published_size(), np.float32)
+    published[: len(parameters)] = parameters
+    task = Task(
+        PUBLICATION,
+        0.1,
+        10,
+        len(published),
+        bytes_digest(published.tobytes()),
+        mean.tobytes(),
+        std.tobytes(),
+        worker.noise_digest,
+        0.1,
+    )
+    block = Block(PUBLICATION, FINAL, 0, config.final_episodes)
+    answer = worker.evaluator.evaluate(
+        task, published, block, "w-1-abcdef", lambda failure: pytest.fail(failure.trace)
+    )
+    return [one.returns[0] for one in answer.results]
+
+
+def checkpoint(path: Path, config: RunConfig, /, **changes: Any) -> float:
+    """Write a run's best policy with its final evaluation by a worker; returns the mean of that."""
+    worker = joined_worker(config)
+    vectors = policy_vectors(worker)
+    returns = evaluated_by_a_worker(config, worker, vectors)
+    mean = sum(returns) / len(returns)
+    spec = worker.evaluator.spec
+    meta = {
+        "run": "some-run",
+        "config": config.to_dict(),
+        "observation_size": spec.observation_size,
+        "action": spec.action.to_dict(),
+        "discrete_observation": None,
+        "generation": 3,
+        "evaluation": {"eval_mean": mean, "eval_std": 0.0, "eval_episodes": len(returns)},
+        **changes,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez(
+        path,
+        parameters=vectors[0],
+        obs_mean=vectors[1],
+        obs_std=vectors[2],
+        meta=np.array(json.dumps(meta)),
+    )
+    return mean
+
+
+def played(capsys: pytest.CaptureFixture[str], *argv: object) -> dict[str, Any]:
+    assert main([*map(str, argv), "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def refused(capsys: pytest.CaptureFixture[str], code: int, *argv: object) -> str:
+    assert main([*map(str, argv)]) == code
+    told = capsys.readouterr()
+    assert told.out == "" and told.err.startswith("es-play: ") and told.err.count("\n") == 1
+    return told.err
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        CARTPOLE,
+        WALKER,
+        replace(CARTPOLE, obs_norm=False),
+        replace(WALKER, backend="any", final_episodes=14, eval_step_limit=30),
+    ],
+    ids=["cartpole", "walker", "unnormalised", "any"],
+)
+def test_without_flags_the_workers_final_evaluation_is_repeated_to_the_last_digit(
+    config: RunConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded = checkpoint(tmp_path / "best.npz", config)
+    found = played(capsys, tmp_path / "best.npz")
+    assert found["eval_mean"] == found["recorded"] == recorded and found["equal"] is True
+    assert found["episodes"] == config.final_episodes
+
+
+def test_a_policy_of_novelty_search_is_played_where_nobody_can_tell_its_behaviour(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    novel = replace(CARTPOLE, strategy="novelty", population=8, behaviour="lab.elsewhere:where")
+    recorded = checkpoint(tmp_path / "best.npz", CARTPOLE, config=novel.to_dict())
+    assert played(capsys, tmp_path / "best.npz")["eval_mean"] == recorded
+
+
+@pytest.mark.parametrize("place", ["best.npz", "checkpoints/best.npz"])
+def test_a_runs_folder_stands_for_its_best_policy(
+    place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint(tmp_path / place, CARTPOLE)
+    assert main([str(tmp_path)]) == 0
+    told = capsys.readouterr().out
+    assert (
+        "equal to the recorded evaluation to the last digit" in told
+        and "6 episodes of the final evaluation" in told
+    )
+
+
+def test_a_mean_that_differs_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mean = checkpoint(tmp_path / "best.npz", CARTPOLE)
+    other = np.nextafter(mean, 0)
+    checkpoint(tmp_path / "best.npz", CARTPOLE, evaluation={"eval_mean": other, "eval_episodes": 6})
+    assert main([str(tmp_path)]) == 0
+    assert (
+        f"not equal to the recorded evaluation: {mean!r} against {float(other)!r}"
+        in capsys.readouterr().out
+    )
+
+
+@pytest.fixture
+def seeds_played(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    seeds: list[int] = []
+    real = episode.play_episode
+
+    def noted(*arguments: Any, **more: Any) -> Any:
+        seeds.append(arguments[4])
+        return real(*arguments, **more)
+
+    monkeypatch.setattr(episode, "play_episode", noted)
+    return seeds
+
+
+def test_fewer_episodes_are_the_first_of_the_final_ones_and_compare_with_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], seeds_played: list[int]
+) -> None:
+    checkpoint(tmp_path / "best.npz", CARTPOLE)
+    found = played(capsys, tmp_path, "--episodes", 2)
+    assert found["episodes"] == 2 and found["recorded"] is None and found["equal"] is None
+    assert seeds_played == evaluation_seeds(CARTPOLE, FINAL_STREAM, 0, 6).tolist()[:2]
+
+
+def test_a_seed_asks_for_other_episodes_one_after_the_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], seeds_played: list[int]
+) -> None:
+    checkpoint(tmp_path / "best.npz", CARTPOLE)
+    assert played(capsys, tmp_path, "--seed", 40)["equal"] is None
+    assert seeds_played == [40, 41, 42, 43, 44, 45]
+
+
+def test_a_checkpoint_without_an_evaluation_is_played_all_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint(tmp_path / "best.npz", CARTPOLE, evaluation=None)
+    assert played(capsys, tmp_path)["recorded"] is None
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--episodes", "0"],
+        ["--episodes", "x"],
+        ["--seed", "-1"],
+        ["--seed", str(2**31)],
+        ["--render", "gif"],
+        ["--nope"],
+    ],
+)
+def test_a_bad_flag_is_refused_in_one_sentence(
+    argv: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refused(capsys, 2, tmp_path, *argv)
+
+
+def test_seeds_that_would_leave_their_range_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint(tmp_path / "best.npz", CARTPOLE)
+    assert "no room for 6 episodes" in refused(capsys, 2, tmp_path, "--seed", 2**31 - 3)
+
+
+def test_a_file_that_is_no_checkpoint_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "text.npz").write_text("hello")
+    refused(capsys, 6, tmp_path / "text.npz")
+    assert "no such checkpoint" in refused(capsys, 6, tmp_path / "missing.npz")
+
+
+def test_a_folder_without_a_best_policy_names_what_it_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint(tmp_path / "checkpoints/generation-00000004.npz", CARTPOLE)
+    assert "generation-00000004.npz" in refused(capsys, 6, tmp_path)
+
+
+def test_settings_that_cannot_be_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint(tmp_path / "best.npz", CARTPOLE, config={**CARTPOLE.to_dict(), "population": -3})
+    assert "settings cannot be used" in refused(capsys, 6, tmp_path)
+
+
+def test_an_environment_with_other_spaces_than_the_policys_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint(tmp_path / "best.npz", CARTPOLE, config={**CARTPOLE.to_dict(), "env": "Acrobot-v1"})
+    assert "other spaces" in refused(capsys, 6, tmp_path)
+
+
+def test_an_environment_that_is_unknown_or_breaks_ends_with_its_own_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint(tmp_path / "best.npz", CARTPOLE)
+
+    def broken(*arguments: Any, **more: Any) -> Any:
+        raise ZeroDivisionError("a user's slip")
+
+    monkeypatch.setattr(episode, "play_episode", broken)
+    assert "ZeroDivisionError: a user's slip" in refused(capsys, 5, tmp_path)
+    monkeypatch.undo()
+    checkpoint(tmp_path / "best.npz", CARTPOLE, config={**CARTPOLE.to_dict(), "env": "Nothing-v9"})
+    refused(capsys, 5, tmp_path)
+
+
+def test_a_window_without_a_display_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint(tmp_path / "best.npz", CARTPOLE)
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert "no display" in refused(capsys, 5, tmp_path, "--render", "human")
+
+
+def test_an_interrupt_ends_with_130(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint(tmp_path / "best.npz", CARTPOLE)
+
+    def interrupted(*arguments: Any, **more: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(episode, "play_episode", interrupted)
+    assert main([str(tmp_path)]) == 130
+
+
+def test_the_numeric_environment_is_fixed_before_numpy_is_imported(tmp_path: Path) -> None:
+    checkpoint(tmp_path / "best.npz", CARTPOLE)
+    code = (
+        "import sys, os\n"
+        "import workers.play.cli as play, es_queue.numerics.fingerprint as numerics\n"
+        "assert 'numpy' not in sys.modules\n"
+        "wanted = numerics.numeric_environment()\n"
+        "assert play.main([sys.argv[1]]) == 0\n"
+        "assert {name: os.environ[name] for name in wanted} == wanted"
+    )
+    names = (
+        "OMP_NUM_THREADS",
+        "OPENBLAS_NUM_THREADS",
+        "MKL_NUM_THREADS",
+        "OPENBLAS_CORETYPE",
+        "NPY_DISABLE_CPU_FEATURES",
+    )
+    environment = {name: value for name, value in os.environ.items() if name not in names} | {
+        "PYTHONIOENCODING": "ascii"
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "equal to the recorded evaluation" in done.stdout

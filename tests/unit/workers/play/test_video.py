@@ -1,0 +1,177 @@
+"""Films of episodes without a screen: as long as the episode, at the environment's own speed, whole
+or not there.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from es_queue.errors import EnvironmentFailure, RunFolderError, UsageError
+from tests.unit.workers.play.test_play_cli import CARTPOLE, WALKER, checkpoint, played, refused
+from workers.play import video
+from workers.play.cli import main
+from workers.play.report import format_histogram
+from workers.play.video import VideoRecorder, validate_recording
+
+Image = pytest.importorskip("PIL.Image", reason="the extra 'video' is not installed")
+pytest.importorskip("imageio_ffmpeg", reason="the extra 'video' is not installed")
+
+
+class Stripes:
+    """A world that shows a bar which moves."""
+
+    fps = 50.0
+
+    def __init__(self) -> None:
+        self.at = 0
+
+    def render(self) -> Any:
+        picture = np.zeros((101, 601, 3), np.uint8)
+        self.at += 1
+        picture[:, 10 * self.at % 600 : 10 * self.at % 600 + 10] = 255
+        return picture
+
+
+def filmed(path: Path, steps: int, world: Any = None) -> VideoRecorder:
+    one = VideoRecorder(world or Stripes(), path, 50.0)
+    for _ in range(steps):
+        one.capture()
+    assert one.save() == path.stat().st_size > 0
+    return one
+
+
+def test_a_gif_runs_at_the_environments_speed_with_half_of_its_pictures(tmp_path: Path) -> None:
+    filmed(tmp_path / "a.gif", 60)
+    with Image.open(tmp_path / "a.gif") as picture:
+        assert (picture.n_frames, picture.size, picture.info["duration"]) == (30, (400, 67), 40)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.gif"]
+
+
+def test_an_mp4_has_every_picture(tmp_path: Path) -> None:
+    import imageio_ffmpeg
+
+    filmed(tmp_path / "a.mp4", 60)
+    frames, seconds = imageio_ffmpeg.count_frames_and_secs(str(tmp_path / "a.mp4"))
+    assert frames == 60 and seconds == pytest.approx(1.2, abs=0.1)
+
+
+def test_a_long_film_is_cut_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(video, "MAX_GIF_FRAMES", 5)
+    assert filmed(tmp_path / "a.gif", 40).is_truncated
+    assert not filmed(tmp_path / "b.gif", 9).is_truncated
+
+
+def test_an_environment_that_draws_nothing_and_a_folder_that_is_none_are_said(
+    tmp_path: Path,
+) -> None:
+    class Blind(Stripes):
+        def render(self) -> Any:
+            return None
+
+    with pytest.raises(EnvironmentFailure, match="draws no picture"):
+        filmed(tmp_path / "a.gif", 2, Blind())
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunFolderError, match="cannot be written"):
+        filmed(tmp_path / "file" / "a.gif", 4)
+
+
+def test_a_missing_package_is_named_with_what_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "imageio_ffmpeg", None)
+    with pytest.raises(
+        UsageError, match=r"not installed \(imageio_ffmpeg\): pip install 'es-queue\[video\]'"
+    ):
+        validate_recording(tmp_path / "a.mp4")
+    validate_recording(tmp_path / "a.gif")
+
+
+@pytest.mark.parametrize("config", [CARTPOLE, WALKER], ids=["stock", "lean"])
+def test_a_policy_is_filmed_without_a_display_and_plays_as_it_does_unseen(
+    config: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    checkpoint(tmp_path / "best.npz", config)
+    unseen = played(capsys, tmp_path, "--episodes", 1)
+    seen = played(capsys, tmp_path, "--record", tmp_path / "films" / "a.gif")
+    assert {**seen, "seed": None} == unseen
+    with Image.open(tmp_path / "films" / "a.gif") as picture:
+        assert abs(picture.n_frames - unseen["length_mean"] * 25 / 50) <= 1
+        first = np.asarray(picture.convert("RGB")).astype(int)
+        picture.seek(picture.n_frames - 1)
+        last = np.asarray(picture.convert("RGB")).astype(int)
+    assert first.std() > 5 and (first != last).any(), "it shows something, and that moves"
+
+
+def test_a_film_looks_for_no_screen(tmp_path: Path) -> None:
+    checkpoint(tmp_path / "best.npz", CARTPOLE)
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER", "XDG_RUNTIME_DIR")
+    }
+    told = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "workers.play.cli",
+            str(tmp_path),
+            "--record",
+            str(tmp_path / "a.gif"),
+        ],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (told.returncode, told.stderr) == (0, "")
+
+
+def test_the_line_of_a_film_names_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoint(tmp_path / "best.npz", CARTPOLE)
+    assert main([str(tmp_path), "--record", str(tmp_path / "a.gif")]) == 0
+    assert f"filmed in {tmp_path / 'a.gif'} (" in capsys.readouterr().out
+    assert "one of the two" in refused(
+        capsys, 2, tmp_path, "--record", tmp_path / "a.gif", "--render", "human"
+    )
+
+
+# --- what is said of many episodes
+
+
+def test_a_histogram_counts_every_episode_once() -> None:
+    returns = [float(one) for one in [*range(10), 9, 9, 9, 4]]
+    lines = format_histogram(returns)
+    assert len(lines) == 10 and [int(line.split()[-1]) for line in lines] == [
+        1,
+        1,
+        1,
+        1,
+        2,
+        1,
+        1,
+        1,
+        1,
+        4,
+    ]
+    assert lines[-1].count("█") == 40 and lines[4].count("█") == 20
+    assert format_histogram([1.0] * 50) == [] and format_histogram([1.0, 2.0]) == []
+
+
+def test_the_mean_has_an_interval_that_holds_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint(tmp_path / "best.npz", CARTPOLE)
+    found = played(capsys, tmp_path, "--episodes", 30, "--seed", 5)
+    low, high = found["interval"]
+    assert found["eval_min"] <= low < found["eval_mean"] < high <= found["eval_max"]
+    assert played(capsys, tmp_path, "--episodes", 2, "--seed", 5)["interval"] is None

@@ -1,0 +1,203 @@
+"""docs/scale.md from the figures: a pure function of what was measured and of the fitted service
+times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from es_queue.config.run_config import ASYNC, SYNC
+from tools.benchmarks.cluster import advice
+from tools.benchmarks.cluster.services import Services
+from tools.benchmarks.cluster.simulation.durations import CONSTANT, HEAVY, RECORDED, SLOW
+from tools.benchmarks.report import BY_HAND
+
+Found = Mapping[str, Any]
+
+COMMAND = "python -m tools.benchmarks.cluster"
+TARGETS = {SYNC: {18: 0.97, 180: 0.95, 1440: 0.90}, ASYNC: {18: 0.97, 180: 0.97, 1440: 0.97}}
+NAMED = {RECORDED: "walker", SLOW: "slow", HEAVY: "heavy", CONSTANT: "constant"}
+HEAD = f"""# Scale
+
+A real server, the real es-master and the real wire format; workers are simulated, many to a process over real connections: they claim, wait as long as an episode lasts, and answer. Nothing is stretched: the master and the server work in real time. Rows marked *model* come from a discrete-event simulation with service times fitted from the real runs, with half a millisecond of network there and back.
+
+These figures were taken beside other work on two shared cores, with precedence over it (SCHED_RR): so service times are longer than on a quiet machine, Redis' by about a half, and the modelled rows rather too low.
+
+`{COMMAND} --all --json FILE` measures everything in half an hour (`--row NAME --json ROW` one real run, `--raw ROW …` the rest from such rows), and `{COMMAND} --report FILE` writes this page from it.
+
+| episodes | how long they last |
+|---|---|
+| walker | recorded from a training of BipedalWalker: 21 ms on average, the longest pair 0.27 s |
+| slow | the same numbers of steps, cut at twice their mean as by `--step-limit mean:2`, at 5 ms a step: 0.79 s on average, the longest pair 5.1 s |
+| heavy | lognormal, 0.5 s on average, sigma 1, no limit: one in ten thousand lasts over 12.5 s |
+| constant | 0.1 s each |
+
+"""
+EFFICIENCY = """## Efficiency
+
+Seconds of episodes that counted ÷ seconds that workers were there, over whole generations, from one's first claim to another's. *Work* is what a generation has for each worker: without enough of it no schedule is efficient, and the walker's short episodes need populations that nobody uses to have it. *Bound*: no synchronous schedule exceeds it, for a generation lasts as long as its longest pair.
+
+"""
+
+
+def percent(value: float) -> str:
+    return f"{100 * value:.1f} %"
+
+
+def efficiency_line(row: Found, how: str) -> str:
+    target = TARGETS[row["schedule"]].get(row["workers"])
+    met = (
+        ""
+        if target is None
+        else f"≥ {100 * target:.0f} %, {'met' if row['efficiency'] >= target else '**missed**'}"
+    )
+    bound = percent(row["bound"]) if row["schedule"] == SYNC else ""
+    work = row["population"] * row["episode_seconds"] / row["workers"]
+    parameters = f", {row['size']:,} parameters" if row.get("size", 0) > 1000 else ""
+    return (
+        f"| {row['schedule']} | {NAMED[row['durations']]}{parameters} | {row['workers']:,} | "
+        f"{row['population']:,} | {work:.1f} s | {how} | **{percent(row['efficiency'])}** | "
+        f"{bound} | {met} |"
+    )
+
+
+def efficiency(found: Found) -> str:
+    rows = [(row, "real") for row in found["real"]] + [
+        (row, "model") for row in found["simulated"] if "efficiency" in row
+    ]
+    order = {
+        name: place for place, name in enumerate((SYNC, ASYNC, RECORDED, SLOW, HEAVY, CONSTANT))
+    }
+    rows.sort(
+        key=lambda one: (
+            order[one[0]["schedule"]],
+            order[one[0]["durations"]],
+            one[0].get("size", 0) > 1000,
+            one[0]["workers"],
+            one[0]["population"],
+        )
+    )
+    head = (
+        "| schedule | episodes | workers | population | work | | efficiency | bound | target "
+        "|\n|---|---|---|---|---|---|---|---|---|\n"
+    )
+    still = [
+        f"{row['workers']:,} workers, {NAMED[row['durations']]}, {row['schedule']}"
+        for row in found["simulated"]
+        if row.get("standstill")
+    ]
+    said = f"\nModelled runs that came to a standstill: {'; '.join(still)}.\n" if still else ""
+    return EFFICIENCY + head + "\n".join(efficiency_line(*one) for one in rows) + f"\n{said}"
+
+
+def machines(found: Found) -> str:
+    """What the real runs took of the machine."""
+    head = (
+        (
+            "## What master and server take of a core\n\n| schedule | episodes | workers | "
+            "blocks a second | master | server | simulator | timers late | played in vain | "
+            "looks a second | beats | idle claims |\n"
+        )
+        + "|---" * 12
+        + "|\n"
+    )
+    lines = []
+    for row in found["real"]:
+        cpu, control = row["cpu"], row["control"]
+        shares = " | ".join(percent(cpu[name]) for name in ("master", "redis", "simulator"))
+        traffic = " | ".join(f"{control[name]:.0f}" for name in ("orders", "beats", "idle_claims"))
+        vain = percent(max(0.0, row["played_twice"])) if row["schedule"] == SYNC else ""
+        lines.append(
+            (
+                f"| {row['schedule']} | {NAMED[row['durations']]} | {row['workers']:,} | "
+                f"{row['blocks_per_second']:.0f} | {shares} | {1000 * row['timers_late']:.1f} ms "
+                f"| {vain} | {traffic} |"
+            )
+        )
+    return head + "\n".join(lines) + "\n"
+
+
+def agreement(found: Found) -> str:
+    head = (
+        "## The model beside the real runs\n\n| schedule | episodes | workers | real | model | "
+        "difference |\n|---|---|---|---|---|---|\n"
+    )
+    lines = [
+        (
+            f"| {row['schedule']} | {NAMED[row['durations']]} | {row['workers']:,} | "
+            f"{percent(row['real'])} | {percent(row['simulated'])} | {row['points']:+.1f} points "
+            "|"
+        )
+        for row in found["agreement"]
+        if "real" in row
+    ]
+    most = max((abs(row["points"]) for row in found["agreement"] if "real" in row), default=0.0)
+    return (
+        head
+        + "\n".join(lines)
+        + f"\n\nThe largest difference is {most:.1f} points; 3 were allowed.\n"
+    )
+
+
+def megabytes(value: float) -> str:
+    return f"{value / 1e6:.1f} MB"
+
+
+def bytes_of(found: Found) -> str:
+    """Memory and traffic of a large fleet."""
+    lines = ["## Memory and traffic", ""]
+    for row in found.get("traffic", ()):
+        parts = ", ".join(
+            f"{name} {megabytes(value)}"
+            for name, value in sorted(row["received_by_workers"].items(), key=lambda one: -one[1])
+            if value > 5e4
+        )
+        lines.append(
+            f"- {row['workers']:,} workers on {row['hosts']} hosts, {row['schedule']}, "
+            f"{row['parameters_bytes'] // 4:,} parameters, generations of 10,000 heavy episodes "
+            f"in {row['seconds']:.1f} s: "
+            f"{megabytes(row['bytes_left'])} leave Redis in a generation, {row['ratio']:.2f} × "
+            f"hosts × parameters + results ({megabytes(row['hosts_x_parameters_and_results'])}; "
+            "1.20 × was the target). "
+            f"{megabytes(row['read_again'])} of it are answers that the master reads another "
+            f"time; without these it is {row['ratio_read_once']:.2f} ×. To workers: {parts}. "
+            f"Redis' memory grows by {megabytes(row['memory'])}, "
+            f"{row['memory'] / row['hosts_x_parameters_and_results']:.2f} × that sum."
+        )
+    for row in found.get("connections", ()):
+        lines.append(
+            f"- {row['workers']:,} workers over {row['clients']:,} connections completed "
+            f"{row['generations']} generation{'s' if row['generations'] > 1 else ''} of "
+            f"{row['population']:,} heavy episodes, "
+            f"{row['seconds'] / row['generations']:.1f} s each, {row['late']} answers late; "
+            f"Redis used {megabytes(row['memory'])}, its process at most "
+            f"{megabytes(row['redis_peak_rss'])}. "
+            f"Master {percent(row['cpu']['master'])}, server {percent(row['cpu']['redis'])} of a "
+            f"core. The simulator was busy ({percent(row['cpu']['simulator'])}), so its "
+            f"efficiency, {percent(row['efficiency'])}, is a lower bound."
+        )
+    over = found["overhead"]
+    lines.append(
+        f"- A generation's overhead with {over['parameters']:,} parameters and "
+        f"{over['episodes']:,} episodes on {over['workers']} workers: "
+        f"{over['last_answer_to_published']:.3f} s from the last answer to the next "
+        f"publication, {over['published_to_first_claim']:.3f} s to the first claim: "
+        f"{percent(over['share_of_ten_seconds'])} of a generation of 10 s (below 5 % was the "
+        "target)."
+    )
+    return "\n".join(lines) + "\n"
+
+
+def document(found: Found, before: str = "") -> str:
+    """The page; ``before``: as it was, whose last part is kept."""
+    kept = before.partition(BY_HAND)[2] if BY_HAND in before else "\n"
+    parts: Sequence[str] = (
+        HEAD,
+        efficiency(found),
+        agreement(found),
+        machines(found),
+        bytes_of(found),
+        advice.page(Services(**found["services"])),
+    )
+    return "\n".join(part.rstrip("\n") + "\n" for part in parts) + f"\n{BY_HAND}{kept}"

@@ -1,0 +1,113 @@
+"""A worker's commands as bytes, and replies from bytes: RESP by hand, for a client library costs
+ten times as much.
+
+A test holds the commands against those that the worker's own channel sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from es_queue.protocol import keys
+from es_queue.protocol.messages import MAX_TASK
+
+PIECE = 2**20
+CLAIMS_READ = 100
+
+Reply = Any
+
+
+class Incomplete(Exception):  # noqa: N818 - it is no error: the rest of a reply is still on its way
+    """A reply is not whole yet."""
+
+
+def packed(*parts: str | bytes | int) -> bytes:
+    """One command."""
+    raw = [part if isinstance(part, bytes) else str(part).encode() for part in parts]
+    return b"*%d\r\n" % len(raw) + b"".join([b"$%d\r\n%s\r\n" % (len(part), part) for part in raw])
+
+
+def parsed(data: bytes | bytearray, at: int) -> tuple[Reply, int]:
+    """(reply, where it ends) of RESP2; an error is a RuntimeError in its place. Raises
+    Incomplete.
+    """
+    end = data.find(b"\r\n", at)
+    if end < 0:
+        raise Incomplete
+    kind, line, end = data[at], data[at + 1 : end], end + 2
+    if kind == 36:  # $
+        size = int(line)
+        if size < 0:
+            return None, end
+        if len(data) < end + size + 2:
+            raise Incomplete
+        return bytes(data[end : end + size]), end + size + 2
+    if kind == 42:  # *
+        if int(line) < 0:
+            return None, end
+        items = []
+        for _ in range(int(line)):
+            item, end = parsed(data, end)
+            items.append(item)
+        return items, end
+    if kind == 58:  # :
+        return int(line), end
+    return (RuntimeError(line.decode("utf-8", "replace")) if kind == 45 else bytes(line)), end
+
+
+class Commands:
+    """What one worker sends; each with the number of replies that come to it."""
+
+    def __init__(
+        self, run: str, worker: str, rq_name: str, about: Mapping[str, str], ttl: float
+    ) -> None:
+        own = keys.RunKeys(run)
+        self._keys, self._rq, milliseconds = own, keys.rq_worker(rq_name), int(ttl * 1000)
+        life, self._claims_key = own.worker(worker), own.claims(worker)
+        flat = [part for pair in about.items() for part in pair]
+        multi, execute = packed("MULTI"), packed("EXEC")
+        hello = packed("HSET", life, *flat) + packed("PEXPIRE", life, milliseconds)
+        enrol = packed("SADD", own.workers, worker) + packed(
+            "EXPIRE", own.workers, keys.RUN_SECONDS
+        )
+        self.is_alive = (packed("PEXPIRE", life, milliseconds) + packed("EXISTS", own.master), 2)
+        self.beat = (multi + hello + enrol + execute, 6)
+        self.held_blocks = (packed("LRANGE", self._claims_key, 0, CLAIMS_READ - 1), 1)
+        self.task = (packed("GETRANGE", own.task, 0, MAX_TASK), 1)
+
+    def claim(self, wait: float) -> tuple[bytes, int]:
+        return packed("BLMOVE", self._keys.todo, self._claims_key, "LEFT", "RIGHT", wait), 1
+
+    def poll_flags(self, publication: str) -> tuple[bytes, int]:
+        own = self._keys
+        look = packed("HMGET", own.progress, "state", "give_way", "publication") + packed(
+            "HEXISTS", self._rq, "shutdown_requested_date"
+        )
+        return look + packed("EXISTS", keys.RQ_SUSPENDED) + packed("EXISTS", own.master) + packed(
+            "EXISTS", own.parameters(publication)
+        ), 5
+
+    def parameters(self, publication: str, start: int, size: int) -> tuple[bytes, int]:
+        return packed(
+            "GETRANGE", self._keys.parameters(publication), start, min(size, start + PIECE) - 1
+        ), 1
+
+    def answer(self, publication: str, block: str, payload: bytes) -> tuple[bytes, int]:
+        add = packed("XADD", self._keys.results(publication), "NOMKSTREAM", "*", "answer", payload)
+        return packed("MULTI") + add + packed("LREM", self._claims_key, 0, block) + packed(
+            "EXEC"
+        ), 4
+
+    def drop(self, block: str) -> tuple[bytes, int]:
+        return packed("LREM", self._claims_key, 0, block), 1
+
+
+def first_error(replies: Sequence[Reply]) -> str:
+    """What the server complained of, empty where it did not."""
+    for one in replies:
+        if isinstance(one, RuntimeError):
+            return str(one)
+        if isinstance(one, list) and (found := first_error(one)):
+            return found
+    return ""

@@ -1,0 +1,244 @@
+"""The reference pages that the code itself tells: ``python docs/write_reference.py`` writes them
+anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import Field
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+from es_queue import errors  # noqa: E402 - the checkout's own
+from es_queue.config.run_config import option_fields  # noqa: E402
+from es_queue.protocol import keys  # noqa: E402
+from master.cli import flags  # noqa: E402
+from master.plot.command import main as es_plot  # noqa: E402
+from master.status.command import main as es_status  # noqa: E402
+from workers.play.cli import main as es_play  # noqa: E402
+
+WRITTEN = "<!-- written by docs/write_reference.py -->"
+#: Groups of RunConfig's fields, with what each is about.
+GROUPS = {
+    "task": "What is trained",
+    "policy": "Policy",
+    "search": "Search",
+    "episodes": "Episodes in training",
+    "evaluation": "Evaluation and stopping",
+    "machinery": "Machinery that changes no number of a healthy run",
+}
+
+
+def main() -> None:
+    for name, text in written().items():
+        (HERE / "reference" / name).write_text(text, "utf-8")
+
+
+def written() -> dict[str, str]:
+    """The text of each page, by its file's name."""
+    return {"flags.md": flags_page(), "keys.md": keys_page(), "exit_codes.md": exit_codes_page()}
+
+
+# --- flags
+
+
+def flags_page() -> str:
+    parts = [
+        f"{WRITTEN}\n\n# Flags\n",
+        "A setting comes from its flag, else from the `--config` file, else from the `--recipe`, "
+        "else from the built-in recipe "
+        "for the environment, else from the default. The settings, all groups after the control "
+        "of a run, have the same names in a TOML file (with `-` or `_`) "
+        "and in Python's `RunConfig` (with `_`), and there the types of the last column. 0, -1 "
+        "and `auto` mean what the effect says.\n",
+        "## es-master: launch\n",
+        *actions(flags.make_parser(), "launch"),
+        "\n## es-master: control of a run\n",
+        *actions(flags.make_parser(), "control of a run"),
+        *(part for group, title in GROUPS.items() for part in settings(group, title)),
+        "\n## es-status\n",
+        *actions(parser_of(es_status)),
+        "\n## es-play\n",
+        *actions(parser_of(es_play)),
+        "\n## es-plot\n",
+        *actions(parser_of(es_plot)),
+    ]
+    return "\n".join(parts) + "\n"
+
+
+class _Found(Exception):  # noqa: N818 - it is what was looked for
+    pass
+
+
+def parser_of(command: Callable[[list[str]], int]) -> argparse.ArgumentParser:
+    """The parser with which a command reads its words."""
+    found: list[argparse.ArgumentParser] = []
+
+    def caught(parser: argparse.ArgumentParser, *_: object, **__: object) -> None:
+        found.append(parser)
+        raise _Found
+
+    with (
+        patch.object(argparse.ArgumentParser, "parse_args", caught),
+        patch.object(argparse.ArgumentParser, "parse_known_args", caught),
+        suppress(_Found),
+    ):
+        command([])
+    return found[0]
+
+
+def actions(parser: argparse.ArgumentParser, title: str = "") -> Iterator[str]:
+    """Rows of a parser's options, of its groups whose titles begin so."""
+    yield "| flag | effect |\n|---|---|"
+    for group in parser._action_groups:
+        if (group.title or "").startswith(title):
+            for one in group._group_actions:
+                names = (
+                    ", ".join(f"`{name}`" for name in one.option_strings)
+                    or f"`{one.metavar or one.dest}`"
+                )
+                shown = (
+                    one.metavar
+                    if isinstance(one.metavar, str)
+                    else "\\|".join(map(str, one.choices or ()))
+                )
+                value = (
+                    f" `{shown}`".replace("K+|", "K+\\|") if one.option_strings and shown else ""
+                )
+                yield f"| {names}{value} | {cell((one.help or '').replace('%%', '%'))} |"
+
+
+def settings(group: str, title: str) -> Iterator[str]:
+    yield f"\n## Settings: {title[0].lower()}{title[1:]}\n"
+    yield "| flag | effect | unit | default | values | type |\n|---|---|---|---|---|---|"
+    for one in option_fields().values():
+        if one.metadata["group"] == group:
+            yield setting(one)
+
+
+def setting(one: Field[Any]) -> str:
+    about = one.metadata
+    allowed = ", ".join(
+        (*about["choices"], *(("`module:Class`",) if about["own"] else ()))
+    ) or bounds(about["low"], about["high"])
+    flag = f"`--{flags.flag_name(one.name)}`" + (
+        f", `--no-{flags.flag_name(one.name)}`" if one.type == "bool" else ""
+    )
+    return (
+        f"| {flag} | {cell(about['text'])} | {about['unit']} | "
+        f"{cell(flags._format_default(one.default))} | {allowed} | {cell(str(one.type))} |"
+    )
+
+
+def bounds(low: float | None, high: float | None) -> str:
+    if low is None and high is None:
+        return ""
+    return f"from {low:g}" if high is None else f"{low if low is not None else '-'} to {high}"
+
+
+def cell(text: str) -> str:
+    """Text fit for a cell of a table; what looks like a tag is code."""
+    return re.sub(
+        r"<\w+>",
+        lambda found: f"`{found[0]}`",
+        text.replace("|", "\\|").replace("\n", " ").replace("*", "\\*"),
+    )
+
+
+# --- keys
+
+
+def keys_page() -> str:
+    """The table in the head of protocol/keys.py, its continued rows joined."""
+    rows: list[list[str]] = []
+    for line in (keys.__doc__ or "").splitlines():
+        cells = [one.strip() for one in line.strip().strip("|").split("|")]
+        if not line.startswith("|") or set(cells[0]) == {"-"}:
+            continue
+        if cells[0]:
+            rows.append(cells)
+        else:
+            rows[-1] = [f"{old} {new}".strip() for old, new in zip(rows[-1], cells, strict=True)]
+    table = [
+        f"| `{name}` | {kind} | {cell(content)} | {cell(lifetime)} |"
+        for name, kind, content, lifetime in rows[1:]
+    ]
+    return (
+        "\n".join(
+            [
+                f"{WRITTEN}\n\n# Redis keys\n",
+                "`<run>` is a run's id, `<p>` a publication `<generation>.<token>`, `<worker>` "
+                "the id that a worker has on one seat, `<host>-<pid>-<6 hex>`. "
+                f'A lifetime of "run" is {keys.RUN_SECONDS // 86400} days from the last publish, '
+                f"and {keys.FINISHED_SECONDS // 3600} hours once the run has finished. "
+                "`es-status RUN --keys` shows them decoded. Who may touch what is in "
+                "[security](../security.md); what stands inside is in [formats](formats.md).\n",
+                "| key | type | content | lifetime |\n|---|---|---|---|",
+                *table,
+                (
+                    "\nRQ's own keys that seats and masters touch begin with `rq:`; seats are RQ "
+                    "jobs called `es-<run>-<nonce>-<number>`."
+                ),
+            ]
+        )
+        + "\n"
+    )
+
+
+# --- exit codes
+
+
+def exit_codes_page() -> str:
+    rows = [
+        (errors.EXIT_DONE, "-", "Done."),
+        (
+            errors.EXIT_INTERRUPTED,
+            "-",
+            "Interrupted: Ctrl-C, SIGTERM, or somebody stopped the run.",
+        ),
+        *raised(),
+    ]
+    lines = [f"| {code} | {name} | {cell(text)} |" for code, name, text in sorted(rows)]
+    return (
+        "\n".join(
+            [
+                f"{WRITTEN}\n\n# Exit codes\n",
+                (
+                    "Of all commands; the error says in one sentence what is wrong and how to "
+                    "mend it. The classes are in `es_queue.errors`.\n"
+                ),
+                "| code | error | meaning |\n|---|---|---|",
+                *lines,
+                (
+                    "\n`es-status RUN` tells a run's health by its own: 0 healthy, 10 done, 11 "
+                    "stalled, 12 orphaned (its master is gone), 13 failed."
+                ),
+            ]
+        )
+        + "\n"
+    )
+
+
+def raised() -> Iterator[tuple[int, str, str]]:
+    """Every error of ours that a command ends with; one that belongs to no command has 1, as
+    Python's own.
+    """
+    for name, one in vars(errors).items():
+        if (
+            isinstance(one, type)
+            and issubclass(one, errors.EsQueueError)
+            and one is not errors.EsQueueError
+        ):
+            yield one.exit_code, f"`{name}`", (one.__doc__ or "").splitlines()[0]
+
+
+if __name__ == "__main__":
+    main()

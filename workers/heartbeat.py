@@ -1,0 +1,262 @@
+"""A worker's life beside its episodes: beats, leave flags, the wall limit, and a line for its
+terminal.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from es_queue.protocol.channel import PAUSED, RUNNING, WorkerChannel
+from es_queue.protocol.timing import Clocks
+from workers.episode import EpisodeControl, Leaving
+
+REPORT_SECONDS = 10.0
+WORKER_GONE = "its RQ worker is gone"
+GONE_SECONDS = 10.0
+
+
+def orphan_reason(parent: int | None, supervisor: int | None) -> str:
+    """Why this process has nobody left to work for; empty while it has.
+
+    parent: process that must stay our parent; guardian: one that must live; None where that means
+    nothing
+    """
+    if parent is not None and os.getppid() != parent:
+        return WORKER_GONE
+    if supervisor is not None and not is_running(supervisor):
+        return "the guardian that started this worker is gone"
+    return ""
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process runs; one that is dead and that nobody has waited for does not (seen where
+    there is a /proc).
+    """
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (OSError, IndexError):
+        return not Path("/proc/self/stat").exists()
+
+
+def leave_in_outage(
+    control: EpisodeControl, parent: int | None, supervisor: int | None = None
+) -> Callable[[float], None]:
+    """For a channel's ``on_outage``: whoever must leave does not wait until Redis is back. It
+    raises Leaving.
+    """
+
+    def check(seconds: float) -> None:
+        control.leave_reason = control.leave_reason or orphan_reason(parent, supervisor)
+        if control.leave_reason:
+            raise Leaving
+
+    return check
+
+
+class StepRate:
+    """Environment steps a second, over the last second or more."""
+
+    def __init__(self, control: EpisodeControl) -> None:
+        self._control = control
+        self._at, self._steps = time.monotonic(), control.steps
+        self._rate = 0.0
+
+    def rate(self) -> float:
+        now = time.monotonic()
+        if now - self._at >= 1.0:
+            self._rate = (self._control.steps - self._steps) / (now - self._at)
+            self._at, self._steps = now, self._control.steps
+        return self._rate
+
+
+class Heartbeat(threading.Thread):
+    """A daemon thread with a channel of its own (rule 7): the episodes' thread may be in an episode
+    for minutes.
+
+    about:      what the worker's hash says of it, read at each beat
+    parent, guardian: see ``orphaned``; an orphan leaves
+    wall_limit: seconds that an episode may last; ``expire`` is called when one lasts longer
+    memory:     bytes that the process may hold, 0 for any number; ``outgrown`` is called when it
+    holds more
+    elsewhere:  whether another run's seat waits; asked when the run has no master
+    run_ended:  whether the run was seen to have ended, or to be gone
+    """
+
+    def __init__(
+        self,
+        channel: WorkerChannel,
+        control: EpisodeControl,
+        about: Callable[[], dict[str, str]],
+        clocks: Clocks,
+        *,
+        wall_limit: float,
+        on_wall_limit: Callable[[], None],
+        parent: int | None = None,
+        supervisor: int | None = None,
+        memory: int = 0,
+        on_memory_limit: Callable[[str], None] = lambda why: None,
+        report: Callable[[str], None] | None = None,
+        has_other_work: Callable[[], bool] = lambda: False,
+    ) -> None:
+        super().__init__(name="es-queue-life", daemon=True)
+        self._channel, self._control, self._about, self._clocks = channel, control, about, clocks
+        self._supervisor, self._memory, self._on_memory_limit = supervisor, memory, on_memory_limit
+        self._wall_limit, self._on_wall_limit, self._parent, self._report, self._has_other_work = (
+            wall_limit,
+            on_wall_limit,
+            parent,
+            report,
+            has_other_work,
+        )
+        self._ends = time.monotonic() + clocks.seat_lease
+        self._stopping = threading.Event()
+        self._state_seen = time.monotonic()
+        self._expired_episode: float | None = None
+        self._masterless_since: float | None = None
+        self._other_work_checked = 0.0
+        self.has_run_ended = False
+
+    def run(self) -> None:
+        last_beat, reported, steps = 0.0, time.monotonic(), 0
+        while not self._stopping.wait(self._poll()):
+            now = time.monotonic()
+            try:
+                self._check_wall(now)
+                if (
+                    now - last_beat + self._poll() > self._beat()
+                ):  # at the next look it would be too late
+                    last_beat = now
+                    self._channel.beat(self._about(), self._clocks.beat_ttl)
+                self._check_memory()
+                reason = "" if self._control.leave_reason else self._leave_reason(now)
+                if reason:  # never write "" here: SIGTERM may have come while Redis was asked
+                    self._control.leave_reason = self._control.leave_reason or reason
+            except Leaving:
+                continue
+            # a thread that dies silently would leave a worker that nobody can tell to go
+            except Exception as error:
+                self._control.leave_reason = (
+                    self._control.leave_reason or f"{type(error).__name__}: {error}"
+                )
+            if self._report is not None and now - reported >= REPORT_SECONDS:
+                self._report(f"{(self._control.steps - steps) / (now - reported):,.0f} steps/s")
+                reported, steps = now, self._control.steps
+
+    def stop(self) -> None:
+        """Stop the thread; what it is doing it may finish."""
+        self._stopping.set()
+        self.join(timeout=self._clocks.beat_ttl)
+
+    def _poll(self) -> float:
+        """Seconds until the next look: what the master asks for, but never so long that a beat
+        would lapse.
+        """
+        return min(self._control.poll or self._clocks.leave_poll, self._clocks.beat_ttl / 2)
+
+    def _beat(self) -> float:
+        """Seconds between beats: rarer on a large fleet, as the looks are, but never so rare that
+        one would lapse.
+        """
+        return min(
+            max(self._clocks.beat, 2.5 * (self._control.poll or 0.0)), self._clocks.beat_ttl / 2
+        )
+
+    def _leave_reason(self, now: float) -> str:
+        """Why the worker must leave now; empty while it may stay."""
+        if orphan := orphan_reason(self._parent, self._supervisor):
+            return orphan
+        serving = self._control.serving
+        flags = self._channel.poll_flags(serving)
+        if flags.closed:
+            self._control.close_publication(serving)
+        if flags.state is not None:
+            self._state_seen = now
+        is_gone = flags.state is None and now - self._state_seen > GONE_SECONDS
+        has_ended = flags.state not in (None, RUNNING, PAUSED)
+        self.has_run_ended = is_gone or has_ended
+        reasons = (
+            (flags.shutdown, "its RQ worker is stopping"),
+            (flags.suspended, "RQ is suspended"),
+            (flags.give_way, "another run needs workers"),
+            (is_gone, "the run is gone"),
+            (has_ended, f"the run is {flags.state}"),
+            (self._has_lost_master(now, flags.has_master), "the run has no master"),
+            (self._is_lease_over(now), "its lease is over"),
+        )
+        return next((reason for true, reason in reasons if true), "")
+
+    def _is_lease_over(self, now: float) -> bool:
+        """Between episodes at once; an episode is played to its end, for it may be longer than any
+        lease.
+        """
+        if now <= self._ends:
+            return False
+        if self._control.episode_began is not None:
+            self._control.finish_reason = self._control.finish_reason or "its lease is over"
+        return self._control.episode_began is None
+
+    def _has_lost_master(self, now: float, has_master: bool) -> bool:
+        """Whether the run has had no lease for two leases while another run's seat waits, or for
+        the whole grace in any case.
+        """
+        if (
+            has_master or time.monotonic() - now > self._clocks.beat_ttl
+        ):  # while Redis was away nobody could renew a lease
+            self._masterless_since = None
+            return False
+        self._masterless_since = now if self._masterless_since is None else self._masterless_since
+        if now - self._masterless_since > self._clocks.grace:
+            return True
+        if (
+            now - self._masterless_since <= 2 * self._clocks.lease
+            or now - self._other_work_checked < self._clocks.beat
+        ):
+            return False
+        self._other_work_checked = now
+        return self._has_other_work()
+
+    def _check_memory(self) -> None:
+        """Once: the worker leaves when its episode is over, and a fresh process takes its place."""
+        if not self._memory or self._control.finish_reason:
+            return
+        held = resident_memory()
+        if held > self._memory:
+            self._control.finish_reason = (
+                f"its process holds {held / 2**20:.0f} MB, more than --worker-memory "
+                f"{self._memory / 2**20:.0f}"
+            )
+            self._on_memory_limit(self._control.finish_reason)
+
+    def _check_wall(self, now: float) -> None:
+        """Once an episode: where the process is not ours to end, the episode may go on for long."""
+        began = self._control.episode_began
+        if began is not None and began != self._expired_episode and now - began > self._wall_limit:
+            self._expired_episode = began
+            self._control.leave_reason = (
+                self._control.leave_reason or "an episode outlasted the wall limit"
+            )
+            self._on_wall_limit()
+
+
+def resident_memory() -> int:
+    """Bytes of memory that this process holds, 0 where the system does not say."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def end_this_process() -> None:
+    """What a hung episode leaves: nothing but to end its process; the report is written before."""
+    os.kill(os.getpid(), signal.SIGKILL)

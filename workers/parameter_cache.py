@@ -1,0 +1,170 @@
+"""Published parameters, and the header that goes with them, fetched once per host and not once per
+worker when they are large.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from es_queue.numerics.fingerprint import bytes_digest
+from es_queue.protocol.messages import MAX_TASK, PUBLICATION
+from es_queue.security.private_directory import host_private_directory
+
+Data = bytes | memoryview
+MIN_SHARED_BYTES = 2**18  # bytes; below, asking Redis is cheaper than a lock and a file
+HEADER, NEW = ".header", ".new"
+DIGEST = 32  # hexadecimal digits before a header in its file
+LOCK_SECONDS, LOCK_POLL_SECONDS = 5.0, 0.01
+
+
+class ParameterCache:
+    """One file a publication in a private folder of this user, which all its workers map: one copy
+    in memory.
+
+    Each reader checks the digest itself. The file is replaced and never written to again, so a
+    mapping stays as it is.
+
+    Raises nothing of its own: where the folder cannot be used, every worker fetches for itself.
+    """
+
+    def __init__(
+        self, run: str, folder: Path | None = None, lock_seconds: float = LOCK_SECONDS
+    ) -> None:
+        """``patience``: seconds to wait for another worker that fetches."""
+        self._run, self._lock_seconds = run, lock_seconds
+        self._folder = folder or host_private_directory()
+        self._is_shared = self._has_lock = False
+
+    @contextmanager
+    def fetch_lock(self) -> Iterator[None]:
+        """One worker of the host at a time asks for what is large; whoever comes next finds it
+        there. Nothing before the first large ``get``.
+        """
+        if self._folder is None or self._has_lock or not self._is_shared:
+            yield
+            return
+        with ExitStack() as stack:
+            with suppress(
+                OSError
+                # the folder was swept away, its disk is full, whoever fetches is frozen: fetch
+                # alone
+            ):
+                stack.enter_context(
+                    exclusive_lock(self._folder / f"{self._run}.lock", self._lock_seconds)
+                )
+            self._has_lock = True  # or waited for in vain, which once is enough
+            try:
+                yield
+            finally:
+                self._has_lock = False
+
+    def get(
+        self, publication: str, size: int, digest: str, fetch: Callable[[], bytes | None]
+    ) -> Data | None:
+        """``size`` read-only bytes whose BLAKE2b-128 is ``digest``, from the host's file or by
+        ``fetch``; None when neither has them.
+        """
+        self._is_shared = size >= MIN_SHARED_BYTES
+        if not self._is_shared or self._folder is None:
+            return data_if_valid(fetch(), size, digest)
+        path = self._path(publication)
+        with self.fetch_lock():
+            shared = data_if_valid(map_file(path), size, digest)
+            if shared is not None:
+                return shared
+            data = data_if_valid(fetch(), size, digest)
+            if data is not None:
+                self._store(path, data)
+                return data_if_valid(map_file(path), size, digest) or data
+        return None
+
+    def read_header(self, publication: str) -> bytes | None:
+        """What ``keep`` was given for the publication on this host; None where it was given nothing
+        or the file is damaged.
+        """
+        if self._folder is None or not self._is_shared:
+            return None
+        with suppress(OSError), self._header_path(publication).open("rb") as file:
+            data = file.read(DIGEST + MAX_TASK + 1)
+            if bytes_digest(data[DIGEST:]).encode() == data[:DIGEST]:
+                return data[DIGEST:]
+        return None
+
+    def write_header(self, publication: str, header: bytes) -> None:
+        """Let the host's other workers have the header of large parameters without asking Redis."""
+        if self._folder is not None and self._is_shared:
+            self._replace(self._header_path(publication), bytes_digest(header).encode() + header)
+
+    def _path(self, publication: str) -> Path:
+        assert self._folder is not None
+        return self._folder / f"{self._run}-{publication}"
+
+    def _header_path(self, publication: str) -> Path:
+        return self._path(publication).with_name(f"{self._run}-{publication}{HEADER}")
+
+    def remove_run(self) -> None:
+        """Remove what the run left on this host: it has ended."""
+        if self._folder is None:
+            return
+        with suppress(OSError):
+            self._remove_publications(self._folder)
+            (self._folder / f"{self._run}.lock").unlink(missing_ok=True)
+
+    def _remove_publications(self, folder: Path) -> None:
+        for old in folder.glob(f"{self._run}-*"):
+            if PUBLICATION.fullmatch(
+                old.name.removeprefix(f"{self._run}-").removesuffix(NEW).removesuffix(HEADER)
+            ):
+                old.unlink(missing_ok=True)
+
+    def _store(self, path: Path, data: Data) -> None:
+        """Replace the host's files of this run's former publications."""
+        with suppress(OSError):
+            self._remove_publications(path.parent)
+        self._replace(path, data)
+
+    def _replace(self, path: Path, data: Data) -> None:
+        fresh = path.with_name(path.name + NEW)
+        try:
+            fresh.write_bytes(data)
+            fresh.replace(path)
+        except OSError:
+            with suppress(OSError):
+                fresh.unlink(missing_ok=True)
+
+
+def data_if_valid(data: Data | None, size: int, digest: str) -> Data | None:
+    """``data`` when it is what was published, None otherwise."""
+    return data if data is not None and len(data) == size and bytes_digest(data) == digest else None
+
+
+def map_file(path: Path) -> memoryview | None:
+    """The file's bytes without a copy; None where it is missing or empty."""
+    try:
+        with path.open("rb") as file:
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except (OSError, ValueError):
+        return None
+
+
+@contextmanager
+def exclusive_lock(path: Path, lock_seconds: float) -> Iterator[None]:
+    """Hold the lock file; another worker of this host is fetching meanwhile. Raises OSError after
+    ``patience`` seconds.
+    """
+    until = time.monotonic() + lock_seconds
+    with path.open("w") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(LOCK_POLL_SECONDS)
+        yield

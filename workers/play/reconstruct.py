@@ -1,0 +1,256 @@
+"""Any individual that ever lived, again: made from a generation's record as a worker made it, on
+its own episodes.
+
+Without a slot it is the generation's unperturbed policy, on the final evaluation's episodes.
+"""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from es_queue.errors import EnvironmentFailure, EsQueueError, RunFolderError, UsageError
+from workers.play.report import format_figures, format_histogram, format_text, summarize
+
+if TYPE_CHECKING:
+    from es_queue.util.slot_record import SlotRecord
+    from workers.episode import Episode
+    from workers.evaluator import Evaluator
+
+#: '+' and '-' as people write them behind a slot's number.
+SIGNS = {"+": 0, "-": 1}
+
+
+@dataclass(frozen=True)
+class IndividualSelector:
+    """Who of a generation: ``individual`` 0 or 1 of the slot; slot None for the
+    unperturbed policy.
+    """
+
+    generation: int
+    slot: int | None = None
+    individual: int = 0
+
+    @property
+    def name(self) -> str:
+        return (
+            "the unperturbed policy"
+            if self.slot is None
+            else f"slot {self.slot}{'+-'[self.individual]}"
+        )
+
+
+def parse_selector(generation: str, slot: str | None) -> IndividualSelector:
+    """Of ``--generation 12`` and ``--slot 7-``; a slot without a sign is its first individual.
+    Raises UsageError.
+    """
+    if not (generation.isascii() and generation.isdigit()):
+        raise UsageError(f"--generation is {generation!r}: use a whole number from 0")
+    if slot is None:
+        return IndividualSelector(int(generation))
+    number, sign = (slot[:-1], slot[-1]) if slot[-1:] in SIGNS else (slot, "+")
+    if not (number.isascii() and number.isdigit()):
+        raise UsageError(f"--slot is {slot!r}: use a slot's number and its sign, such as 7- or 7+")
+    return IndividualSelector(int(generation), int(number), SIGNS[sign])
+
+
+def load_record(run_dir: Path, selector: IndividualSelector) -> SlotRecord:
+    """The generation's record. Raises UsageError or RunFolderError where it was not kept or cannot
+    be used.
+    """
+    from es_queue.util.slot_record import FOLDER, read_record, record_path, recorded_generations
+
+    if not run_dir.is_dir():
+        raise UsageError(f"--generation wants the folder of a run, and {run_dir} is none")
+    path = record_path(run_dir, selector.generation)
+    if not path.is_file():
+        raise RunFolderError(
+            (
+                f"{run_dir / FOLDER} holds no generation {selector.generation}: "
+                f"{format_kept(recorded_generations(run_dir))}"
+            )
+        )
+    record = read_record(path)
+    if not len(record.published):
+        raise RunFolderError(
+            (
+                f"{path} holds no parameters, since {record.task.size:,} floats a generation are "
+                "too many to keep: play a checkpoint instead"
+            )
+        )
+    if selector.slot is not None and record.row(selector.slot, selector.individual) is None:
+        raise RunFolderError(
+            f"generation {selector.generation} has no {selector.name}: {record.format_extent()}"
+        )
+    return record
+
+
+def format_kept(generations: Sequence[int]) -> str:
+    """Which generations there are, in a few words."""
+    if not generations:
+        return "the run has kept none (--keep-slots)"
+    return (
+        f"it has {len(generations)} of {generations[0]} to {generations[-1]}, the newest of them "
+        f"{', '.join(map(str, generations[-8:]))}"
+    )
+
+
+def replay_episodes(
+    record: SlotRecord,
+    selector: IndividualSelector,
+    evaluator: Evaluator,
+    seeds: list[int],
+    on_step: Callable[[], None] | None,
+) -> list[Episode]:
+    """The individual's own episodes, or the unperturbed policy's on ``seeds``. Raises
+    EnvironmentFailure.
+    """
+    try:
+        if selector.slot is None:
+            return evaluator.play_centre(record.task, record.published, seeds, on_step)
+        return evaluator.play_individual(
+            record.task, record.published, selector.slot, selector.individual, on_step
+        )
+    except EsQueueError:
+        raise
+    except Exception as error:  # whatever a user's environment raises
+        raise EnvironmentFailure(
+            f"{record.config.task} fails when played: {type(error).__name__}: {error}"
+        ) from error
+
+
+def play_recorded(
+    given: Namespace, record: SlotRecord, selector: IndividualSelector
+) -> tuple[list[Episode], str]:
+    """The episodes, and a line about their film. Raises RunFolderError where the record does not
+    fit what is installed.
+    """
+    from es_queue.environments.factory import describe, portable_request
+    from es_queue.environments.reference_batch import make_reference_batch
+    from es_queue.genetics.seed_list import open_noise_table
+    from es_queue.numerics.fingerprint import limit_blas_threads
+    from es_queue.policies import make_policy
+    from es_queue.strategies import make_strategy
+    from workers.episode import EpisodeControl
+    from workers.evaluator import Evaluator
+    from workers.join import environment_request
+    from workers.play.cli import episode_seeds, open_playback, save_video
+
+    limit_blas_threads()
+    config = record.config
+    request = portable_request(environment_request(config))
+    spec = describe(request)
+    policy = make_policy(
+        config,
+        spec.observation_size,
+        spec.action,
+        spec.observation_shape,
+        make_reference_batch(config),
+    )
+    try:
+        table = open_noise_table(config, policy.size)
+    except ValueError as error:
+        raise RunFolderError(
+            f"generation {selector.generation} of run {record.run} cannot be played: {error}"
+        ) from None
+    if table.digest != record.task.noise:
+        raise RunFolderError(
+            (
+                f"run {record.run} was made with other noise than this es-queue makes: play it "
+                "with the es-queue that made it"
+            )
+        )
+    with open_playback(request, spec.id, given.render, given.record) as (env, recorder):
+        evaluator = Evaluator(
+            config, spec, env, policy, make_strategy(config, policy.size), table, EpisodeControl()
+        )
+        if not evaluator.fits(record.task):
+            raise RunFolderError(
+                (
+                    f"generation {selector.generation} was played in other spaces than the "
+                    f"installed {spec.id} has"
+                )
+            )
+        episodes = replay_episodes(
+            record,
+            selector,
+            evaluator,
+            episode_seeds(config, given.episodes, given.seed),
+            recorder.capture if recorder else None,
+        )
+        return episodes, save_video(recorder)
+
+
+def show_individual(given: Namespace) -> None:
+    """Play and print whom ``--generation`` and ``--slot`` name."""
+    selector = parse_selector(given.generation, given.slot)
+    record = load_record(given.checkpoint, selector)
+    episodes, video_line = play_recorded(given, record, selector)
+    about = {
+        "run": record.run,
+        "checkpoint": str(given.checkpoint),
+        "generation": selector.generation,
+        "env": record.config.task,
+        "policy": record.config.policy_name,
+    }
+    summary = {
+        **summarize(about, given.seed, episodes, None),
+        "slot": None if selector.slot is None else selector.name.removeprefix("slot "),
+        **compare_recorded(record, selector, episodes),
+    }
+    if given.json:
+        print(json.dumps(summary, allow_nan=False))
+    else:
+        print(
+            "\n".join(
+                [
+                    *format_report(summary, selector),
+                    *format_histogram([episode.total for episode in episodes]),
+                    *filter(None, [video_line]),
+                ]
+            )
+        )
+
+
+def compare_recorded(
+    record: SlotRecord, selector: IndividualSelector, episodes: Sequence[Episode]
+) -> dict[str, Any]:
+    """What was recorded of the individual, and whether it is the same again."""
+    row = None if selector.slot is None else record.row(selector.slot, selector.individual)
+    if row is None or row["return"] != row["return"]:
+        return {"recorded": None, "equal": None}
+    from workers.evaluator import mean
+
+    return {
+        "recorded": row["return"],
+        "equal": mean([episode.total for episode in episodes]) == row["return"],
+        "noise_index": row["noise_index"],
+        "fitness": row["fitness"],
+    }
+
+
+def format_report(summary: Mapping[str, Any], selector: IndividualSelector) -> list[str]:
+    lines = [
+        (
+            f"{format_text(summary['checkpoint'])}: {format_text(summary['env'])}, "
+            f"{summary['policy']} policy of run {format_text(summary['run'])}, generation "
+            f"{selector.generation}, {selector.name}"
+        ),
+        (
+            f"{summary['episodes']} {'episode' if summary['episodes'] == 1 else 'episodes'}: "
+            f"{format_figures(summary)}"
+        ),
+    ]
+    if summary["equal"] is not None:
+        lines.append(
+            (
+                f"{'equal to' if summary['equal'] else 'not equal to'} what its worker answered: "
+                f"{summary['recorded']!r}, noise index {summary['noise_index']}, fitness "
+                f"{summary['fitness']:.6g}"
+            )
+        )
+    return lines

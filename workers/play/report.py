@@ -1,0 +1,134 @@
+"""What es-play says of the episodes that it has played."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from es_queue.numerics.return_statistics import ReturnStatistics
+    from workers.episode import Episode
+
+#: Fewer episodes show no shape and no interval worth the name.
+MIN_FOR_HISTOGRAM = 10
+MIN_FOR_INTERVAL = 3
+BINS, WIDTH = 10, 40
+
+
+def summarize(
+    about: Mapping[str, Any],
+    seed: int | None,
+    episodes: Sequence[Episode],
+    evaluation: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """``about`` with the figures, and how they compare with the recorded ``evaluation``; recorded
+    and equal are None where nothing compares. interval: of the mean, 95 % by bootstrap over
+    episodes, None for fewer than three.
+    """
+    from es_queue.numerics.aggregates import bootstrap_interval, means
+    from es_queue.numerics.return_statistics import return_statistics
+
+    returns = [episode.total for episode in episodes]
+    figures = return_statistics(returns)
+    assert figures is not None  # at least one episode is played
+    recorded = recorded_mean(evaluation or {}, figures)
+    return {
+        **about,
+        "episodes": figures.count,
+        "seed": seed,
+        "eval_mean": figures.mean,
+        "eval_std": figures.std,
+        "eval_min": figures.minimum,
+        "eval_max": figures.maximum,
+        "interval": None
+        if figures.count < MIN_FOR_INTERVAL
+        else list(bootstrap_interval(returns, means)),
+        "length_mean": sum(episode.steps for episode in episodes) / len(episodes),
+        "recorded": recorded,
+        "equal": None if recorded is None else figures.mean == recorded,
+    }
+
+
+def recorded_mean(evaluation: Mapping[str, Any], figures: ReturnStatistics) -> float | None:
+    """The recorded mean when it is of these episodes."""
+    mean = evaluation.get("eval_mean")
+    same = evaluation.get("eval_episodes") == figures.count
+    return float(mean) if same and isinstance(mean, (int, float)) and mean == mean else None
+
+
+def format_summary(summary: Mapping[str, Any]) -> list[str]:
+    """The outcome for people."""
+    kind = (
+        "of the final evaluation" if summary["seed"] is None else f"from seed {summary['seed']} on"
+    )
+    generation = "" if summary["generation"] is None else f", generation {summary['generation']}"
+    lines = [
+        (
+            f"{format_text(summary['checkpoint'])}: {format_text(summary['env'])}, "
+            f"{summary['policy']} policy of run {format_text(summary['run'])}{generation}"
+        ),
+        (
+            f"{summary['episodes']} {'episode' if summary['episodes'] == 1 else 'episodes'} "
+            f"{kind}: {format_figures(summary)}"
+        ),
+    ]
+    if summary.get("command"):
+        lines.insert(1, f"made by: {format_text(summary['command'])}")
+    if summary["equal"]:
+        lines.append(f"equal to the recorded evaluation to the last digit: {summary['recorded']!r}")
+    elif summary["equal"] is False:
+        lines.append(
+            f"not equal to the recorded evaluation: {summary['eval_mean']!r} against "
+            f"{summary['recorded']!r} "
+            "(another CPU type, or another release of numpy or of the environment, gives other "
+            "bits)"
+        )
+    elif summary["seed"] is None:
+        lines.append("the checkpoint records no final evaluation of these episodes to compare with")
+    return lines
+
+
+def format_figures(summary: Mapping[str, Any]) -> str:
+    if summary["episodes"] == 1:
+        return f"{summary['eval_mean']:.2f} in {summary['length_mean']:.0f} steps"
+    interval = (
+        ""
+        if summary["interval"] is None
+        else f" (95 % of the mean: {summary['interval'][0]:.2f} to {summary['interval'][1]:.2f})"
+    )
+    return (
+        f"{summary['eval_mean']:.2f} ± {summary['eval_std']:.2f}{interval}, min "
+        f"{summary['eval_min']:.2f}, max {summary['eval_max']:.2f}, "
+        f"mean length {summary['length_mean']:.1f} steps"
+    )
+
+
+def format_histogram(returns: Sequence[float]) -> list[str]:
+    """How often each range of returns came, a line a range; nothing of a few episodes, or of equal
+    ones.
+    """
+    low, high = min(returns), max(returns)
+    if len(returns) < MIN_FOR_HISTOGRAM or not low < high or math.isinf(high - low):
+        return []
+    edges = [low + (high - low) * place / BINS for place in range(BINS + 1)]
+    counts = [0] * BINS
+    for value in returns:
+        counts[min(BINS - 1, int((value - low) / (high - low) * BINS))] += 1
+    digits = min(9, max(0, 1 - math.floor(math.log10((high - low) / BINS))))
+    wide = max(len(f"{edge:.{digits}f}") for edge in edges)
+    most = max(counts)
+    return [
+        (
+            f"  {start:{wide}.{digits}f} … {stop:{wide}.{digits}f}  "
+            f"{'█' * round(WIDTH * count / most)}{' ' if count else ''}{count or ''}"
+        ).rstrip()
+        for start, stop, count in zip(edges, edges[1:], counts)  # noqa: B905 - the last edge only ends a range
+    ]
+
+
+def format_text(text: str) -> str:
+    """Text out of a file that may come from anyone, harmless to a terminal."""
+    return "".join(
+        character if character.isprintable() else ascii(character)[1:-1] for character in text
+    )

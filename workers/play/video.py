@@ -1,0 +1,143 @@
+"""Episodes as a film, without a screen: an animated GIF (Pillow) or an MP4 (imageio-ffmpeg)."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_queue.environments.interface import RenderedEnvironment
+from es_queue.errors import EnvironmentFailure, RunFolderError, UsageError
+
+FrameArray = NDArray[np.uint8]
+INSTALL = "pip install 'es-queue[video]'"
+SUFFIXES = (".gif", ".mp4")
+GIF_WIDTH = 400
+#: A GIF counts hundredths of a second, and viewers play one faster than this slowly.
+GIF_FPS = 25
+#: Longer films are cut: every picture is held until the GIF is written.
+MAX_FRAMES = 6_000
+MAX_GIF_FRAMES = 1_500
+
+
+class VideoRecorder:
+    """What ``world`` shows, picture by picture. It takes each n-th so that it runs at the speed of
+    the environment's own clock.
+
+    path: where it is written; fps: pictures a second of that clock; cut: whether pictures were left
+    out because the film grew too long
+    """
+
+    def __init__(self, env: RenderedEnvironment, path: Path, fps: float) -> None:
+        self._env, self.path = env, path
+        self._gif = path.suffix.lower() == ".gif"
+        self._every = max(1, round(fps / GIF_FPS)) if self._gif else 1
+        self.fps = fps / self._every
+        self._step, self._frames = 0, list[FrameArray]()
+        self.is_truncated = False
+
+    def capture(self) -> None:
+        """A step has been made."""
+        self._step += 1
+        if self._step % self._every:
+            return
+        if len(self._frames) >= (MAX_GIF_FRAMES if self._gif else MAX_FRAMES):
+            self.is_truncated = True
+            return
+        frame = self._env.render()
+        if frame is None:
+            raise EnvironmentFailure("the environment draws no picture: leave --record out")
+        self._frames.append(shrink(frame, GIF_WIDTH) if self._gif else crop_to_even(frame))
+
+    def save(self) -> int:
+        """Write the file, whole or not at all; returns its bytes. Raises RunFolderError where it
+        cannot be written.
+        """
+        fresh = self.path.with_name(
+            f".{self.path.stem}.{secrets.token_hex(8)}{self.path.suffix.lower()}"
+        )
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            os.close(
+                os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+            )  # nobody's link is in its place
+            (write_gif if self._gif else write_mp4)(fresh, self._frames, self.fps)
+            fresh.replace(self.path)
+            return self.path.stat().st_size
+        except OSError as error:
+            raise RunFolderError(
+                f"--record {self.path} cannot be written: {error.strerror or error}"
+            ) from None
+        finally:
+            with suppress(OSError):
+                fresh.unlink(missing_ok=True)
+
+
+def validate_recording(path: Path) -> None:
+    """Raises UsageError for a film that cannot be made here, before an episode is played."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise UsageError(f"--record is {path}: its name must end in {' or '.join(SUFFIXES)}")
+    try:
+        import PIL.Image  # noqa: F401 - is it there?
+
+        if path.suffix.lower() == ".mp4":
+            import imageio_ffmpeg  # noqa: F401
+    except ImportError as error:
+        raise UsageError(
+            f"--record {path} needs a package that is not installed ({error.name}): {INSTALL}"
+        ) from None
+
+
+def shrink(frame: FrameArray, width: int) -> FrameArray:
+    """No wider than ``width`` pixels."""
+    from PIL import Image
+
+    height, current_width = frame.shape[:2]
+    if current_width <= width:
+        return frame
+    return np.asarray(
+        Image.fromarray(frame).resize(
+            (width, round(height * width / current_width)), Image.Resampling.BILINEAR
+        )
+    )
+
+
+def crop_to_even(frame: FrameArray) -> FrameArray:
+    """Height and width even, as H.264 wants them."""
+    height, width = frame.shape[:2]
+    return np.ascontiguousarray(frame[: height - height % 2, : width - width % 2])
+
+
+def write_gif(path: Path, frames: list[FrameArray], fps: float) -> None:
+    from PIL import Image
+
+    first, *others = (
+        Image.fromarray(frame).quantize(64, dither=Image.Dither.NONE) for frame in frames
+    )
+    first.save(
+        path,
+        format="GIF",
+        save_all=True,
+        append_images=others,
+        duration=round(1000 / fps),
+        loop=0,
+        optimize=False,
+    )
+
+
+def write_mp4(path: Path, frames: list[FrameArray], fps: float) -> None:
+    import imageio_ffmpeg
+
+    height, width = frames[0].shape[:2]
+    writer: Any = imageio_ffmpeg.write_frames(
+        str(path), (width, height), fps=fps, macro_block_size=2, quality=7, ffmpeg_log_level="error"
+    )
+    writer.send(None)
+    for frame in frames:
+        writer.send(frame)
+    writer.close()
