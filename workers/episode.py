@@ -255,10 +255,8 @@ def play_episode(
         observation, reward, over = env.step(action)
         if observation.shape != shape:  # numpy would stretch some of them
             raise EpisodeFailed(
-                (
-                    f"step {steps + 1} yields an observation of shape {list(observation.shape)}, "
-                    f"the reset one of {list(shape)}"
-                )
+                f"step {steps + 1} yields an observation of shape {list(observation.shape)}, "
+                f"the reset one of {list(shape)}"
             )
         steps += 1
         control.steps += 1

@@ -594,10 +594,8 @@ class Evaluator:
         descriptor = cast(BehaviourEnvironment, self._env).behaviour()
         if len(descriptor) != self.spec.behaviour_size:
             raise EpisodeFailed(
-                (
-                    f"the behaviour has {len(descriptor)} numbers, and "
-                    f"{self.spec.behaviour_size} in other episodes"
-                )
+                f"the behaviour has {len(descriptor)} numbers, and "
+                f"{self.spec.behaviour_size} in other episodes"
             )
         return descriptor
 

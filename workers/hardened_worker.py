@@ -275,10 +275,8 @@ class SeatWorker(Worker):
         self._drop_intermediate(queue, raw)
         if JOB_ID_PATTERN.fullmatch(name) and self.connection.type(keys.rq_job(name)) == b"hash":
             reason = zlib.compress(
-                (
-                    b"a hardened es-queue worker runs seats alone: serve this job by plain "
-                    b"workers on a queue of its own"
-                )
+                b"a hardened es-queue worker runs seats alone: serve this job by plain "
+                b"workers on a queue of its own"
             )
             pipeline: Any = self.connection.pipeline(transaction=True)
             pipeline.hset(

@@ -104,11 +104,9 @@ def join(
             env = open_environment(portable)
             if fingerprint(config, spec, policy, env, control) != numerics:
                 raise Refusal(
-                    (
-                        f"back ends: {spec.backend} and {portable.backend} play different "
-                        f"episodes of {config.task} here: compare this host's packages, or use "
-                        f"--backend {portable.backend}"
-                    )
+                    f"back ends: {spec.backend} and {portable.backend} play different "
+                    f"episodes of {config.task} here: compare this host's packages, or use "
+                    f"--backend {portable.backend}"
                 )
     except (
         UsageError,
@@ -201,10 +199,8 @@ def load_task(raw: bytes, digest: str) -> Task:
         task = Task.decode(raw)
     except DecodeError as error:
         raise Refusal(
-            (
-                f"protocol: es-queue {__version__} here cannot read the run's task ({error}): "
-                "install the master's version"
-            )
+            f"protocol: es-queue {__version__} here cannot read the run's task ({error}): "
+            "install the master's version"
         ) from None
     if task.noise != digest:
         raise Refusal(f"noise digest: this host's table is {digest}, the run's is {task.noise}")
@@ -227,19 +223,15 @@ def validate_admission(
     """
     if (host, rq_name) in parse_quarantined(channel.progress_field("quarantined")):
         raise Refusal(
-            (
-                "quarantine: the audit found that this worker's results differ from those of two "
-                "others: test this host's memory, and compare its packages"
-            )
+            "quarantine: the audit found that this worker's results differ from those of two "
+            "others: test this host's memory, and compare its packages"
         )
     expected = channel.progress_field("numerics") if config.strict else None
     if expected and expected != numerics:
         raise Refusal(
-            (
-                f"numerics: this host's arithmetic has the fingerprint {numerics[:8]}, the run's "
-                f"is {expected[:8]}, and the run is --strict: use the CPU type and the numpy of "
-                "its other hosts"
-            )
+            f"numerics: this host's arithmetic has the fingerprint {numerics[:8]}, the run's "
+            f"is {expected[:8]}, and the run is --strict: use the CPU type and the numpy of "
+            "its other hosts"
         )
 
 

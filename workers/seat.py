@@ -230,10 +230,8 @@ class Seat:
                         channel, joined.evaluator, self.clocks, joined.noise_digest
                     )
                     self.print_line(
-                        (
-                            f"joined as {channel.worker}: {config.task}, {config.strategy}, "
-                            f"{joined.backend} back end"
-                        )
+                        f"joined as {channel.worker}: {config.task}, {config.strategy}, "
+                        f"{joined.backend} back end"
                     )
                     block_worker.run()
                 except (Refusal, EnvironmentFailure, RunFolderError) as error:

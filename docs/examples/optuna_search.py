@@ -86,10 +86,8 @@ def main(argv: list[str] | None = None) -> optuna.Study:
     # The best of many short trials looks better than it is: train its settings again, with seeds
     # that were not searched.
     print(
-        (
-            f"best: {study.best_value:.1f} in {study.best_trial.user_attrs['folder']} with "
-            f"{study.best_params}"
-        )
+        f"best: {study.best_value:.1f} in {study.best_trial.user_attrs['folder']} with "
+        f"{study.best_params}"
     )
     print(
         "train it again: es-master --env",

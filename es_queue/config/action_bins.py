@@ -38,10 +38,8 @@ def parse_bins(text: str) -> tuple[float, ...]:
     if text == NONE:
         return ()
     raise UsageError(
-        (
-            f"action_bins is {text}: use uniform:K for 2 to {MAX_BINS} bins, custom:a,b,... for "
-            "ascending values from -1 (the lower bound) to 1 (the upper), or none"
-        )
+        f"action_bins is {text}: use uniform:K for 2 to {MAX_BINS} bins, custom:a,b,... for "
+        "ascending values from -1 (the lower bound) to 1 (the upper), or none"
     )
 
 
@@ -52,9 +50,7 @@ def with_bins(spec: ActionSpec, text: str) -> ActionSpec:
     bins = parse_bins(text)
     if bins and (spec.kind != "box" or not all(map(isfinite, (*spec.low, *spec.high)))):
         raise UsageError(
-            (
-                f"action_bins is {text}, but only box actions with finite bounds can be cut into "
-                "bins: leave it out"
-            )
+            f"action_bins is {text}, but only box actions with finite bounds can be cut into "
+            "bins: leave it out"
         )
     return replace(spec, bins=bins)

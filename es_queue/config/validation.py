@@ -237,10 +237,8 @@ def validate_combinations(config: RunConfig) -> None:
     _validate_unused_options(config)
     if -1 < config.sigma_learning_rate < 0:
         raise UsageError(
-            (
-                f"sigma_learning_rate is {config.sigma_learning_rate:g}: use 0 or more, or -1 "
-                "for the strategy's own default"
-            )
+            f"sigma_learning_rate is {config.sigma_learning_rate:g}: use 0 or more, or -1 "
+            "for the strategy's own default"
         )
     if config.rollback and (config.eval_every == 0 or config.eval_episodes < ROLLBACK_EPISODES):
         raise UsageError(
@@ -260,24 +258,18 @@ def validate_combinations(config: RunConfig) -> None:
 def _validate_task(config: RunConfig) -> None:
     if config.env and config.objective:
         raise UsageError(
-            (
-                f"env is {config.env} and objective is {config.objective}: a run has one of "
-                "them, so leave the other out"
-            )
+            f"env is {config.env} and objective is {config.objective}: a run has one of "
+            "them, so leave the other out"
         )
     if not config.task:
         raise UsageError(
-            (
-                "env is not given: name the environment to train with --env, for example --env "
-                "BipedalWalker-v3"
-            )
+            "env is not given: name the environment to train with --env, for example --env "
+            "BipedalWalker-v3"
         )
     if config.env and config.parameters:
         raise UsageError(
-            (
-                f"parameters is {config.parameters}, but the environment decides how many its "
-                "policy has: leave it out, or use objective instead of env"
-            )
+            f"parameters is {config.parameters}, but the environment decides how many its "
+            "policy has: leave it out, or use objective instead of env"
         )
     if not config.objective:
         return
@@ -285,10 +277,8 @@ def _validate_task(config: RunConfig) -> None:
         raise UsageError(f"objective is {config.objective!r}: use module:function")
     if not config.parameters:
         raise UsageError(
-            (
-                f"objective is {config.objective}, but parameters is 0: say how long its vector "
-                "is with --parameters"
-            )
+            f"objective is {config.objective}, but parameters is 0: say how long its vector "
+            "is with --parameters"
         )
     for name, value, plain in (
         ("env_arg", config.env_arg, ()),
@@ -303,17 +293,13 @@ def _validate_task(config: RunConfig) -> None:
             )
     if config.strategy == "novelty" or config.behaviour != "auto":
         raise UsageError(
-            (
-                "novelty compares how episodes behave, and an objective has no episodes: use an "
-                "env, or another strategy"
-            )
+            "novelty compares how episodes behave, and an objective has no episodes: use an "
+            "env, or another strategy"
         )
     if config.backend not in ("auto", "stock"):
         raise UsageError(
-            (
-                f"backend is {config.backend}, but an objective is played by stock alone: leave "
-                "it at auto"
-            )
+            f"backend is {config.backend}, but an objective is played by stock alone: leave "
+            "it at auto"
         )
 
 
@@ -334,27 +320,21 @@ def _validate_schedules(config: RunConfig) -> None:
     }
     if schedules["sigma_schedule"].lowest <= 0:
         raise UsageError(
-            (
-                f"sigma_schedule is {config.sigma_schedule}, but without any perturbation "
-                "nothing is learnt: use factors above 0"
-            )
+            f"sigma_schedule is {config.sigma_schedule}, but without any perturbation "
+            "nothing is learnt: use factors above 0"
         )
     if config.decay_schedule != "constant" and not (config.l2 or config.weight_decay):
         raise UsageError(
-            (
-                f"decay_schedule is {config.decay_schedule}, but l2 and weight_decay are 0: set "
-                "one of them, or leave the schedule out"
-            )
+            f"decay_schedule is {config.decay_schedule}, but l2 and weight_decay are 0: set "
+            "one of them, or leave the schedule out"
         )
 
 
 def _validate_audit(config: RunConfig) -> None:
     if config.audit and config.allow_nondeterministic:
         raise UsageError(
-            (
-                f"audit is {config.audit:g}, but with allow_nondeterministic two results of a "
-                "slot may differ by right: leave one of them out"
-            )
+            f"audit is {config.audit:g}, but with allow_nondeterministic two results of a "
+            "slot may differ by right: leave one of them out"
         )
 
 
@@ -363,33 +343,25 @@ def _validate_async(config: RunConfig) -> None:
     if config.schedule != ASYNC:
         if config.max_lag != type(config).max_lag:
             raise UsageError(
-                (
-                    f"max_lag is {config.max_lag}, but the schedule {config.schedule} has no use "
-                    "for it: leave it out, or use the schedule async"
-                )
+                f"max_lag is {config.max_lag}, but the schedule {config.schedule} has no use "
+                "for it: leave it out, or use the schedule async"
             )
         return
     if config.strategy not in ASYNCHRONOUS:
         raise UsageError(
-            (
-                f"schedule is async, but {config.strategy} learns from whole generations: use "
-                f"the schedule sync, or the strategy {_format_choices(ASYNCHRONOUS)}"
-            )
+            f"schedule is async, but {config.strategy} learns from whole generations: use "
+            f"the schedule sync, or the strategy {_format_choices(ASYNCHRONOUS)}"
         )
     for name in ("min_steps", "audit", "rollback"):
         if getattr(config, name):
             raise UsageError(
-                (
-                    f"schedule is async, but {name} needs generations that close on their own "
-                    f"slots: leave {name} out, or use the schedule sync"
-                )
+                f"schedule is async, but {name} needs generations that close on their own "
+                f"slots: leave {name} out, or use the schedule sync"
             )
     if parse_step_limit(config.step_limit).kind not in ("env", "fixed"):
         raise UsageError(
-            (
-                f"schedule is async, but a step_limit of {config.step_limit} is adapted to whole "
-                "generations: use env or a number, or the schedule sync"
-            )
+            f"schedule is async, but a step_limit of {config.step_limit} is adapted to whole "
+            "generations: use env or a number, or the schedule sync"
         )
 
 
@@ -399,10 +371,8 @@ def _validate_population(config: RunConfig) -> None:
         for name, value in (("population", population), ("population_max", largest)):
             if value % 2:
                 raise UsageError(
-                    (
-                        f"{name} is {value}, but {config.strategy} samples mirrored pairs: use "
-                        "an even number"
-                    )
+                    f"{name} is {value}, but {config.strategy} samples mirrored pairs: use "
+                    "an even number"
                 )
     elif config.env_seeds == "pair" and config.strategy in OPTIMIZERS:
         raise UsageError(
@@ -410,31 +380,23 @@ def _validate_population(config: RunConfig) -> None:
         )
     if config.strategy == "ga" and config.truncation > population:
         raise UsageError(
-            (
-                f"truncation is {config.truncation}, but a population has {population} "
-                f"individuals: use at most {population}"
-            )
+            f"truncation is {config.truncation}, but a population has {population} "
+            f"individuals: use at most {population}"
         )
     if largest and largest < population:
         raise UsageError(
-            (
-                f"population_max is {largest}, below the population of {population}: use "
-                f"{population} or more, or 0"
-            )
+            f"population_max is {largest}, below the population of {population}: use "
+            f"{population} or more, or 0"
         )
     if largest and not config.min_steps:
         raise UsageError(
-            (
-                f"population_max is {largest}, but only min_steps lets the population grow: set "
-                "min_steps as well"
-            )
+            f"population_max is {largest}, but only min_steps lets the population grow: set "
+            "min_steps as well"
         )
     if config.top > population // 2:
         raise UsageError(
-            (
-                f"top is {config.top}, but a population of {population} has {population // 2} "
-                f"pairs: use at most {population // 2}"
-            )
+            f"top is {config.top}, but a population of {population} has {population // 2} "
+            f"pairs: use at most {population // 2}"
         )
 
 
@@ -501,10 +463,8 @@ def _unused_option_error(
     value = getattr(config, name)
     text = ",".join(map(str, value)) if isinstance(value, tuple) else value
     return UsageError(
-        (
-            f"{name} is {text}, but the {chooser} {chosen} has no use for it: leave it out, or "
-            f"use the {chooser} {_format_choices(users)}"
-        )
+        f"{name} is {text}, but the {chooser} {chosen} has no use for it: leave it out, or "
+        f"use the {chooser} {_format_choices(users)}"
     )
 
 

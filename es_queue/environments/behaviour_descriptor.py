@@ -76,10 +76,8 @@ def final_position(environment: GymEnvironment) -> Any:
         return hull.position.x, hull.position.y
     if data is None or len(getattr(data, "qpos", ())) < 2:
         raise EnvironmentFailure(
-            (
-                f"final-position is not known of {type(body).__name__}: use the behaviour "
-                "last-observation, or module:function"
-            )
+            f"final-position is not known of {type(body).__name__}: use the behaviour "
+            "last-observation, or module:function"
         )
     return data.qpos[:2]
 
@@ -89,10 +87,8 @@ def memory(environment: GymEnvironment) -> Any:
     console = getattr(environment.unwrapped, "ale", None)
     if console is None:
         raise EnvironmentFailure(
-            (
-                f"{type(environment.unwrapped).__name__} is no Atari game and has no ram: use "
-                "the behaviour last-observation, or module:function"
-            )
+            f"{type(environment.unwrapped).__name__} is no Atari game and has no ram: use "
+            "the behaviour last-observation, or module:function"
         )
     return console.getRAM()
 
@@ -113,8 +109,6 @@ def validate_length(numbers: int) -> None:
     """Raise EnvironmentFailure for a behaviour that an answer has no room for."""
     if not 0 < numbers <= MAX_NUMBERS:
         raise EnvironmentFailure(
-            (
-                f"the behaviour has {numbers} numbers, where 1 to {MAX_NUMBERS} are possible: "
-                "use module:function for what matters of it"
-            )
+            f"the behaviour has {numbers} numbers, where 1 to {MAX_NUMBERS} are possible: "
+            "use module:function for what matters of it"
         )

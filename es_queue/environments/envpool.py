@@ -47,10 +47,8 @@ def load_envpool(environment_id: str) -> Any:
         return importlib.import_module("envpool")
     except Exception as error:
         raise EnvironmentFailure(
-            (
-                f"{environment_id} is to be played by EnvPool, which cannot be imported: "
-                f"{describe_error(error)}: {_INSTALL}"
-            )
+            f"{environment_id} is to be played by EnvPool, which cannot be imported: "
+            f"{describe_error(error)}: {_INSTALL}"
         ) from error
 
 

@@ -111,10 +111,8 @@ def _environment_for_backend(
         or any(spec.action.starts)
     ):
         raise UsageError(
-            (
-                f"the envpool back end does not play {spec.id}: it takes observations that are "
-                "arrays, and box or discrete actions"
-            )
+            f"the envpool back end does not play {spec.id}: it takes observations that are "
+            "arrays, and box or discrete actions"
         )
     return _open(entry, request, spec.backend)
 
@@ -143,10 +141,8 @@ def open_environment(request: EnvironmentRequest, render_mode: str | None = None
         return StockEnvironment(entry, request, render_mode)
     if not _is_lean_walker(entry, request):
         raise UsageError(
-            (
-                f"EnvPool draws nothing, and {entry.id} of another back end plays other "
-                "episodes: leave the picture out"
-            )
+            f"EnvPool draws nothing, and {entry.id} of another back end plays other "
+            "episodes: leave the picture out"
         )
     return _open_rendered(entry, render_mode)
 
@@ -274,10 +270,8 @@ def _validate_behaviour_backend(
     allowed = ("auto", "stock", "lean") if lean else ("auto", "stock", "gym")
     if request.backend not in allowed:
         raise UsageError(
-            (
-                f"the {request.backend} back end does not tell the {behaviour} of {entry.id}: "
-                f"use --backend {' or '.join(allowed)}, or the behaviour last-observation"
-            )
+            f"the {request.backend} back end does not tell the {behaviour} of {entry.id}: "
+            f"use --backend {' or '.join(allowed)}, or the behaviour last-observation"
         )
 
 
@@ -287,17 +281,13 @@ def _validate_envpool(entry: RegisteredEnvironment, request: EnvironmentRequest)
     )
     if _is_lean_walker(entry, request) and _walker_variant(entry) == (True, True):
         raise UsageError(
-            (
-                f"the envpool back end does not play {entry.id}: EnvPool has the lidar of "
-                "version 3 alone; use lean"
-            )
+            f"the envpool back end does not play {entry.id}: EnvPool has the lidar of "
+            "version 3 alone; use lean"
         )
     if not plain or not has_task(entry.id, _envpool_task(entry)):
         raise UsageError(
-            (
-                f"the envpool back end does not play {request.id} as asked for: it plays "
-                "EnvPool's own ids, without wrappers and arguments"
-            )
+            f"the envpool back end does not play {request.id} as asked for: it plays "
+            "EnvPool's own ids, without wrappers and arguments"
         )
 
 
@@ -409,10 +399,8 @@ def _with_behaviour(env: Environment, spec: EnvironmentSpec, behaviour: str) -> 
         validate_length(size)
     except Exception as error:  # whatever a user's function raises
         raise EnvironmentFailure(
-            (
-                f"{behaviour} of {spec.id} cannot be had: "
-                f"{error if isinstance(error, EnvironmentFailure) else describe_error(error)}"
-            )
+            f"{behaviour} of {spec.id} cannot be had: "
+            f"{error if isinstance(error, EnvironmentFailure) else describe_error(error)}"
         ) from error
     return replace(spec, behaviour=behaviour, behaviour_size=size)
 

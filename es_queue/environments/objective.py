@@ -61,10 +61,8 @@ def initial_vector(request: EnvironmentRequest) -> Floats:
         ) from None
     if vector.shape != (request.parameters,) or not np.isfinite(vector).all():
         raise EnvironmentFailure(
-            (
-                f"the initial vector of {request.id} has the shape {list(vector.shape)} or holds "
-                f"what is not finite, where {request.parameters} numbers are due"
-            )
+            f"the initial vector of {request.id} has the shape {list(vector.shape)} or holds "
+            f"what is not finite, where {request.parameters} numbers are due"
         )
     return vector
 

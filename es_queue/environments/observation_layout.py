@@ -42,10 +42,8 @@ class ObservationLeaf:
         flat = np.asarray(value).reshape(-1) if self.choices else flatten(value)
         if len(flat) != (len(self.choices) or self.size):
             raise ValueError(
-                (
-                    f"the observation{name and ' ' + name} has {len(flat)} numbers, where "
-                    f"{len(self.choices) or self.size} are due"
-                )
+                f"the observation{name and ' ' + name} has {len(flat)} numbers, where "
+                f"{len(self.choices) or self.size} are due"
             )
         if not self.choices:
             out[:] = flat
@@ -54,10 +52,8 @@ class ObservationLeaf:
         for chosen, count, start in zip(flat.tolist(), self.choices, self.starts, strict=True):
             if not start <= chosen < start + count:
                 raise ValueError(
-                    (
-                        f"the observation{name and ' ' + name} is {chosen}, where {start} to "
-                        f"{start + count - 1} are possible"
-                    )
+                    f"the observation{name and ' ' + name} is {chosen}, where {start} to "
+                    f"{start + count - 1} are possible"
                 )
             out[at + int(chosen) - start] = 1
             at += count
@@ -88,10 +84,8 @@ class ObservationGroup:
         )
         if not fits or len(value) != len(self.keys):
             raise ValueError(
-                (
-                    f"the observation{name and ' ' + name} is not made of "
-                    f"{', '.join(map(str, self.keys))}"
-                )
+                f"the observation{name and ' ' + name} is not made of "
+                f"{', '.join(map(str, self.keys))}"
             )
         at = 0
         for key, item in zip(self.keys, self.items, strict=True):

@@ -51,17 +51,13 @@ def _collect_batch(request: EnvironmentRequest, seed: int) -> Floats:
         batch = np.stack(_sample_observations(request, spec, seed))
     except Exception as error:  # whatever a user's environment raises
         raise EnvironmentFailure(
-            (
-                f"{spec.id} fails under the random actions that batch_norm {VIRTUAL} needs: "
-                f"{describe_error(error)}"
-            )
+            f"{spec.id} fails under the random actions that batch_norm {VIRTUAL} needs: "
+            f"{describe_error(error)}"
         ) from error
     if not np.isfinite(batch).all():
         raise EnvironmentFailure(
-            (
-                f"{spec.id} shows observations that are not finite, by which batch_norm "
-                f"{VIRTUAL} cannot normalise: leave it out"
-            )
+            f"{spec.id} shows observations that are not finite, by which batch_norm "
+            f"{VIRTUAL} cannot normalise: leave it out"
         )
     batch.flags.writeable = False
     return batch

@@ -120,18 +120,14 @@ def import_user_module(module: str, environment_id: str) -> None:
         importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise MissingPackage(
-            (
-                f"the module {module} of the environment {environment_id} cannot be imported: "
-                f"{describe_error(error)}; install it on this host, or start in the folder that "
-                "holds it"
-            )
+            f"the module {module} of the environment {environment_id} cannot be imported: "
+            f"{describe_error(error)}; install it on this host, or start in the folder that "
+            "holds it"
         ) from error
     except (Exception, SystemExit) as error:  # a program's module, once imported, may want to exit
         raise EnvironmentFailure(
-            (
-                f"the module {module} of the environment {environment_id} cannot be imported: "
-                f"{describe_error(error)}"
-            )
+            f"the module {module} of the environment {environment_id} cannot be imported: "
+            f"{describe_error(error)}"
         ) from error
 
 

@@ -72,10 +72,8 @@ def _validate_names(names: Iterable[Any], environment_id: str) -> None:
     for name in names:
         if not isinstance(name, str) or not name.isprintable():
             raise EnvironmentFailure(
-                (
-                    f"the observations of {environment_id} have a part named {name!r}; use "
-                    "printable text"
-                )
+                f"the observations of {environment_id} have a part named {name!r}; use "
+                "printable text"
             )
 
 

@@ -20,7 +20,7 @@ from es_queue.policies.checkpoint_policy import SavedPolicy
 #: What ``exported`` writes, by the ending of a file's name; .json is a seed list.
 ENDINGS = (".onnx", ".pt2", ".npz")
 
-__all__ = ["ENDINGS", "export_bytes", "build_graph"]
+__all__ = ["ENDINGS", "build_graph", "export_bytes"]
 
 
 def export_bytes(
@@ -35,10 +35,8 @@ def export_bytes(
         return npz_bytes(arrays, meta)
     if ending not in ENDINGS:
         raise UsageError(
-            (
-                f"there is no export to {ending or 'a file without an ending'}: use FILE.json "
-                f"(seed list), {', '.join('FILE' + suffix for suffix in ENDINGS)}"
-            )
+            f"there is no export to {ending or 'a file without an ending'}: use FILE.json "
+            f"(seed list), {', '.join('FILE' + suffix for suffix in ENDINGS)}"
         )
     write = onnx_bytes if ending == ".onnx" else torch_bytes
     return write(build_graph(saved), file_metadata(saved, meta))

@@ -16,10 +16,8 @@ def build_graph(saved: SavedPolicy) -> Graph:
     layers = LAYERS.get(type(saved.policy))
     if layers is None:
         raise UsageError(
-            (
-                f"a policy of the kind {saved.config.policy} cannot be exported to ONNX or "
-                "torch: use FILE.npz, which load_policy reads"
-            )
+            f"a policy of the kind {saved.config.policy} cannot be exported to ONNX or "
+            "torch: use FILE.npz, which load_policy reads"
         )
     graph = Graph({OBSERVATION: saved.policy.observation_size})
     if saved.policy.memory_size:

@@ -72,10 +72,8 @@ def format_seed_list(
         )
     except RunFolderError:
         raise RunFolderError(
-            (
-                "it has no list of mutations: only the best checkpoint of a run with the "
-                "strategy ga has one"
-            )
+            "it has no list of mutations: only the best checkpoint of a run with the "
+            "strategy ga has one"
         ) from None
     except UNREADABLE as error:
         raise RunFolderError(f"its mutations cannot be read: {error}") from None
@@ -122,10 +120,8 @@ def read_seed_list(path: Path) -> tuple[Arrays, dict[str, Any]]:
         config, policy, noise = rebuild_parts(meta)
         if values["noise"] != noise.digest:
             raise RunFolderError(
-                (
-                    "it was made with other noise than this es-queue makes: play it with the "
-                    "es-queue that wrote it"
-                )
+                "it was made with other noise than this es-queue makes: play it with the "
+                "es-queue that wrote it"
             )
         parameters = decode_parameters(config, policy, mutations, noise)
         validate_digest(values["digest"], parameters)
@@ -193,10 +189,8 @@ def open_noise_table(config: RunConfig, size: int) -> NoiseTable:
     most = max(LARGEST_DEFAULT, default_size(size))
     if config.noise_size > most:
         raise ValueError(
-            (
-                f"a noise table of {config.noise_size} floats is larger than the {most} that are "
-                "made for a file; play the run's checkpoint instead"
-            )
+            f"a noise table of {config.noise_size} floats is larger than the {most} that are "
+            "made for a file; play the run's checkpoint instead"
         )
     return NoiseTable.open(config.noise_size)
 

@@ -259,10 +259,8 @@ def validate_ownership(path: Path) -> None:
     for about in (path.lstat(), path.stat()):
         if about.st_uid != os.geteuid():
             raise RunFolderError(
-                (
-                    f"{path} belongs to another user (uid {about.st_uid}); remove it or set "
-                    f"{FOLDER_VARIABLE}"
-                )
+                f"{path} belongs to another user (uid {about.st_uid}); remove it or set "
+                f"{FOLDER_VARIABLE}"
             )
     if stat.S_IMODE(about.st_mode) & 0o022:
         raise RunFolderError(
@@ -375,10 +373,8 @@ def exclusive_lock(path: Path, seconds: float = LOCK_SECONDS) -> Iterator[None]:
         while not try_lock(file):
             if time.monotonic() > deadline:
                 raise RunFolderError(
-                    (
-                        f"another process has held {path} for {seconds:.0f} s; end it or set "
-                        f"{FOLDER_VARIABLE}"
-                    )
+                    f"another process has held {path} for {seconds:.0f} s; end it or set "
+                    f"{FOLDER_VARIABLE}"
                 )
             time.sleep(0.02)
         yield
@@ -404,8 +400,6 @@ def os_errors_explained(folder: Path | None) -> Iterator[None]:
         place = folder or error.filename or "its folder"
         reason = error.strerror or error
         raise RunFolderError(
-            (
-                f"the noise table cannot be kept in {place}: {reason}; set {FOLDER_VARIABLE} to "
-                "a local disk"
-            )
+            f"the noise table cannot be kept in {place}: {reason}; set {FOLDER_VARIABLE} to "
+            "a local disk"
         ) from error

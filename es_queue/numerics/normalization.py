@@ -95,10 +95,8 @@ class RunningMoments:
         rows = (len(counts), len(self.mean))
         if means.shape != rows or m2s.shape != rows:
             raise ValueError(
-                (
-                    f"moments of {means.shape} and {m2s.shape} do not fit into those of "
-                    f"{rows[1]}, {rows[0]} times"
-                )
+                f"moments of {means.shape} and {m2s.shape} do not fit into those of "
+                f"{rows[1]}, {rows[0]} times"
             )
         if min(counts, default=1) < 1:
             kept = [at for at, count in enumerate(counts) if count >= 1]

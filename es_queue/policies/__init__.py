@@ -19,6 +19,7 @@ from es_queue.policies.recurrent import RecurrentPolicy
 
 __all__ = [
     "BoundPolicy",
+    "ConstantPolicy",
     "ConvPolicy",
     "LinearPolicy",
     "MlpPolicy",
@@ -26,7 +27,6 @@ __all__ = [
     "NumpyPolicy",
     "Policy",
     "RecurrentPolicy",
-    "ConstantPolicy",
     "make_policy",
 ]
 
@@ -49,10 +49,8 @@ def make_policy(
     policy = _make_by_kind(config, observation_size, action, shape, reference)
     if policy.size > MAX_PARAMETERS:
         raise UsageError(
-            (
-                f"the policy {config.policy_name} has {policy.size:,} parameters here, and at "
-                f"most {MAX_PARAMETERS:,} are possible: use narrower layers, or another policy"
-            )
+            f"the policy {config.policy_name} has {policy.size:,} parameters here, and at "
+            f"most {MAX_PARAMETERS:,} are possible: use narrower layers, or another policy"
         )
     return policy
 
@@ -66,10 +64,8 @@ def _make_by_kind(
 ) -> Policy:
     if observation_size < 1 or action.outputs < 1:
         raise UsageError(
-            (
-                f"a policy needs an observation and an action, not {observation_size} → "
-                f"{action.outputs} numbers"
-            )
+            f"a policy needs an observation and an action, not {observation_size} → "
+            f"{action.outputs} numbers"
         )
     if action.kind == "vector":
         return ConstantPolicy(action.outputs)

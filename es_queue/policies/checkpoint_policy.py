@@ -169,10 +169,8 @@ def load_policy(path: str | Path) -> SavedPolicy:
     """
     if Path(path).suffix == ".json":
         raise RunFolderError(
-            (
-                f"{path} is a list of seeds: es-play {path} --export FILE.npz makes the policy "
-                "of it that can be loaded"
-            )
+            f"{path} is a list of seeds: es-play {path} --export FILE.npz makes the policy "
+            "of it that can be loaded"
         )
     try:
         return SavedPolicy.from_arrays(*read_checkpoint(Path(path)))

@@ -56,10 +56,8 @@ def load_policy_class(path: str) -> type[Any]:
         or not (issubclass(candidate, Policy) or is_torch_module(candidate))
     ):
         raise UsageError(
-            (
-                f"the policy {path} is neither a class that extends "
-                "es_queue.policies.NumpyPolicy and defines act, nor a torch.nn.Module"
-            )
+            f"the policy {path} is neither a class that extends "
+            "es_queue.policies.NumpyPolicy and defines act, nor a torch.nn.Module"
         )
     return candidate
 
@@ -110,17 +108,13 @@ def validate_actions(path: str, policy: Policy) -> None:
         or not np.isfinite(first[0]).all()
     ):
         raise UsageError(
-            (
-                f"the policy {path} has first parameters {first[0].dtype}{list(first[0].shape)}, "
-                f"where {policy.size} finite float32 are due"
-            )
+            f"the policy {path} has first parameters {first[0].dtype}{list(first[0].shape)}, "
+            f"where {policy.size} finite float32 are due"
         )
     if first[0].tobytes() != first[1].tobytes():
         raise UsageError(
-            (
-                f"the policy {path} has other first parameters each time: initial must draw from "
-                "its seed alone"
-            )
+            f"the policy {path} has other first parameters each time: initial must draw from "
+            "its seed alone"
         )
     bump = np.cos(np.arange(policy.size, dtype=np.float32))
     rows: Floats = np.stack(
@@ -136,25 +130,19 @@ def validate_actions(path: str, policy: Policy) -> None:
         policy.outputs,
     ):
         raise UsageError(
-            (
-                f"the policy {path} puts out {together.dtype}{list(together.shape[2:])} for "
-                f"{TRIED_INDIVIDUALS} individuals, where float32[{TRIED_INDIVIDUALS}, "
-                f"{policy.outputs}] is due"
-            )
+            f"the policy {path} puts out {together.dtype}{list(together.shape[2:])} for "
+            f"{TRIED_INDIVIDUALS} individuals, where float32[{TRIED_INDIVIDUALS}, "
+            f"{policy.outputs}] is due"
         )
     if together.tobytes() != np.concatenate(alone, axis=2).tobytes():
         raise UsageError(
-            (
-                f"the policy {path} gives other bits for many individuals at once than for each "
-                "alone: results would depend on the number of workers"
-            )
+            f"the policy {path} gives other bits for many individuals at once than for each "
+            "alone: results would depend on the number of workers"
         )
     if together[0].tobytes() != together[1].tobytes():
         raise UsageError(
-            (
-                f"the policy {path} acts otherwise in a second episode that is like the first: "
-                "what it remembers must stand in memory alone"
-            )
+            f"the policy {path} acts otherwise in a second episode that is like the first: "
+            "what it remembers must stand in memory alone"
         )
 
 

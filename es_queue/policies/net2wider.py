@@ -34,33 +34,25 @@ def widen(small: Policy, parameters: Floats, large: Policy, first: Floats) -> Fl
         return parameters
     if type(small) is not type(large) or policy_kind(small) != policy_kind(large):
         raise UsageError(
-            (
-                f"a {policy_kind(small)} policy does not become a {policy_kind(large)} one: use "
-                f"--policy {policy_kind(small)}"
-            )
+            f"a {policy_kind(small)} policy does not become a {policy_kind(large)} one: use "
+            f"--policy {policy_kind(small)}"
         )
     if isinstance(small, MlpPolicy) and isinstance(large, MlpPolicy):
         _validate_mlp(small, large)
     if type(small) not in (LinearPolicy, ConstantPolicy, MlpPolicy):
         raise UsageError(
-            (
-                f"a {policy_kind(small)} policy does not grow: only one of the same "
-                "observations, layers and actions can take its parameters"
-            )
+            f"a {policy_kind(small)} policy does not grow: only one of the same "
+            "observations, layers and actions can take its parameters"
         )
     if small.outputs != large.outputs:
         raise UsageError(
-            (
-                f"its policy puts out {small.outputs} numbers for an action, this environment "
-                f"takes {large.outputs}"
-            )
+            f"its policy puts out {small.outputs} numbers for an action, this environment "
+            f"takes {large.outputs}"
         )
     if small.observation_size > large.observation_size:
         raise UsageError(
-            (
-                f"its policy takes {small.observation_size} observations, this environment has "
-                f"{large.observation_size}: fewer cannot be made of more"
-            )
+            f"its policy takes {small.observation_size} observations, this environment has "
+            f"{large.observation_size}: fewer cannot be made of more"
         )
     pairs = zip(layer_arrays(small, parameters), layer_arrays(large, first), strict=True)
     return np.concatenate(
@@ -91,18 +83,14 @@ def _embed(old: LayerArrays, new: LayerArrays) -> tuple[Floats, Floats]:
 def _validate_mlp(small: MlpPolicy, large: MlpPolicy) -> None:
     if small.activation != large.activation:
         raise UsageError(
-            (
-                f"its activation is {small.activation}, not {large.activation}: use --activation "
-                f"{small.activation}"
-            )
+            f"its activation is {small.activation}, not {large.activation}: use --activation "
+            f"{small.activation}"
         )
     old, new = widths(small), widths(large)
     if len(old) != len(new) or any(before > after for before, after in zip(old, new, strict=True)):
         raise UsageError(
-            (
-                f"its hidden layers have {format_widths(old)} units, which do not fit into "
-                f"{format_widths(new)}: use as many layers, each as wide or wider"
-            )
+            f"its hidden layers have {format_widths(old)} units, which do not fit into "
+            f"{format_widths(new)}: use as many layers, each as wide or wider"
         )
 
 

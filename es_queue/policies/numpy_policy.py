@@ -61,10 +61,8 @@ class NumpyPolicy(Policy):
             return np.zeros(self.size, np.float32)
         if init != "normal":
             raise UsageError(
-                (
-                    f"init is {init}, but a policy of your own has no layers that are known: use "
-                    "auto, zero or normal"
-                )
+                f"init is {init}, but a policy of your own has no layers that are known: use "
+                "auto, zero or normal"
             )
         drawn = draw_normals(
             np.random.Philox(key=np.array([seed, DOMAIN], dtype=np.uint64)), self.size

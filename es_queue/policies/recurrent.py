@@ -31,10 +31,8 @@ class RecurrentPolicy(Policy):
     ) -> None:
         if not hidden or min(hidden) < 1:
             raise UsageError(
-                (
-                    f"policy is {kind}, which needs a layer of at least one cell: give --hidden "
-                    "a width above zero"
-                )
+                f"policy is {kind}, which needs a layer of at least one cell: give --hidden "
+                "a width above zero"
             )
         self.kind = kind
         self.cell = CELLS[kind]

@@ -113,10 +113,8 @@ class TorchPolicy(Policy):
             memory[...] = after.numpy()
         if not isinstance(outputs, self._torch.Tensor):
             raise TypeError(
-                (
-                    f"the module gives a {type(outputs).__name__}, where a tensor [1, "
-                    f"{self.outputs}] is due; one that remembers has a memory_size"
-                )
+                f"the module gives a {type(outputs).__name__}, where a tensor [1, "
+                f"{self.outputs}] is due; one that remembers has a memory_size"
             )
         flat: Floats = np.array(outputs.numpy(), np.float32).reshape(-1)
         if len(flat) != self.outputs:
@@ -142,11 +140,9 @@ class TorchPolicy(Policy):
         buffers = [name for name, _ in self._module.named_buffers()]
         if buffers:
             raise UsageError(
-                (
-                    f"the policy {self.name} has buffers ({', '.join(buffers[:3])}), which are "
-                    "not among its parameters: use layers without, as LayerNorm in place of "
-                    "BatchNorm"
-                )
+                f"the policy {self.name} has buffers ({', '.join(buffers[:3])}), which are "
+                "not among its parameters: use layers without, as LayerNorm in place of "
+                "BatchNorm"
             )
         odd = [
             f"{name} is {parameter.dtype} on {parameter.device}"
@@ -155,8 +151,6 @@ class TorchPolicy(Policy):
         ]
         if odd:
             raise UsageError(
-                (
-                    f"the policy {self.name} has a parameter that is not float32 in the main "
-                    f"memory: {odd[0]}"
-                )
+                f"the policy {self.name} has a parameter that is not float32 in the main "
+                f"memory: {odd[0]}"
             )

@@ -36,10 +36,8 @@ def path_of(environment: str, folder: Path = FOLDER) -> Path:
             if path.is_file()
         )
     raise UsageError(
-        (
-            f"there is no trained policy for {environment!r}; there are "
-            f"{', '.join(environment_names(folder)) or 'none'}"
-        )
+        f"there is no trained policy for {environment!r}; there are "
+        f"{', '.join(environment_names(folder)) or 'none'}"
     )
 
 
@@ -72,10 +70,8 @@ def add(run_folder: Path, command: str, folder: Path = FOLDER) -> Path:
     )
     if len(data) > MAX_BYTES:
         raise RunFolderError(
-            (
-                f"the policy of {path} takes {len(data)} bytes, and at most {MAX_BYTES} come "
-                "with this package: use a smaller one"
-            )
+            f"the policy of {path} takes {len(data)} bytes, and at most {MAX_BYTES} come "
+            "with this package: use a smaller one"
         )
     return write_policy_file(folder, config.env, ".json" if seeds else ".npz", data)
 

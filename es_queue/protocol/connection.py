@@ -82,10 +82,8 @@ def is_silence(error: Exception) -> bool:
 def refused_error(error: Exception, what: str = "a command") -> RedisError:
     """The one sentence for a command that Redis will not carry out now or later."""
     return RedisError(
-        (
-            f"Redis refused {what}: {first_line(error)}; look at its rights, its settings and "
-            "the run's keys"
-        )
+        f"Redis refused {what}: {first_line(error)}; look at its rights, its settings and "
+        "the run's keys"
     )
 
 
@@ -109,10 +107,8 @@ def client_from_url(url: str) -> redis.Redis:
     """
     if is_torn(url):
         raise RedisError(
-            (
-                "the Redis URL cannot be used: its port is no number, or a '/', '?' or '#' of "
-                "its password is not written as %2F, %3F or %23"
-            )
+            "the Redis URL cannot be used: its port is no number, or a '/', '?' or '#' of "
+            "its password is not written as %2F, %3F or %23"
         )
     try:
         client = redis.Redis.from_url(url, **connection_arguments())
@@ -387,19 +383,15 @@ def validate_server(client: redis.Redis, name: str) -> None:
         raise authentication_error(name, error) from None
     except redis.exceptions.NoPermissionError as error:
         raise RedisError(
-            (
-                f"Redis at {name} lets this user do too little ({error}); INFO is needed to "
-                "check the server"
-            )
+            f"Redis at {name} lets this user do too little ({error}); INFO is needed to "
+            "check the server"
         ) from None
     except OUTAGE_ERRORS as error:
         if problem := find_tls_problem(client, error):
             raise RedisError(f"Redis at {name} cannot be used: {problem}") from None
         raise RedisError(
-            (
-                f"Redis at {name} cannot be reached ({first_line(error)}); start it or correct "
-                "--redis-url"
-            )
+            f"Redis at {name} cannot be reached ({first_line(error)}); start it or correct "
+            "--redis-url"
         ) from None
     except redis.exceptions.RedisError as error:
         if "HELLO" in str(error):  # a connection's first word, unknown before Redis 6
@@ -419,16 +411,12 @@ def authentication_error(name: str, error: Exception) -> RedisError:
     if "HELLO" in str(error) or "NOAUTH" in str(error):
         where = f"put it into the URL, in RQ_REDIS_URL, or into a file ({FLAG}, {PASSWORD_FILE})"
         return RedisError(
-            (
-                f"Redis at {name} wants a password: {where}; where it has users (ACL), the URL "
-                "names the user: redis://worker@host"
-            )
+            f"Redis at {name} wants a password: {where}; where it has users (ACL), the URL "
+            "names the user: redis://worker@host"
         )
     return RedisError(
-        (
-            f"Redis at {name} refused the user or password ({sanitize(first_line(error))}); "
-            "check RQ_REDIS_URL or --redis-url"
-        )
+        f"Redis at {name} refused the user or password ({sanitize(first_line(error))}); "
+        "check RQ_REDIS_URL or --redis-url"
     )
 
 
@@ -456,17 +444,13 @@ def _unfit_reasons(information: dict[str, Any]) -> list[str]:
     policy = information.get("maxmemory_policy", "noeviction")
     if int(information.get("maxmemory", 0)) > 0 and policy != "noeviction":
         reasons.append(
-            (
-                f"has maxmemory-policy {policy}, which would silently drop parameters and "
-                "claims: set it to noeviction"
-            )
+            f"has maxmemory-policy {policy}, which would silently drop parameters and "
+            "claims: set it to noeviction"
         )
     if int(information.get("cluster_enabled", 0)):
         reasons.append(
-            (
-                "runs in cluster mode, which neither RQ nor multi-key scripts can use: give a "
-                "single server"
-            )
+            "runs in cluster mode, which neither RQ nor multi-key scripts can use: give a "
+            "single server"
         )
     if information.get("role") == "slave" and int(information.get("slave_read_only", 1)):
         reasons.append("is a read-only replica: give the URL of its master")

@@ -83,10 +83,8 @@ class ControlClient:
         """
         if self._retry(lambda: self._client.llen(self.keys.commands)) >= MAX_WAITING:  # twice: yes
             raise RedisError(
-                (
-                    f"{MAX_WAITING} requests wait for the master of {self.run} already: it does "
-                    "not look at them"
-                )
+                f"{MAX_WAITING} requests wait for the master of {self.run} already: it does "
+                "not look at them"
             )
 
         def push() -> None:

@@ -194,10 +194,8 @@ def write_acl_files(folder: Path, users: Sequence[str] = USERS) -> dict[str, Pat
         _write_private(folder / ACL_FILE, format_acl(passwords))
     except OSError as error:
         raise RunFolderError(
-            (
-                f"the folder {folder} cannot be written ({error.strerror}); give one that you "
-                "may write to"
-            )
+            f"the folder {folder} cannot be written ({error.strerror}); give one that you "
+            "may write to"
         ) from None
     return paths
 
@@ -241,10 +239,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if len(words) != 1 + len(extra_users) or words[0].startswith("-") or not words[0]:
             raise UsageError(
-                (
-                    "give one folder, for an ACL file and three passwords: python -m "
-                    f"es_queue.security.acl FOLDER, or FOLDER {SCALER_FLAG}"
-                )
+                "give one folder, for an ACL file and three passwords: python -m "
+                f"es_queue.security.acl FOLDER, or FOLDER {SCALER_FLAG}"
             )
         write_acl_files(Path(words[0]), (*USERS, *extra_users))
     except EsQueueError as error:

@@ -137,10 +137,8 @@ def finite_batch(arrays: Mapping[str, NDArray[Any]], name: str, length: int) -> 
     array = np.asarray(arrays[name]) if name in arrays else np.zeros(0)
     if array.ndim != 2 or array.dtype.kind != "f" or not len(array) or array.shape[-1] != length:
         raise RunFolderError(
-            (
-                f"the checkpoint has no array {name!r} of observations with {length} numbers, "
-                "which its policy needs"
-            )
+            f"the checkpoint has no array {name!r} of observations with {length} numbers, "
+            "which its policy needs"
         )
     return finite_vector({name: array.reshape(-1)}, name).reshape(array.shape)
 

@@ -43,10 +43,8 @@ def password_from_environment(warn: Warn | None = None) -> str | None:
     password = password_in_file(Path(path), PASSWORD_FILE, warn)
     if direct and direct != password:
         raise UsageError(
-            (
-                f"{PASSWORD} and the file of {PASSWORD_FILE} give two different passwords: unset "
-                "one of them"
-            )
+            f"{PASSWORD} and the file of {PASSWORD_FILE} give two different passwords: unset "
+            "one of them"
         )
     return password
 
@@ -99,21 +97,17 @@ def password_in_file(path: Path, source: str, warn: Warn | None = None) -> str:
             about = os.fstat(descriptor)
             if not stat.S_ISREG(about.st_mode):
                 raise UsageError(
-                    (
-                        f"{source} names {path}, which is no regular file: give a file that "
-                        "holds the password alone"
-                    )
+                    f"{source} names {path}, which is no regular file: give a file that "
+                    "holds the password alone"
                 )
             raw = os.read(descriptor, MAX_BYTES + 1)
         finally:
             os.close(descriptor)
     except (OSError, ValueError) as error:
         raise UsageError(
-            (
-                f"{source} names {path}, which cannot be read "
-                f"({getattr(error, 'strerror', None) or 'no path'}): give a file that you may "
-                "read"
-            )
+            f"{source} names {path}, which cannot be read "
+            f"({getattr(error, 'strerror', None) or 'no path'}): give a file that you may "
+            "read"
         ) from None
     if warn is not None and is_readable_by_others(about):
         warn(f"other users of this host may read the password in {path}: chmod 600 {path}")
@@ -155,10 +149,8 @@ def _parse_line(raw: bytes, path: Path, source: str) -> str:
     text = text.removesuffix("\n").removesuffix("\r")
     if not text or not text.isprintable():
         raise UsageError(
-            (
-                f"{source} names {path}, which holds no password: it must be one line of UTF-8 "
-                f"text of at most {MAX_BYTES} bytes"
-            )
+            f"{source} names {path}, which holds no password: it must be one line of UTF-8 "
+            f"text of at most {MAX_BYTES} bytes"
         )
     return text
 

@@ -50,10 +50,8 @@ def make_strategy(config: RunConfig, size: int, generation: int = 0) -> Strategy
     _validate_optimizer(config, kind)
     if kind.wants_behaviour and config.strategy != "novelty" and config.behaviour == AUTO:
         raise UsageError(
-            (
-                f"the strategy {config.strategy} compares behaviours, and behaviour is auto: say "
-                "which with --behaviour"
-            )
+            f"the strategy {config.strategy} compares behaviours, and behaviour is auto: say "
+            "which with --behaviour"
         )
     if size < 1:
         raise UsageError("the policy has no parameters to train")
@@ -85,17 +83,13 @@ def load_strategy_class(path: str) -> type[Strategy]:
         ) from None
     if not (isinstance(loaded, type) and issubclass(loaded, Strategy)) or isabstract(loaded):
         raise UsageError(
-            (
-                f"the strategy {path} is no class that extends es_queue.strategies.Strategy and "
-                "defines improve"
-            )
+            f"the strategy {path} is no class that extends es_queue.strategies.Strategy and "
+            "defines improve"
         )
     if loaded.per_slot not in (1, 2):
         raise UsageError(
-            (
-                f"the strategy {path} has {loaded.per_slot} individuals a slot: one, or two for "
-                "pairs, are possible"
-            )
+            f"the strategy {path} has {loaded.per_slot} individuals a slot: one, or two for "
+            "pairs, are possible"
         )
     return loaded
 

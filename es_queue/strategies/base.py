@@ -104,9 +104,10 @@ class Batch:
     def by_spread(self, spread: NDArray[np.float32]) -> list[tuple[slice, NDArray[np.float32]]]:
         """(rows, spread) of each part; all rows with ``own``, the state's, where there are none."""
         starts = [0, *(part.stop for part in self.segments)]
-        return [
-            (slice(start, part.stop), part.spread) for start, part in zip(starts, self.segments)
-        ] or [(slice(None), spread)]  # noqa: B905
+        ends = zip(starts, self.segments, strict=False)  # the last start has no segment
+        return [(slice(start, part.stop), part.spread) for start, part in ends] or [
+            (slice(None), spread)
+        ]
 
 
 class Strategy(ABC):
@@ -315,11 +316,9 @@ class Strategy(ABC):
             or len(batch.centre_behaviour) != self.centre_count(state) - 1
         ):
             raise ValueError(
-                (
-                    f"behaviours of shape {batch.behaviour.shape} and "
-                    f"{len(batch.centre_behaviour)} of centres where {expected_shape} and "
-                    f"{self.centre_count(state) - 1} are due"
-                )
+                f"behaviours of shape {batch.behaviour.shape} and "
+                f"{len(batch.centre_behaviour)} of centres where {expected_shape} and "
+                f"{self.centre_count(state) - 1} are due"
             )
         with np.errstate(
             over="ignore", invalid="ignore"

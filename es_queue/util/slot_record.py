@@ -142,10 +142,8 @@ def read_record(path: Path) -> SlotRecord:
         or len(published) not in (0, task.size)
     ):
         raise RunFolderError(
-            (
-                f"{path} is no readable record of a generation's slots: its columns have "
-                "different lengths"
-            )
+            f"{path} is no readable record of a generation's slots: its columns have "
+            "different lengths"
         )
     return record
 

@@ -416,8 +416,6 @@ def validate_no_unknown_words(unknown: list[str]) -> None:
     if words:
         label = "a word" if "://" in words[0] else repr(words[0])
         raise UsageError(
-            (
-                f"{COMMAND_LINE} has {label} without a flag before it; es-master --help lists "
-                "all options"
-            )
+            f"{COMMAND_LINE} has {label} without a flag before it; es-master --help lists "
+            "all options"
         )

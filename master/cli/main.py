@@ -99,10 +99,8 @@ def validate_workers_package() -> None:
     )
     if actual != expected:
         raise UsageError(
-            (
-                f"the package 'workers' that Python finds is {actual}, not es-queue's: run from "
-                "another folder, or take that one off PYTHONPATH"
-            )
+            f"the package 'workers' that Python finds is {actual}, not es-queue's: run from "
+            "another folder, or take that one off PYTHONPATH"
         )
 
 

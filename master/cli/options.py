@@ -33,11 +33,11 @@ from master.storage.tensorboard import validate_tensorboard_support
 __all__ = [
     "RESUMABLE",
     "Launch",
-    "validate_resume_changes",
     "parse_command_line",
     "read_settings",
     "recipe_values",
     "resolve",
+    "validate_resume_changes",
 ]
 
 #: A recipe's search settings are one tuned set: they are left out whole when one of these is chosen
@@ -149,17 +149,13 @@ def _validate_combinations(launch: Launch, values: dict[str, Any]) -> None:
         ]
         if trained or values:
             raise UsageError(
-                (
-                    f"--{launch.control_args.verb} asks something of a run and trains nothing, "
-                    f"so leave --{flag_name([*trained, *values][0])} out"
-                )
+                f"--{launch.control_args.verb} asks something of a run and trains nothing, "
+                f"so leave --{flag_name([*trained, *values][0])} out"
             )
     if launch.standby and launch.redis_url is None:
         raise UsageError(
-            (
-                "--standby waits beside a run on a shared Redis, for a private server ends with "
-                "its master's host: give --redis-url"
-            )
+            "--standby waits beside a run on a shared Redis, for a private server ends with "
+            "its master's host: give --redis-url"
         )
     if launch.seeds and "seed" in values:
         raise UsageError(
@@ -167,10 +163,8 @@ def _validate_combinations(launch: Launch, values: dict[str, Any]) -> None:
         )
     if launch.listen is not None and launch.redis_url is not None:
         raise UsageError(
-            (
-                "--listen opens the private server, but a Redis is named (by --redis-url, "
-                "RQ_REDIS_URL or REDIS_URL), so none is started: leave one out"
-            )
+            "--listen opens the private server, but a Redis is named (by --redis-url, "
+            "RQ_REDIS_URL or REDIS_URL), so none is started: leave one out"
         )
 
 
@@ -233,10 +227,8 @@ def read_settings(path: Path) -> dict[str, Any]:
             )
         if name in LAUNCH_NAMES:
             raise UsageError(
-                (
-                    f"{path} has {key!r}, which only the command line takes: use "
-                    f"--{name.replace('_', '-')}"
-                )
+                f"{path} has {key!r}, which only the command line takes: use "
+                f"--{name.replace('_', '-')}"
             )
         if name not in option_fields():
             raise UsageError(format_unknown_option(key, str(path)))
@@ -274,10 +266,8 @@ def _make_launch(given: dict[str, Any]) -> Launch:
     for name, value in given.items():
         if value == "" and name != "listen":
             raise UsageError(
-                (
-                    f"{name} is empty in {COMMAND_LINE}: leave --{flag_name(name)} out or give "
-                    "it a value"
-                )
+                f"{name} is empty in {COMMAND_LINE}: leave --{flag_name(name)} out or give "
+                "it a value"
             )
     for name in ("run", "resume", "standby"):
         if name in given:
@@ -285,10 +275,8 @@ def _make_launch(given: dict[str, Any]) -> Launch:
     if "standby" in given:
         if "resume" in given:
             raise UsageError(
-                (
-                    f"{COMMAND_LINE} has --standby and --resume: --standby resumes the run when "
-                    "its turn comes, so leave --resume out"
-                )
+                f"{COMMAND_LINE} has --standby and --resume: --standby resumes the run when "
+                "its turn comes, so leave --resume out"
             )
         given |= {"resume": given["standby"], "standby": True}
     if "workers" in given:
@@ -311,10 +299,8 @@ def _make_launch(given: dict[str, Any]) -> Launch:
     for name in ("run", "seeds", "warm_start"):
         if name in given and "resume" in given:
             raise UsageError(
-                (
-                    f"{COMMAND_LINE} has --{flag_name(name)} and --resume, which goes on with a "
-                    f"run as it is: leave --{flag_name(name)} out"
-                )
+                f"{COMMAND_LINE} has --{flag_name(name)} and --resume, which goes on with a "
+                f"run as it is: leave --{flag_name(name)} out"
             )
     warnings: list[str] = []
     url = named_url(given.get("redis_url"), given.pop("redis_password_file", None), warnings.append)
@@ -330,10 +316,8 @@ def parse_warm_start(text: str) -> Path:
     path = path_of(text.removeprefix(PRETRAINED))
     if path.suffix != ".npz":
         raise UsageError(
-            (
-                f"warm-start is {text!r}, which comes along as a list of seeds: es-play "
-                "--pretrained plays it, no run can begin with it"
-            )
+            f"warm-start is {text!r}, which comes along as a list of seeds: es-play "
+            "--pretrained plays it, no run can begin with it"
         )
     return path
 
@@ -371,10 +355,8 @@ def validate_resume_changes(values: dict[str, Any]) -> dict[str, Any]:
     fixed = [name for name in values if name not in RESUMABLE]
     if fixed:
         raise UsageError(
-            (
-                f"changes holds {', '.join(map(str, fixed))}, but a resumed run can change only "
-                f"{', '.join(RESUMABLE)}"
-            )
+            f"changes holds {', '.join(map(str, fixed))}, but a resumed run can change only "
+            f"{', '.join(RESUMABLE)}"
         )
     return {
         name: checked_value(option_fields()[name], value, "changes")

@@ -21,7 +21,7 @@ from es_queue.protocol.connection import (
     verifies_certificate,
 )
 from es_queue.security.passwords import password_of, with_password
-from master.display.format import sanitize
+from es_queue.security.sanitize import sanitize
 
 SCHEMES = ("redis://", "rediss://", "unix://")
 SHOWN_PASSWORD = (
@@ -50,19 +50,15 @@ def named_url(
     }.items():
         if url and not url.startswith(SCHEMES):
             raise UsageError(
-                (
-                    f"{source} is no address of Redis: use redis://host:port/db, rediss:// for "
-                    "TLS, or unix://path"
-                )
+                f"{source} is no address of Redis: use redis://host:port/db, rediss:// for "
+                "TLS, or unix://path"
             )
         if url:
             return add_password(url, flag, password_file, warn)
     if password_file is not None:
         raise UsageError(
-            (
-                "--redis-password-file is for a Redis that is named, and a private server needs "
-                "none: give --redis-url or set RQ_REDIS_URL"
-            )
+            "--redis-password-file is for a Redis that is named, and a private server needs "
+            "none: give --redis-url or set RQ_REDIS_URL"
         )
     return None
 
@@ -161,10 +157,8 @@ def network_warnings(exposure: NetworkExposure) -> list[str]:
         )
     if exposure.secret and not exposure.local and not exposure.encrypted:
         warnings.append(
-            (
-                f"the password for Redis at {exposure.name} crosses the network in plain text: "
-                f"use rediss:// (TLS) or a tunnel; {SILENCE_HINT}"
-            )
+            f"the password for Redis at {exposure.name} crosses the network in plain text: "
+            f"use rediss:// (TLS) or a tunnel; {SILENCE_HINT}"
         )
     if exposure.encrypted and not exposure.verified:
         warnings.append(

@@ -71,10 +71,8 @@ def read_starter_file(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
     for key, given in _flatten(data):
         if key not in RULES:
             raise UsageError(
-                (
-                    f"{path} has the key {key!r}, which evolution-strategies-starter does not "
-                    f"know: it has {', '.join(RULES)}"
-                )
+                f"{path} has the key {key!r}, which evolution-strategies-starter does not "
+                f"know: it has {', '.join(RULES)}"
             )
         RULES[key](translation, key, given)
     translation.translate(
@@ -100,10 +98,8 @@ def _read_json(path: Path) -> dict[str, Any]:
     )
     if missing:
         raise UsageError(
-            (
-                f"{path} is no experiment file of evolution-strategies-starter, for it has no "
-                f"{' and no '.join(missing)}; settings of ours stand in a TOML file"
-            )
+            f"{path} is no experiment file of evolution-strategies-starter, for it has no "
+            f"{' and no '.join(missing)}; settings of ours stand in a TOML file"
         )
     return dict(data)
 
@@ -277,9 +273,7 @@ RULES: dict[str, Rule] = {
         "activation", {"tanh": "tanh", "relu": "relu", "elu": "elu"}
     ),
     "policy.init_from": skip_rule(
-        (
-            "--warm-start begins with a checkpoint of ours; the starter's .h5 is pickled inside "
-            "and is not read"
-        )
+        "--warm-start begins with a checkpoint of ours; the starter's .h5 is pickled inside "
+        "and is not read"
     ),
 }

@@ -55,10 +55,8 @@ def validate_launch(launch: Launch) -> None:
         raise UsageError("a run that is to be found again needs a name: give --run RUN")
     if launch.control_args is not None or launch.seeds:
         raise UsageError(
-            (
-                "python -m master.cli.supervised trains one run: give neither --seeds nor what "
-                "es-master asks of another master"
-            )
+            "python -m master.cli.supervised trains one run: give neither --seeds nor what "
+            "es-master asks of another master"
         )
 
 

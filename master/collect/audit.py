@@ -288,11 +288,9 @@ class Audit:
         self.undecided = True
         if self.disputed <= 10:  # each is counted, not each is said
             self.note(
-                (
-                    f"audit: {' and '.join(map(str, question.opinions))} gave different results "
-                    f"for {slot[0]} slot {slot[1]}, and {why}; {counts} counts, and bits are not "
-                    "promised"
-                )
+                f"audit: {' and '.join(map(str, question.opinions))} gave different results "
+                f"for {slot[0]} slot {slot[1]}, and {why}; {counts} counts, and bits are not "
+                "promised"
             )
 
     def remove_opinions(self, identity: WorkerIdentity) -> None:

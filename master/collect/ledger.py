@@ -229,11 +229,9 @@ class Ledger:
         for wrong in sorted(verdict.wrong - audit.fleet.quarantined):
             if not audit.fleet.quarantine(wrong):
                 audit.note(
-                    (
-                        f"audit: {wrong} gave a wrong result for "
-                        f"{self.checker.format_slot(*verdict.slot)} too, but no more workers are "
-                        "put in quarantine than stay"
-                    )
+                    f"audit: {wrong} gave a wrong result for "
+                    f"{self.checker.format_slot(*verdict.slot)} too, but no more workers are "
+                    "put in quarantine than stay"
                 )
                 continue
             withdrawn = [
@@ -331,10 +329,8 @@ class Ledger:
         named = self.checker.format_slot(*slot)
         if reason.startswith(messages.HOST_FAILURE):
             raise EnvironmentFailure(
-                (
-                    f"{named} failed {times} times for want of something on the hosts: "
-                    f"{reason.removeprefix(messages.HOST_FAILURE)}"
-                )
+                f"{named} failed {times} times for want of something on the hosts: "
+                f"{reason.removeprefix(messages.HOST_FAILURE)}"
             )
         if slot[0] not in messages.TRAINED:
             raise EnvironmentFailure(
@@ -350,10 +346,8 @@ class Ledger:
             and not self.results[messages.TRAIN]
         ):
             raise EnvironmentFailure(
-                (
-                    f"every episode of a generation failed{self.checker.advice}; the last was "
-                    f"{self.last_reason}"
-                )
+                f"every episode of a generation failed{self.checker.advice}; the last was "
+                f"{self.last_reason}"
             )
 
     def record_death(self, blocks: tuple[Block, ...]) -> None:

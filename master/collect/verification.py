@@ -50,7 +50,7 @@ class Verification:
     """Asked by the collector at each look at the results; it never waits."""
 
     def __init__(
-        self, verifier: Verifier, note: Callable[[str], None], draw: Draw = RANDOM.sample_fraction
+        self, verifier: Verifier, note: Callable[[str], None], draw: Draw = RANDOM.sample
     ) -> None:
         self._verifier, self._note, self._draw = verifier, note, draw
         self._told = 0

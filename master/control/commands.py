@@ -27,6 +27,7 @@ from es_queue.protocol.control_messages import MAX_NAME, SET, ControlRequest
 from es_queue.protocol.control_messages import PAUSE as ASK_PAUSE
 from es_queue.protocol.redis_channel import RedisMasterChannel
 from es_queue.protocol.timing import clocks_from_environment
+from es_queue.security.sanitize import sanitize
 from es_queue.util.command_path import format_command
 from master.cli.options import Launch
 from master.control.control_arguments import (
@@ -38,7 +39,6 @@ from master.control.control_arguments import (
     STOP,
     ControlArgs,
 )
-from master.display.format import sanitize
 from master.loop.config_timeline import apply_changes
 from master.loop.state import Change
 from master.run.lease import format_host, holder_name, take_lease
@@ -117,10 +117,8 @@ class ControlCommand:
         if self._require_client().lease_status().holder is None:
             self._mark_stopped(keys.RUN_SECONDS)
             self._write(
-                (
-                    f"run {self._run} had no master and counts as stopped now; go on with it: "
-                    f"{self._resume_command()}"
-                )
+                f"run {self._run} had no master and counts as stopped now; go on with it: "
+                f"{self._resume_command()}"
             )
             return
         self._send(self._request(STOP), lambda: not self._needs_master())
@@ -132,10 +130,8 @@ class ControlCommand:
         self._validate_has_master()
         self._send(self._request(ASK_PAUSE))
         self._write(
-            (
-                f"run {self._run} is paused; go on with it: {format_command('es-master')} "
-                f"--continue {self._run}{self._location_flags()}"
-            )
+            f"run {self._run} is paused; go on with it: {format_command('es-master')} "
+            f"--continue {self._run}{self._location_flags()}"
         )
 
     def resume(self) -> None:
@@ -168,20 +164,16 @@ class ControlCommand:
         lease = self._client.lease_status()
         if lease.holder is not None:
             raise RunBusyError(
-                (
-                    f"run {self._run} is live: {format_host(lease.holder)} drives it; stop it "
-                    f"first: {format_command('es-master')} --stop "
-                    f"{self._run}{self._location_flags()}"
-                )
+                f"run {self._run} is live: {format_host(lease.holder)} drives it; stop it "
+                f"first: {format_command('es-master')} --stop "
+                f"{self._run}{self._location_flags()}"
             )
         count = self._client.key_count()
         if count == 0 and lease.state is None:
             raise self._unknown_run_error()
         self._confirm(
-            (
-                f"remove the {count} keys of run {self._run} from Redis at "
-                f"{redacted_url(self._url)}? its folder on disk stays"
-            )
+            f"remove the {count} keys of run {self._run} from Redis at "
+            f"{redacted_url(self._url)}? its folder on disk stays"
         )
         self._mark_stopped(0)
         deadline = time.monotonic() + LEAVE_SECONDS
@@ -191,10 +183,8 @@ class ControlCommand:
             time.sleep(POLL_SECONDS)
         self._client.delete_keys()
         self._write(
-            (
-                f"run {self._run} is gone from Redis at {redacted_url(self._url)}; checkpoints "
-                "on disk are where they were"
-            )
+            f"run {self._run} is gone from Redis at {redacted_url(self._url)}; checkpoints "
+            "on disk are where they were"
         )
 
     # --- what they share
@@ -224,10 +214,8 @@ class ControlCommand:
             time.sleep(POLL_SECONDS)
         client.withdraw(request)
         raise RunBusyError(
-            (
-                f"the master of {self._run} has not answered for {ANSWER_SECONDS:.0f} s, and the "
-                f"request was taken back; look at es-status {self._run}{self._location_flags()}"
-            )
+            f"the master of {self._run} has not answered for {ANSWER_SECONDS:.0f} s, and the "
+            f"request was taken back; look at es-status {self._run}{self._location_flags()}"
         )
 
     def _needs_master(self) -> bool:
@@ -257,10 +245,8 @@ class ControlCommand:
     def _validate_has_master(self) -> None:
         if self._require_client().lease_status().holder is None:
             raise RunBusyError(
-                (
-                    f"run {self._run} has no master that could hear this; go on with it: "
-                    f"{self._resume_command()}"
-                )
+                f"run {self._run} has no master that could hear this; go on with it: "
+                f"{self._resume_command()}"
             )
 
     def _mark_stopped(self, seconds: int) -> None:
@@ -307,16 +293,12 @@ class ControlCommand:
         if self._launch.redis_url is None:
             folder = private_server_folder(self._run, self._launch).parent
             return UsageError(
-                (
-                    f"no private server runs for {self._run} in {folder}: its master has ended; "
-                    "for a run on a shared Redis give --redis-url or set RQ_REDIS_URL"
-                )
+                f"no private server runs for {self._run} in {folder}: its master has ended; "
+                "for a run on a shared Redis give --redis-url or set RQ_REDIS_URL"
             )
         return UsageError(
-            (
-                f"there is no run {self._run} in Redis at {redacted_url(self._url)}; es-status "
-                "lists the runs"
-            )
+            f"there is no run {self._run} in Redis at {redacted_url(self._url)}; es-status "
+            "lists the runs"
         )
 
     def _resume_command(self) -> str:

@@ -57,10 +57,8 @@ def parse_control_args(given: dict[str, Any]) -> ControlArgs | None:
             )
     if at is not None and texts is None:
         raise UsageError(
-            (
-                f"{COMMAND_LINE} has --at without --set NAME=VALUE: it says from which "
-                "generation a setting changes"
-            )
+            f"{COMMAND_LINE} has --at without --set NAME=VALUE: it says from which "
+            "generation a setting changes"
         )
     if not verb:
         return None
@@ -106,10 +104,8 @@ def validate_changes(values: Mapping[str, Any], source: str) -> dict[str, Any]:
     for name, value in values.items():
         if name not in CHANGEABLE:
             raise UsageError(
-                (
-                    f"{str(name)[:60]!r} in {source} cannot change while a run is under way: "
-                    f"only {', '.join(CHANGEABLE)} can"
-                )
+                f"{str(name)[:60]!r} in {source} cannot change while a run is under way: "
+                f"only {', '.join(CHANGEABLE)} can"
             )
         option = option_fields()[name]
         numeric = option.type in ("int", "float") and isinstance(value, str)

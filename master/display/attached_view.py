@@ -16,9 +16,10 @@ from es_queue.protocol.channel import FAILED, FINISHED, STOPPED
 from es_queue.protocol.connection import redacted_url, tested_client
 from es_queue.protocol.control_client import ControlClient
 from es_queue.protocol.keys import RunKeys
+from es_queue.security.sanitize import sanitize
 from master.cli.options import Launch
 from master.control.commands import server_url
-from master.display.format import Record, finite_or_none, parse_number, sanitize
+from master.display.format import Record, finite_or_none, parse_number
 from master.display.log_view import DisplayView, SafeStream
 from master.display.reporter import make_view
 from master.status.history import is_readable, parse_entry
@@ -57,10 +58,8 @@ def attach(run: str, launch: Launch) -> int:
     url = server_url(run, launch)
     if url is None:
         raise UsageError(
-            (
-                f"no private server runs for {run}: its master has ended; for a run on a shared "
-                "Redis give --redis-url or set RQ_REDIS_URL"
-            )
+            f"no private server runs for {run}: its master has ended; for a run on a shared "
+            "Redis give --redis-url or set RQ_REDIS_URL"
         )
     raw = ControlClient(tested_client(url), run).config()
     if raw is None:

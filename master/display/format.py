@@ -9,8 +9,7 @@ from numbers import Real
 
 from es_queue.config.recipes import expected_points, recipe_for
 from es_queue.config.run_config import RunConfig, default_of
-from es_queue.security.sanitize import MAX_TEXT as LONGEST_TEXT
-from es_queue.security.sanitize import sanitize as printable
+from es_queue.security.sanitize import sanitize
 from es_queue.util.command_path import format_command
 
 Value = float | int | str | None
@@ -286,10 +285,8 @@ def format_summary(record: Mapping[str, Value]) -> list[str]:
             lines.append(f"  {label:<12}{sanitize(record[name], 4096)}")
     if record.get("best_checkpoint"):
         lines.append(
-            (
-                f"  {'play it':<12}{format_command('es-play')} "
-                f"{sanitize(record['best_checkpoint'], 4096)}"
-            )
+            f"  {'play it':<12}{format_command('es-play')} "
+            f"{sanitize(record['best_checkpoint'], 4096)}"
         )
     return lines
 
@@ -310,9 +307,7 @@ def _format_final_evaluation(record: Mapping[str, Value]) -> list[str]:
     ]
     if finite_or_none(record.get("confirm_mean")) is not None:
         lines.append(
-            (
-                f"  {'confirming':<12}{format_score(record.get('confirm_mean'))} when the target "
-                "was passed"
-            )
+            f"  {'confirming':<12}{format_score(record.get('confirm_mean'))} when the target "
+            "was passed"
         )
     return lines

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from es_queue.config.episode_rules import parse_target
 from es_queue.config.run_config import RunConfig
+from es_queue.security.sanitize import sanitize
 from master.display.format import (
     Record,
     Value,
@@ -30,7 +31,6 @@ from master.display.format import (
     format_summary,
     format_training_return,
     format_whole,
-    sanitize,
 )
 from master.display.live_panel import MOST_WIDTH, LivePanel
 from master.display.log_view import SafeStream, format_start
@@ -106,10 +106,8 @@ class LiveView(LivePanel):
             if text:
                 grid.add_row(Text(label), Text(text))
         title = Text(
-            (
-                f"{self._run} · {sanitize(self._config.task, 60)} · {self._config.strategy}, "
-                f"{self._config.policy_name}"
-            )
+            f"{self._run} · {sanitize(self._config.task, 60)} · {self._config.strategy}, "
+            f"{self._config.policy_name}"
         )
         return Panel(grid, title=title, title_align="left", width=MOST_WIDTH, border_style="dim")
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TextIO
 
 from es_queue.config.run_config import RunConfig
+from es_queue.security.sanitize import sanitize
 from master.display.format import (
     Record,
     Value,
@@ -19,7 +20,6 @@ from master.display.format import (
     format_expectation,
     format_generation,
     format_summary,
-    sanitize,
 )
 
 #: A log has at most a line in so many seconds, evaluations and the ends apart.

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Protocol, TextIO
 
 from es_queue.config.run_config import RunConfig
-from master.display.format import Record, finite_or_none, sanitize
+from es_queue.security.sanitize import sanitize
+from master.display.format import Record, finite_or_none
 from master.display.log_view import DisplayView, JsonView, LogView, QuietView, SafeStream
 from master.storage.metrics_files import METRICS, METRICS_TABLE, MetricsFile, TableFile
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from es_queue.errors import UsageError
-from master.display.format import sanitize
+from es_queue.security.sanitize import sanitize
 
 VIDEO_FOLDER = "videos"
 INSTALL = "pip install 'es-queue[video]'"
@@ -115,10 +115,8 @@ class VideoJobs:
     def _disable(self, why: str) -> None:
         self._every = 0
         self._note(
-            (
-                f"no more films are made ({sanitize(why.removeprefix('es-play: '), 300)}); "
-                "training goes on"
-            )
+            f"no more films are made ({sanitize(why.removeprefix('es-play: '), 300)}); "
+            "training goes on"
         )
 
 

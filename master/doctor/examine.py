@@ -84,10 +84,8 @@ def run_doctor(
         )
     else:
         out.write_line(
-            (
-                f"{len(findings)} checks: {count[OK]} ok, {count[WARNING]} "
-                f"{'warning' if count[WARNING] == 1 else 'warnings'}, {count[FAILED]} failed"
-            )
+            f"{len(findings)} checks: {count[OK]} ok, {count[WARNING]} "
+            f"{'warning' if count[WARNING] == 1 else 'warnings'}, {count[FAILED]} failed"
         )
     return exit_code_of(findings)
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from shlex import quote
 
 from es_queue.errors import EsQueueError
+from es_queue.security.sanitize import sanitize
 from es_queue.util import host_info
 from es_queue.util.command_path import format_command
-from master.display.format import sanitize
 from master.doctor.environment import ProbeRequest, ProbeResult
 from master.doctor.finding import Finding, failed_finding, ok_finding, warning_finding
 from master.doctor.server import format_bytes

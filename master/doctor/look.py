@@ -22,7 +22,7 @@ from es_queue.protocol.connection import (
     verifies_certificate,
 )
 from es_queue.security import bounded_reads
-from master.display.format import sanitize
+from es_queue.security.sanitize import sanitize
 from master.status.redis_reader import (
     LONGEST_NAME,
     LONGEST_VALUE,
@@ -80,10 +80,8 @@ class ReadOnlyClient:
             return None
         except redis.exceptions.RedisError as error:
             raise RedisError(
-                (
-                    f"Redis at {self.name} answered with an error: "
-                    f"{sanitize(first_line(error).rstrip('.'))}"
-                )
+                f"Redis at {self.name} answered with an error: "
+                f"{sanitize(first_line(error).rstrip('.'))}"
             ) from None
 
     def ping(self) -> float:

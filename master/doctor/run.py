@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from es_queue.protocol.channel import PAUSED, RUNNING
-from master.display.format import sanitize
+from es_queue.security.sanitize import sanitize
 from master.doctor.finding import Finding, failed_finding, ok_finding, warning_finding
 from master.doctor.host import check_box2d, format_rq_fix
 from master.status.redis_reader import ORPHANED, RunSummary, Texts

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from es_queue.protocol.connection import MIN_VERSION
+from es_queue.security.sanitize import sanitize
 from master.cli.redis_url import has_open_listeners, is_bound_openly
-from master.display.format import finite_or_none, sanitize
+from master.display.format import finite_or_none
 from master.doctor.finding import (
     Finding,
     failed_finding,

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import TextIO, cast
 
-from master.display.format import sanitize
+from es_queue.security.sanitize import sanitize
 from master.display.log_view import SafeStream, to_encodable
 from master.doctor.finding import FAILED, OK, WARNING, Finding
 

@@ -51,10 +51,8 @@ class IdleMonitor:
         )
         if blamed and now - self._refusing_since > REFUSING_SECONDS:
             raise EnvironmentFailure(
-                (
-                    f"no worker can join; the one on {min(reasons[blamed])} says: "
-                    f"{blamed.partition(': ')[2]}"
-                )
+                f"no worker can join; the one on {min(reasons[blamed])} says: "
+                f"{blamed.partition(': ')[2]}"
             )
 
     def _name(self, reasons: Mapping[str, list[str]]) -> None:
@@ -68,10 +66,8 @@ class IdleMonitor:
         for reason in common:
             hosts = reasons[reason]
             lines.append(
-                (
-                    f"{len(hosts)} worker{'s' if len(hosts) > 1 else ''} on {some_of(hosts)} "
-                    f"cannot join: {reason[:LETTERS]}"
-                )
+                f"{len(hosts)} worker{'s' if len(hosts) > 1 else ''} on {some_of(hosts)} "
+                f"cannot join: {reason[:LETTERS]}"
             )
         if len(reasons) > len(common):
             rest = sum(map(len, reasons.values())) - sum(len(reasons[reason]) for reason in common)
@@ -98,10 +94,8 @@ class IdleMonitor:
         ):
             self._idle_noted = True
             self._note(
-                (
-                    "no worker is here: the run waits for one to join (rq worker, on the same "
-                    "Redis and queue)"
-                )
+                "no worker is here: the run waits for one to join (rq worker, on the same "
+                "Redis and queue)"
             )
         self._idle_noted = self._idle_noted and not workers
 

@@ -138,10 +138,8 @@ class SeatManager:
             return
         if count:
             self._note(
-                (
-                    f"RQ still held {count} seat{'s' if count > 1 else ''} of workers that are "
-                    "gone: cleared"
-                )
+                f"RQ still held {count} seat{'s' if count > 1 else ''} of workers that are "
+                "gone: cleared"
             )
 
     def close_open_seats(self) -> None:
@@ -225,10 +223,8 @@ class SeatManager:
             else:
                 self._crashed_seats += worker.crashed
                 self._note(
-                    (
-                        f"worker {worker.name} on {worker.host} lost its seat: its work horse "
-                        "was killed or crashed"
-                    )
+                    f"worker {worker.name} on {worker.host} lost its seat: its work horse "
+                    "was killed or crashed"
                 )
         if len(self._failed_seats) >= MOST_FAILED_SEATS and not self._has_results:
             if 2 * self._crashed_seats > len(self._failed_seats):

@@ -57,9 +57,7 @@ class SilentWorkers:
             if now - hold.since > max(map(patience, blocks)):
                 self.names.add(worker)
                 self._note(
-                    (
-                        f"worker {worker} has held blocks for {now - hold.since:.0f} s without a "
-                        "result: they are given to others"
-                    )
+                    f"worker {worker} has held blocks for {now - hold.since:.0f} s without a "
+                    "result: they are given to others"
                 )
         self._holds = kept

@@ -90,10 +90,8 @@ class WorkerRegistry:
         if self.is_uniform and not self.strict and set(prints) - {self.numerics}:
             self.is_uniform = False
             self._note(
-                (
-                    f"mixed fleet: the run began with fingerprint {self.numerics[:8]}, so bits "
-                    f"are not promised: {format_fingerprints(workers)}"
-                )
+                f"mixed fleet: the run began with fingerprint {self.numerics[:8]}, so bits "
+                f"are not promised: {format_fingerprints(workers)}"
             )
 
     def registered_worker(self, worker: str) -> RegisteredWorker | None:

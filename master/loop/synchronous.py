@@ -422,17 +422,13 @@ class Loop:
         }
         if closed.reevaluations and not any(closed.reevaluations):
             self._sink.note(
-                (
-                    f"all who were evaluated again in generation {state.generation} failed in an "
-                    "episode: nobody could be compared, and the elite stays"
-                )
+                f"all who were evaluated again in generation {state.generation} failed in an "
+                "episode: nobody could be compared, and the elite stays"
             )
         if ledger.failed_slots:
             self._sink.note(
-                (
-                    f"{len(ledger.failed_slots)} slots of generation {state.generation} failed "
-                    f"everywhere and count as the worst: {ledger.last_reason}"
-                )
+                f"{len(ledger.failed_slots)} slots of generation {state.generation} failed "
+                f"everywhere and count as the worst: {ledger.last_reason}"
             )
         self._sink.generation(self._record)
         validate_patience(after, self._config)
@@ -457,10 +453,8 @@ class Loop:
             after, figures = roll_back(current), {"rolled_back": float(anchor_generation)}
             before = self._timeline.strategy_at(after.changes, anchor_generation)
             self._sink.note(
-                (
-                    f"generation {state.generation} evaluated below the best, of generation "
-                    f"{anchor_generation}: the search goes back to that"
-                )
+                f"generation {state.generation} evaluated below the best, of generation "
+                f"{anchor_generation}: the search goes back to that"
             )
         else:
             anchor_generation = None

@@ -70,10 +70,8 @@ def save_figure(figure: Figure, out: Path) -> None:
     """
     if out.suffix.lower() not in SUFFIXES:
         raise UsageError(
-            (
-                f"--out {out} is no picture that can be drawn: its name must end in "
-                f"{' or '.join(SUFFIXES)}"
-            )
+            f"--out {out} is no picture that can be drawn: its name must end in "
+            f"{' or '.join(SUFFIXES)}"
         )
     temporary = out.with_name(f".{out.stem}.new{out.suffix.lower()}")
     try:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from es_queue.errors import UsageError
+from es_queue.security.sanitize import sanitize
 from es_queue.util.slot_record import SlotRecord, read_record, record_path, recorded_generations
-from master.display.format import LARGEST_DRAWN, sanitize
+from master.display.format import LARGEST_DRAWN
 from master.plot.canvas import make_figure, style_axes
 from master.plot.runs import Floats
 
@@ -70,17 +71,13 @@ def chosen_files(run_dir: Path, generations: Sequence[int]) -> list[Path]:
     if missing:
         near = min(there, key=lambda generation: abs(generation - missing[0]))
         raise UsageError(
-            (
-                f"--generation has {missing[0]}, which {run_dir} has not kept: the nearest that "
-                f"it has is {near}"
-            )
+            f"--generation has {missing[0]}, which {run_dir} has not kept: the nearest that "
+            f"it has is {near}"
         )
     if len(generations) > MOST_PANELS:
         raise UsageError(
-            (
-                f"--generation names {len(generations)} generations: a picture has {MOST_PANELS} "
-                "at most"
-            )
+            f"--generation names {len(generations)} generations: a picture has {MOST_PANELS} "
+            "at most"
         )
     return [record_path(run_dir, generation) for generation in generations or there[-1:]]
 
@@ -102,10 +99,8 @@ def individual_points(record: SlotRecord) -> tuple[Floats, Floats, bool]:
     )  # NaN is not
     if not valid.any():
         raise UsageError(
-            (
-                f"generation {record.task.generation} has nobody with a result: draw another "
-                "with --generation"
-            )
+            f"generation {record.task.generation} has nobody with a result: draw another "
+            "with --generation"
         )
     return where[valid], columns["fitness"][valid].astype(np.float64), has_behaviour
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from es_queue.errors import EXIT_DONE, EsQueueError, UsageError
-from master.display.format import LARGEST_DRAWN, sanitize
+from es_queue.security.sanitize import sanitize
+from master.display.format import LARGEST_DRAWN
 from master.display.reporter import METRICS
 from master.plot.canvas import plot_style, save_figure
 from master.plot.cloud import behaviour_cloud
@@ -146,10 +147,8 @@ def parse_generations(text: str | None) -> list[int]:
     words = [] if text is None else text.split(",")
     if not all(word.isascii() and word.isdigit() for word in words):
         raise UsageError(
-            (
-                f"--generation is {text!r}: use whole numbers with commas between them, such as "
-                "0,50,400"
-            )
+            f"--generation is {text!r}: use whole numbers with commas between them, such as "
+            "0,50,400"
         )
     return [int(word) for word in words]
 

@@ -8,7 +8,8 @@ from itertools import cycle
 from typing import TYPE_CHECKING
 
 from es_queue.errors import UsageError
-from master.display.format import drawable, finite_or_none, sanitize
+from es_queue.security.sanitize import sanitize
+from master.display.format import drawable, finite_or_none
 from master.plot.bands import Band, compute_band
 from master.plot.canvas import (
     BAND_ALPHA,
@@ -84,10 +85,8 @@ def _draw(
             }
         )
         raise UsageError(
-            (
-                f"--metric {metric} stands in no record of these runs; they have "
-                f"{', '.join(known) or 'none'}"
-            )
+            f"--metric {metric} stands in no record of these runs; they have "
+            f"{', '.join(known) or 'none'}"
         )
     for target in sorted(
         {

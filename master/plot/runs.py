@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.errors import UsageError
-from master.display.format import LARGEST_DRAWN, drawable, finite_or_none, sanitize
+from es_queue.security.sanitize import sanitize
+from master.display.format import LARGEST_DRAWN, drawable, finite_or_none
 from master.display.reporter import METRICS
 from master.status.history import parse_json_lines
 from master.status.run_folders import read_object
@@ -95,10 +96,8 @@ def read_runs(paths: Sequence[Path]) -> list[RunCurves]:
         found_here = {folder.resolve(): read_run(folder) for folder in find_run_folders(path)}
         if not found_here:
             raise UsageError(
-                (
-                    f"{path} holds no run: give the folder of a run (with {METRICS} in it), of a "
-                    "study, or one that has such folders"
-                )
+                f"{path} holds no run: give the folder of a run (with {METRICS} in it), of a "
+                "study, or one that has such folders"
             )
         runs |= found_here
     return list(runs.values())

@@ -71,10 +71,8 @@ def validate_lease_free(
     if not wait:
         raise RunBusyError(live)
     note(
-        (
-            f"waiting up to {clocks.lease:.0f} s: {format_host(holder)} may still drive run "
-            f"{channel.run}"
-        )
+        f"waiting up to {clocks.lease:.0f} s: {format_host(holder)} may still drive run "
+        f"{channel.run}"
     )
     deadline = time.monotonic() + clocks.lease + clocks.renew
     while holder is not None and time.monotonic() < deadline:

@@ -17,9 +17,9 @@ from typing import Any
 
 import es_queue
 from es_queue.config.run_config import RunConfig
+from es_queue.security.sanitize import sanitize
 from es_queue.security.user_code import named_modules
 from es_queue.util import host_info
-from master.display.format import sanitize
 from master.run.repro_command import repro_command
 from master.storage.checkpoint import write_atomically
 

@@ -131,10 +131,8 @@ class Session:
         if channel.stored_run()[0] is not None:
             validate_lease_free(channel, self.clocks, wait=False, note=lambda _: None)
             raise UsageError(
-                (
-                    f"run {paths.run} exists in this Redis already; go on with it by --resume "
-                    f"{paths.run}, or give another --run"
-                )
+                f"run {paths.run} exists in this Redis already; go on with it by --resume "
+                f"{paths.run}, or give another --run"
             )
         channel.forget_gone_runs()
         view = self._make_view(paths, setup.config, self._redis_name)
@@ -159,10 +157,8 @@ class Session:
         paths = existing_paths(self.launch)
         if self.launch.redis_url is None and not paths.run_dir.is_dir():
             raise NoRunError(
-                (
-                    f"there is no run {paths.run} to resume: {paths.run_dir} does not exist; "
-                    "give --run-dir, or --redis-url for a run on a shared Redis"
-                )
+                f"there is no run {paths.run} to resume: {paths.run_dir} does not exist; "
+                "give --run-dir, or --redis-url for a run on a shared Redis"
             )
         checkpoints = Checkpoints(paths.run_dir)
         disk = checkpoints.read_newest(paths.run)
@@ -215,10 +211,8 @@ class Session:
             view = self._make_view(paths, setup.config, self._redis_name)
             if state.noise != setup.table.digest:
                 notes.append(
-                    (
-                        "this es-queue makes other noise than the one that made generation "
-                        f"{state.generation}: the run goes on, but no longer as it would have"
-                    )
+                    "this es-queue makes other noise than the one that made generation "
+                    f"{state.generation}: the run goes on, but no longer as it would have"
                 )
                 state = replace(state, reproducible=False)
             for text in notes:
@@ -351,10 +345,8 @@ def newest_checkpoint(
             continue
         if run != paths.run:
             raise RunFolderError(
-                (
-                    f"{where} holds run {run[:40]!r}, not {paths.run}: go on with it by --resume "
-                    f"{run[:40]}, or give the --run-dir of {paths.run}"
-                )
+                f"{where} holds run {run[:40]!r}, not {paths.run}: go on with it by --resume "
+                f"{run[:40]}, or give the --run-dir of {paths.run}"
             )
         checkpoints.append((config, state))
     if not checkpoints:

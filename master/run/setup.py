@@ -103,10 +103,8 @@ def resolve_config(config: RunConfig, spec: EnvironmentSpec, policy: Policy) -> 
     size = config.noise_size or default_size(policy.size)
     if size < 2 * policy.size:
         raise UsageError(
-            (
-                f"noise_size is {size}, but a policy of {policy.size} parameters needs at least "
-                f"{2 * policy.size}"
-            )
+            f"noise_size is {size}, but a policy of {policy.size} parameters needs at least "
+            f"{2 * policy.size}"
         )
     shared = resolve_seed_sharing(config, strategy_class(config).per_slot)
     env = (
@@ -131,10 +129,8 @@ def resolve_config(config: RunConfig, spec: EnvironmentSpec, policy: Policy) -> 
     slots = max_slots(config, 1)[TRAIN]
     if size - policy.size + 1 < slots:
         raise UsageError(
-            (
-                f"noise_size is {size}, but {slots} slots need as many different places for "
-                f"{policy.size} parameters: use {slots + policy.size} or more"
-            )
+            f"noise_size is {size}, but {slots} slots need as many different places for "
+            f"{policy.size} parameters: use {slots + policy.size} or more"
         )
     return config
 
@@ -158,19 +154,15 @@ def validate_environment_settings(config: RunConfig, spec: EnvironmentSpec) -> N
     ActionMap(spec.action, config.action_bound)
     if spec.observation_size > MAX_OBSERVATION:  # no worker could read the run's task
         raise UsageError(
-            (
-                f"{config.task} has observations of {spec.observation_size:,} numbers, and at "
-                f"most {MAX_OBSERVATION:,} are possible: make its pictures smaller, with a "
-                "--wrapper of your own"
-            )
+            f"{config.task} has observations of {spec.observation_size:,} numbers, and at "
+            f"most {MAX_OBSERVATION:,} are possible: make its pictures smaller, with a "
+            "--wrapper of your own"
         )
     stall = parse_stall(config.stall)
     if stall is not None and stall.index >= spec.observation_size:
         raise UsageError(
-            (
-                f"stall is {config.stall}, but {config.task} has observations 0 to "
-                f"{spec.observation_size - 1}"
-            )
+            f"stall is {config.stall}, but {config.task} has observations 0 to "
+            f"{spec.observation_size - 1}"
         )
     never_positive = (
         spec.highest_reward is not None and spec.highest_reward - config.reward_shift <= 0
@@ -185,8 +177,6 @@ def validate_environment_settings(config: RunConfig, spec: EnvironmentSpec) -> N
         raise UsageError(f"life_loss is set, but {config.task} counts no lives: leave it out")
     if config.action_noise > 0 and spec.action.kind != "box":
         raise UsageError(
-            (
-                f"action_noise is {config.action_noise:g}, but {config.task} has no continuous "
-                "actions: leave it 0"
-            )
+            f"action_noise is {config.action_noise:g}, but {config.task} has no continuous "
+            "actions: leave it 0"
         )

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from es_queue.protocol.channel import ACTIVE_STATES, MasterChannel
 from es_queue.protocol.timing import Clocks
-from master.display.format import sanitize
+from es_queue.security.sanitize import sanitize
 from master.run.lease import format_host
 
 

@@ -59,10 +59,8 @@ class Maintenance:
         news = self._supervisor.read_news()
         if self._supervisor.ensure():
             news.append(
-                (
-                    "the guardian of the server and the local workers had ended: all of them "
-                    "were started again"
-                )
+                "the guardian of the server and the local workers had ended: all of them "
+                "were started again"
             )
         for text in news:
             self._note(text)

@@ -273,17 +273,13 @@ class PrivateServer:
                 raise RedisError("the embedded server was told to end while it started")
             if self._process and self._process.poll() is not None:
                 raise RedisError(
-                    (
-                        f"the embedded server ended with code {self._process.returncode}; "
-                        f"{self._log_tail()}"
-                    )
+                    f"the embedded server ended with code {self._process.returncode}; "
+                    f"{self._log_tail()}"
                 )
             if time.monotonic() > deadline:
                 raise RedisError(
-                    (
-                        f"the embedded server does not answer after {START_SECONDS:.0f} s; "
-                        f"{self._log_tail()}"
-                    )
+                    f"the embedded server does not answer after {START_SECONDS:.0f} s; "
+                    f"{self._log_tail()}"
                 )
             time.sleep(POLL_SECONDS)
 
@@ -307,10 +303,8 @@ class PrivateServer:
             if self._wait_gone(STOP_SECONDS):
                 return
         raise RedisError(
-            (
-                f"a server in {self.folder} cannot be ended; end process "
-                f"{read_pid(self.folder / 'server.lock')} and try again"
-            )
+            f"a server in {self.folder} cannot be ended; end process "
+            f"{read_pid(self.folder / 'server.lock')} and try again"
         )
 
     def _spawn(self) -> None:

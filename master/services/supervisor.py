@@ -105,10 +105,8 @@ class Supervisor:
                 next_check = now + pause
                 if self._orphan_timer.is_expired(now, lease.holder(), self._files.owner_pid()):
                     log(
-                        (
-                            f"run {self._spec.run} has had no master for {self._clocks.grace:g} "
-                            "s: the end"
-                        )
+                        f"run {self._spec.run} has had no master for {self._clocks.grace:g} "
+                        "s: the end"
                     )
                     break
         finally:

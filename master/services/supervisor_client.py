@@ -85,10 +85,8 @@ class SupervisorClient:
                 return
             if time.monotonic() > deadline:
                 raise RedisError(
-                    (
-                        "the private server of another es-master does not answer: look at "
-                        f"{self._files.folder} and end that es-master"
-                    )
+                    "the private server of another es-master does not answer: look at "
+                    f"{self._files.folder} and end that es-master"
                 )
             time.sleep(POLL_SECONDS)
         lock = try_lock(self._files.supervisor_lock)
@@ -204,10 +202,8 @@ class SupervisorClient:
                 )
         except OSError as error:
             raise RunFolderError(
-                (
-                    f"the guardian of the run cannot be started in {files.folder}: "
-                    f"{error.strerror or error}"
-                )
+                f"the guardian of the run cannot be started in {files.folder}: "
+                f"{error.strerror or error}"
             ) from error
         finally:
             os.close(lock)
@@ -219,17 +215,13 @@ class SupervisorClient:
         while self._files.read_state()[0] != READY:
             if time.monotonic() > deadline:
                 raise RunFolderError(
-                    (
-                        f"the guardian of the run is not ready after {READY_SECONDS:.0f} s; "
-                        f"{self._files.log_tail()}"
-                    )
+                    f"the guardian of the run is not ready after {READY_SECONDS:.0f} s; "
+                    f"{self._files.log_tail()}"
                 )
             if process.poll() is not None:
                 raise self._files.read_state()[1] or RunFolderError(
-                    (
-                        f"the guardian of the run ended with code {process.returncode}; "
-                        f"{self._files.log_tail()}"
-                    )
+                    f"the guardian of the run ended with code {process.returncode}; "
+                    f"{self._files.log_tail()}"
                 )
             time.sleep(POLL_SECONDS)
 
@@ -242,10 +234,8 @@ class SupervisorClient:
             if self._wait_gone(seconds):
                 return
         raise RunFolderError(
-            (
-                f"the guardian in {self._files.folder} cannot be ended: end process "
-                f"{read_pid(self._files.supervisor_lock)} and try again"
-            )
+            f"the guardian in {self._files.folder} cannot be ended: end process "
+            f"{read_pid(self._files.supervisor_lock)} and try again"
         )
 
     def _signal(self, number: signal.Signals) -> None:
@@ -266,10 +256,8 @@ class SupervisorClient:
             host = SupervisorSpec.from_json(self._files.spec.read_text()).host
             if host != self._spec.host:
                 raise RunBusyError(
-                    (
-                        f"server and workers of run {self._spec.run} still run on {host}: resume "
-                        f"there, or try again in {self._spec.clocks['grace']:.0f} s"
-                    )
+                    f"server and workers of run {self._spec.run} still run on {host}: resume "
+                    f"there, or try again in {self._spec.clocks['grace']:.0f} s"
                 )
         return read_pid(self._files.supervisor_lock)
 

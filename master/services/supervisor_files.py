@@ -67,10 +67,8 @@ class SupervisorSpec:
             return SupervisorSpec(**values)
         except (ValueError, TypeError, KeyError):
             raise RunFolderError(
-                (
-                    "the guardian's spec.json is damaged: remove the guardian folder of the run "
-                    "and try again"
-                )
+                "the guardian's spec.json is damaged: remove the guardian folder of the run "
+                "and try again"
             ) from None
 
 
@@ -101,10 +99,8 @@ class SupervisorFiles:
             self.folder.chmod(0o700)
         except OSError as error:
             raise RunFolderError(
-                (
-                    f"{self.folder} cannot be made ({error.strerror}); give a --run-dir that you "
-                    "may write to"
-                )
+                f"{self.folder} cannot be made ({error.strerror}); give a --run-dir that you "
+                "may write to"
             ) from None
 
     def owner_pid(self) -> int:
@@ -121,10 +117,8 @@ class SupervisorFiles:
                 file.write(json.dumps({"state": name, **details}).encode())
         except OSError as trouble:
             raise RunFolderError(
-                (
-                    f"{self.state} cannot be written: {trouble.strerror}; free space there or "
-                    "give another --run-dir"
-                )
+                f"{self.state} cannot be written: {trouble.strerror}; free space there or "
+                "give another --run-dir"
             ) from None
 
     def read_state(self) -> tuple[str, EsQueueError | None]:

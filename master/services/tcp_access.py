@@ -52,10 +52,8 @@ def parse_address(text: str, name: str = "listen") -> Address:
     if match is None or (match["port"] and not 0 < port <= MOST_PORT) or not _is_host(match):
         label = repr(text) if len(text) <= 80 else repr(text[:80]) + "..."
         raise UsageError(
-            (
-                f"{name} is {label}: use HOST:PORT, HOST or :PORT, with a port from 1 to "
-                f"{MOST_PORT} and an IPv6 address in brackets"
-            )
+            f"{name} is {label}: use HOST:PORT, HOST or :PORT, with a port from 1 to "
+            f"{MOST_PORT} and an IPv6 address in brackets"
         )
     return Address(match["six"] or match["name"] or "", port)
 

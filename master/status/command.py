@@ -14,7 +14,8 @@ import es_queue
 from es_queue.errors import EXIT_INTERRUPTED, EsQueueError, UsageError
 from es_queue.protocol.keys import RUNS, checked_run_id
 from es_queue.security.passwords import redact_address
-from master.display.format import finite_or_none, sanitize
+from es_queue.security.sanitize import sanitize
+from master.display.format import finite_or_none
 from master.display.log_view import SafeStream
 from master.status.discovery import RunSources, find_servers, find_sources, password_warnings
 from master.status.errors import make_errors_page
@@ -158,10 +159,8 @@ def parse_command_line(argv: list[str] | None) -> argparse.Namespace:
     for word in unknown:  # values are not repeated: one may be a password
         label = repr(word.partition("=")[0]) if word.startswith("-") else "a word"
         raise UsageError(
-            (
-                f"the command line has {label}, which es-status does not know; es-status --help "
-                "explains all options"
-            )
+            f"the command line has {label}, which es-status does not know; es-status --help "
+            "explains all options"
         )
     return validate_args(given)
 
@@ -182,18 +181,14 @@ def validate_args(given: argparse.Namespace) -> argparse.Namespace:
         raise UsageError("--web-host names hosts for the page of --web: give --web with it")
     if given.every is not None and not given.watch and given.web is None:
         raise UsageError(
-            (
-                "--every is the time between looks of --watch and --web: give one of them, or "
-                "leave --every out"
-            )
+            "--every is the time between looks of --watch and --web: give one of them, or "
+            "leave --every out"
         )
     every = finite_or_none(given.every) if given.every is not None else 2.0
     if every is None or not INTERVAL_LIMITS[0] <= every <= INTERVAL_LIMITS[1]:
         raise UsageError(
-            (
-                f"--every is {sanitize(given.every, 60)!r}, but must be a number of seconds from "
-                f"{INTERVAL_LIMITS[0]:g} to {INTERVAL_LIMITS[1]:g}"
-            )
+            f"--every is {sanitize(given.every, 60)!r}, but must be a number of seconds from "
+            f"{INTERVAL_LIMITS[0]:g} to {INTERVAL_LIMITS[1]:g}"
         )
     given.every = every
     return given

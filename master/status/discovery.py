@@ -155,10 +155,8 @@ def password_warnings(given: argparse.Namespace) -> list[str]:
         add_password(url, given, warnings.append)
     elif given.redis_password_file is not None:
         raise UsageError(
-            (
-                "--redis-password-file is for a Redis that is named: give --redis-url or set "
-                "RQ_REDIS_URL"
-            )
+            "--redis-password-file is for a Redis that is named: give --redis-url or set "
+            "RQ_REDIS_URL"
         )
     return (
         [SHOWN_PASSWORD, *warnings]

@@ -9,7 +9,8 @@ from typing import Any
 from es_queue.protocol.connection import MAX_REPLY
 from es_queue.protocol.keys import RunKeys
 from es_queue.security import bounded_reads
-from master.display.format import finite_or_none, sanitize
+from es_queue.security.sanitize import sanitize
+from master.display.format import finite_or_none
 from master.status.redis_reader import (
     MOST_KEY_BYTES,
     RedisReader,

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from es_queue.protocol.channel import FAILED, FINISHED, PAUSED, RUNNING, STOPPED, STOPPING
-from master.display.format import finite_or_none, format_duration, sanitize
+from es_queue.security.sanitize import sanitize
+from master.display.format import finite_or_none, format_duration
 from master.status.redis_reader import ORPHANED, RunDetails, RunSummary
 
 HEALTHY, STALLED, DONE = "healthy", "stalled", "done"

@@ -13,7 +13,8 @@ from es_queue.errors import UsageError
 from es_queue.protocol.connection import MAX_REPLY
 from es_queue.protocol.keys import RunKeys
 from es_queue.security.bounded_reads import key_sizes
-from master.display.format import format_duration, sanitize
+from es_queue.security.sanitize import sanitize
+from master.display.format import format_duration
 from master.status.redis_reader import LONGEST_NAME, PROGRESS_FIELDS, RedisReader, to_text
 from master.status.render import FAINT, STRONG, Page, PageFields, PagePart, PageTable, make_line
 from master.status.values import (
@@ -78,17 +79,13 @@ def validate_key(key: str, run: str | None) -> str:
     if key.startswith(KEY_PREFIX) and len(key) <= LONGEST_NAME:
         if run is not None and run_of(key) != run:
             raise UsageError(
-                (
-                    f"--keys is {sanitize(key, 60)!r}, which is no key of run {run}: leave out "
-                    "one of the two"
-                )
+                f"--keys is {sanitize(key, 60)!r}, which is no key of run {run}: leave out "
+                "one of the two"
             )
         return key
     raise UsageError(
-        (
-            f"--keys shows keys that begin with {KEY_PREFIX}, and was given "
-            f"{sanitize(key, 60)!r}; es-status RUN --keys lists those of a run"
-        )
+        f"--keys shows keys that begin with {KEY_PREFIX}, and was given "
+        f"{sanitize(key, 60)!r}; es-status RUN --keys lists those of a run"
     )
 
 
@@ -105,10 +102,8 @@ def make_keys_page(servers: Sequence[RedisReader], pattern: str) -> Page:
         previews += zip(keys, read_previews(server, keys), strict=True)
         if not complete:
             notes.append(
-                (
-                    f"there are more keys at {server.name} than es-status looks at, or their "
-                    "names are too long"
-                )
+                f"there are more keys at {server.name} than es-status looks at, or their "
+                "names are too long"
             )
         if odd:
             notes.append(f"{odd:,} keys at {server.name} have names that are no text, or too long")

@@ -207,10 +207,8 @@ class RedisReader:
         size = bounded_reads.key_sizes(self.ask, [RUNS]).get(RUNS)
         if size is not None and not size.fits(MOST_RUNS_BYTES):
             raise RedisError(
-                (
-                    f"the list of runs at {self.name} is too large: "
-                    f"{too_large(RUNS, size, MOST_RUNS_BYTES)}; name one run, or remove {RUNS}"
-                )
+                f"the list of runs at {self.name} is too large: "
+                f"{too_large(RUNS, size, MOST_RUNS_BYTES)}; name one run, or remove {RUNS}"
             )
         (listed,) = self.ask([("zrevrange", RUNS, 0, MOST_RUNS - 1, True)])
         entries = [(to_text(member), finite_or_none(score)) for member, score in listed or ()]
@@ -248,10 +246,8 @@ class RedisReader:
         )
         if left_out:
             unread.append(
-                (
-                    f"workers: {left_out:,} are not shown, because all of them say more than "
-                    f"es-status reads ({MOST_FIELD_BYTES:,} bytes)"
-                )
+                f"workers: {left_out:,} are not shown, because all of them say more than "
+                f"es-status reads ({MOST_FIELD_BYTES:,} bytes)"
             )
         living = {name: about for name, about in zip(names, hashes, strict=True) if about}
         beats = zip(
@@ -405,10 +401,8 @@ class RedisReader:
         reason = str(error).strip().split("\n")[0][:200] or type(error).__name__
         if isinstance(error, redis.exceptions.NoPermissionError):
             return RedisError(
-                (
-                    f"Redis at {self.name} lets this user read too little ({reason}); it needs "
-                    "+@read on es:*"
-                )
+                f"Redis at {self.name} lets this user read too little ({reason}); it needs "
+                "+@read on es:*"
             )
         if isinstance(error, redis.exceptions.AuthenticationError):
             return authentication_error(self.name, error)
@@ -464,10 +458,8 @@ def make_private_reader(run_dir: Path) -> RedisReader:
     url = server.url
     if not server.socket_path.is_socket():
         raise RedisError(
-            (
-                f"no private server runs in {run_dir}: its master has ended, or the run used a "
-                "Redis that was named to it (give --redis-url)"
-            )
+            f"no private server runs in {run_dir}: its master has ended, or the run used a "
+            "Redis that was named to it (give --redis-url)"
         )
     return RedisReader(url, run_dir_flag(run_dir), run_dir)
 

@@ -18,7 +18,7 @@ from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.protocol.codec import decode_loosely
 from es_queue.protocol.keys import RUN_ID, RUNS
 from es_queue.protocol.messages import Answer, Block, Task
-from master.display.format import sanitize
+from es_queue.security.sanitize import sanitize
 
 #: Where every key of es-queue begins.
 KEY_PREFIX = RUNS.partition(":")[0] + ":"

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from es_queue.protocol.channel import FAILED, FINISHED, PAUSED, RUNNING, STOPPED, parse_quarantined
+from es_queue.security.sanitize import sanitize
 from master.display.format import (
     finite_or_none,
     format_bar,
@@ -18,7 +19,6 @@ from master.display.format import (
     format_score,
     format_whole,
     parse_number,
-    sanitize,
 )
 from master.run.stopping import BUDGETS
 from master.status.health import HEALTHY, STALLED, Health, assess_health

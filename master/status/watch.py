@@ -13,7 +13,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from es_queue.errors import EsQueueError
-from master.display.format import format_duration, sanitize
+from es_queue.security.sanitize import sanitize
+from master.display.format import format_duration
 from master.display.log_view import SafeStream
 from master.status.render import (
     BAD,

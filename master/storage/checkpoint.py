@@ -207,8 +207,6 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
             file.write(data)
     except OSError as error:
         raise RunFolderError(
-            (
-                f"{path.parent} cannot be written: {error.strerror}; free space there or give "
-                "another --run-dir"
-            )
+            f"{path.parent} cannot be written: {error.strerror}; free space there or give "
+            "another --run-dir"
         ) from None

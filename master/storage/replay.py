@@ -59,10 +59,8 @@ def replay_run(
         table = table or NoiseTable.open(config.noise_size, noise_dir)
         if start.noise != table.digest:
             raise RunFolderError(
-                (
-                    f"{path} was written with other noise than this es-queue makes: replay it "
-                    "with the es-queue that wrote it"
-                )
+                f"{path} was written with other noise than this es-queue makes: replay it "
+                "with the es-queue that wrote it"
             )
         if state is not None:
             verify_digest(path, state, state_digest(config, start), start.generation, config)
@@ -106,10 +104,8 @@ def next_state(config: RunConfig, state: RunState, step: ReplayStep, noise: Nois
     if step.back is not None:
         if state.anchor is None or state.anchor.generation != step.back:
             raise RunFolderError(
-                (
-                    f"generation {step.generation} of the replay log goes back to generation "
-                    f"{step.back}, which it has not kept"
-                )
+                f"generation {step.generation} of the replay log goes back to generation "
+                f"{step.back}, which it has not kept"
             )
         strategy = strategy_of(
             config, (*state.changes, *step.changes), step.back, parameter_count(state)
@@ -199,10 +195,8 @@ def perturbation_spreads(
     missing = [name for name, _ in step.used if name not in known]
     if missing:
         raise RunFolderError(
-            (
-                f"generation {step.generation} of the replay log learnt from publication "
-                f"{missing[0][:60]}, which the log does not know"
-            )
+            f"generation {step.generation} of the replay log learnt from publication "
+            f"{missing[0][:60]}, which the log does not know"
         )
     return known
 
@@ -242,18 +236,14 @@ def verify_digest(
     """Raise RunFolderError unless the state is that generation's and publishes what was logged."""
     if state.generation != generation:
         raise RunFolderError(
-            (
-                f"{path} goes on with generation {generation} where {state.generation} is due: "
-                "the log has a gap"
-            )
+            f"{path} goes on with generation {generation} where {state.generation} is due: "
+            "the log has a gap"
         )
     computed = state_digest(config, state)
     if computed != logged:
         raise RunFolderError(
-            (
-                f"{path}: the parameters of generation {generation} computed again have the "
-                f"digest {computed}, but the run published {logged}"
-            )
+            f"{path}: the parameters of generation {generation} computed again have the "
+            f"digest {computed}, but the run published {logged}"
         )
 
 
@@ -272,18 +262,14 @@ def compare_with_checkpoint(run_dir: Path, state: RunState) -> str:
     config, saved, _ = checkpoint.decode(data)
     if saved.generation > state.generation:
         raise RunFolderError(
-            (
-                f"the replay log ends with generation {state.generation}, but the newest "
-                f"checkpoint is of generation {saved.generation}"
-            )
+            f"the replay log ends with generation {state.generation}, but the newest "
+            f"checkpoint is of generation {saved.generation}"
         )
     if saved.generation == state.generation and state_digest(config, saved) != state_digest(
         config, state
     ):
         raise RunFolderError(
-            (
-                f"the parameters of generation {state.generation} computed again differ from the "
-                "newest checkpoint's"
-            )
+            f"the parameters of generation {state.generation} computed again differ from the "
+            "newest checkpoint's"
         )
     return ", as the newest checkpoint's" if saved.generation == state.generation else ""

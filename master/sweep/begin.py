@@ -29,10 +29,8 @@ def begin_sweep(values: dict[str, Any], launch: Launch) -> int:
     paths = RunPaths(run, launch.run_dir or Path("runs") / run, launch.shared)
     if paths.config_file.exists() or (paths.run_dir / SWEEP_FILE).exists():
         raise UsageError(
-            (
-                f"run-dir {paths.run_dir} holds a run already; go on with it by --resume {run}, "
-                "or give another --run"
-            )
+            f"run-dir {paths.run_dir} holds a run already; go on with it by --resume {run}, "
+            "or give another --run"
         )
     entries = [SeedRun(seed, f"{run}-s{seed}") for seed in launch.seeds]
     warm_start = None if launch.warm_start is None else str(launch.warm_start.absolute())
@@ -57,10 +55,8 @@ def resume_sweep(launch: Launch, changes: dict[str, Any]) -> int:
     record = load_record(paths.run_dir)
     if record.run != run:
         raise UsageError(
-            (
-                f"{paths.run_dir} holds the study {record.run}, not {run}: go on with it by "
-                f"--resume {record.run}, or give the --run-dir of {run}"
-            )
+            f"{paths.run_dir} holds the study {record.run}, not {run}: go on with it by "
+            f"--resume {record.run}, or give the --run-dir of {run}"
         )
     record.changes |= changes
     record.config = replace(record.config, **record.changes)
@@ -83,10 +79,8 @@ def base_run_id(env: str, launch: Launch) -> str:
         return "-".join([name[: room - len("-".join(("", *tail)))].strip("-"), *tail])
     if len(launch.run) > room:
         raise UsageError(
-            (
-                f"run is {launch.run!r} in the command line, but -s{max(launch.seeds)} is added "
-                f"to it and an id has at most {LONGEST_RUN_ID}: use at most {room} letters"
-            )
+            f"run is {launch.run!r} in the command line, but -s{max(launch.seeds)} is added "
+            f"to it and an id has at most {LONGEST_RUN_ID}: use at most {room} letters"
         )
     return launch.run
 

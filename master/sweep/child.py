@@ -17,7 +17,7 @@ from typing import Any
 from es_queue.errors import RunFolderError
 from es_queue.security.passwords import environment_without_redis
 from es_queue.security.private_directory import no_link
-from master.display.format import sanitize
+from es_queue.security.sanitize import sanitize
 from master.services.private_server import bind_to_parent
 
 #: With -P: the current folder's own packages must not shadow ours, which need not be installed.

@@ -144,10 +144,8 @@ class Sweep:
         lock = take_lock(self._folder / "study.lock")
         if lock is None:
             raise RunBusyError(
-                (
-                    f"study {self._record.run} is driven by another es-master: stop that one, or "
-                    "wait for its end"
-                )
+                f"study {self._record.run} is driven by another es-master: stop that one, or "
+                "wait for its end"
             )
         try:
             write_pid(lock, os.getpid())

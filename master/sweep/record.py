@@ -122,10 +122,8 @@ def load_record(folder: Path) -> SweepRecord:
         return _parse_record(json.loads(data), str(path))
     except (ValueError, TypeError, KeyError, RecursionError, UsageError) as error:
         raise RunFolderError(
-            (
-                f"{path} is not what es-master wrote there ({type(error).__name__}: "
-                f"{str(error)[:200]}); bring it back from a copy, or start anew"
-            )
+            f"{path} is not what es-master wrote there ({type(error).__name__}: "
+            f"{str(error)[:200]}); bring it back from a copy, or start anew"
         ) from None
 
 

@@ -11,6 +11,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from es_queue.security.sanitize import sanitize
 from master.display.format import (
     COLUMN_GAP,
     fitting_columns,
@@ -18,7 +19,6 @@ from master.display.format import (
     format_progress,
     format_score,
     format_whole,
-    sanitize,
 )
 from master.display.live_panel import MOST_WIDTH, LivePanel
 from master.display.log_view import SafeStream
@@ -85,10 +85,8 @@ class SweepTableView(LivePanel):
             table.add_row("…", Text(f"and {hidden} more", "dim"))
         config = self._record.config
         title = Text(
-            (
-                f"{self._record.run} · {sanitize(config.task, 60)} · {config.strategy}, "
-                f"{config.policy_name}"
-            )
+            f"{self._record.run} · {sanitize(config.task, 60)} · {config.strategy}, "
+            f"{config.policy_name}"
         )
         return Panel(table, title=title, title_align="left", width=width, border_style="dim")
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from es_queue.numerics.aggregates import Interval
+from es_queue.security.sanitize import sanitize
 from master.display.format import (
     Value,
     finite_or_none,
@@ -21,7 +22,6 @@ from master.display.format import (
     format_progress,
     format_score,
     format_whole,
-    sanitize,
 )
 from master.display.log_view import SafeStream, format_json_line
 from master.sweep.record import FAILED, FINISHED, WAITING, SeedRun, SweepRecord
@@ -251,10 +251,8 @@ def format_result(record: SweepRecord) -> list[str]:
         lines.append("  no interval: fewer than 3 runs say nothing of how others would vary")
     if record.target is not None:
         lines.append(
-            (
-                f"  {'target':<8}{format_score(record.target)} reached by "
-                f"{record.count_reached()} of {format_count(total, 'run')}"
-            )
+            f"  {'target':<8}{format_score(record.target)} reached by "
+            f"{record.count_reached()} of {format_count(total, 'run')}"
         )
     return lines
 

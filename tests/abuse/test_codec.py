@@ -87,10 +87,8 @@ def check(executions: int) -> None:
     growth = resident() - before
     for name, (count, accepted, seconds) in told.items():
         print(
-            (
-                f"{name:12s} {count:8,d} executions, {accepted:7,d} accepted, "
-                f"{1e6 * median(seconds):7.1f} us median, {1e3 * max(seconds):6.2f} ms longest"
-            )
+            f"{name:12s} {count:8,d} executions, {accepted:7,d} accepted, "
+            f"{1e6 * median(seconds):7.1f} us median, {1e3 * max(seconds):6.2f} ms longest"
         )
         assert accepted < count
     print(

@@ -30,10 +30,8 @@ STAGES = check_steps.stages_of(check_steps.DOCKERFILE.read_text())
 SERVICES = ("master", "worker", "redis", "classic")
 #: What looks like a password, a key, a token or a digest of one.
 SECRETS = re.compile(
-    (
-        r"://[^/\s:@]+:[^/\s@]+@|AKIA[0-9A-Z]{16}|BEGIN [A-Z "
-        r"]*PRIVATE|(?m:^\s*requirepass\s)|(?<![\w/.@-])(?=[\w-]*\d)(?=[\w-]*[A-Za-z])[\w-]{32,}(?![\w/.-])|#[0-9a-f]{64}"
-    )
+    r"://[^/\s:@]+:[^/\s@]+@|AKIA[0-9A-Z]{16}|BEGIN [A-Z "
+    r"]*PRIVATE|(?m:^\s*requirepass\s)|(?<![\w/.@-])(?=[\w-]*\d)(?=[\w-]*[A-Za-z])[\w-]{32,}(?![\w/.-])|#[0-9a-f]{64}"
 )
 
 

@@ -132,10 +132,8 @@ def test_a_brief_block_gives_its_training_commands_a_budget_and_no_other() -> No
 def test_marks_stand_directly_above_their_blocks(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
-        (
-            "<!-- runnable -->\n```sh\ntrue\n```\n\n```sh\nfalse\n```\n<!-- file: a.py "
-            "-->\n```python\nx = 1\n```\n"
-        )
+        "<!-- runnable -->\n```sh\ntrue\n```\n\n```sh\nfalse\n```\n<!-- file: a.py "
+        "-->\n```python\nx = 1\n```\n"
     )
     assert marked_blocks(page) == [
         Marked("runnable", "sh", "true\n"),

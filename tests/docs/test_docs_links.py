@@ -32,9 +32,7 @@ def test_every_link_between_files_leads_somewhere(page: Path) -> None:
 def test_a_link_to_nowhere_is_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
-        (
-            "# A heading, here\n[there](#a-heading-here) [not](#elsewhere) [nor](gone.md) "
-            "[away](https://example.org)\n"
-        )
+        "# A heading, here\n[there](#a-heading-here) [not](#elsewhere) [nor](gone.md) "
+        "[away](https://example.org)\n"
     )
     assert broken(page) == ["#elsewhere", "gone.md"]

@@ -102,10 +102,8 @@ class Trial:
             wait_for(lambda: self.closed() >= wanted, f"{generations} more generations", 60)
         except AssertionError as error:
             raise AssertionError(
-                (
-                    f"{error}; heard {self.notes()}; {self.master.err.read_text()[-500:]}; a "
-                    f"worker said {self.workers[0].said()[-1500:]}"
-                )
+                f"{error}; heard {self.notes()}; {self.master.err.read_text()[-500:]}; a "
+                f"worker said {self.workers[0].said()[-1500:]}"
             ) from None
 
     def notes(self) -> list[str]:

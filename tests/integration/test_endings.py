@@ -297,10 +297,8 @@ def test_ctrl_c_while_the_private_server_starts_leaves_nothing(processes: Proces
     binary.chmod(0o755)
     script = processes.folder / "main.py"
     script.write_text(
-        (
-            "import master.services.private_server as e\ne.server_binary = lambda: "
-            f"{str(binary)!r}\nfrom master.cli.main import main\nraise SystemExit(main())\n"
-        )
+        "import master.services.private_server as e\ne.server_binary = lambda: "
+        f"{str(binary)!r}\nfrom master.cli.main import main\nraise SystemExit(main())\n"
     )
     process = processes.start(
         sys.executable, script, "--env", "CartPole-v1", "--noise-size", 2**18, "--run", "cold"

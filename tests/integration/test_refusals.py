@@ -167,10 +167,8 @@ def test_a_password_that_is_wrong_or_missing(
         assert "open-sesame" not in said
         said = sentence_of(processes.master(*flags(CARTPOLE), url=valkey_url), 3)
         assert said.startswith(
-            (
-                f"Redis at {valkey_url} wants a password: put it into the URL, in RQ_REDIS_URL, "
-                "or into a file ("
-            )
+            f"Redis at {valkey_url} wants a password: put it into the URL, in RQ_REDIS_URL, "
+            "or into a file ("
         )
 
 

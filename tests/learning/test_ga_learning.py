@@ -40,8 +40,10 @@ Start = Callable[..., Master]
 
 @pytest.fixture
 def end(
-    valkey_url: str, start_master: Start, processes: Processes
-) -> Callable[[dict[str, Any]], float]:  # noqa: F811
+    valkey_url: str,
+    start_master: Start,  # noqa: F811
+    processes: Processes,  # noqa: F811
+) -> Callable[[dict[str, Any]], float]:
     """The elite's mean in the final evaluation of a run by two workers."""
     for _ in range(2):
         processes.worker(valkey_url, PYTHONPATH=str(HOUSE))

@@ -86,10 +86,8 @@ class AsyncWorld(World):
                 or one.spread.tolist() != spread_of(self.published[one.publication]).tolist()
             ):
                 self.wrong.append(
-                    (
-                        f"{one.publication} was used in generation {state.generation} with "
-                        f"spread {one.spread}"
-                    )
+                    f"{one.publication} was used in generation {state.generation} with "
+                    f"spread {one.spread}"
                 )
 
 

@@ -176,18 +176,14 @@ def test_everything_can_be_imported_without_a_thread_or_a_changed_environment() 
 
 def test_what_a_package_offers_is_there_when_it_is_asked_for() -> None:
     seen = after(
-        (
-            "from es_queue import RunConfig, load_policy; from master import train; assert "
-            "RunConfig and load_policy and train"
-        )
+        "from es_queue import RunConfig, load_policy; from master import train; assert "
+        "RunConfig and load_policy and train"
     )
     assert seen["threads"] == 1
     assert (
         after(
-            (
-                "import es_queue, master\nfor one in (es_queue, master):\n    assert not "
-                "hasattr(one, 'no_such_name')"
-            )
+            "import es_queue, master\nfor one in (es_queue, master):\n    assert not "
+            "hasattr(one, 'no_such_name')"
         )["threads"]
         == 1
     )

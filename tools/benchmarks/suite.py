@@ -243,21 +243,21 @@ Measure = Callable[[Bench], list[Row]]
 MEASURES: dict[str, Measure] = {
     **{
         f"{one.__name__}-{backend}": partial(one, backend)
-        for one in (overhead, idle)
+        for one in (whole, idle)
         for backend in ("lean", ENVPOOL)
     },
     "walker": walker,
     "cartpole": cartpole,
     "gradient": gradient,
     "noise": noise,
-    "genome": mutation_chains,
-    "steady": ga_idle,
+    "genome": genome,
+    "steady": steady,
     "extras": extras,
     "drain": drain,
-    "closing": generation_gap,
+    "closing": closing,
     **{
         f"{one.__name__}-{backend}": partial(one, backend)
-        for one in (worker_start, memory)
+        for one in (start, memory)
         for backend in ("lean", ENVPOOL)
     },
     "rates": absolute,

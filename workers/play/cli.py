@@ -205,10 +205,8 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     given = parser.parse_args(argv)
     if (given.checkpoint is None) == (given.pretrained is None):
         raise UsageError(
-            (
-                "give a CHECKPOINT or --pretrained ENV, one of them; es-play --help explains all "
-                "options"
-            )
+            "give a CHECKPOINT or --pretrained ENV, one of them; es-play --help explains all "
+            "options"
         )
     if given.episodes is not None and not 1 <= given.episodes <= MAX_EPISODES:
         raise UsageError(
@@ -236,10 +234,8 @@ def validate_arguments(given: argparse.Namespace) -> None:
         )
     if given.generation is not None and (given.export or given.which != "best"):
         raise UsageError(
-            (
-                "--generation names the policy already: leave "
-                f"--{'export' if given.export else 'which'} out"
-            )
+            "--generation names the policy already: leave "
+            f"--{'export' if given.export else 'which'} out"
         )
     if given.record is not None and given.render:
         raise UsageError("--render shows the episodes and --record films them: give one of the two")
@@ -387,10 +383,8 @@ def validate_display() -> None:
     names = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
     if sys.platform.startswith("linux") and not any(os.environ.get(name) for name in names):
         raise EnvironmentFailure(
-            (
-                "there is no display to draw on: leave --render out, or run es-play in a desktop "
-                "session"
-            )
+            "there is no display to draw on: leave --render out, or run es-play in a desktop "
+            "session"
         )
 
 

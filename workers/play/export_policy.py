@@ -69,10 +69,8 @@ def export_policy(path: Path, target: Path) -> None:
         raise RunFolderError(f"{target} cannot be written: {error.strerror}") from None
     played = "; es-play plays it" if target.suffix in (".json", ".npz") else ""
     print(
-        (
-            f"{format_text(str(target))}: the policy of {format_text(str(path))} in {len(data)} "
-            f"bytes{played}"
-        )
+        f"{format_text(str(target))}: the policy of {format_text(str(path))} in {len(data)} "
+        f"bytes{played}"
     )
 
 

@@ -69,18 +69,14 @@ def load_record(run_dir: Path, selector: IndividualSelector) -> SlotRecord:
     path = record_path(run_dir, selector.generation)
     if not path.is_file():
         raise RunFolderError(
-            (
-                f"{run_dir / FOLDER} holds no generation {selector.generation}: "
-                f"{format_kept(recorded_generations(run_dir))}"
-            )
+            f"{run_dir / FOLDER} holds no generation {selector.generation}: "
+            f"{format_kept(recorded_generations(run_dir))}"
         )
     record = read_record(path)
     if not len(record.published):
         raise RunFolderError(
-            (
-                f"{path} holds no parameters, since {record.task.size:,} floats a generation are "
-                "too many to keep: play a checkpoint instead"
-            )
+            f"{path} holds no parameters, since {record.task.size:,} floats a generation are "
+            "too many to keep: play a checkpoint instead"
         )
     if selector.slot is not None and record.row(selector.slot, selector.individual) is None:
         raise RunFolderError(
@@ -159,10 +155,8 @@ def play_recorded(
         ) from None
     if table.digest != record.task.noise:
         raise RunFolderError(
-            (
-                f"run {record.run} was made with other noise than this es-queue makes: play it "
-                "with the es-queue that made it"
-            )
+            f"run {record.run} was made with other noise than this es-queue makes: play it "
+            "with the es-queue that made it"
         )
     with open_playback(request, spec.id, given.render, given.record) as (env, recorder):
         evaluator = Evaluator(
@@ -170,10 +164,8 @@ def play_recorded(
         )
         if not evaluator.fits(record.task):
             raise RunFolderError(
-                (
-                    f"generation {selector.generation} was played in other spaces than the "
-                    f"installed {spec.id} has"
-                )
+                f"generation {selector.generation} was played in other spaces than the "
+                f"installed {spec.id} has"
             )
         episodes = replay_episodes(
             record,
@@ -247,10 +239,8 @@ def format_report(summary: Mapping[str, Any], selector: IndividualSelector) -> l
     ]
     if summary["equal"] is not None:
         lines.append(
-            (
-                f"{'equal to' if summary['equal'] else 'not equal to'} what its worker answered: "
-                f"{summary['recorded']!r}, noise index {summary['noise_index']}, fitness "
-                f"{summary['fitness']:.6g}"
-            )
+            f"{'equal to' if summary['equal'] else 'not equal to'} what its worker answered: "
+            f"{summary['recorded']!r}, noise index {summary['noise_index']}, fitness "
+            f"{summary['fitness']:.6g}"
         )
     return lines

@@ -58,10 +58,8 @@ def _resolve_preset(about: AtariId, name: str, request: EnvironmentRequest) -> s
         return NONE if request.wrappers else "ram" if about.ram else "dqn"
     if about.ram and chosen not in ("ram", NONE):
         raise UsageError(
-            (
-                f"preprocessing is {chosen}, but {name} observes the console's memory: use ram, "
-                "or the id without -ram"
-            )
+            f"preprocessing is {chosen}, but {name} observes the console's memory: use ram, "
+            "or the id without -ram"
         )
     return chosen
 
@@ -70,10 +68,8 @@ def validate_preprocessing(request: EnvironmentRequest) -> None:
     """Raise UsageError where a preprocessing is asked for that nobody does."""
     if request.preprocessing not in (AUTO, NONE):
         raise UsageError(
-            (
-                f"preprocessing is {request.preprocessing}, but {request.id} is no Atari game "
-                "that es-queue makes itself: leave it out"
-            )
+            f"preprocessing is {request.preprocessing}, but {request.id} is no Atari game "
+            "that es-queue makes itself: leave it out"
         )
 
 

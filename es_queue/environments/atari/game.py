@@ -101,17 +101,13 @@ class AtariSettings:
         sticky = self.repeat_action_probability
         if isinstance(sticky, bool) or not isinstance(sticky, int | float) or not 0 <= sticky < 1:
             raise UsageError(
-                (
-                    f"env_arg repeat_action_probability is {sticky!r}: use a number from 0 up "
-                    "to, but not, 1"
-                )
+                f"env_arg repeat_action_probability is {sticky!r}: use a number from 0 up "
+                "to, but not, 1"
             )
         if self.stack > 1 and self.obs_type == "rgb":
             raise UsageError(
-                (
-                    f"env_arg stack is {self.stack}, but frames in colour are not stacked: use "
-                    "1, or obs_type=grayscale"
-                )
+                f"env_arg stack is {self.stack}, but frames in colour are not stacked: use "
+                "1, or obs_type=grayscale"
             )
         self.skip_range()
 
@@ -121,10 +117,8 @@ class AtariSettings:
         low, high = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
         if not 1 <= low <= high:
             raise UsageError(
-                (
-                    f"env_arg frameskip is {self.frameskip!r}: use a whole number of 1 or more, "
-                    "or a range such as 2-4"
-                )
+                f"env_arg frameskip is {self.frameskip!r}: use a whole number of 1 or more, "
+                "or a range such as 2-4"
             )
         return low, high
 
@@ -146,11 +140,9 @@ def settings_of(arguments: dict[str, Any]) -> AtariSettings:
     for name in arguments:
         if name not in known:
             raise UsageError(
-                (
-                    f"env_arg has {name}, which an Atari game does not take: there are "
-                    f"{', '.join(known)}; with preprocessing none it takes those of "
-                    "gymnasium.make"
-                )
+                f"env_arg has {name}, which an Atari game does not take: there are "
+                f"{', '.join(known)}; with preprocessing none it takes those of "
+                "gymnasium.make"
             )
     return AtariSettings(**arguments)
 

@@ -111,10 +111,8 @@ def make_preprocessor(console: Any, kind: str, crop: str, size: int) -> ScreenPr
         raise UsageError(f"env_arg obs_type is {kind!r}: use {', '.join(KINDS)}")
     if kind != "grayscale" and (crop != "none" or size):
         raise UsageError(
-            (
-                f"env_arg obs_type is {kind}, but only grayscale is cropped and resized: leave "
-                "crop at none and size at 0"
-            )
+            f"env_arg obs_type is {kind}, but only grayscale is cropped and resized: leave "
+            "crop at none and size at 0"
         )
     if kind == "ram":
         memory = int(console.getRAMSize())
@@ -125,10 +123,8 @@ def make_preprocessor(console: Any, kind: str, crop: str, size: int) -> ScreenPr
     rows = _parse_crop(crop, height)
     if not 0 <= size <= min(rows[1] - rows[0], width):
         raise UsageError(
-            (
-                f"env_arg size is {size}: use a whole number up to "
-                f"{min(rows[1] - rows[0], width)}, or 0 for the screen as it is"
-            )
+            f"env_arg size is {size}: use a whole number up to "
+            f"{min(rows[1] - rows[0], width)}, or 0 for the screen as it is"
         )
     return ScreenPreprocessor(console.getScreenGrayscale, (height, width), rows, size)
 
@@ -140,9 +136,7 @@ def _parse_crop(text: str, height: int) -> tuple[int, int]:
     match = re.fullmatch(r"(\d{1,3}):(\d{1,3})", str(text))
     if match is None or not 0 <= int(match[1]) < int(match[2]) <= height:
         raise UsageError(
-            (
-                f"env_arg crop is {text!r}: use top:bottom, the rows that are kept of "
-                f"0:{height}, or none"
-            )
+            f"env_arg crop is {text!r}: use top:bottom, the rows that are kept of "
+            f"0:{height}, or none"
         )
     return int(match[1]), int(match[2])

@@ -38,10 +38,8 @@ def current_id(name: str) -> tuple[str, str]:
         return name, ""
     if namespace is None and bare in REMOVED:
         raise EnvironmentFailure(
-            (
-                f"{name} cannot be played: it ended with mujoco-py and has no version for "
-                f"today's MuJoCo; the nearest task is {_newest('Pusher')}"
-            )
+            f"{name} cannot be played: it ended with mujoco-py and has no version for "
+            f"today's MuJoCo; the nearest task is {_newest('Pusher')}"
         )
     if namespace is not None or bare not in BODIES or version is None:
         return name, ""

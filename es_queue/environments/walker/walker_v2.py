@@ -45,9 +45,8 @@ class LidarV2Mixin:
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         self.world = Box2D.b2World()
         self.terrain = []
-        first: tuple[NDArray[np.float32], dict[str, Any]] = super().reset(
-            seed=seed, options=options
-        )  # type: ignore[misc]
+        parent: Any = super()
+        first: tuple[NDArray[np.float32], dict[str, Any]] = parent.reset(seed=seed, options=options)
         return first
 
     def step(
@@ -56,9 +55,8 @@ class LidarV2Mixin:
         # Gymnasium's reset puts the lidar of version 3 in place and ends with a step: this one.
         if not isinstance(self.lidar[0], LidarCallback):
             self.lidar = [LidarCallback() for _ in range(10)]
-        outcome: tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]] = super().step(
-            action
-        )  # type: ignore[misc]
+        parent: Any = super()
+        outcome: tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]] = parent.step(action)
         return outcome
 
 

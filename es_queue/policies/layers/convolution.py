@@ -99,11 +99,9 @@ def build_convolutions(
         height, width = layer.output_shape
         if height < 1 or width < 1:
             raise UsageError(
-                (
-                    f"policy is {policy}, whose convolutions need larger pictures than "
-                    f"{image_shape.height} x {image_shape.width} points: use another policy, or "
-                    "scale the pictures less"
-                )
+                f"policy is {policy}, whose convolutions need larger pictures than "
+                f"{image_shape.height} x {image_shape.width} points: use another policy, or "
+                "scale the pictures less"
             )
         channels = filters.count
         layers.append(layer)

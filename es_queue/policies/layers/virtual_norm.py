@@ -38,16 +38,12 @@ def require_reference(reference: Floats | None, size: int) -> Floats:
     """
     if reference is None:
         raise UsageError(
-            (
-                "batch_norm is virtual, but there is no reference batch: a checkpoint of this "
-                "es-queue has one"
-            )
+            "batch_norm is virtual, but there is no reference batch: a checkpoint of this "
+            "es-queue has one"
         )
     if reference.ndim != 2 or not len(reference) or reference.shape[1] != size:
         raise UsageError(
-            (
-                f"the reference batch has the shape {list(reference.shape)}, but observations "
-                f"have {size} numbers"
-            )
+            f"the reference batch has the shape {list(reference.shape)}, but observations "
+            f"have {size} numbers"
         )
     return np.ascontiguousarray(reference, np.float32)

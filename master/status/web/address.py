@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 
 from es_queue.errors import UsageError
-from master.display.format import sanitize
+from es_queue.security.sanitize import sanitize
 from master.services.tcp_access import Address, parse_address
 
 LOOPBACK, DEFAULT_PORT = "127.0.0.1", 8642
@@ -47,11 +47,9 @@ def named_hosts(names: Iterable[str]) -> frozenset[str]:
         match = HOST.fullmatch(f"[{name}]" if ":" in name and not name.startswith("[") else name)
         if match is None or match["port"] or (match["six"] and not is_address(match["six"])):
             raise UsageError(
-                (
-                    f"--web-host is {sanitize(name, 80)!r}: give the name or address by which a "
-                    "browser reaches the page, without http:// and port, such as node7.example; "
-                    "repeat the flag for more"
-                )
+                f"--web-host is {sanitize(name, 80)!r}: give the name or address by which a "
+                "browser reaches the page, without http:// and port, such as node7.example; "
+                "repeat the flag for more"
             )
         found.add(plain_host(match))
     return frozenset(found)
@@ -98,23 +96,17 @@ def bind_error(address: Address, error: OSError) -> UsageError:
     """One sentence for an address that cannot be listened on."""
     if error.errno == errno.EADDRINUSE:
         return UsageError(
-            (
-                f"web cannot be served at {address}: something else listens there; give another "
-                f"port, such as --web {Address(address.host, find_free_port(address))}"
-            )
+            f"web cannot be served at {address}: something else listens there; give another "
+            f"port, such as --web {Address(address.host, find_free_port(address))}"
         )
     if error.errno == errno.EACCES:
         return UsageError(
-            (
-                f"web cannot be served at {address}: this user may not listen there; use a port "
-                "from 1024 on"
-            )
+            f"web cannot be served at {address}: this user may not listen there; use a port "
+            "from 1024 on"
         )
     return UsageError(
-        (
-            f"web cannot be served at {address}: {error.strerror or error}; give an address of "
-            f"this host, or a port alone (:{DEFAULT_PORT}); a RUN stands before --web"
-        )
+        f"web cannot be served at {address}: {error.strerror or error}; give an address of "
+        f"this host, or a port alone (:{DEFAULT_PORT}); a RUN stands before --web"
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from es_queue.errors import EsQueueError, UsageError
 from es_queue.protocol.keys import RUN_ID
-from master.display.format import sanitize
+from es_queue.security.sanitize import sanitize
 from master.status.web import prometheus
 from master.status.web.queries import DashboardQueries
 

@@ -14,7 +14,8 @@ from typing import Any
 from es_queue.config.recipes import expected_points, recipe_for
 from es_queue.config.run_config import default_of, option_fields
 from es_queue.errors import EsQueueError, UsageError
-from master.display.format import METHOD_SETTINGS, sanitize
+from es_queue.security.sanitize import sanitize
+from master.display.format import METHOD_SETTINGS
 from master.display.reporter import METRICS
 from master.status.discovery import RunLocation, find_sources
 from master.status.errors import make_errors_page

@@ -41,19 +41,15 @@ def serve(given: argparse.Namespace, out: SafeStream, err: SafeStream) -> int:
                 f"es-status: {EXPOSURE_WARNING.format(place=address, port=address.port)}"
             )
             err.write_line(
-                (
-                    "es-status: the page answers as "
-                    f"{', '.join(sorted({'localhost', *server.hosts}))}; name other hosts with "
-                    "--web-host NAME"
-                )
+                "es-status: the page answers as "
+                f"{', '.join(sorted({'localhost', *server.hosts}))}; name other hosts with "
+                "--web-host NAME"
             )
         out.write_line(
-            (
-                f"{page_url(address)}{'' if given.run is None else f'#run={checked_run_id(given.run)}'} "
-                ""
-                ""
-                " (Ctrl-C ends the page, no run)"
-            )
+            f"{page_url(address)}{'' if given.run is None else f'#run={checked_run_id(given.run)}'} "
+            ""
+            ""
+            " (Ctrl-C ends the page, no run)"
         )
         server.serve_forever(poll_interval=0.2)
     return 0

@@ -56,47 +56,35 @@ def drawing(bars: Sequence[Bar], title: str, line: tuple[float, str], below: str
         left = LEFT + each * groups.index(bar.group) + each * 0.125 + width * place
         middle, colour = left + width / 2, COLOURS[place % len(COLOURS)]
         found.append(
-            (
-                f'<rect x="{left + 2:.1f}" y="{high(bar.value):.1f}" width="{width - 4:.1f}" '
-                f'height="{scale * bar.value:.1f}" fill="{colour}"/>'
-            )
+            f'<rect x="{left + 2:.1f}" y="{high(bar.value):.1f}" width="{width - 4:.1f}" '
+            f'height="{scale * bar.value:.1f}" fill="{colour}"/>'
         )
         found.append(
-            (
-                f'<line {DARK} x1="{middle:.1f}" x2="{middle:.1f}" '
-                f'y1="{high(bar.value + bar.whisker):.1f}" '
-                f'y2="{high(bar.value - bar.whisker):.1f}"/>'
-            )
+            f'<line {DARK} x1="{middle:.1f}" x2="{middle:.1f}" '
+            f'y1="{high(bar.value + bar.whisker):.1f}" '
+            f'y2="{high(bar.value - bar.whisker):.1f}"/>'
         )
         found.append(
-            (
-                f'<text fill="#fff" x="{middle:.1f}" y="{high(0) - 8:.1f}" '
-                f'text-anchor="middle">{bar.value:.1f}</text>'
-            )
+            f'<text fill="#fff" x="{middle:.1f}" y="{high(0) - 8:.1f}" '
+            f'text-anchor="middle">{bar.value:.1f}</text>'
         )
     for number, group in enumerate(groups):
         found.append(
-            (
-                f'<text x="{LEFT + each * (number + 0.5):.1f}" y="{HEIGHT - BOTTOM + 20:.1f}" '
-                f'text-anchor="middle">{escape(group)}</text>'
-            )
+            f'<text x="{LEFT + each * (number + 0.5):.1f}" y="{HEIGHT - BOTTOM + 20:.1f}" '
+            f'text-anchor="middle">{escape(group)}</text>'
         )
     for number, name in enumerate(names):
         left = LEFT + 150 * number
         found.append(
-            (
-                f'<rect x="{left}" y="{HEIGHT - 32}" width="12" height="12" '
-                f'fill="{COLOURS[number % len(COLOURS)]}"/><text x="{left + 18}" '
-                f'y="{HEIGHT - 22}">{escape(name)}</text>'
-            )
+            f'<rect x="{left}" y="{HEIGHT - 32}" width="12" height="12" '
+            f'fill="{COLOURS[number % len(COLOURS)]}"/><text x="{left + 18}" '
+            f'y="{HEIGHT - 22}">{escape(name)}</text>'
         )
     value, said = line
     found.append(
-        (
-            f'<line {DARK} stroke-dasharray="6 4" x1="{LEFT}" x2="{WIDTH - RIGHT}" '
-            f'y1="{high(value):.1f}" y2="{high(value):.1f}"/><text x="{WIDTH - RIGHT + 6}" '
-            f'y="{high(value) + 4:.1f}">{escape(said)}</text>'
-        )
+        f'<line {DARK} stroke-dasharray="6 4" x1="{LEFT}" x2="{WIDTH - RIGHT}" '
+        f'y1="{high(value):.1f}" y2="{high(value):.1f}"/><text x="{WIDTH - RIGHT + 6}" '
+        f'y="{high(value) + 4:.1f}">{escape(said)}</text>'
     )
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {HEIGHT:g}" '

@@ -77,10 +77,8 @@ def draw(frame: Frame, whole: int, left: float, depth: int, boxes: list[str]) ->
     colour = next(colour for mark, colour in COLOURS if mark in frame.name)
     text = f'<text x="{left + 3:.1f}" y="{top + 12}">{escape(label)}</text>' if label else ""
     boxes.append(
-        (
-            f'<g><title>{escape(frame.name)}: {share:.1f} %</title><rect x="{left:.1f}" '
-            f'y="{top}" width="{width:.1f}" height="{ROW - 1}" fill="{colour}"/>{text}</g>'
-        )
+        f'<g><title>{escape(frame.name)}: {share:.1f} %</title><rect x="{left:.1f}" '
+        f'y="{top}" width="{width:.1f}" height="{ROW - 1}" fill="{colour}"/>{text}</g>'
     )
     rows = depth + 1
     for one in sorted(frame.below.values(), key=lambda one: -one.count):

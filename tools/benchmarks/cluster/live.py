@@ -209,10 +209,8 @@ def real(
             }
         if master.returncode:
             raise RuntimeError(
-                (
-                    f"es-master ended with code {master.returncode}: "
-                    f"{(folder / 'master.log').read_text()[-2000:]}"
-                )
+                f"es-master ended with code {master.returncode}: "
+                f"{(folder / 'master.log').read_text()[-2000:]}"
             )
         seen = [json.loads(fleet.communicate(timeout=60)[0]) for fleet in fleets]
         calls = [json.loads(line) for line in (folder / "calls").read_text().splitlines()]

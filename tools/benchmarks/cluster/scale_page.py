@@ -109,11 +109,9 @@ def machines(found: Found) -> str:
         traffic = " | ".join(f"{control[name]:.0f}" for name in ("orders", "beats", "idle_claims"))
         vain = percent(max(0.0, row["played_twice"])) if row["schedule"] == SYNC else ""
         lines.append(
-            (
-                f"| {row['schedule']} | {NAMED[row['durations']]} | {row['workers']:,} | "
-                f"{row['blocks_per_second']:.0f} | {shares} | {1000 * row['timers_late']:.1f} ms "
-                f"| {vain} | {traffic} |"
-            )
+            f"| {row['schedule']} | {NAMED[row['durations']]} | {row['workers']:,} | "
+            f"{row['blocks_per_second']:.0f} | {shares} | {1000 * row['timers_late']:.1f} ms "
+            f"| {vain} | {traffic} |"
         )
     return head + "\n".join(lines) + "\n"
 

@@ -245,10 +245,8 @@ def lines(found: dict[str, Any], indent: str = "") -> list[str]:
     for name, value in found.items():
         if isinstance(value, dict) and "median" in value:
             told.append(
-                (
-                    f"{indent}{name:36} {value['median']:14,.4g} ({value['least']:,.4g} to "
-                    f"{value['greatest']:,.4g})"
-                )
+                f"{indent}{name:36} {value['median']:14,.4g} ({value['least']:,.4g} to "
+                f"{value['greatest']:,.4g})"
             )
         elif isinstance(value, dict):
             told += [f"{indent}{name}", *lines(value, indent + "  ")]

@@ -71,10 +71,8 @@ def steps(rom: str) -> None:
         for name, world in worlds.items():
             taken[name].append(seconds(world, turn))
     print(
-        (
-            f"| {rom}, {SKIP} frames a step | frames a second | times the emulator alone "
-            "|\n|---|---|---|"
-        )
+        f"| {rom}, {SKIP} frames a step | frames a second | times the emulator alone "
+        "|\n|---|---|---|"
     )
     for name, own in taken.items():
         ratio = median(one / alone for one, alone in zip(own, taken["emulator"], strict=True))
@@ -97,11 +95,9 @@ def pong(env: str, preprocessing: str, policy_name: str, episodes: int) -> None:
         count += play_episode(world, begin, actions, rules, int(seed), EpisodeControl()).steps
     took = time.process_time() - began
     print(
-        (
-            f"{episodes} episodes, {count:,} steps: {took:.1f} s of CPU, "
-            f"{time.perf_counter() - wall:.1f} s by the clock, {count / took:,.0f} steps a "
-            "second of CPU"
-        )
+        f"{episodes} episodes, {count:,} steps: {took:.1f} s of CPU, "
+        f"{time.perf_counter() - wall:.1f} s by the clock, {count / took:,.0f} steps a "
+        "second of CPU"
     )
 
 

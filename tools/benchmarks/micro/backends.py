@@ -181,10 +181,8 @@ def main() -> None:
             print(f"  {backend:24} {speed:12,.0f} steps per CPU-second")
         for name, ratio in figures["ratios"].items():
             print(
-                (
-                    f"  {name:24} {ratio['median']:12.2f} ({ratio['least']:.2f} to "
-                    f"{ratio['greatest']:.2f}, {given.repeats} repeats)"
-                )
+                f"  {name:24} {ratio['median']:12.2f} ({ratio['least']:.2f} to "
+                f"{ratio['greatest']:.2f}, {given.repeats} repeats)"
             )
 
 

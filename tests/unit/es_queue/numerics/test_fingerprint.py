@@ -61,10 +61,8 @@ def clean(code: str) -> subprocess.CompletedProcess[str]:
 
 def test_numpy_understands_every_name_that_we_disable() -> None:
     done = clean(
-        (
-            "from es_queue.numerics.fingerprint import fix_numeric_environment as fix; fix(); "
-            "import warnings; warnings.simplefilter('error'); import numpy"
-        )
+        "from es_queue.numerics.fingerprint import fix_numeric_environment as fix; fix(); "
+        "import warnings; warnings.simplefilter('error'); import numpy"
     )
     assert (done.returncode, done.stderr) == (0, "")
 

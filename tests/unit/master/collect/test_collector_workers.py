@@ -23,12 +23,13 @@ def test_blocks_are_about_half_a_second_but_something_for_every_worker() -> None
     while (block := worker.claim(0.0)) is not None:
         bench.answer(worker, block, seconds=0.1)
     bench.collector.collect(bench.ledger)
-    largest = lambda: max(
-        block.stop - block.start
-        for block in bench.collector.scheduler.list_blocks(
+
+    def largest() -> int:
+        blocks = bench.collector.scheduler.list_blocks(
             PUBLICATION, [(messages.TRAIN, 0, 12)], len(bench.collector._workers)
         )
-    )  # noqa: E731
+        return max(block.stop - block.start for block in blocks)
+
     assert largest() == 5
     for name in "bc":
         bench.worker(name)

@@ -21,6 +21,7 @@ import pytest
 import es_queue
 from es_queue.config.recipes import expected_points
 from es_queue.config.run_config import RunConfig
+from es_queue.security.sanitize import sanitize
 from master.display.format import (
     format_compact,
     format_duration,
@@ -28,7 +29,6 @@ from master.display.format import (
     format_percent,
     format_score,
     format_whole,
-    sanitize,
     sparkline,
 )
 from master.display.log_view import SafeStream, format_json_line

@@ -34,10 +34,8 @@ def player(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program = tmp_path / "player"
     how = tmp_path / "how"
     program.write_text(
-        (
-            f"#!{sys.executable}\nimport json, sys\nopen({str(tmp_path / 'asked')!r}, "
-            f"'a').write(json.dumps(sys.argv[1:]) + '\\n')\nexec(open({str(how)!r}).read())\n"
-        )
+        f"#!{sys.executable}\nimport json, sys\nopen({str(tmp_path / 'asked')!r}, "
+        f"'a').write(json.dumps(sys.argv[1:]) + '\\n')\nexec(open({str(how)!r}).read())\n"
     )
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     how.write_text("")

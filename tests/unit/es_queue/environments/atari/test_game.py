@@ -14,9 +14,14 @@ ale_py = pytest.importorskip("ale_py", reason="ale-py is not installed")
 
 from es_queue.config.episode_rules import evaluation_rules, training_rules  # noqa: E402
 from es_queue.config.run_config import RunConfig  # noqa: E402
-from es_queue.environments.atari.game import PRESETS, AtariGame, AtariSettings, settings_of  # noqa: E402
+from es_queue.environments.atari.game import (  # noqa: E402
+    PRESETS,
+    AtariGame,
+    AtariSettings,
+    settings_of,
+)
 from es_queue.environments.factory import describe, open_environment  # noqa: E402
-from es_queue.environments.interface import EnvironmentRequest
+from es_queue.environments.interface import EnvironmentRequest  # noqa: E402
 from es_queue.environments.registry import find_environment  # noqa: E402
 from es_queue.environments.stock import StockEnvironment  # noqa: E402
 from es_queue.errors import EnvironmentFailure, UsageError  # noqa: E402

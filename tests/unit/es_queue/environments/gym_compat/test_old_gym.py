@@ -301,10 +301,8 @@ def test_gym_says_nothing_when_we_import_it() -> None:
 def test_nothing_of_ours_imports_gym_unasked() -> None:
     assert (
         in_a_new_process(
-            (
-                "import sys, es_queue.environments, workers.join, master.run.setup\nprint('gym' "
-                "in sys.modules)\n"
-            )
+            "import sys, es_queue.environments, workers.join, master.run.setup\nprint('gym' "
+            "in sys.modules)\n"
         )
         == "False\n"
     )

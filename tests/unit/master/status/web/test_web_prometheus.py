@@ -8,12 +8,10 @@ from typing import Any
 from master.status.web.prometheus import METRIC_FAMILIES, format_metrics
 
 LINE = re.compile(
-    (
-        r'es_queue_[a-z_]+(\{[a-z]+="(?:[^"\\\n]|\\["\\n])*"(?:,[a-z]+="(?:[^"\\\n]|\\["\\n])*")*\})? '
-        r""
-        r""
-        r"-?[0-9.e+-]+"
-    )
+    r'es_queue_[a-z_]+(\{[a-z]+="(?:[^"\\\n]|\\["\\n])*"(?:,[a-z]+="(?:[^"\\\n]|\\["\\n])*")*\})? '
+    r""
+    r""
+    r"-?[0-9.e+-]+"
 )
 RUN: dict[str, Any] = {
     "run": "walker-1",
