@@ -79,7 +79,7 @@ def package_folder(package: str, more: Iterable[str] = ()) -> Path | None:
 
 def source_root() -> Path:
     """The folder that holds our three packages."""
-    return Path(__file__).resolve().parent.parent
+    return Path(__file__).resolve().parents[2]
 
 
 def blas_threads() -> int:

@@ -78,7 +78,7 @@ def extend_sys_path() -> None:
     """
     from pathlib import Path
 
-    home = str(Path(__file__).resolve().parent.parent)
+    home = str(Path(__file__).resolve().parents[2])
     if "" not in sys.path and "." not in sys.path:
         sys.path += [folder for folder in (home, ".") if folder not in sys.path]
 
@@ -91,7 +91,7 @@ def validate_workers_package() -> None:
     from es_queue.errors import UsageError
 
     spec = importlib.util.find_spec("workers")
-    expected = Path(__file__).resolve().parent.parent / "workers"
+    expected = Path(__file__).resolve().parents[2] / "workers"
     actual = (
         None
         if spec is None or not spec.submodule_search_locations

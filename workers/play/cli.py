@@ -107,7 +107,7 @@ def leave_current_folder() -> None:
 
     A checkout of es-queue itself stays.
     """
-    here, home = Path.cwd().resolve(), Path(__file__).resolve().parent.parent
+    here, home = Path.cwd().resolve(), Path(__file__).resolve().parents[2]
     if here != home:
         sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != here]
 
