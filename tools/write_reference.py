@@ -1,6 +1,4 @@
-"""The reference pages that the code itself tells: ``python docs/write_reference.py`` writes them
-anew.
-"""
+"""Write the generated reference pages of docs/reference: ``python -m tools.write_reference``."""
 
 from __future__ import annotations
 
@@ -14,8 +12,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
 
 from es_queue import errors  # noqa: E402 - the checkout's own
 from es_queue.config.run_config import option_fields  # noqa: E402
@@ -25,7 +23,7 @@ from master.plot.command import main as es_plot  # noqa: E402
 from master.status.command import main as es_status  # noqa: E402
 from workers.play.cli import main as es_play  # noqa: E402
 
-WRITTEN = "<!-- written by docs/write_reference.py -->"
+WRITTEN = "<!-- written by tools/write_reference.py -->"
 #: Groups of RunConfig's fields, with what each is about.
 GROUPS = {
     "task": "What is trained",
@@ -39,7 +37,7 @@ GROUPS = {
 
 def main() -> None:
     for name, text in written().items():
-        (HERE / "reference" / name).write_text(text, "utf-8")
+        (ROOT / "docs" / "reference" / name).write_text(text, "utf-8")
 
 
 def written() -> dict[str, str]:

@@ -16,7 +16,7 @@ REFERENCE = HOUSE / "docs" / "reference"
 
 def writer() -> Any:
     spec = importlib.util.spec_from_file_location(
-        "write_reference", HOUSE / "docs" / "write_reference.py"
+        "write_reference", HOUSE / "tools" / "write_reference.py"
     )
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -41,7 +41,7 @@ def fields_of_tables(page: str) -> list[set[str]]:
 def test_flags_keys_and_exit_codes_are_those_of_the_code() -> None:
     for name, text in writer().written().items():
         assert (REFERENCE / name).read_text("utf-8") == text, (
-            f"docs/reference/{name} is not current: python docs/write_reference.py"
+            f"docs/reference/{name} is not current: python tools/write_reference.py"
         )
 
 

@@ -1,4 +1,4 @@
-"""``python -m tests.benchmarks``: every figure of docs/performance.md, measured on this machine;
+"""``python -m tools.benchmarks``: every figure of docs/performance.md, measured on this machine;
 asserts nothing.
 """
 

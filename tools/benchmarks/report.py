@@ -11,7 +11,7 @@ from tools.benchmarks.figures import Row
 
 #: Regeneration keeps what stands in the document from this line on.
 BY_HAND = "<!-- From here on written by hand; the part above is generated. -->"
-COMMAND = "python -m tests.benchmarks"
+COMMAND = "python -m tools.benchmarks"
 #: Why a target is missed, by row; a sentence each, shown while it is missed.
 CAUSES: dict[str, str] = {
     "cartpole-untrained": (

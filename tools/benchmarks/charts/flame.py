@@ -136,7 +136,7 @@ def main() -> int:
     )
     parser.add_argument("--seconds", type=int, default=30, help="how long to look [default: 30]")
     parser.add_argument(
-        "--state", type=Path, metavar="FILE", help="as of python -m tests.benchmarks"
+        "--state", type=Path, metavar="FILE", help="as of python -m tools.benchmarks"
     )
     given = parser.parse_args()
     with scratch(1, False, given.state) as bench:

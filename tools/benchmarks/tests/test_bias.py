@@ -91,7 +91,7 @@ def test_an_episode_at_a_pace_lasts_at_least_its_steps() -> None:
 def test_first_arrivals_keep_no_publication_open() -> None:
     """In a process of its own: it changes the schedule for good."""
     said = (
-        "import sys; from tests.benchmarks import first_arrivals as f; from "
+        "import sys; from tools.benchmarks import first_arrivals as f; from "
         "master.collect.async_ledger import Window; assert Window.succeeded is f.none_kept; w = "
         "object.__new__(Window); "
     )
