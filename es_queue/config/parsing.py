@@ -11,6 +11,8 @@ from es_queue.errors import DecodeError, UsageError
 from es_queue.security import strict_json
 
 MAX_JSON = 2**20
+#: Names the source of a setting in error sentences.
+COMMAND_LINE = "the command line"
 
 
 def config_from_json(text: str | bytes) -> RunConfig:

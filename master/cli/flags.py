@@ -12,28 +12,13 @@ from dataclasses import Field
 from typing import Any, NoReturn
 
 import es_queue
+from es_queue.config.changeable import CHANGEABLE, RESUMABLE
+from es_queue.config.parsing import COMMAND_LINE
 from es_queue.config.recipes import recipe_names
 from es_queue.config.run_config import option_fields
 from es_queue.config.validation import number_or_text
 from es_queue.errors import UsageError
 from es_queue.security.passwords import redact_address
-
-COMMAND_LINE = "the command line"
-#: What --resume may change: how long a run goes on and how its end is measured, never what was
-#: trained so far.
-BUDGET_OPTIONS = ("generations", "max_steps", "max_seconds", "target_reward", "final_episodes")
-RESUMABLE = (*BUDGET_OPTIONS, "audit", "strict", "keep_slots")
-#: What --set may change of a run that is under way, from a generation on.
-CHANGEABLE = (
-    *BUDGET_OPTIONS,
-    "learning_rate",
-    "sigma",
-    "l2",
-    "weight_decay",
-    "learning_rate_schedule",
-    "sigma_schedule",
-    "decay_schedule",
-)
 
 DESCRIPTION = """\
 Train a policy with Evolution Strategies on RQ workers.

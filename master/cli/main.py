@@ -10,12 +10,14 @@ import os
 import signal
 import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from es_queue.config.run_config import RunConfig
-    from master.cli.options import Launch
+    from master.control.control_arguments import ControlArgs
     from master.display.reporter import Reporter
+    from master.run.launch import Launch
     from master.run.run_paths import RunPaths
     from master.run.session import Session
 
@@ -38,10 +40,7 @@ def main(argv: list[str] | None = None) -> int:
         for text in () if launch.quiet else launch.starter_notes:
             print(text, file=sys.stderr, flush=True)
         if launch.control_args is not None:
-            from master.control.commands import run_control_command
-
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            return run_control_command(launch.control_args, launch)
+            return run_control(launch.control_args, launch)
         validate_workers_package()
         relax_garbage_collection()
         return run_sweep_or_single(values, launch)
@@ -76,8 +75,6 @@ def extend_sys_path() -> None:
     comes before it: they would be found after it where they are installed as a link (pip install
     -e).
     """
-    from pathlib import Path
-
     home = str(Path(__file__).resolve().parents[2])
     if "" not in sys.path and "." not in sys.path:
         sys.path += [folder for folder in (home, ".") if folder not in sys.path]
@@ -86,7 +83,6 @@ def extend_sys_path() -> None:
 def validate_workers_package() -> None:
     """Another package called ``workers`` before ours would make every seat fail: say so now."""
     import importlib.util
-    from pathlib import Path
 
     from es_queue.errors import UsageError
 
@@ -104,21 +100,42 @@ def validate_workers_package() -> None:
         )
 
 
+def run_control(args: ControlArgs, launch: Launch) -> int:
+    """Carry out a request about another process's run; returns the exit code."""
+    from master.control.control_arguments import ATTACH, REPLAY
+
+    if args.verb == REPLAY:
+        from master.storage.replay import replay_run
+
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        folder = launch.run_dir or Path("runs") / args.run
+        return replay_run(args.run, folder, launch.noise_dir, print)
+    if args.verb == ATTACH and not args.settings:
+        from master.display.attached_view import attach
+
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        return attach(args.run, launch)
+    from master.control.commands import run_control_command
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    return run_control_command(args, launch)
+
+
 def run_sweep_or_single(values: dict[str, Any], launch: Launch) -> int:
     """One run, or one for each of several seeds."""
-    from pathlib import Path
-
     from es_queue.security.private_directory import close_new_files
-    from master.sweep.seeds import resume_sweep, run_sweep
 
     close_new_files(launch.shared)
     if launch.seeds:
+        from master.sweep.begin import run_sweep
+
         return run_sweep(values, launch)
     if (
         launch.resume is not None
         and ((launch.run_dir or Path("runs") / launch.resume) / "seeds.json").exists()
     ):
         from master.run.session import resumable_settings
+        from master.sweep.begin import resume_sweep
 
         return resume_sweep(launch, resumable_settings(values))
     return run(values, launch)
@@ -131,10 +148,10 @@ def run(values: dict[str, Any], launch: Launch, stop: StopSignals | None = None)
     Before the run has begun it ends the command, which leaves nothing behind. stop: for whoever
     wants to know whether this process was told to stop.
     """
+    from es_queue.config.resolution import resolve
     from es_queue.errors import EXIT_DONE, EXIT_INTERRUPTED
     from es_queue.numerics.fingerprint import limit_blas_threads
     from es_queue.protocol.timing import clocks_from_environment
-    from master.cli.options import resolve
     from master.run.session import Session, resumable_settings
 
     limit_blas_threads()

@@ -1,106 +1,36 @@
-"""The command line of es-master: RunConfig's fields as flags, the options of a launch, and TOML
-files of settings.
-"""
+"""Parse es-master's command line: settings from flags and TOML files, and the launch's options."""
 
 from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import Field, dataclass, field, fields, replace
+from dataclasses import Field, replace
 from pathlib import Path
 from typing import Any
 
-from es_queue.config.parsing import config_from_values, format_unknown_option
-from es_queue.config.recipes import named_recipe, recipe_for
-from es_queue.config.run_config import RunConfig, default_of, option_fields
+from es_queue.config.changeable import RESUMABLE
+from es_queue.config.parsing import COMMAND_LINE, format_unknown_option
+from es_queue.config.recipes import named_recipe
+from es_queue.config.run_config import option_fields
 from es_queue.config.validation import checked_value, number_or_text
 from es_queue.errors import UsageError
-from es_queue.pretrained import FOLDER, path_of
 from master.cli.flags import (
-    COMMAND_LINE,
     LAUNCH_NAMES,
-    RESUMABLE,
     flag_name,
     join_negative_numbers,
     make_parser,
     validate_no_unknown_words,
 )
 from master.cli.redis_url import named_url
-from master.control.control_arguments import ControlArgs, parse_control_args, validate_run_id
+from master.control.control_arguments import parse_control_args, validate_run_id
 from master.display.video_jobs import validate_video_support
+from master.run.launch import LAUNCH_FIELDS, Launch, parse_warm_start
 from master.storage.tensorboard import validate_tensorboard_support
+from master.sweep.seeds import parse_seeds
 
-__all__ = [
-    "RESUMABLE",
-    "Launch",
-    "parse_command_line",
-    "read_settings",
-    "recipe_values",
-    "resolve",
-    "validate_resume_changes",
-]
-
-#: A recipe's search settings are one tuned set: they are left out whole when one of these is chosen
-#: otherwise.
-TUNED_SETTINGS = ("strategy", "policy", "optimizer")
-#: What a recipe says of its own policy; another one may have no use for it.
-POLICY_SETTINGS = ("hidden", "activation", "batch_norm", "init")
 #: More local processes than any one host serves well; it catches a slip of the keyboard.
 MOST_WORKERS = 4096
 MOST_GENERATIONS = 2**31
-#: Before an environment's id: the trained policy that comes with the package.
-PRETRAINED = "pretrained:"
-
-
-@dataclass(frozen=True)
-class Launch:
-    """How this process takes part in a run; nothing here changes a number of the run.
-
-    redis_url: None starts a private server; kept out of repr, for it holds the password where there
-    is one
-    shared:    the run's folder is for the user's group too
-    insecure:  no warnings of a Redis that others reach or read
-    warnings:  what is to be said at once of how the password was given
-    told:      what each key of an experiment file of evolution-strategies-starter became
-    workers:   local worker processes, None for the command's own choice
-    run:       id of a new run, None to derive one; ``resume`` is the id of an existing one
-    standby:   resume it only when its master is gone
-    seeds:     one run for each of them instead of one run
-    warm_start: checkpoint or run folder whose policy a new run begins with
-    listen:    address of the private server for other hosts, "" for the command's own choice, None
-    for none
-    video_every: generations between two films of the unperturbed policy, 0 for none
-    tensorboard: write event files beside the run
-    ask:       what is wanted of a run that another process drives; then nothing is trained here
-    """
-
-    redis_url: str | None = field(default=None, repr=False)
-    workers: int | None = None
-    queue: str = "default"
-    run: str | None = None
-    run_dir: Path | None = None
-    resume: str | None = None
-    standby: bool = False
-    noise_dir: Path | None = None
-    quiet: bool = False
-    json: bool = False
-    seeds: tuple[int, ...] = ()
-    warm_start: Path | None = None
-    listen: str | None = None
-    video_every: int = 0
-    tensorboard: bool = False
-    control_args: ControlArgs | None = None
-    insecure: bool = False
-    shared: bool = False
-    warnings: tuple[str, ...] = ()
-    starter_notes: tuple[str, ...] = ()
-
-
-LAUNCH_FIELDS = tuple(
-    launch_field.name
-    for launch_field in fields(Launch)
-    if launch_field.name not in ("ask", "warnings", "told")
-)
 
 
 def parse_command_line(argv: list[str] | None) -> tuple[dict[str, Any], Launch]:
@@ -166,43 +96,6 @@ def _validate_combinations(launch: Launch, values: dict[str, Any]) -> None:
             "--listen opens the private server, but a Redis is named (by --redis-url, "
             "RQ_REDIS_URL or REDIS_URL), so none is started: leave one out"
         )
-
-
-def resolve(values: dict[str, Any]) -> RunConfig:
-    """The whole configuration of a new run: ``values``, else the environment's recipe, else the
-    defaults.
-
-    Raises UsageError where values cannot be or do not fit together, and without ``env``.
-    """
-    recipe = recipe_values(values)
-    try:
-        return config_from_values({**recipe, **values}, "the settings")
-    except UsageError as error:
-        if recipe and _is_consistent(values):
-            raise UsageError(
-                f"{error} (the recipe for {values['env']} sets {', '.join(recipe)})"
-            ) from None
-        raise
-
-
-def recipe_values(values: dict[str, Any]) -> dict[str, Any]:
-    """What the recipe for ``values["env"]`` adds to ``values``; its search settings only if its
-    method is kept, and no shape of another policy.
-    """
-    recipe = recipe_for(str(values.get("env", "")))
-    if values.get("policy", recipe.get("policy")) != recipe.get("policy"):
-        recipe = {name: value for name, value in recipe.items() if name not in POLICY_SETTINGS}
-    tuned = all(
-        values[name] == recipe.get(name, default_of(name))
-        for name in TUNED_SETTINGS
-        if name in values
-    )
-    groups = {name: option.metadata["group"] for name, option in option_fields().items()}
-    return {
-        name: value
-        for name, value in recipe.items()
-        if name not in values and (tuned or groups.get(name) != "search")
-    }
 
 
 def read_file(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -288,8 +181,6 @@ def _make_launch(given: dict[str, Any]) -> Launch:
         validate_video_support(given["video_every"])
     validate_tensorboard_support(given.get("tensorboard", False))
     if "seeds" in given:
-        from master.sweep.seeds import parse_seeds
-
         given["seeds"] = parse_seeds(given["seeds"])
     for name in ("run_dir", "noise_dir"):
         if name in given:
@@ -305,30 +196,6 @@ def _make_launch(given: dict[str, Any]) -> Launch:
     warnings: list[str] = []
     url = named_url(given.get("redis_url"), given.pop("redis_password_file", None), warnings.append)
     return Launch(**{**given, "redis_url": url, "warnings": tuple(warnings)})
-
-
-def parse_warm_start(text: str) -> Path:
-    """What --warm-start names: a path, or ``pretrained:ENV``. Raises UsageError where no policy of
-    ENV comes along that could be gone on with.
-    """
-    if not text.startswith(PRETRAINED):
-        return Path(text)
-    path = path_of(text.removeprefix(PRETRAINED))
-    if path.suffix != ".npz":
-        raise UsageError(
-            f"warm-start is {text!r}, which comes along as a list of seeds: es-play "
-            "--pretrained plays it, no run can begin with it"
-        )
-    return path
-
-
-def format_warm_start(path: Path) -> str:
-    """The word for which ``beginning`` gives this path, on any host where the path's policy comes
-    along.
-    """
-    if path.parent == FOLDER:
-        return f"{PRETRAINED}{path.stem}"
-    return f"./{path}" if str(path).startswith(PRETRAINED) else str(path)
 
 
 def parse_whole_number(name: str, text: str, most: int) -> int:
@@ -348,25 +215,3 @@ def _validate_resume_settings(values: dict[str, Any]) -> None:
             f"--resume goes on with the run's own settings, so {', '.join(fixed)} cannot be set: "
             f"only {', '.join(RESUMABLE)} can; start a new run for the rest"
         )
-
-
-def validate_resume_changes(values: dict[str, Any]) -> dict[str, Any]:
-    """What a resumed run may change, from Python. Raises UsageError."""
-    fixed = [name for name in values if name not in RESUMABLE]
-    if fixed:
-        raise UsageError(
-            f"changes holds {', '.join(map(str, fixed))}, but a resumed run can change only "
-            f"{', '.join(RESUMABLE)}"
-        )
-    return {
-        name: checked_value(option_fields()[name], value, "changes")
-        for name, value in values.items()
-    }
-
-
-def _is_consistent(values: dict[str, Any]) -> bool:
-    try:
-        config_from_values(values, "the settings")
-    except UsageError:
-        return False
-    return True

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from master.cli import main as cli
 
 if TYPE_CHECKING:
-    from master.cli.options import Launch
+    from master.run.launch import Launch
 
 
 def main(argv: Sequence[str] | None = None) -> int:

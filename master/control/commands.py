@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 from es_queue.config.parsing import config_from_json
 from es_queue.errors import EXIT_DONE, RedisError, RunBusyError, UsageError
@@ -29,20 +28,19 @@ from es_queue.protocol.redis_channel import RedisMasterChannel
 from es_queue.protocol.timing import clocks_from_environment
 from es_queue.security.sanitize import sanitize
 from es_queue.util.command_path import format_command
-from master.cli.options import Launch
 from master.control.control_arguments import (
     ATTACH,
     CONTINUE,
     PAUSE,
     PURGE,
-    REPLAY,
     STOP,
     ControlArgs,
 )
+from master.control.run_server import private_server_folder, server_url
 from master.loop.config_timeline import apply_changes
 from master.loop.state import Change
+from master.run.launch import Launch
 from master.run.lease import format_host, holder_name, take_lease
-from master.services.private_server import PrivateServer
 
 #: A master answers within a second, but it may be learning from a large generation.
 ANSWER_SECONDS = 60.0
@@ -55,16 +53,6 @@ def run_control_command(
     args: ControlArgs, launch: Launch, write: Callable[[str], None] = print
 ) -> int:
     """Do what is asked; returns the exit code. Raises EsQueueError in one sentence."""
-    if args.verb == REPLAY:
-        from master.storage.replay import replay_run
-
-        return replay_run(
-            args.run, launch.run_dir or Path("runs") / args.run, launch.noise_dir, write
-        )
-    if args.verb == ATTACH and not args.settings:
-        from master.display.attached_view import attach
-
-        return attach(args.run, launch)
     command = ControlCommand(args, launch, write)
     verbs = {
         STOP: command.stop,
@@ -75,24 +63,6 @@ def run_control_command(
     }
     verbs[args.verb]()
     return EXIT_DONE
-
-
-def server_url(run: str, launch: Launch) -> str | None:
-    """Where the run's server is: the one that was named, else the private one in its folder; None
-    when that does not run.
-    """
-    if launch.redis_url is not None:
-        return launch.redis_url
-    folder = private_server_folder(run, launch)
-    if not folder.is_dir():
-        return None
-    server = PrivateServer(folder)
-    url = server.url
-    return url if server.socket_path.is_socket() else None
-
-
-def private_server_folder(run: str, launch: Launch) -> Path:
-    return (launch.run_dir or Path("runs") / run) / "redis"
 
 
 class ControlCommand:

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from es_queue.config.run_config import option_fields
-from es_queue.config.validation import checked_value, number_or_text
+from es_queue.config.changeable import validate_changes
+from es_queue.config.parsing import COMMAND_LINE
+from es_queue.config.validation import number_or_text
 from es_queue.errors import UsageError
 from es_queue.protocol.control_messages import LATEST
 from es_queue.protocol.keys import RUN_ID
-from master.cli.flags import CHANGEABLE, COMMAND_LINE
 
 ATTACH, STOP, PAUSE, CONTINUE, PURGE, REPLAY = VERBS = (
     "attach",
@@ -94,23 +94,6 @@ def parse_changes(texts: list[str]) -> dict[str, Any]:
             raise UsageError(f"set has {name} twice in {COMMAND_LINE}: give it once")
         settings |= validate_changes({name: value}, COMMAND_LINE)
     return settings
-
-
-def validate_changes(values: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """Settings that a run can change while it runs; text that is a number counts as it. Raises
-    UsageError.
-    """
-    checked = {}
-    for name, value in values.items():
-        if name not in CHANGEABLE:
-            raise UsageError(
-                f"{str(name)[:60]!r} in {source} cannot change while a run is under way: "
-                f"only {', '.join(CHANGEABLE)} can"
-            )
-        option = option_fields()[name]
-        numeric = option.type in ("int", "float") and isinstance(value, str)
-        checked[name] = checked_value(option, number_or_text(value) if numeric else value, source)
-    return checked
 
 
 def _parse_generation(text: str) -> int:

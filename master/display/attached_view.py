@@ -17,11 +17,11 @@ from es_queue.protocol.connection import redacted_url, tested_client
 from es_queue.protocol.control_client import ControlClient
 from es_queue.protocol.keys import RunKeys
 from es_queue.security.sanitize import sanitize
-from master.cli.options import Launch
-from master.control.commands import server_url
+from master.control.run_server import server_url
 from master.display.format import Record, finite_or_none, parse_number
 from master.display.log_view import DisplayView, SafeStream
 from master.display.reporter import make_view
+from master.run.launch import Launch
 from master.status.history import is_readable, parse_entry
 from master.status.redis_reader import RedisReader, RunSummary, to_text
 from master.status.run_folders import read_object

@@ -12,13 +12,13 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+from es_queue.config.changeable import validate_changes
 from es_queue.config.parsing import config_from_values
 from es_queue.config.run_config import RunConfig
 from es_queue.config.schedules import rate_factors
 from es_queue.errors import UsageError
 from es_queue.strategies import make_strategy
 from es_queue.strategies.base import Strategy
-from master.control.control_arguments import validate_changes
 from master.loop.learner import Learner
 from master.loop.state import Change, RunState
 from master.run.stopping import target_of

@@ -10,9 +10,10 @@ from shlex import quote
 from typing import Any
 
 from es_queue.config.recipes import recipe_for
+from es_queue.config.resolution import TUNED_SETTINGS, resolve
 from es_queue.config.run_config import RunConfig, default_of
 from master.cli.flags import flag_name
-from master.cli.options import TUNED_SETTINGS, format_warm_start, resolve
+from master.run.launch import format_warm_start
 
 
 def repro_command(config: RunConfig, warm_start: Path | None = None) -> str:

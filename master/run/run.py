@@ -22,7 +22,6 @@ from es_queue.protocol.redis_channel import RedisMasterChannel
 from es_queue.protocol.retry import Retry
 from es_queue.protocol.timing import Clocks
 from es_queue.util.command_path import format_command
-from master.cli.options import Launch
 from master.collect.block_scheduler import make_scheduler
 from master.collect.collector import Interrupted
 from master.collect.recovery_statistics import TAKEOVER
@@ -36,6 +35,7 @@ from master.loop.config_timeline import ConfigTimeline
 from master.loop.learner import Record
 from master.loop.state import FINAL, RunState
 from master.loop.synchronous import Outcome, Sink, vector_digest
+from master.run.launch import Launch
 from master.run.lease import LeaseRenewal
 from master.run.run_paths import RunPaths
 from master.run.setup import Setup

@@ -11,7 +11,7 @@ from es_queue.config.run_config import RunConfig
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.protocol import keys
 from es_queue.security.private_directory import make_run_folder
-from master.cli.options import Launch
+from master.run.launch import Launch
 
 
 @dataclass(frozen=True)

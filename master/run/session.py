@@ -11,6 +11,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from es_queue.config.changeable import RESUMABLE
 from es_queue.config.run_config import RunConfig
 from es_queue.config.validation import validate_combinations
 from es_queue.errors import NoRunError, RunBusyError, RunFolderError, UsageError
@@ -27,11 +28,11 @@ from es_queue.protocol.redis_channel import RedisMasterChannel
 from es_queue.protocol.retry import Retry
 from es_queue.protocol.timing import Clocks
 from es_queue.security.user_code import named_modules
-from master.cli.options import RESUMABLE, Launch
 from master.cli.redis_url import format_warning, is_same_terminal, network_warnings, read_exposure
 from master.loop.config_timeline import ConfigTimeline, drop_settings
 from master.loop.learner import Record
 from master.loop.state import FINAL, RunState
+from master.run.launch import Launch
 from master.run.lease import holder_name, take_lease, validate_lease_free
 from master.run.manifest import write_manifest
 from master.run.run import LEAVE_SECONDS, RunView, TrainingRun

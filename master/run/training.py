@@ -67,13 +67,13 @@ def train(
 
     config: zeros and "auto" become defaults as on the command line; recipes are not applied, for
     every field of a
-        RunConfig has a value (``master.cli.options.resolve({"env": …})`` makes one with the recipe)
+        RunConfig has a value (``es_queue.config.resolution.resolve({"env": …})`` makes one with the recipe)
     on_generation: called with each generation's figures, the last one's too; returning False ends
     the run after it
     resume: id of an existing run to go on with under its own configuration; ``config`` is not
     looked at and may be None
     changes: what --resume may change too, such as {"generations": 500}
-    (``master.cli.options.RESUMABLE``)
+    (``es_queue.config.changeable.RESUMABLE``)
     redis_url: None starts a private server and local workers, whatever the environment says; for
     another one
         ES_QUEUE_REDIS_PASSWORD(_FILE) may hold the password; the rest as the flags
@@ -84,11 +84,12 @@ def train(
     limit_blas_threads()
     import warnings
 
+    from es_queue.config.changeable import validate_resume_changes
     from es_queue.config.parsing import config_from_values
     from es_queue.errors import UsageError
     from es_queue.protocol.timing import clocks_from_environment
     from es_queue.security.passwords import with_password
-    from master.cli.options import Launch, validate_resume_changes
+    from master.run.launch import Launch
     from master.run.session import Session
 
     if resume is None and (config is None or changes):

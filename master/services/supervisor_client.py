@@ -19,7 +19,7 @@ from es_queue.protocol.connection import redacted_url
 from es_queue.protocol.timing import Clocks
 from es_queue.security.passwords import environment_without_redis
 from es_queue.security.private_directory import no_link
-from master.cli.options import Launch
+from master.run.launch import Launch
 from master.run.run_paths import RunPaths
 from master.services.file_locks import is_locked, read_pid, take_lock, try_lock, write_pid
 from master.services.local_workers import default_workers

@@ -10,9 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from es_queue.config.resolution import resolve
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import UsageError
-from master.cli.options import Launch, resolve
+from master.run.launch import Launch
 from master.run.run_paths import RunPaths, derive_run_id
 from master.run.setup import prepare_run
 from master.sweep.loop import Sweep, SweepStopSignals
@@ -21,8 +22,13 @@ from master.sweep.record import FINISHED, SWEEP_FILE, WAITING, SeedRun, SweepRec
 LONGEST_RUN_ID = 40
 
 
-def begin_sweep(values: dict[str, Any], launch: Launch) -> int:
-    """A new study of ``launch.seeds``; see ``seeds.study``."""
+def run_sweep(values: dict[str, Any], launch: Launch) -> int:
+    """Run ``launch.seeds`` under the settings ``values``; returns the exit code.
+
+    0 when all have finished, 130 when somebody stopped them, else the code of the first that
+    failed. Raises UsageError, EnvironmentFailure, RedisError or RunFolderError for what fails
+    before the first run is started.
+    """
     stop = SweepStopSignals()
     config = resolve(values)
     run = base_run_id(config.task, launch)
@@ -48,7 +54,11 @@ def begin_sweep(values: dict[str, Any], launch: Launch) -> int:
 
 
 def resume_sweep(launch: Launch, changes: dict[str, Any]) -> int:
-    """Go on with a study; see ``seeds.study_resume``."""
+    """Continue the study ``launch.resume`` under ``changes``; codes and errors as for
+    ``run_sweep``.
+
+    Finished seeds are kept, unless ``changes`` extends their budget.
+    """
     stop = SweepStopSignals()
     run = launch.resume or ""
     paths = RunPaths(run, launch.run_dir or Path("runs") / run, launch.shared)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from es_queue.errors import EXIT_DONE, EXIT_INTERRUPTED, RedisError, RunBusyError
 from es_queue.security.user_code import named_modules
 from es_queue.util.command_path import format_command
-from master.cli.options import Launch
 from master.display.log_view import SafeStream
+from master.run.launch import Launch
 from master.run.run_paths import RunPaths
 from master.services.file_locks import take_lock, write_pid
 from master.storage.checkpoint import Checkpoints, write_atomically
@@ -31,7 +31,8 @@ from master.sweep.record import (
     format_settings_toml,
 )
 from master.sweep.shared_services import SharedServices
-from master.sweep.view import SeedRow, SweepView, make_view
+from master.sweep.view import SeedRow, SweepView
+from master.sweep.view_choice import make_view
 
 #: Waits before an es-master that was killed is started again; the longest outlasts the lease of its
 #: predecessor.

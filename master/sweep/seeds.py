@@ -1,14 +1,10 @@
-"""``--seeds 1-5``: one run per seed over the same workers, and what they reached together."""
+"""The seeds of ``--seeds 1-5``, parsed."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
 
 from es_queue.errors import UsageError
-
-if TYPE_CHECKING:
-    from master.cli.options import Launch
 
 MOST_SEEDS = 100
 SEED_RANGE = re.compile(r"([0-9]{1,19})(?:-([0-9]{1,19}))?", re.ASCII)
@@ -41,25 +37,3 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 def _seeds_error(text: str, fix: str) -> UsageError:
     label = repr(text) if len(text) <= 60 else repr(text[:60]) + "..."
     return UsageError(f"seeds is {label} in the command line: {fix}")
-
-
-def run_sweep(values: dict[str, Any], launch: Launch) -> int:
-    """Run ``launch.seeds`` under the settings ``values``; returns the exit code.
-
-    0 when all have finished, 130 when somebody stopped them, else the code of the first that
-    failed. Raises UsageError, EnvironmentFailure, RedisError or RunFolderError for what fails
-    before the first run is started.
-    """
-    from master.sweep.begin import begin_sweep
-
-    return begin_sweep(values, launch)
-
-
-def resume_sweep(launch: Launch, changes: dict[str, Any]) -> int:
-    """Go on with the study ``launch.resume`` under ``changes``; codes and errors as for ``study``.
-
-    Seeds that have finished are kept, unless ``changes`` gives them something to go on for.
-    """
-    from master.sweep.begin import resume_sweep
-
-    return resume_sweep(launch, changes)

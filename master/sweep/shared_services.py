@@ -20,8 +20,8 @@ from es_queue.protocol.connection import (
     validate_server,
 )
 from es_queue.util.command_path import format_command
-from master.cli.options import Launch
 from master.cli.redis_url import format_warning, is_same_terminal, network_warnings, read_exposure
+from master.run.launch import Launch
 from master.services.local_workers import LocalWorkers, default_workers
 from master.services.private_server import PrivateServer
 from master.services.tcp_access import join_instructions, resolve_listen_address

@@ -5,7 +5,6 @@ alone.
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -157,19 +156,6 @@ class SweepJsonView:
 
     def _write_event(self, event: Mapping[str, Any]) -> None:
         self._out.write_line(json.dumps(event, allow_nan=False))
-
-
-def make_view(out: SafeStream, record: SweepRecord, *, quiet: bool, json_lines: bool) -> SweepView:
-    """The view that fits the flags and the stream."""
-    if json_lines:
-        return SweepJsonView(out, record, quiet)
-    if not quiet and out.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown"):
-        from master.sweep.table import (
-            SweepTableView,  # rich takes a moment to import, and logs need none of it
-        )
-
-        return SweepTableView(out, record)
-    return SweepLogView(out, record, quiet)
 
 
 # --- words

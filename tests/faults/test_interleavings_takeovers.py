@@ -17,8 +17,8 @@ from es_queue.protocol import messages
 from es_queue.protocol.channel import RUNNING, PublishRequest
 from es_queue.protocol.memory_channel import MemoryWorkerChannel
 from es_queue.protocol.messages import Answer, Block, token_number
-from master.cli.options import Launch
 from master.loop.synchronous import Interrupted
+from master.run.launch import Launch
 from master.run.lease import take_lease
 from master.run.run import TrainingRun
 from master.run.session import Session

@@ -19,9 +19,9 @@ import es_queue.numerics.slot_plan
 import master.collect.answer_check
 import master.loop.prefetch
 import workers.evaluator
+from es_queue.config.resolution import resolve
 from es_queue.config.run_config import RunConfig
 from es_queue.numerics.normalization import Moments, RunningMoments
-from master.cli.options import resolve
 from master.loop.learner import ClosedGeneration, Learner
 from master.loop.state import RunState
 from master.loop.synchronous import Outcome

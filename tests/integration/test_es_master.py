@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 import redis
 
+from es_queue.config.resolution import resolve
 from es_queue.numerics.noise_table import FOLDER_VARIABLE
-from master.cli.options import resolve
 from tests.integration.processes import (
     BIN,
     WALKER,

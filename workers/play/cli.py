@@ -11,40 +11,19 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import es_queue
-from es_queue.config.parsing import config_from_json
-from es_queue.errors import (
-    EXIT_DONE,
-    EXIT_INTERRUPTED,
-    EnvironmentFailure,
-    EsQueueError,
-    RunFolderError,
-    UsageError,
-)
+from es_queue.errors import EXIT_DONE, EXIT_INTERRUPTED, EsQueueError, UsageError
 from es_queue.numerics.fingerprint import fix_numeric_environment
-from workers.play.report import format_histogram, format_summary, format_text, summarize
+from es_queue.pretrained import path_of
+from workers.play.constants import BEST, MAX_EPISODES, SEED_LIMIT
+from workers.play.report import format_histogram, format_summary, summarize
 
 if TYPE_CHECKING:
-    from es_queue.config.run_config import RunConfig
-    from es_queue.environments.interface import Environment, EnvironmentRequest
-    from es_queue.environments.spaces import EnvironmentSpec
-    from es_queue.policies.checkpoint_policy import SavedPolicy
-    from workers.episode import Episode
-    from workers.play.video import VideoRecorder
+    from workers.play.checkpoint import Checkpoint
 
-DEFAULT_EPISODES = 100
-MAX_EPISODES = 1_000_000
-#: Environment seeds are int32.
-SEEDS = 2**31
-BEST = "best.npz"
-#: Where a run's folder has its best policy.
-BEST_PATHS = (BEST, f"checkpoints/{BEST}")
 EPILOG = """\
 Without --episodes and --seed it plays the episodes of the run's final
 evaluation, and its mean equals the recorded one to the last digit on a
@@ -52,23 +31,6 @@ machine that computes the same bits.
 
 exit codes: 0 done, 2 bad usage, 5 environment, 6 checkpoint, 130 interrupted
 """
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """A policy and what its file says of it.
-
-    evaluation: the run's final one, None where it had not been played; command: what made it, empty
-    where nobody said
-    """
-
-    path: Path
-    config: RunConfig
-    policy: SavedPolicy
-    run: str
-    generation: int | None
-    evaluation: dict[str, Any] | None
-    command: str = ""
 
 
 class _PlayParser(argparse.ArgumentParser):
@@ -213,8 +175,8 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
             f"--episodes is {given.episodes}: use a whole number from 1 to {MAX_EPISODES}"
         )
     validate_arguments(given)
-    if given.seed is not None and not 0 <= given.seed < SEEDS:
-        raise UsageError(f"--seed is {given.seed}: use a whole number from 0 to {SEEDS - 1}")
+    if given.seed is not None and not 0 <= given.seed < SEED_LIMIT:
+        raise UsageError(f"--seed is {given.seed}: use a whole number from 0 to {SEED_LIMIT - 1}")
     return given
 
 
@@ -245,6 +207,7 @@ def play_and_print(given: argparse.Namespace) -> None:
     """Play and print. Raises RunFolderError for the checkpoint, EnvironmentFailure for the
     environment.
     """
+    # Imported here, because these modules load numpy: its environment must be fixed before.
     if given.record is not None:
         from workers.play.video import validate_recording
 
@@ -255,8 +218,10 @@ def play_and_print(given: argparse.Namespace) -> None:
 
         show_individual(given)
         return
+    from workers.play.checkpoint import checkpoint_path, load_checkpoint
+
     path = (
-        pretrained_path(given.pretrained)
+        path_of(given.pretrained)
         if given.pretrained is not None
         else checkpoint_path(given.checkpoint, given.which)
     )
@@ -265,12 +230,13 @@ def play_and_print(given: argparse.Namespace) -> None:
 
         export_policy(path, given.export)
         return
+    from workers.play.playback import episode_seeds, play_all, validate_display
+
     checkpoint = load_checkpoint(path)
     if given.render:
         validate_display()
-    episodes, video_line = play_all(
-        checkpoint, chosen_seeds(checkpoint, given), given.render, given.record
-    )
+    seeds = episode_seeds(checkpoint.config, given.episodes, given.seed)
+    episodes, video_line = play_all(checkpoint, seeds, given.render, given.record)
     recorded = None if given.seed is not None else checkpoint.evaluation
     summary = summarize(checkpoint_info(checkpoint), given.seed, episodes, recorded)
     if given.json:
@@ -297,233 +263,6 @@ def checkpoint_info(checkpoint: Checkpoint) -> dict[str, Any]:
         "policy": checkpoint.config.policy_name,
         "command": checkpoint.command,
     }
-
-
-# --- the checkpoint
-
-
-def checkpoint_path(path: Path, which: str = "best") -> Path:
-    """The file itself, or the best policy or the newest checkpoint of a run's folder. Raises
-    RunFolderError.
-    """
-    if not path.is_dir():
-        return path
-    others = sorted(path.glob("checkpoints/generation-*.npz"))
-    if which == "last":
-        if others:
-            return others[-1]
-        raise RunFolderError(
-            f"{path} holds no checkpoint of a generation: give --which best, or the folder of a run"
-        )
-    for place in BEST_PATHS:
-        if (path / place).is_file():
-            return path / place
-    hint = f"; its newest checkpoint is {others[-1]}" if others else ""
-    raise RunFolderError(f"{path} holds no {BEST}: the run has not evaluated a policy yet{hint}")
-
-
-def pretrained_path(environment: str) -> Path:
-    """The file that comes with es-queue. Raises UsageError where there is none of that
-    environment.
-    """
-    from es_queue.pretrained import path_of
-
-    return path_of(environment)
-
-
-def load_checkpoint(path: Path) -> Checkpoint:
-    """The checkpoint or seed list at ``path``, checked. Raises RunFolderError in one sentence."""
-    from es_queue.pretrained import training_command
-    from workers.play.export_policy import load_policy_from, read_contents
-
-    arrays, meta = read_contents(path)
-    policy = load_policy_from(path, arrays, meta)
-    try:
-        config = config_from_json(json.dumps(meta["config"]))
-    except UsageError as error:
-        raise RunFolderError(f"{path}: the checkpoint's settings cannot be used: {error}") from None
-    generation, evaluation = meta.get("generation"), meta.get("evaluation")
-    return Checkpoint(
-        path,
-        config,
-        policy,
-        str(meta.get("run", "unknown"))[:40],
-        generation if isinstance(generation, int) else None,
-        evaluation if isinstance(evaluation, dict) else None,
-        training_command(meta),
-    )
-
-
-def chosen_seeds(checkpoint: Checkpoint, given: argparse.Namespace) -> list[int]:
-    """The environment seed of each episode: the final evaluation's, or consecutive ones from --seed
-    on.
-    """
-    return episode_seeds(checkpoint.config, given.episodes, given.seed)
-
-
-def episode_seeds(config: RunConfig, episodes: int | None, first: int | None) -> list[int]:
-    """As many seeds as episodes were asked for, or as the final evaluation has. Raises UsageError
-    beyond the last seed.
-    """
-    from es_queue.numerics.slot_plan import FINAL, evaluation_seeds
-
-    count = episodes or config.final_episodes or DEFAULT_EPISODES
-    if first is None:
-        return [int(seed) for seed in evaluation_seeds(config, FINAL, 0, count)]
-    if first + count > SEEDS:
-        raise UsageError(f"--seed {first} leaves no room for {count} episodes below {SEEDS}")
-    return list(range(first, first + count))
-
-
-# --- the episodes
-
-
-def validate_display() -> None:
-    """Raise EnvironmentFailure where no window can open; SDL would draw into nothing there."""
-    names = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
-    if sys.platform.startswith("linux") and not any(os.environ.get(name) for name in names):
-        raise EnvironmentFailure(
-            "there is no display to draw on: leave --render out, or run es-play in a desktop "
-            "session"
-        )
-
-
-def play_all(
-    checkpoint: Checkpoint, seeds: list[int], render: str | None, record: Path | None
-) -> tuple[list[Episode], str]:
-    """Play the episodes in order, under an evaluation's rules; and a line about the film. Raises
-    EnvironmentFailure.
-    """
-    import numpy as np
-
-    from es_queue.environments.factory import describe, portable_request
-    from es_queue.numerics.fingerprint import limit_blas_threads
-    from workers.join import environment_request
-
-    limit_blas_threads()
-    # How an episode behaves is training's business; the code that tells it may not be here.
-    request = portable_request(replace(environment_request(checkpoint.config), behaviour=""))
-    spec = describe(request)
-    validate_spaces(checkpoint, spec)
-    with (
-        open_playback(request, spec.id, render, record) as (env, recorder),
-        np.errstate(all="ignore"),
-    ):
-        return play_with_progress(
-            make_player(checkpoint, spec, env, recorder.capture if recorder else None), seeds
-        ), save_video(recorder)
-
-
-@contextmanager
-def open_playback(
-    request: EnvironmentRequest, name: str, render: str | None, record: Path | None
-) -> Iterator[tuple[Environment, VideoRecorder | None]]:
-    """The world to play in, and its film where one is wanted. Raises EnvironmentFailure."""
-    from es_queue.environments.factory import open_environment
-
-    recorder: VideoRecorder | None = None
-    try:
-        env: Environment
-        if record is not None:
-            from workers.play.video import VideoRecorder
-
-            os.environ.setdefault(
-                "SDL_VIDEODRIVER", "dummy"
-            )  # pygame else looks for a screen, and complains aloud of missing ones
-            env = rendered = open_environment(request, "rgb_array")
-            recorder = VideoRecorder(rendered, record, rendered.fps)
-        else:
-            env = open_environment(request, render) if render else open_environment(request)
-    except (EsQueueError, KeyboardInterrupt):
-        raise
-    except Exception as error:  # whatever a window or a user's environment raises
-        raise EnvironmentFailure(
-            f"{name} cannot be opened: {type(error).__name__}: {error}"
-        ) from error
-    try:
-        yield env, recorder
-    finally:
-        env.close()
-
-
-def save_video(recorder: VideoRecorder | None) -> str:
-    """Write the film; a line about it, empty where there is none."""
-    if recorder is None:
-        return ""
-    size = recorder.save()
-    return (
-        f"filmed in {format_text(str(recorder.path))} ({size / 1024:,.0f} "
-        f"kB{', its end cut off' if recorder.is_truncated else ''})"
-    )
-
-
-def validate_spaces(checkpoint: Checkpoint, spec: EnvironmentSpec) -> None:
-    """Raise RunFolderError where the installed environment is not the one that the policy was
-    trained for.
-    """
-    size = len(checkpoint.policy.statistics.mean)
-    if spec.observation_size != size or spec.action != checkpoint.policy.action:
-        raise RunFolderError(
-            f"{checkpoint.path} was trained for other spaces than the installed {spec.id} has "
-            f"({size} against {spec.observation_size} observed numbers, or other actions)"
-        )
-
-
-def make_player(
-    checkpoint: Checkpoint,
-    spec: EnvironmentSpec,
-    env: Environment,
-    on_step: Callable[[], None] | None = None,
-) -> Callable[[int], Episode]:
-    """Seed -> episode, with the very functions and in the very arithmetic of a worker's
-    evaluation.
-    """
-    from es_queue.config.episode_rules import evaluation_limit, evaluation_rules
-    from es_queue.policies import make_policy
-    from es_queue.policies.actions import ActionMap
-    from workers.episode import EpisodeControl, make_actor, play_episode
-
-    config, trained = checkpoint.config, checkpoint.policy
-    policy = make_policy(
-        config, spec.observation_size, spec.action, spec.observation_shape, trained.policy.reference
-    )
-    begin = make_actor(policy, trained.parameters, trained.statistics if config.obs_norm else None)
-    actions = ActionMap(spec.action, config.action_bound)
-    rules = evaluation_rules(evaluation_limit(config, spec))
-
-    def play_seed(seed: int) -> Episode:
-        try:
-            return play_episode(env, begin, actions, rules, seed, EpisodeControl(), on_step=on_step)
-        except (
-            Exception
-        ) as error:  # whatever a user's environment raises, and a return that is not finite
-            raise EnvironmentFailure(
-                f"{spec.id} fails in the episode of seed {seed}: {type(error).__name__}: {error}"
-            ) from error
-
-    return play_seed
-
-
-def play_with_progress(play_seed: Callable[[int], Episode], seeds: Iterable[int]) -> list[Episode]:
-    """The episodes, with a line of progress where somebody looks on."""
-    terminal = sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-    all_seeds = list(seeds)
-    episodes: list[Episode] = []
-    try:
-        for seed in all_seeds:
-            episodes.append(play_seed(seed))
-            if terminal:
-                mean = sum(episode.total for episode in episodes) / len(episodes)
-                print(
-                    f"\r{len(episodes)} of {len(all_seeds)} episodes, mean {mean:.1f}\x1b[K",
-                    end="",
-                    file=sys.stderr,
-                    flush=True,
-                )
-    finally:
-        if terminal:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-    return episodes
 
 
 if __name__ == "__main__":

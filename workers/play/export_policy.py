@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from es_queue.config.parsing import config_from_json
+from es_queue.environments.reference_batch import make_reference_batch
 from es_queue.errors import RunFolderError, UsageError
+from es_queue.export import export_bytes
+from es_queue.genetics.seed_list import format_seed_list, read_seed_list
+from es_queue.policies.checkpoint_policy import SavedPolicy
+from es_queue.security.npz_reader import REFERENCE, read_checkpoint
 from workers.play.report import format_text
-
-if TYPE_CHECKING:
-    from es_queue.policies.checkpoint_policy import SavedPolicy
 
 
 def read_contents(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """The arrays and the meta of a checkpoint or seed list. Raises RunFolderError."""
-    from es_queue.genetics.seed_list import read_seed_list
-    from es_queue.security.npz_reader import read_checkpoint
-
     try:
         return (
             with_reference(*read_seed_list(path))
@@ -34,10 +34,6 @@ def with_reference(
     """A list of seeds does not hold what the policy normalises by: it follows from the run's
     settings. Raises UsageError.
     """
-    from es_queue.config.parsing import config_from_json
-    from es_queue.environments.reference_batch import make_reference_batch
-    from es_queue.security.npz_reader import REFERENCE
-
     reference = make_reference_batch(config_from_json(json.dumps(meta["config"])))
     return arrays if reference is None else {**arrays, REFERENCE: reference}, meta
 
@@ -46,8 +42,6 @@ def load_policy_from(path: Path, arrays: dict[str, Any], meta: dict[str, Any]) -
     """The module of a user's own policy is imported, as far as ``guarded_imports`` allows. Raises
     RunFolderError.
     """
-    from es_queue.policies.checkpoint_policy import SavedPolicy
-
     try:
         return SavedPolicy.from_arrays(arrays, meta, imports=True)
     except RunFolderError as error:
@@ -78,9 +72,6 @@ def export_seed_list(path: Path) -> bytes:
     """The checkpoint's policy as a seed list; one that is a seed list already stays as it is.
     Raises RunFolderError in one sentence.
     """
-    from es_queue.genetics.seed_list import format_seed_list
-    from es_queue.security.npz_reader import read_checkpoint
-
     if path.suffix == ".json":
         read_contents(path)  # refuses what is none
         return path.read_bytes()
@@ -94,7 +85,5 @@ def export_other_format(path: Path, ending: str) -> bytes:
     """The policy of a checkpoint or seed list for other programs. Raises RunFolderError or
     UsageError in one sentence.
     """
-    from es_queue.export import export_bytes
-
     arrays, meta = read_contents(path)
     return export_bytes(ending, load_policy_from(path, arrays, meta), arrays, meta)

@@ -11,15 +11,27 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from es_queue.environments.factory import describe, portable_request
+from es_queue.environments.reference_batch import make_reference_batch
 from es_queue.errors import EnvironmentFailure, EsQueueError, RunFolderError, UsageError
+from es_queue.genetics.seed_list import open_noise_table
+from es_queue.numerics.fingerprint import limit_blas_threads
+from es_queue.policies import make_policy
+from es_queue.strategies import make_strategy
+from es_queue.util.slot_record import (
+    FOLDER,
+    SlotRecord,
+    read_record,
+    record_path,
+    recorded_generations,
+)
+from workers.episode import Episode, EpisodeControl
+from workers.evaluator import Evaluator, mean
+from workers.join import environment_request
+from workers.play.playback import episode_seeds, open_playback, save_video
 from workers.play.report import format_figures, format_histogram, format_text, summarize
-
-if TYPE_CHECKING:
-    from es_queue.util.slot_record import SlotRecord
-    from workers.episode import Episode
-    from workers.evaluator import Evaluator
 
 #: '+' and '-' as people write them behind a slot's number.
 SIGNS = {"+": 0, "-": 1}
@@ -62,8 +74,6 @@ def load_record(run_dir: Path, selector: IndividualSelector) -> SlotRecord:
     """The generation's record. Raises UsageError or RunFolderError where it was not kept or cannot
     be used.
     """
-    from es_queue.util.slot_record import FOLDER, read_record, record_path, recorded_generations
-
     if not run_dir.is_dir():
         raise UsageError(f"--generation wants the folder of a run, and {run_dir} is none")
     path = record_path(run_dir, selector.generation)
@@ -125,17 +135,6 @@ def play_recorded(
     """The episodes, and a line about their film. Raises RunFolderError where the record does not
     fit what is installed.
     """
-    from es_queue.environments.factory import describe, portable_request
-    from es_queue.environments.reference_batch import make_reference_batch
-    from es_queue.genetics.seed_list import open_noise_table
-    from es_queue.numerics.fingerprint import limit_blas_threads
-    from es_queue.policies import make_policy
-    from es_queue.strategies import make_strategy
-    from workers.episode import EpisodeControl
-    from workers.evaluator import Evaluator
-    from workers.join import environment_request
-    from workers.play.cli import episode_seeds, open_playback, save_video
-
     limit_blas_threads()
     config = record.config
     request = portable_request(environment_request(config))
@@ -215,8 +214,6 @@ def compare_recorded(
     row = None if selector.slot is None else record.row(selector.slot, selector.individual)
     if row is None or row["return"] != row["return"]:
         return {"recorded": None, "equal": None}
-    from workers.evaluator import mean
-
     return {
         "recorded": row["return"],
         "equal": mean([episode.total for episode in episodes]) == row["return"],

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from es_queue.config.episode_rules import DEFAULT_LIMIT
+from es_queue.config.resolution import resolve
 from es_queue.numerics.slot_plan import make_generation_plan
 from es_queue.protocol.messages import CENTRE, TRAIN
 from es_queue.protocol.redis_channel import MAX_ERRORS
-from master.cli.options import resolve
 from master.collect.ledger import DEATHS, FAILURES, MOST_FAILURES, AnswerChecker
 from tests.faults import worlds
 from tests.faults.scenario import Arena, Row, Stopwatch, finish, scenario

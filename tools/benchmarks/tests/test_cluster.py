@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 import redis
 
+from es_queue.config.resolution import resolve
 from es_queue.config.run_config import ASYNC
 from es_queue.numerics.slot_plan import max_slots
 from es_queue.protocol import messages
 from es_queue.protocol.messages import Block, Task
 from es_queue.protocol.redis_channel import RedisWorkerChannel
-from master.cli.options import parse_command_line, resolve
+from master.cli.options import parse_command_line
 from master.collect.ledger import AnswerChecker, Ledger
 from tests.ring import QUICK
 from tools.benchmarks.cluster import advice, scale_table

@@ -20,10 +20,10 @@ from es_queue.config.recipes import (
     recipe_for,
     recipe_names,
 )
+from es_queue.config.resolution import recipe_values
 from es_queue.config.run_config import option_fields
 from es_queue.errors import UsageError
 from es_queue.strategies import make_strategy
-from master.cli.options import recipe_values
 
 FILES = sorted(Path(es_queue.config.recipes.__file__).parent.glob("*.toml"))
 RECIPES: dict[str, dict[str, Any]] = {

@@ -26,8 +26,9 @@ from es_queue.security.passwords import (
     password_of,
     with_password,
 )
-from master.cli.options import Launch, parse_command_line
+from master.cli.options import parse_command_line
 from master.cli.redis_url import SHOWN_PASSWORD
+from master.run.launch import Launch
 from tests.leaks import MARK, password
 
 HARD = password("unit")

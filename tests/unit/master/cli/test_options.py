@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 
+from es_queue.config.changeable import RESUMABLE
+from es_queue.config.resolution import recipe_values, resolve
 from es_queue.config.run_config import RunConfig, option_fields
 from es_queue.errors import UsageError
 from master.cli.flags import LAUNCH_NAMES
-from master.cli.options import RESUMABLE, Launch, parse_command_line, recipe_values, resolve
+from master.cli.options import parse_command_line
+from master.run.launch import Launch
 
 WALKER = "BipedalWalker-v3"
 

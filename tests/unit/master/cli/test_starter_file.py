@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from es_queue.config.resolution import resolve
 from es_queue.errors import UsageError
-from master.cli.options import parse_command_line, resolve
+from master.cli.options import parse_command_line
 from master.cli.starter_file import RULES, read_starter_file
 
 

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from es_queue.config.resolution import resolve
 from es_queue.config.run_config import RunConfig
-from master.cli.options import parse_command_line, resolve
+from master.cli.options import parse_command_line
 from master.run.manifest import MANIFEST, MOST_SESSIONS, README, code_revision, write_manifest
 from master.run.repro_command import repro_command
 

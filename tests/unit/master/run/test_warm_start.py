@@ -13,8 +13,8 @@ import pytest
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.numerics.normalization import Moments
 from es_queue.pretrained import environment_names, path_of
-from master.cli.options import parse_warm_start
 from master.loop.state import RunState
+from master.run.launch import parse_warm_start
 from master.run.repro_command import repro_command
 from master.run.setup import Setup
 from master.run.warm_start import ESTIMATED_COUNT, extend_moments, make_warm_state, read_warm_start

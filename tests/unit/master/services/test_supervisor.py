@@ -15,7 +15,7 @@ import pytest
 
 from es_queue.errors import RedisError, RunBusyError, RunFolderError
 from es_queue.protocol.timing import Clocks
-from master.cli.options import Launch
+from master.run.launch import Launch
 from master.run.run_paths import RunPaths
 from master.services import supervisor_client as guardian_client
 from master.services import supervisor_files as guardian_files

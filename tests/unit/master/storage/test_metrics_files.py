@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from es_queue.config.resolution import resolve
 from es_queue.errors import UsageError
-from master.cli.options import parse_command_line, resolve
+from master.cli.options import parse_command_line
 from master.display.reporter import METRICS, Reporter
 from master.storage import tensorboard
 from master.storage.metrics_files import METRICS_TABLE, TABLE_COLUMNS, TableFile

@@ -15,7 +15,7 @@ import pytest
 import master.sweep.loop as module
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import RedisError, RunBusyError
-from master.cli.options import Launch
+from master.run.launch import Launch
 from master.run.run_paths import RunPaths
 from master.sweep.child import LONGEST_LINE, ChildMaster, JsonLineParser
 from master.sweep.loop import Sweep

@@ -20,9 +20,9 @@ from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.slot_plan import FINAL as FINAL_STREAM
 from es_queue.numerics.slot_plan import evaluation_seeds
 from es_queue.protocol.messages import FINAL, Block, Task
-from workers import episode
 from workers.episode import EpisodeControl
 from workers.join import JoinResult, join
+from workers.play import playback
 from workers.play.cli import main
 
 ROOT = Path(es_queue.__file__).resolve().parent.parent
@@ -181,13 +181,13 @@ def test_a_mean_that_differs_is_said(tmp_path: Path, capsys: pytest.CaptureFixtu
 @pytest.fixture
 def seeds_played(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     seeds: list[int] = []
-    real = episode.play_episode
+    real = playback.play_episode
 
     def noted(*arguments: Any, **more: Any) -> Any:
         seeds.append(arguments[4])
         return real(*arguments, **more)
 
-    monkeypatch.setattr(episode, "play_episode", noted)
+    monkeypatch.setattr(playback, "play_episode", noted)
     return seeds
 
 
@@ -276,7 +276,7 @@ def test_an_environment_that_is_unknown_or_breaks_ends_with_its_own_code(
     def broken(*arguments: Any, **more: Any) -> Any:
         raise ZeroDivisionError("a user's slip")
 
-    monkeypatch.setattr(episode, "play_episode", broken)
+    monkeypatch.setattr(playback, "play_episode", broken)
     assert "ZeroDivisionError: a user's slip" in refused(capsys, 5, tmp_path)
     monkeypatch.undo()
     checkpoint(tmp_path / "best.npz", CARTPOLE, config={**CARTPOLE.to_dict(), "env": "Nothing-v9"})
@@ -299,7 +299,7 @@ def test_an_interrupt_ends_with_130(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def interrupted(*arguments: Any, **more: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(episode, "play_episode", interrupted)
+    monkeypatch.setattr(playback, "play_episode", interrupted)
     assert main([str(tmp_path)]) == 130
 
 

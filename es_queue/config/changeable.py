@@ -1,0 +1,57 @@
+"""Which settings of a run can change later: on resume, or while the run is under way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from es_queue.config.run_config import option_fields
+from es_queue.config.validation import checked_value, number_or_text
+from es_queue.errors import UsageError
+
+#: What --resume may change: how long a run goes on and how its end is measured, never what was
+#: trained so far.
+BUDGET_OPTIONS = ("generations", "max_steps", "max_seconds", "target_reward", "final_episodes")
+RESUMABLE = (*BUDGET_OPTIONS, "audit", "strict", "keep_slots")
+#: What --set may change of a run that is under way, from a generation on.
+CHANGEABLE = (
+    *BUDGET_OPTIONS,
+    "learning_rate",
+    "sigma",
+    "l2",
+    "weight_decay",
+    "learning_rate_schedule",
+    "sigma_schedule",
+    "decay_schedule",
+)
+
+
+def validate_resume_changes(values: dict[str, Any]) -> dict[str, Any]:
+    """What a resumed run may change, from Python. Raises UsageError."""
+    fixed = [name for name in values if name not in RESUMABLE]
+    if fixed:
+        raise UsageError(
+            f"changes holds {', '.join(map(str, fixed))}, but a resumed run can change only "
+            f"{', '.join(RESUMABLE)}"
+        )
+    return {
+        name: checked_value(option_fields()[name], value, "changes")
+        for name, value in values.items()
+    }
+
+
+def validate_changes(values: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """Settings that a run can change while it runs; text that is a number counts as it. Raises
+    UsageError.
+    """
+    checked = {}
+    for name, value in values.items():
+        if name not in CHANGEABLE:
+            raise UsageError(
+                f"{str(name)[:60]!r} in {source} cannot change while a run is under way: "
+                f"only {', '.join(CHANGEABLE)} can"
+            )
+        option = option_fields()[name]
+        numeric = option.type in ("int", "float") and isinstance(value, str)
+        checked[name] = checked_value(option, number_or_text(value) if numeric else value, source)
+    return checked

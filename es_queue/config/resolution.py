@@ -1,0 +1,61 @@
+"""The whole configuration of a new run: explicit settings, then the recipe, then the defaults."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from es_queue.config.parsing import config_from_values
+from es_queue.config.recipes import recipe_for
+from es_queue.config.run_config import RunConfig, default_of, option_fields
+from es_queue.errors import UsageError
+
+#: A recipe's search settings are one tuned set: they are left out whole when one of these is chosen
+#: otherwise.
+TUNED_SETTINGS = ("strategy", "policy", "optimizer")
+#: What a recipe says of its own policy; another one may have no use for it.
+POLICY_SETTINGS = ("hidden", "activation", "batch_norm", "init")
+
+
+def resolve(values: dict[str, Any]) -> RunConfig:
+    """The whole configuration of a new run: ``values``, else the environment's recipe, else the
+    defaults.
+
+    Raises UsageError where values cannot be or do not fit together, and without ``env``.
+    """
+    recipe = recipe_values(values)
+    try:
+        return config_from_values({**recipe, **values}, "the settings")
+    except UsageError as error:
+        if recipe and _is_consistent(values):
+            raise UsageError(
+                f"{error} (the recipe for {values['env']} sets {', '.join(recipe)})"
+            ) from None
+        raise
+
+
+def recipe_values(values: dict[str, Any]) -> dict[str, Any]:
+    """What the recipe for ``values["env"]`` adds to ``values``; its search settings only if its
+    method is kept, and no shape of another policy.
+    """
+    recipe = recipe_for(str(values.get("env", "")))
+    if values.get("policy", recipe.get("policy")) != recipe.get("policy"):
+        recipe = {name: value for name, value in recipe.items() if name not in POLICY_SETTINGS}
+    tuned = all(
+        values[name] == recipe.get(name, default_of(name))
+        for name in TUNED_SETTINGS
+        if name in values
+    )
+    groups = {name: option.metadata["group"] for name, option in option_fields().items()}
+    return {
+        name: value
+        for name, value in recipe.items()
+        if name not in values and (tuned or groups.get(name) != "search")
+    }
+
+
+def _is_consistent(values: dict[str, Any]) -> bool:
+    try:
+        config_from_values(values, "the settings")
+    except UsageError:
+        return False
+    return True

@@ -1,0 +1,88 @@
+"""The options of one launch, as flags or ``train`` give them, and the names of warm starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+from es_queue.errors import UsageError
+from es_queue.pretrained import FOLDER, path_of
+from master.control.control_arguments import ControlArgs
+
+#: Before an environment's id: the trained policy that comes with the package.
+PRETRAINED = "pretrained:"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How this process takes part in a run. Nothing here changes the run's results.
+
+    redis_url:     None starts a private server; not in the repr, because it may hold a password
+    workers:       number of local worker processes; None lets the command choose
+    run:           id of a new run; None derives one
+    resume:        id of an existing run to continue
+    standby:       resume the run only when its master is gone
+    seeds:         start one run per seed instead of a single run
+    warm_start:    checkpoint or run folder that provides the initial policy of a new run
+    listen:        address at which the private server accepts other hosts; "" lets the command
+                   choose, None means none
+    video_every:   generations between two videos of the unperturbed policy; 0 means none
+    tensorboard:   write event files into the run's folder
+    control_args:  a request to a run that another process drives; this process then trains nothing
+    insecure:      suppress warnings about a passwordless or unencrypted Redis
+    shared:        make the run's folder accessible to the user's group
+    warnings:      warnings about how the password was given, printed at once
+    starter_notes: how each key of an evolution-strategies-starter file was translated
+    """
+
+    redis_url: str | None = field(default=None, repr=False)
+    workers: int | None = None
+    queue: str = "default"
+    run: str | None = None
+    run_dir: Path | None = None
+    resume: str | None = None
+    standby: bool = False
+    noise_dir: Path | None = None
+    quiet: bool = False
+    json: bool = False
+    seeds: tuple[int, ...] = ()
+    warm_start: Path | None = None
+    listen: str | None = None
+    video_every: int = 0
+    tensorboard: bool = False
+    control_args: ControlArgs | None = None
+    insecure: bool = False
+    shared: bool = False
+    warnings: tuple[str, ...] = ()
+    starter_notes: tuple[str, ...] = ()
+
+
+LAUNCH_FIELDS = tuple(
+    launch_field.name
+    for launch_field in fields(Launch)
+    if launch_field.name not in ("control_args", "warnings", "starter_notes")
+)
+
+
+def parse_warm_start(text: str) -> Path:
+    """What --warm-start names: a path, or ``pretrained:ENV``. Raises UsageError where no policy of
+    ENV comes along that could be gone on with.
+    """
+    if not text.startswith(PRETRAINED):
+        return Path(text)
+    path = path_of(text.removeprefix(PRETRAINED))
+    if path.suffix != ".npz":
+        raise UsageError(
+            f"warm-start is {text!r}, which comes along as a list of seeds: es-play "
+            "--pretrained plays it, no run can begin with it"
+        )
+    return path
+
+
+def format_warm_start(path: Path) -> str:
+    """The word for which ``beginning`` gives this path, on any host where the path's policy comes
+    along.
+    """
+    if path.parent == FOLDER:
+        return f"{PRETRAINED}{path.stem}"
+    return f"./{path}" if str(path).startswith(PRETRAINED) else str(path)

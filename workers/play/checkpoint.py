@@ -1,0 +1,79 @@
+"""The checkpoint that es-play plays: where it is, and what its file holds.
+
+Importing this module loads numpy: fix the numeric environment first.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from es_queue.config.parsing import config_from_json
+from es_queue.config.run_config import RunConfig
+from es_queue.errors import RunFolderError, UsageError
+from es_queue.policies.checkpoint_policy import SavedPolicy
+from es_queue.pretrained import training_command
+from workers.play.constants import BEST
+from workers.play.export_policy import load_policy_from, read_contents
+
+#: Where a run's folder has its best policy.
+BEST_PATHS = (BEST, f"checkpoints/{BEST}")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A policy and what its file says of it.
+
+    evaluation: the run's final one, None where it had not been played; command: what made it, empty
+    where nobody said
+    """
+
+    path: Path
+    config: RunConfig
+    policy: SavedPolicy
+    run: str
+    generation: int | None
+    evaluation: dict[str, Any] | None
+    command: str = ""
+
+
+def checkpoint_path(path: Path, which: str = "best") -> Path:
+    """The file itself, or the best policy or the newest checkpoint of a run's folder. Raises
+    RunFolderError.
+    """
+    if not path.is_dir():
+        return path
+    others = sorted(path.glob("checkpoints/generation-*.npz"))
+    if which == "last":
+        if others:
+            return others[-1]
+        raise RunFolderError(
+            f"{path} holds no checkpoint of a generation: give --which best, or the folder of a run"
+        )
+    for place in BEST_PATHS:
+        if (path / place).is_file():
+            return path / place
+    hint = f"; its newest checkpoint is {others[-1]}" if others else ""
+    raise RunFolderError(f"{path} holds no {BEST}: the run has not evaluated a policy yet{hint}")
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """The checkpoint or seed list at ``path``, checked. Raises RunFolderError in one sentence."""
+    arrays, meta = read_contents(path)
+    policy = load_policy_from(path, arrays, meta)
+    try:
+        config = config_from_json(json.dumps(meta["config"]))
+    except UsageError as error:
+        raise RunFolderError(f"{path}: the checkpoint's settings cannot be used: {error}") from None
+    generation, evaluation = meta.get("generation"), meta.get("evaluation")
+    return Checkpoint(
+        path,
+        config,
+        policy,
+        str(meta.get("run", "unknown"))[:40],
+        generation if isinstance(generation, int) else None,
+        evaluation if isinstance(evaluation, dict) else None,
+        training_command(meta),
+    )

@@ -1,0 +1,177 @@
+"""Play episodes as a worker's evaluation plays them, in a window or into a video if requested.
+
+Importing this module loads numpy: fix the numeric environment first.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from es_queue.config.episode_rules import evaluation_limit, evaluation_rules
+from es_queue.config.run_config import RunConfig
+from es_queue.environments.factory import describe, open_environment, portable_request
+from es_queue.environments.interface import Environment, EnvironmentRequest
+from es_queue.environments.spaces import EnvironmentSpec
+from es_queue.errors import EnvironmentFailure, EsQueueError, RunFolderError, UsageError
+from es_queue.numerics.fingerprint import limit_blas_threads
+from es_queue.numerics.slot_plan import FINAL, evaluation_seeds
+from es_queue.policies import make_policy
+from es_queue.policies.actions import ActionMap
+from workers.episode import Episode, EpisodeControl, make_actor, play_episode
+from workers.join import environment_request
+from workers.play.checkpoint import Checkpoint
+from workers.play.constants import DEFAULT_EPISODES, SEED_LIMIT
+from workers.play.report import format_text
+from workers.play.video import VideoRecorder
+
+
+def episode_seeds(config: RunConfig, episodes: int | None, first: int | None) -> list[int]:
+    """As many seeds as episodes were asked for, or as the final evaluation has. Raises UsageError
+    beyond the last seed.
+    """
+    count = episodes or config.final_episodes or DEFAULT_EPISODES
+    if first is None:
+        return [int(seed) for seed in evaluation_seeds(config, FINAL, 0, count)]
+    if first + count > SEED_LIMIT:
+        raise UsageError(f"--seed {first} leaves no room for {count} episodes below {SEED_LIMIT}")
+    return list(range(first, first + count))
+
+
+def validate_display() -> None:
+    """Raise EnvironmentFailure where no window can open; SDL would draw into nothing there."""
+    names = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
+    if sys.platform.startswith("linux") and not any(os.environ.get(name) for name in names):
+        raise EnvironmentFailure(
+            "there is no display to draw on: leave --render out, or run es-play in a desktop "
+            "session"
+        )
+
+
+def play_all(
+    checkpoint: Checkpoint, seeds: list[int], render: str | None, record: Path | None
+) -> tuple[list[Episode], str]:
+    """Play the episodes in order, under an evaluation's rules; and a line about the film. Raises
+    EnvironmentFailure.
+    """
+    limit_blas_threads()
+    # How an episode behaves is training's business; the code that tells it may not be here.
+    request = portable_request(replace(environment_request(checkpoint.config), behaviour=""))
+    spec = describe(request)
+    validate_spaces(checkpoint, spec)
+    with (
+        open_playback(request, spec.id, render, record) as (env, recorder),
+        np.errstate(all="ignore"),
+    ):
+        return play_with_progress(
+            make_player(checkpoint, spec, env, recorder.capture if recorder else None), seeds
+        ), save_video(recorder)
+
+
+@contextmanager
+def open_playback(
+    request: EnvironmentRequest, name: str, render: str | None, record: Path | None
+) -> Iterator[tuple[Environment, VideoRecorder | None]]:
+    """The world to play in, and its film where one is wanted. Raises EnvironmentFailure."""
+    recorder: VideoRecorder | None = None
+    try:
+        env: Environment
+        if record is not None:
+            os.environ.setdefault(
+                "SDL_VIDEODRIVER", "dummy"
+            )  # pygame else looks for a screen, and complains aloud of missing ones
+            env = rendered = open_environment(request, "rgb_array")
+            recorder = VideoRecorder(rendered, record, rendered.fps)
+        else:
+            env = open_environment(request, render) if render else open_environment(request)
+    except (EsQueueError, KeyboardInterrupt):
+        raise
+    except Exception as error:  # whatever a window or a user's environment raises
+        raise EnvironmentFailure(
+            f"{name} cannot be opened: {type(error).__name__}: {error}"
+        ) from error
+    try:
+        yield env, recorder
+    finally:
+        env.close()
+
+
+def save_video(recorder: VideoRecorder | None) -> str:
+    """Write the film; a line about it, empty where there is none."""
+    if recorder is None:
+        return ""
+    size = recorder.save()
+    return (
+        f"filmed in {format_text(str(recorder.path))} ({size / 1024:,.0f} "
+        f"kB{', its end cut off' if recorder.is_truncated else ''})"
+    )
+
+
+def validate_spaces(checkpoint: Checkpoint, spec: EnvironmentSpec) -> None:
+    """Raise RunFolderError where the installed environment is not the one that the policy was
+    trained for.
+    """
+    size = len(checkpoint.policy.statistics.mean)
+    if spec.observation_size != size or spec.action != checkpoint.policy.action:
+        raise RunFolderError(
+            f"{checkpoint.path} was trained for other spaces than the installed {spec.id} has "
+            f"({size} against {spec.observation_size} observed numbers, or other actions)"
+        )
+
+
+def make_player(
+    checkpoint: Checkpoint,
+    spec: EnvironmentSpec,
+    env: Environment,
+    on_step: Callable[[], None] | None = None,
+) -> Callable[[int], Episode]:
+    """Seed -> episode, with the very functions and in the very arithmetic of a worker's
+    evaluation.
+    """
+    config, trained = checkpoint.config, checkpoint.policy
+    policy = make_policy(
+        config, spec.observation_size, spec.action, spec.observation_shape, trained.policy.reference
+    )
+    begin = make_actor(policy, trained.parameters, trained.statistics if config.obs_norm else None)
+    actions = ActionMap(spec.action, config.action_bound)
+    rules = evaluation_rules(evaluation_limit(config, spec))
+
+    def play_seed(seed: int) -> Episode:
+        try:
+            return play_episode(env, begin, actions, rules, seed, EpisodeControl(), on_step=on_step)
+        except (
+            Exception
+        ) as error:  # whatever a user's environment raises, and a return that is not finite
+            raise EnvironmentFailure(
+                f"{spec.id} fails in the episode of seed {seed}: {type(error).__name__}: {error}"
+            ) from error
+
+    return play_seed
+
+
+def play_with_progress(play_seed: Callable[[int], Episode], seeds: Iterable[int]) -> list[Episode]:
+    """The episodes, with a line of progress where somebody looks on."""
+    terminal = sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    all_seeds = list(seeds)
+    episodes: list[Episode] = []
+    try:
+        for seed in all_seeds:
+            episodes.append(play_seed(seed))
+            if terminal:
+                mean = sum(episode.total for episode in episodes) / len(episodes)
+                print(
+                    f"\r{len(episodes)} of {len(all_seeds)} episodes, mean {mean:.1f}\x1b[K",
+                    end="",
+                    file=sys.stderr,
+                    flush=True,
+                )
+    finally:
+        if terminal:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+    return episodes
