@@ -475,9 +475,9 @@ class Evaluator:
 
     def _checked(self, job: SlotJob, played: list[list[Episode]]) -> SlotResult | FailedSlot:
         """The slot's result, unless an episode has a return that the master would refuse."""
-        for seed, one in zip(job.seeds.flat, chain.from_iterable(played), strict=True):
-            reason = excluded(self.spec, one.total, one.steps)
-            if not reason and abs(one.fitness) > MOST_RETURN:
+        for seed, episode in zip(job.seeds.flat, chain.from_iterable(played), strict=True):
+            reason = excluded(self.spec, episode.total, episode.steps)
+            if not reason and abs(episode.fitness) > MOST_RETURN:
                 reason = f"the episode's fitness is beyond {MOST_RETURN:g}: scale its rewards down"
             if reason:
                 return FailedSlot(int(seed), EpisodeFailed(reason))

@@ -54,8 +54,8 @@ def joined(settings: Any) -> tuple[Evaluator, str]:
     from workers.episode import EpisodeControl
     from workers.join import join
 
-    found = join(config_from_json(settings), EpisodeControl())
-    return found.evaluator, found.numerics
+    result = join(config_from_json(settings), EpisodeControl())
+    return result.evaluator, result.numerics
 
 
 def played(evaluator: Evaluator, task: bytes, parameters: bytes, blocks: list[str]) -> list[bytes]:

@@ -207,8 +207,8 @@ def is_sound(values: Floats, seed: int, count: int) -> bool:
     drawn = np.frombuffer(os.urandom(8 * count), dtype=np.uint64)
     starts = (drawn % np.uint64(-(-len(values) // RUN))).astype(np.int64) * RUN
     for start, expected in zip(starts.tolist(), runs(seed, starts), strict=True):
-        found = values[start : start + RUN]
-        if not np.array_equal(found, expected[: len(found)]):
+        run = values[start : start + RUN]
+        if not np.array_equal(run, expected[: len(run)]):
             return False
     return True
 

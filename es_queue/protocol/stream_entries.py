@@ -229,7 +229,7 @@ class ReplyReader:
         return bytes(whole)
 
     def _receive(self) -> bytes:
-        found = self._sock.recv(RECEIVED_AT_ONCE)
-        if not found:
+        data = self._sock.recv(RECEIVED_AT_ONCE)
+        if not data:
             raise redis.exceptions.ConnectionError("Connection closed by server.")
-        return found
+        return data

@@ -84,11 +84,11 @@ def _replies(pipeline: Any) -> list[Any]:
     """Replies in order; for a key of another type its error. Raises any other error: an outage must
     not look like a missing key.
     """
-    found: list[Any] = pipeline.execute(raise_on_error=False)
-    for reply in found:
+    replies: list[Any] = pipeline.execute(raise_on_error=False)
+    for reply in replies:
         if isinstance(reply, Exception) and "WRONGTYPE" not in str(reply):
             raise reply
-    return found
+    return replies
 
 
 def read_hashes(client: Any, names: Sequence[str]) -> list[dict[bytes, bytes]]:
@@ -262,19 +262,20 @@ def hash_fields(
     values = iter(
         ask([("hmget", name, some) for name, some in zip(names, wanted, strict=True) if some])
     )
-    found = [dict(zip(some, next(values) or (), strict=False)) if some else {} for some in wanted]
+    hashes = [dict(zip(some, next(values) or (), strict=False)) if some else {} for some in wanted]
     return [
-        {field: value for field, value in one.items() if value is not None} for one in found
+        {field: value for field, value in values_by_field.items() if value is not None}
+        for values_by_field in hashes
     ], left_out
 
 
 def set_members(ask: Ask, key: str, most: int) -> list[bytes]:
     """The first ``most`` members of a set that has been measured, in no order."""
-    cursor, found = 0, set[bytes]()
+    cursor, members = 0, set[bytes]()
     while True:
         (reply,) = ask([("sscan", key, cursor, None, SCANNED_AT_ONCE)])
         if reply is not None:
             cursor = int(reply[0])
-            found.update(reply[1])
-        if reply is None or cursor == 0 or len(found) >= most:
-            return list(found)[:most]
+            members.update(reply[1])
+        if reply is None or cursor == 0 or len(members) >= most:
+            return list(members)[:most]

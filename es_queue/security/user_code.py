@@ -132,7 +132,7 @@ class ImportGuard:
     def _listed() -> str:
         """ES_QUEUE_ALLOW without the word for all installed packages."""
         given = os.environ.get(ALLOW, INSTALLED).split(",")
-        return ",".join(one for one in given if one.strip() != INSTALLED)
+        return ",".join(entry for entry in given if entry.strip() != INSTALLED)
 
 
 _guard: ImportGuard | None = None

@@ -207,16 +207,19 @@ class AnswerChecker:
         if spec is None or (spec.highest_reward is None and spec.lowest_reward is None):
             return True
         pairs = zip(result.returns, result.steps, strict=True)
-        return not any(excluded(spec, episodes * one, steps) for one, steps in pairs)
+        return not any(excluded(spec, episodes * total, steps) for total, steps in pairs)
 
     def _odd_moments(self, moments: tuple[EpisodeMoments, ...]) -> str:
         """Why moments of a slot do not count; empty where they do."""
-        counted = [one for one in moments if one.count]
+        counted = [episode for episode in moments if episode.count]
         if not counted:
             return ""
         means, m2s = (
             np.frombuffer(b"".join(parts), "<f8")
-            for parts in ([one.mean for one in counted], [one.m2 for one in counted])
+            for parts in (
+                [episode.mean for episode in counted],
+                [episode.m2 for episode in counted],
+            )
         )
         if m2s.min(initial=0.0) < 0:
             return "wrong-moments"
@@ -226,10 +229,10 @@ class AnswerChecker:
             m2s.max(initial=0.0),
         )
         # What the narrowest number and the fewest observations can have, all can.
-        least = min(one.count for one in counted)
+        least = min(episode.count for episode in counted)
         if greatest <= limits.least_reach and most <= least * limits.least_variance:
             return ""
-        counts = np.array([one.count for one in counted], np.float64).reshape(-1, 1)
+        counts = np.array([episode.count for episode in counted], np.float64).reshape(-1, 1)
         means, m2s = means.reshape(len(counted), -1), m2s.reshape(len(counted), -1)
         # The statistics are float32 again when they are published.
         if greatest > LARGEST or not (m2s <= counts * LARGEST**2).all():

@@ -85,7 +85,7 @@ class AsyncLedger(Ledger):
 
     @property
     def largest_answer(self) -> int:
-        older = [one.checker.largest_bytes for one in self.older.values()]
+        older = [publication.checker.largest_bytes for publication in self.older.values()]
         return max([self.checker.largest_bytes, *older])
 
     def _accept_result(self, answer: Answer, result: SlotResult) -> bool:

@@ -174,14 +174,16 @@ class Audit:
         assert question.proof is not None, "it is done"
         try:
             played = question.proof.result()
-            own = played.results[slot]
+            true_result = played.results[slot]
         except (EsQueueError, KeyError) as error:
             self._dispute(slot, f"the master cannot play it ({' '.join(str(error).split())})")
             return None
         if played.numerics != question.numerics:
             self._dispute(slot, "the master has another arithmetic than both, so it proves nothing")
             return None
-        agreeing = frozenset(one for one, opinion in question.opinions.items() if opinion == own)
+        agreeing = frozenset(
+            identity for identity, opinion in question.opinions.items() if opinion == true_result
+        )
         if not agreeing:
             self._dispute(
                 slot,
@@ -191,8 +193,8 @@ class Audit:
                 ),
                 first=False,
             )
-            return Verdict(slot, own, agreeing, frozenset(), proven=True)
-        return self._settle(slot, question, own, agreeing, proven=True)
+            return Verdict(slot, true_result, agreeing, frozenset(), proven=True)
+        return self._settle(slot, question, true_result, agreeing, proven=True)
 
     def mark_inconclusive(self, slot: Slot) -> None:
         """Whoever played it again was the same worker, computes otherwise, or failed; however often
@@ -240,7 +242,9 @@ class Audit:
         self.questions.pop(slot, None)
         self.checked += 1
         self.confirmed[slot] = agreeing
-        author = next((name for one, name in question.workers.items() if one in agreeing), "")
+        author = next(
+            (name for identity, name in question.workers.items() if identity in agreeing), ""
+        )
         return Verdict(
             slot, result, agreeing, frozenset(question.opinions) - agreeing, author, proven
         )

@@ -205,9 +205,9 @@ def blocks_of_slots(
     """Blocks of at most ``most`` slots; slots are in order, and those in ``single`` have a block
     each.
     """
-    found: list[Block] = []
+    blocks: list[Block] = []
     for kind, slot in slots:
-        last = found[-1] if found else None
+        last = blocks[-1] if blocks else None
         if (
             last is not None
             and (last.kind, last.stop) == (kind, slot)
@@ -215,10 +215,10 @@ def blocks_of_slots(
             and (kind, slot) not in single
             and (kind, last.start) not in single
         ):
-            found[-1] = Block(publication, kind, last.start, slot + 1)
+            blocks[-1] = Block(publication, kind, last.start, slot + 1)
         else:
-            found.append(Block(publication, kind, slot, slot + 1))
-    return found
+            blocks.append(Block(publication, kind, slot, slot + 1))
+    return blocks
 
 
 def iterate_equal_blocks(

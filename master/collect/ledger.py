@@ -106,8 +106,8 @@ class Ledger:
         if answer.kind not in messages.TRAINED:
             self._answered_by.update(
                 {
-                    (answer.kind, one.slot): answer.worker
-                    for one, counts in zip(answer.results, taken, strict=True)
+                    (answer.kind, result.slot): answer.worker
+                    for result, counts in zip(answer.results, taken, strict=True)
                     if counts
                 }
             )

@@ -81,12 +81,18 @@ class ObservationLimits:
 
 def scale_of(seen: float, moments: RunningMoments) -> float:
     """The largest magnitude that a number of an observation ordinarily has."""
-    own = max(1.0, seen)
+    initial_scale = max(1.0, seen)
     if not moments.count:
-        return own
+        return initial_scale
     with np.errstate(all="ignore"):
         usual = np.abs(moments.mean) + np.sqrt(np.maximum(moments.m2, 0.0) / moments.count)
-    return float(np.clip(np.nan_to_num(usual).max(initial=own), own, MOST_GROWTH * own))
+    return float(
+        np.clip(
+            np.nan_to_num(usual).max(initial=initial_scale),
+            initial_scale,
+            MOST_GROWTH * initial_scale,
+        )
+    )
 
 
 def implausible(worker: str, generation: int) -> str:

@@ -53,7 +53,7 @@ class RecoveryStatistics:
         if not waiting:
             return
         same = (
-            [one for one in self._ongoing if one[0] == cause]
+            [recovery for recovery in self._ongoing if recovery[0] == cause]
             if len(self._ongoing) >= MOST_OPEN
             else []
         )

@@ -102,14 +102,14 @@ def within(ledger: Ledger, blocks: Iterable[Block]) -> list[Slot]:
             parts[-1][1] = max(parts[-1][1], stop)
         else:
             parts.append([start, stop])
-    found: list[Slot] = []
+    slots: list[Slot] = []
     for kind, first, last in ledger.unanswered_ranges() if merged else ():
         parts = merged.get(kind, [])
         for start, stop in islice(parts, max(0, bisect(parts, [first + 1]) - 1), None):
             if start >= last:
                 break
-            found += ((kind, slot) for slot in range(max(start, first), min(stop, last)))
-    return found
+            slots += ((kind, slot) for slot in range(max(start, first), min(stop, last)))
+    return slots
 
 
 class IdleWorkers:

@@ -89,7 +89,9 @@ class Verification:
     def _begin(self, ledger: Ledger, kind: str) -> bool:
         """Choose slots and ask, where anything depends on them."""
         returns = {
-            one.slot: one.returns[0] for one in ledger.results_in_order(kind) if one is not None
+            result.slot: result.returns[0]
+            for result in ledger.results_in_order(kind)
+            if result is not None
         }
         figures = return_statistics(list(returns.values()))
         sign = 0 if figures is None else self._weighs(kind, figures)
@@ -109,15 +111,17 @@ class Verification:
         """Whether more has to be played."""
         try:
             played = check.played.result().results
-            own = {slot: played[(kind, slot)] for slot in check.slots}
+            results = {slot: played[(kind, slot)] for slot in check.slots}
         except (EsQueueError, KeyError) as error:
             self._fail(ledger, kind, error)
             return False
-        wrong = [slot for slot, result in own.items() if ledger.results[kind].get(slot) != result]
+        wrong = [
+            slot for slot, result in results.items() if ledger.results[kind].get(slot) != result
+        ]
         if wrong and not check.void:
-            self._tell(differs(ledger, kind, wrong[0], own[wrong[0]].returns[0]))
+            self._tell(differs(ledger, kind, wrong[0], results[wrong[0]].returns[0]))
         for slot in wrong:
-            ledger.refute((kind, slot), own[slot])
+            ledger.refute((kind, slot), results[slot])
         if wrong and not check.last:
             rest = sorted(set(range(ledger.required[kind])) - set(check.slots))
             self._checks[kind] = Check(rest, True, self._played(kind, rest), void=True)

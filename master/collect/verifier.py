@@ -77,15 +77,22 @@ class Verifier:
         asked = sorted(slots)
         publication = messages.Task.decode(task).publication
         kinds = sorted({kind for kind, _ in asked})
-        found = [
-            Block(publication, *one)
+        ranges = [
+            Block(publication, *slot_range)
             for kind in kinds
-            for one in to_ranges((slot for own, slot in asked if own == kind), kind)
+            for slot_range in to_ranges(
+                (slot for slot_kind, slot in asked if slot_kind == kind), kind
+            )
         ]
         blocks = [
-            Block(publication, one.kind, start, min(one.stop, start + messages.MAX_BLOCK))
-            for one in found
-            for start in range(one.start, one.stop, messages.MAX_BLOCK)
+            Block(
+                publication,
+                slot_range.kind,
+                start,
+                min(slot_range.stop, start + messages.MAX_BLOCK),
+            )
+            for slot_range in ranges
+            for start in range(slot_range.start, slot_range.stop, messages.MAX_BLOCK)
         ]
         self._queue = self._queue or ThreadPoolExecutor(1, "verifier")
         try:
@@ -163,7 +170,7 @@ def ask(process: subprocess.Popen[bytes], question: list[Any], seconds: float) -
     answers = [Answer.decode(data) for data in reply[1:]]
     return Played(
         str(reply[0]),
-        {(one.kind, result.slot): result for one in answers for result in one.results},
+        {(answer.kind, result.slot): result for answer in answers for result in answer.results},
     )
 
 

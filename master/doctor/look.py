@@ -124,10 +124,10 @@ class ReadOnlyClient:
 
     def hashes(self, names: Sequence[str], fields: Sequence[str]) -> list[Texts]:
         """The short fields of each hash: a hostile value is never fetched."""
-        found, _ = bounded_reads.hash_fields(
+        hashes, _ = bounded_reads.hash_fields(
             self._ask_many, names, fields, LONGEST_VALUE, MOST_FIELD_BYTES
         )
-        return [{name: to_text(value) for name, value in field.items()} for field in found]
+        return [{name: to_text(value) for name, value in field.items()} for field in hashes]
 
     def _ask_many(self, questions: Iterable[tuple[Any, ...]]) -> list[Any]:
         waiting = list(questions)

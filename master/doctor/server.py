@@ -99,13 +99,13 @@ def check_version(information: Information) -> Finding:
     )
 
 
-def check_eviction(information: Information, own: bool) -> Finding:
+def check_eviction(information: Information, is_private: bool) -> Finding:
     """own: only this host reaches the server."""
     policy, limit = (
         sanitize(information.get("maxmemory_policy", "noeviction"), 40),
         info_number(information, "maxmemory"),
     )
-    if limit <= 0 and own:
+    if limit <= 0 and is_private:
         return ok_finding("eviction", f"no memory limit, so nothing is evicted (policy {policy})")
     if limit <= 0:
         fix = (

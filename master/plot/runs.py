@@ -120,11 +120,11 @@ def read_run(folder: Path) -> RunCurves:
     """
     records: dict[float, Mapping[str, Any]] = {}
     left_out = 0
-    for told in read_json_lines(folder / METRICS):
-        large = [name for name, value in told.items() if is_too_large(value)]
+    for line in read_json_lines(folder / METRICS):
+        large = [name for name, value in line.items() if is_too_large(value)]
         left_out += len(large)
         record = (
-            {name: value for name, value in told.items() if name not in large} if large else told
+            {name: value for name, value in line.items() if name not in large} if large else line
         )
         generation = finite_or_none(record.get("generation"))
         if generation is None:

@@ -407,7 +407,7 @@ def refuse_foreign(folder: Path) -> None:
             f"{folder} can be written by other users, who could have put data there: if you trust "
             f"them, chmod go-w {folder}"
         )
-    links = [one.name for one in folder.iterdir() if one.is_symlink()]
+    links = [entry.name for entry in folder.iterdir() if entry.is_symlink()]
     if links:
         raise RedisError(
             f"{folder / links[0]} is a link, which the private server never makes: remove it"

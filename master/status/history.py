@@ -112,10 +112,10 @@ def is_readable(server: RedisReader, key: str) -> bool:
 
 def parse_entry(fields: Mapping[bytes, bytes]) -> dict[str, str]:
     """The short ones of an entry's fields KEPT, as text."""
-    found = ((name, (fields or {}).get(name.encode())) for name in KEPT)
+    pairs = ((name, (fields or {}).get(name.encode())) for name in KEPT)
     return {
         name: to_text(value)
-        for name, value in found
+        for name, value in pairs
         if value is not None and len(value) <= LONGEST_VALUE
     }
 

@@ -150,16 +150,16 @@ def read_previews(server: RedisReader, keys: Sequence[Key]) -> list[str]:
     """A few words on the content of each; of a value that is not small, what its name
     alone says.
     """
-    found: list[str] = []
+    previews: list[str] = []
     for start in range(0, len(keys), GLANCES_AT_ONCE):
         some = keys[start : start + GLANCES_AT_ONCE]
         questions = [preview_query(key) for key in some]
         answers = iter(server.ask(question for question in questions if question is not None))
-        found += [
+        previews += [
             format_preview(key, None if question is None else next(answers))
             for key, question in zip(some, questions, strict=True)
         ]
-    return found
+    return previews
 
 
 def preview_query(key: Key) -> tuple[Any, ...] | None:

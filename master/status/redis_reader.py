@@ -268,9 +268,9 @@ class RedisReader:
             living, ever or 0, errors or 0, refused, requests or 0, left, config, tuple(unread)
         )
 
-    def _sizes(self, own: RunKeys) -> dict[str, bounded_reads.KeySize]:
+    def _sizes(self, run_keys: RunKeys) -> dict[str, bounded_reads.KeySize]:
         """The sizes of the run's keys that have a bound, by the names of MOST_KEY_BYTES."""
-        names = {getattr(own, what): what for what in MOST_KEY_BYTES}
+        names = {getattr(run_keys, what): what for what in MOST_KEY_BYTES}
         return {
             names[key]: size for key, size in bounded_reads.key_sizes(self.ask, list(names)).items()
         }
@@ -364,11 +364,11 @@ class RedisReader:
     def _read_hashes(self, names: Sequence[str], fields: Sequence[str]) -> tuple[list[Texts], int]:
         """The short fields of each hash, and how many hashes were left out because those before
         them are so large."""
-        found, left_out = bounded_reads.hash_fields(
+        hashes, left_out = bounded_reads.hash_fields(
             self.ask, names, fields, LONGEST_VALUE, MOST_FIELD_BYTES
         )
         return [
-            {name: to_text(value) for name, value in field_name.items()} for field_name in found
+            {name: to_text(value) for name, value in field_name.items()} for field_name in hashes
         ], left_out
 
     def ask(self, questions: Iterable[tuple[Any, ...]]) -> list[Any]:

@@ -42,7 +42,7 @@ def named_hosts(names: Iterable[str]) -> frozenset[str]:
 
     Raises UsageError for a value that is no name and no address.
     """
-    found = set[str]()
+    hosts = set[str]()
     for name in names:
         match = HOST.fullmatch(f"[{name}]" if ":" in name and not name.startswith("[") else name)
         if match is None or match["port"] or (match["six"] and not is_address(match["six"])):
@@ -51,8 +51,8 @@ def named_hosts(names: Iterable[str]) -> frozenset[str]:
                 "browser reaches the page, without http:// and port, such as node7.example; "
                 "repeat the flag for more"
             )
-        found.add(plain_host(match))
-    return frozenset(found)
+        hosts.add(plain_host(match))
+    return frozenset(hosts)
 
 
 def is_host_allowed(header: str | None, hosts: Collection[str] = ()) -> bool:

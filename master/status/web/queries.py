@@ -146,17 +146,17 @@ class DashboardQueries:
             living = [run_fields["run"] for run_fields in runs if run_fields["leased"]][
                 :MOST_DETAILED
             ]
-            told: Data = {"runs": runs, "refused": {}, "living": {}, "unread": {}}
+            figures: Data = {"runs": runs, "refused": {}, "living": {}, "unread": {}}
             for run in living:  # one after the other: their workers are not held all at once
                 server = sources.find_run(run).server
                 if server is not None:
                     inside = server.read_details(run)
-                    told["refused"][run], told["living"][run], told["unread"][run] = (
+                    figures["refused"][run], figures["living"][run], figures["unread"][run] = (
                         inside.refused,
                         len(inside.workers),
                         len(inside.unread),
                     )
-            return told
+            return figures
 
 
 def read_details(location: RunLocation, curves: LearningCurves) -> RunDetails:
