@@ -33,7 +33,7 @@ from es_queue.environments.interface import (
 from es_queue.environments.spaces import EnvironmentSpec
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.normalization import FrozenStatistics, Moments
-from es_queue.numerics.return_limits import MOST_RETURN, excluded
+from es_queue.numerics.return_limits import MOST_RETURN, impossible_return_reason
 from es_queue.numerics.return_statistics import sum_in_order
 from es_queue.numerics.slot_plan import (
     BEHAVIOUR,
@@ -135,8 +135,8 @@ class Evaluator:
         envs: VectorEnvironment | None = None,
         min_episodes: int = 1,
     ) -> None:
-        """``worlds`` plays many episodes at once; without them, or for fewer than ``fewest``,
-        ``world`` plays one by one.
+        """``envs`` plays many episodes at once; without them, or for fewer than ``min_episodes``,
+        ``env`` plays one by one.
         """
         self.config, self.spec, self.table, self.control = config, spec, table, control
         self._env, self._envs, self._policy, self._strategy = env, envs, policy, strategy
@@ -231,7 +231,7 @@ class Evaluator:
         individual: int,
         on_step: Callable[[], None] | None = None,
     ) -> list[Episode]:
-        """One individual of a training slot, on its own episodes; ``look`` follows each step."""
+        """One individual of a training slot, on its own episodes; ``on_step`` follows each step."""
         (job,) = self._training_jobs(
             task, published, Block(task.publication, messages.TRAIN, slot, slot + 1)
         )
@@ -249,7 +249,7 @@ class Evaluator:
         seeds: Sequence[int],
         on_step: Callable[[], None] | None = None,
     ) -> list[Episode]:
-        """The unperturbed policy as it is evaluated, on ``seeds``; ``look`` follows each step."""
+        """The unperturbed policy as it is evaluated, on ``seeds``; ``on_step`` follows each step."""
         job = SlotJob(
             messages.EVAL,
             0,
@@ -424,7 +424,7 @@ class Evaluator:
             raise
         except Exception as error:  # whatever a user's environment raises is that slot's failure
             return FailedSlot(self.control.playing["seed"], error)
-        return self._checked(job, played)
+        return self._validate_result(job, played)
 
     def _play_batched(
         self, envs: VectorEnvironment, task: Task, published: Floats, group: list[SlotJob]
@@ -468,15 +468,17 @@ class Evaluator:
             job.seeds.shape[1],
             [outcome for outcome in outcomes if isinstance(outcome, Episode)],
         )
-        return self._checked(
+        return self._validate_result(
             job,
             [episodes[at : at + episode_count] for at in range(0, len(episodes), episode_count)],
         )
 
-    def _checked(self, job: SlotJob, played: list[list[Episode]]) -> SlotResult | FailedSlot:
+    def _validate_result(
+        self, job: SlotJob, played: list[list[Episode]]
+    ) -> SlotResult | FailedSlot:
         """The slot's result, unless an episode has a return that the master would refuse."""
         for seed, episode in zip(job.seeds.flat, chain.from_iterable(played), strict=True):
-            reason = excluded(self.spec, episode.total, episode.steps)
+            reason = impossible_return_reason(self.spec, episode.total, episode.steps)
             if not reason and abs(episode.fitness) > MOST_RETURN:
                 reason = f"the episode's fitness is beyond {MOST_RETURN:g}: scale its rewards down"
             if reason:
@@ -512,7 +514,7 @@ class Evaluator:
     def _statistics(
         self, task: Task, centre_statistics: tuple[Floats, Floats] | None = None
     ) -> FrozenStatistics | None:
-        """The generation's, or a centre's ``own``."""
+        """The generation's, or a centre's ``centre_statistics``."""
         if not self.config.obs_norm:
             return None
         mean, std = centre_statistics or (

@@ -35,20 +35,20 @@ def main() -> int:
     if "" not in sys.path and "." not in sys.path:
         sys.path.append(".")  # the master imported a user's own module from there, too
     evaluator: Evaluator | None = None
-    numerics, settings = "", read(questions)
-    while (question := read(questions)) is not None:
+    numerics, settings = "", read_frame(questions)
+    while (question := read_frame(questions)) is not None:
         try:
             if evaluator is None:
-                evaluator, numerics = joined(settings)
-            write(replies, [numerics, *(played(evaluator, *question))])
+                evaluator, numerics = make_evaluator(settings)
+            write_frame(replies, [numerics, *(play_blocks(evaluator, *question))])
         except EsQueueError as error:
-            write(replies, str(error))
+            write_frame(replies, str(error))
         except Exception as error:  # whatever a user's own code raises
-            write(replies, f"{type(error).__name__}: {error}")
+            write_frame(replies, f"{type(error).__name__}: {error}")
     return 0
 
 
-def joined(settings: Any) -> tuple[Evaluator, str]:
+def make_evaluator(settings: Any) -> tuple[Evaluator, str]:
     """An evaluator as a worker's, and this process's fingerprint. Raises EsQueueError."""
     from es_queue.config.parsing import config_from_json
     from workers.episode import EpisodeControl
@@ -58,7 +58,9 @@ def joined(settings: Any) -> tuple[Evaluator, str]:
     return result.evaluator, result.numerics
 
 
-def played(evaluator: Evaluator, task: bytes, parameters: bytes, blocks: list[str]) -> list[bytes]:
+def play_blocks(
+    evaluator: Evaluator, task: bytes, parameters: bytes, blocks: list[str]
+) -> list[bytes]:
     """The answers to blocks of a publication. Raises EnvironmentFailure where an episode fails."""
     import numpy as np
 
@@ -67,16 +69,16 @@ def played(evaluator: Evaluator, task: bytes, parameters: bytes, blocks: list[st
     known = Task.decode(task)
     vector = np.frombuffer(parameters, "<f4").astype(np.float32, copy=False)
     return [
-        evaluator.evaluate(known, vector, Block.decode(text), NAME, refuse).encode()
+        evaluator.evaluate(known, vector, Block.decode(text), NAME, raise_failure).encode()
         for text in blocks
     ]
 
 
-def refuse(failure: FailureReport) -> None:
+def raise_failure(failure: FailureReport) -> None:
     raise EnvironmentFailure(f"the episode of seed {failure.seed} fails here: {failure.reason}")
 
 
-def read(stream: IO[bytes]) -> Any:
+def read_frame(stream: IO[bytes]) -> Any:
     """The next frame; None at the end."""
     head = stream.read(LENGTH.size)
     if len(head) < LENGTH.size:
@@ -85,7 +87,7 @@ def read(stream: IO[bytes]) -> Any:
     return msgpack.unpackb(stream.read(size), max_bin_len=size, max_str_len=size)
 
 
-def write(stream: IO[bytes], frame: Any) -> None:
+def write_frame(stream: IO[bytes], frame: Any) -> None:
     data = msgpack.packb(frame)
     stream.write(LENGTH.pack(len(data)) + data)
     stream.flush()

@@ -1,4 +1,4 @@
-"""An objective of the user's own as a World: an episode is one step, and its reward is the
+"""An objective of the user's own as an Environment: an episode is one step, and its reward is the
 function's value.
 
 ``function(vector, seed)`` takes a float32 array and an int and returns a number, the larger the
@@ -23,7 +23,7 @@ Floats = NDArray[np.float32]
 
 
 class ObjectiveEnvironment:
-    """A World whose action is the vector. Raises EnvironmentFailure where the function cannot be
+    """An Environment whose action is the vector. Raises EnvironmentFailure where the function cannot be
     imported.
     """
 

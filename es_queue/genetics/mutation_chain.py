@@ -30,7 +30,7 @@ class MutationChain:
     index: Ints
     sigma: Floats
 
-    def extended(self, index: Ints, sigma: Floats) -> MutationChain:
+    def append(self, index: Ints, sigma: Floats) -> MutationChain:
         """These links, then more."""
         return MutationChain(np.append(self.index, index), np.append(self.sigma, sigma))
 
@@ -66,7 +66,7 @@ def apply_mutations(start: Floats, mutations: MutationChain, noise: NoiseRows) -
 class MutationTree:
     """Who descends from whom: row 0 is the root, a row's parent stands above it.
 
-    parent: int64[n], rows, the root's is itself; links: the mutation of each row, the root's counts
+    parent: int64[n], rows, the root's is itself; mutations: the mutation of each row, the root's counts
     for nothing
     """
 
@@ -115,7 +115,7 @@ class Lineage:
     """A tree with its root decoded, and what came before the root.
 
     base: float32[size], the root; prefix: the links from the first parameters to it
-    name: int64[n], a number for each row that never changes and is given once; born: how many were
+    names: int64[n], a number for each row that never changes and is given once; next_name: how many were
     given
     """
 
@@ -140,7 +140,7 @@ class Lineage:
         names = self.next_name + np.arange(len(parents))
         tree = MutationTree(
             np.append(self.tree.parent, self.rows(parents)),
-            self.tree.mutations.extended(mutations.index, mutations.sigma),
+            self.tree.mutations.append(mutations.index, mutations.sigma),
         )
         return replace(
             self,
@@ -149,7 +149,7 @@ class Lineage:
             next_name=self.next_name + len(parents),
         ), names
 
-    def compacted(self, living: Ints, noise: NoiseRows) -> Lineage:
+    def prune(self, living: Ints, noise: NoiseRows) -> Lineage:
         """Without lines that have died out; the root moves down to the last common ancestor of the
         ``living`` (names).
         """
@@ -161,7 +161,7 @@ class Lineage:
             moved = tree.chain(list(range(1, depth + 1)))
             base, prefix = (
                 apply_mutations(self.base, moved, noise),
-                self.prefix.extended(moved.index, moved.sigma),
+                self.prefix.append(moved.index, moved.sigma),
             )
             tree = MutationTree(
                 np.maximum(tree.parent[depth:] - depth, 0),
@@ -177,7 +177,7 @@ class Lineage:
     def chain(self, name: int) -> MutationChain:
         """All links of one of the tree, from the first parameters on."""
         rest = self.tree.chain(self.tree.path(self._row(name)))
-        return self.prefix.extended(rest.index, rest.sigma)
+        return self.prefix.append(rest.index, rest.sigma)
 
     def _row(self, name: int) -> int:
         return int(self.rows(np.array([name]))[0])
@@ -232,7 +232,7 @@ def common_ancestor_depth(tree: MutationTree, living: Ints) -> int:
 class ParentTable:
     """Whose children a publication's slots are: a tree whose root is published beside it.
 
-    parents: rows of those that are mutated; contenders: rows of those that are evaluated again, in
+    parents: rows of those that are mutated; elite_candidates: rows of those that are evaluated again, in
     the asynchronous schedule
     """
 
@@ -270,7 +270,7 @@ MAX_TABLE_FLOATS = HEADER_FLOATS + 6 * MAX_ROWS
 
 
 def decode_parent_table(values: Floats, index_count: int) -> ParentTable:
-    """The table in ``values``; ``places``: how many noise indices there are. Raises ValueError for
+    """The table in ``values``; ``index_count``: how many noise indices there are. Raises ValueError for
     anything that cannot be.
     """
     rows, parents, elite_candidates = whole_numbers(

@@ -86,7 +86,7 @@ class NoiseTable:
         for _ in range(2):
             with os_errors_explained(folder):
                 digest = stored_digest(path, seed, size) or create_if_missing(path, seed, size)
-                values = mapped(path, size)
+                values = map_table(path, size)
             if is_sound(values, seed, CHECKED_WHEN_OPENED):
                 return cls(values, seed, digest, path)
             text = f"{path} does not hold the numbers of its seed: another program changed it"
@@ -273,7 +273,7 @@ def table_path(folder: Path, seed: int, size: int) -> Path:
     return folder / f"normals-{RECIPE}-{seed}-{size}.f32"
 
 
-def mapped(path: Path, size: int) -> Floats:
+def map_table(path: Path, size: int) -> Floats:
     """The file's ``size`` floats, read-only. Raises OSError or ValueError."""
     return np.memmap(path, dtype="<f4", mode="r", shape=(size,)).view(np.ndarray)
 

@@ -116,7 +116,7 @@ class RunningMoments:
         return result
 
     def _merge_valid(self, counts: Sequence[int], means: Doubles, m2s: Doubles) -> RunningMoments:
-        """``merged`` of episodes that all count, whatever comes out. Only the means must wait for
+        """``merge_many`` of episodes that all count, whatever comes out. Only the means must wait for
         each other.
         """
         before = list(accumulate(counts, initial=self.count))
@@ -145,7 +145,7 @@ class RunningMoments:
             )  # numpy reduces a single column pairwise
         return RunningMoments(before[-1], mean, m2)
 
-    def frozen(self, clip: float) -> FrozenStatistics:
+    def freeze(self, clip: float) -> FrozenStatistics:
         """What normalises the next generation; the identity while nothing was seen. ``clip`` in
         deviations.
         """

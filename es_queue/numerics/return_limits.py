@@ -9,7 +9,7 @@ MOST_RETURN = 1e100
 TOLERANCE = 1e-6
 
 
-def excluded(spec: EnvironmentSpec, total: float, steps: int) -> str:
+def impossible_return_reason(spec: EnvironmentSpec, total: float, steps: int) -> str:
     """Why no episodes of so many steps in all have that sum of rewards; empty where they may."""
     if not abs(total) <= MOST_RETURN:
         return f"the episode's return is {total:g}, beyond {MOST_RETURN:g}: scale its rewards down"

@@ -220,7 +220,7 @@ class LimitedSocket:
             raise ReplyTooLarge(f"a reply of Redis is larger than {self._most:,} bytes")
 
 
-def limited(client: redis.Redis, most: int = MAX_REPLY) -> redis.Redis:
+def limit_replies(client: redis.Redis, most: int = MAX_REPLY) -> redis.Redis:
     """The same client, but no reply takes more than ``most`` bytes: a key may grow after it was
     measured.
 

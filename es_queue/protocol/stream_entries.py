@@ -34,7 +34,7 @@ PLAIN = re.compile(
 
 
 @dataclass
-class Reply:
+class StreamReply:
     """Entries of each stream, by key. is_cut: the reply went on, and the connection was closed."""
 
     streams: dict[bytes, list[StreamEntry]] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class EntryTooLargeError(Exception):
 
 def read_entries(
     client: Any, cursors: Mapping[str, str], count: int, milliseconds: int, largest: int
-) -> Reply:
+) -> StreamReply:
     """XREAD of at most ``count`` entries of each stream, after its cursor.
 
     An entry of more than ``largest`` bytes comes with an empty payload, and the reply ends with
@@ -62,7 +62,7 @@ def read_entries(
     try:
         words = ["XREAD", b"COUNT", count, b"BLOCK", milliseconds, b"STREAMS", *cursors]
         connection.send_command(*words, *cursors.values())
-        reply = ReplyReader(connection._sock, largest).read()
+        reply = StreamReplyReader(connection._sock, largest).read()
         if reply.is_cut:
             connection.disconnect()
         return reply
@@ -98,7 +98,7 @@ class EntryReader:
         """Entries of each stream after its cursor, by key; waits up to ``wait`` seconds."""
         asked, milliseconds = count, max(1, int(wait * 1000))
 
-        def call() -> Reply:
+        def call() -> StreamReply:
             nonlocal asked
             try:
                 return read_entries(self._client, cursors, asked, milliseconds, largest)
@@ -111,7 +111,7 @@ class EntryReader:
         return reply.streams
 
 
-class ReplyReader:
+class StreamReplyReader:
     """Reads one reply to XREAD from a socket, in RESP 2 or 3."""
 
     def __init__(self, sock: socket.socket, largest: int) -> None:
@@ -119,9 +119,9 @@ class ReplyReader:
         self._data, self._position = b"", 0
         self._total = self._entry_bytes = 0  # of the whole entries so far, and of the next one
 
-    def read(self) -> Reply:
+    def read(self) -> StreamReply:
         """The reply, as far as it fits. Raises ResponseError for an error in its place."""
-        reply = Reply()
+        reply = StreamReply()
         kind, number = self._head()
         while kind == b">":  # nobody asked for it
             for _ in range(number):

@@ -117,11 +117,11 @@ class ImportGuard:
         if "." not in sys.path:
             sys.path.append(".")
 
-    def check_function(self, what: str, module: str, found: object) -> None:
+    def check_function(self, what: str, module: str, function: object) -> None:
         """Raises RunFolderError for a function that the named package has only borrowed, such as
         os.system.
         """
-        package = str(getattr(found, "__module__", None) or "").partition(".")[0]
+        package = str(getattr(function, "__module__", None) or "").partition(".")[0]
         if not self.trust and package != module.partition(".")[0]:
             raise RunFolderError(
                 f"the {what} is not defined by the package {module.partition('.')[0]}: if you "
@@ -160,19 +160,19 @@ def check_import(what: str, module: str) -> None:
         _guard.check(what, module)
 
 
-def check_function(what: str, module: str, found: object) -> None:
+def check_function(what: str, module: str, function: object) -> None:
     """To be called before what a module was found to hold is called. Raises RunFolderError within
     ``guarded_imports``.
     """
     if _guard is not None:
-        _guard.check_function(what, module, found)
+        _guard.check_function(what, module, function)
 
 
 # --- the importing itself
 
 
 def load_function(what: str, path: str, error_type: type[EsQueueError]) -> Callable[..., Any]:
-    """The user's function that ``module:function`` names. Raises ``refusal`` in one sentence, which
+    """The user's function that ``module:function`` names. Raises ``error_type`` in one sentence, which
     says ``what`` it was to be.
     """
     function = load_attribute(f"{what} {path}", path, error_type)
@@ -183,7 +183,7 @@ def load_function(what: str, path: str, error_type: type[EsQueueError]) -> Calla
 
 
 def load_attribute(what: str, path: str, error_type: type[EsQueueError]) -> Any:
-    """What ``module:name`` names. Raises ``refusal`` in one sentence, which says ``what`` it was to
+    """What ``module:name`` names. Raises ``error_type`` in one sentence, which says ``what`` it was to
     be.
     """
     module, _, name = path.partition(":")

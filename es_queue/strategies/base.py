@@ -64,11 +64,11 @@ class Batch:
     """A closed generation in slot order: what was tried and how it went.
 
     generation: that which closes
-    drawn: int64[S, 2], generation and slot of each row; None where row k is slot k of
+    slot_plans: int64[S, 2], generation and slot of each row; None where row k is slot k of
     ``generation``
-    tried_again: int64[k, 2], generation and slot of each of ``again``; None where they are those
+    elite_slots: int64[k, 2], generation and slot of each of ``elite_fitness``; None where they are those
     whom ``candidates`` names
-    parts: in the asynchronous schedule, whose perturbations the rows are, in their order; else
+    segments: in the asynchronous schedule, whose perturbations the rows are, in their order; else
     none, for all are the state's own
     """
 
@@ -102,7 +102,7 @@ class Batch:
         )
 
     def by_spread(self, spread: NDArray[np.float32]) -> list[tuple[slice, NDArray[np.float32]]]:
-        """(rows, spread) of each part; all rows with ``own``, the state's, where there are none."""
+        """(rows, spread) of each part; all rows with ``spread``, the state's, where there are none."""
         starts = [0, *(part.stop for part in self.segments)]
         ends = zip(starts, self.segments, strict=False)  # the last start has no segment
         return [(slice(start, part.stop), part.spread) for start, part in ends] or [
@@ -186,7 +186,7 @@ class Strategy(ABC):
     @property
     def max_centres(self) -> int:
         """Centre slots that a generation can have: slot 0 is the unperturbed policy, others are
-        what ``centres`` asks for.
+        what ``centre_count`` asks for.
         """
         return 1
 
@@ -224,7 +224,7 @@ class Strategy(ABC):
         """θ + σε and θ − σε for each row of ``noise`` [S, size], float32 [S, 2, size], in float32
         arithmetic.
         """
-        return mirrored(self.centre(published), np.float32(sigma) * noise)
+        return mirror(self.centre(published), np.float32(sigma) * noise)
 
     def builder(self, noise: NoiseRows) -> Builder:
         """What builds individuals in one process, which may remember what it has made;
@@ -268,7 +268,7 @@ class Strategy(ABC):
 
     def candidates(self, state: State, batch: Batch) -> NDArray[np.int64]:
         """Slots to be evaluated again before ``learn``, ascending, as a pure function of the first
-        results; ``standing`` is the centre.
+        results; ``centre_slot`` is the centre.
         """
         return np.empty(0, np.int64)
 
@@ -334,7 +334,7 @@ class Strategy(ABC):
     @abstractmethod
     def improve(self, state: State, batch: Batch) -> tuple[State, Info]:
         """``learn`` for a batch of right shape in which an individual succeeded, or any with
-        ``hears_failures``.
+        ``handles_all_failed``.
         """
 
     def stay(self, state: State) -> tuple[State, Info]:
@@ -361,7 +361,7 @@ class Strategy(ABC):
         return np.float32(1 - self.config.weight_decay * self.pace.decay) * (parameters + step)
 
 
-def mirrored(centre: NDArray[np.float32], steps: NDArray[np.float32]) -> NDArray[np.float32]:
+def mirror(centre: NDArray[np.float32], steps: NDArray[np.float32]) -> NDArray[np.float32]:
     """``centre`` [size] + and − each row of ``steps`` [S, size], as float32 [S, 2, size]."""
     pairs = np.empty((len(steps), 2, len(centre)), np.float32)
     np.add(centre, steps, out=pairs[:, 0])

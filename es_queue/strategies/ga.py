@@ -212,7 +212,7 @@ class GA(Strategy):
         return self._advance(
             state,
             batch,
-            family.compacted(next_parents, batch.noise),
+            family.prune(next_parents, batch.noise),
             next_parents,
             float(batch.elite_fitness[place]),
         )
@@ -259,7 +259,7 @@ class GA(Strategy):
         return self._advance(
             {**state, **asynchronous},
             batch,
-            family.compacted(living, batch.noise),
+            family.prune(living, batch.noise),
             parents,
             elite_fitness,
         )
@@ -314,7 +314,7 @@ class GA(Strategy):
     def _advance(
         self, state: State, batch: Batch, family: Lineage, parents: Ints, elite_fitness: float
     ) -> tuple[State, Info]:
-        """The state with these parents, the elite first; ``found``: its fitness on fresh episodes,
+        """The state with these parents, the elite first; ``elite_fitness``: its fitness on fresh episodes,
         NaN where nobody played them.
         """
         before, is_unchanged = state["parameters"], parents[0] == state["parents"][0]

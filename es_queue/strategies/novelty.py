@@ -105,7 +105,7 @@ class Novelty(OpenaiES):
         vector = np.concatenate([state["parameters"], state["members"][state["last"]]])
         if not self.config.obs_norm or "member_mean" not in state:
             return vector
-        statistics = self.member_statistics(state, int(state["last"])).frozen(self.config.obs_clip)
+        statistics = self.member_statistics(state, int(state["last"])).freeze(self.config.obs_clip)
         return np.concatenate([vector, statistics.mean, statistics.std])
 
     def published_size(self) -> int:

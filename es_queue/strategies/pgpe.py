@@ -18,7 +18,7 @@ from es_queue.config.run_config import RunConfig
 from es_queue.config.schedules import RateFactors
 from es_queue.numerics.ordered_sums import norm, weighted_rows
 from es_queue.strategies.adaptive_sigma import AdaptiveSigma
-from es_queue.strategies.base import Batch, Info, State, mirrored
+from es_queue.strategies.base import Batch, Info, State, mirror
 from es_queue.strategies.optimizers import make_optimizer
 from es_queue.strategies.shaping import utilities
 
@@ -74,7 +74,7 @@ class PGPE(AdaptiveSigma):
         self, published: NDArray[np.float32], sigma: float, noise: NDArray[np.float32]
     ) -> NDArray[np.float32]:
         """μ ± σ⊙ε with the published σ, float32 [S, 2, size]; the scalar ``sigma`` is not used."""
-        return mirrored(self.centre(published), published[self.size :] * noise)
+        return mirror(self.centre(published), published[self.size :] * noise)
 
     # --- what the master learns
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from es_queue.config.run_config import ASYNC, RunConfig
 from es_queue.environments.spaces import EnvironmentSpec
-from es_queue.numerics.return_limits import MOST_RETURN, excluded
+from es_queue.numerics.return_limits import MOST_RETURN, impossible_return_reason
 from es_queue.numerics.slot_plan import (
     BEHAVIOUR,
     CONFIRMATION,
@@ -71,7 +71,7 @@ class AnswerChecker:
     """What each slot of a publication must be answered with; a pure function of the config and the
     generation.
 
-    bytes, slots: how many the largest honest answer has
+    largest_bytes, largest_slots: how many the largest honest answer has
     """
 
     def __init__(
@@ -87,14 +87,14 @@ class AnswerChecker:
         observed: ObservationLimits | None = None,
         spec: EnvironmentSpec | None = None,
     ) -> None:
-        """``most``: how many slots each kind may ever have in this publication; ``limits``: steps
+        """``slot_limits``: how many slots each kind may ever have in this publication; ``limits``: steps
         of an episode in training and in evaluation; ``behaviour``: its floats; ``observed``: what
         moments may be; ``spec``: whose rewards bound the returns.
         """
         self.slot_limits, self._limits = slot_limits, limits
         self.generation, self.environment = generation, config.task
         self._spec = spec
-        self._observed = observed or ObservationLimits.anything(observation_size)
+        self._observed = observed or ObservationLimits.unbounded(observation_size)
         self._shared = resolve_seed_sharing(config, individuals) == "generation"
         self._individuals, self._moment_bytes, self._behaviour = (
             individuals,
@@ -195,11 +195,11 @@ class AnswerChecker:
         limit = self._limits[kind not in messages.TRAINED]
         if not _has_plausible_steps(result, expected.episodes, limit):
             return "wrong-length"
-        if not self._possible(result, expected.episodes):
+        if not self._is_possible_return(result, expected.episodes):
             return "wrong-return"
-        return self._odd_moments(result.moments)
+        return self._moments_refusal(result.moments)
 
-    def _possible(self, result: SlotResult, episodes: int) -> bool:
+    def _is_possible_return(self, result: SlotResult, episodes: int) -> bool:
         """Whether the environment's rewards can sum up to the returns."""
         if max(map(abs, result.fitness + result.returns)) > MOST_RETURN:
             return False
@@ -207,9 +207,11 @@ class AnswerChecker:
         if spec is None or (spec.highest_reward is None and spec.lowest_reward is None):
             return True
         pairs = zip(result.returns, result.steps, strict=True)
-        return not any(excluded(spec, episodes * total, steps) for total, steps in pairs)
+        return not any(
+            impossible_return_reason(spec, episodes * total, steps) for total, steps in pairs
+        )
 
-    def _odd_moments(self, moments: tuple[EpisodeMoments, ...]) -> str:
+    def _moments_refusal(self, moments: tuple[EpisodeMoments, ...]) -> str:
         """Why moments of a slot do not count; empty where they do."""
         counted = [episode for episode in moments if episode.count]
         if not counted:

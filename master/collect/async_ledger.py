@@ -39,7 +39,7 @@ class PriorPublication:
     """A replaced publication that is open still. answered: its training slots that count, used or
     fresh.
 
-    tried: its answered slots of kind elite; held: whether a living worker was last seen with a
+    reevaluated: its answered slots of kind elite; is_held: whether a living worker was last seen with a
     block of it, or may have one
     """
 
@@ -149,7 +149,7 @@ class AsyncLedger(Ledger):
         known = {messages.TRAIN: publication.answered, messages.ELITE: publication.reevaluated}.get(
             kind
         )
-        refusal, counted = self._accepted(publication.checker, answer, result)
+        refusal, counted = self._check_result(publication.checker, answer, result)
         refusal = refusal or (
             "stale" if known is None else "duplicate" if result.slot in known else ""
         )

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from es_queue.errors import EsQueueError
 from es_queue.protocol.messages import SlotResult
-from master.collect.verifier import Played
+from master.collect.verifier import VerifierReply
 from master.fleet.worker_registry import WorkerIdentity, WorkerRegistry
 
 Slot = tuple[str, int]
@@ -33,7 +33,7 @@ PROVEN_AT_MOST = 32
 @dataclass
 class Question:
     """A slot that is played again. opinions: what each identity answered, the first the one that
-    was taken; workers: by which id; vain: since the last look somebody played it again and had
+    was taken; workers: by which id; inconclusive: since the last look somebody played it again and had
     nothing new to say; tries: looks at which that was so; proof: what the master plays, where two
     differ.
     """
@@ -43,7 +43,7 @@ class Question:
     workers: dict[WorkerIdentity, str] = field(default_factory=dict)
     inconclusive: bool = False
     tries: int = 0
-    proof: Future[Played] | None = None
+    proof: Future[VerifierReply] | None = None
 
     def distinct_results(self) -> list[SlotResult]:
         """The different ones among the opinions."""
@@ -83,7 +83,7 @@ class Audit:
     fraction: of the slots that are played again; the draw is the operating system's, for a worker
     knows the run's seed.
     play: slots of the open publication, played by the master itself; None where it cannot
-    open: questions of the open publication; checked: slots that two agreed on; disputed: that
+    questions: those of the open publication; checked: slots that two agreed on; disputed: that
     nobody could decide
     """
 
@@ -91,7 +91,7 @@ class Audit:
     fraction: float
     note: Callable[[str], None]
     draw: Callable[[], float] = secrets.SystemRandom().random
-    play: Callable[[Sequence[Slot]], Future[Played]] | None = None
+    play: Callable[[Sequence[Slot]], Future[VerifierReply]] | None = None
     questions: dict[Slot, Question] = field(default_factory=dict)
     confirmed: dict[Slot, frozenset[WorkerIdentity]] = field(default_factory=dict)
     checked: int = 0
@@ -142,7 +142,10 @@ class Audit:
         return self._decide(slot, question, result)
 
     def _prove(
-        self, slot: Slot, question: Question, play: Callable[[Sequence[Slot]], Future[Played]]
+        self,
+        slot: Slot,
+        question: Question,
+        play: Callable[[Sequence[Slot]], Future[VerifierReply]],
     ) -> None:
         """Two of equal arithmetic differ: the master plays the slot, and nobody else has to."""
         if self.played >= PROVEN_AT_MOST:
@@ -157,7 +160,7 @@ class Audit:
         self.played += 1
         question.proof = play([slot])
 
-    def proven(self) -> list[Verdict]:
+    def poll_verdicts(self) -> list[Verdict]:
         """Verdicts of the questions that the master has played since the last call."""
         done = [
             (slot, question)
@@ -167,10 +170,10 @@ class Audit:
         return [
             verdict
             for slot, question in done
-            if (verdict := self._proven(slot, question)) is not None
+            if (verdict := self._prove_verdict(slot, question)) is not None
         ]
 
-    def _proven(self, slot: Slot, question: Question) -> Verdict | None:
+    def _prove_verdict(self, slot: Slot, question: Question) -> Verdict | None:
         assert question.proof is not None, "it is done"
         try:
             played = question.proof.result()

@@ -26,7 +26,7 @@ from es_queue.security.bounded_reads import MAX_WORKERS
 from master.collect.audit import Audit
 from master.collect.block_scheduler import BlockScheduler, blocks_of_slots
 from master.collect.ledger import Ledger, Slot
-from master.collect.observation_limits import implausible
+from master.collect.observation_limits import format_implausible
 from master.collect.recovery_statistics import REDIS_AWAY, REDIS_LOST, STRAGGLER, RecoveryStatistics
 from master.collect.stragglers import (
     BLOCKS_GIVEN,
@@ -95,7 +95,7 @@ class Collector:
     """Reads answers of the open publication into its ledger and keeps the publication alive.
 
     contributors: workers whose answers counted; fleet: who works, and on what arithmetic; about:
-    what else progress says of the run; ahead: work of the next generation that is done in idle
+    what else progress says of the run; idle_work: work of the next generation that is done in idle
     moments, or not at all.
     """
 
@@ -277,14 +277,16 @@ class Collector:
                 self.tick(ledger)
         if ledger.implausible and not self._implausible:
             self._implausible = ledger.implausible
-            self._note(implausible(self._implausible, publication_generation(ledger.publication)))
+            self._note(
+                format_implausible(self._implausible, publication_generation(ledger.publication))
+            )
         for kind in ledger.required:
             seconds = ledger.seconds_per_slot(kind)
             if seconds is not None:
                 self.scheduler.seconds[kind] = seconds
 
     def _verifying(self, ledger: Ledger) -> bool:
-        return self.verification is not None and self.verification.pending(ledger)
+        return self.verification is not None and self.verification.is_pending(ledger)
 
     def _work_while_idle(self, ledger: Ledger) -> None:
         """With nothing left to read, what can be done before the last answer is there."""
@@ -494,16 +496,18 @@ class Collector:
     def _copy_straggling_blocks(self, ledger: Ledger, report: ReconcileReport) -> None:
         now = time.monotonic()
         self._stragglers.update(ledger.publication, report, now)
-        self._silent.look(report.claims, self._workers, self._answers, self.scheduler.patience, now)
+        self._silent.update(
+            report.claims, self._workers, self._answers, self.scheduler.patience, now
+        )
         joined = [worker for worker in self._workers if worker not in self._silent.names]
         if (
-            not self._idle.look(report.claims, joined, self._answers)
+            not self._idle.update(report.claims, joined, self._answers)
             or report.todo
             or self.inbox.paused_by
         ):
             return
         self._next_tick = min(self._next_tick, now + STRAGGLER_CHECK_SECONDS)
-        first, more = self._stragglers.due(ledger, now)
+        first, more = self._stragglers.overdue_slots(ledger, now)
         if first:
             self._channel.extend(
                 self._token,
@@ -512,7 +516,7 @@ class Collector:
             )
             self.recoveries.start_recovery(STRAGGLER, first)
         first += self._give(ledger, more)
-        self._stragglers.copied(ledger, first, now)
+        self._stragglers.record_copies(ledger, first, now)
         ledger.reissued += len(first)
 
     def _give(self, ledger: Ledger, slots: Iterable[Slot]) -> list[Slot]:

@@ -37,15 +37,15 @@ Slot = tuple[str, int]
 class Ledger:
     """Truth (rule 1): which slots of the open publication have no accepted answer.
 
-    keep: older publications that are open still; none but in the asynchronous schedule
-    gathered: what was made of the first training slots so far, where closing is the better for it
+    prior_publications: older publications that are open still; none but in the asynchronous schedule
+    prefix: what was made of the first training slots so far, where closing is the better for it
     answers: how many answers of each worker counted, over all publications of a collector
     """
 
     prior_publications: tuple[str, ...] = ()
 
     def __init__(self, publication: str, checker: AnswerChecker, required: dict[str, int]) -> None:
-        """``wanted``: how many slots of each kind the publication closes on; ``want`` may
+        """``required``: how many slots of each kind the publication closes on; ``require`` may
         raise it.
         """
         self.publication = publication
@@ -128,7 +128,7 @@ class Ledger:
             self.fleet.refusal(answer.worker)
             if self.guarded
             else ""
-            if self.fleet.enrolled(answer.worker)
+            if self.fleet.has_joined(answer.worker)
             else UNKNOWN
         )
         if refusal:
@@ -161,7 +161,7 @@ class Ledger:
 
     def _accept_result(self, answer: Answer, result: SlotResult) -> bool:
         sent = result
-        refusal, result = self._accepted(self.checker, answer, sent)
+        refusal, result = self._check_result(self.checker, answer, sent)
         former = self.results[answer.kind].get(result.slot)
         if not refusal and former is not None:
             is_audited = (
@@ -187,7 +187,7 @@ class Ledger:
             )
         return True
 
-    def _accepted(
+    def _check_result(
         self, expectations: AnswerChecker, answer: Answer, result: SlotResult
     ) -> tuple[str, SlotResult]:
         """Why a result is refused, empty where it is not; and what counts of it.
@@ -218,7 +218,7 @@ class Ledger:
     def decide(self) -> None:
         """Take up what the master's own episodes have proven."""
         if self.audit is not None:
-            for verdict in self.audit.proven():
+            for verdict in self.audit.poll_verdicts():
                 self._apply_verdict(verdict, self.audit)
 
     def _apply_verdict(self, verdict: Verdict, audit: Audit) -> None:
@@ -519,8 +519,8 @@ class Ledger:
         total = sum(self.required.values())
         return total - sum(map(self.left, self.required)), total
 
-    def verified(self, kind: str) -> list[SlotResult | None]:
-        """``ordered``, or nothing where the master could not verify what was returned."""
+    def verified_results(self, kind: str) -> list[SlotResult | None]:
+        """``results_in_order``, or nothing where the master could not verify what was returned."""
         return [] if kind in self.unverified else self.results_in_order(kind)
 
     def results_in_order(self, kind: str) -> list[SlotResult | None]:

@@ -35,7 +35,7 @@ class ObservationLimits:
     spread: Doubles
 
     @classmethod
-    def anything(cls, size: int) -> ObservationLimits:
+    def unbounded(cls, size: int) -> ObservationLimits:
         """Whatever float32 observations can have: the statistics are published as float32."""
         most = np.full(size, LARGEST)
         return cls(-most, most, most)
@@ -45,8 +45,8 @@ class ObservationLimits:
         """``moments``: those of the run when the generation begins."""
         size = spec.observation_size
         if spec.observation_scale is None:
-            return cls.anything(size)
-        reach = np.full(size, REACH * scale_of(spec.observation_scale, moments))
+            return cls.unbounded(size)
+        reach = np.full(size, REACH * observation_scale(spec.observation_scale, moments))
         low, high = -reach, reach
         spread = reach
         if spec.observation_low:
@@ -79,7 +79,7 @@ class ObservationLimits:
         return bool(inside.all() and (m2s <= counts * self.spread**2).all())
 
 
-def scale_of(seen: float, moments: RunningMoments) -> float:
+def observation_scale(seen: float, moments: RunningMoments) -> float:
     """The largest magnitude that a number of an observation ordinarily has."""
     initial_scale = max(1.0, seen)
     if not moments.count:
@@ -95,7 +95,7 @@ def scale_of(seen: float, moments: RunningMoments) -> float:
     )
 
 
-def implausible(worker: str, generation: int) -> str:
+def format_implausible(worker: str, generation: int) -> str:
     """The sentence for the first moments that were left out."""
     return (
         f"generation {generation}: {worker} sent observation statistics far beyond the observation "

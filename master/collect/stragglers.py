@@ -52,7 +52,7 @@ class StragglerTracker:
         }
         self._held_since = {key: self._held_since.get(key, now) for key in held}
 
-    def due(self, ledger: Ledger, now: float) -> tuple[list[Slot], list[Slot]]:
+    def overdue_slots(self, ledger: Ledger, now: float) -> tuple[list[Slot], list[Slot]]:
         """The unanswered slots of overdue blocks of which a copy is due, in order: those without a
         copy, and the others.
         """
@@ -61,12 +61,12 @@ class StragglerTracker:
             for (_, block), since in self._held_since.items()
             if now - since >= self._patience(ledger, block)
         }
-        slots = [slot for slot in within(ledger, late) if now >= self._next.get(slot, now)]
+        slots = [slot for slot in slots_within(ledger, late) if now >= self._next.get(slot, now)]
         return [slot for slot in slots if slot not in self._copies][:MOST_COPIES], [
             slot for slot in slots if slot in self._copies
         ]
 
-    def copied(self, ledger: Ledger, slots: Iterable[Slot], now: float) -> None:
+    def record_copies(self, ledger: Ledger, slots: Iterable[Slot], now: float) -> None:
         """Another copy of each was issued: the wait for the next one doubles."""
         for kind, slot in slots:
             self._copies[kind, slot] += 1
@@ -91,7 +91,7 @@ def slots_of(ranges: Iterable[tuple[str, int, int]]) -> Iterator[Slot]:
     return ((kind, slot) for kind, start, stop in ranges for slot in range(start, stop))
 
 
-def within(ledger: Ledger, blocks: Iterable[Block]) -> list[Slot]:
+def slots_within(ledger: Ledger, blocks: Iterable[Block]) -> list[Slot]:
     """The unanswered slots that are in any of the blocks, in order; made-up blocks that overlap
     cost no more than their number.
     """
@@ -121,7 +121,7 @@ class IdleWorkers:
         self._before: Counter[str] = Counter()
         self._answers: Mapping[str, int] = {}
 
-    def look(
+    def update(
         self,
         claims: Mapping[str, tuple[Block, ...]],
         joined: Iterable[str],

@@ -20,30 +20,30 @@ from es_queue.numerics.return_statistics import ReturnStatistics, return_statist
 from es_queue.protocol import messages
 from master.collect.audit import Slot
 from master.collect.ledger import Ledger
-from master.collect.verifier import Played, Verifier
+from master.collect.verifier import Verifier, VerifierReply
 
 VERIFIED = (messages.EVAL, messages.CONFIRM, messages.FINAL)
 #: Slots of one evaluation that are played again, as long as none differs.
 EXTREME, DRAWN = 8, 8
-TOLD_AT_MOST = 5
+MOST_NOTES = 5
 
 RANDOM = secrets.SystemRandom()
 Draw = Callable[[Sequence[int], int], list[int]]
 #: (kind, figures) -> 1 if high returns decide something, -1 if low ones do, 0 if nothing does.
-Weighs = Callable[[str, ReturnStatistics], int]
+DecisiveSign = Callable[[str, ReturnStatistics], int]
 
 
 @dataclass
-class Check:
+class Recheck:
     """Slots of one evaluation that the master plays again.
 
     last: whether their results settle it; void: whether others differed before
     """
 
     slots: list[int]
-    last: bool
-    played: Future[Played]
-    void: bool = False
+    is_last: bool
+    outcome: Future[VerifierReply]
+    is_void: bool = False
 
 
 class Verification:
@@ -53,40 +53,42 @@ class Verification:
         self, verifier: Verifier, note: Callable[[str], None], draw: Draw = RANDOM.sample
     ) -> None:
         self._verifier, self._note, self._draw = verifier, note, draw
-        self._told = 0
+        self._note_count = 0
         self.begin(b"", b"", lambda *_: 0)
 
-    def begin(self, task: bytes, parameters: bytes, weighs: Weighs) -> None:
+    def begin(self, task: bytes, parameters: bytes, decisive_sign: DecisiveSign) -> None:
         """Another publication is open."""
-        self._task, self._parameters, self._weighs = task, parameters, weighs
-        self._checks: dict[str, Check] = {}
-        self._settled: set[str] = set()
+        self._task, self._parameters, self._decisive_sign = task, parameters, decisive_sign
+        self._checks: dict[str, Recheck] = {}
+        self._settled_kinds: set[str] = set()
 
-    def play(self, slots: Sequence[Slot]) -> Future[Played]:
+    def play(self, slots: Sequence[Slot]) -> Future[VerifierReply]:
         """Slots of the open publication, by the master's own process."""
         return self._verifier.play(self._task, self._parameters, slots)
 
-    def pending(self, ledger: Ledger) -> bool:
+    def is_pending(self, ledger: Ledger) -> bool:
         """Whether a decision waits for what the master plays."""
         waiting = [
-            kind for kind in VERIFIED if kind in ledger.required and self._pending(ledger, kind)
+            kind
+            for kind in VERIFIED
+            if kind in ledger.required and self._is_kind_pending(ledger, kind)
         ]
         return bool(waiting)
 
-    def _pending(self, ledger: Ledger, kind: str) -> bool:
+    def _is_kind_pending(self, ledger: Ledger, kind: str) -> bool:
         if ledger.left(kind):  # not answered yet, or taken back by the audit
             self._checks.pop(kind, None)
-            self._settled.discard(kind)
+            self._settled_kinds.discard(kind)
             ledger.unverified.discard(kind)
             return False
-        if kind in self._settled:
+        if kind in self._settled_kinds:
             return False
         check = self._checks.get(kind)
         if check is None:
-            return self._begin(ledger, kind)
-        return not check.played.done() or self._compare(ledger, kind, check)
+            return self._start_check(ledger, kind)
+        return not check.outcome.done() or self._compare_results(ledger, kind, check)
 
-    def _begin(self, ledger: Ledger, kind: str) -> bool:
+    def _start_check(self, ledger: Ledger, kind: str) -> bool:
         """Choose slots and ask, where anything depends on them."""
         returns = {
             result.slot: result.returns[0]
@@ -94,59 +96,63 @@ class Verification:
             if result is not None
         }
         figures = return_statistics(list(returns.values()))
-        sign = 0 if figures is None else self._weighs(kind, figures)
+        sign = 0 if figures is None else self._decisive_sign(kind, figures)
         if not sign:
-            self._settled.add(kind)
+            self._settled_kinds.add(kind)
             return False
         first = sorted(returns, key=lambda slot: (-sign * returns[slot], slot))
         rest = first[EXTREME:]
         slots = first[:EXTREME] + self._draw(rest, min(DRAWN, len(rest)))
-        self._checks[kind] = Check(slots, len(slots) == len(returns), self._played(kind, slots))
+        self._checks[kind] = Recheck(
+            slots, len(slots) == len(returns), self._play_kind(kind, slots)
+        )
         return True
 
-    def _played(self, kind: str, slots: list[int]) -> Future[Played]:
+    def _play_kind(self, kind: str, slots: list[int]) -> Future[VerifierReply]:
         return self.play([(kind, slot) for slot in slots])
 
-    def _compare(self, ledger: Ledger, kind: str, check: Check) -> bool:
+    def _compare_results(self, ledger: Ledger, kind: str, check: Recheck) -> bool:
         """Whether more has to be played."""
         try:
-            played = check.played.result().results
+            played = check.outcome.result().results
             results = {slot: played[(kind, slot)] for slot in check.slots}
         except (EsQueueError, KeyError) as error:
-            self._fail(ledger, kind, error)
+            self._mark_unverified(ledger, kind, error)
             return False
         wrong = [
             slot for slot, result in results.items() if ledger.results[kind].get(slot) != result
         ]
-        if wrong and not check.void:
-            self._tell(differs(ledger, kind, wrong[0], results[wrong[0]].returns[0]))
+        if wrong and not check.is_void:
+            self._note_limited(
+                format_difference(ledger, kind, wrong[0], results[wrong[0]].returns[0])
+            )
         for slot in wrong:
             ledger.refute((kind, slot), results[slot])
-        if wrong and not check.last:
+        if wrong and not check.is_last:
             rest = sorted(set(range(ledger.required[kind])) - set(check.slots))
-            self._checks[kind] = Check(rest, True, self._played(kind, rest), void=True)
+            self._checks[kind] = Recheck(rest, True, self._play_kind(kind, rest), is_void=True)
             return True
-        self._settled.add(kind)
+        self._settled_kinds.add(kind)
         return False
 
-    def _fail(self, ledger: Ledger, kind: str, error: Exception) -> None:
+    def _mark_unverified(self, ledger: Ledger, kind: str, error: Exception) -> None:
         """Nothing is decided by what cannot be verified."""
-        self._settled.add(kind)
+        self._settled_kinds.add(kind)
         ledger.unverified.add(kind)
-        self._tell(
+        self._note_limited(
             f"the {kind} episodes of generation {ledger.checker.generation} decide nothing: "
             f"the master cannot verify them ({' '.join(str(error).split())}); "
             "make the environment play on the master's host"
         )
 
-    def _tell(self, text: str) -> None:
+    def _note_limited(self, text: str) -> None:
         """The first few of a run: each is counted, not each is told."""
-        self._told += 1
-        if self._told <= TOLD_AT_MOST:
+        self._note_count += 1
+        if self._note_count <= MOST_NOTES:
             self._note(text)
 
 
-def differs(ledger: Ledger, kind: str, slot: int, own: float) -> str:
+def format_difference(ledger: Ledger, kind: str, slot: int, true_return: float) -> str:
     """What people read of a result that the master does not get."""
     worker, returned = (
         ledger.answerer(kind, slot) or "a worker",
@@ -154,7 +160,7 @@ def differs(ledger: Ledger, kind: str, slot: int, own: float) -> str:
     )
     return (
         f"{worker} returned {returned:g} for {ledger.checker.format_slot(kind, slot)}, "
-        f"and the master's own episode returned {own:g}: "
+        f"and the master's own episode returned {true_return:g}: "
         "the master's results count for this evaluation "
         "(honest results differ too, where a worker's arithmetic is not the master's)"
     )

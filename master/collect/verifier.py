@@ -45,7 +45,7 @@ class VerificationError(EsQueueError):
 
 
 @dataclass(frozen=True)
-class Played:
+class VerifierReply:
     """What the master's own process returned. numerics: the fingerprint of its arithmetic"""
 
     numerics: str
@@ -72,16 +72,16 @@ class Verifier:
         self._process: subprocess.Popen[bytes] | None = None
         self._queue: ThreadPoolExecutor | None = None
 
-    def play(self, task: bytes, parameters: bytes, slots: Iterable[Slot]) -> Future[Played]:
+    def play(self, task: bytes, parameters: bytes, slots: Iterable[Slot]) -> Future[VerifierReply]:
         """The slots' results; VerificationError where this host cannot play them."""
-        asked = sorted(slots)
+        requested = sorted(slots)
         publication = messages.Task.decode(task).publication
-        kinds = sorted({kind for kind, _ in asked})
+        kinds = sorted({kind for kind, _ in requested})
         ranges = [
             Block(publication, *slot_range)
             for kind in kinds
             for slot_range in to_ranges(
-                (slot for slot_kind, slot in asked if slot_kind == kind), kind
+                (slot for slot_kind, slot in requested if slot_kind == kind), kind
             )
         ]
         blocks = [
@@ -96,23 +96,23 @@ class Verifier:
         ]
         self._queue = self._queue or ThreadPoolExecutor(1, "verifier")
         try:
-            process = self._started()
+            process = self._ensure_process()
         except OSError as error:
-            failed: Future[Played] = Future()
+            failed: Future[VerifierReply] = Future()
             failed.set_exception(
                 VerificationError(f"its process cannot be started: {error.strerror}")
             )
             return failed
-        seconds = START_SECONDS + self._config.wall_limit * len(asked) * max(
+        seconds = START_SECONDS + self._config.wall_limit * len(requested) * max(
             1, self._config.elite_episodes, self._config.episodes
         )
         return self._queue.submit(
-            ask, process, [task, parameters, [str(block) for block in blocks]], seconds
+            request_results, process, [task, parameters, [str(block) for block in blocks]], seconds
         )
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _ensure_process(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
-            self._end()
+            self._release_process()
             command = bind_to_parent([sys.executable, "-P", "-m", "workers.verify"])
             # A session of its own, so that Ctrl-C in the terminal reaches only the master.
             self._process = subprocess.Popen(
@@ -124,7 +124,7 @@ class Verifier:
                 start_new_session=True,
             )
             with suppress(OSError):  # it may have ended already; the first question finds that
-                send(stdin_of(self._process), self._config.to_json())
+                write_frame(pipe_to(self._process), self._config.to_json())
         return self._process
 
     def close(self) -> None:
@@ -133,10 +133,10 @@ class Verifier:
             self._process.kill()
         if self._queue is not None:
             self._queue.shutdown(wait=True, cancel_futures=True)
-        self._end()
+        self._release_process()
         self._queue = None
 
-    def _end(self) -> None:
+    def _release_process(self) -> None:
         """Let go of a process that has ended."""
         if self._process is None:
             return
@@ -148,7 +148,9 @@ class Verifier:
         self._process = None
 
 
-def ask(process: subprocess.Popen[bytes], question: list[Any], seconds: float) -> Played:
+def request_results(
+    process: subprocess.Popen[bytes], question: list[Any], seconds: float
+) -> VerifierReply:
     """Send a question and wait for its reply; a process slower than ``seconds`` is ended.
 
     Raises VerificationError.
@@ -157,8 +159,8 @@ def ask(process: subprocess.Popen[bytes], question: list[Any], seconds: float) -
     alarm.daemon = True
     alarm.start()
     try:
-        send(stdin_of(process), question)
-        reply = received(process)
+        write_frame(pipe_to(process), question)
+        reply = read_frame(process)
     except OSError as error:
         raise VerificationError(f"its process has ended: {error.strerror}") from None
     finally:
@@ -168,24 +170,24 @@ def ask(process: subprocess.Popen[bytes], question: list[Any], seconds: float) -
             "its process has ended" if reply is None else str(reply)[:LONGEST_TROUBLE]
         )
     answers = [Answer.decode(data) for data in reply[1:]]
-    return Played(
+    return VerifierReply(
         str(reply[0]),
         {(answer.kind, result.slot): result for answer in answers for result in answer.results},
     )
 
 
-def stdin_of(process: subprocess.Popen[bytes]) -> IO[bytes]:
+def pipe_to(process: subprocess.Popen[bytes]) -> IO[bytes]:
     assert process.stdin is not None, "it was started with a pipe"
     return process.stdin
 
 
-def send(stream: IO[bytes], frame: Any) -> None:
+def write_frame(stream: IO[bytes], frame: Any) -> None:
     data = msgpack.packb(frame)
     stream.write(LENGTH.pack(len(data)) + data)
     stream.flush()
 
 
-def received(process: subprocess.Popen[bytes]) -> Any:
+def read_frame(process: subprocess.Popen[bytes]) -> Any:
     """The next reply; None where the process has ended."""
     assert process.stdout is not None, "it was started with a pipe"
     head = process.stdout.read(LENGTH.size)

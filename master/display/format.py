@@ -48,7 +48,7 @@ def finite_or_none(value: object) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def drawable(value: object) -> float | None:
+def drawable_or_none(value: object) -> float | None:
     """The value as ``finite`` reads it; None also for what no axis can show."""
     number = finite_or_none(value)
     return number if number is not None and abs(number) <= LARGEST_DRAWN else None

@@ -27,7 +27,7 @@ INSTALL = "pip install --force-reinstall --no-deps box2d"
 def check_packages(
     master_folders: Mapping[str, Path | None], worker_folders: Mapping[str, Path | None]
 ) -> Finding:
-    """found: the folder from which Python imports each of our packages here; by_workers: those that
+    """master_folders: the folder from which Python imports each of our packages here; worker_folders: those that
     ``rq worker`` would import, which looks into the current folder too.
     """
     home = host_info.source_root()
@@ -132,8 +132,8 @@ def environment_fix(error: str) -> str:
 
 @dataclass(frozen=True)
 class NoiseTableState:
-    """This host's table as its files tell it. stored: the digest beside it, None where there is
-    none; sound: whether its content has it.
+    """This host's table as its files tell it. stored_digest: the digest beside it, None where there is
+    none; is_sound: whether its content has it.
     """
 
     path: str
@@ -145,20 +145,20 @@ class NoiseTableState:
 
 def read_noise_state(size: int, folder: Path) -> NoiseTableState:
     """Read the whole table of ``size`` floats where there is one; none is made."""
-    from es_queue.numerics.noise_table import DEFAULT_SEED, mapped, stored_digest, table_path
+    from es_queue.numerics.noise_table import DEFAULT_SEED, map_table, stored_digest, table_path
     from es_queue.numerics.normals import table_digest
 
     path = table_path(folder, DEFAULT_SEED, size)
     try:
         stored = stored_digest(path, DEFAULT_SEED, size)
-        sound = stored is None or table_digest(mapped(path, size)) == stored
+        sound = stored is None or table_digest(map_table(path, size)) == stored
     except (EsQueueError, OSError) as error:
         return NoiseTableState(str(path), size, None, trouble=str(error))
     return NoiseTableState(str(path), size, stored, sound)
 
 
 def check_noise(state: NoiseTableState, run_digest: str | None) -> Finding:
-    """wanted: the digest of the run's table, None where its task does not tell."""
+    """run_digest: the digest of the run's table, None where its task does not tell."""
     if state.trouble:
         return failed_finding(
             "noise", sanitize(state.trouble), "choose another folder with ES_QUEUE_NOISE_DIR"

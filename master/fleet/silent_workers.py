@@ -30,7 +30,7 @@ class SilentWorkers:
         self._holds: dict[str, Hold] = {}
         self.names: set[str] = set()
 
-    def look(
+    def update(
         self,
         claims: Mapping[str, tuple[Block, ...]],
         living: Container[str],

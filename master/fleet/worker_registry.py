@@ -1,4 +1,4 @@
-"""Fleet: who works for the run, on what arithmetic, and who may not any more."""
+"""WorkerRegistry: the workers of a run, their arithmetic, and the workers that are excluded."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class RegisteredWorker:
 class WorkerRegistry:
     """Kept by the master from what workers say of themselves each second.
 
-    numerics: the fingerprint that the run began with, empty before there is one; uniform: whether
+    numerics: the fingerprint that the run began with, empty before there is one; is_uniform: whether
     every worker since had the same; quarantined: whose answers do not count any more
     """
 
@@ -56,7 +56,7 @@ class WorkerRegistry:
         strict: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``ask``: what living workers say now; it is asked again, now and then, for a worker that
+        """``read_workers``: what living workers say now; it is asked again, now and then, for a worker that
         nobody knows.
         """
         self._note, self._read_workers, self.strict, self._clock = note, read_workers, strict, clock
@@ -122,7 +122,7 @@ class WorkerRegistry:
             return "quarantined"
         return "other-numerics" if self.strict and member.numerics != self.numerics else ""
 
-    def enrolled(self, worker: str) -> bool:
+    def has_joined(self, worker: str) -> bool:
         """Whether this master has ever seen what the worker says of itself. A beat that has lapsed
         since voids nothing.
         """

@@ -59,8 +59,8 @@ class ClosedGeneration:
     centres that were measured, and its evaluations.
 
     In the asynchronous schedule ``counted`` is the batch; used: whose slots it has, in their order;
-    tried: publication and slots of those in ``again``; open: the publications that stay open after
-    it. gathered: what was made of the first counted slots before the last were there.
+    tried: publication and slots of those in ``reevaluations``; open: the publications that stay open after
+    it. prefix: what was made of the first counted slots before the last were there.
     """
 
     counted: Slots
@@ -116,7 +116,10 @@ def close_generation(ledger: Ledger, least: int, min_steps: int) -> ClosedGenera
     """What a complete ledger says, in slot order."""
     slots = ledger.results_in_order(messages.TRAIN)
     count = shortest_prefix(slots, least, min_steps) if slots else 0
-    evaluation, confirmation = ledger.verified(messages.EVAL), ledger.verified(messages.CONFIRM)
+    evaluation, confirmation = (
+        ledger.verified_results(messages.EVAL),
+        ledger.verified_results(messages.CONFIRM),
+    )
     centre = ledger.results_in_order(messages.CENTRE)
     return ClosedGeneration(
         slots[:count],

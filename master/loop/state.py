@@ -186,7 +186,7 @@ class RunState:
 
     def statistics(self, clip: float) -> FrozenStatistics:
         """What normalises this generation's observations."""
-        return self.moments.frozen(clip)
+        return self.moments.freeze(clip)
 
     def add_counts(self, **more: float) -> Counters:
         """The counters with these added."""

@@ -195,7 +195,7 @@ class Loop:
         adopted: str | None = None,
         replacement: Floats | None = None,
     ) -> Ledger:
-        """``own``: what the state's strategy publishes, with the run's digest; ``chosen`` goes out
+        """``published``: what the state's strategy publishes, with the run's digest; ``replacement`` goes out
         in its place.
         """
         # The final episodes are published after the closing generation, so under the next number.
@@ -371,7 +371,7 @@ class Loop:
             messages.ELITE, self._learner.candidates(state, batch)
         ):
             return True
-        evaluation = return_statistics(first_returns(ledger.verified(messages.EVAL)))
+        evaluation = return_statistics(first_returns(ledger.verified_results(messages.EVAL)))
         if self._learner.is_target_passed(evaluation) and messages.CONFIRM not in ledger.required:
             ledger.require(messages.CONFIRM, self._slot_limits[messages.CONFIRM])
             return True

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from es_queue.errors import UsageError
 from es_queue.security.sanitize import sanitize
-from master.display.format import drawable, finite_or_none
+from master.display.format import drawable_or_none, finite_or_none
 from master.plot.bands import Band, compute_band
 from master.plot.canvas import (
     BAND_ALPHA,
@@ -93,7 +93,7 @@ def _draw(
             value
             for members in groups.values()
             for run in members
-            if (value := drawable(run.config.get("target_reward"))) is not None
+            if (value := drawable_or_none(run.config.get("target_reward"))) is not None
         }
     ):
         panel.axhline(target, color=GREY, linewidth=1, linestyle="--")

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from es_queue.errors import UsageError
 from es_queue.security.sanitize import sanitize
-from master.display.format import LARGEST_DRAWN, drawable, finite_or_none
+from master.display.format import LARGEST_DRAWN, drawable_or_none, finite_or_none
 from master.display.reporter import METRICS
 from master.status.history import parse_json_lines
 from master.status.run_folders import read_object
@@ -139,7 +139,7 @@ def is_too_large(value: object) -> bool:
     """Whether a value is a number, or a text of one, that cannot be drawn: beyond LARGEST_DRAWN, or
     not finite."""
     if isinstance(value, str):
-        return finite_or_none(value) is not None and drawable(value) is None
+        return finite_or_none(value) is not None and drawable_or_none(value) is None
     return isinstance(value, (int, float)) and not -LARGEST_DRAWN <= value <= LARGEST_DRAWN
 
 

@@ -56,7 +56,7 @@ LONGEST_REPORT = 64 * 2**10
 
 
 class RunView(Sink, Protocol):
-    """What a session says besides: ``Report`` for the command line, less for Python."""
+    """What a session says besides: ``Reporter`` for the command line, less for Python."""
 
     def started(self, about: dict[str, str]) -> None: ...
 
@@ -66,7 +66,7 @@ class RunView(Sink, Protocol):
 class RunContext(Protocol):
     """What a run needs of the process that it runs in; ``Session`` is one.
 
-    looping: set when the run has begun, so that an interrupt ends it in order
+    is_looping: set when the run has begun, so that an interrupt ends it in order
     """
 
     launch: Launch
@@ -169,12 +169,12 @@ class TrainingRun:
             self._collector,
             view,
             self._checkpoints,
-            self._checked(keep_going),
+            self._with_table_check(keep_going),
             self._replay_log,
             slot_files,
         )
 
-    def _checked(self, keep_going: Callable[[Record], bool]) -> Callable[[Record], bool]:
+    def _with_table_check(self, keep_going: Callable[[Record], bool]) -> Callable[[Record], bool]:
         """The same, with a look at the noise table now and then."""
 
         def checked(record: Record) -> bool:
@@ -212,7 +212,7 @@ class TrainingRun:
         """Train to the end, or leave a run that can be resumed, whatever ends it; the error itself
         is what is raised.
 
-        was: the run's state as its last master left it; a paused run stays so. Interrupted before
+        former_state: the run's state as its last master left it; a paused run stays so. Interrupted before
         the first publish it raises KeyboardInterrupt: there is nothing to go on with.
         """
         self._session.is_looping = True

@@ -19,7 +19,7 @@ class CallbackView:
     """A view for Python: the caller's function hears of every generation, the run's files have it
     as the command's do, and warnings go to ``note``.
 
-    going: False once the function has answered False
+    keeps_going: False once the function has answered False
     """
 
     def __init__(self, callback: GenerationCallback | None, note: Callable[[str], None]) -> None:

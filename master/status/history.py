@@ -37,7 +37,7 @@ METRICS_BYTES = 4 * 2**20
 
 
 class History:
-    """The newest generations of one run; ``follow`` fetches only what is new since it was called
+    """The newest generations of one run; ``update`` fetches only what is new since it was called
     before.
 
     evaluations: (generation, mean return), oldest first; waits: seconds that the newest generations

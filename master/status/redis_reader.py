@@ -19,7 +19,7 @@ from es_queue.protocol.connection import (
     authentication_error,
     client_from_url,
     find_tls_problem,
-    limited,
+    limit_replies,
     redacted_url,
 )
 from es_queue.protocol.keys import RUN_ID, RUNS, RunKeys
@@ -134,12 +134,12 @@ FATAL_ERRORS = (
 
 @dataclass(frozen=True)
 class RunSummary:
-    """A run as its keys, or its folder, tell it. leased: some master holds it; holder: that
+    """A run as its keys, or its folder, tell it. is_leased: some master holds it; holder: that
     master's host and pid.
 
-    resume, purge: the commands that would go on with it and remove it; on_disk: nothing but its
+    resume, purge: the commands that would go on with it and remove it; is_on_disk: nothing but its
     folder is left;
-    configured: whether its configuration is still there.
+    is_configured: whether its configuration is still there.
     """
 
     run: str
@@ -164,8 +164,8 @@ class RunSummary:
 class RunDetails:
     """The rest of what is known of one run.
 
-    workers: the living, by id; ever: how many ever claimed; errors: reports of workers; requests:
-    those that the master has not taken yet; left: seconds until a worker's beat lapses; config: the
+    workers: the living, by id; ever_claimed: how many ever claimed; errors: reports of workers; requests:
+    those that the master has not taken yet; beat_seconds_left: seconds until a worker's beat lapses; config: the
     settings, as far as they are a JSON object; unread: a sentence for each key that is too large to
     be read.
     """
@@ -189,7 +189,7 @@ class RunDetails:
 
 
 class RedisReader:
-    """One server, looked at by read-only commands. ``way`` are the flags by which es-master finds
+    """One server, looked at by read-only commands. ``location_flags`` are the flags by which es-master finds
     it again.
 
     folder: the run folder of a private server. Every method raises RedisError in one sentence,
@@ -197,7 +197,7 @@ class RedisReader:
     """
 
     def __init__(self, url: str, location_flags: str, folder: Path | None = None) -> None:
-        self._client: Any = limited(client_from_url(url))
+        self._client: Any = limit_replies(client_from_url(url))
         self.name = redacted_url(url)
         self.folder = folder
         self._location_flags = location_flags

@@ -112,7 +112,7 @@ class ReplayStep:
     def decode(cls, payload: bytes) -> ReplayStep:
         """Raises RunFolderError for what is no step."""
         try:
-            fields = unpacked(payload)
+            fields = unpack_frame(payload)
             fitness = np.frombuffer(fields.pop("fitness"), "<f8").reshape(
                 -1, fields.pop("individuals")
             )
@@ -147,7 +147,7 @@ class ReplayStep:
             ) from None
 
 
-def unpacked(payload: bytes) -> dict[str, Any]:
+def unpack_frame(payload: bytes) -> dict[str, Any]:
     """The map of a frame, whose lists and maps have few elements in all. Raises ValueError or
     msgpack's own errors.
     """

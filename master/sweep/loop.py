@@ -70,9 +70,9 @@ class SweepStopSignals:
 
 @dataclass
 class SeedProcess:
-    """One seed's part in the study. due: when its es-master is to be started again (seconds,
+    """One seed's part in the study. restart_at: when its es-master is to be started again (seconds,
     monotonic clock);
-    joined: this es-master has got as far as its run.
+    has_joined: this es-master has got as far as its run.
     """
 
     entry: SeedRun
@@ -89,7 +89,7 @@ class SeedProcess:
 
 
 class Sweep:
-    """Drives the runs of ``record``. began: a run has been started, so from now on the end is an
+    """Drives the runs of ``record``. has_begun: a run has been started, so from now on the end is an
     orderly one.
     """
 

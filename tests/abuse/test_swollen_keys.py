@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from es_queue.protocol.connection import MAX_REPLY, ReplyTooLarge, client_from_url, limited
+from es_queue.protocol.connection import MAX_REPLY, ReplyTooLarge, client_from_url, limit_replies
 from es_queue.protocol.keys import RQ_QUEUES, RQ_WORKERS, RUNS, RunKeys, rq_queue, rq_workers
 from es_queue.security import acl
 from es_queue.security.passwords import PASSWORD_FILE
@@ -365,7 +365,7 @@ def test_a_run_is_healthy_still_whatever_a_worker_swells(victim: Victim, swell: 
 def test_a_key_that_grows_between_the_question_and_the_reading_is_not_read(victim: Victim) -> None:
     """The sizes are asked for first; the bound of each reply holds whatever comes after that."""
     victim.run()
-    client = limited(victim.admin)
+    client = limit_replies(victim.admin)
     victim.worker.hset(OWN.worker("host-1-abcdef"), "host", b"z" * MAX_REPLY)
     with pytest.raises(ReplyTooLarge, match="larger than 4,194,304 bytes"):
         client.hgetall(OWN.worker("host-1-abcdef"))

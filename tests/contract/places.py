@@ -49,7 +49,7 @@ def texts(*blocks: Block) -> list[str]:
 
 
 def owed(*ranges: tuple[str, int, int], publication: str = P0, **more: Any) -> ReconcileRequest:
-    return ReconcileRequest(publication, ranges, **{"block": 4, **more})
+    return ReconcileRequest(publication, ranges, **{"block_size": 4, **more})
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 20.0) -> None:
@@ -88,7 +88,7 @@ class Place(ABC):
         """Put a text among the workers, past all checks, with a beat."""
 
     @abstractmethod
-    def enrolled(self) -> set[str]:
+    def has_joined(self) -> set[str]:
         """All that stands among the workers."""
 
     @abstractmethod
@@ -184,7 +184,7 @@ class MemoryPlace(Place):
         self.server.workers.add(text)
         self.server.lives[text] = (dict(ABOUT), time.monotonic() + TTL)
 
-    def enrolled(self) -> set[str]:
+    def has_joined(self) -> set[str]:
         return set(self.server.workers)
 
     def progress(self) -> dict[str, str]:
@@ -252,7 +252,7 @@ class RedisPlace(Place):
         self.client.sadd(self.keys.workers, text)
         self.client.hset(self.keys.worker(text), mapping=ABOUT)
 
-    def enrolled(self) -> set[str]:
+    def has_joined(self) -> set[str]:
         return {name.decode() for name in self.client.smembers(self.keys.workers)}
 
     def progress(self) -> dict[str, str]:

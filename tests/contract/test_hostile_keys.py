@@ -62,7 +62,7 @@ def test_what_is_no_workers_id_is_noise_among_the_workers(place: Place, name: st
     place.arrived().claim(0.01)
     assert master.workers() == {MINE: ABOUT}
     assert reconcile(place, grace=True) == ReconcileReport(0, 0, {MINE: (block(0, 4),)}, [], 0)
-    assert place.enrolled() == {MINE}
+    assert place.has_joined() == {MINE}
 
 
 def test_ids_at_their_bounds_are_workers_to_the_script_as_well(place: Place) -> None:

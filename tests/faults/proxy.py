@@ -73,7 +73,7 @@ class Proxy:
 
     def __init__(self, upstream: str) -> None:
         self.upstream = upstream
-        self.latency, self.bandwidth, self.slice, self.limit, self.frozen = 0.0, 0, 0, 0, False
+        self.latency, self.bandwidth, self.slice, self.limit, self.freeze = 0.0, 0, 0, 0, False
         self.swallowed = self.connections = self.limited = self.caught = 0
         self._left = 0
         self._required_slots: Wanted = lambda reply: True
@@ -115,7 +115,7 @@ class Proxy:
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        self.frozen = False
+        self.freeze = False
         self.reset()
 
     # --- threads
@@ -154,7 +154,7 @@ class Proxy:
             while data := source.recv(PIECE):
                 if not replies:
                     self._spring(link, data)
-                while self.frozen:
+                while self.freeze:
                     time.sleep(0.01)
                 if replies and (link.deaf or self._take(data)):
                     break

@@ -105,7 +105,7 @@ def line(
 MASTERS: dict[str, Callable[[MasterChannel], object]] = {
     "epoch": lambda one: one.epoch(),
     "lease_holder": lambda one: one.lease_holder(),
-    "shown": lambda one: one.progress_field("state"),
+    "progress_field": lambda one: one.progress_field("state"),
     "stage": lambda one: one.stage(P1, bytes(2**20)),
     "publish": lambda one: one.publish(
         TOKEN, PublishRequest(P0, b"task", (), "{}", {"state": RUNNING})
@@ -116,7 +116,7 @@ MASTERS: dict[str, Callable[[MasterChannel], object]] = {
     "finish": lambda one: one.finish(TOKEN, {"state": "stopped"}, 60, None),
     "collect_each": lambda one: one.collect_each({P0: "$"}, 10, SHORT / 2),
     "discard": lambda one: one.discard(P0, ["1-1"]),
-    "stored": lambda one: one.stored_run(),
+    "stored_run": lambda one: one.stored_run(),
     "workers": lambda one: one.workers(),
     "deaths": lambda one: one.deaths(),
     "errors": lambda one: one.errors(),
@@ -126,13 +126,13 @@ MASTERS: dict[str, Callable[[MasterChannel], object]] = {
 }
 WORKERS: dict[str, Callable[[WorkerChannel], object]] = {
     "config": lambda one: one.config(),
-    "shown": lambda one: one.progress_field("state"),
+    "progress_field": lambda one: one.progress_field("state"),
     "task": lambda one: one.task(),
     "parameters": lambda one: one.parameters(P0, 8),
     "arrive": lambda one: one.arrive(ABOUT, TTL),
     "beat": lambda one: one.beat(ABOUT, TTL),
-    "orders": lambda one: one.poll_flags(),
-    "claimed": lambda one: one.held_blocks(),
+    "poll_flags": lambda one: one.poll_flags(),
+    "held_blocks": lambda one: one.held_blocks(),
     "claim": lambda one: one.claim(SHORT / 2),
     "answer": lambda one: one.answer(block(0, 4), b"answer"),
     "drop": lambda one: one.drop(block(0, 4)),
@@ -154,7 +154,7 @@ def test_a_server_that_falls_silent_holds_no_call_longer_than_its_timeout(
     line: tuple[Proxy, redis.Redis], monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
     proxy, client = line
-    proxy.frozen = True
+    proxy.freeze = True
     calls, once, began = Calls(monkeypatch), Retry(0), time.monotonic()
     with suppress(RedisError):
         if verb in MASTERS:

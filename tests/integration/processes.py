@@ -157,10 +157,10 @@ class Processes:
             if name not in ("RQ_REDIS_URL", "REDIS_URL", "PYTHONPATH", ALLOW)
         }
         self.environment = {**own, **environment, MARK: self.mark, VARIABLE: clocks_text(CLOCKS)}
-        self._started: list[Started] = []
+        self._ensure_process: list[Started] = []
 
     def start(self, *command: object, cwd: Path | None = None, **environment: str) -> Started:
-        number = len(self._started)
+        number = len(self._ensure_process)
         out, err = self.folder / f"process-{number}.out", self.folder / f"process-{number}.err"
         with out.open("wb") as stdout, err.open("wb") as stderr:
             process = subprocess.Popen(
@@ -172,8 +172,8 @@ class Processes:
                 env={**self.environment, **environment},
                 start_new_session=True,
             )
-        self._started.append(Started(process, out, err))
-        return self._started[-1]
+        self._ensure_process.append(Started(process, out, err))
+        return self._ensure_process[-1]
 
     @property
     def rq(self) -> Path:
@@ -221,10 +221,10 @@ class Processes:
             for pid in left:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            for one in self._started:
+            for one in self._ensure_process:
                 one.process.poll()
             time.sleep(0.01)
-        for one in self._started:
+        for one in self._ensure_process:
             one.process.wait(20)
 
 
@@ -394,10 +394,10 @@ class Master:
         self._session = Session(launch, clocks, lambda *_: self.heard, self._stop.is_set)
         self._summary: dict[str, Any] = {}
         self.error: Exception | None = None
-        self._thread = threading.Thread(target=self._set_motors, daemon=True)
+        self._thread = threading.Thread(target=self._run_session, daemon=True)
         self._thread.start()
 
-    def _set_motors(self) -> None:
+    def _run_session(self) -> None:
         try:
             self._summary = self._session.run(self._config)
         except Exception as error:

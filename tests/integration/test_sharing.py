@@ -53,7 +53,7 @@ class Team:
     def counts(self, *names: str) -> list[int]:
         return [len(self.seen(name).workers()) for name in names]
 
-    def look(self, name: str, queue: str = "default") -> None:
+    def update(self, name: str, queue: str = "default") -> None:
         """Wait until the run's master has looked after its seats three times, by what it does about
         a missing one.
         """
@@ -101,7 +101,7 @@ def test_each_of_several_runs_soon_has_its_share_and_what_one_leaves_goes_to_the
     )
     before = [set(team.seen(name).workers()) for name in ("first", "third")]
     for name in ("first", "third"):
-        team.look(name)
+        team.update(name)
     assert [
         set(team.seen(name).workers()) for name in ("first", "third")
     ] == before  # equal shares stay where they are
@@ -114,7 +114,7 @@ def test_a_run_that_has_one_worker_keeps_it_when_another_run_has_none(team: Team
     seat = team.seen("first").joined(worker)
     team.run("second")
     for name in ("first", "second"):
-        team.look(name)
+        team.update(name)
     assert list(team.seen("first").workers()) == [seat] and team.known("second") == set()
 
 
@@ -128,7 +128,7 @@ def test_a_queue_keeps_a_teams_runs_and_workers_apart(team: Team) -> None:
     a.signal(signal.SIGTERM)
     assert a.wait() == 130
     wait_for(lambda: team.counts("run-a") == [0], "worker a has left its run")
-    team.look("run-b", "team-b")
+    team.update("run-b", "team-b")
     assert worker_a.process.poll() is None  # it is there, and idle
     assert team.known("run-b") == {seats[1]}
     assert parent_of(team.seen("run-b").horse(seats[1])) == worker_b.pid

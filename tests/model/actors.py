@@ -272,7 +272,7 @@ def by_the_rules(
             return_the_claims_of_the_dead(world)
         elif world.dice.random() < 0.4:
             only: Sequence[tuple[str, int, int]] | None = None
-            if world.rules.look:
+            if world.rules.update:
                 look = yield from world.sent(
                     lambda: channel.reconcile(
                         token, replace(ledger.reconcile_request(2, False, []), only=())

@@ -16,7 +16,7 @@ WHOLE, COLLECTOR, AUDITED, LOOK = (
     Rules(),
     Rules(collector=True),
     Rules(collector=True, audit=1.0),
-    Rules(look=True),
+    Rules(update=True),
 )
 NO_OWN_CLAIMS = Rules(own_claims=False, failures=False, faults=WORKER_FAULTS)
 NO_RECONCILE = Rules(reconcile=False, failures=False)

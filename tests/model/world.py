@@ -69,7 +69,7 @@ class Rules:
     failures: bool = True
     collector: bool = False
     audit: float = 0.0
-    look: bool = False
+    update: bool = False
     faults: tuple[str, ...] = KINDS_OF_FAULT
 
 

@@ -18,8 +18,8 @@ from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.return_statistics import ReturnStatistics
 from es_queue.protocol.messages import CONFIRM, EVAL, FINAL, TRAIN, Answer, Block, SlotResult, Task
 from master.collect.ledger import AnswerChecker, Ledger
-from master.collect.verification import DRAWN, EXTREME, TOLD_AT_MOST, Verification
-from master.collect.verifier import Played, VerificationError, Verifier
+from master.collect.verification import DRAWN, EXTREME, MOST_NOTES, Verification
+from master.collect.verifier import VerificationError, Verifier, VerifierReply
 from master.loop.learner import close_generation
 from master.loop.state import Best, RollbackPoint, RunState
 from master.run.setup import prepare_run
@@ -55,9 +55,9 @@ class Own(Verifier):
 
     def play(
         self, task: bytes, parameters: bytes, slots: Sequence[tuple[str, int]]
-    ) -> Future[Played]:  # type: ignore[override]
+    ) -> Future[VerifierReply]:  # type: ignore[override]
         self.asked.append(list(slots))
-        self.future: Future[Played] = Future()
+        self.future: Future[VerifierReply] = Future()
         if self.error is not None:
             self.future.set_exception(self.error)
         elif not self.wait:
@@ -65,7 +65,9 @@ class Own(Verifier):
         return self.future
 
     def answer(self) -> None:
-        self.future.set_result(Played("1" * 32, {slot: honest(*slot) for slot in self.asked[-1]}))
+        self.future.set_result(
+            VerifierReply("1" * 32, {slot: honest(*slot) for slot in self.asked[-1]})
+        )
 
 
 class Bench:
@@ -88,11 +90,11 @@ class Bench:
         self.ledger.accept(Answer(PUBLICATION, self.kind, WORKER, 0.1, results).encode())
         return self
 
-    def pending(self) -> bool:
-        return self.verification.pending(self.ledger)
+    def is_pending(self) -> bool:
+        return self.verification.is_pending(self.ledger)
 
     def settle(self) -> list[SlotResult | None]:
-        while self.pending():
+        while self.is_pending():
             pass
         return self.ledger.results_in_order(self.kind)
 
@@ -100,16 +102,16 @@ class Bench:
 def test_an_evaluation_is_waited_for_from_its_last_slot_until_the_master_has_played() -> None:
     bench = Bench()
     bench.own.wait = True
-    assert not bench.pending() and bench.own.asked == [], "the ledger itself waits for the slots"
+    assert not bench.is_pending() and bench.own.asked == [], "the ledger itself waits for the slots"
     bench.answered()
-    assert bench.pending() and bench.pending() and len(bench.own.asked) == 1
+    assert bench.is_pending() and bench.is_pending() and len(bench.own.asked) == 1
     bench.own.answer()
-    assert not bench.pending() and not bench.ledger.refused and len(bench.own.asked) == 1
+    assert not bench.is_pending() and not bench.ledger.refused and len(bench.own.asked) == 1
 
 
 def test_what_nothing_depends_on_is_not_played_again() -> None:
     bench = Bench(sign=0).answered()
-    assert not bench.pending() and not bench.pending()
+    assert not bench.is_pending() and not bench.is_pending()
     assert bench.own.asked == [] and len(bench.seen) == 1, "and it is looked at once"
 
 
@@ -155,7 +157,7 @@ def test_the_confirmation_and_the_final_evaluation_are_verified_too(kind: str) -
 def test_what_cannot_be_verified_decides_nothing() -> None:
     bench = Bench().answered()
     bench.own.error = VerificationError("no such environment here")
-    assert len(bench.settle()) == MANY and bench.ledger.verified(EVAL) == []
+    assert len(bench.settle()) == MANY and bench.ledger.verified_results(EVAL) == []
     assert close_generation(bench.ledger, 0, 0).evaluation is None
     assert "the master cannot verify them (no such environment here)" in bench.notes[0]
 
@@ -164,18 +166,18 @@ def test_a_result_that_is_taken_back_is_verified_anew() -> None:
     bench = Bench().answered()
     bench.settle()
     bench.ledger.withdraw((EVAL, 39))
-    assert not bench.pending()
+    assert not bench.is_pending()
     bench.ledger.accept(Answer(PUBLICATION, EVAL, WORKER, 0.1, (lie(EVAL, 39),)).encode())
     assert bench.settle()[39] == honest(EVAL, 39)
 
 
 def test_a_run_is_told_of_a_few_differences_only() -> None:
     bench = Bench(count=3)
-    for _ in range(TOLD_AT_MOST + 3):
+    for _ in range(MOST_NOTES + 3):
         bench.ledger = Ledger(PUBLICATION, EXPECTATIONS, {EVAL: 3})
         bench.verification.begin(b"", b"", lambda *_: 1)
         bench.answered(0).settle()
-    assert len(bench.notes) == TOLD_AT_MOST
+    assert len(bench.notes) == MOST_NOTES
 
 
 def state_of(best: float | None, *, confirmed: bool = False) -> RunState:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from es_queue.protocol.keys import RunKeys
-from master.display.format import drawable, finite_or_none
+from master.display.format import drawable_or_none, finite_or_none
 from master.status.history import History, is_readable, parse_entry, parse_json_lines
 from master.status.redis_reader import RedisReader, to_text
 
@@ -33,7 +33,7 @@ PointRow = tuple[float | None, ...]
 
 class DecimatedSeries:
     """Rows of figures in the order of generations, at most ``most`` of them; each stands for
-    ``each`` generations.
+    ``generations_per_point`` generations.
     """
 
     def __init__(self, figures: Sequence[str], most: int = MOST_POINTS) -> None:
@@ -61,7 +61,7 @@ class DecimatedSeries:
             self.generations_per_point *= 2
 
     def to_json(self) -> dict[str, Any]:
-        """Columns by name, six digits each; ``each`` says how many generations a point
+        """Columns by name, six digits each; ``generations_per_point`` says how many generations a point
         stands for.
         """
         rows = [*self._rows, *([average_rows(self._partial_rows)] if self._partial_rows else [])]
@@ -90,12 +90,12 @@ def mean_or_none(values: Sequence[float | None]) -> float | None:
 
 def round_or_none(value: float | None) -> float | None:
     """Six digits; None for what is nobody's honest figure, which no axis could show."""
-    shown = drawable(value)
+    shown = drawable_or_none(value)
     return None if shown is None else float(f"{shown:.6g}")
 
 
 class LearningCurves:
-    """A run's training returns and evaluations; ``follow`` and ``read_file`` take in what is new
+    """A run's training returns and evaluations; ``update`` and ``read_file`` take in what is new
     since the last time.
     """
 

@@ -54,7 +54,7 @@ class Reply:
     body: bytes
     headers: dict[str, str] = field(default_factory=lambda: {"Cache-Control": "no-store"})
 
-    def compressed(self) -> Reply:
+    def compress(self) -> Reply:
         """The same for a browser that takes gzip, where that is worth it."""
         headers = {**self.headers, "Vary": "Accept-Encoding"}
         if len(self.body) < WORTH_PACKING:

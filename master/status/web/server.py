@@ -139,9 +139,7 @@ class PageRequestHandler(BaseHTTPRequestHandler):
         tag = reply.headers.get("ETag")
         if tag is not None and tag in (self.headers.get("If-None-Match") or ""):
             return Reply(304, reply.media_type, b"", reply.headers)
-        return (
-            reply.compressed() if "gzip" in (self.headers.get("Accept-Encoding") or "") else reply
-        )
+        return reply.compress() if "gzip" in (self.headers.get("Accept-Encoding") or "") else reply
 
     def _send(self, reply: Reply) -> None:
         self.send_response(reply.status)

@@ -61,7 +61,7 @@ class Ring:
         return self.arena.processes.worker(self.url, clocks=CLOCKS)
 
     def supervise(self) -> None:
-        self.cpu.look()
+        self.cpu.update()
         self.server.ensure()
         self.workers = [
             one if one.process.poll() is None else self._worker() for one in self.workers
@@ -154,7 +154,7 @@ class Cpu:
     def __init__(self, mark: str) -> None:
         self._mark, self._was_reset, self._last_check = mark, dict[int, float](), 0.0
 
-    def look(self) -> None:
+    def update(self) -> None:
         if time.monotonic() - self._last_check >= LOOK_SECONDS:
             self._last_check = time.monotonic()
             for pid in marked(self._mark):
@@ -164,7 +164,7 @@ class Cpu:
                     )
 
     def seconds(self) -> float:
-        self.look()
+        self.update()
         return sum(self._was_reset.values())
 
 

@@ -122,9 +122,9 @@ def half_open(arena: Arena, count: int) -> Row:
     row, wire = Row("", injected=count), Wire(arena, count)
 
     def befall() -> None:
-        wire.proxy.frozen = True
+        wire.proxy.freeze = True
         wire.trial.wait(3.0)
-        wire.proxy.frozen = False
+        wire.proxy.freeze = False
 
     again(wire.trial, row, befall)
     wire.trial.end(row)
@@ -144,8 +144,8 @@ def half_open_for_good(arena: Arena, count: int) -> Row:
         proxy = Proxy(url)
         arena.stack.callback(proxy.close)
         lonely = trial.seen.joined(arena.processes.worker(proxy.url, *STEADY, clocks=NERVOUS))
-        proxy.previous(b"XADD", act=lambda proxy=proxy: setattr(proxy, "frozen", True))  # type: ignore[misc]
-        wait_for(lambda proxy=proxy: proxy.frozen, "it answers")  # type: ignore[misc]
+        proxy.previous(b"XADD", act=lambda proxy=proxy: setattr(proxy, "freeze", True))  # type: ignore[misc]
+        wait_for(lambda proxy=proxy: proxy.freeze, "it answers")  # type: ignore[misc]
         watch = Stopwatch()
         wait_for(lambda lonely=lonely: not trial.seen.claims(lonely), "its block is taken from it")  # type: ignore[misc]
         row.seconds.append(watch.seconds())

@@ -33,7 +33,7 @@ class Observer:
         self.pairs: list[tuple[int, ...]] = []
         self.seconds: list[float] = []
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Take in what is new; waits for up to a tenth of a second."""
         open_now = self._client.hget(self._keys.progress, "publication")
         if open_now is None:
@@ -108,7 +108,7 @@ def record(path: Path, seconds: float) -> dict[str, float]:
             with client_from_url(server.url) as client:
                 observer = Observer(client)
                 while processes[0].poll() is None:
-                    observer.look()
+                    observer.update()
         finally:
             for process in processes:
                 process.terminate()

@@ -51,7 +51,7 @@ def evolved(
             living[:1] if rng.random() < 0.7 else names[:1],
             names[rng.permutation(children)[: parents - 1]],
         )
-        family = family.compacted(living, NOISE) if compact else family
+        family = family.prune(living, NOISE) if compact else family
     return family, living
 
 
@@ -108,8 +108,8 @@ def test_compaction_changes_no_bit_of_anybody_and_forgets_no_link(seed: int) -> 
 
 def test_a_root_that_lives_stays_where_it_is() -> None:
     family, names = Lineage.of(FIRST).with_children(np.array([0]), links(5))
-    assert family.compacted(np.array([0, names[0]]), NOISE).base is family.base
-    moved = family.compacted(names, NOISE)
+    assert family.prune(np.array([0, names[0]]), NOISE).base is family.base
+    moved = family.prune(names, NOISE)
     assert len(moved.tree) == 1 and moved.prefix.index.tolist() == [5]
     assert (
         moved.base.tobytes()
@@ -120,9 +120,9 @@ def test_a_root_that_lives_stays_where_it_is() -> None:
 
 def test_a_fork_holds_the_root_until_one_side_has_died_out() -> None:
     family, (left, right) = Lineage.of(FIRST).with_children(np.array([0, 0]), links(5, 6))
-    both = family.compacted(np.array([left, right]), NOISE)
+    both = family.prune(np.array([left, right]), NOISE)
     assert len(both.prefix.index) == 0 and len(both.tree) == 3
-    assert both.compacted(np.array([right]), NOISE).prefix.index.tolist() == [6]
+    assert both.prune(np.array([right]), NOISE).prefix.index.tolist() == [6]
 
 
 def test_names_are_given_once_and_unknown_ones_have_no_row() -> None:
@@ -257,7 +257,7 @@ def test_a_kept_parent_is_not_decoded_again_though_the_root_has_moved() -> None:
     for name in (older, younger, right):
         nursery.parent(int(family.rows(np.array([name]))[0]))
     assert nursery.decodes == 4  # five rows, but the root
-    moved = family.compacted(np.array([older, younger]), NOISE)
+    moved = family.prune(np.array([older, younger]), NOISE)
     assert len(moved.prefix.index) == 1
     nursery.open(moved.base.copy(), table_of(moved, np.array([older, younger])))
     assert nursery.parent(1).tobytes() == moved.decode(int(older), NOISE).tobytes()

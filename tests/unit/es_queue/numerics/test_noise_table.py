@@ -322,19 +322,19 @@ def test_a_chosen_folder_that_cannot_be_used_is_an_error(
 OPEN_AND_COUNT = """
 import os, sys
 from pathlib import Path
-from es_queue import noise, normals
-made, make = [], noise.make_table
-noise.make_table = lambda *arguments: made.append(1) or make(*arguments)
+from es_queue.numerics import noise_table
+made, make = [], noise_table.make_table
+noise_table.make_table = lambda *arguments: made.append(1) or make(*arguments)
 print("ready", flush=True)
-table = noise.NoiseTable.open(100_000, Path(os.environ["FOLDER"]))
+table = noise_table.NoiseTable.open(100_000, Path(os.environ["FOLDER"]))
 print(len(made), table.digest, table.path.stat().st_ino, flush=True)
 """
 READ_ALL = """
 import os
 from pathlib import Path
-from es_queue import noise, normals
-noise.make_table = None
-table = noise.NoiseTable.open(int(os.environ["SIZE"]), Path(os.environ["FOLDER"]))
+from es_queue.numerics import noise_table
+noise_table.make_table = None
+table = noise_table.NoiseTable.open(int(os.environ["SIZE"]), Path(os.environ["FOLDER"]))
 table.row(0, table.size).sum()
 lines = Path("/proc/self/smaps").read_text().partition(str(table.path))[2].splitlines()[1:]
 kilobytes = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines[:12])}
@@ -343,8 +343,8 @@ print(kilobytes["Private_Clean"] + kilobytes["Private_Dirty"], kilobytes["Shared
 HOLD = """
 import os, sys
 from pathlib import Path
-from es_queue.numerics.noise_table import exclusive
-with exclusive(Path(os.environ["LOCK"])):
+from es_queue.numerics.noise_table import exclusive_lock
+with exclusive_lock(Path(os.environ["LOCK"])):
     print("ready", flush=True)
     sys.stdin.read()
 """

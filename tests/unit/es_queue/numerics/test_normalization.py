@@ -52,7 +52,7 @@ def test_a_small_spread_around_a_large_mean_is_not_lost():
     for part in np.split(rows, 50):
         running = running.merge(Moments.of(part))
     np.testing.assert_allclose(np.sqrt(running.m2 / running.count), rows.std(axis=0), rtol=1e-6)
-    np.testing.assert_allclose(running.frozen(5.0).std, rows.std(axis=0), rtol=0.02)
+    np.testing.assert_allclose(running.freeze(5.0).std, rows.std(axis=0), rtol=0.02)
 
 
 def test_rows_are_summed_in_their_order_and_not_pairwise():
@@ -126,7 +126,7 @@ def test_moments_of_another_size_are_refused():
 
 
 def test_nothing_seen_normalises_by_mean_zero_and_deviation_one():
-    frozen = RunningMoments.empty(3).frozen(5.0)
+    frozen = RunningMoments.empty(3).freeze(5.0)
     assert frozen.mean.tolist() == [0, 0, 0]
     assert frozen.std.tolist() == [1, 1, 1]
     assert frozen.normalize(np.array([9, -9, 0.3], np.float32)).tolist() == [5, -5, np.float32(0.3)]
@@ -134,14 +134,14 @@ def test_nothing_seen_normalises_by_mean_zero_and_deviation_one():
 
 def test_frozen_statistics_are_the_population_deviation_cast_to_float32():
     parts = episodes(10)
-    frozen, rows = merged(parts).frozen(5.0), np.concatenate(parts).astype(np.float64)
+    frozen, rows = merged(parts).freeze(5.0), np.concatenate(parts).astype(np.float64)
     assert frozen.mean.dtype == frozen.std.dtype == np.float32
     np.testing.assert_allclose(frozen.mean, rows.mean(axis=0), rtol=1e-6)
     np.testing.assert_allclose(frozen.std, rows.std(axis=0), rtol=1e-6)
 
 
 def test_the_variance_has_a_floor_inside_the_root():
-    frozen = RunningMoments.empty(2).merge(Moments.of(np.full((9, 2), 4.0))).frozen(5.0)
+    frozen = RunningMoments.empty(2).merge(Moments.of(np.full((9, 2), 4.0))).freeze(5.0)
     assert frozen.std.tolist() == [np.float32(0.01)] * 2
 
 
@@ -192,5 +192,5 @@ def test_statistics_are_finite_in_float32_whatever_was_merged():
     running = RunningMoments.empty(2).merge(
         Moments(3, np.array([1e150, -1e39]), np.array([1e300, 0.0]))
     )
-    frozen = running.frozen(5.0)
+    frozen = running.freeze(5.0)
     assert np.isfinite(frozen.mean).all() and np.isfinite(frozen.std).all()

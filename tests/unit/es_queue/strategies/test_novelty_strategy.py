@@ -307,7 +307,7 @@ def test_each_member_has_its_own_observation_statistics() -> None:
             wanted.m2.tolist(),
         )
         mean, std = strategy.centre_statistics(strategy.published(state), 1) or (None, None)
-        frozen = kept[played].frozen(strategy.config.obs_clip)
+        frozen = kept[played].freeze(strategy.config.obs_clip)
         assert (
             mean is not None
             and np.array_equal(mean, frozen.mean)

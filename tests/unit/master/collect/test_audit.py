@@ -13,7 +13,7 @@ import pytest
 
 from es_queue.protocol.messages import TRAIN, Answer, Block, SlotResult
 from master.collect.audit import MOST_TRIES, PROVEN_AT_MOST, Audit
-from master.collect.verifier import Played, VerificationError
+from master.collect.verifier import VerificationError, VerifierReply
 from master.fleet.worker_registry import WorkerIdentity, WorkerRegistry
 from tests.unit.master.collect.collector_bench import Bench
 
@@ -188,15 +188,15 @@ class Own:
 
     def __init__(self, court: Court, numerics: str = ONE) -> None:
         self.numerics, self.asked = numerics, list[tuple[str, int]]()
-        self.future: Future[Played] = Future()
+        self.future: Future[VerifierReply] = Future()
         court.audit.play = self.play
 
-    def play(self, slots: Sequence[tuple[str, int]]) -> Future[Played]:
+    def play(self, slots: Sequence[tuple[str, int]]) -> Future[VerifierReply]:
         self.asked += slots
         return self.future
 
     def succeeded(self, result: SlotResult) -> None:
-        self.future.set_result(Played(self.numerics, {SLOT: result}))
+        self.future.set_result(VerifierReply(self.numerics, {SLOT: result}))
 
 
 def test_two_invented_workers_that_agree_do_not_outvote_an_honest_one() -> None:
@@ -205,9 +205,9 @@ def test_two_invented_workers_that_agree_do_not_outvote_an_honest_one() -> None:
     court.audit.sample_slot(SLOT, "honest", HONEST)
     for name in ("one", "two"):
         assert court.audit.add_result(SLOT, name, LIE) is None
-    assert own.asked == [SLOT] and court.audit.proven() == [] and court.audit.review() == []
+    assert own.asked == [SLOT] and court.audit.poll_verdicts() == [] and court.audit.review() == []
     own.succeeded(HONEST)
-    (verdict,) = court.audit.proven()
+    (verdict,) = court.audit.poll_verdicts()
     assert (verdict.result, verdict.author, verdict.wrong) == (HONEST, "honest", {identity("one")})
     assert court.audit.questions == {} and court.audit.checked == 1
 
@@ -227,7 +227,7 @@ def test_what_proves_nothing_expels_nobody(
     court.audit.sample_slot(SLOT, "liar", LIE)
     court.audit.add_result(SLOT, "honest", HONEST)
     own.succeeded(own_result)
-    assert not any(verdict.wrong for verdict in court.audit.proven())
+    assert not any(verdict.wrong for verdict in court.audit.poll_verdicts())
     assert court.audit.undecided and expected in court.notes[0]
 
 
@@ -238,7 +238,7 @@ def test_a_master_that_cannot_play_a_slot_says_why_and_the_first_result_counts()
     court.audit.add_result(SLOT, "honest", HONEST)
     own.future.set_exception(VerificationError("no such environment here"))
     assert (
-        court.audit.proven() == []
+        court.audit.poll_verdicts() == []
         and "the master cannot play it (no such environment here)" in court.notes[0]
     )
 

@@ -1,4 +1,4 @@
-"""Fleet: who works, on what arithmetic, and who may not any more."""
+"""WorkerRegistry: the workers of a run, their arithmetic, and the workers that are excluded."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Bench:
         self.asked += 1
         return self.valid
 
-    def look(self, **workers: dict[str, str]) -> WorkerRegistry:
+    def update(self, **workers: dict[str, str]) -> WorkerRegistry:
         self.valid = workers
         self.fleet.update(workers)
         return self.fleet
@@ -34,9 +34,9 @@ class Bench:
 
 def test_fingerprints_that_differ_are_noted_once_with_their_hosts() -> None:
     bench = Bench()
-    assert bench.look(a=about("a"), b=about("b")).is_uniform and bench.notes == []
+    assert bench.update(a=about("a"), b=about("b")).is_uniform and bench.notes == []
     for _ in range(2):
-        bench.look(a=about("a"), b=about("b"), c=about("c", TWO))
+        bench.update(a=about("a"), b=about("b"), c=about("c", TWO))
     assert not bench.fleet.is_uniform
     assert bench.notes == [
         (
@@ -51,33 +51,33 @@ def test_a_fingerprint_that_differs_from_the_runs_first_is_noted_though_its_work
 ):
     bench = Bench()
     bench.fleet.restore(ONE, None)
-    bench.look(b=about("b", TWO))
+    bench.update(b=about("b", TWO))
     assert not bench.fleet.is_uniform and bench.fleet.numerics == ONE
 
 
 def test_a_run_begins_with_the_fingerprint_of_most_workers() -> None:
-    assert Bench().look(a=about("a", ONE), b=about("b", TWO), c=about("c", TWO)).numerics == TWO
-    assert Bench().look(a=about("a", TWO), b=about("b", ONE)).numerics == ONE, (
+    assert Bench().update(a=about("a", ONE), b=about("b", TWO), c=about("c", TWO)).numerics == TWO
+    assert Bench().update(a=about("a", TWO), b=about("b", ONE)).numerics == ONE, (
         "of two that are as many, always the same"
     )
-    assert Bench().look(a={"host": "a"}).numerics == "", (
+    assert Bench().update(a={"host": "a"}).numerics == "", (
         "a worker that has not joined yet computes nothing"
     )
 
 
 def test_a_strict_run_refuses_the_answers_of_the_others_and_sends_them_away() -> None:
     bench = Bench(strict=True)
-    bench.look(a=about("a"), b=about("b"), c=about("c", TWO))
+    bench.update(a=about("a"), b=about("b"), c=about("c", TWO))
     assert [bench.fleet.refusal(one) for one in "abc"] == ["", "", "other-numerics"]
     assert bench.fleet.dismissed_workers() == ["c"] and bench.fleet.is_uniform, (
         "nothing of theirs counts, so bits are promised"
     )
-    assert Bench().look(a=about("a"), c=about("c", TWO)).refusal("c") == ""
+    assert Bench().update(a=about("a"), c=about("c", TWO)).refusal("c") == ""
 
 
 def test_who_is_in_quarantine_is_so_in_every_seat_and_for_the_next_master() -> None:
     bench = Bench()
-    bench.look(a1=about("a"), a2=about("a"), other=about("a", name="x"), b=about("b"))
+    bench.update(a1=about("a"), a2=about("a"), other=about("a", name="x"), b=about("b"))
     bench.fleet.quarantine(WorkerIdentity("a", "w"))
     assert [bench.fleet.refusal(one) for one in ("a1", "a2", "other", "b")] == [
         "quarantined",
@@ -88,7 +88,7 @@ def test_who_is_in_quarantine_is_so_in_every_seat_and_for_the_next_master() -> N
     assert bench.fleet.dismissed_workers() == ["a1", "a2"]
     next_one = Bench()
     next_one.fleet.restore(ONE, bench.fleet.progress_fields()["quarantined"])
-    assert next_one.look(a9=about("a")).refusal("a9") == "quarantined"
+    assert next_one.update(a9=about("a")).refusal("a9") == "quarantined"
 
 
 def test_a_worker_that_nobody_knows_is_asked_for_now_and_then_and_refused_until_it_is_known() -> (
@@ -102,7 +102,7 @@ def test_a_worker_that_nobody_knows_is_asked_for_now_and_then_and_refused_until_
     )
     bench.now = module.LEAST_QUERY_PAUSE
     assert bench.fleet.refusal("a") == "" and bench.asked == 2
-    bench.look()
+    bench.update()
     assert bench.fleet.refusal("a") == "", "a lapsed beat voids no answer"
 
 
@@ -115,7 +115,7 @@ def test_a_worker_that_refuses_to_work_is_not_sent_away_again() -> None:
 
 def test_it_remembers_a_bounded_number_of_workers(monkeypatch: object) -> None:
     bench = Bench()
-    bench.look(
+    bench.update(
         **{f"w{number}": about(f"h{number}") for number in range(module.MOST_REMEMBERED + 50)}
     )
     assert len(bench.fleet._registered) == module.MOST_REMEMBERED
@@ -123,9 +123,9 @@ def test_it_remembers_a_bounded_number_of_workers(monkeypatch: object) -> None:
 
 def test_somebody_else_has_the_same_arithmetic_another_name_and_no_quarantine() -> None:
     bench = Bench()
-    fleet = bench.look(a=about("a"), b=about("b", TWO))
+    fleet = bench.update(a=about("a"), b=about("b", TWO))
     assert not fleet.has_others([WorkerIdentity("a", "w")], ONE)
-    fleet = bench.look(a=about("a"), b=about("b", TWO), c=about("c"))
+    fleet = bench.update(a=about("a"), b=about("b", TWO), c=about("c"))
     assert fleet.has_others([WorkerIdentity("a", "w")], ONE) and not fleet.has_others(
         [WorkerIdentity("b", "w")], TWO
     )
@@ -151,7 +151,7 @@ def test_hosts_are_listed_by_what_they_compute() -> None:
 
 def test_no_more_workers_are_put_in_quarantine_than_stay() -> None:
     bench = Bench()
-    fleet = bench.look(**{name: about(name) for name in "abcde"})
+    fleet = bench.update(**{name: about(name) for name in "abcde"})
     assert [fleet.quarantine(WorkerIdentity(name, "w")) for name in "abcde"] == [
         True,
         True,
@@ -164,13 +164,13 @@ def test_no_more_workers_are_put_in_quarantine_than_stay() -> None:
 
 def test_a_worker_is_enrolled_from_what_the_master_has_seen_of_it() -> None:
     bench = Bench()
-    bench.look(a=about("a"))
-    bench.look()
-    assert bench.fleet.enrolled("a") and bench.asked == 0, (
+    bench.update(a=about("a"))
+    bench.update()
+    assert bench.fleet.has_joined("a") and bench.asked == 0, (
         "its beat has lapsed, what it returned has not"
     )
-    assert not bench.fleet.enrolled("stranger") and bench.asked == 1
+    assert not bench.fleet.has_joined("stranger") and bench.asked == 1
     assert (
-        not any(bench.fleet.enrolled(f"stranger-{number}") for number in range(1000))
+        not any(bench.fleet.has_joined(f"stranger-{number}") for number in range(1000))
         and bench.asked == 1
     )

@@ -83,11 +83,11 @@ def test_unknown_observations_begin_as_in_generation_0_and_are_soon_known() -> N
         m2=moments.m2 * (100 * ESTIMATED_COUNT / moments.count),
     )
     wide = extend_moments(many, 5)
-    frozen = wide.frozen(0.0)
+    frozen = wide.freeze(0.0)
     assert wide.count == ESTIMATED_COUNT
     np.testing.assert_array_equal(frozen.mean[3:], [0, 0])
     np.testing.assert_array_equal(frozen.std[3:], [1, 1])
-    np.testing.assert_allclose(frozen.std[:3], moments.frozen(0.0).std, rtol=1e-6)
+    np.testing.assert_allclose(frozen.std[:3], moments.freeze(0.0).std, rtol=1e-6)
     assert extend_moments(many, 3) is many
 
 

@@ -135,10 +135,10 @@ class AsyncCluster(Cluster):
         self.spans[number][0] = min(self.spans[number][0], ready)
         seconds = float(self._of[number][member.block.start : member.block.stop].sum())
         self._at(
-            ready + seconds + self._services.worker, self._played, member, turn, ready, seconds
+            ready + seconds + self._services.worker, self._play_kind, member, turn, ready, seconds
         )
 
-    def _played(self, member: Member, turn: int, began: float, seconds: float) -> None:
+    def _play_kind(self, member: Member, turn: int, began: float, seconds: float) -> None:
         if member.fetch_lock == turn:
             member.fetch_lock += 1
             self._at(self._redis(self._services.answer), self._callback, member, began, seconds)

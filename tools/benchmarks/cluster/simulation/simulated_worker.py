@@ -232,10 +232,10 @@ class Worker:
         cost = self._shared.cost.block + self._shared.cost.plan * (last if kind == TRAIN else 1)
         self._shared.loop.after(
             seconds + cost,
-            partial(self._played, self._turn, block, kind, first, last, seconds, generation),
+            partial(self._play_kind, self._turn, block, kind, first, last, seconds, generation),
         )
 
-    def _played(
+    def _play_kind(
         self,
         turn: int,
         block: str,
