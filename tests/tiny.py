@@ -33,8 +33,8 @@ def spec_of(size: int = 2, limit: int | None = None, action: ActionSpec = BOX) -
 
 
 class Script:
-    """A World that pays the written rewards, then ends if it ``ends``; the last reward is paid on
-    if it does not.
+    """An Environment that pays the written rewards, then ends if it ``ends``; the last reward is
+    paid on if it does not.
 
     seen: every (seed, step, action) so far; hook: called with (seed, step) before each step counts.
     """

@@ -1,7 +1,7 @@
 """Many episodes at once: one call steps all environments, one stacked product acts for all
 policies.
 
-Each episode is to the bit what ``rollout.play`` makes of it alone.
+Each episode is to the bit what ``episode.play_episode`` makes of it alone.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ Outcome = Episode | Exception
 
 
 class BatchedFitness:
-    """``rollout.Fitness`` of many episodes, a row each; the same float64 operations in the same
+    """``episode.Fitness`` of many episodes, a row each; the same float64 operations in the same
     order.
     """
 
@@ -144,7 +144,8 @@ class BatchedPolicy:
 class ObservationBuffer:
     """The observations of the games whose moments are wanted, from the reset on.
 
-    rows: those games; first: the first observations of all games; most: how many a game may come to
+    rows: those games; first: the first observations of all games; max_rows: how many a game may
+    come to
     """
 
     def __init__(self, rows: Sequence[int], first: Floats, max_rows: int) -> None:
@@ -309,7 +310,7 @@ def play_batch(
     control: EpisodeControl,
 ) -> list[Outcome]:
     """Play each game once: what came of it, an Episode or the exception that it failed with, in the
-    order of ``games``.
+    order of ``specs``.
 
     Where the environments raise, nobody knows which of them did: those that are not over are played
     again, each alone. Raises Leaving between two steps.

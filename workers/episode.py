@@ -58,13 +58,13 @@ class EpisodeControl:
     """What the episode's loop looks at between steps, and what the life thread looks at from
     outside.
 
-    leaving: why the worker leaves, empty while it stays
+    leave_reason: why the worker leaves, empty while it stays
     halt:    whether the running episode must stop: the worker leaves, or what it plays for has
     closed
     serving: the publication of the block that is played; closed: the one that has closed meanwhile
-    full:    why it leaves once the episode is over, empty while it stays: a process that has grown
-    too large
-    began:   monotonic second at which the running episode began, None between episodes
+    finish_reason: why it leaves once the episode is over, empty while it stays: a process that
+    has grown too large
+    episode_began: monotonic second at which the running episode began, None between episodes
     playing: generation, slot and environment seed of that episode
     steps:   environment steps since the worker took its seat
     poll:    seconds between the life thread's looks, as the open task asks; None before the first
@@ -235,7 +235,7 @@ def play_episode(
 ) -> Episode:
     """Play the episode of ``seed``. ``begin`` gives the policy with an empty memory: float32[d]
     observation -> float32[outputs]; ``observe`` gathers the moments of all its observations;
-    ``look`` follows each step; ``behave`` makes the behaviour of the last observation, or of the
+    ``on_step`` follows each step; ``behave`` makes the behaviour of the last observation, or of the
     world as it then is.
 
     Raises Leaving when the worker was asked to go, EpisodeFailed for a return that is not finite or

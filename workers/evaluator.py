@@ -249,7 +249,9 @@ class Evaluator:
         seeds: Sequence[int],
         on_step: Callable[[], None] | None = None,
     ) -> list[Episode]:
-        """The unperturbed policy as it is evaluated, on ``seeds``; ``on_step`` follows each step."""
+        """The unperturbed policy as it is evaluated, on ``seeds``; ``on_step`` follows
+        each step.
+        """
         job = SlotJob(
             messages.EVAL,
             0,

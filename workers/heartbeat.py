@@ -23,7 +23,7 @@ GONE_SECONDS = 10.0
 def orphan_reason(parent: int | None, supervisor: int | None) -> str:
     """Why this process has nobody left to work for; empty while it has.
 
-    parent: process that must stay our parent; guardian: one that must live; None where that means
+    parent: process that must stay our parent; supervisor: one that must live; None where that means
     nothing
     """
     if parent is not None and os.getppid() != parent:
@@ -85,12 +85,12 @@ class Heartbeat(threading.Thread):
     for minutes.
 
     about:      what the worker's hash says of it, read at each beat
-    parent, guardian: see ``orphaned``; an orphan leaves
-    wall_limit: seconds that an episode may last; ``expire`` is called when one lasts longer
-    memory:     bytes that the process may hold, 0 for any number; ``outgrown`` is called when it
-    holds more
-    elsewhere:  whether another run's seat waits; asked when the run has no master
-    run_ended:  whether the run was seen to have ended, or to be gone
+    parent, supervisor: see ``orphan_reason``; an orphan leaves
+    wall_limit: seconds that an episode may last; ``on_wall_limit`` is called when one lasts longer
+    memory: bytes that the process may hold, 0 for any number; ``on_memory_limit`` is called
+    when it holds more
+    has_other_work: whether another run's seat waits; asked when the run has no master
+    has_run_ended: whether the run was seen to have ended, or to be gone
     """
 
     def __init__(

@@ -208,7 +208,7 @@ def load_task(raw: bytes, digest: str) -> Task:
 
 
 def validate_noise(raw: bytes | None, digest: str) -> None:
-    """Refuse before the first claim what ``readable_task`` refuses; nothing while the run has no
+    """Refuse before the first claim what ``load_task`` refuses; nothing while the run has no
     task.
     """
     if raw is not None:

@@ -35,7 +35,7 @@ class ParameterCache:
     def __init__(
         self, run: str, folder: Path | None = None, lock_seconds: float = LOCK_SECONDS
     ) -> None:
-        """``patience``: seconds to wait for another worker that fetches."""
+        """``lock_seconds``: seconds to wait for another worker that fetches."""
         self._run, self._lock_seconds = run, lock_seconds
         self._folder = folder or host_private_directory()
         self._is_shared = self._has_lock = False
@@ -84,8 +84,8 @@ class ParameterCache:
         return None
 
     def read_header(self, publication: str) -> bytes | None:
-        """What ``keep`` was given for the publication on this host; None where it was given nothing
-        or the file is damaged.
+        """What ``write_header`` was given for the publication on this host; None where it was given
+        nothing or the file is damaged.
         """
         if self._folder is None or not self._is_shared:
             return None
@@ -155,7 +155,7 @@ def map_file(path: Path) -> memoryview | None:
 @contextmanager
 def exclusive_lock(path: Path, lock_seconds: float) -> Iterator[None]:
     """Hold the lock file; another worker of this host is fetching meanwhile. Raises OSError after
-    ``patience`` seconds.
+    ``lock_seconds`` seconds.
     """
     until = time.monotonic() + lock_seconds
     with path.open("w") as file:

@@ -41,7 +41,7 @@ def option(
     """A dataclass field with what ``--help`` and the checks need: group, sentence, unit, allowed
     values.
 
-    own: besides the choices, the name of something of the user's own, module:Name
+    custom: besides the choices, the name of something of the user's own, module:Name
     """
     metadata = {
         "group": group,
@@ -570,7 +570,7 @@ class RunConfig:
 
     def to_json(self) -> str:
         """The configuration as indented JSON, fit for people and for
-        ``settings.config_from_json``.
+        ``parsing.config_from_json``.
         """
         return json.dumps(self.to_dict(), indent=2)
 

@@ -1,5 +1,5 @@
-"""Gymnasium's vectorised CartPole as Worlds: its equations of motion for many episodes at once,
-each from a seed of its own.
+"""Gymnasium's vectorised CartPole as a VectorEnvironment: its equations of motion for many episodes
+at once, each from a seed of its own.
 
 Its reset and its autoreset are never used: they draw all starts from one generator, so that an
 episode would depend on the batch that it is played in.

@@ -1,5 +1,5 @@
-"""EnvPool's environments as Worlds: many episodes stepped by one call in C++, each from a seed of
-its own.
+"""EnvPool's environments as VectorEnvironments: many episodes stepped by one call in C++, each from
+a seed of its own.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def load_envpool(environment_id: str) -> Any:
 
 def has_task(environment_id: str, task: str) -> bool:
     """Whether EnvPool has ``task``. Raises EnvironmentFailure where there is no EnvPool to play
-    ``environment``.
+    ``environment_id``.
     """
     return task in load_envpool(environment_id).list_all_envs()
 
@@ -128,7 +128,9 @@ class EnvPoolVectorEnvironment:
 
 
 class UnbatchedEnvironment:
-    """A World that is a pool of one: slow, for the few episodes that are played one by one."""
+    """An Environment that is a pool of one: slow, for the few episodes that are played
+    one by one.
+    """
 
     _ROW = np.zeros(1, np.int32)
 

@@ -1,5 +1,5 @@
-"""What is asked for (EnvironmentRequest) and what comes back (World, or Worlds for many episodes at
-once).
+"""What is asked for (EnvironmentRequest) and what comes back (Environment, or VectorEnvironment for
+many episodes at once).
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ class EnvironmentRequest:
     id:        a Gymnasium id; ``module:Id-v0`` imports the user's module first
     arguments: keyword arguments for ``gymnasium.make``
     wrappers:  ``module:Class`` each, applied in order as ``Class(env)``
-    behaviour: what of an episode is compared, see ``behaviour.settled``; empty where nothing is
+    behaviour: what of an episode is compared, see ``behaviour_descriptor.resolve_behaviour``; empty
+    where nothing is
     action_bins: into which box actions are cut, see ``action_bins.parse_bins``
     parameters: of an objective, length of its vector; ``id`` is its ``module:function`` then. 0: an
     environment
@@ -32,7 +33,7 @@ class EnvironmentRequest:
                "lean" (a BipedalWalker of our own; CartPole vectorised, equal to stock), "envpool",
                "stock", "gym" (the old one's), or "any": lean or EnvPool, as each host has it, where
                both give the same bits
-    preprocessing: of an Atari game, a name of ``atari.PRESETS``, "auto" or "none"
+    preprocessing: of an Atari game, a name of ``atari.game.PRESETS``, "auto" or "none"
     """
 
     id: str
@@ -68,8 +69,8 @@ MAX_BATCH_BYTES = 2**23
 
 
 def best_batch_size(max_episodes: int, parameters: int) -> int:
-    """How many of at most ``most`` episodes are best played at once, of policies with so many
-    parameters.
+    """How many of at most ``max_episodes`` episodes are best played at once, of policies with so
+    many parameters.
     """
     return max(1, min(max_episodes, MAX_BATCH_BYTES // (4 * max(1, parameters))))
 
@@ -97,7 +98,7 @@ class Environment(Protocol):
 
 
 class BehaviourEnvironment(Environment, Protocol):
-    """A World that knows how an episode went beyond what is observed of it."""
+    """An Environment that knows how an episode went beyond what is observed of it."""
 
     def behaviour(self) -> NDArray[np.float32]:
         """Float32 [b] of the episode as it stands."""
@@ -105,7 +106,7 @@ class BehaviourEnvironment(Environment, Protocol):
 
 
 class LivesEnvironment(Environment, Protocol):
-    """A World that counts lives."""
+    """An Environment that counts lives."""
 
     def lives(self) -> int:
         """How many the episode has left."""
@@ -113,7 +114,7 @@ class LivesEnvironment(Environment, Protocol):
 
 
 class RenderedEnvironment(Environment, Protocol):
-    """A World that was opened with a render mode."""
+    """An Environment that was opened with a render mode."""
 
     @property
     def fps(self) -> float:
@@ -126,10 +127,10 @@ class RenderedEnvironment(Environment, Protocol):
 
 
 class VectorEnvironment(Protocol):
-    """Many episodes played at once, a row each; like a World it applies no step limit.
+    """Many episodes played at once, a row each; like an Environment it applies no step limit.
 
-    fewest: how many episodes are played faster at once than one by one
-    most:   how many are best played at once
+    min_episodes: how many episodes are played faster at once than one by one
+    max_episodes: how many are best played at once
     """
 
     min_episodes: int

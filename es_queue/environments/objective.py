@@ -23,8 +23,8 @@ Floats = NDArray[np.float32]
 
 
 class ObjectiveEnvironment:
-    """An Environment whose action is the vector. Raises EnvironmentFailure where the function cannot be
-    imported.
+    """An Environment whose action is the vector. Raises EnvironmentFailure where the function
+    cannot be imported.
     """
 
     def __init__(self, request: EnvironmentRequest) -> None:

@@ -1,7 +1,7 @@
 """What an observation is made of: a tree of arrays and choices, flattened into one float32 vector.
 
 Plain data and numpy alone: an environment's spaces become such a tree
-(``environments/encoding.py``), a checkpoint keeps it as JSON, and a loaded policy takes the very
+(``environments/space_codec.py``), a checkpoint keeps it as JSON, and a loaded policy takes the very
 object that the environment yields.
 """
 

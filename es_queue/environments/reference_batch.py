@@ -31,7 +31,7 @@ BATCH_SIZE, STEPS_BETWEEN = 128, 8
 
 
 def make_reference_batch(config: RunConfig) -> Floats | None:
-    """float32[COUNT, observation_size] of a config that is resolved, None where nothing is
+    """float32[BATCH_SIZE, observation_size] of a config that is resolved, None where nothing is
     normalised by it; not to be written to.
 
     Raises EnvironmentFailure where the environment cannot be made, raises, or shows what no layer
@@ -66,7 +66,7 @@ def _collect_batch(request: EnvironmentRequest, seed: int) -> Floats:
 def _sample_observations(
     request: EnvironmentRequest, spec: EnvironmentSpec, seed: int
 ) -> list[Floats]:
-    """COUNT observations, APART steps between them."""
+    """BATCH_SIZE observations, STEPS_BETWEEN steps apart."""
     most = BATCH_SIZE * STEPS_BETWEEN
     seeds = iter(evaluation_seeds(RunConfig(seed=seed), REFERENCE, 0, most).tolist())
     draws = uniforms(seed, REFERENCE, 1, most * spec.action.outputs).reshape(most, -1)

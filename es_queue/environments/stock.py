@@ -1,4 +1,6 @@
-"""Gymnasium's own environments, and users', as Worlds: any id that ``gymnasium.make`` knows."""
+"""Gymnasium's own environments, and users', as Environments: any id that
+``gymnasium.make`` knows.
+"""
 
 from __future__ import annotations
 
@@ -48,8 +50,8 @@ GymEnvironment = gymnasium.Env[Any, Any]
 
 
 class StockEnvironment:
-    """A Gymnasium environment as a World; made anew for each episode unless it is known to reset
-    cleanly.
+    """A Gymnasium environment as an Environment of ours; made anew for each episode unless it is
+    known to reset cleanly.
 
     Raises EnvironmentFailure or UsageError where it cannot be made.
     """

@@ -17,7 +17,7 @@ from es_queue.export.torch_file import torch_bytes
 from es_queue.numerics.fingerprint import array_digest
 from es_queue.policies.checkpoint_policy import SavedPolicy
 
-#: What ``exported`` writes, by the ending of a file's name; .json is a seed list.
+#: What ``export_bytes`` writes, by the ending of a file's name; .json is a seed list.
 ENDINGS = (".onnx", ".pt2", ".npz")
 
 __all__ = ["ENDINGS", "build_graph", "export_bytes"]

@@ -8,8 +8,8 @@ from es_queue.export.graph import Graph
 def step(
     cell: str, graph: Graph, input_gates: str, state_gates: str, memory: str, units: int
 ) -> tuple[str, str]:
-    """(h, memory afterwards) of the cell ``rnn``, ``lstm`` or ``gru``; ``seen`` and ``kept`` are
-    [batch, gates · units].
+    """(h, memory afterwards) of the cell ``rnn``, ``lstm`` or ``gru``; ``input_gates`` and
+    ``state_gates`` are [batch, gates · units].
     """
     if cell == "rnn":
         h = graph.add("Tanh", graph.add("Add", input_gates, state_gates))

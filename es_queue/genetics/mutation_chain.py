@@ -66,8 +66,8 @@ def apply_mutations(start: Floats, mutations: MutationChain, noise: NoiseRows) -
 class MutationTree:
     """Who descends from whom: row 0 is the root, a row's parent stands above it.
 
-    parent: int64[n], rows, the root's is itself; mutations: the mutation of each row, the root's counts
-    for nothing
+    parent: int64[n], rows, the root's is itself; mutations: the mutation of each row, the root's
+    counts for nothing
     """
 
     parent: Ints
@@ -115,8 +115,8 @@ class Lineage:
     """A tree with its root decoded, and what came before the root.
 
     base: float32[size], the root; prefix: the links from the first parameters to it
-    names: int64[n], a number for each row that never changes and is given once; next_name: how many were
-    given
+    names: int64[n], a number for each row that never changes and is given once; next_name: how many
+    were given
     """
 
     base: Floats
@@ -232,8 +232,8 @@ def common_ancestor_depth(tree: MutationTree, living: Ints) -> int:
 class ParentTable:
     """Whose children a publication's slots are: a tree whose root is published beside it.
 
-    parents: rows of those that are mutated; elite_candidates: rows of those that are evaluated again, in
-    the asynchronous schedule
+    parents: rows of those that are mutated; elite_candidates: rows of those that are evaluated
+    again, in the asynchronous schedule
     """
 
     tree: MutationTree
@@ -270,8 +270,8 @@ MAX_TABLE_FLOATS = HEADER_FLOATS + 6 * MAX_ROWS
 
 
 def decode_parent_table(values: Floats, index_count: int) -> ParentTable:
-    """The table in ``values``; ``index_count``: how many noise indices there are. Raises ValueError for
-    anything that cannot be.
+    """The table in ``values``; ``index_count``: how many noise indices there are. Raises ValueError
+    for anything that cannot be.
     """
     rows, parents, elite_candidates = whole_numbers(
         values[:HEADER_FLOATS], 0, MAX_ROWS, HEADER_FLOATS

@@ -116,8 +116,8 @@ class RunningMoments:
         return result
 
     def _merge_valid(self, counts: Sequence[int], means: Doubles, m2s: Doubles) -> RunningMoments:
-        """``merge_many`` of episodes that all count, whatever comes out. Only the means must wait for
-        each other.
+        """``merge_many`` of episodes that all count, whatever comes out. Only the means must wait
+        for each other.
         """
         before = list(accumulate(counts, initial=self.count))
         # Of Python's integers: a product of two counts may need more digits than float64 has.

@@ -151,7 +151,7 @@ def directions(bits: Ints, space: Floats) -> tuple[Floats, Floats]:
 
 
 def swap_where(mask: Ints, first: Ints, second: Ints, change: Ints) -> None:
-    """Exchange the bits of ``one`` and ``other`` where ``mask`` is -1; ``change`` is
+    """Exchange the bits of ``first`` and ``second`` where ``mask`` is -1; ``change`` is
     overwritten.
     """
     np.bitwise_xor(first, second, out=change)

@@ -85,10 +85,10 @@ class SlotPlan:
 class GenerationPlan:
     """Everything random about one generation's episodes.
 
-    seed: the run's; places: how many noise indices exist (table size - policy size + 1);
+    seed: the run's; index_count: how many noise indices exist (table size - policy size + 1);
     individuals: per slot (2 for mirrored sampling); episodes: per individual;
-    share: who shares environment seeds, "pair", "generation" or "slot"; sample: fraction of slots
-    sampled.
+    seed_sharing: who shares environment seeds, "pair", "generation" or "slot"; sample_fraction:
+    fraction of slots sampled.
     """
 
     seed: int

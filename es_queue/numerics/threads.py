@@ -17,7 +17,7 @@ MAX_THREADS = 8
 
 
 def usable_cores() -> int:
-    """How many cores this process may use, 1 to ``MOST``."""
+    """How many cores this process may use, 1 to ``MAX_THREADS``."""
     usable = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )

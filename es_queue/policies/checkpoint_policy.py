@@ -83,7 +83,7 @@ class SavedPolicy:
         meta: "config" (RunConfig.to_dict), "observation_size", "action" (ActionSpec.to_dict), and
         where the observation space is discrete "discrete_observation" (n) and "observation_start"
         (0 where absent); where observations are arrays "observation_shape"; where they are a Dict,
-        a Tuple or MultiDiscrete "observation" (``observations.to_json``). With virtual batch
+        a Tuple or MultiDiscrete "observation" (``observation_layout.to_json``). With virtual batch
         normalisation, "reference" [N, d] is among the arrays.
         imports: whether the module of a user's own policy may be imported, whatever it is
         Raises RunFolderError with one sentence for whatever does not fit.

@@ -76,7 +76,7 @@ class ConvPolicy(Policy):
     scale, shift [columns each] of the first convolution, of the second …, and of the hidden layer
     where there is no cell.
 
-    kind: the architecture's name; picture: of the observations; convolutions: in order; shapes:
+    kind: the architecture's name; image_shape: of the observations; convolutions: in order; shapes:
     rows and columns of all matrices, W not transposed, in the flat vector's order; activation,
     biases, cell (None for none), units: as in the architecture; normalised: whether by a batch;
     norms: columns of those layers;

@@ -147,7 +147,7 @@ def validate_actions(path: str, policy: Policy) -> None:
 
 
 def probe_outputs(policy: Policy, rows: Floats) -> Floats:
-    """[2, STEPS, B, outputs]: of two episodes of the same few observations."""
+    """[2, TRIED_STEPS, B, outputs]: of two episodes of the same few observations."""
     bound = policy.bind(rows)
     observations = np.sin(
         np.arange(TRIED_STEPS * policy.observation_size, dtype=np.float32)

@@ -47,8 +47,8 @@ class PublishRequest:
 
 @dataclass(frozen=True)
 class PublishResult:
-    """What publish found. before: the publication that was stored, None for none; done: False when
-    the parameters are not there any more, so that nothing was opened: stage them again.
+    """What publish found. previous: the publication that was stored, None for none; succeeded:
+    False when the parameters are not there any more, so that nothing was opened: stage them again.
     """
 
     previous: str | None
@@ -59,9 +59,9 @@ class PublishResult:
 class ReconcileRequest:
     """The slots that have no accepted answer: what reconcile measures todo and claims against.
 
-    ranges: (kind, start, stop) of unanswered slots; block: slots a re-issued block may have at
+    ranges: (kind, start, stop) of unanswered slots; block_size: slots a re-issued block may have at
     most;
-    suspect: (kind, slot) that are issued singly; grace: nobody is declared dead;
+    suspects: (kind, slot) that are issued singly; grace: nobody is declared dead;
     give_way: workers asked to leave; dismissed: workers whose claims hold nothing up, for their
     answers do not count;
     only: ranges of which alone slots are issued again, None: all.
@@ -81,10 +81,10 @@ class ReconcileRequest:
 class ReconcileReport:
     """What reconcile saw and did.
 
-    owed: slots that nobody held and that are in todo again; todo: blocks waiting; claims: blocks by
-    living worker;
+    requeued: slots that nobody held and that are in todo again; todo: blocks waiting; claims:
+    blocks by living worker;
     dead: (worker, blocks it held); late: answers that came too late, as the workers count them;
-    nobody: (kind, start, stop) of slots that nobody held, whether they are in todo again or not.
+    unclaimed: (kind, start, stop) of slots that nobody held, whether they are in todo again or not.
     """
 
     requeued: int
@@ -110,8 +110,8 @@ class WorkerFlags:
     """What a worker reads at each look: the run's state, whether it is asked to leave, RQ's own
     flags.
 
-    led: whether a master holds the run's lease; closed: whether the publication that was asked
-    about has made room for another
+    has_master: whether a master holds the run's lease; closed: whether the publication that was
+    asked about has made room for another
     """
 
     state: str | None

@@ -36,7 +36,7 @@ Message = TypeVar("Message")
 
 
 class Reader:
-    """One message, read from its beginning to its end by a schema. To be used through ``decoded``
+    """One message, read from its beginning to its end by a schema. To be used through ``decode``
     alone.
     """
 

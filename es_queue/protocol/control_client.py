@@ -1,5 +1,5 @@
-"""Desk: where another terminal asks something of a run, and looks for the reply. Nothing here needs
-to be its master.
+"""ControlClient: sends a request to a run from another terminal and reads the reply. Nothing here
+needs to be its master.
 """
 
 from __future__ import annotations

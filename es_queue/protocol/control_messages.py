@@ -1,4 +1,5 @@
-"""Requests: what another terminal asks of a run's master, as text that a person can read in Redis.
+"""Control messages: what another terminal asks of a run's master, as text that a person can read in
+Redis.
 
 ``{"id": "0a1b2c3d", "verb": "set", "by": "ada@host", "time": 1795194000.0, "settings": {"sigma":
 0.02}, "generation": null}``

@@ -457,8 +457,8 @@ def _parse_count(text: str) -> int:
 
 
 def group_slots(request: ReconcileRequest, slots: set[tuple[str, int]]) -> list[Block]:
-    """Contiguous blocks of at most ``owed.block`` slots, in the order of the ranges; suspects stand
-    alone.
+    """Contiguous blocks of at most ``request.block_size`` slots, in the order of the ranges;
+    suspects stand alone.
     """
     blocks: list[Block] = []
     for kind, first, last in request.ranges:

@@ -81,7 +81,7 @@ class RedisMasterChannel(MasterChannel):
         arguments: Sequence[Any],
         inspect: Callable[[Any], object] = lambda _: None,
     ) -> Any:
-        """Run one of the five until the server has answered; ``look`` sees each answer before it
+        """Run one of the five until the server has answered; ``inspect`` sees each answer before it
         ends an outage.
         """
 

@@ -1,4 +1,4 @@
-"""Again: send a command until the server has answered, for as long as an outage may last."""
+"""Retry: send a command until the server answers, for as long as an outage may last."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Retry:
 
     on_outage: called after each failure with the seconds that the outage has lasted; what it raises
     ends the trying.
-    outages: failures so far; trouble: the last refusal in the server's words, empty when it did not
-    answer at all. Raises RedisError in one sentence when the server stays away or refuses the
+    outages: failures so far; last_error: the last refusal in the server's words, empty when it did
+    not answer at all. Raises RedisError in one sentence when the server stays away or refuses the
     command.
     """
 

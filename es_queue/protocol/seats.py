@@ -146,7 +146,8 @@ def close_seats(client: redis.Redis, queue: str, run: str) -> int:
 class ReconnectBackoff(AbstractBackoff):
     """Waits up to a second between attempts for as long as it takes, and says so once a minute.
 
-    ``gives_up``: whether nobody needs the answer any more; then the outage's error comes through.
+    ``should_stop``: whether nobody needs the answer any more; then the outage's error comes
+    through.
     """
 
     MAX_PAUSE, WARN_EVERY = 1.0, 60

@@ -172,8 +172,8 @@ def check_function(what: str, module: str, function: object) -> None:
 
 
 def load_function(what: str, path: str, error_type: type[EsQueueError]) -> Callable[..., Any]:
-    """The user's function that ``module:function`` names. Raises ``error_type`` in one sentence, which
-    says ``what`` it was to be.
+    """The user's function that ``module:function`` names. Raises ``error_type`` in one sentence,
+    which says ``what`` it was to be.
     """
     function = load_attribute(f"{what} {path}", path, error_type)
     if not callable(function):
@@ -183,8 +183,8 @@ def load_function(what: str, path: str, error_type: type[EsQueueError]) -> Calla
 
 
 def load_attribute(what: str, path: str, error_type: type[EsQueueError]) -> Any:
-    """What ``module:name`` names. Raises ``error_type`` in one sentence, which says ``what`` it was to
-    be.
+    """What ``module:name`` names. Raises ``error_type`` in one sentence, which says ``what`` it was
+    to be.
     """
     module, _, name = path.partition(":")
     check_import(what, module)

@@ -66,8 +66,8 @@ class Batch:
     generation: that which closes
     slot_plans: int64[S, 2], generation and slot of each row; None where row k is slot k of
     ``generation``
-    elite_slots: int64[k, 2], generation and slot of each of ``elite_fitness``; None where they are those
-    whom ``candidates`` names
+    elite_slots: int64[k, 2], generation and slot of each of ``elite_fitness``; None where they are
+    those whom ``candidates`` names
     segments: in the asynchronous schedule, whose perturbations the rows are, in their order; else
     none, for all are the state's own
     """
@@ -102,7 +102,9 @@ class Batch:
         )
 
     def by_spread(self, spread: NDArray[np.float32]) -> list[tuple[slice, NDArray[np.float32]]]:
-        """(rows, spread) of each part; all rows with ``spread``, the state's, where there are none."""
+        """(rows, spread) of each part; all rows with ``spread``, the state's, where there
+        are none.
+        """
         starts = [0, *(part.stop for part in self.segments)]
         ends = zip(starts, self.segments, strict=False)  # the last start has no segment
         return [(slice(start, part.stop), part.spread) for start, part in ends] or [

@@ -24,9 +24,9 @@ class EliteEvaluation:
     """One evaluation of several individuals; slot s of it is episode s mod E of contender s div E,
     the last is the standing elite.
 
-    generation: of the publication whose slots they are, -1 when there is no trial; name: int64[c],
+    generation: of the publication whose slots they are, -1 when there is no trial; names: int64[c],
     the contenders
-    fitness: float64[c + 1, E], 0 where ``seen`` is not PLAYED; seen: int64[c + 1, E]
+    fitness: float64[c + 1, E], 0 where ``status`` is not PLAYED; status: int64[c + 1, E]
     """
 
     generation: int
@@ -47,7 +47,7 @@ class EliteEvaluation:
     def with_results(
         self, slots: NDArray[np.int64], values: NDArray[np.float64]
     ) -> EliteEvaluation:
-        """With the results ``again`` float64[k] of (generation, slot) ``tried`` int64[k, 2], each
+        """With the results ``values`` float64[k] of (generation, slot) ``slots`` int64[k, 2], each
         once; those of other trials do not count.
         """
         fitness, status = self.fitness.copy(), self.status.copy()

@@ -314,8 +314,8 @@ class GA(Strategy):
     def _advance(
         self, state: State, batch: Batch, family: Lineage, parents: Ints, elite_fitness: float
     ) -> tuple[State, Info]:
-        """The state with these parents, the elite first; ``elite_fitness``: its fitness on fresh episodes,
-        NaN where nobody played them.
+        """The state with these parents, the elite first; ``elite_fitness``: its fitness on fresh
+        episodes, NaN where nobody played them.
         """
         before, is_unchanged = state["parameters"], parents[0] == state["parents"][0]
         elite = before if is_unchanged else family.decode(int(parents[0]), batch.noise)

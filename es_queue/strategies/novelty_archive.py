@@ -61,7 +61,7 @@ def mean_distance(
 
 
 def extend_archive(archive: Floats, measured: Floats, most: int) -> Floats:
-    """``archive`` [A, b] with those of ``found`` [k, b] behind it that are finite; the oldest go
+    """``archive`` [A, b] with those of ``measured`` [k, b] behind it that are finite; the oldest go
     beyond ``most``.
     """
     fresh = measured[np.isfinite(measured).all(axis=1)]

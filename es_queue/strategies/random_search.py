@@ -90,7 +90,7 @@ def best_and_centre(
     fitness: NDArray[np.float64], count: int, centre_slot: int
 ) -> NDArray[np.int64]:
     """The slots of the ``count`` largest of ``fitness`` [S] that are finite, ties to the lower
-    slot, ascending; then ``standing``.
+    slot, ascending; then ``centre_slot``.
     """
     order = np.argsort(-fitness, kind="stable")
     best = order[np.isfinite(fitness[order])][:count]

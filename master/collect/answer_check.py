@@ -87,9 +87,9 @@ class AnswerChecker:
         observed: ObservationLimits | None = None,
         spec: EnvironmentSpec | None = None,
     ) -> None:
-        """``slot_limits``: how many slots each kind may ever have in this publication; ``limits``: steps
-        of an episode in training and in evaluation; ``behaviour``: its floats; ``observed``: what
-        moments may be; ``spec``: whose rewards bound the returns.
+        """``slot_limits``: how many slots each kind may ever have in this publication; ``limits``:
+        steps of an episode in training and in evaluation; ``behaviour``: its floats; ``observed``:
+        what moments may be; ``spec``: whose rewards bound the returns.
         """
         self.slot_limits, self._limits = slot_limits, limits
         self.generation, self.environment = generation, config.task

@@ -39,8 +39,8 @@ class PriorPublication:
     """A replaced publication that is open still. answered: its training slots that count, used or
     fresh.
 
-    reevaluated: its answered slots of kind elite; is_held: whether a living worker was last seen with a
-    block of it, or may have one
+    reevaluated: its answered slots of kind elite; is_held: whether a living worker was last seen
+    with a block of it, or may have one
     """
 
     publication: str

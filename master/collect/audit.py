@@ -33,9 +33,9 @@ PROVEN_AT_MOST = 32
 @dataclass
 class Question:
     """A slot that is played again. opinions: what each identity answered, the first the one that
-    was taken; workers: by which id; inconclusive: since the last look somebody played it again and had
-    nothing new to say; tries: looks at which that was so; proof: what the master plays, where two
-    differ.
+    was taken; workers: by which id; inconclusive: since the last look somebody played it again and
+    had nothing new to say; tries: looks at which that was so; proof: what the master plays, where
+    two differ.
     """
 
     numerics: str

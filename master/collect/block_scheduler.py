@@ -44,9 +44,9 @@ class BlockScheduler:
     """Cuts ranges of slots into blocks.
 
     fixed:    slots of every block, in the order given; 0 to measure
-    together: how many episodes are best played at once, None where they are played one by one
-    per_slot: episodes of a training slot; others: of a slot of another kind, one where it is not
-    named
+    batch_limits: how many episodes are best played at once, None where they are played one by one
+    per_slot: episodes of a training slot; episodes_per_slot: of a slot of another kind, one where
+    it is not named
     seconds:  wall seconds that a worker needs for a slot, by kind, as measured
     wall:     seconds that one episode may last
     """
@@ -68,7 +68,9 @@ class BlockScheduler:
     def iterate_blocks(
         self, publication: str, missing: SlotRanges, workers: int
     ) -> Iterator[Block]:
-        """``cut``, one by one: the first can be played while the rest are still being cut."""
+        """``list_blocks``, one by one: the first can be played while the rest are still
+        being cut.
+        """
         total = sum(stop - start for _, start, stop in missing)
         self._guessed_seconds = BLOCK_SECONDS / min(
             MOST_UNMEASURED_SLOTS, max(1, total // UNMEASURED_SLOTS_PER_BLOCK)
@@ -224,7 +226,7 @@ def blocks_of_slots(
 def iterate_equal_blocks(
     publication: str, missing: SlotRanges, sizes: Mapping[str, int]
 ) -> Iterator[Block]:
-    """``blocks_of``, one by one."""
+    """``list_equal_blocks``, one by one."""
     for kind, start, stop in missing:
         size = min(messages.MAX_BLOCK, max(1, sizes.get(kind, 1)))
         for first in range(start, stop, size):

@@ -37,7 +37,8 @@ Slot = tuple[str, int]
 class Ledger:
     """Truth (rule 1): which slots of the open publication have no accepted answer.
 
-    prior_publications: older publications that are open still; none but in the asynchronous schedule
+    prior_publications: older publications that are open still; none but in the asynchronous
+    schedule
     prefix: what was made of the first training slots so far, where closing is the better for it
     answers: how many answers of each worker counted, over all publications of a collector
     """

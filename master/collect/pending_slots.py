@@ -10,11 +10,11 @@ Ranges = list[tuple[str, int, int]]
 
 
 class PendingSlots:
-    """The slots 0 … wanted-1 of a kind, or chosen ones. settled: whether a slot has a result or
+    """The slots 0 … wanted-1 of a kind, or chosen ones. is_settled: whether a slot has a result or
     counts as failed;
-    untouched: whether none has.
+    is_untouched: whether none has.
 
-    left: how many are unanswered
+    unanswered_count: how many are unanswered
     """
 
     def __init__(self, is_settled: Callable[[int], bool], is_untouched: Callable[[], bool]) -> None:

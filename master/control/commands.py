@@ -166,8 +166,8 @@ class ControlCommand:
         )
 
     def _send(self, request: ControlRequest, is_done: Callable[[], bool] | None = None) -> str:
-        """Ask, and wait for the master's reply, or until it is ``done``. Raises UsageError when it
-        refuses, RunBusyError when it says nothing.
+        """Ask, and wait for the master's reply, or until it is ``is_done``. Raises UsageError when
+        it refuses, RunBusyError when it says nothing.
         """
         client = self._require_client()
         client.send(request)

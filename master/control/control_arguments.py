@@ -41,7 +41,7 @@ class ControlArgs:
 
 
 def parse_control_args(given: dict[str, Any]) -> ControlArgs | None:
-    """Take the flags of control out of ``named``; None where there are none. Raises UsageError."""
+    """Take the flags of control out of ``given``; None where there are none. Raises UsageError."""
     verbs = [verb for verb in VERBS if verb in given]
     runs = [given.pop(verb) for verb in verbs]
     texts, at, yes = given.pop("set", None), given.pop("at", None), given.pop("yes", False)

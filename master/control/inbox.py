@@ -1,5 +1,5 @@
-"""Requests: what people ask of a run from other terminals, taken up once a second while the master
-collects.
+"""ControlInbox: what people ask of a run from other terminals, taken up once a second while the
+master collects.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class ChangeValidator(Protocol):
 class ControlInbox:
     """One master's requests.
 
-    paused: who paused the run, empty while it goes on; stop: who asked it to stop; asked: changes
-    for generations to come, until the loop takes them; training: whether there are any; way: the
-    flags by which others find the run
+    paused_by: who paused the run, empty while it goes on; stopped_by: who asked it to stop;
+    pending_changes: changes for generations to come, until the loop takes them; is_training:
+    whether there are any; location_flags: the flags by which others find the run
     """
 
     def __init__(

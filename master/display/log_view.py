@@ -30,7 +30,7 @@ ASCII_FALLBACKS = dict(zip("▁▂▃▄▅▆▇█░", "_.-:=+*#.", strict=Tr
 
 
 class DisplayView(Protocol):
-    """One way to show a run; the methods are Report's."""
+    """One way to show a run; the methods are Reporter's."""
 
     def started(self, about: Mapping[str, str]) -> None: ...
     def generation(self, record: Record) -> None: ...

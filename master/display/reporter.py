@@ -1,4 +1,4 @@
-"""Report: what people and programs see of a run while it trains, fanned out to a view and to the
+"""Reporter: what people and programs see of a run while it trains, fanned out to a view and to the
 files of the run.
 """
 

@@ -27,8 +27,8 @@ INSTALL = "pip install --force-reinstall --no-deps box2d"
 def check_packages(
     master_folders: Mapping[str, Path | None], worker_folders: Mapping[str, Path | None]
 ) -> Finding:
-    """master_folders: the folder from which Python imports each of our packages here; worker_folders: those that
-    ``rq worker`` would import, which looks into the current folder too.
+    """master_folders: the folder from which Python imports each of our packages here;
+    worker_folders: those that ``rq worker`` would import, which looks into the current folder too.
     """
     home = host_info.source_root()
     for folders, importer in (
@@ -132,8 +132,8 @@ def environment_fix(error: str) -> str:
 
 @dataclass(frozen=True)
 class NoiseTableState:
-    """This host's table as its files tell it. stored_digest: the digest beside it, None where there is
-    none; is_sound: whether its content has it.
+    """This host's table as its files tell it. stored_digest: the digest beside it, None where there
+    is none; is_sound: whether its content has it.
     """
 
     path: str

@@ -43,7 +43,7 @@ class CommandDenied(Exception):  # noqa: N818 - it is an answer
 
 class ReadOnlyClient:
     """One server, asked question by question. Raises RedisError where it does not answer at all,
-    Denied where it may not be asked.
+    CommandDenied if the user may not send it.
     """
 
     def __init__(self, server: RedisReader) -> None:

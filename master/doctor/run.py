@@ -93,8 +93,8 @@ def check_suspended(queue_state: QueueState) -> Finding:
 
 @dataclass(frozen=True)
 class RunCheckInput:
-    """A run and its living workers as their keys tell them; here: this host's versions; noise:
-    digest of the run's table.
+    """A run and its living workers as their keys tell them; local_versions: this host's versions;
+    noise: digest of the run's table.
     """
 
     summary: RunSummary

@@ -1,4 +1,4 @@
-"""RollCall: which workers were there before Redis was away, and have not come back since."""
+"""LostWorkerCheck: workers that were present before a Redis outage and have not returned."""
 
 from __future__ import annotations
 

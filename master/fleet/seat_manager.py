@@ -53,8 +53,8 @@ class IncompatibleWorker:
 
 
 class SeatManager:
-    """Keeps seats of one run open on one queue; ``tick`` is called about once a second. ``missed``
-    hears of commands that failed.
+    """Keeps seats of one run open on one queue; ``tick`` is called about once a second.
+    ``on_error`` hears of commands that failed.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Roster: who lives, second by second."""
+"""WorkerPoller: reads once a second which workers are alive."""
 
 from __future__ import annotations
 

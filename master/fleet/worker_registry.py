@@ -45,8 +45,8 @@ class RegisteredWorker:
 class WorkerRegistry:
     """Kept by the master from what workers say of themselves each second.
 
-    numerics: the fingerprint that the run began with, empty before there is one; is_uniform: whether
-    every worker since had the same; quarantined: whose answers do not count any more
+    numerics: the fingerprint that the run began with, empty before there is one; is_uniform:
+    whether every worker since had the same; quarantined: whose answers do not count any more
     """
 
     def __init__(
@@ -56,8 +56,8 @@ class WorkerRegistry:
         strict: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``read_workers``: what living workers say now; it is asked again, now and then, for a worker that
-        nobody knows.
+        """``read_workers``: what living workers say now; it is asked again, now and then, for a
+        worker that nobody knows.
         """
         self._note, self._read_workers, self.strict, self._clock = note, read_workers, strict, clock
         self._registered: OrderedDict[str, RegisteredWorker] = OrderedDict()

@@ -1,5 +1,5 @@
-"""Course: the settings of each generation, from the run's own, from what was changed while it ran,
-and from schedules.
+"""ConfigTimeline: the settings of each generation, from the run's own, from what was changed while
+it ran, and from schedules.
 
 A pure function of the run's state, so that a resumed run and a replay take the same course.
 """

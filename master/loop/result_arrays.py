@@ -31,7 +31,7 @@ CHUNK_BYTES = 2**20
 @dataclass(frozen=True)
 class ResultArrays:
     """Slots [S] of ``individuals`` each, in slot order. One that failed everywhere is not
-    ``there``: NaN for its scores, else 0.
+    ``valid``: NaN for its scores, else 0.
 
     noise_indices: int64 [S]; fitness, returns: float64 [S, individuals]; steps, cut: int64 [S,
     individuals]
@@ -79,7 +79,7 @@ class ResultArrays:
         """The slots of all parts, one after the other; each part has slots that did not fail, or
         there is one alone.
         """
-        names = ("there", "noise_indices", "fitness", "returns", "steps", "cut")
+        names = ("valid", "noise_indices", "fitness", "returns", "steps", "cut")
         return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
     def __len__(self) -> int:
@@ -104,7 +104,7 @@ class ResultArrays:
 
 
 def fill_missing(values: NDArray[Any], valid: NDArray[np.bool_], fill: float) -> NDArray[Any]:
-    """``values`` in the places that are ``there``, ``nothing`` in the others."""
+    """``values`` in the places that are ``valid``, ``fill`` in the others."""
     if len(values) == len(valid):
         return values
     whole = np.full((len(valid), *values.shape[1:]), fill, values.dtype)
@@ -113,7 +113,7 @@ def fill_missing(values: NDArray[Any], valid: NDArray[np.bool_], fill: float) ->
 
 
 def ordered_statistics(values: NDArray[np.float64]) -> ReturnStatistics | None:
-    """``figures_of`` for float64 [k], to the bit: sums run left to right, squares are the
+    """``return_statistics`` for float64 [k], to the bit: sums run left to right, squares are the
     mathematical library's.
     """
     if not len(values):

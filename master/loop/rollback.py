@@ -19,7 +19,7 @@ STANDARD_ERRORS = 2.0
 def with_rollback_point(
     before: RunState, current: RunState, evaluation: ReturnStatistics | None
 ) -> RunState:
-    """``judged`` with the whole search kept wherever its best was replaced by this generation's
+    """``current`` with the whole search kept wherever its best was replaced by this generation's
     parameters.
     """
     if evaluation is None or current.best is None or current.best is before.best:

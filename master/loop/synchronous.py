@@ -195,8 +195,8 @@ class Loop:
         adopted: str | None = None,
         replacement: Floats | None = None,
     ) -> Ledger:
-        """``published``: what the state's strategy publishes, with the run's digest; ``replacement`` goes out
-        in its place.
+        """``published``: what the state's strategy publishes, with the run's digest;
+        ``replacement`` goes out in its place.
         """
         # The final episodes are published after the closing generation, so under the next number.
         publication = adopted or f"{state.generation + (state.stage == FINAL)}.{self._token}"

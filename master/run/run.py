@@ -212,8 +212,8 @@ class TrainingRun:
         """Train to the end, or leave a run that can be resumed, whatever ends it; the error itself
         is what is raised.
 
-        former_state: the run's state as its last master left it; a paused run stays so. Interrupted before
-        the first publish it raises KeyboardInterrupt: there is nothing to go on with.
+        former_state: the run's state as its last master left it; a paused run stays so. Interrupted
+        before the first publish it raises KeyboardInterrupt: there is nothing to go on with.
         """
         self._session.is_looping = True
         self._renewal.show_sign()

@@ -51,10 +51,10 @@ NOT_NEEDED = "unneeded"
 
 
 class Session:
-    """Composes a run's parts; ``drive`` does the work and always cleans up what it started.
+    """Composes a run's parts; ``run`` does the work and always cleans up what it started.
 
-    say: hears what is to be told before there is a view
-    looping: the run has begun, so ``interrupted`` is looked at and the run ends in order
+    write: hears what is to be told before there is a view
+    is_looping: the run has begun, so ``is_interrupted`` is looked at and the run ends in order
     """
 
     def __init__(

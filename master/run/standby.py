@@ -14,7 +14,7 @@ from master.run.lease import format_host
 
 
 class Standby:
-    """Looks at the lease, once each renewal. ``interrupted``: a person asked to stop."""
+    """Looks at the lease, once each renewal. ``is_interrupted``: a person asked to stop."""
 
     def __init__(
         self,

@@ -67,7 +67,8 @@ def train(
 
     config: zeros and "auto" become defaults as on the command line; recipes are not applied, for
     every field of a
-        RunConfig has a value (``es_queue.config.resolution.resolve({"env": …})`` makes one with the recipe)
+        RunConfig has a value (``es_queue.config.resolution.resolve({"env": …})`` makes one with the
+        recipe)
     on_generation: called with each generation's figures, the last one's too; returning False ends
     the run after it
     resume: id of an existing run to go on with under its own configuration; ``config`` is not

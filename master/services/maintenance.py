@@ -14,7 +14,7 @@ NOTE_AFTER_SECONDS = 2.0
 
 
 class Maintenance:
-    """The collector's housekeeper. ``guardian``: None for a run with neither a private server nor
+    """The collector's housekeeper. ``supervisor``: None for a run with neither a private server nor
     local workers.
     """
 

@@ -1,4 +1,4 @@
-"""Vigil: has a run been without a master for so long that what its master left behind
+"""OrphanTimer: has a run been without a master for so long that what its master left behind
 should end?
 """
 

@@ -1,4 +1,4 @@
-"""EmbeddedServer: a private Valkey or Redis on a Unix socket, for a run that was given no Redis;
+"""PrivateServer: a private Valkey or Redis on a Unix socket, for a run that was given no Redis;
 with --listen on TCP too.
 
 Two files of the server's folder are locked, because pids lie and sockets outlive their servers:
@@ -99,7 +99,7 @@ class PrivateServer:
     Linux). It runs in a session of its own: the terminal's Ctrl-C does not reach it. All methods
     are for one thread.
     listen:   an address on which other hosts reach it by a password, None for the socket alone
-    given_up: asked while a server starts; once it is true ``start`` raises RedisError
+    is_cancelled: asked while a server starts; once it is true ``start`` raises RedisError
     refused:  a sentence about data of the folder that ``start`` did not load, empty where there was
     none
     """

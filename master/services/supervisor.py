@@ -1,9 +1,9 @@
 """The guardian: a process that keeps a run's private server and local workers, and outlives a
 killed master for a while.
 
-``GuardianClient`` starts it; they speak by the files of ``guardian_files`` and by signals: SIGTERM
-ends workers and server in order, SIGINT at once. Killed itself, it takes both with it, for they are
-bound to it (see ``embedded``).
+``SupervisorClient`` starts it; they speak by the files of ``supervisor_files`` and by signals:
+SIGTERM ends workers and server in order, SIGINT at once. Killed itself, it takes both with it, for
+they are bound to it (see ``private_server``).
 """
 
 from __future__ import annotations

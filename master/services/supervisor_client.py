@@ -1,4 +1,4 @@
-"""GuardianClient: the master's side of its guardian: start it, adopt the one of a dead master,
+"""SupervisorClient: the master's side of its supervisor: start it, adopt the one of a dead master,
 start it again, end it.
 """
 
@@ -49,7 +49,7 @@ class SupervisorClient:
     environment: what the guardian gets in place of this process's own; a URL with a password goes
     this way
     server:      the private server that it keeps, if it does, to see that of another living master
-    adopted:     the guardian is that of a master before us, and so are its server and workers
+    is_adopted:     the guardian is that of a master before us, and so are its server and workers
     """
 
     def __init__(

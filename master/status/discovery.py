@@ -34,7 +34,7 @@ NO_SERVER = (
 
 @dataclass(frozen=True)
 class RunSources:
-    """Servers that may answer, and folders of runs whose private server does not run; named: the
+    """Servers that may answer, and folders of runs whose private server does not run; is_named: the
     person named the place.
     """
 

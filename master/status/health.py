@@ -23,7 +23,7 @@ STALLED_GENERATIONS = 10.0
 
 @dataclass(frozen=True)
 class Health:
-    """word: one of EXIT_CODES; why: what is wrong or worth knowing, mostly nothing."""
+    """state: one of EXIT_CODES; why: what is wrong or worth knowing, mostly nothing."""
 
     state: str
     why: str = ""

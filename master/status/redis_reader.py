@@ -164,10 +164,10 @@ class RunSummary:
 class RunDetails:
     """The rest of what is known of one run.
 
-    workers: the living, by id; ever_claimed: how many ever claimed; errors: reports of workers; requests:
-    those that the master has not taken yet; beat_seconds_left: seconds until a worker's beat lapses; config: the
-    settings, as far as they are a JSON object; unread: a sentence for each key that is too large to
-    be read.
+    workers: the living, by id; ever_claimed: how many ever claimed; errors: reports of workers;
+    requests: those that the master has not taken yet; beat_seconds_left: seconds until a worker's
+    beat lapses; config: the settings, as far as they are a JSON object; unread: a sentence for each
+    key that is too large to be read.
     """
 
     workers: dict[str, Texts]
@@ -189,8 +189,8 @@ class RunDetails:
 
 
 class RedisReader:
-    """One server, looked at by read-only commands. ``location_flags`` are the flags by which es-master finds
-    it again.
+    """One server, looked at by read-only commands. ``location_flags`` are the flags by which
+    es-master finds it again.
 
     folder: the run folder of a private server. Every method raises RedisError in one sentence,
     which never holds the password.

@@ -62,7 +62,7 @@ class PageTable:
 
     expendable: columns that a narrow terminal leaves out, in that order; right: those that are
     aligned to the right;
-    styles: of cells, by their text; more: how many rows were left out
+    styles: of cells, by their text; hidden_rows: how many rows were left out
     """
 
     columns: tuple[str, ...]

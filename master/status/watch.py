@@ -44,7 +44,7 @@ def watch_page(
     as_json: bool,
     wait: Callable[[float], None] = time.sleep,
 ) -> int:
-    """Show what ``look`` finds every so many seconds until that is over; returns the last page's
+    """Show what ``query`` finds every so many seconds until that is over; returns the last page's
     code.
 
     The first look must succeed; after that a server that does not answer is said on the page and
@@ -84,7 +84,7 @@ def with_trouble(last: Page, error: EsQueueError, seconds: float, every: float) 
 
 
 class PageStream:
-    """Pages one below the other, for pipes: an empty line between them."""
+    """Pages printed one below the other, for pipes: an empty line between them."""
 
     def __init__(self, out: SafeStream) -> None:
         self._out, self._first = out, True

@@ -131,7 +131,7 @@ def decode(data: bytes) -> tuple[RunConfig, RunState, str]:
 class Checkpoints:
     """The checkpoints folder of a run: the newest few by generation, and the best policy.
 
-    passed_over: a sentence for each file that ``newest`` could not use
+    warnings: a sentence for each file that ``read_newest`` could not use
     """
 
     def __init__(self, run_dir: Path) -> None:

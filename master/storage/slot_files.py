@@ -34,8 +34,8 @@ LEAST_PAUSE_SECONDS = 0.1
 
 
 class SlotFiles:
-    """The files of one run; ``most`` of them at most, 0 for none. ``then`` hears of each generation
-    that was written.
+    """The files of one run; ``most`` of them at most, 0 for none. ``on_written`` hears of each
+    generation that was written.
 
     What a closed generation leaves is kept in hand until the next one is published: workers should
     not wait for a disk.

@@ -89,8 +89,8 @@ class SeedProcess:
 
 
 class Sweep:
-    """Drives the runs of ``record``. has_begun: a run has been started, so from now on the end is an
-    orderly one.
+    """Drives the runs of ``record``. has_begun: a run has been started, so from now on the end is
+    an orderly one.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Masters of the asynchronous schedule, in the same small world: the real Window and the real
+"""Masters of the asynchronous schedule, in the same small world: the real AsyncLedger and the real
 AsyncCollector.
 
 Who comes first decides what is learnt, so there is no one right end. What is watched instead: every

@@ -26,11 +26,11 @@ MAX_GIF_FRAMES = 1_500
 
 
 class VideoRecorder:
-    """What ``world`` shows, picture by picture. It takes each n-th so that it runs at the speed of
+    """What ``env`` shows, picture by picture. It takes each n-th so that it runs at the speed of
     the environment's own clock.
 
-    path: where it is written; fps: pictures a second of that clock; cut: whether pictures were left
-    out because the film grew too long
+    path: where it is written; fps: pictures a second of that clock; is_truncated: whether pictures
+    were left out because the film grew too long
     """
 
     def __init__(self, env: RenderedEnvironment, path: Path, fps: float) -> None:

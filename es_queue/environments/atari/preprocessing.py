@@ -85,7 +85,7 @@ class ScreenPreprocessor:
         self.shape = (size, size) if size else kept
 
     def capture_previous(self) -> None:
-        """Remember the frame before the one that ``look`` sees."""
+        """Remember the frame before the one that ``capture`` sees."""
         self._grab(self._previous)
 
     def capture(self, out: Floats, both: bool = False) -> None:

@@ -66,7 +66,7 @@ class LidarV2(Lidar):
 
 
 class LeanWalker:
-    """BipedalWalker, normal or Hardcore, as a World: a new Box2D world for every episode.
+    """BipedalWalker, normal or Hardcore, as an Environment: a new Box2D world for every episode.
 
     Observations and terminations are those of Gymnasium's class, given the same random stream;
     stream, rewards (float32, rounded in EnvPool's order) and the two places where EnvPool and

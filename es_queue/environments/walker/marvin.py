@@ -39,7 +39,7 @@ _SEEDS = 2**32
 
 
 class LeanMarvin(LeanWalker):
-    """Marvin as a World: the lean walker in his shape."""
+    """Marvin as an Environment: the lean walker in his shape."""
 
     shape = MARVIN
 

@@ -1,10 +1,10 @@
 """Recurrent cells: what is remembered, and how a step changes it. Weights are laid out as
 PyTorch's, transposed.
 
-Each takes ``seen`` = x @ W_in + b_in and ``kept`` = h @ W_state + b_state, float32[..., gates ·
-units], and its memory float32[..., states · units], whose first ``units`` are h; it writes the
-memory in place. The gates follow one another in PyTorch's order, so that W_in.T is its weight_ih
-and W_state.T its weight_hh.
+Each takes ``input_gates`` = x @ W_in + b_in and ``state_gates`` = h @ W_state + b_state,
+float32[..., gates · units], and its memory float32[..., states · units], whose first ``units`` are
+h; it writes the memory in place. The gates follow one another in PyTorch's order, so that W_in.T is
+its weight_ih and W_state.T its weight_hh.
 """
 
 from __future__ import annotations

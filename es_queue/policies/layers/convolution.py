@@ -44,7 +44,7 @@ class Convolution:
     """Filters over pictures [height, width, channels]; weights are [kernel, kernel, channels,
     count] in C order.
 
-    above_below, left_right: zeros around the picture, in points
+    vertical_padding, horizontal_padding: zeros around the picture, in points
     """
 
     filters: Filters

@@ -61,8 +61,8 @@ class DecimatedSeries:
             self.generations_per_point *= 2
 
     def to_json(self) -> dict[str, Any]:
-        """Columns by name, six digits each; ``generations_per_point`` says how many generations a point
-        stands for.
+        """Columns by name, six digits each; ``generations_per_point`` says how many generations a
+        point stands for.
         """
         rows = [*self._rows, *([average_rows(self._partial_rows)] if self._partial_rows else [])]
         return {

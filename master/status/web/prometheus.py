@@ -57,8 +57,8 @@ Sample = tuple[Mapping[str, str], float]
 
 
 def format_metrics(data: Mapping[str, Any]) -> str:
-    """What ``Looks.figures`` saw, as text. Nothing of it: runs that could not be looked at are no
-    runs.
+    """What ``DashboardQueries.figures`` saw, as text. Nothing of it: runs that could not be looked
+    at are no runs.
     """
     runs = data.get("runs", ())
     families = [

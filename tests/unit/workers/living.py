@@ -1,4 +1,4 @@
-"""A worker's Life at work over a channel that is told its orders."""
+"""A worker's Heartbeat at work over a channel that is told its orders."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Told(MemoryWorkerChannel):
 
 @contextmanager
 def living(channel: Told, watch: EpisodeControl, **changes: Any) -> Iterator[list[float]]:
-    """A Life at work; yields the moments at which it called ``expire``."""
+    """A Heartbeat at work; yields the moments at which it called ``on_wall_limit``."""
     expired: list[float] = []
     clocks = changes.pop("clocks", CLOCKS)
     about = changes.pop("about", lambda: {"host": "here"})

@@ -36,8 +36,8 @@ SEEDS = list(range(11, 24))
 
 
 class Swing:
-    """A World: rewards and observations depend on seed and actions; the episode of seed s lasts s
-    steps.
+    """An Environment: rewards and observations depend on seed and actions; the episode of seed s
+    lasts s steps.
     """
 
     def __init__(self, fault: int = -1, worst: float = 0.0) -> None:
@@ -62,7 +62,7 @@ class Swing:
 
 
 class Many:
-    """Worlds made of single ones. ``sizes``: how many episodes each reset began."""
+    """A VectorEnvironment made of single ones. ``sizes``: how many episodes each reset began."""
 
     fewest = 1
 

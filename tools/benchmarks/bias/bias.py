@@ -1,10 +1,10 @@
 """Which episodes count: first arrivals, the synchronous and the asynchronous schedule, beside the
 truth.
 
-CartPole's return is its length, and here its wall time too (``paced``), so whoever drops what comes
-late drops what is good. Half-trained parameters are never changed (a learning rate of 1e-30), so
-every generation draws from one and the same population, whose mean return is known from a large
-sample of its own. Real master, real server, real RQ workers: ``python -m
+CartPole's return is its length, and here its wall time too (``paced_cartpole``), so whoever drops
+what comes late drops what is good. Half-trained parameters are never changed (a learning rate of
+1e-30), so every generation draws from one and the same population, whose mean return is known from
+a large sample of its own. Real master, real server, real RQ workers: ``python -m
 tools.benchmarks.bias.bias``.
 """
 

@@ -2,8 +2,8 @@
 PATH`` writes docs/flame-*.svg.
 
 py-spy looks at one worker of a whole run 200 times a second, from outside, native frames included.
-Drawn is what is below ``Server.serve``, and the life thread where it does not wait; widths are
-shares of the samples.
+Drawn is what is below ``BlockWorker.run``, and the heartbeat thread where it does not wait; widths
+are shares of the samples.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TITLE = "A worker on the {} back end, BipedalWalker-v3: where its time goes"
 PREFIX = re.compile(r"/[^\s()]*/(?:site-packages|dist-packages|lib/python3\.\d+)/")
 NUMBERS = re.compile(r":\d+\)$|^0x[0-9a-f]+")
 #: What a worker stands on is the same in every sample; and the thread beside the one that plays.
-ROOT, BESIDE = "Server.serve ", "Life.run "
+ROOT, BESIDE = "BlockWorker.run ", "Heartbeat.run "
 WAITING, ASLEEP = ("Condition.wait ", "Event.wait "), ("?", "poll ")
 
 

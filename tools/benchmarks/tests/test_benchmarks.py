@@ -139,13 +139,13 @@ def test_frames_of_a_flame_graph_name_no_folder_of_this_machine() -> None:
 
 def test_what_waits_is_not_drawn() -> None:
     folded = (
-        "main (a.py:1);Server.serve (s.py:2);play (p.py:3) 4\nLife.run (l.py:1);Event.wait "
-        "(t.py:1) 9\nLife.run (l.py:1);poll (libc) 9\nLife.run (l.py:1);beat (l.py:2) 1\n"
+        "main (a.py:1);BlockWorker.run (s.py:2);play (p.py:3) 4\nHeartbeat.run (l.py:1);Event.wait "
+        "(t.py:1) 9\nHeartbeat.run (l.py:1);poll (libc) 9\nHeartbeat.run (l.py:1);beat (l.py:2) 1\n"
     )
     found = stacks(folded)
     assert found == [
-        (("Server.serve (s.py)", "play (p.py)"), 4),
-        (("Life.run (l.py)", "beat (l.py)"), 1),
+        (("BlockWorker.run (s.py)", "play (p.py)"), 4),
+        (("Heartbeat.run (l.py)", "beat (l.py)"), 1),
     ]
     assert tree(found).count == 5
 

@@ -84,7 +84,7 @@ def test_an_asynchronous_cluster_is_the_same_each_time() -> None:
 
 
 def found() -> dict[str, Any]:
-    """Figures as ``rows.from_rows`` gives them, of models in the place of real runs."""
+    """Figures as ``scale_table.from_rows`` gives them, of models in the place of real runs."""
     services = scale_table.shipped()
     model = scale_table.simulated(18, RECORDED, schedule=ASYNC, population=2000)
     real = {

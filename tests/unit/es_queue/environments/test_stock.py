@@ -1,4 +1,4 @@
-"""How Worlds of Gymnasium's own environments play: observations, actions, endings, independent
+"""How Gymnasium's own environments play: observations, actions, endings, independent
 episodes.
 """
 

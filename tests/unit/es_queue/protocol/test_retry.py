@@ -1,4 +1,4 @@
-"""Again: what counts as one outage, how long it lasted, and what the server said."""
+"""Retry: what counts as one outage, how long it lasted, and what the server said."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recoveries: counted by cause, timed from notice to the last answer, kept over masters."""
+"""RecoveryStatistics: counted by cause, timed from notice to the last answer, kept over masters."""
 
 from __future__ import annotations
 
