@@ -1,5 +1,8 @@
 """From an id to Gymnasium's registered spec: old ids, users' modules, and a helpful word on unknown
 ones.
+
+Importing this module registers Marvin-v0 and the old ids (``BipedalWalker-v2`` and others) with
+Gymnasium.
 """
 
 from __future__ import annotations
@@ -153,3 +156,6 @@ def format_missing_package(entry: RegisteredEnvironment, error: Exception) -> st
     if extra is None or "gymnasium-robotics" in str(error):
         return f"{entry.id} cannot be imported: {describe_error(error)}"
     return f'{entry.id} needs a package that is not installed: pip install "gymnasium[{extra}]"'
+
+
+register_bundled_ids()

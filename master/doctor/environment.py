@@ -28,18 +28,31 @@ sys.path += [folder for folder in (sys.argv[2], ".") if folder not in sys.path]
 from es_queue.numerics.fingerprint import fix_numeric_environment
 fix_numeric_environment()
 from es_queue.errors import EsQueueError
-asked = json.loads(sys.argv[3])
+wanted = json.loads(sys.argv[3])
 try:
-    from es_queue.environments import EnvironmentRequest, describe
-    from es_queue.environments.observation_layout import described
-    request = EnvironmentRequest(asked["id"], tuple(map(tuple, asked["arguments"])), tuple(asked["wrappers"]), asked["backend"], asked["parameters"], preprocessing=asked["preprocessing"])
+    from es_queue.environments.factory import describe
+    from es_queue.environments.interface import EnvironmentRequest
+    from es_queue.environments.observation_layout import format_parts
+    request = EnvironmentRequest(
+        wanted["id"],
+        tuple(map(tuple, wanted["arguments"])),
+        tuple(wanted["wrappers"]),
+        wanted["backend"],
+        wanted["parameters"],
+        preprocessing=wanted["preprocessing"],
+    )
     spec = describe(request)
-    told = {"observations": spec.observation_size, "parts": described(spec.observation_parts)[:300] if spec.observation else "", "action": spec.action.kind, "backend": spec.backend}
+    answer = {
+        "observations": spec.observation_size,
+        "parts": format_parts(spec.observation_parts)[:300] if spec.observation else "",
+        "action": spec.action.kind,
+        "backend": spec.backend,
+    }
 except EsQueueError as error:
-    told = {"error": str(error)[:1000]}
+    answer = {"error": str(error)[:1000]}
 except Exception as error:
-    told = {"error": f"{type(error).__name__}: {error}"[:1000]}
-os.write(int(sys.argv[1]), json.dumps(told).encode())
+    answer = {"error": f"{type(error).__name__}: {error}"[:1000]}
+os.write(int(sys.argv[1]), json.dumps(answer).encode())
 """
 
 

@@ -35,7 +35,7 @@ SPEAKS_REDIS = {
 NAMES_REDIS = {"workers/hardened_worker.py", "workers/rq_job.py", "workers/seat.py"}
 
 #: Drawing imports pygame, and the old gym is an extra.
-UNASKED = ("drawn_", "gym_envs")
+UNASKED = ("rendered_", "gym_envs")
 
 
 def imports(path: Path) -> Iterator[tuple[str, bool]]:

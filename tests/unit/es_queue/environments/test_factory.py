@@ -276,7 +276,7 @@ def test_the_lean_back_end_is_refused_where_there_is_none() -> None:
 
 def test_gymnasium_makes_the_old_ids_without_a_warning() -> None:
     program = (
-        "import es_queue.environments, gymnasium\n"
+        "import es_queue.environments.registry, gymnasium\n"
         "for name in ('BipedalWalker-v2', 'BipedalWalkerHardcore-v2', 'LunarLander-v2',"
         " 'LunarLanderContinuous-v2'):\n"
         "    env = gymnasium.make(name)\n"
@@ -290,7 +290,7 @@ def test_gymnasium_makes_the_old_ids_without_a_warning() -> None:
 
 def test_importing_environments_imports_neither_redis_nor_rq_nor_box2d() -> None:
     program = (
-        "import sys, es_queue.environments\n"
+        "import sys, es_queue.environments.factory\n"
         "print([name for name in ('redis', 'rq', 'Box2D', 'pygame', 'envpool') if name in "
         "sys.modules])"
     )

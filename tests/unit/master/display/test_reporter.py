@@ -330,9 +330,9 @@ def test_a_closed_pipe_makes_every_view_go_quiet(
 
 def test_a_process_whose_reader_left_ends_in_peace() -> None:
     code = (
-        "from pathlib import Path; from master.display.reporter import Report; from "
+        "from pathlib import Path; from master.display.reporter import Reporter; from "
         "es_queue.config.run_config import RunConfig\n"
-        "it = Report('r', Path({0!r}), RunConfig(env='X-v0'), quiet=False, json_lines=False, "
+        "it = Reporter('r', Path({0!r}), RunConfig(env='X-v0'), quiet=False, json_lines=False, "
         "redis_name='here')\n"
         "[it.note(str(k)) for k in range(20)]; it.close(); print('words of a user')"
     )

@@ -155,9 +155,9 @@ import argparse, io, sys
 for name in ("numpy", "gymnasium", "rq"):
     sys.modules[name] = None
 from master.display.log_view import SafeStream
-from master.doctor.examine import doctor
+from master.doctor.examine import run_doctor
 out = io.StringIO()
-code = doctor(argparse.Namespace(run=None, redis_url=None, run_dir=None), list, SafeStream(out), as_json=False)
+code = run_doctor(argparse.Namespace(run=None, redis_url=None, run_dir=None), list, SafeStream(out), as_json=False)
 print(code, out.getvalue())
 """
 

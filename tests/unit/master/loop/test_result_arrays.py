@@ -160,7 +160,7 @@ def test_what_is_gathered_on_the_way_is_what_closing_would_have_made(
             gathered.extend(results, stop)
     assert len(gathered.slots) <= most
     assert bits(gathered.all_moments(slots)) == bits(merge_moments(base, slots))
-    for name in ("there", "noise_indices", "fitness", "returns", "steps", "cut"):
+    for name in ("valid", "noise_indices", "fitness", "returns", "steps", "cut"):
         np.testing.assert_array_equal(
             getattr(gathered.to_arrays(slots), name),
             getattr(ResultArrays.from_results(slots), name),

@@ -290,10 +290,11 @@ def test_gym_makes_our_ids_by_itself() -> None:
 
 def test_gym_says_nothing_when_we_import_it() -> None:
     said = in_a_new_process(
-        "from es_queue.environments import EnvironmentRequest, describe, open_world\n"
+        "from es_queue.environments.factory import describe, open_environment\n"
+        "from es_queue.environments.interface import EnvironmentRequest\n"
         "for name in ('BipedalWalker-v2', 'CartPole-v1', 'CartPole-v0'):\n"
         "    request = EnvironmentRequest(name, backend='gym')\n"
-        "    describe(request); open_world(request).reset(1)\n"
+        "    describe(request); open_environment(request).reset(1)\n"
     )
     assert said == ""
 
@@ -301,7 +302,7 @@ def test_gym_says_nothing_when_we_import_it() -> None:
 def test_nothing_of_ours_imports_gym_unasked() -> None:
     assert (
         in_a_new_process(
-            "import sys, es_queue.environments, workers.join, master.run.setup\nprint('gym' "
+            "import sys, es_queue.environments.factory, workers.join, master.run.setup\nprint('gym' "
             "in sys.modules)\n"
         )
         == "False\n"

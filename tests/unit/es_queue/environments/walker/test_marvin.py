@@ -185,7 +185,7 @@ def test_without_a_seed_each_episode_is_another_one_and_the_first_seed_fixes_the
 
 def test_gymnasium_makes_him_without_a_warning_and_without_an_import_of_pygame() -> None:
     program = (
-        "import es_queue.environments, gymnasium, sys\n"
+        "import es_queue.environments.registry, gymnasium, sys\n"
         "env = gymnasium.make('Marvin-v0')\n"
         "env.reset(seed=1); env.step(env.action_space.sample())\n"
         "assert env.spec.max_episode_steps is None and 'pygame' not in sys.modules\n"

@@ -147,7 +147,7 @@ def test_the_batch_is_a_function_of_seed_and_environment() -> None:
     config = quick_config(**NORMALISED)
     batch = make_reference_batch(config)
     assert batch is not None and batch.shape == (BATCH_SIZE, 4) and batch.dtype == np.float32
-    make_reference_batch.__globals__["_gathered"].cache_clear()
+    make_reference_batch.__globals__["_collect_batch"].cache_clear()
     assert np.array_equal(make_reference_batch(config), batch)
     assert not np.array_equal(
         make_reference_batch(quick_config(**{**NORMALISED, "seed": 4})), batch
@@ -196,7 +196,7 @@ def test_an_environment_that_cannot_show_a_batch_is_refused_in_one_sentence(
         "Brittle-v0", entry_point=Brittle, kwargs={"blind": blind}
     )
     monkeypatch.setitem(gymnasium.registry, "Brittle-v0", spec)
-    make_reference_batch.__globals__["_gathered"].cache_clear()
+    make_reference_batch.__globals__["_collect_batch"].cache_clear()
     with pytest.raises(EnvironmentFailure, match=f"^Brittle-v0 {sentence}"):
         prepare_run(quick_config(**NORMALISED, env="Brittle-v0", backend="stock"))
 
