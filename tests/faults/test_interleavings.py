@@ -5,9 +5,9 @@ The numbers are those of the list of interleavings behind the rules. Each test n
 when its rule is taken away.
 
 1.1   The reply to a claim is lost, or a dead connection's claim is served: a living worker holds
-  a block and does not know.
+      a block and does not know.
         contract/test_lost_replies.py::test_a_claim_whose_reply_was_lost_is_not_sent_again_and_the_block_is_found
-        unit/test_serve.py::test_what_it_holds_already_comes_before_what_waits
+        unit/workers/test_block_worker.py::test_what_it_holds_already_comes_before_what_waits
         faults/test_interleavings_workers.py::test_a_block_that_my_dead_connection_was_given_is_the_next_that_i_work
 1.2   Recovery by causes has windows that no cause covers: a block is in no list and nobody owes it.
         faults/test_interleavings_workers.py::test_whatever_befalls_a_claim_no_unanswered_slot_is_in_no_list
@@ -17,17 +17,17 @@ when its rule is taken away.
         contract/test_channel_reconcile.py::test_the_claims_of_the_dead_return_and_the_dead_are_named_once
 1.4   The next seat of an RQ worker has the name of the killed one: its claims look alive for ever.
         faults/test_interleavings_workers.py::test_the_next_seat_of_an_rq_worker_keeps_nobodys_claims_alive
-        unit/test_serve.py::test_a_worker_id_is_one_whatever_the_host_is_called
+        unit/workers/test_block_worker.py::test_a_worker_id_is_one_whatever_the_host_is_called
 1.5   A long episode, a full server or a false suspicion makes a living worker dead, or an
-  orphan's hash stay for ever.
-        unit/test_life.py::test_it_beats_with_what_the_worker_says_at_that_moment
+      orphan's hash stay for ever.
+        unit/workers/test_heartbeat.py::test_it_beats_with_what_the_worker_says_at_that_moment
         contract/test_redis_keys.py::test_on_a_full_server_the_lease_and_the_beat_go_on
         contract/test_redis_keys.py::test_a_worker_that_slept_through_the_end_of_a_run_leaves_nothing_for_ever
         contract/test_channel_worker.py::test_a_beat_after_a_false_suspicion_enrols_the_worker_again
         contract/test_channel_worker.py::test_an_answer_counts_although_the_claim_was_taken_away
         faults/test_interleavings_workers.py::test_a_worker_is_known_before_its_first_claim
 1.6   The server takes the claim away and refuses the answer for want of memory, or a crash comes
-  between the two.
+      between the two.
         contract/test_redis_keys.py::test_a_full_server_never_drops_a_claim_without_its_answer
         contract/test_lost_replies.py::test_an_answer_whose_reply_was_lost_is_in_the_stream_twice_at_the_most_and_drops_its_claim
 1.7   A publish that is sent again wipes out the answers that have come since.
@@ -46,77 +46,77 @@ when its rule is taken away.
         contract/test_lost_replies.py::test_renew_and_finish_may_be_sent_twice
 1.11  A woken master finishes, expires or overwrites the run of the one that took over.
         faults/test_takeover.py::test_a_woken_master_can_write_nothing_at_all
-        unit/test_loop.py::test_a_second_master_takes_over_and_the_first_writes_nothing_more
+        unit/master/loop/test_synchronous.py::test_a_second_master_takes_over_and_the_first_writes_nothing_more
         faults/test_interleavings_takeovers.py::test_the_checkpoint_of_a_woken_master_hides_no_newer_one
 1.12  The old master publishes between the new one's reading of the checkpoint and its raising of
-  the token.
+      the token.
         faults/test_interleavings_takeovers.py::test_what_the_old_master_publishes_until_it_is_fenced_is_taken_over
 1.13  Redis is emptied: the blocked master and the blocked workers wait for ever.
         faults/test_interleavings_masters.py::test_a_redis_that_is_emptied_while_the_master_waits_for_answers_is_filled_again
-        unit/test_collector_losses.py::test_what_redis_lost_is_published_again_without_what_is_answered
-        unit/test_loop.py::test_a_redis_that_comes_back_empty_costs_nothing_but_time
+        unit/master/collect/test_collector_losses.py::test_what_redis_lost_is_published_again_without_what_is_answered
+        unit/master/loop/test_synchronous.py::test_a_redis_that_comes_back_empty_costs_nothing_but_time
 1.14  The stream begins anew with ids below the master's cursor: its answers are never read.
         faults/test_interleavings_masters.py::test_an_answer_below_the_cursor_is_found
 1.15  One generation number stands for two sets of parameters: a reward of the other set is counted.
         faults/test_interleavings_masters.py::test_an_answer_to_other_parameters_of_the_same_number_does_not_count
-        unit/test_serve.py::test_a_block_of_another_publication_is_dropped
-        unit/test_ledger.py::test_what_cannot_count_is_refused_with_its_reason
+        unit/workers/test_block_worker.py::test_a_block_of_another_publication_is_dropped
+        unit/master/collect/test_ledger.py::test_what_cannot_count_is_refused_with_its_reason
 1.16  A failover brings back an older generation's stream, which nobody deletes.
         faults/test_interleavings_masters.py::test_the_stream_that_a_failover_brought_back_goes_with_the_next_publish
         contract/test_channel_master.py::test_publish_removes_what_the_replaced_publication_had
 1.17  An empty stream cannot be made, so the first answers of a generation are all late.
         contract/test_channel_master.py::test_publish_opens_everything_at_once
 1.18  A flood of refused answers fills the server.
-        unit/test_collector.py::test_what_was_refused_is_deleted_and_counted
+        unit/master/collect/test_collector.py::test_what_was_refused_is_deleted_and_counted
         contract/test_channel_master.py::test_discard_deletes_entries_and_no_others
 1.19  Counters are counted twice: in a command sent again, in a stream read again.
         contract/test_channel_master.py::test_renew_shows_progress_and_writes_refusals_as_absolute_counts
         faults/test_interleavings_takeovers.py::test_an_entry_that_is_read_again_is_neither_refused_nor_deleted
 1.20  Copies of slow blocks are made too early, again and again, or stay when the answer has come.
-        unit/test_collector_losses.py::test_an_overdue_block_is_issued_once_more_slot_by_slot
-        unit/test_collector_losses.py::test_nothing_is_issued_twice_while_nobody_is_idle
+        unit/master/collect/test_collector_losses.py::test_an_overdue_block_is_issued_once_more_slot_by_slot
+        unit/master/collect/test_collector_losses.py::test_nothing_is_issued_twice_while_nobody_is_idle
         contract/test_channel_reconcile.py::test_what_is_answered_or_foreign_leaves_todo
 1.21  Preempted workers make a slot look poisoned, or a poisoned slot begins anew with each
-  takeover.
-        unit/test_ledger.py::test_where_there_are_two_workers_two_must_have_failed
-        unit/test_ledger.py::test_after_two_deaths_the_slots_of_the_block_in_work_are_suspects_and_ten_end_the_run
+      takeover.
+        unit/master/collect/test_ledger.py::test_where_there_are_two_workers_two_must_have_failed
+        unit/master/collect/test_ledger.py::test_after_two_deaths_the_slots_of_the_block_in_work_are_suspects_and_ten_end_the_run
         contract/test_channel_reconcile.py::test_a_death_is_noted_for_the_unanswered_slots_of_the_block_in_work
         faults/test_interleavings_takeovers.py::test_a_poisoned_slot_does_not_begin_anew_with_each_takeover
         faults/test_interleavings_takeovers.py::test_deaths_are_counted_on_by_the_master_that_takes_over
 1.22  A return that is not finite is refused and played again for ever.
-        unit/test_evaluate.py::test_a_return_that_is_not_finite_is_a_failure_and_no_result
-        unit/test_ledger.py::test_three_failures_by_one_worker_alone_make_a_slot_hopeless
+        unit/workers/test_evaluator.py::test_a_return_that_is_not_finite_is_a_failure_and_no_result
+        unit/master/collect/test_ledger.py::test_three_failures_by_one_worker_alone_make_a_slot_hopeless
 1.23  A slow host's wall limit turns an honest episode into the worst.
-        unit/test_life_limits.py::test_an_episode_that_outlasts_its_limit_is_ended_once
-        unit/test_ledger.py::test_after_two_deaths_the_slots_of_the_block_in_work_are_suspects_and_ten_end_the_run
+        unit/workers/test_heartbeat_limits.py::test_an_episode_that_outlasts_its_limit_is_ended_once
+        unit/master/collect/test_ledger.py::test_after_two_deaths_the_slots_of_the_block_in_work_are_suspects_and_ten_end_the_run
 1.24  An episode hangs for ever while its worker beats.
-        unit/test_life_limits.py::test_an_episode_that_outlasts_its_limit_is_ended_once
+        unit/workers/test_heartbeat_limits.py::test_an_episode_that_outlasts_its_limit_is_ended_once
         faults/test_first_faults.py::test_an_episode_that_hangs_is_reported_and_its_process_replaced
 1.25  A worker that must refuse returns, takes the next seat at once, and eats the seats of the
-  others.
+      others.
         faults/test_interleavings_workers.py::test_a_worker_that_must_refuse_keeps_its_seat_and_claims_nothing_meanwhile
-        unit/test_seat.py::test_the_next_seat_is_opened_while_the_run_is_running
-        unit/test_serve.py::test_a_worker_that_cannot_read_the_task_takes_no_block_from_the_others
-        unit/test_collector_company.py::test_who_refuses_is_named_and_not_counted
+        unit/workers/test_seat.py::test_the_next_seat_is_opened_while_the_run_is_running
+        unit/workers/test_block_worker.py::test_a_worker_that_cannot_read_the_task_takes_no_block_from_the_others
+        unit/master/collect/test_collector_workers.py::test_who_refuses_is_named_and_not_counted
 1.26  Another team's worker takes the seats and fails each time.
-        unit/test_seats.py::test_a_worker_that_cannot_import_us_is_named_once_with_its_host
-        unit/test_seats.py::test_the_run_stops_when_nobody_who_comes_can_serve
+        unit/master/fleet/test_seat_manager.py::test_a_worker_that_cannot_import_us_is_named_once_with_its_host
+        unit/master/fleet/test_seat_manager.py::test_the_run_stops_when_nobody_who_comes_can_serve
 1.27  An episode is longer than its seat: it is broken off and begun again for ever.
         faults/test_interleavings_takeovers.py::test_rq_does_not_end_a_seat_before_its_lease_and_its_longest_episode_are_over
         faults/test_interleavings_workers.py::test_an_episode_that_outlasts_its_seats_lease_is_answered_all_the_same
 1.28  A worker leaves with a block in its hands.
-        unit/test_serve.py::test_leaving_gives_back_the_block_in_hand_at_the_head
+        unit/workers/test_block_worker.py::test_leaving_gives_back_the_block_in_hand_at_the_head
         contract/test_lost_replies.py::test_give_back_whose_reply_was_lost_is_not_sent_again
 1.29  Redis was away, and with it every beat and the lease: all are dead, and a standby takes over
-  from a healthy master.
+      from a healthy master.
         faults/test_interleavings_masters.py::test_after_an_outage_nobody_is_dead_until_there_was_time_to_beat_again
         contract/test_channel_reconcile.py::test_in_grace_nobody_is_dead
-        unit/test_standby.py::test_a_lease_that_lapsed_while_redis_was_away_is_left_to_its_holder_for_a_lease
-        unit/test_life_masterless.py::test_a_lease_that_lapsed_while_redis_was_away_says_nothing_of_the_master
+        unit/master/run/test_standby.py::test_a_lease_that_lapsed_while_redis_was_away_is_left_to_its_holder_for_a_lease
+        unit/workers/test_heartbeat_masterless.py::test_a_lease_that_lapsed_while_redis_was_away_says_nothing_of_the_master
 1.30  A killed master's lease still stands when it is resumed: refused as the second master, or
-  two at once.
-        unit/test_lease.py::test_waiting_takes_over_from_a_dead_master_once_its_lease_is_over
-        unit/test_lease.py::test_waiting_gives_up_as_soon_as_the_lease_is_renewed
+      two at once.
+        unit/master/run/test_lease.py::test_waiting_takes_over_from_a_dead_master_once_its_lease_is_over
+        unit/master/run/test_lease.py::test_waiting_gives_up_as_soon_as_the_lease_is_renewed
 1.31  Late workers and runs that nobody resumes leave keys for ever.
         contract/test_redis_keys.py::test_publish_lets_every_key_expire_in_a_month
         contract/test_redis_keys.py::test_after_finish_every_key_of_the_run_expires
@@ -124,7 +124,7 @@ when its rule is taken away.
         contract/test_channel_worker.py::test_nothing_is_reported_to_a_run_that_is_gone
         contract/test_refused_replies.py::test_runs_whose_keys_have_gone_are_forgotten
 1.32  A killed master leaves its private server and its local workers behind, or a resume starts a
-  second server beside them.
+      second server beside them.
         integration/test_left_behind.py::test_what_a_killed_master_leaves_goes_on_for_the_grace_and_then_ends
         integration/test_left_behind.py::test_resume_adopts_server_and_workers_and_ends_with_the_undisturbed_bits
         integration/test_left_behind.py::test_when_master_and_guardian_are_killed_everything_ends_at_once
@@ -133,14 +133,14 @@ when its rule is taken away.
 1.34  The generationless genetic algorithm has no protocol.
         not built yet: there is no generationless genetic algorithm
 1.35  What needs a second look inside a generation is done in a way of its own, or forgotten by
-  the next master.
-        unit/test_collector.py::test_more_slots_are_added_to_the_same_publication
+      the next master.
+        unit/master/collect/test_collector.py::test_more_slots_are_added_to_the_same_publication
         contract/test_channel_master.py::test_extend_is_refused_for_a_publication_that_is_not_stored
-        unit/test_ledger.py::test_a_slot_that_may_be_wanted_later_is_taken_already
+        unit/master/collect/test_ledger.py::test_a_slot_that_may_be_wanted_later_is_taken_already
         faults/test_interleavings_takeovers.py::test_a_takeover_in_the_middle_of_an_extension_asks_for_what_is_missing_alone
         faults/test_interleavings_takeovers.py::test_an_open_generation_is_taken_over_under_its_own_name
 1.36  Thousands of workers come through one open seat, one after the other.
-        unit/test_seats.py::test_as_many_seats_are_open_as_workers_came_up_to_a_bound
+        unit/master/fleet/test_seat_manager.py::test_as_many_seats_are_open_as_workers_came_up_to_a_bound
 1.37  Blocks that come back wait behind the whole list.
         contract/test_channel_reconcile.py::test_owed_is_unanswered_less_todo_less_the_claims_of_the_living
         contract/test_channel_worker.py::test_given_back_blocks_stand_at_the_head_of_todo_in_their_order
@@ -160,7 +160,8 @@ TESTS = Path(__file__).parents[1]
 COUNT = 37
 NOT_BUILT = (33, 34)
 ROW = re.compile(r"1\.(\d+) +(\S.*)")
-NAMED = re.compile(r" {8}(\w+/\w+\.py)::(test_\w+)")
+CONTINUED = re.compile(r" {6}\S.*")
+NAMED = re.compile(r" {8}((?:\w+/)+\w+\.py)::(test_\w+)")
 
 
 def rows() -> dict[int, list[tuple[str, str]]]:
@@ -175,6 +176,8 @@ def rows() -> dict[int, list[tuple[str, str]]]:
             found[number] = []
         elif named is not None:
             found[number].append((named[1], named[2]))
+        elif CONTINUED.fullmatch(line) is not None:
+            assert not found[number], f"a row's text goes before its tests: {line!r}"
         else:
             assert line.startswith("        not built yet: ") and number in NOT_BUILT, (
                 f"what is this: {line!r}"

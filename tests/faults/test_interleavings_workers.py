@@ -204,7 +204,7 @@ def test_the_next_seat_of_an_rq_worker_keeps_nobodys_claims_alive(
     )
     monkeypatch.setattr(
         "es_queue.protocol.redis_channel.RedisWorkerChannel",
-        lambda client, run, worker, name, again: MemoryWorkerChannel(server, worker, run),
+        lambda client, run, worker, name, retry: MemoryWorkerChannel(server, worker, run),
     )
     monkeypatch.setattr(seat, "host_private_directory", lambda: tmp_path)
     for name in ("reseed_global_generators", "install_sigterm"):
