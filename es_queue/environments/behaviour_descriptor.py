@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.config.run_config import AUTO
-from es_queue.environments.bundled_ids import MARVIN, WALKER_V2, WALKER_V3
 from es_queue.environments.interface import EnvironmentRequest
-from es_queue.environments.registry import RegisteredEnvironment
+from es_queue.environments.registry import MARVIN, WALKER_V2, WALKER_V3, RegisteredEnvironment
 from es_queue.errors import EnvironmentFailure, UsageError
 from es_queue.protocol.messages import MAX_BEHAVIOUR, MAX_INDIVIDUALS
 from es_queue.security.user_code import load_function

@@ -14,7 +14,6 @@ from es_queue.environments.behaviour_descriptor import (
     resolve_behaviour,
     validate_length,
 )
-from es_queue.environments.bundled_ids import MARVIN, WALKER_V2, WALKER_V3
 from es_queue.environments.cartpole_vector import ARGUMENTS, ENTRY_POINT, CartPoleVectorEnvironment
 from es_queue.environments.envpool import (
     EnvPoolVectorEnvironment,
@@ -34,6 +33,9 @@ from es_queue.environments.interface import (
 from es_queue.environments.objective import ObjectiveEnvironment, describe_objective
 from es_queue.environments.observation_layout import ObservationLeaf, ObservationTree
 from es_queue.environments.registry import (
+    MARVIN,
+    WALKER_V2,
+    WALKER_V3,
     RegisteredEnvironment,
     find_environment,
     format_missing_package,

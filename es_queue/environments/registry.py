@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import sys
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +18,25 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_id, parse_env_id
 
 from es_queue.environments.atari.factory import find_game, rom_ids
-from es_queue.environments.bundled_ids import MARVIN
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.environments.mujoco.ids import current_id
 from es_queue.errors import EnvironmentFailure, MissingPackage, UsageError
 from es_queue.security.user_code import check_import, describe_error
+
+WALKER_V3 = "gymnasium.envs.box2d.bipedal_walker:BipedalWalker"
+WALKER_V2 = "es_queue.environments.walker.walker_v2:BipedalWalkerV2"
+MARVIN = "es_queue.environments.walker.marvin:MarvinEnv"
+_LANDER = "gymnasium.envs.box2d.lunar_lander:LunarLander"
+
+#: id -> entry point, its arguments, step limit, reward threshold: Gymnasium's own ids of before,
+#: and our own.
+BUNDLED_IDS: dict[str, tuple[str, dict[str, Any], int | None, float | None]] = {
+    "BipedalWalker-v2": (WALKER_V2, {}, 1600, 300.0),
+    "BipedalWalkerHardcore-v2": (WALKER_V2, {"hardcore": True}, 2000, 300.0),
+    "LunarLander-v2": (_LANDER, {}, 1000, 200.0),
+    "LunarLanderContinuous-v2": (_LANDER, {"continuous": True}, 1000, 200.0),
+    "Marvin-v0": (MARVIN, {}, None, None),
+}
 
 #: Where an environment lives -> what to install for it.
 _EXTRAS = {
@@ -54,6 +69,24 @@ class RegisteredEnvironment:
     @property
     def entry_point(self) -> str:
         return self.spec.entry_point if isinstance(self.spec.entry_point, str) else ""
+
+
+def register_bundled_ids() -> None:
+    """Make Marvin and the old ids known to ``gymnasium.make``, without its warning that they are
+    out of date.
+    """
+    for name, (entry_point, arguments, limit, threshold) in BUNDLED_IDS.items():
+        if name not in gymnasium.registry:
+            gymnasium.register(
+                name,
+                entry_point,
+                kwargs=arguments,
+                max_episode_steps=limit,
+                reward_threshold=threshold,
+            )
+        warnings.filterwarnings(
+            "ignore", rf".*The environment {name} is out of date", category=DeprecationWarning
+        )
 
 
 def find_environment(request: EnvironmentRequest) -> RegisteredEnvironment:
