@@ -1,6 +1,7 @@
-"""es-queue: distributed Evolution Strategies on the Redis that you already run.
+"""Distributed Evolution Strategies on the Redis that you already run.
 
-``from es_queue import RunConfig, load_policy``; ``from master import train``.
+The public interface is ``from es_queue import RunConfig, load_policy, train``. The packages
+``master`` and ``workers`` are internal.
 """
 
 from __future__ import annotations
@@ -8,21 +9,29 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["RunConfig", "__version__", "load_policy"]
+__all__ = ["RunConfig", "__version__", "load_policy", "train"]
 
 if TYPE_CHECKING:
     from es_queue.config.run_config import RunConfig
     from es_queue.policies.checkpoint_policy import load_policy
+    from master.run.training import train
 
 
 def __getattr__(name: str) -> Any:
     """Import on first use, so that ``import es_queue`` stays free of numpy and of side effects."""
     if name == "RunConfig":
+        # start-up: ``import es_queue`` loads nothing else
         from es_queue.config.run_config import RunConfig
 
         return RunConfig
     if name == "load_policy":
+        # start-up: numpy
         from es_queue.policies.checkpoint_policy import load_policy
 
         return load_policy
+    if name == "train":
+        # start-up: numpy; the only import of ``master`` from this package
+        from master.run.training import train
+
+        return train
     raise AttributeError(f"module 'es_queue' has no attribute {name!r}")

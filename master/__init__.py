@@ -1,7 +1,7 @@
-"""The process that decides: it publishes generations, collects answers, learns, and keeps the run
-safe.
+"""Internal: the process that leads a run, and the commands around it.
 
-``from master import train`` trains from Python; importing has no side effect.
+It publishes generations, collects results, updates the parameters and saves the run. Use
+``from es_queue import train``; modules and names in here change without notice.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ __all__ = ["train"]
 def __getattr__(name: str) -> Any:
     """Import on first use, so that ``import master`` stays free of numpy."""
     if name == "train":
-        # Not from a module "train": once imported, that module would stand here in the function's
-        # place.
+        # start-up: numpy. The module is not called ``train``: it would replace the function here.
         from master.run.training import train
 
         return train

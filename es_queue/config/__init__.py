@@ -1,1 +1,1 @@
-"""TODO es_queue/config"""
+"""The settings of a run: their definitions, parsing, checks, schedules and recipes."""

@@ -1,1 +1,1 @@
-"""TODO es_queue/genetics"""
+"""Genomes as lists of noise indices: mutation chains, parents in memory, seed lists."""

@@ -1,1 +1,1 @@
-"""TODO es_queue/numerics"""
+"""Arithmetic that gives the same bits on every host: noise, sums, slot plans, statistics."""

@@ -1,50 +1,39 @@
 """Every Redis key of es-queue: name, type, content, lifetime. The only place with a key string.
 
-| key                          | type   | content
-| lifetime |
-|------------------------------|--------|----------------------------------------------------------------|----------|
-| es:runs                      | zset   | run ids, scored by start time
-| none; each master drops ids without a config |
-| es:<run>:config              | string | the RunConfig as indented JSON
-| run      |
-| es:<run>:iteration           | string | the open generation, decimal
-| run      |
-| es:<run>:progress            | hash   | state, publication, generation, reward_mean … as plain
-text;   | run      |
-|                              |        | open: older publications that are open still (--schedule
-async) |          |
-| es:<run>:history             | stream | one entry a generation, the names of progress
-| run      |
-| es:<run>:parameters:<p>      | string | raw little-endian float32
-| until <p> closes |
-| es:<run>:task                | string | msgpack header of the open publication
-| run      |
-| es:<run>:todo                | list   | blocks not yet claimed: "<p> <kind> <start> <stop>"
-| run      |
-| es:<run>:claims:<worker>     | list   | blocks that the worker holds
-| until it leaves |
-| es:<run>:results:<p>         | stream | one header entry, then answers
-| until <p> closes |
-| es:<run>:workers             | set    | worker ids that ever claimed
-| run      |
-| es:<run>:worker:<worker>     | hash   | host, pid, back end, numerics, block, steps per second
-| beat     |
-| es:<run>:attempts            | hash   | "<kind> <slot> deaths" -> workers that died while they
-held it | until <p> closes |
-| es:<run>:refused             | hash   | reason -> count
-| run      |
-| es:<run>:errors              | list   | reports of workers as JSON, newest last
-| run      |
-| es:<run>:epoch               | string | fencing token "<n>-<nonce>"
-| run      |
-| es:<run>:master              | string | the lease: who is master
-| lease    |
-| es:<run>:checkpoint          | string | what resume needs, an .npz
-| run      |
-| es:<run>:commands            | list   | requests from other terminals, as JSON
-| run      |
-| es:<run>:seatno              | string | counter of opened seats
-| run      |
+| key                          | type   | content                               | lifetime         |
+|------------------------------|--------|---------------------------------------|------------------|
+| es:runs                      | zset   | run ids, scored by start time         | none; each       |
+|                              |        |                                       | master drops ids |
+|                              |        |                                       | without a config |
+| es:<run>:config              | string | the RunConfig as indented JSON        | run              |
+| es:<run>:iteration           | string | the open generation, decimal          | run              |
+| es:<run>:progress            | hash   | state, publication, generation,       | run              |
+|                              |        | reward_mean … as plain text; open:    |                  |
+|                              |        | older publications that are open      |                  |
+|                              |        | still (--schedule async)              |                  |
+| es:<run>:history             | stream | one entry a generation, the names of  | run              |
+|                              |        | progress                              |                  |
+| es:<run>:parameters:<p>      | string | raw little-endian float32             | until <p> closes |
+| es:<run>:task                | string | msgpack header of the open            | run              |
+|                              |        | publication                           |                  |
+| es:<run>:todo                | list   | blocks not yet claimed: "<p> <kind>   | run              |
+|                              |        | <start> <stop>"                       |                  |
+| es:<run>:claims:<worker>     | list   | blocks that the worker holds          | until it leaves  |
+| es:<run>:results:<p>         | stream | one header entry, then answers        | until <p> closes |
+| es:<run>:workers             | set    | worker ids that ever claimed          | run              |
+| es:<run>:worker:<worker>     | hash   | host, pid, back end, numerics, block, | beat             |
+|                              |        | steps per second                      |                  |
+| es:<run>:attempts            | hash   | "<kind> <slot> deaths" -> workers     | until <p> closes |
+|                              |        | that died while they held it          |                  |
+| es:<run>:refused             | hash   | reason -> count                       | run              |
+| es:<run>:errors              | list   | reports of workers as JSON, newest    | run              |
+|                              |        | last                                  |                  |
+| es:<run>:epoch               | string | fencing token "<n>-<nonce>"           | run              |
+| es:<run>:master              | string | the lease: who is master              | lease            |
+| es:<run>:checkpoint          | string | what resume needs, an .npz            | run              |
+| es:<run>:commands            | list   | requests from other terminals, as     | run              |
+|                              |        | JSON                                  |                  |
+| es:<run>:seatno              | string | counter of opened seats               | run              |
 
 "run": refreshed to 30 days by every publish, set to 24 hours when the run finishes.
 """

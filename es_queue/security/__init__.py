@@ -1,1 +1,1 @@
-"""TODO es_queue/security"""
+"""Checks on data and connections that others control: ACLs, passwords, TLS, files, user code."""

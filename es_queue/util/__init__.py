@@ -1,1 +1,1 @@
-"""TODO es_queue/util"""
+"""Records of individuals, facts about the host, and the commands shown to users."""

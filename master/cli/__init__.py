@@ -1,1 +1,1 @@
-"""TODO master/cli"""
+"""The es-master command: flags, TOML files, the Redis address, and the supervised variant."""

@@ -1,1 +1,1 @@
-"""TODO master/collect"""
+"""Collects the results of a publication: ledgers, blocks, stragglers, audit, verification."""

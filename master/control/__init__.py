@@ -1,1 +1,1 @@
-"""TODO master/control"""
+"""Requests to a run from other terminals: stop, pause, change settings, purge."""

@@ -1,1 +1,1 @@
-"""TODO master/display"""
+"""The live panel, the log, JSON lines and videos that show a run."""

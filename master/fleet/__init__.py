@@ -1,1 +1,1 @@
-"""TODO master/fleet"""
+"""The workers of a run: registration, polling, losses, idleness and seats."""

@@ -1,1 +1,1 @@
-"""TODO master/loop"""
+"""The training loop, synchronous and asynchronous, and the state that it carries."""

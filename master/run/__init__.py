@@ -1,1 +1,1 @@
-"""TODO master/run"""
+"""One run from start to end: paths, lease, setup, training, resume and standby."""

@@ -1,1 +1,1 @@
-"""TODO master/storage"""
+"""What a run writes: checkpoints, records of individuals, metrics, TensorBoard events."""

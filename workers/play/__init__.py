@@ -1,1 +1,1 @@
-"""TODO workers/play"""
+"""The es-play command: plays, films, exports and reconstructs policies."""

@@ -1,1 +1,1 @@
-"""TODO es_queue/environments/atari"""
+"""Atari games: their ids, emulator, preprocessing and construction."""

@@ -1,1 +1,1 @@
-"""TODO es_queue/environments/gym_compat"""
+"""Adapters for environments of the old gym library."""

@@ -1,1 +1,1 @@
-"""TODO es_queue/environments/mujoco"""
+"""Old MuJoCo ids of Gymnasium, and the current ids that replace them."""

@@ -1,1 +1,1 @@
-"""TODO es_queue/policies/layers"""
+"""Building blocks of the policies: convolutions, cells, activations, initial weights."""
