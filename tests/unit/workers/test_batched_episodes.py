@@ -64,10 +64,10 @@ class Swing:
 class Many:
     """A VectorEnvironment made of single ones. ``sizes``: how many episodes each reset began."""
 
-    fewest = 1
+    min_episodes = 1
 
     def __init__(self, make: Any = Swing, most: int = 5) -> None:
-        self.make, self.most, self.sizes = make, most, []
+        self.make, self.max_episodes, self.sizes = make, most, []
 
     def reset(self, seeds: Sequence[int]) -> np.ndarray:
         self.sizes.append(len(seeds))

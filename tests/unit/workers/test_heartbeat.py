@@ -145,7 +145,7 @@ def test_a_local_worker_leaves_when_the_guardian_that_started_it_is_gone() -> No
     assert orphan_reason(None, os.getpid()) == "" and orphan_reason(os.getppid(), None) == ""
     assert orphan_reason(None, ended.pid) == "the guardian that started this worker is gone"
     channel, watch = Told(), EpisodeControl()
-    with living(channel, watch, guardian=ended.pid):
+    with living(channel, watch, supervisor=ended.pid):
         assert eventually(lambda: "guardian" in watch.leave_reason)
 
 

@@ -58,7 +58,7 @@ def test_a_report_that_cannot_be_sent_does_not_end_the_thread() -> None:
 
     channel, watch = Told(), EpisodeControl()
     watch.episode_began = time.monotonic() - 100
-    with living(channel, watch, expire=expire):
+    with living(channel, watch, on_wall_limit=expire):
         assert eventually(lambda: len(channel.beats) > 3)
 
 
@@ -115,7 +115,7 @@ def test_it_says_how_fast_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     channel, watch = Told(), EpisodeControl()
     watch.steps = 10
-    with living(channel, watch, speak=said.append):
+    with living(channel, watch, report=said.append):
         assert eventually(lambda: len(said) > 1)
     assert said[0].endswith(" steps/s") and said[0] != said[1] == "0 steps/s"
 
@@ -142,7 +142,7 @@ def test_a_process_that_holds_too_much_leaves_once_its_episode_is_over(
     held = 100 * 2**20
     monkeypatch.setattr(life_module, "resident_memory", lambda: held)
     channel, watch, told = Told(), EpisodeControl(), list[str]()
-    with living(channel, watch, memory=200 * 2**20, outgrown=told.append):
+    with living(channel, watch, memory=200 * 2**20, on_memory_limit=told.append):
         assert eventually(lambda: channel.looks > 3) and not watch.finish_reason
         held = 300 * 2**20
         assert eventually(lambda: told)
