@@ -60,6 +60,7 @@ class SeatJob(Job):
     @property
     def func(self) -> Callable[[], None]:
         keys.parse_seat_id(self.id)
+        # start-up: in the child process, so that the RQ worker stays small
         from workers.seat import take
 
         return take

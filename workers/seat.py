@@ -45,12 +45,14 @@ MAX_LINE = 2000
 
 def take() -> None:
     """Serve the run that the job's id names until told to leave. RQ calls this."""
+    # start-up: rq, which its worker has loaded
     from rq import get_current_job
 
     job = get_current_job()
     if job is None:
         raise EsQueueError("workers.seat.take runs as an RQ job: start it with rq worker")
     run, nonce = parse_seat_id(job.id)
+    # start-up: redis
     from es_queue.protocol.connection import clone_client
 
     client = clone_client(job.connection)
@@ -83,6 +85,7 @@ class Seat:
         killed, and would keep workers from the runs that live. A master takes its lease before it
         opens seats.
         """
+        # start-up: redis
         from es_queue.protocol.connection import ANY_ERROR
         from es_queue.protocol.seats import open_seats, run_status
 
@@ -102,6 +105,7 @@ class Seat:
 
     def join_and_serve(self) -> None:
         """Join, serve, leave; a seat that crashed before on this worker waits longer each time."""
+        # start-up: numpy, whose threads must be fixed before it loads
         from es_queue.numerics.fingerprint import limit_blas_threads
         from es_queue.protocol.redis_channel import RedisWorkerChannel
         from es_queue.protocol.retry import Retry
@@ -164,6 +168,7 @@ class Seat:
             channel.report(json.dumps(about))
 
     def _serve(self, channel: RedisWorkerChannel, control: EpisodeControl) -> None:
+        # start-up: numpy, whose threads must be fixed before it loads
         from es_queue.errors import EnvironmentFailure, RunFolderError
         from workers.block_worker import BlockWorker
         from workers.heartbeat import StepRate
@@ -248,6 +253,7 @@ class Seat:
         self, channel: RedisWorkerChannel, control: EpisodeControl, config: RunConfig, about: Any
     ) -> Heartbeat:
         """The life thread, with a channel and a connection of its own."""
+        # start-up: numpy, whose threads must be fixed before it loads
         from es_queue.protocol.connection import clone_client
         from es_queue.protocol.redis_channel import RedisWorkerChannel
         from es_queue.protocol.retry import Retry
@@ -368,6 +374,7 @@ def reseed_global_generators() -> None:
     """Forks share numpy's global generator with their parent; nothing of ours draws from it, a
     user's code may.
     """
+    # start-up: numpy, whose threads must be fixed before it loads
     import numpy as np
 
     random.seed(os.urandom(16))

@@ -50,6 +50,7 @@ def main() -> int:
 
 def make_evaluator(settings: Any) -> tuple[Evaluator, str]:
     """An evaluator as a worker's, and this process's fingerprint. Raises EsQueueError."""
+    # start-up: numpy, whose threads must be fixed before it loads
     from es_queue.config.parsing import config_from_json
     from workers.episode import EpisodeControl
     from workers.join import join
@@ -62,6 +63,7 @@ def play_blocks(
     evaluator: Evaluator, task: bytes, parameters: bytes, blocks: list[str]
 ) -> list[bytes]:
     """The answers to blocks of a publication. Raises EnvironmentFailure where an episode fails."""
+    # start-up: numpy, whose threads must be fixed before it loads
     import numpy as np
 
     from es_queue.protocol.messages import Block, Task

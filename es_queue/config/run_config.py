@@ -30,8 +30,8 @@ POLICIES = (
 def option(
     default: Any,
     group: str,
-    text: str,
     *,
+    text: str,
     unit: str = "",
     choices: tuple[str, ...] = (),
     custom: bool = False,
@@ -62,48 +62,67 @@ class RunConfig:
     """
 
     # --- what is trained
-    env: str = option("", "task", "Gymnasium environment id, or module:Id for one of your own")
+    env: str = option(
+        "",
+        "task",
+        text="Gymnasium environment id, or module:Id for one of your own",
+    )
+
     objective: str = option(
         "",
         "task",
-        (
+        text=(
             "module:function to be maximised in place of an environment's return, of a float32 "
             "vector and an integer seed"
         ),
     )
+
     parameters: int = option(
-        0, "task", "length of the vector that the objective takes", low=0, high=2**28
+        0,
+        "task",
+        text="length of the vector that the objective takes",
+        low=0,
+        high=2**28,
     )
+
     seed: int = option(
         -1,
         "task",
-        "seed of all the run's randomness; -1 draws one, prints and stores it",
+        text="seed of all the run's randomness; -1 draws one, prints and stores it",
         low=-1,
         high=2**63 - 1,
     )
+
     env_arg: tuple[tuple[str, Any], ...] = option(
-        (), "task", "key=value handed to the environment when it is made; repeatable"
+        (),
+        "task",
+        text="key=value handed to the environment when it is made; repeatable",
     )
+
     wrapper: tuple[str, ...] = option(
-        (), "task", "module:Class of a Gymnasium wrapper, applied in the order given; repeatable"
+        (),
+        "task",
+        text="module:Class of a Gymnasium wrapper, applied in the order given; repeatable",
     )
+
     preprocessing: str = option(
         AUTO,
         "task",
-        (
+        text=(
             "what a policy sees of an Atari game: dqn (grey, 84x84, the newest 4; auto), small "
             "(grey, 42x42), raw (210x160 in colour), ram (the memory; auto for -ram ids), or "
             "none (as Gymnasium has it); --env-arg sets single values"
         ),
         choices=(AUTO, NONE, "dqn", "small", "raw", "ram"),
     )
+
     backend: str = option(
         AUTO,
         "task",
-        (
-            "how the environment is stepped: lean (ours, faster; CartPole many at once), envpool "
-            "(many at once in C++), stock (Gymnasium's own), gym (the old gym's own), or any "
-            "(lean or envpool, as each host has it, where both give the same bits)"
+        text=(
+            "how the environment is stepped: lean (ours, faster; CartPole many at once), "
+            "envpool (many at once in C++), stock (Gymnasium's own), gym (the old gym's own), "
+            "or any (lean or envpool, as each host has it, where both give the same bits)"
         ),
         choices=(AUTO, "lean", "envpool", "stock", "gym", "any"),
     )
@@ -112,80 +131,95 @@ class RunConfig:
     policy: str = option(
         "linear",
         "policy",
-        (
+        text=(
             "kind of policy: linear, mlp, with memory (rnn, lstm, gru), or on pictures (the "
             "others; docs/policies.md says what they are)"
         ),
         choices=POLICIES,
         custom=True,
     )
+
     hidden: tuple[int, ...] = option(
         (64, 64),
         "policy",
-        (
-            "widths of the hidden layers of an mlp, or of the layers of cells of an rnn, lstm or "
-            "gru, comma separated"
+        text=(
+            "widths of the hidden layers of an mlp, or of the layers of cells of an rnn, lstm "
+            "or gru, comma separated"
         ),
         unit="units",
         low=1,
         high=65536,
     )
+
     activation: str = option(
         "tanh",
         "policy",
-        "activation between the layers of an mlp",
+        text="activation between the layers of an mlp",
         choices=("tanh", "relu", "selu", "elu"),
     )
+
     batch_norm: str = option(
         NONE,
         "policy",
-        (
+        text=(
             "virtual normalises the units of an mlp or of convolutions by a reference batch, "
             "observations of random actions that depend on the seed alone"
         ),
         choices=(NONE, VIRTUAL),
     )
+
     init: str = option(
         AUTO,
         "policy",
-        (
-            "first parameters: zero is auto's choice for linear, normal for pictures, orthogonal "
-            "for the rest"
+        text=(
+            "first parameters: zero is auto's choice for linear, normal for pictures, "
+            "orthogonal for the rest"
         ),
         choices=(AUTO, "zero", "orthogonal", "normal"),
     )
+
     action_bound: str = option(
-        "clip", "policy", "how a box action is kept inside its bounds", choices=("clip", "tanh")
+        "clip",
+        "policy",
+        text="how a box action is kept inside its bounds",
+        choices=("clip", "tanh"),
     )
+
     action_bins: str = option(
         "none",
         "policy",
-        (
+        text=(
             "each number of a box action is one of a few values, that with the largest output: "
             "uniform:K of even distances, or custom:a,b,... from -1 (the lower bound) to 1 (the "
             "upper); none"
         ),
     )
+
     action_noise: float = option(
         0.0,
         "policy",
-        "standard deviation of Gaussian noise added to box actions in training",
+        text="standard deviation of Gaussian noise added to box actions in training",
         low=0.0,
     )
+
     obs_norm: bool = option(
-        True, "policy", "normalise observations by their running mean and deviation"
+        True,
+        "policy",
+        text="normalise observations by their running mean and deviation",
     )
+
     obs_clip: float = option(
         5.0,
         "policy",
-        "normalised observations are clipped to this many deviations; 0 clips nothing",
+        text="normalised observations are clipped to this many deviations; 0 clips nothing",
         unit="deviations",
         low=0.0,
     )
+
     obs_sample: float = option(
         0.25,
         "policy",
-        "fraction of the slots whose observations feed the statistics",
+        text="fraction of the slots whose observations feed the statistics",
         low=0.0,
         high=1.0,
     )
@@ -194,138 +228,191 @@ class RunConfig:
     strategy: str = option(
         "pgpe",
         "search",
-        "the algorithm",
+        text="the algorithm",
         choices=("openai_es", "ars", "pgpe", "snes", "ga", "random_search", "novelty"),
         custom=True,
     )
+
     population: int = option(
-        64, "search", "individuals a generation (pairs count as two)", low=2, high=1_000_000
+        64,
+        "search",
+        text="individuals a generation (pairs count as two)",
+        low=2,
+        high=1_000_000,
     )
+
     population_max: int = option(
         0,
         "search",
-        "largest population that --min-steps may ask for; 0 is 8 times the population",
+        text="largest population that --min-steps may ask for; 0 is 8 times the population",
         low=0,
         high=8_000_000,
     )
+
     min_steps: int = option(
         0,
         "search",
-        "a generation grows by slots until its episodes have this many steps",
+        text="a generation grows by slots until its episodes have this many steps",
         unit="steps",
         low=0,
     )
+
     episodes: int = option(
-        1, "search", "episodes an individual plays; its fitness is their mean", low=1, high=1000
+        1,
+        "search",
+        text="episodes an individual plays; its fitness is their mean",
+        low=1,
+        high=1000,
     )
+
     env_seeds: str = option(
         AUTO,
         "search",
-        (
+        text=(
             "who shares an environment seed: the two of a pair (auto, where the strategy tries "
             "pairs), the whole generation (auto elsewhere), or (slot) nobody"
         ),
         choices=(AUTO, "pair", "generation", "slot"),
     )
+
     sigma: float = option(
-        0.0, "search", "deviation of the perturbations; 0 takes the strategy's own default", low=0.0
+        0.0,
+        "search",
+        text="deviation of the perturbations; 0 takes the strategy's own default",
+        low=0.0,
     )
+
     learning_rate: float = option(
-        0.0, "search", "step size of the update; 0 takes the strategy's own default", low=0.0
+        0.0,
+        "search",
+        text="step size of the update; 0 takes the strategy's own default",
+        low=0.0,
     )
+
     learning_rate_schedule: str = option(
         "constant",
         "search",
-        (
+        text=(
             "factor of the learning rate over generations: constant, exponential:RATE[,LEAST], "
             "linear:END,N or piecewise:N=FACTOR,..."
         ),
     )
+
     sigma_schedule: str = option(
         "constant",
         "search",
-        (
+        text=(
             "factor of sigma over generations, in the same forms (pgpe, snes: of the sigma that "
             "it has learnt)"
         ),
     )
+
     decay_schedule: str = option(
-        "constant", "search", "factor of l2 and weight_decay over generations, in the same forms"
+        "constant",
+        "search",
+        text="factor of l2 and weight_decay over generations, in the same forms",
     )
+
     schedule: str = option(
         SYNC,
         "search",
-        (
-            "when a batch closes: with its generation (sync), or (async) with as many answers of "
-            "any open one, so that nobody waits; async is not bit-reproducible"
+        text=(
+            "when a batch closes: with its generation (sync), or (async) with as many answers "
+            "of any open one, so that nobody waits; async is not bit-reproducible"
         ),
         choices=(SYNC, ASYNC),
     )
+
     max_lag: int = option(
         8,
         "search",
-        "generations that an answer may be late in the async schedule; later ones do not count",
+        text=(
+            "generations that an answer may be late in the async schedule; later ones do not count"
+        ),
         unit="generations",
         low=1,
         high=100,
     )
+
     optimizer: str = option(
         AUTO,
         "search",
-        (
+        text=(
             "what turns a gradient into a step (openai_es, novelty: adam, sgd; pgpe: clipup, "
             "adam, sgd)"
         ),
         choices=(AUTO, "adam", "sgd", "clipup"),
     )
-    momentum: float = option(0.9, "search", "momentum of sgd and clipup", low=0.0, high=0.9999)
+
+    momentum: float = option(
+        0.9,
+        "search",
+        text="momentum of sgd and clipup",
+        low=0.0,
+        high=0.9999,
+    )
+
     shaping: str = option(
         "centered-rank",
         "search",
-        "how fitness becomes utility (openai_es, pgpe)",
+        text="how fitness becomes utility (openai_es, pgpe)",
         choices=("centered-rank", "sign", "centered-sign-rank", "z-score", "log-rank"),
     )
+
     gradient_form: str = option(
         "starter",
         "search",
-        (
-            "starter leaves the gradient as evolution-strategies-starter has it, true divides it "
-            "by sigma as the paper does (openai_es, novelty)"
+        text=(
+            "starter leaves the gradient as evolution-strategies-starter has it, true divides "
+            "it by sigma as the paper does (openai_es, novelty)"
         ),
         choices=("starter", "true"),
     )
+
     l2: float = option(
         0.0,
         "search",
-        "coefficient of -l2*parameters added to the gradient (openai_es, novelty)",
+        text="coefficient of -l2*parameters added to the gradient (openai_es, novelty)",
         low=0.0,
     )
+
     weight_decay: float = option(
         0.0,
         "search",
-        "parameters are multiplied by 1 - weight_decay after each step",
+        text="parameters are multiplied by 1 - weight_decay after each step",
         low=0.0,
         high=1.0,
     )
+
     top: int = option(
-        0, "search", "directions that ars keeps, best first; 0 keeps all", unit="pairs", low=0
+        0,
+        "search",
+        text="directions that ars keeps, best first; 0 keeps all",
+        unit="pairs",
+        low=0,
     )
+
     max_speed: float = option(
-        0.0, "search", "largest step of clipup; 0 is twice the learning rate", low=0.0
+        0.0,
+        "search",
+        text="largest step of clipup; 0 is twice the learning rate",
+        low=0.0,
     )
+
     sigma_learning_rate: float = option(
         -1.0,
         "search",
-        (
+        text=(
             "step size of the sigma that pgpe and snes learn; 0 keeps sigma fixed, -1 takes the "
             "strategy's own default"
         ),
         low=-1.0,
     )
+
     truncation: int = option(
         0,
         "search",
-        (
+        text=(
             "parents: the elite and the best others of the population (ga); 0: 20, or a smaller "
             "population"
         ),
@@ -333,57 +420,64 @@ class RunConfig:
         low=0,
         high=1_000_000,
     )
+
     candidates: int = option(
         10,
         "search",
-        (
+        text=(
             "best individuals of a generation that are evaluated again before one becomes the "
             "elite (ga, random_search)"
         ),
         low=1,
         high=1000,
     )
+
     elite_episodes: int = option(
         30,
         "search",
-        "fresh episodes of such an evaluation, the same for all of them",
+        text="fresh episodes of such an evaluation, the same for all of them",
         low=1,
         high=1000,
     )
+
     novelty: str = option(
         "nsr",
         "search",
-        (
+        text=(
             "what the strategy novelty climbs: novelty alone (ns), novelty and reward alike "
             "(nsr), or a mixture that turns to novelty where reward stagnates (nsra)"
         ),
         choices=("ns", "nsr", "nsra"),
     )
+
     members: int = option(
         5,
         "search",
-        "centres that novelty trains in turn, the more often the more novel they are",
+        text="centres that novelty trains in turn, the more often the more novel they are",
         low=1,
         high=100,
     )
+
     neighbours: int = option(
         10,
         "search",
-        "nearest behaviours of the archive whose mean distance is novelty",
+        text="nearest behaviours of the archive whose mean distance is novelty",
         low=1,
         high=1000,
     )
+
     archive_size: int = option(
         2000,
         "search",
-        "behaviours that novelty's archive keeps; the oldest go",
+        text="behaviours that novelty's archive keeps; the oldest go",
         low=1,
         high=100_000,
     )
+
     behaviour: str = option(
         AUTO,
         "search",
-        (
+        text=(
             "what of an episode novelty compares: its last-observation, its final-position, the "
             "ram of an Atari game, or module:function of your own, of the environment at its "
             "end; auto is what fits the environment"
@@ -391,53 +485,74 @@ class RunConfig:
         choices=(AUTO, "last-observation", "final-position", "ram"),
         custom=True,
     )
+
     behaviour_episodes: int = option(
         5,
         "search",
-        "episodes whose mean behaviour enters the archive for a new centre",
+        text="episodes whose mean behaviour enters the archive for a new centre",
         low=1,
         high=1000,
     )
+
     sigma_max_change: float = option(
-        0.2, "search", "largest relative change of pgpe's sigma a generation", low=0.0, high=0.99
+        0.2,
+        "search",
+        text="largest relative change of pgpe's sigma a generation",
+        low=0.0,
+        high=0.99,
     )
 
     # --- episodes in training
     step_limit: str = option(
         "env",
         "episodes",
-        "training step limit: env, a number, adaptive:init,fraction,ratio[,max], or mean:2",
+        text="training step limit: env, a number, adaptive:init,fraction,ratio[,max], or mean:2",
         unit="steps",
     )
+
     reward_shift: float = option(
-        0.0, "episodes", "subtracted from each reward that the strategy sees"
+        0.0,
+        "episodes",
+        text="subtracted from each reward that the strategy sees",
     )
+
     reward_floor: str = option(
-        NONE, "episodes", "rewards below it count as it, in the fitness alone; none for no floor"
+        NONE,
+        "episodes",
+        text="rewards below it count as it, in the fitness alone; none for no floor",
     )
+
     patience: str = option(
         NONE,
         "episodes",
-        "N,d ends a training episode when its fitness gained less than d in N steps; none",
+        text="N,d ends a training episode when its fitness gained less than d in N steps; none",
     )
+
     stall: str = option(
         NONE,
         "episodes",
-        "i:x:N ends a training episode when |observation[i]| < x for N steps in a row; none",
+        text="i:x:N ends a training episode when |observation[i]| < x for N steps in a row; none",
     )
+
     reward_clip: bool = option(
         False,
         "episodes",
-        (
+        text=(
             "the fitness sums the signs of the rewards, as is usual for Atari games; returns "
             "stay the game's own score"
         ),
     )
-    life_loss: bool = option(False, "episodes", "a lost life ends a training episode (Atari games)")
+
+    life_loss: bool = option(
+        False,
+        "episodes",
+        text="a lost life ends a training episode (Atari games)",
+    )
+
     wall_limit: float = option(
         300.0,
         "episodes",
-        "an episode that lasts longer ends its worker process (never scored)",
+        text="an episode that lasts longer ends its worker process (never scored)",
         unit="seconds",
         low=0.1,
     )
@@ -446,54 +561,71 @@ class RunConfig:
     eval_every: int = option(
         10,
         "evaluation",
-        "generations between evaluations of the unperturbed policy; 0 for none",
+        text="generations between evaluations of the unperturbed policy; 0 for none",
         unit="generations",
         low=0,
     )
+
     eval_episodes: int = option(
-        20, "evaluation", "episodes of such an evaluation", low=1, high=100_000
+        20,
+        "evaluation",
+        text="episodes of such an evaluation",
+        low=1,
+        high=100_000,
     )
+
     final_episodes: int = option(
         100,
         "evaluation",
-        "episodes of the final evaluation, the only figure to quote",
+        text="episodes of the final evaluation, the only figure to quote",
         low=0,
         high=100_000,
     )
+
     eval_step_limit: int = option(
         0,
         "evaluation",
-        "step limit of evaluations; 0 is the environment's own, else 10000",
+        text="step limit of evaluations; 0 is the environment's own, else 10000",
         unit="steps",
         low=0,
     )
+
     rollback: bool = option(
         False,
         "evaluation",
-        (
+        text=(
             "go back to the best parameters, optimiser and statistics when an evaluation of 50 "
             "episodes or more falls below theirs by over two standard errors"
         ),
     )
+
     target_reward: str = option(
         AUTO,
         "evaluation",
-        "return at which the run may end; auto is the environment's registered threshold; none",
+        text=(
+            "return at which the run may end; auto is the environment's registered threshold; none"
+        ),
     )
+
     generations: int = option(
-        0, "evaluation", "stop after this many generations; 0 for no limit", low=0
+        0,
+        "evaluation",
+        text="stop after this many generations; 0 for no limit",
+        low=0,
     )
+
     max_steps: int = option(
         0,
         "evaluation",
-        "stop after this many counted training steps; 0 for no limit",
+        text="stop after this many counted training steps; 0 for no limit",
         unit="steps",
         low=0,
     )
+
     max_seconds: float = option(
         0.0,
         "evaluation",
-        "stop between generations after this time; 0 for no limit",
+        text="stop between generations after this time; 0 for no limit",
         unit="seconds",
         low=0.0,
     )
@@ -502,23 +634,25 @@ class RunConfig:
     noise_size: int = option(
         0,
         "machinery",
-        "floats in the shared noise table; 0 grows with the policy",
+        text="floats in the shared noise table; 0 grows with the policy",
         unit="floats",
         low=0,
         high=2**32 - 1,
     )
+
     block: int = option(
         0,
         "machinery",
-        "slots a block of work; 0 is about half a second of work (changes no result)",
+        text="slots a block of work; 0 is about half a second of work (changes no result)",
         unit="slots",
         low=0,
         high=4096,
     )
+
     worker_memory: int = option(
         0,
         "machinery",
-        (
+        text=(
             "a worker whose process holds more leaves its seat after the episode, and a fresh "
             "one takes its place; 0 for no limit (changes no result)"
         ),
@@ -526,36 +660,42 @@ class RunConfig:
         low=0,
         high=2**24,
     )
+
     keep_slots: int = option(
         200,
         "machinery",
-        (
+        text=(
             "generations of which the run's folder keeps who lived in them, for es-play RUN "
             "--generation; the newest, and of older ones some; 0 for none (changes no result)"
         ),
         low=0,
         high=100_000,
     )
+
     audit: float = option(
         0.0,
         "machinery",
-        (
+        text=(
             "fraction of the slots that another worker plays again, to find broken machines and "
             "false answers (changes no result)"
         ),
         low=0.0,
         high=1.0,
     )
+
     strict: bool = option(
         False,
         "machinery",
-        (
+        text=(
             "refuse workers whose arithmetic differs from the run's own (their numerics "
             "fingerprint), where the fleet would else be mixed"
         ),
     )
+
     allow_nondeterministic: bool = option(
-        False, "machinery", "go on with an environment that does not repeat itself"
+        False,
+        "machinery",
+        text="go on with an environment that does not repeat itself",
     )
 
     @property

@@ -337,7 +337,7 @@ def _open_lean(entry: RegisteredEnvironment, request: EnvironmentRequest) -> Env
     if _is_vector_cartpole(entry, request):
         return UnbatchedEnvironment(CartPoleVectorEnvironment(entry.arguments))
     try:
-        # Box2D is imported when a walker is asked for, not before.
+        # start-up: Box2D
         from es_queue.environments.walker.lean_walker import LeanWalker
         from es_queue.environments.walker.marvin import LeanMarvin
     except ImportError as error:
@@ -347,6 +347,7 @@ def _open_lean(entry: RegisteredEnvironment, request: EnvironmentRequest) -> Env
 
 def _open_rendered(entry: RegisteredEnvironment, render_mode: str) -> RenderedEnvironment:
     try:
+        # start-up: pygame
         from es_queue.environments.walker.rendered_marvin import RenderedMarvin
         from es_queue.environments.walker.rendered_walker import RenderedWalker
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:

@@ -103,9 +103,8 @@ class EnvironmentSpec:
         """(name, start, size) of each part of the flat observation; one without a name where it has
         no parts.
         """
-        from es_queue.environments.observation_layout import (
-            named_parts,  # it needs numpy, and a command line is read without
-        )
+        # start-up: numpy, which a command line is read without
+        from es_queue.environments.observation_layout import named_parts
 
         return (
             (("", 0, self.observation_size),)

@@ -75,6 +75,7 @@ def limit_blas_threads() -> None:
     """Hold every BLAS that this process has loaded, and torch, to one thread, for good; calling it
     again is harmless.
     """
+    # start-up: it looks for the BLAS libraries that are loaded
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     threadpool_limits(limits=1)
@@ -91,6 +92,7 @@ def array_digest(array: npt.NDArray[Any]) -> str:
     """BLAKE2b-128 of an array's bytes in C order and little-endian; shape and dtype are not part of
     it.
     """
+    # start-up: numpy, whose threads must be fixed before it loads
     import numpy as np
 
     little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))

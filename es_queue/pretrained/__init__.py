@@ -48,6 +48,7 @@ def add(run_folder: Path, command: str, folder: Path = FOLDER) -> Path:
     Raises RunFolderError for a run that is not over or whose policy is too large, UsageError for
     one that needs code of its own.
     """
+    # start-up: numpy; commands import this module for its paths
     from es_queue.config.parsing import config_from_json
     from es_queue.export.npz_file import npz_bytes
     from es_queue.genetics.seed_list import format_seed_list

@@ -10,13 +10,12 @@ from pathlib import Path
 
 from es_queue.errors import EsQueueError
 from es_queue.numerics.fingerprint import fix_numeric_environment
+from es_queue.pretrained import FOLDER, add
 
 
 def main(argv: list[str] | None = None) -> int:
     """Returns the exit code."""
     fix_numeric_environment()
-    from es_queue.pretrained import FOLDER, add
-
     parser = argparse.ArgumentParser(
         prog="python -m es_queue.pretrained",
         description="Add a finished run's best policy to those that come with the package.",

@@ -151,7 +151,8 @@ def validate_finite_bytes(data: bytes, kind: str) -> bytes:
     """
     count = len(data) // int(kind[-1])
     if count > FEW:
-        import numpy as np  # not before its threads are fixed, which a seat does when it begins
+        # start-up: numpy, whose threads must be fixed before it loads
+        import numpy as np
 
         sound = bool(np.isfinite(np.frombuffer(data, kind)).all())
     else:  # less than numpy takes to begin

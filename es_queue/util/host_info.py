@@ -84,6 +84,7 @@ def source_root() -> Path:
 
 def blas_threads() -> int:
     """The most threads that a loaded BLAS would use; 1 where none is loaded."""
+    # start-up: it looks for the BLAS libraries that are loaded
     from threadpoolctl import threadpool_info  # type: ignore[import-untyped]
 
     return max((int(pool.get("num_threads", 1)) for pool in threadpool_info()), default=1)

@@ -6,6 +6,7 @@ load.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -25,12 +26,14 @@ if TYPE_CHECKING:
 def main(argv: list[str] | None = None) -> int:
     """The command; see ``es-master --help``. Returns the exit code."""
     exit_on_sigint()
+    # start-up: Ctrl-C must be handled before modules load
     from es_queue.errors import EXIT_INTERRUPTED, EsQueueError
     from es_queue.numerics.fingerprint import fix_numeric_environment
 
     try:
         fix_numeric_environment()
         extend_sys_path()
+        # start-up: Ctrl-C must be handled before modules load
         from master.cli.options import parse_command_line
         from master.cli.redis_url import format_warning
 
@@ -65,8 +68,6 @@ def relax_garbage_collection() -> None:
     """A generation's answers are no garbage: looking through them for some again and again costs a
     seventh of the work on them.
     """
-    import gc
-
     gc.set_threshold(50_000, 20, 100)
 
 
@@ -82,6 +83,7 @@ def extend_sys_path() -> None:
 
 def validate_workers_package() -> None:
     """Another package called ``workers`` before ours would make every seat fail: say so now."""
+    # start-up: Ctrl-C must be handled before modules load
     import importlib.util
 
     from es_queue.errors import UsageError
@@ -102,19 +104,23 @@ def validate_workers_package() -> None:
 
 def run_control(args: ControlArgs, launch: Launch) -> int:
     """Carry out a request about another process's run; returns the exit code."""
+    # start-up: each request loads only its own modules
     from master.control.control_arguments import ATTACH, REPLAY
 
     if args.verb == REPLAY:
+        # start-up: each request loads only its own modules
         from master.storage.replay import replay_run
 
         signal.signal(signal.SIGINT, signal.default_int_handler)
         folder = launch.run_dir or Path("runs") / args.run
         return replay_run(args.run, folder, launch.noise_dir, print)
     if args.verb == ATTACH and not args.settings:
+        # start-up: each request loads only its own modules
         from master.display.attached_view import attach
 
         signal.signal(signal.SIGINT, signal.default_int_handler)
         return attach(args.run, launch)
+    # start-up: each request loads only its own modules
     from master.control.commands import run_control_command
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -123,10 +129,12 @@ def run_control(args: ControlArgs, launch: Launch) -> int:
 
 def run_sweep_or_single(values: dict[str, Any], launch: Launch) -> int:
     """One run, or one for each of several seeds."""
+    # start-up: Ctrl-C must be handled before modules load
     from es_queue.security.private_directory import close_new_files
 
     close_new_files(launch.shared)
     if launch.seeds:
+        # start-up: Ctrl-C must be handled before modules load
         from master.sweep.begin import run_sweep
 
         return run_sweep(values, launch)
@@ -134,6 +142,7 @@ def run_sweep_or_single(values: dict[str, Any], launch: Launch) -> int:
         launch.resume is not None
         and ((launch.run_dir or Path("runs") / launch.resume) / "seeds.json").exists()
     ):
+        # start-up: Ctrl-C must be handled before modules load
         from master.run.session import resumable_settings
         from master.sweep.begin import resume_sweep
 
@@ -148,6 +157,7 @@ def run(values: dict[str, Any], launch: Launch, stop: StopSignals | None = None)
     Before the run has begun it ends the command, which leaves nothing behind. stop: for whoever
     wants to know whether this process was told to stop.
     """
+    # start-up: numpy, whose threads must be fixed before it loads
     from es_queue.config.resolution import resolve
     from es_queue.errors import EXIT_DONE, EXIT_INTERRUPTED
     from es_queue.numerics.fingerprint import limit_blas_threads
@@ -159,6 +169,7 @@ def run(values: dict[str, Any], launch: Launch, stop: StopSignals | None = None)
     reports: list[Reporter] = []
 
     def make_view(place: RunPaths, config: RunConfig, redis_name: str) -> Reporter:
+        # start-up: the display, once the run has begun
         from master.display.reporter import Reporter
 
         reports.append(
@@ -206,6 +217,7 @@ class StopSignals:
         self.requested = False
 
     def install(self, session: Session) -> None:
+        # start-up: Ctrl-C must be handled before modules load
         from es_queue.errors import EXIT_INTERRUPTED
 
         def handle(number: int, frame: object) -> None:

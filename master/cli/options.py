@@ -101,6 +101,7 @@ def _validate_combinations(launch: Launch, values: dict[str, Any]) -> None:
 def read_file(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Checked settings of a --config file, and what is to be said of them. Raises UsageError."""
     if path.suffix == ".json":
+        # start-up: only for a .json file
         from master.cli.starter_file import read_starter_file
 
         return read_starter_file(path)

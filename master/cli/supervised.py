@@ -24,6 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     supervisor is to leave it alone then.
     """
     cli.exit_on_sigint()
+    # start-up: Ctrl-C must be handled before modules load
     from es_queue.errors import EXIT_INTERRUPTED, EsQueueError
     from es_queue.numerics.fingerprint import fix_numeric_environment
 
@@ -33,6 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         fix_numeric_environment()
         cli.extend_sys_path()
+        # start-up: Ctrl-C must be handled before modules load
         from master.cli.options import parse_command_line
 
         values, launch = parse_command_line(list(sys.argv[1:] if argv is None else argv))
@@ -49,6 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def validate_launch(launch: Launch) -> None:
     """Raise UsageError for what cannot be said again and again."""
+    # start-up: Ctrl-C must be handled before modules load
     from es_queue.errors import UsageError
 
     if launch.run is None:
@@ -64,6 +67,7 @@ def resume_or_begin(values: dict[str, Any], launch: Launch) -> int:
     """Go on with the run as it is, changed settings included; begin it where neither its folder nor
     Redis holds a checkpoint.
     """
+    # start-up: Ctrl-C must be handled before modules load
     from es_queue.errors import EXIT_DONE, EXIT_INTERRUPTED, NoRunError
     from master.run.run_paths import remove_unstarted_config
 

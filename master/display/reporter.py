@@ -77,7 +77,8 @@ class Reporter:
             TableFile(run_dir / METRICS_TABLE),
         ]
         if tensorboard:
-            from master.storage.tensorboard import TENSORBOARD_FOLDER, EventFile  # an extra
+            # optional: tensorboardX
+            from master.storage.tensorboard import TENSORBOARD_FOLDER, EventFile
 
             self._files.append(EventFile(run_dir / TENSORBOARD_FOLDER))
         out = SafeStream(sys.stdout if stream is None else stream)
@@ -148,9 +149,8 @@ def make_view(
     if quiet:
         return QuietView(out)
     if out.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown"):
-        from master.display.live_view import (
-            LiveView,  # rich takes a moment to import, and logs need none of it
-        )
+        # start-up: rich, which logs do not need
+        from master.display.live_view import LiveView
 
         return LiveView(out, run, config, clock)
     return LogView(out, run, config, clock)

@@ -32,9 +32,8 @@ class VideoJobs:
     def __init__(
         self, run_dir: Path, every: int, noise_dir: Path | None, note: Callable[[str], None]
     ) -> None:
-        from es_queue.numerics.noise_table import (
-            FOLDER_VARIABLE,  # numpy, which a command line is read without
-        )
+        # start-up: numpy; the command line imports this module
+        from es_queue.numerics.noise_table import FOLDER_VARIABLE
 
         self._run_dir, self._every, self._note = run_dir, every, note
         self._environment = {
@@ -125,6 +124,7 @@ def validate_video_support(every: int) -> None:
     if not every:
         return
     try:
+        # optional: Pillow
         import PIL.Image  # noqa: F401 - is it there?
     except ImportError:
         raise UsageError(

@@ -145,6 +145,7 @@ class NoiseTableState:
 
 def read_noise_state(size: int, folder: Path) -> NoiseTableState:
     """Read the whole table of ``size`` floats where there is one; none is made."""
+    # start-up: numpy
     from es_queue.numerics.noise_table import DEFAULT_SEED, map_table, stored_digest, table_path
     from es_queue.numerics.normals import table_digest
 
@@ -192,6 +193,7 @@ def check_noise(state: NoiseTableState, run_digest: str | None) -> Finding:
 def noise_folder() -> tuple[Path | None, str]:
     """This user's folder of noise tables, or why there is none."""
     try:
+        # start-up: numpy
         from es_queue.numerics.noise_table import default_folder
 
         return default_folder(), ""

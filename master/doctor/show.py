@@ -35,6 +35,7 @@ def format_finding(finding: Finding) -> str:
 
 
 def print_on_terminal(finding: Finding, out: SafeStream) -> None:
+    # start-up: rich, which JSON does not need
     from rich.console import Console
     from rich.text import Text
 

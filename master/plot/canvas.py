@@ -32,6 +32,7 @@ STYLE: Any = {"svg.fonttype": "none", "svg.hashsalt": "es-queue", "text.parse_ma
 def plot_style() -> Iterator[None]:
     """Within it a picture is made and saved. Raises UsageError where matplotlib is missing."""
     try:
+        # optional: matplotlib
         from matplotlib import rc_context
     except ImportError:
         raise UsageError(
@@ -43,6 +44,7 @@ def plot_style() -> Iterator[None]:
 
 def make_figure(width: float, height: float) -> Figure:
     """An empty picture of so many inches."""
+    # optional: matplotlib
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
@@ -59,6 +61,7 @@ def style_axes(axes: Axes, x: str, y: str) -> None:
 
 def format_x_thousands(axes: Axes) -> None:
     """1.5 M instead of 1500000 along x."""
+    # optional: matplotlib
     from matplotlib.ticker import EngFormatter
 
     axes.xaxis.set_major_formatter(EngFormatter(sep=" "))

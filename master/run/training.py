@@ -28,6 +28,7 @@ class CallbackView:
         self._files: list[LineFile] = []
 
     def open_files(self, run_dir: Path) -> CallbackView:
+        # start-up: numpy, whose threads must be fixed before it loads
         from master.storage.metrics_files import METRICS, METRICS_TABLE, MetricsFile, TableFile
 
         self._files = [MetricsFile(run_dir / METRICS), TableFile(run_dir / METRICS_TABLE)]
@@ -83,6 +84,7 @@ def train(
     """
     fix_numeric_environment()
     limit_blas_threads()
+    # start-up: numpy, whose threads must be fixed before it loads
     import warnings
 
     from es_queue.config.changeable import validate_resume_changes

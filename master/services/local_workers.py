@@ -229,6 +229,7 @@ class LocalWorkers:
     def _environment(self) -> dict[str, str]:
         noise = {}
         if self._noise_folder is not None:
+            # start-up: numpy, which the supervisor does not need
             from es_queue.numerics.noise_table import (
                 FOLDER_VARIABLE,  # it loads numpy, which a guardian does not need
             )

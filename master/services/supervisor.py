@@ -171,6 +171,7 @@ class LeaseReader:
 
     def holder(self) -> str | None:
         """Who holds it; empty for nobody, None when Redis did not answer."""
+        # start-up: redis; the supervisor must be ready soon and stay small
         from es_queue.protocol.connection import ANY_ERROR
 
         try:
@@ -181,6 +182,7 @@ class LeaseReader:
             return None
 
     def _connect(self) -> Callable[[], bytes]:
+        # start-up: redis; the supervisor must be ready soon and stay small
         from es_queue.protocol.connection import client_from_url
         from es_queue.protocol.keys import RunKeys
 

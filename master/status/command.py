@@ -207,10 +207,12 @@ def show_status(given: argparse.Namespace, out: SafeStream) -> int:
     RedisError where nothing can be read.
     """
     if given.doctor:
+        # start-up: only what is asked for
         from master.doctor.examine import run_doctor
 
         return run_doctor(given, lambda: find_servers(given), out, as_json=given.json)
     if given.web is not None:
+        # start-up: only what is asked for
         from master.status.web.serve import serve
 
         return serve(given, out, SafeStream(sys.stderr))

@@ -135,6 +135,7 @@ def is_terminal(out: SafeStream) -> bool:
 
 
 def make_console(out: SafeStream) -> Console:
+    # start-up: rich, which plain output does not need
     from rich.console import Console
 
     return Console(
@@ -164,6 +165,7 @@ def render_page(page: Page, console: Console) -> RenderableType:
     """The page for a terminal that is redrawn in place: where the height is too small, empty lines
     go, then rows of the longest table, which says how many.
     """
+    # start-up: rich, which plain output does not need
     from rich.console import Group
 
     def render_group(parts: Sequence[PagePart]) -> Group:
@@ -194,6 +196,7 @@ def render_page(page: Page, console: Console) -> RenderableType:
 
 def _render_part(part: PagePart, width: int) -> RenderableType:
     if isinstance(part, PageLine):
+        # start-up: rich, which plain output does not need
         from rich.text import Text
 
         return Text.assemble(*part.pieces)
@@ -201,6 +204,7 @@ def _render_part(part: PagePart, width: int) -> RenderableType:
 
 
 def _render_fields(fields: PageFields) -> RenderableType:
+    # start-up: rich, which plain output does not need
     from rich.padding import Padding
     from rich.table import Table as Grid
     from rich.text import Text
@@ -214,6 +218,7 @@ def _render_fields(fields: PageFields) -> RenderableType:
 
 
 def _render_table(table: PageTable, width: int) -> RenderableType:
+    # start-up: rich, which plain output does not need
     from rich.console import Group
     from rich.table import Table as Grid
     from rich.text import Text

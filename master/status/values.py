@@ -129,6 +129,7 @@ def decode_task(data: bytes) -> dict[str, Any]:
 
 def summarize_floats(data: bytes) -> dict[str, Any]:
     """Figures of little-endian float32. Raises ValueError for bytes that are none."""
+    # start-up: numpy, for keys that hold arrays
     import numpy as np
 
     values = np.frombuffer(data, "<f4").astype(np.float64)
@@ -165,6 +166,7 @@ def decode_checkpoint(data: bytes) -> dict[str, Any]:
 
     Raises what a damaged archive raises: see UNREADABLE.
     """
+    # start-up: numpy, for keys that hold arrays
     import numpy as np
 
     arrays: dict[str, str] = {}
@@ -207,6 +209,7 @@ STRING_DECODERS: dict[str, Callable[[bytes], Any]] = {
 
 
 def unreadable_errors() -> tuple[type[Exception], ...]:
+    # start-up: numpy, for keys that hold arrays
     from es_queue.security.npz_reader import UNREADABLE
 
     return (

@@ -115,6 +115,7 @@ class LivePageStream(PageStream):
         self._size: Any = None
 
     def show(self, page: Page) -> None:
+        # start-up: rich, for a terminal only
         from rich.live import Live
 
         self._page = page

@@ -79,6 +79,7 @@ class EventFile:
         return ""
 
     def _open(self, step: int) -> Any:
+        # optional: tensorboardX
         from tensorboardX import SummaryWriter
 
         former = self._folder.exists() and any(self._folder.iterdir())

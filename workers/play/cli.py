@@ -18,6 +18,7 @@ import es_queue
 from es_queue.errors import EXIT_DONE, EXIT_INTERRUPTED, EsQueueError, UsageError
 from es_queue.numerics.fingerprint import fix_numeric_environment
 from es_queue.pretrained import path_of
+from es_queue.security.user_code import guarded_imports
 from workers.play.constants import BEST, MAX_EPISODES, SEED_LIMIT
 from workers.play.report import format_histogram, format_summary, summarize
 
@@ -46,8 +47,6 @@ def main(argv: list[str] | None = None) -> int:
             stream.reconfigure(errors="replace")  # a terminal without ± is no reason to fail
     try:
         given = parse_arguments(argv)
-        from es_queue.security.user_code import guarded_imports
-
         with guarded_imports(given.trust):
             leave_current_folder()
             play_and_print(given)
@@ -207,17 +206,19 @@ def play_and_print(given: argparse.Namespace) -> None:
     """Play and print. Raises RunFolderError for the checkpoint, EnvironmentFailure for the
     environment.
     """
-    # Imported here, because these modules load numpy: its environment must be fixed before.
     if given.record is not None:
+        # start-up: numpy, whose threads must be fixed before it loads
         from workers.play.video import validate_recording
 
         validate_recording(given.record)
         given.episodes = given.episodes or (1 if given.slot is None else None)
     if given.generation is not None:
+        # start-up: numpy, whose threads must be fixed before it loads
         from workers.play.reconstruct import show_individual
 
         show_individual(given)
         return
+    # start-up: numpy, whose threads must be fixed before it loads
     from workers.play.checkpoint import checkpoint_path, load_checkpoint
 
     path = (
@@ -226,10 +227,12 @@ def play_and_print(given: argparse.Namespace) -> None:
         else checkpoint_path(given.checkpoint, given.which)
     )
     if given.export:
+        # start-up: numpy, whose threads must be fixed before it loads
         from workers.play.export_policy import export_policy
 
         export_policy(path, given.export)
         return
+    # start-up: numpy, whose threads must be fixed before it loads
     from workers.play.playback import episode_seeds, play_all, validate_display
 
     checkpoint = load_checkpoint(path)

@@ -26,6 +26,7 @@ def summarize(
     and equal are None where nothing compares. interval: of the mean, 95 % by bootstrap over
     episodes, None for fewer than three.
     """
+    # start-up: numpy, whose threads must be fixed before it loads
     from es_queue.numerics.aggregates import bootstrap_interval, means
     from es_queue.numerics.return_statistics import return_statistics
 

@@ -83,9 +83,11 @@ def validate_recording(path: Path) -> None:
     if path.suffix.lower() not in SUFFIXES:
         raise UsageError(f"--record is {path}: its name must end in {' or '.join(SUFFIXES)}")
     try:
+        # optional: Pillow
         import PIL.Image  # noqa: F401 - is it there?
 
         if path.suffix.lower() == ".mp4":
+            # optional: imageio-ffmpeg
             import imageio_ffmpeg  # noqa: F401
     except ImportError as error:
         raise UsageError(
@@ -95,6 +97,7 @@ def validate_recording(path: Path) -> None:
 
 def shrink(frame: FrameArray, width: int) -> FrameArray:
     """No wider than ``width`` pixels."""
+    # optional: Pillow
     from PIL import Image
 
     height, current_width = frame.shape[:2]
@@ -114,6 +117,7 @@ def crop_to_even(frame: FrameArray) -> FrameArray:
 
 
 def write_gif(path: Path, frames: list[FrameArray], fps: float) -> None:
+    # optional: Pillow
     from PIL import Image
 
     first, *others = (
@@ -131,6 +135,7 @@ def write_gif(path: Path, frames: list[FrameArray], fps: float) -> None:
 
 
 def write_mp4(path: Path, frames: list[FrameArray], fps: float) -> None:
+    # optional: imageio-ffmpeg
     import imageio_ffmpeg
 
     height, width = frames[0].shape[:2]

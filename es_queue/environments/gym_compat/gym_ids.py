@@ -21,6 +21,7 @@ def register() -> None:
     """Make Marvin and the old walkers known to ``gym.make``, without its checker, which NumPy 2
     breaks.
     """
+    # optional: the old gym, which calls this function
     from gym.envs import registration
 
     for name, (entry_point, arguments, limit, threshold) in IDS.items():

@@ -95,7 +95,7 @@ class MarvinEnv(gymnasium.Env[Observation, Observation]):
 
 
 def _make_rendered(render_mode: str) -> RenderedMarvin:
-    # Drawing imports pygame.
+    # start-up: pygame, for drawing only
     from es_queue.environments.walker.rendered_marvin import RenderedMarvin
 
     return RenderedMarvin(render_mode)
