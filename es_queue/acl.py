@@ -1,0 +1,10 @@
+"""Keeps the old name of ``es_queue.security.acl``, which operators have typed in
+``python -m es_queue.acl FOLDER``.
+"""
+
+import sys
+
+from es_queue.security.acl import main
+
+if __name__ == "__main__":
+    sys.exit(main())

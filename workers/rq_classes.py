@@ -1,0 +1,6 @@
+"""Keeps the old name of ``workers.hardened_worker``, which operators have typed in
+``RQ_JOB_CLASS=workers.rq_classes.SeatJob RQ_WORKER_CLASS=workers.rq_classes.SeatWorker``.
+"""
+
+from workers.hardened_worker import SeatJob as SeatJob
+from workers.hardened_worker import SeatWorker as SeatWorker
