@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -235,7 +236,7 @@ def raised() -> Iterator[tuple[int, str, str]]:
             and issubclass(one, errors.EsQueueError)
             and one is not errors.EsQueueError
         ):
-            yield one.exit_code, f"`{name}`", (one.__doc__ or "").splitlines()[0]
+            yield one.exit_code, f"`{name}`", " ".join(inspect.getdoc(one).split("\n\n")[0].split())
 
 
 if __name__ == "__main__":

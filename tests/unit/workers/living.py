@@ -45,7 +45,11 @@ def living(channel: Told, watch: EpisodeControl, **changes: Any) -> Iterator[lis
         watch,
         about,
         clocks,
-        **{"wall_limit": 60.0, "on_wall_limit": lambda: expired.append(time.monotonic()), **changes},
+        **{
+            "wall_limit": 60.0,
+            "on_wall_limit": lambda: expired.append(time.monotonic()),
+            **changes,
+        },
     )
     life.start()
     try:

@@ -227,14 +227,14 @@ def test_every_method_that_is_replaced_is_one_that_rq_has() -> None:
     """An RQ that calls it otherwise would do the dangerous thing again, silently."""
     own = {
         "hardened",
-        "_gives_up",
-        "_bear",
+        "_should_stop",
+        "_continue_after",
         "_pop",
-        "_seat",
-        "_forget",
-        "_refuse",
+        "_load_seat",
+        "_drop_intermediate",
+        "_reject_job",
         "_forget_dead_workers",
-        "_short",
+        "_read_short_field",
     }
     for ours, theirs in ((SeatJob, Job), (SeatWorker, Worker), (SeatQueue, Queue)):
         replaced = {name for name in vars(ours) if not name.startswith("__") and name not in own}

@@ -161,7 +161,7 @@ def test_a_server_that_does_not_answer_is_a_reason_to_leave_and_the_thread_goes_
     assert watch.leave_reason == "RedisError: Redis did not answer for 60 s"
 
 
-@pytest.mark.parametrize("verb", ["beat", "orders"])
+@pytest.mark.parametrize("verb", ["beat", "poll_flags"])
 @pytest.mark.parametrize(
     "error",
     [

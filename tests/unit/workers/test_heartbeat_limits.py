@@ -149,7 +149,7 @@ def test_a_process_that_holds_too_much_leaves_once_its_episode_is_over(
         looks = channel.looks
         assert eventually(lambda: channel.looks > looks + 3)
     assert watch.finish_reason == "its process holds 300 MB, more than --worker-memory 200"
-    assert told == [watch.full] and not watch.leave_reason
+    assert told == [watch.finish_reason] and not watch.leave_reason
 
 
 def test_memory_has_no_limit_unless_one_is_set(monkeypatch: pytest.MonkeyPatch) -> None:

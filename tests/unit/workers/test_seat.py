@@ -434,13 +434,13 @@ CRASHING = """
 import ctypes, sys
 from workers import seat
 from pathlib import Path
-seat.private_folder = lambda: Path(sys.argv[1])
-print(seat.CrashGuard("me").traced(sys.argv[2]), flush=True)
+seat.host_private_directory = lambda: Path(sys.argv[1])
+print(seat.CrashGuard("me").start_trace(sys.argv[2]), flush=True)
 if sys.argv[3] == "crash":
     ctypes.string_at(0)
 else:
     guard = seat.CrashGuard("me")
-    guard.leave()
+    guard.end_seat()
 """
 
 

@@ -90,7 +90,7 @@ def blocks(case: Case, workers: int, schedule: str) -> float:
 
 def trips(services: Services) -> float:
     """Seconds of Redis for one block."""
-    return services.answer + services.held_blocks + services.claim + services.entry
+    return services.answer + services.claimed + services.claim + services.entry
 
 
 def loads(case: Case, workers: int, services: Services, schedule: str = SYNC) -> dict[str, float]:
@@ -113,9 +113,9 @@ def loads(case: Case, workers: int, services: Services, schedule: str = SYNC) ->
         + worker * workers
         + missing * case.slots / 2
     )
-    redis = number * trips(services) + reads * services.claim + workers * services.poll_flags / poll
+    redis = number * trips(services) + reads * services.claim + workers * services.orders / poll
     redis += (
-        workers * (services.is_alive + services.beat) / beat
+        workers * (services.alive + services.beat) / beat
         + script
         + unanswered * case.slots / 2
         + claims * workers

@@ -27,11 +27,11 @@ class Services:
     """
 
     answer: float
-    held_blocks: float
+    claimed: float
     claim: float
     task: float
-    poll_flags: float
-    is_alive: float
+    orders: float
+    alive: float
     beat: float
     fetched_byte: float
     publish: tuple[float, ...]
@@ -206,11 +206,11 @@ def fit(
     exists, multi = per_call(rows, "exists"), per_call(rows, "multi") + per_call(rows, "exec")
     return Services(
         answer=trip + multi,
-        held_blocks=trip + per_call(rows, "lrange"),
+        claimed=trip + per_call(rows, "lrange"),
         claim=trip + per_call(rows, "blmove"),
         task=trip + per_call(rows, "getrange"),
-        poll_flags=trip + per_call(rows, "hmget") + per_call(rows, "hexists") + 3 * exists,
-        is_alive=trip + per_call(rows, "pexpire") + exists,
+        orders=trip + per_call(rows, "hmget") + per_call(rows, "hexists") + 3 * exists,
+        alive=trip + per_call(rows, "pexpire") + exists,
         beat=trip + multi,
         fetched_byte=fetched_byte,
         entry=per_call(rows, "xread")

@@ -43,7 +43,7 @@ class Watch:
         self._within: list[float] = []
         self.generation = -1
 
-    def padding_for(
+    def time_method(
         self, owner: type, name: str, phase: str, sizes: Sizes = none, opens: bool = False
     ) -> None:
         """Replace a method by itself with the watch running."""
@@ -79,28 +79,28 @@ def install(watch: Watch) -> None:
     from master.collect.collector import Collector
     from master.loop.synchronous import Loop
 
-    watch.padding_for(Loop, "_open", "open", opens=True)
-    watch.padding_for(Loop, "_close", "close")
-    watch.padding_for(
+    watch.time_method(Loop, "_open", "open", opens=True)
+    watch.time_method(Loop, "_close", "close")
+    watch.time_method(
         Collector, "_take_in", "take in", lambda arguments, _: of_entries(arguments[3])
     )
-    watch.padding_for(
+    watch.time_method(
         Collector, "tick", "tick", lambda arguments, _: (len(arguments[0]._workers), 0)
     )
-    watch.padding_for(Channel, "stage", "stage", lambda arguments, _: (len(arguments[2]), 0))
-    watch.padding_for(
+    watch.time_method(Channel, "stage", "stage", lambda arguments, _: (len(arguments[2]), 0))
+    watch.time_method(
         Channel, "publish", "publish", lambda arguments, _: (len(arguments[2].blocks), 0)
     )
-    watch.padding_for(Channel, "extend", "extend", lambda arguments, _: (len(arguments[3]), 0))
-    watch.padding_for(
+    watch.time_method(Channel, "extend", "extend", lambda arguments, _: (len(arguments[3]), 0))
+    watch.time_method(
         Channel,
         "collect_each",
         "collect",
         lambda _, found: of_entries([one for entries in found.values() for one in entries]),
     )
-    watch.padding_for(Channel, "reconcile", "reconcile", of_owed)
-    watch.padding_for(Channel, "renew", "renew")
-    watch.padding_for(Channel, "workers", "workers", lambda _, found: (len(found), 0))
+    watch.time_method(Channel, "reconcile", "reconcile", of_owed)
+    watch.time_method(Channel, "renew", "renew")
+    watch.time_method(Channel, "workers", "workers", lambda _, found: (len(found), 0))
 
 
 def main() -> int:

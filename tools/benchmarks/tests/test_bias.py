@@ -91,17 +91,17 @@ def test_an_episode_at_a_pace_lasts_at_least_its_steps() -> None:
 def test_first_arrivals_keep_no_publication_open() -> None:
     """In a process of its own: it changes the schedule for good."""
     said = (
-        "import sys; from tools.benchmarks import first_arrivals as f; from "
-        "master.collect.async_ledger import Window; assert Window.succeeded is f.none_kept; w = "
-        "object.__new__(Window); "
+        "import sys; from tools.benchmarks.bias import first_arrivals as f; from "
+        "master.collect.async_ledger import AsyncLedger; "
+        "assert AsyncLedger.take_still_open is f.none_kept; w = object.__new__(AsyncLedger); "
     )
     said += (
-        "w.__dict__.update(fresh=[], older={}, lost_steps=0, "
-        "refused=__import__('collections').Counter(), _own=f.Older('4.1-00000000', None, 1, "
+        "w.__dict__.update(unused=[], older={}, lost_steps=0, "
+        "refused=__import__('collections').Counter(), _newest=f.PriorPublication('4.1-00000000', None, 1, "
         "None)); "
     )
     said += (
-        "assert w.succeeded(5, 8) == [] and [one.publication for one in f.succeeded(w, 5, 8)] == "
+        "assert w.take_still_open(5, 8) == [] and [one.publication for one in f.succeeded(w, 5, 8)] == "
         "['4.1-00000000']"
     )
     subprocess.run([sys.executable, "-c", said], check=True, cwd=HOUSE, timeout=60)

@@ -128,7 +128,7 @@ SAME = {
     ),
     "drop": (commands().drop(str(BLOCK)), lambda channel: channel.drop(BLOCK), [1]),
     "beat": (
-        (commands().is_alive[0] + commands().beat[0], commands().is_alive[1] + commands().beat[1]),
+        (commands().alive[0] + commands().beat[0], commands().alive[1] + commands().beat[1]),
         lambda channel: channel.beat(ABOUT, 5.0),
         [1, 1, b"OK", *[b"QUEUED"] * 4, [0, 1, 0, 1]],
     ),

@@ -66,7 +66,7 @@ class Stage:
         self.acts: dict[int, list[tuple[list[dict[str, Any]], int | None]]] = {}
         self.started: list[tuple[int, list[str]]] = []
         self.signals: list[tuple[int, signal.Signals]] = []
-        self.is_alive: set[int] = set()
+        self.alive: set[int] = set()
         self.most_alive = 0
         self.places = 100
         self.holds: Callable[[str], bool] = lambda run: True
@@ -87,8 +87,8 @@ class Actor:
         self.output, write = os.pipe()
         self.leave_reason = 0
         os.close(write)  # so that it can always be read
-        stage.is_alive.add(self.seed)
-        stage.most_alive = max(stage.most_alive, len(stage.is_alive))
+        stage.alive.add(self.seed)
+        stage.most_alive = max(stage.most_alive, len(stage.alive))
 
     def read_events(self) -> list[dict[str, Any]]:
         heard, self.feed = self.feed, []
@@ -99,7 +99,7 @@ class Actor:
             self.leave_reason -= 1
             return None
         if self.code is not None:
-            self.stage.is_alive.discard(self.seed)
+            self.stage.alive.discard(self.seed)
         return self.code
 
     def signal(self, number: signal.Signals) -> None:

@@ -350,7 +350,7 @@ class Cluster:
     # --- workers
 
     def _look(self, member: Member) -> None:
-        self._at(self._redis(self._services.held_blocks), self._claim, member)
+        self._at(self._redis(self._services.claimed), self._claim, member)
 
     def _claim(self, member: Member) -> None:
         member.fetch_lock += 1
@@ -364,7 +364,7 @@ class Cluster:
     def _timed_out(self, member: Member, turn: int) -> None:
         if member.fetch_lock == turn:
             member.fetch_lock += 1
-            self._redis(self._services.held_blocks)
+            self._redis(self._services.claimed)
             self._look(member)
 
     def _serve_waiting(self) -> None:
@@ -423,16 +423,16 @@ class Cluster:
     def _leave(self, member: Member, turn: int) -> None:
         if member.fetch_lock == turn and member.block is not None:
             member.block, member.fetch_lock = None, member.fetch_lock + 1
-            self._redis(self._services.held_blocks)
+            self._redis(self._services.claimed)
             self._look(member)
 
     def _live(self, member: Member, beaten: float) -> None:
         """A beat where one is due, and the orders."""
         if self.now - beaten >= self._beat:
             beaten = self.now
-            self._redis(self._services.is_alive)
+            self._redis(self._services.alive)
             self._redis(self._services.beat)
-        self._at(self._redis(self._services.poll_flags) + self._poll, self._live, member, beaten)
+        self._at(self._redis(self._services.orders) + self._poll, self._live, member, beaten)
 
 
 def simulated(

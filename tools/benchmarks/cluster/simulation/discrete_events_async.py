@@ -127,7 +127,7 @@ class AsyncCluster(Cluster):
                 number != self._generation
             ):  # it was claimed before the parameters changed, and looked at after
                 member.block = None
-                self._redis(self._services.held_blocks)
+                self._redis(self._services.claimed)
                 self._look(member)
                 return
             member.generation = number

@@ -311,7 +311,7 @@ class Worker:
             self._last_beat = now
             self._ask(
                 "alive",
-                self._commands.is_alive,
+                self._commands.alive,
                 lambda _: self._ask(
                     "beat", self._commands.beat, lambda _: self._obey(), self._life
                 ),

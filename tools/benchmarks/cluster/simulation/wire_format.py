@@ -71,7 +71,7 @@ class Commands:
         enrol = packed("SADD", own.workers, worker) + packed(
             "EXPIRE", own.workers, keys.RUN_SECONDS
         )
-        self.is_alive = (packed("PEXPIRE", life, milliseconds) + packed("EXISTS", own.master), 2)
+        self.alive = (packed("PEXPIRE", life, milliseconds) + packed("EXISTS", own.master), 2)
         self.beat = (multi + hello + enrol + execute, 6)
         self.held_blocks = (packed("LRANGE", self._claims_key, 0, CLAIMS_READ - 1), 1)
         self.task = (packed("GETRANGE", own.task, 0, MAX_TASK), 1)
