@@ -25,7 +25,7 @@ class IdleMonitor:
         self._refusing_since: float | None = None
         self._idle_since: float | None = None
         self._idle_noted = False
-        self._told: dict[str, float] = {}
+        self._noted_at: dict[str, float] = {}
 
     def update(self, workers: Mapping[str, Mapping[str, str]]) -> None:
         """``workers``: what all who are there say of themselves. Raises EnvironmentFailure."""
@@ -75,12 +75,12 @@ class IdleMonitor:
                 f"{rest} more workers cannot join, for {len(reasons) - len(common)} other reasons"
             )
         now = time.monotonic()
-        self._told = {
-            line: since for line, since in self._told.items() if now - since < AGAIN_SECONDS
+        self._noted_at = {
+            line: since for line, since in self._noted_at.items() if now - since < AGAIN_SECONDS
         }
         for line in lines:
-            if line not in self._told:
-                self._told[line] = now
+            if line not in self._noted_at:
+                self._noted_at[line] = now
                 self._note_refusal(line)
 
     def _note_no_workers(self, workers: Mapping[str, Mapping[str, str]]) -> None:
