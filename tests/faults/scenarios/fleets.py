@@ -57,7 +57,12 @@ def other_task(folder: Path) -> dict[str, str]:
 
 def other_settings(folder: Path) -> dict[str, str]:
     """Settings that have an option less."""
-    return other_version(folder, "es_queue/config/run_config.py", r"(?m)^    rollback: .*\n", "")
+    return other_version(
+        folder,
+        "es_queue/config/run_config.py",
+        r"(?ms)^    rollback: bool = option\(\n.*?^    \)\n",
+        "",
+    )
 
 
 def refused(
