@@ -28,7 +28,6 @@ from es_queue.errors import (
 from es_queue.protocol import keys
 from es_queue.protocol.connection import has_secret, url_from_environment
 from es_queue.protocol.messages import MAX_TASK, Task
-from es_queue.protocol.seats import is_seat_of, waiting_seat_ids
 from es_queue.util import host_info
 from master.display.log_view import SafeStream
 from master.doctor import host as doctor_host
@@ -359,6 +358,9 @@ def examine_queue(
 def read_queue(
     client: ReadOnlyClient, given: argparse.Namespace, queue: str
 ) -> doctor_run.QueueState:
+    # optional: rq, since the doctor has to work where it cannot be imported
+    from es_queue.protocol.seats import is_seat_of, waiting_seat_ids
+
     prefix = keys.rq_worker("")
     registered = [
         key for key in client.members(keys.RQ_WORKERS, MOST_LISTENERS) if key.startswith(prefix)

@@ -82,7 +82,7 @@ def install(watch: Watch) -> None:
     watch.time_method(Loop, "_open", "open", opens=True)
     watch.time_method(Loop, "_close", "close")
     watch.time_method(
-        Collector, "_take_in", "take in", lambda arguments, _: of_entries(arguments[3])
+        Collector, "_accept_entries", "take in", lambda arguments, _: of_entries(arguments[3])
     )
     watch.time_method(
         Collector, "tick", "tick", lambda arguments, _: (len(arguments[0]._workers), 0)

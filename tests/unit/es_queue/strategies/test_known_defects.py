@@ -3,36 +3,36 @@
 | defect | whose | held by |
 |---|---|---|
 | the noise stays after an evaluation, or adds up over several | walking_marvin,
-Evolution-Strategies-PyTorch | here; test_evaluate: an_episode_depends_on_nothing_but_its_inputs |
+Evolution-Strategies-PyTorch | here; test_evaluator: an_episode_depends_on_nothing_but_its_inputs |
 | all workers draw the same seeds, so the same perturbations | Evolution-Strategies-PyTorch, RLlib |
-test_plan: noise_indices_of_a_generation_are_distinct_and_in_the_table; here |
+test_slot_plan: noise_indices_of_a_generation_are_distinct_and_in_the_table; here |
 | a chain of seeds that enters a cycle | Evolution-Strategies-PyTorch | here |
 | the negative half of a pair is the centre | Evolution-Strategies-PyTorch | test_strategies:
 a_pair_is_the_centre_plus_and_minus_one_perturbation_in_float32 |
 | equal returns give NaN, or move the parameters | pytorch-es, the starter | test_shaping:
-when_all_are_equal_every_utility_is_exactly_zero; test_strategies_ars (σ_R = 0) |
+when_all_are_equal_every_utility_is_exactly_zero; test_ars (σ_R = 0) |
 | ties are not shared in ranks | the starter | test_shaping:
 ranks_share_the_mean_utility_of_their_ties_and_failures_come_last |
 | insertion overwrites its neighbour; an elite keeps a lucky score | neuroevolution, Uber |
-test_strategies_random_search: the_best_of_the_new_results_wins_and_the_standing_elite_wins_ties |
+test_random_search: the_best_of_the_new_results_wins_and_the_standing_elite_wins_ties |
 | one path of actions alone works | Evolution-Strategies-PyTorch, the starter | here; test_actions |
 | playing a saved policy is broken | pytorch-es, Evolution-Strategies-PyTorch | test_es_master:
 es_play_repeats_the_final_evaluation_to_the_last_digit |
-| time limits do not apply | walking_marvin | here; test_rollout:
+| time limits do not apply | walking_marvin | here; test_episode:
 an_end_at_the_very_limit_is_the_environments |
 | sigma, limits or fitness of the master do not reach the workers | walking_marvin, the starter |
-here; test_evaluate |
-| the environment is not seeded | the starter | test_evaluate:
+here; test_evaluator |
+| the environment is not seeded | the starter | test_evaluator:
 both_halves_of_a_pair_play_the_same_seeds_and_pairs_play_others |
 | evaluations are played one after the other | walking_marvin | docs/performance.md has the scaling
 that was measured |
-| 1/σ is missing | the starter | test_strategies_openai_es; --gradient-form true |
+| 1/σ is missing | the starter | test_openai_es; --gradient-form true |
 | results of a former run or another θ count | the starter | test_collector, test_ledger:
 wrong-publication; here |
-| late answers are thrown away, long episodes under-sampled | the starter | test_async_loop:
-an_answer_that_is_late_counts_for_what_it_is; test_learn |
-| a lost publish is never noticed; queues grow without end | the starter | test_losses, tests/model;
-test_channel_worker |
+| late answers are thrown away, long episodes under-sampled | the starter | test_asynchronous:
+an_answer_that_is_late_counts_for_what_it_is; test_learner |
+| a lost publish is never noticed; queues grow without end | the starter |
+test_collector_redis_losses, tests/model; test_channel_worker |
 | the master waits for ever for a dead worker | the starter, ray | test_first_faults:
 the_block_of_a_worker_that_was_killed_is_played_by_another |
 | pickle over an open port | the starter | tests/abuse/test_codec, test_open_redis |
@@ -41,28 +41,27 @@ a_small_spread_around_a_large_mean_is_not_lost |
 | statistics move within a generation | EvoTorch | test_objective, test_digests: equal bits for any
 workers |
 | statistics are missing in the checkpoint, moments of Adam after resume | ray, RLlib, the starter |
-test_checkpoint; test_loop: going_on_from_any_checkpoint_gives_the_same_run |
-| ranks by worker, not over the population | EvoTorch | test_loop:
+test_checkpoint; test_synchronous: going_on_from_any_checkpoint_gives_the_same_run |
+| ranks by worker, not over the population | EvoTorch | test_synchronous:
 the_result_is_the_same_for_any_workers_and_blocks |
-| NaN and infinite returns | ray, evosax | test_evaluate:
+| NaN and infinite returns | ray, evosax | test_evaluator:
 a_return_that_is_not_finite_is_a_failure_and_no_result; test_strategies |
-| a batch without an evaluation | ray | test_report: a_run_without_a_final_evaluation_quotes_none;
-test_learn |
+| a batch without an evaluation | ray | test_reporter: a_run_without_a_final_evaluation_quotes_none;
+test_learner |
 | an environment of one's own is unknown on workers | EvoTorch | test_own_environments;
-test_evaluate: an_environment_from_a_module_of_the_users_fails_by_seed |
-| truncated and terminated confused, seeding at the first reset alone | EvoTorch |
-test_environments_worlds: an_episode_ends_when_the_environment_ends_or_truncates_it;
-test_clean_resets |
+test_evaluator: an_environment_from_a_module_of_the_users_fails_by_seed |
+| truncated and terminated confused, seeding at the first reset alone | EvoTorch | test_stock:
+an_episode_ends_when_the_environment_ends_or_truncates_it; test_stock_resets |
 | σ_R over summed returns | a rival's ARS | here |
-| memory grows over many resets | estool | test_life_limits (--worker-memory);
+| memory grows over many resets | estool | test_heartbeat_limits (--worker-memory);
 tools/benchmarks/micro/memory.py |
-| action noise in evaluations | RLlib | test_rollout: an_evaluation_knows_no_rule_but_its_limit;
-test_elites |
+| action noise in evaluations | RLlib | test_episode: an_evaluation_knows_no_rule_but_its_limit;
+test_learner_elites |
 | the adaptive limit stops growing without a word | the starter | test_episode_rules:
 no_limit_leaves_its_bounds_and_the_order_of_episodes_does_not_matter |
 | every worker fetches the whole archive; novelty fails on ragged behaviours | Uber |
-test_strategies_novelty, test_behaviour: the archive is the master's alone |
-| the population's elite is the best of single episodes | Uber | test_elites:
+test_novelty_strategy, test_behaviour_descriptor: the archive is the master's alone |
+| the population's elite is the best of single episodes | Uber | test_learner_elites:
 the_elite_of_a_generation_is_the_best_by_its_new_episodes |
 """
 
@@ -108,7 +107,7 @@ def test_every_test_that_the_table_names_is_there() -> None:
         for path in files
         for name in re.findall(r"^def test_(\w+)", path.read_text("utf-8"), re.MULTILINE)
     }
-    rows = [line.split("|")[3] for line in __doc__.splitlines() if line.startswith("| ")][1:]
+    rows = [row.split("|")[3] for row in re.split(r"\n(?=\|)", __doc__) if row.startswith("| ")][1:]
     named = {word for row in rows for word in re.findall(r"[a-z0-9_]{9,}", row) if "_" in word}
     assert len(rows) > 25 and named - known == set()
 
