@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Run the steps of docker/Dockerfile without Docker: what is tested is the file itself. Linux, as
-root.
+"""Run the steps of docker/Dockerfile without Docker, to test the file itself. Linux, as root.
 
-    debootstrap --variant=minbase trixie /tmp/images/from docker/check_steps.py build /tmp/images
-    worker        # every step of the target's stages, each in a copy of its own
-    docker/check_steps.py run /tmp/images worker --volume /tmp/keys:/keys --env
-    RQ_REDIS_URL=redis://worker@127.0.0.1 -- worker
+    debootstrap --variant=minbase trixie /tmp/images/from
+    # every step of the target's stages, each in a copy of its own
+    docker/check_steps.py build /tmp/images worker
+    docker/check_steps.py run /tmp/images worker --volume /tmp/keys:/keys \\
+        --env RQ_REDIS_URL=redis://worker@127.0.0.1 -- worker
 
 ``from`` stands for the image that the first FROM names. A "container" is its own process and mount
 namespace with a read-only root file system, the image's user, environment, working directory and

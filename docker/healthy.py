@@ -1,9 +1,10 @@
 """Whether the container's process is well; a HEALTHCHECK and a probe: ``healthy.py worker``,
 ``master`` or ``alive``.
 
-worker  Redis lets this container in master  the run trains, or has ended in order alive   as
-master, but a restart must be able to mend it: a run without workers, or without Redis, is not its
-master's fault
+worker  Redis lets this container in
+master  the run trains, or has ended in order
+alive   as master, but only what a restart can fix: a run without workers, or without Redis, is not
+        its master's fault
 """
 
 from __future__ import annotations

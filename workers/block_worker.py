@@ -83,7 +83,7 @@ class BlockWorker:
         5).
         """
         held = self._channel.held_blocks()
-        # A large fleet asks less often, as its life threads do.
+        # A large fleet asks less often, as its heartbeat threads do.
         return (
             held[0]
             if held

@@ -55,7 +55,7 @@ class Episode:
 
 
 class EpisodeControl:
-    """What the episode's loop looks at between steps, and what the life thread looks at from
+    """What the episode's loop looks at between steps, and what the heartbeat thread looks at from
     outside.
 
     leave_reason: why the worker leaves, empty while it stays
@@ -67,7 +67,7 @@ class EpisodeControl:
     episode_began: monotonic second at which the running episode began, None between episodes
     playing: generation, slot and environment seed of that episode
     steps:   environment steps since the worker took its seat
-    poll:    seconds between the life thread's looks, as the open task asks; None before the first
+    poll: seconds between the heartbeat thread's polls, from the open task; None before the first
     task
     """
 

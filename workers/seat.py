@@ -252,7 +252,7 @@ class Seat:
     def _make_heartbeat(
         self, channel: RedisWorkerChannel, control: EpisodeControl, config: RunConfig, about: Any
     ) -> Heartbeat:
-        """The life thread, with a channel and a connection of its own."""
+        """The heartbeat thread, with a channel and a connection of its own."""
         # start-up: numpy, whose threads must be fixed before it loads
         from es_queue.protocol.connection import clone_client
         from es_queue.protocol.redis_channel import RedisWorkerChannel
@@ -341,7 +341,7 @@ def main_stack() -> str:
 
 
 def supervisor_of_local_worker() -> int | None:
-    """The guardian that started this worker beside an es-master: when it is killed, nobody else
+    """The supervisor that started this worker beside an es-master: when it is killed, nobody else
     would tell the worker to go.
     """
     pid = os.environ.get(SUPERVISOR_PID, "")

@@ -14,8 +14,8 @@ from typing import Any
 
 import optuna
 
+from es_queue import train
 from es_queue.config.resolution import resolve
-from master import train
 
 
 def settings_of(trial: optuna.Trial, given: argparse.Namespace) -> dict[str, Any]:

@@ -416,7 +416,7 @@ class RedisMasterChannel(MasterChannel):
 
 
 class RedisWorkerChannel(WorkerChannel):
-    """A worker's side over one client; the life thread has a channel of its own."""
+    """A worker's side over one client; the heartbeat thread has a channel of its own."""
 
     def __init__(
         self,

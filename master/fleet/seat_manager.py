@@ -1,4 +1,4 @@
-"""The keeper: seats stay open for any worker that arrives, other runs get their share, and who
+"""SeatManager: seats stay open for any worker that arrives, other runs get their share, and who
 cannot serve is named.
 """
 

@@ -294,7 +294,7 @@ class Session:
         return RedisMasterChannel(self.client, paths.run, retry)
 
     def start_supervisor(self, paths: RunPaths) -> SupervisorClient | None:
-        """The guardian of the private server and the local workers, started; None for a run that
+        """The supervisor of the private server and the local workers, started; None for a run that
         has neither.
         """
         if self._supervisor is None:
@@ -306,7 +306,7 @@ class Session:
         return self._supervisor
 
     def _restart_supervisor(self, _: float) -> None:
-        """The private server did not answer, and there is no household yet to look after it."""
+        """The private server did not answer, and no supervisor looks after it yet."""
         if self._supervisor is not None:
             self._supervisor.ensure()
 

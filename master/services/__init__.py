@@ -1,3 +1,3 @@
-"""What an es-master keeps beside itself: a private server, local workers, and the guardian that
+"""What an es-master keeps beside itself: a private server, local workers, and the supervisor that
 outlives it.
 """

@@ -231,7 +231,7 @@ class LocalWorkers:
         if self._noise_folder is not None:
             # start-up: numpy, which the supervisor does not need
             from es_queue.numerics.noise_table import (
-                FOLDER_VARIABLE,  # it loads numpy, which a guardian does not need
+                FOLDER_VARIABLE,  # it loads numpy, which a supervisor does not need
             )
 
             noise = {FOLDER_VARIABLE: str(self._noise_folder.absolute())}

@@ -1,5 +1,5 @@
-"""What one es-master looks after each second: the guardian of its server and local workers, and the
-seats.
+"""What one es-master looks after each second: the supervisor of its server and local workers, and
+the seats.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from es_queue.protocol.timing import Clocks
 
 
 class OrphanTimer:
-    """Asked again and again by a guardian, with its own monotonic clock (seconds)."""
+    """Asked again and again by a supervisor, with its own monotonic clock (seconds)."""
 
     def __init__(self, clocks: Clocks) -> None:
         self._clocks = clocks

@@ -1,4 +1,4 @@
-"""The guardian: a process that keeps a run's private server and local workers, and outlives a
+"""The supervisor: a process that keeps a run's private server and local workers, and outlives a
 killed master for a while.
 
 ``SupervisorClient`` starts it; they speak by the files of ``supervisor_files`` and by signals:
@@ -195,13 +195,13 @@ class LeaseReader:
 
 
 def log(text: str) -> None:
-    """A line of the guardian's log."""
+    """A line of the supervisor's log."""
     print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}", flush=True)
 
 
 def main() -> NoReturn:
-    """``… FOLDER DESCRIPTOR``: the guardian's folder, and the descriptor that holds its lock. Ends
-    the process.
+    """``… FOLDER DESCRIPTOR``: the supervisor's folder, and the descriptor that holds its lock.
+    Ends the process.
     """
     files, lock = SupervisorFiles(Path(sys.argv[-2])), int(sys.argv[-1])
     os.set_inheritable(lock, False)
@@ -213,7 +213,7 @@ def main() -> NoReturn:
 
 
 def run_supervisor(files: SupervisorFiles) -> int:
-    """Be the guardian that the folder's spec describes, to the end; returns the exit code."""
+    """Be the supervisor that the folder's spec describes, to the end; returns the exit code."""
     try:
         Supervisor(files, SupervisorSpec.from_json(files.spec.read_text())).run()
     except EsQueueError as error:

@@ -27,8 +27,8 @@ from master.services.private_server import START_SECONDS, PrivateServer, server_
 from master.services.supervisor_files import READY, SupervisorFiles, SupervisorSpec
 from master.services.tcp_access import resolve_listen_address
 
-#: To end in order takes a guardian at most this long: workers 10 + 1.2 + 10 s, the server twice 10
-#: s.
+#: To end in order takes a supervisor at most this long: workers 10 + 1.2 + 10 s, the server twice
+#: 10 s.
 STOP_SECONDS = 45.0
 KILL_SECONDS = 2.0
 #: It may first have to end a server that hangs, and to wait for one that loads much data.
@@ -43,13 +43,13 @@ SUPERVISOR_PROGRAM = (
 
 
 class SupervisorClient:
-    """The guardian in ``folder``, for the master that may start and end it. All methods are for one
-    thread.
+    """The supervisor in ``folder``, for the master that may start and end it. All methods are for
+    one thread.
 
-    environment: what the guardian gets in place of this process's own; a URL with a password goes
+    environment: what the supervisor gets in place of this process's own; a URL with a password goes
     this way
     server:      the private server that it keeps, if it does, to see that of another living master
-    is_adopted:     the guardian is that of a master before us, and so are its server and workers
+    is_adopted:     the supervisor is that of a master before us, and so are its server and workers
     """
 
     def __init__(
@@ -72,11 +72,11 @@ class SupervisorClient:
         self.is_adopted = False
 
     def start(self) -> None:
-        """Have a guardian that is ready: a dead master's, if it does what is wanted, else one of
+        """Have a supervisor that is ready: a dead master's, if it does what is wanted, else one of
         our own.
 
         Beside another living master there is nothing to start: its server is used. Raises
-        RedisError or RunFolderError in the sentence with which the guardian has failed.
+        RedisError or RunFolderError in the sentence with which the supervisor has failed.
         """
         self._files.prepare()
         deadline = time.monotonic() + START_SECONDS
@@ -100,7 +100,7 @@ class SupervisorClient:
         self._launch(lock)
 
     def ensure(self) -> bool:
-        """Start a guardian again if it has ended; says whether that was so."""
+        """Start a supervisor again if it has ended; says whether that was so."""
         if self._process is not None:
             self._process.poll()
         lock = try_lock(self._files.supervisor_lock)
@@ -111,7 +111,7 @@ class SupervisorClient:
         return True
 
     def read_news(self) -> list[str]:
-        """What the guardian has had to start again since the last call, in sentences."""
+        """What the supervisor has had to start again since the last call, in sentences."""
         news, self._news_offset = self._files.read_news(self._news_offset)
         return news
 
@@ -152,7 +152,7 @@ class SupervisorClient:
         return self._owner_lock is not None
 
     def _is_adoptable(self) -> bool:
-        """Whether the living guardian is ready and does what is wanted."""
+        """Whether the living supervisor is ready and does what is wanted."""
         with suppress(OSError, RunFolderError):
             return (
                 self._files.read_state()[0] == READY
@@ -169,7 +169,7 @@ class SupervisorClient:
         return lock
 
     def _launch(self, lock: int) -> None:
-        """Start a guardian that inherits ``lock``, and wait until it is ready."""
+        """Start a supervisor that inherits ``lock``, and wait until it is ready."""
         files, home = self._files, str(Path(__file__).resolve().parents[2])
         self._is_launched, self._process = True, None
         try:
@@ -239,7 +239,7 @@ class SupervisorClient:
         )
 
     def _signal(self, number: signal.Signals) -> None:
-        """Signal the guardian; its pid counts only while the lock shows that it lives, so no
+        """Signal the supervisor; its pid counts only while the lock shows that it lives, so no
         stranger is hit.
         """
         with suppress(OSError):
@@ -249,7 +249,7 @@ class SupervisorClient:
                 os.kill(pid, number)
 
     def _pid(self) -> int | None:
-        """The pid of a guardian that is not our child. Raises RunBusyError for one on
+        """The pid of a supervisor that is not our child. Raises RunBusyError for one on
         another host.
         """
         with suppress(OSError, RunFolderError):
@@ -281,7 +281,7 @@ def make_supervisor_client(
     server: PrivateServer | None,
     modules: Sequence[str] = (),
 ) -> SupervisorClient | None:
-    """The guardian of a run's private server and local workers, not started; None for a run that
+    """The supervisor of a run's private server and local workers, not started; None for a run that
     has neither.
 
     Raises UsageError for a --listen that cannot be, RedisError where there is no server's program.

@@ -1,4 +1,4 @@
-"""How a master and its guardian speak: files of one folder, two locks, and signals."""
+"""How a master and its supervisor speak: files of one folder, two locks, and signals."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from es_queue.protocol.timing import Clocks
 from es_queue.security.private_directory import no_link, replacing
 from master.services.file_locks import is_locked, read_pid
 
-#: Where a guardian is in its life, as ``state.json`` tells it.
+#: Where a supervisor is in its life, as ``state.json`` tells it.
 READY, FAILED, ENDING = "ready", "failed", "ending"
 MOST_NEWS = 64 * 1024
 LONGEST_LINE = 600
@@ -25,8 +25,8 @@ LONGEST_LINE = 600
 
 @dataclass(frozen=True)
 class SupervisorSpec:
-    """What a guardian keeps running; it holds no password. Equal specs mean that a living guardian
-    is the wanted one.
+    """What a supervisor keeps running; it holds no password. Equal specs mean that a living
+    supervisor is the wanted one.
 
     server:  folder of the private server, None for a Redis that was named (its URL comes by
     RQ_REDIS_URL)
@@ -76,7 +76,7 @@ class SupervisorFiles:
     """The folder ``<run_dir>/guardian``; everything in it is its user's alone.
 
     owner.lock:    held by the living master, with its pid in it
-    guardian.lock: held by the living guardian, with its pid in it
+    guardian.lock: held by the living supervisor, with its pid in it
     """
 
     def __init__(self, folder: Path) -> None:
@@ -107,7 +107,7 @@ class SupervisorFiles:
         """The living master's pid, 0 when no master lives."""
         return (read_pid(self.owner_lock) or -1) if is_locked(self.owner_lock) else 0
 
-    # --- where the guardian is in its life
+    # --- where the supervisor is in its life
 
     def write_state(self, name: str, error: EsQueueError | None = None) -> None:
         """Replace the state. Raises RunFolderError."""
@@ -122,7 +122,7 @@ class SupervisorFiles:
             ) from None
 
     def read_state(self) -> tuple[str, EsQueueError | None]:
-        """The state, empty before there is one, and the error that a guardian ended with."""
+        """The state, empty before there is one, and the error that a supervisor ended with."""
         try:
             stored: dict[str, Any] = json.loads(self.state.read_text())
             name = str(stored["state"])
@@ -134,7 +134,7 @@ class SupervisorFiles:
         known = kind if isinstance(kind, type) and issubclass(kind, EsQueueError) else RedisError
         return name, known(str(stored.get("why")))
 
-    # --- what the guardian has to tell
+    # --- what the supervisor has to tell
 
     def append_news(self, text: str) -> None:
         """A line for the master to say; when there are too many they begin anew."""
@@ -165,6 +165,6 @@ class SupervisorFiles:
         return self.news.stat().st_size if self.news.exists() else 0
 
     def log_tail(self) -> str:
-        """The last lines of the guardian's log."""
+        """The last lines of the supervisor's log."""
         lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
         return f"{self.log} ends: {' | '.join(lines[-3:])}" if lines else f"{self.log} is empty"

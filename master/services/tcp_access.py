@@ -212,7 +212,8 @@ def join_instructions(folder: Path, socket_path: Path, queue: str) -> dict[str, 
         return (
             {
                 "join": here,
-                "listens": "to this machine alone; give --listen again to let other hosts come back",
+                "listens": "to this machine alone; "
+                "give --listen again to let other hosts come back",
             }
             if password.exists()
             else {}

@@ -1,5 +1,5 @@
-"""The desk over a real server: requests once, replies bounded, and nothing of a purged run but its
-epoch.
+"""ControlClient over a real server: requests are sent once, replies are bounded, and a purged run
+leaves nothing but its epoch.
 """
 
 from __future__ import annotations

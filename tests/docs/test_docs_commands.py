@@ -3,9 +3,10 @@ page.
 
 Above a fenced block stands a comment, which no reader sees:
 
-    <!-- runnable -->         run it: ``sh`` by bash, ``python`` by Python; it must end with 0 <!--
-    runnable brief -->   the same, and each es-master that trains stops after seconds, with one
-    local worker <!-- runnable needs matplotlib -->    skipped by name where that module is missing
+    <!-- runnable -->         run it: ``sh`` by bash, ``python`` by Python; it must end with 0
+    <!-- runnable brief -->   the same, and each es-master that trains stops after seconds, with one
+                              local worker
+    <!-- runnable needs matplotlib -->    skipped by name if that module is missing
     <!-- file: NAME -->       write it into the folder under that name
 """
 

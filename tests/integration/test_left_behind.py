@@ -96,7 +96,7 @@ def begun(
 
 
 def state_in(folder: Path) -> str:
-    """What the guardian of a run's folder says of itself."""
+    """What the supervisor of a run's folder says of itself."""
     return str(json.loads((folder / "guardian/state.json").read_text())["state"])
 
 

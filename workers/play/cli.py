@@ -153,8 +153,10 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     add(
         "--trust",
         action="store_true",
-        help="import the modules that CHECKPOINT names, also from the current folder: their code runs "
-        "on this machine [default: only installed packages, and what ES_QUEUE_ALLOW names]",
+        help=(
+            "import the modules that CHECKPOINT names, also from the current folder: their code "
+            "runs on this machine [default: only installed packages, and what ES_QUEUE_ALLOW names]"
+        ),
     )
     add("--json", action="store_true", help="print one JSON object")
     add(

@@ -211,7 +211,7 @@ def torn_and_lost(arena: Arena, count: int) -> Row:
 
 @scenario("master killed with a private server and local workers", quick=1, full=5)
 def private_killed(arena: Arena, count: int) -> Row:
-    """Server and workers go on under their guardian and are taken over as they are."""
+    """Server and workers go on under their supervisor and are taken over as they are."""
     row = Row("", injected=count, equal=True)
     shutil.copy(counted.__file__, arena.folder / "counted.py")
     for number in range(count):

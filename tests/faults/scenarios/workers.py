@@ -161,7 +161,7 @@ def horse_killed(arena: Arena, count: int) -> Row:
 
 @scenario("local worker killed", quick=1, full=4)
 def local_killed(arena: Arena, count: int) -> Row:
-    """The guardian starts it again after its back-off."""
+    """The supervisor starts it again after its back-off."""
     row = Row("", injected=count)
     url = arena.server()
     master, seen = arena.started("local", url, ENDLESS, "--workers", 2, clocks=STEADY)

@@ -272,7 +272,7 @@ def test_sigterm_makes_a_worker_leave_whatever_ails_its_life_thread(
 
 
 class Ending:
-    """In place of the life thread: says what the worker's hash would show, and how the
+    """In place of the heartbeat thread: says what the worker's hash would show, and how the
     run ended.
     """
 

@@ -51,7 +51,7 @@ def stacks(folded: str) -> list[tuple[Stack, int]]:
             continue
         if frames[start].startswith(ROOT) or not frames[-1].startswith(
             ASLEEP
-        ):  # the life thread, waiting for a reply
+        ):  # the heartbeat thread, waiting for a reply
             found.append((tuple(frames[start:]), int(count)))
     return found
 

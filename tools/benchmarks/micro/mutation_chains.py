@@ -37,8 +37,8 @@ def measured(bench: Bench) -> list[Row]:
         table.row(int(chain.index[0]), size),
         np.float32(0.002),
     )
-    nursery = ParentCache(table)
-    nursery.open(first, ParentTable(ROOT, np.zeros(1, np.int64), np.empty(0, np.int64)))
+    cache = ParentCache(table)
+    cache.open(first, ParentTable(ROOT, np.zeros(1, np.int64), np.empty(0, np.int64)))
 
     def axpy() -> None:
         np.multiply(row, sigma, out=product)
@@ -46,7 +46,7 @@ def measured(bench: Bench) -> list[Row]:
 
     found = in_turn(
         {
-            "child": lambda: nursery.child(0, int(chain.index[0]), 0.002),
+            "child": lambda: cache.child(0, int(chain.index[0]), 0.002),
             "axpy": axpy,
             "chain": lambda: apply_mutations(first, chain, table),
         },

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from es_queue.genetics import parent_cache as nursery_module
+from es_queue.genetics import parent_cache
 from es_queue.genetics.mutation_chain import (
     EMPTY_CHAIN,
     HEADER_FLOATS,
@@ -230,17 +230,17 @@ def test_nothing_below_the_root_is_a_table_too() -> None:
     )
 
 
-# --- the nursery
+# --- the parent cache
 
 
 def test_parents_have_the_bits_of_their_chains_from_publication_to_publication() -> None:
-    nursery = ParentCache(NOISE)
+    cache = ParentCache(NOISE)
     for generations in (1, 2, 3, 9, 10, 30):
         family, living = evolved(generations)
-        nursery.open(family.base, table_of(family, living))
+        cache.open(family.base, table_of(family, living))
         for name, row in zip(living.tolist(), family.rows(living).tolist(), strict=True):
-            assert nursery.parent(row).tobytes() == family.decode(name, NOISE).tobytes()
-            child = nursery.child(row, 77, 0.25)
+            assert cache.parent(row).tobytes() == family.decode(name, NOISE).tobytes()
+            child = cache.child(row, 77, 0.25)
             assert (
                 child.tobytes()
                 == (
@@ -252,65 +252,65 @@ def test_parents_have_the_bits_of_their_chains_from_publication_to_publication()
 def test_a_kept_parent_is_not_decoded_again_though_the_root_has_moved() -> None:
     family, (left, right) = Lineage.of(FIRST).with_children(np.array([0, 0]), links(5, 6))
     family, (older, younger) = family.with_children(np.array([left, left]), links(7, 8))
-    nursery = ParentCache(NOISE)
-    nursery.open(family.base, table_of(family, np.array([older, younger, right])))
+    cache = ParentCache(NOISE)
+    cache.open(family.base, table_of(family, np.array([older, younger, right])))
     for name in (older, younger, right):
-        nursery.parent(int(family.rows(np.array([name]))[0]))
-    assert nursery.decodes == 4  # five rows, but the root
+        cache.parent(int(family.rows(np.array([name]))[0]))
+    assert cache.decodes == 4  # five rows, but the root
     moved = family.prune(np.array([older, younger]), NOISE)
     assert len(moved.prefix.index) == 1
-    nursery.open(moved.base.copy(), table_of(moved, np.array([older, younger])))
-    assert nursery.parent(1).tobytes() == moved.decode(int(older), NOISE).tobytes()
-    assert nursery.decodes == 4
+    cache.open(moved.base.copy(), table_of(moved, np.array([older, younger])))
+    assert cache.parent(1).tobytes() == moved.decode(int(older), NOISE).tobytes()
+    assert cache.decodes == 4
 
 
 def test_a_root_that_nobody_knows_makes_everything_kept_worthless() -> None:
     family, living = evolved(3)
-    nursery = ParentCache(NOISE)
-    nursery.open(family.base, table_of(family, living))
+    cache = ParentCache(NOISE)
+    cache.open(family.base, table_of(family, living))
     row = int(family.rows(living)[1])
-    honest = nursery.parent(row).copy()
+    honest = cache.parent(row).copy()
     forged = family.base.copy()
     forged[-1] += 1
-    nursery.open(forged, table_of(family, living))
-    assert nursery.parent(row).tobytes() != honest.tobytes()
-    nursery.open(family.base, table_of(family, living))
-    assert nursery.parent(row).tobytes() == honest.tobytes()
+    cache.open(forged, table_of(family, living))
+    assert cache.parent(row).tobytes() != honest.tobytes()
+    cache.open(family.base, table_of(family, living))
+    assert cache.parent(row).tobytes() == honest.tobytes()
 
 
 def test_a_root_that_differs_beyond_the_first_look_is_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(nursery_module, "COMPARED_FIRST", 2)
+    monkeypatch.setattr(parent_cache, "COMPARED_FIRST", 2)
     family, living = evolved(3)
-    nursery = ParentCache(NOISE)
-    nursery.open(family.base, table_of(family, living))
+    cache = ParentCache(NOISE)
+    cache.open(family.base, table_of(family, living))
     row = int(family.rows(living)[1])
-    nursery.parent(row)
+    cache.parent(row)
     forged = family.base.copy()
     forged[-1] += 1
-    nursery.open(forged, table_of(family, living))
+    cache.open(forged, table_of(family, living))
     forged_family = replace(family, base=forged)
-    assert nursery.parent(row).tobytes() == forged_family.decode(int(living[1]), NOISE).tobytes()
+    assert cache.parent(row).tobytes() == forged_family.decode(int(living[1]), NOISE).tobytes()
 
 
 def test_a_long_run_keeps_no_more_than_a_few_trees() -> None:
-    nursery, most = ParentCache(NOISE), 0
+    cache, most = ParentCache(NOISE), 0
     for generations in range(1, 60):
         family, living = evolved(generations)
         table = table_of(family, living)
-        nursery.open(family.base, table)
+        cache.open(family.base, table)
         most = max(most, len(table.tree))
         for row in family.rows(living).tolist():
-            nursery.parent(row)
-    assert len(nursery._cache) <= MAX_TREES * max(8, most)
+            cache.parent(row)
+    assert len(cache._cache) <= MAX_TREES * max(8, most)
 
 
 def test_no_more_bytes_are_kept_than_allowed_and_the_bits_stay() -> None:
     family, living = evolved(30, parents=6, children=12)
-    nursery = ParentCache(NOISE, max_bytes=2 * (4 * SIZE + ENTRY_OVERHEAD))
-    nursery.open(family.base, table_of(family, living))
+    cache = ParentCache(NOISE, max_bytes=2 * (4 * SIZE + ENTRY_OVERHEAD))
+    cache.open(family.base, table_of(family, living))
     for _ in range(2):
         for name, row in zip(living.tolist(), family.rows(living).tolist(), strict=True):
-            assert nursery.parent(row).tobytes() == family.decode(name, NOISE).tobytes()
-    assert len(nursery._cache) <= 2
+            assert cache.parent(row).tobytes() == family.decode(name, NOISE).tobytes()
+    assert len(cache._cache) <= 2

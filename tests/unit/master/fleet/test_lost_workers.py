@@ -1,4 +1,4 @@
-"""The roll call after an outage: who did not come back is named, once, with what to do."""
+"""LostWorkerCheck after an outage: who did not come back is named, once, with what to do."""
 
 from __future__ import annotations
 

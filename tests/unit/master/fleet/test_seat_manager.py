@@ -1,4 +1,4 @@
-"""The keeper of the seats, with a client that holds RQ's keys in memory."""
+"""SeatManager, with a client that holds RQ's keys in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a guardian ends, and how it and its master speak: by files, locks and signals."""
+"""When a supervisor ends, and how it and its master speak: by files, locks and signals."""
 
 from __future__ import annotations
 
@@ -377,11 +377,11 @@ def test_a_redis_that_does_not_answer_has_no_holder() -> None:
     assert LeaseReader("unix:///nowhere/at/all", "run").holder() is None
 
 
-# --- the household
+# --- maintenance
 
 
 class Fake:
-    """A guardian's client that has news and was found dead, as told."""
+    """A supervisor's client that has news and was found dead, as told."""
 
     def __init__(self, news: list[str], dead: bool) -> None:
         self._news, self._dead = news, dead

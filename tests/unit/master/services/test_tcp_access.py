@@ -183,8 +183,8 @@ def test_a_worker_elsewhere_is_told_how_to_join_without_the_password(tmp_path: P
     write_join_files(folder, Address("192.0.2.7", 7000))
     told = join_instructions(folder, folder / "redis.sock", "a queue")
     assert (
-        told["join"]
-        == f"""scp '192.0.2.7:{tmp_path}/it'"'"'s a folder/url' es-queue-url && RQ_REDIS_URL="$(cat es-queue-url)" rq worker 'a queue'"""
+        told["join"] == f"""scp '192.0.2.7:{tmp_path}/it'"'"'s a folder/url' es-queue-url """
+        """&& RQ_REDIS_URL="$(cat es-queue-url)" rq worker 'a queue'"""
     )
     assert "192.0.2.7:7000" in told["listens"] and "not encrypted" in told["listens"]
     write_join_files(folder, Address("127.0.0.1", 7000))

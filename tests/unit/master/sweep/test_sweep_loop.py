@@ -119,7 +119,7 @@ class Actor:
 
 
 class Home:
-    """A household that keeps nothing."""
+    """Shared services that keep nothing."""
 
     is_private, url, name = True, "unix:///nowhere", "unix:///nowhere"
 
