@@ -146,8 +146,8 @@ def add_password(
 
 
 def password_warnings(given: argparse.Namespace) -> list[str]:
-    """What is to be said, once, of how the password was given. Raises UsageError, as ``completed``
-    does.
+    """What is to be said, once, of how the password was given. Raises UsageError, as
+    ``add_password`` does.
     """
     warnings: list[str] = []
     url = given.redis_url or (None if given.run_dir else url_from_environment())

@@ -23,8 +23,8 @@ from tests.integration.household import linux_only, pid_of, running, wait_until
 
 MASTER = """
 import pathlib, redis, sys, threading, time
-from master.services.private_server import EmbeddedServer
-server = EmbeddedServer(pathlib.Path(sys.argv[1]))
+from master.services.private_server import PrivateServer
+server = PrivateServer(pathlib.Path(sys.argv[1]))
 {start}
 redis.Redis.from_url(server.url).set("made by", "the first master")
 print("ready", flush=True)
