@@ -112,7 +112,7 @@ def test_publish_opens_everything_at_once(place: Place) -> None:
     assert master.stored_run() == (b'{"env": "x"}', b"task", b"saved")
     assert place.progress()["publication"] == P0 and place.progress()["state"] == RUNNING
     assert place.history() == [{"generation": "0"}]
-    assert [entry.payload for entry in master.collect.ledger(P0, "0", 10, 0.001)] == [b""], (
+    assert [entry.payload for entry in master.collect(P0, "0", 10, 0.001)] == [b""], (
         "the stream begins with its header"
     )
 
@@ -316,23 +316,21 @@ def test_collect_gives_what_is_after_the_cursor_in_order_and_all_from_zero(place
     worker = place.worker()
     for slot in range(5):
         assert worker.answer(block(slot, slot + 1), b"%d" % slot)
-    first = master.collect.ledger(P0, "0", 3, 0.001)
+    first = master.collect(P0, "0", 3, 0.001)
     assert [entry.payload for entry in first] == [b"", b"0", b"1"]
-    rest = master.collect.ledger(P0, first[-1].id, 100, 0.001)
+    rest = master.collect(P0, first[-1].id, 100, 0.001)
     assert [entry.payload for entry in rest] == [b"2", b"3", b"4"]
-    assert master.collect.ledger(P0, rest[-1].id, 100, 0.001) == []
-    assert len(master.collect.ledger(P0, "0", 100, 0.001)) == 6
-    assert master.collect.ledger(P1, "0", 100, 0.001) == [], "another publication has no answers"
+    assert master.collect(P0, rest[-1].id, 100, 0.001) == []
+    assert len(master.collect(P0, "0", 100, 0.001)) == 6
+    assert master.collect(P1, "0", 100, 0.001) == [], "another publication has no answers"
 
 
 def test_collect_wakes_up_for_an_answer(place: Place) -> None:
     master = place.publish(P0, block(0, 1))
-    cursor = master.collect.ledger(P0, "0", 10, 0.001)[-1].id
+    cursor = master.collect(P0, "0", 10, 0.001)[-1].id
     found: list[bytes] = []
     thread = threading.Thread(
-        target=lambda: found.extend(
-            entry.payload for entry in master.collect.ledger(P0, cursor, 10, 20.0)
-        )
+        target=lambda: found.extend(entry.payload for entry in master.collect(P0, cursor, 10, 20.0))
     )
     thread.start()
     place.worker().answer(block(0, 1), b"answer")
@@ -346,7 +344,7 @@ def test_discard_deletes_entries_and_no_others(place: Place) -> None:
         place.worker().answer(block(0, 1), payload)
     ids = [
         entry.id
-        for entry in master.collect.ledger(P0, "0", 10, 0.001)
+        for entry in master.collect(P0, "0", 10, 0.001)
         if entry.payload in (b"bad", b"worse")
     ]
     master.discard(P0, ids)

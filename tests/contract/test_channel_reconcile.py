@@ -29,14 +29,14 @@ def test_a_look_names_what_nobody_holds_and_issues_no_more_of_it_than_it_is_told
     place: Place,
 ) -> None:
     place.publish(P0, block(2, 4))
-    look = reconcile(place, ("eval", 0, 2), ("train", 0, 9), block=2, only=())
+    look = reconcile(place, ("eval", 0, 2), ("train", 0, 9), block_size=2, only=())
     assert look.unclaimed == (("eval", 0, 2), ("train", 0, 2), ("train", 4, 9))
     assert look.requeued == 0 and place.todo() == texts(block(2, 4))
     found = reconcile(
         place,
         ("eval", 1, 2),
         ("train", 0, 9),
-        block=2,
+        block_size=2,
         only=[("train", 1, 3), ("train", 5, 8), ("eval", 0, 1)],
     )
     assert found.requeued == 4 and place.todo() == texts(
@@ -58,12 +58,12 @@ def test_the_claims_of_the_dead_return_and_the_dead_are_named_once(place: Place)
     for one in (worker, worker, other):
         one.claim(0.01)
     place.lapse(1)
-    found = reconcile(place, ("train", 0, 6), block=2)
+    found = reconcile(place, ("train", 0, 6), block_size=2)
     assert list(found.dead) == [(worker.worker, (block(0, 2), block(2, 4)))]
     assert found.claims == {other.worker: (block(4, 6),)}
     assert (found.requeued, found.todo, place.todo()) == (4, 2, texts(block(0, 2), block(2, 4)))
     assert place.claims(1) == []
-    again = reconcile(place, ("train", 0, 6), block=2)
+    again = reconcile(place, ("train", 0, 6), block_size=2)
     assert (again.dead, again.requeued) == ([], 0)
 
 
@@ -100,7 +100,7 @@ def test_a_worker_that_left_its_list_behind_without_enrolling_holds_nothing(plac
 
 def test_blocks_that_come_back_have_at_most_the_given_size(place: Place) -> None:
     place.publish(P0)
-    found = reconcile(place, ("train", 0, 5), ("train", 6, 9), block=2)
+    found = reconcile(place, ("train", 0, 5), ("train", 6, 9), block_size=2)
     assert (found.requeued, found.todo) == (8, 5)
     assert place.todo() == texts(block(0, 2), block(2, 4), block(4, 5), block(6, 8), block(8, 9))
 
@@ -108,14 +108,14 @@ def test_blocks_that_come_back_have_at_most_the_given_size(place: Place) -> None
 def test_a_block_never_spans_a_slot_that_somebody_holds(place: Place) -> None:
     place.publish(P0, block(2, 3))
     place.arrived().claim(0.01)
-    reconcile(place, ("train", 0, 6), block=10)
+    reconcile(place, ("train", 0, 6), block_size=10)
     assert place.todo() == texts(block(0, 2), block(3, 6))
 
 
 def test_suspects_are_issued_singly(place: Place) -> None:
     place.publish(P0)
     suspect = frozenset({("train", 2), ("train", 4), ("eval", 0)})
-    reconcile(place, ("train", 0, 7), block=4, suspect=suspect)
+    reconcile(place, ("train", 0, 7), block_size=4, suspect=suspect)
     assert place.todo() == texts(block(0, 2), block(2, 3), block(3, 4), block(4, 5), block(5, 7))
 
 
@@ -148,7 +148,7 @@ def test_the_claims_of_a_dismissed_worker_hold_nothing_up_and_it_did_not_die(pla
         found = reconcile(
             place,
             ("train", 0, 4),
-            block=2,
+            block_size=2,
             dismissed=(dismissed.worker,),
             give_way=(dismissed.worker,),
             grace=grace,
@@ -161,7 +161,9 @@ def test_the_claims_of_a_dismissed_worker_hold_nothing_up_and_it_did_not_die(pla
     assert place.todo() == texts(block(0, 2)) and place.attempts() == {} and place.claims(1) == []
     assert dismissed.poll_flags().give_way and not other.poll_flags().give_way
     assert dismissed.claim(0.01) == block(0, 2), "it may go on claiming"
-    assert reconcile(place, ("train", 0, 4), block=2, dismissed=(dismissed.worker,)).requeued == 2
+    assert (
+        reconcile(place, ("train", 0, 4), block_size=2, dismissed=(dismissed.worker,)).requeued == 2
+    )
     place.lapse(1)
     assert [
         name for name, _ in reconcile(place, ("train", 0, 4), dismissed=(dismissed.worker,)).dead
@@ -193,6 +195,6 @@ def test_a_worker_that_counts_badly_cannot_hurt_the_master(place: Place, late: s
 
 def test_many_owed_slots_come_back_in_order(place: Place) -> None:
     place.publish(P0, block(5000, 5001))
-    found = reconcile(place, ("train", 0, 5001), block=1)
+    found = reconcile(place, ("train", 0, 5001), block_size=1)
     assert (found.requeued, found.todo) == (5000, 5001)
     assert place.todo() == texts(*(block(slot, slot + 1) for slot in range(5001)))

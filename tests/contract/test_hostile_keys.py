@@ -113,7 +113,7 @@ def test_a_key_of_another_type_ends_neither_master_nor_script(
     makes[kind]()
     for _ in range(2):
         assert set(master.workers()) <= {MINE}
-        master.deaths(), master.errors(), master.control.inbox(), reconcile(redis_place)
+        master.deaths(), master.errors(), master.requests(), reconcile(redis_place)
         assert master.extend(TOKEN, P0, [block(0, 1)])
         redis_place.lapse()
     master.finish(TOKEN, {"state": "finished"}, 60, None)

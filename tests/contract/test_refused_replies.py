@@ -178,8 +178,8 @@ def test_keys_of_another_type_that_no_worker_may_write_are_said_in_one_sentence(
         redis_place.client.delete(f"es:{RUN}:{name}")
         redis_place.client.set(f"es:{RUN}:{name}", "a string")
     for call in (
-        master.loop.state,
-        lambda: master.collect.ledger(P0, "0", 10, 0.001),
+        master.state,
+        lambda: master.collect(P0, "0", 10, 0.001),
         lambda: master.reconcile(TOKEN, owed(("train", 0, 4))),
     ):
         with pytest.raises(RedisError, match=r"^Redis refused .*WRONGTYPE"):
