@@ -116,15 +116,9 @@ def _text(field: Field[Any], value: Any, source: str) -> str:
         and value not in choices
         and not (custom and isinstance(value, str) and CUSTOM_NAME.fullmatch(value))
     ):
-        raise _usage_error(
-            field.name,
-            value,
-            source,
-            (
-                "use "
-                f"{_format_choices((*choices, CUSTOM_FORMS.get(field.name, 'module:Class')) if custom else choices)}"
-            ),
-        )
+        custom_forms = [CUSTOM_FORMS.get(field.name, "module:Class")] if custom else []
+        fix = f"use {_format_choices((*choices, *custom_forms))}"
+        raise _usage_error(field.name, value, source, fix)
     # Settings are printed on terminals, so an escape sequence must not hide in one.
     if not isinstance(value, str) or not value.isprintable():
         raise _usage_error(field.name, value, source, "use printable text")

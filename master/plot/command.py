@@ -22,14 +22,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DESCRIPTION = """\
-Draw what runs have learnt. Runs whose settings differ by the seed alone are one curve with a band: the mean (or the
+Draw what runs have learnt. Runs whose settings differ by the seed alone are one curve with a \
+band: the mean (or the
 interquartile mean) and its 95 % bootstrap interval; each run is drawn thin beneath it.
 
   es-plot runs/walker                     one run
   es-plot runs/study --by time            a study of --seeds, over wall-clock time
   es-plot runs/a runs/b --out both.svg    two settings in one picture
   es-plot runs/walker --panels            one run from four sides
-  es-plot runs/walker --cloud --generation 0,50,400    who lived in three generations, coloured by fitness
+  es-plot runs/walker --cloud --generation 0,50,400    who lived in three generations, coloured \
+by fitness
 """
 
 

@@ -157,6 +157,9 @@ def _run_git(folder: Path, *words: str) -> str | None:
 def format_readme(run: str, config: RunConfig, command: str, first: dict[str, Any]) -> str:
     """The folder for people."""
     about, revision = first.get("machine") or {}, (first.get("code") or {}).get("revision")
+    versions, uncommitted = first.get("versions") or {}, ""
+    if revision and first["code"].get("dirty"):
+        uncommitted = " with changes that are not committed"
     where = (
         f"{about.get('host')}: {about.get('cpu')}, {about.get('cores')} cores, "
         f"{about.get('memory_gib')} GiB"
@@ -168,20 +171,8 @@ def format_readme(run: str, config: RunConfig, command: str, first: dict[str, An
         ),
         "",
         f"begun       {first.get('time')} on {where}",
-        (
-            "with        "
-            f"{', '.join(f'{name} {version}' for name, version in (first.get('versions') or {}).items())}"
-        ),
-        *(
-            [
-                (
-                    "your code   git "
-                    f"{revision}{' with changes that are not committed' if first['code'].get('dirty') else ''}"
-                )
-            ]
-            if revision
-            else []
-        ),
+        f"with        {', '.join(f'{name} {version}' for name, version in versions.items())}",
+        *([f"your code   git {revision}{uncommitted}"] if revision else []),
         "",
         (
             "The same run again (to the bit with equal versions and processors, unless a budget "
@@ -196,10 +187,12 @@ def format_readme(run: str, config: RunConfig, command: str, first: dict[str, An
 
 
 FILE_DESCRIPTIONS = """\
-run.json        all of the above for programs, with every host that drove the run ("sittings") and all settings
+run.json        all of the above for programs, with every host that drove the run ("sittings") \
+and all settings
 config.json     the settings, as es-master --resume reads them
 metrics.jsonl   a JSON object a generation; metrics.csv the main ones as a table
-summary.json    how it ended; only its eval_mean is a result to quote. It is there once the run has finished
+summary.json    how it ended; only its eval_mean is a result to quote. It is there once the run \
+has finished
 checkpoints/    the newest two, and best.npz: the parameters with the best evaluation
 replay/         what each generation learnt from, for es-master --replay
 slots/          what each individual did, of the generations that --keep-slots keeps

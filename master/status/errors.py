@@ -85,9 +85,8 @@ def read_reports(server: RedisReader, run: str) -> tuple[list[dict[str, Any]], s
 def parse_report(data: bytes) -> dict[str, Any]:
     """A report's fields; ``trouble`` says why there are none."""
     if len(data) > LONGEST_REPORT:
-        return {
-            "trouble": f"a report of {len(data):,} bytes is larger than {LONGEST_REPORT:,}: not shown"
-        }
+        trouble = f"a report of {len(data):,} bytes is larger than {LONGEST_REPORT:,}: not shown"
+        return {"trouble": trouble}
     fields = parse_json_object(data)
     if not fields:
         return {"trouble": f"a report that is no JSON object: {sanitize(to_text(data), 200)}"}

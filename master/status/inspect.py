@@ -253,10 +253,10 @@ def make_key_page(servers: Sequence[RedisReader], name: str) -> Page:
             f"there is no key {sanitize(name)}; es-status --keys lists those that are there"
         )
     value, note = read_value(server, key)
-    head = (
-        f"{key.type}, {key.formatted_size}, "
-        f"{'never expires' if key.expires is None else 'expires in ' + format_duration(key.expires)}"
+    expiry = (
+        "never expires" if key.expires is None else f"expires in {format_duration(key.expires)}"
     )
+    head = f"{key.type}, {key.formatted_size}, {expiry}"
     parts: list[PagePart] = [make_line(sanitize(name), STRONG), make_line(f"  {head}", FAINT)]
     parts += [make_line(f"  {note}", FAINT)] if note else []
     return Page(

@@ -238,7 +238,9 @@ def format_training_rows(
     return [
         (
             "generation",
-            f"{format_whole(get('generation'))}{STAGES.get(get('stage', ''), '')}{format_answered(get('answered'))}",
+            format_whole(get("generation"))
+            + STAGES.get(get("stage", ""), "")
+            + format_answered(get("answered")),
         ),
         ("budget", format_budget(progress, details.config)),
         ("steps", steps if finite_or_none(get("env_steps")) is not None else ""),

@@ -26,7 +26,8 @@ class Cluster:
         self.admin: Any = client_from_url(f"redis://admin:{ADMIN}@127.0.0.1:{port}")
 
     def url(self, user: str) -> str:
-        return f"redis://{user}:{(self.folder / f'{user}.password').read_text().strip()}@127.0.0.1:{self.port}"
+        password = (self.folder / f"{user}.password").read_text().strip()
+        return f"redis://{user}:{password}@127.0.0.1:{self.port}"
 
     def master(self, run: str, values: dict[str, Any]) -> Started:
         return self._processes.start(

@@ -113,7 +113,7 @@ def refusals(seen: Seen, name: str) -> list[dict[str, str]]:
     return [about for about in abouts if about.get("rq_name") == name and "refuses" in about]
 
 
-def test_a_liar_among_four_is_found_within_the_generations_that_sampling_predicts_and_learning_goes_on(
+def test_a_liar_among_four_is_found_as_soon_as_sampling_predicts_and_learning_continues(
     valkey_url: str, redis_client: redis.Redis, patient: Callable[..., Master], processes: Processes
 ) -> None:
     """16 slots a generation, of which it plays a few; one in ten is played again."""

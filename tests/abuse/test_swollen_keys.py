@@ -36,7 +36,8 @@ import sys
 from pathlib import Path
 from master.status.command import main
 code = main(sys.argv[1:])
-print("PEAK", *[int(one.split()[1]) * 1024 for one in Path("/proc/self/status").read_text().splitlines() if one.startswith("VmHWM")], code)
+lines = Path("/proc/self/status").read_text().splitlines()
+print("PEAK", *[int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM")], code)
 """
 
 

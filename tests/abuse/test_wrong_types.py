@@ -97,7 +97,8 @@ def test_a_run_goes_on_beside_somebody_who_writes_all_that_a_worker_may(
     attack: Callable[[Any, Seen], None], port: int, tmp_path: Path, processes: Processes
 ) -> None:
     def url(user: str) -> str:
-        return f"redis://{user}:{(tmp_path / 'keys' / f'{user}.password').read_text().strip()}@127.0.0.1:{port}"
+        password = (tmp_path / "keys" / f"{user}.password").read_text().strip()
+        return f"redis://{user}:{password}@127.0.0.1:{port}"
 
     master = processes.start(
         BIN / "es-master", *flags(VALUES), "--run", "hurt", "--json", RQ_REDIS_URL=url("master")

@@ -144,9 +144,7 @@ def test_workers_in_images_are_hardened(target: str) -> None:
         assert hasattr(import_module(module), attribute)
 
 
-def test_the_classic_image_installs_what_people_installed_before_to_the_letter_and_the_rest_of_ours() -> (
-    None
-):
+def test_the_classic_image_installs_what_people_installed_before_and_the_rest_of_ours() -> None:
     runs = [step.rest for step in STAGES["classic-build"].steps if step.word == "RUN"]
     assert (
         "pip install redis rq numpy gym box2d-py msgpack" in runs

@@ -49,7 +49,9 @@ def measured(bench: Bench) -> list[Row]:
             f"({number(min(statistics_shares))} to {number(max(statistics_shares))})"
         ),
         "a generation": f"{number(wall / count)} s, {count} of them",
-        "steps of evaluations and of the centre": f"{100 * played['eval_steps'] / sum(played.values()):.1f} % of all",
+        "steps of evaluations and of the centre": (
+            f"{100 * played['eval_steps'] / sum(played.values()):.1f} % of all"
+        ),
         "publish, update": ", ".join(
             f"{1000 * statistics.median(float(one[name]) for one in records):.1f} ms"
             for name in ("seconds_publish", "seconds_update")

@@ -27,7 +27,10 @@ CAUSES: dict[str, str] = {
 
 HEAD = """# Performance
 
-Every figure here is of one machine and one command, and a ratio wherever a ratio is possible: its sides were measured in the same run, in turn, several times over. The figure is the median; beside it stand the least and the greatest. `{command}` measures anew (`--help` for a part of it), `--json FILE` keeps the figures, and `--report FILE` writes this page from them.
+Every figure here is of one machine and one command, and a ratio wherever a ratio is possible: \
+its sides were measured in the same run, in turn, several times over. The figure is the median; \
+beside it stand the least and the greatest. `{command}` measures anew (`--help` for a part of \
+it), `--json FILE` keeps the figures, and `--report FILE` writes this page from them.
 """
 
 
@@ -41,7 +44,7 @@ def line(row: Row) -> str:
     )
     return "\n".join(
         [
-            f"{first}{f', target {row.required()}: {row.verdict}' if row.target is not None else ''}",
+            first + (f", target {row.required()}: {row.verdict}" if row.target is not None else ""),
             *(f"    {name}: {text}" for name, text in row.beside.items()),
         ]
     )

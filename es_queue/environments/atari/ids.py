@@ -21,16 +21,19 @@ from typing import Any
 MAX_FRAMES = 108_000
 STICKY = 0.25
 _FORM = re.compile(
-    r"(?P<ale>ALE/)?(?P<game>[A-Z][A-Za-z0-9]*?)(?P<ram>-ram)?(?P<skip>Deterministic|NoFrameskip)?(-v(?P<version>[0345]))?",
+    r"(?P<ale>ALE/)?(?P<game>[A-Z][A-Za-z0-9]*?)(?P<ram>-ram)?"
+    r"(?P<skip>Deterministic|NoFrameskip)?(-v(?P<version>[0345]))?",
     re.ASCII,
 )
 #: The games that have ids without ``ALE/``.
 _GAMES = """
-    Adventure AirRaid Alien Amidar Assault Asterix Asteroids Atlantis BankHeist BattleZone BeamRider Berzerk Bowling Boxing
-    Breakout Carnival Centipede ChopperCommand CrazyClimber Defender DemonAttack DoubleDunk ElevatorAction Enduro FishingDerby
-    Freeway Frostbite Gopher Gravitar Hero IceHockey Jamesbond JourneyEscape Kangaroo Krull KungFuMaster MontezumaRevenge
-    MsPacman NameThisGame Phoenix Pitfall Pong Pooyan PrivateEye Qbert Riverraid RoadRunner Robotank Seaquest Skiing Solaris
-    SpaceInvaders StarGunner Tennis TimePilot Tutankham UpNDown Venture VideoPinball WizardOfWor YarsRevenge Zaxxon
+    Adventure AirRaid Alien Amidar Assault Asterix Asteroids Atlantis BankHeist BattleZone BeamRider
+    Berzerk Bowling Boxing Breakout Carnival Centipede ChopperCommand CrazyClimber Defender
+    DemonAttack DoubleDunk ElevatorAction Enduro FishingDerby Freeway Frostbite Gopher Gravitar Hero
+    IceHockey Jamesbond JourneyEscape Kangaroo Krull KungFuMaster MontezumaRevenge MsPacman
+    NameThisGame Phoenix Pitfall Pong Pooyan PrivateEye Qbert Riverraid RoadRunner Robotank Seaquest
+    Skiing Solaris SpaceInvaders StarGunner Tennis TimePilot Tutankham UpNDown Venture VideoPinball
+    WizardOfWor YarsRevenge Zaxxon
 """
 
 

@@ -45,12 +45,8 @@ def serve(given: argparse.Namespace, out: SafeStream, err: SafeStream) -> int:
                 f"{', '.join(sorted({'localhost', *server.hosts}))}; name other hosts with "
                 "--web-host NAME"
             )
-        out.write_line(
-            f"{page_url(address)}{'' if given.run is None else f'#run={checked_run_id(given.run)}'} "
-            ""
-            ""
-            " (Ctrl-C ends the page, no run)"
-        )
+        anchor = "" if given.run is None else f"#run={checked_run_id(given.run)}"
+        out.write_line(f"{page_url(address)}{anchor}  (Ctrl-C ends the page, no run)")
         server.serve_forever(poll_interval=0.2)
     return 0
 

@@ -20,23 +20,36 @@ TARGETS = {SYNC: {18: 0.97, 180: 0.95, 1440: 0.90}, ASYNC: {18: 0.97, 180: 0.97,
 NAMED = {RECORDED: "walker", SLOW: "slow", HEAVY: "heavy", CONSTANT: "constant"}
 HEAD = f"""# Scale
 
-A real server, the real es-master and the real wire format; workers are simulated, many to a process over real connections: they claim, wait as long as an episode lasts, and answer. Nothing is stretched: the master and the server work in real time. Rows marked *model* come from a discrete-event simulation with service times fitted from the real runs, with half a millisecond of network there and back.
+A real server, the real es-master and the real wire format; workers are simulated, many to a \
+process over real connections: they claim, wait as long as an episode lasts, and answer. Nothing \
+is stretched: the master and the server work in real time. Rows marked *model* come from a \
+discrete-event simulation with service times fitted from the real runs, with half a millisecond \
+of network there and back.
 
-These figures were taken beside other work on two shared cores, with precedence over it (SCHED_RR): so service times are longer than on a quiet machine, Redis' by about a half, and the modelled rows rather too low.
+These figures were taken beside other work on two shared cores, with precedence over it \
+(SCHED_RR): so service times are longer than on a quiet machine, Redis' by about a half, and the \
+modelled rows rather too low.
 
-`{COMMAND} --all --json FILE` measures everything in half an hour (`--row NAME --json ROW` one real run, `--raw ROW …` the rest from such rows), and `{COMMAND} --report FILE` writes this page from it.
+`{COMMAND} --all --json FILE` measures everything in half an hour (`--row NAME --json ROW` one \
+real run, `--raw ROW …` the rest from such rows), and `{COMMAND} --report FILE` writes this page \
+from it.
 
 | episodes | how long they last |
 |---|---|
 | walker | recorded from a training of BipedalWalker: 21 ms on average, the longest pair 0.27 s |
-| slow | the same numbers of steps, cut at twice their mean as by `--step-limit mean:2`, at 5 ms a step: 0.79 s on average, the longest pair 5.1 s |
+| slow | the same numbers of steps, cut at twice their mean as by `--step-limit mean:2`, at 5 ms \
+a step: 0.79 s on average, the longest pair 5.1 s |
 | heavy | lognormal, 0.5 s on average, sigma 1, no limit: one in ten thousand lasts over 12.5 s |
 | constant | 0.1 s each |
 
 """
 EFFICIENCY = """## Efficiency
 
-Seconds of episodes that counted ÷ seconds that workers were there, over whole generations, from one's first claim to another's. *Work* is what a generation has for each worker: without enough of it no schedule is efficient, and the walker's short episodes need populations that nobody uses to have it. *Bound*: no synchronous schedule exceeds it, for a generation lasts as long as its longest pair.
+Seconds of episodes that counted ÷ seconds that workers were there, over whole generations, from \
+one's first claim to another's. *Work* is what a generation has for each worker: without enough \
+of it no schedule is efficient, and the walker's short episodes need populations that nobody uses \
+to have it. *Bound*: no synchronous schedule exceeds it, for a generation lasts as long as its \
+longest pair.
 
 """
 

@@ -97,11 +97,11 @@ def test_first_arrivals_keep_no_publication_open() -> None:
     )
     said += (
         "w.__dict__.update(unused=[], older={}, lost_steps=0, "
-        "refused=__import__('collections').Counter(), _newest=f.PriorPublication('4.1-00000000', None, 1, "
-        "None)); "
+        "refused=__import__('collections').Counter(), "
+        "_newest=f.PriorPublication('4.1-00000000', None, 1, None)); "
     )
     said += (
-        "assert w.take_still_open(5, 8) == [] and [one.publication for one in f.succeeded(w, 5, 8)] == "
-        "['4.1-00000000']"
+        "assert w.take_still_open(5, 8) == [] "
+        "and [one.publication for one in f.succeeded(w, 5, 8)] == ['4.1-00000000']"
     )
     subprocess.run([sys.executable, "-c", said], check=True, cwd=HOUSE, timeout=60)

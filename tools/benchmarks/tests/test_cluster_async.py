@@ -50,9 +50,7 @@ def test_nobody_waits_in_an_asynchronous_cluster_without_service_times(kind: str
     assert 0.99 < found["efficiency"] < 1.0 + 1e-9
 
 
-def test_a_slow_master_starves_an_asynchronous_cluster_less_than_a_synchronous_one_but_starves_it() -> (
-    None
-):
+def test_a_slow_master_starves_an_asynchronous_cluster_less_than_a_synchronous_one() -> None:
     slow = replace(NOTHING, close=(5.0, 0.0, 0.0), close_async=(5.0, 0.0, 0.0))
     of = {
         kind: simulated(20, Durations(RECORDED), 9000, slow, kind=kind)["efficiency"]

@@ -150,9 +150,7 @@ def test_sigma_of_fixed_deviation_is_scaled_by_its_schedule() -> None:
     assert [one.sigma(one.start(np.zeros(4, np.float32))) for one in strategies] == [0.2, 0.1]
 
 
-def test_the_sigma_that_pgpe_has_learnt_is_scaled_as_the_schedule_goes_on_and_by_a_new_setting() -> (
-    None
-):
+def test_the_sigma_that_pgpe_has_learnt_is_scaled_by_the_schedule_and_by_a_new_setting() -> None:
     config = config_of(strategy="pgpe", sigma=0.2, sigma_schedule="exponential:0.5")
     before, after = make_strategy(config, 4, 6), make_strategy(config, 4, 7)
     learnt = {**before.start(np.zeros(4, np.float32)), "sigma": np.float32([0.1, 0.2, 0.3, 0.4])}

@@ -196,9 +196,7 @@ def test_a_vector_that_cannot_be_sent_is_refused(values: Any, sentence: str) -> 
         behaviour_vector(values)
 
 
-def test_a_mujoco_bodys_position_is_in_the_first_two_numbers_of_its_pose_and_an_atari_game_has_a_ram() -> (
-    None
-):
+def test_a_mujoco_position_is_the_poses_first_two_numbers_and_an_atari_game_has_ram() -> None:
     body: Any = SimpleNamespace(
         unwrapped=SimpleNamespace(data=SimpleNamespace(qpos=np.array([3.0, -1.0, 0.5])))
     )

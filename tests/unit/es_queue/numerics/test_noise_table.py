@@ -337,8 +337,9 @@ noise_table.make_table = None
 table = noise_table.NoiseTable.open(int(os.environ["SIZE"]), Path(os.environ["FOLDER"]))
 table.row(0, table.size).sum()
 lines = Path("/proc/self/smaps").read_text().partition(str(table.path))[2].splitlines()[1:]
-kilobytes = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines[:12])}
-print(kilobytes["Private_Clean"] + kilobytes["Private_Dirty"], kilobytes["Shared_Clean"] + kilobytes["Shared_Dirty"])
+pairs = (line.partition(":") for line in lines[:12])
+kilobytes = {name: int(rest.split()[0]) for name, _, rest in pairs}
+print(*[kilobytes[f"{kind}_Clean"] + kilobytes[f"{kind}_Dirty"] for kind in ("Private", "Shared")])
 """
 HOLD = """
 import os, sys

@@ -269,7 +269,8 @@ noise = ArrayNoise(rng.standard_normal(9000, dtype=np.float32))
 total = weighted_rows(noise, np.arange(600), rng.standard_normal(600), 5001)
 short = weighted_rows(noise, np.arange(600), rng.standard_normal(600), 401)
 shaped = [shape(rng.standard_normal(601)).tobytes() for shape in SHAPINGS.values()]
-print(hashlib.blake2b(total.tobytes() + short.tobytes() + repr(norm(total)).encode() + b"".join(shaped)).hexdigest())
+parts = (total.tobytes(), short.tobytes(), repr(norm(total)).encode(), *shaped)
+print(hashlib.blake2b(b"".join(parts)).hexdigest())
 """
 
 

@@ -51,7 +51,8 @@ reals = st.floats(allow_nan=False, allow_infinity=False)
 
 @st.composite
 def publications(draw: st.DrawFn) -> str:
-    return f"{draw(st.integers(0, 10**10 - 1))}.{draw(st.integers(1, 10**10 - 1))}-{draw(st.integers(0, 2**32 - 1)):08x}"
+    token, generation = draw(st.integers(0, 10**10 - 1)), draw(st.integers(1, 10**10 - 1))
+    return f"{token}.{generation}-{draw(st.integers(0, 2**32 - 1)):08x}"
 
 
 @st.composite

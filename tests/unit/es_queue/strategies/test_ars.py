@@ -91,9 +91,7 @@ def test_spread_among_pairs_that_were_not_kept_does_not_count() -> None:
     assert learnt(fitness, top=4)[1]["no_step"] == 0
 
 
-def test_a_failure_counts_as_the_smallest_finite_fitness_of_the_generation_and_not_of_the_kept() -> (
-    None
-):
+def test_a_failure_counts_as_the_smallest_finite_fitness_of_the_whole_generation() -> None:
     failed, filled = FITNESS.copy(), FITNESS.copy()
     best = np.unravel_index(FITNESS.argmax(), FITNESS.shape)
     failed[best[0], 1 - best[1]] = math.nan

@@ -356,9 +356,7 @@ def test_a_child_of_somebody_long_forgotten_counts_for_nothing() -> None:
     assert len(after["window"]) == 3
 
 
-def test_a_trial_begins_when_a_population_was_answered_and_its_slots_are_played_by_the_workers() -> (
-    None
-):
+def test_an_elite_evaluation_begins_after_a_population_and_is_played_by_the_workers() -> None:
     strategy = steady()
     states, _ = lived(strategy, [1.0, 7.0, 3.0, 5.0])
     assert [

@@ -164,9 +164,7 @@ def test_an_older_slot_that_failed_is_owed_by_nobody() -> None:
     } == {(CENTRE, 0), *((TRAIN, slot) for slot in range(BATCH))}
 
 
-def test_a_slot_that_failed_everywhere_is_in_the_batch_once_and_an_answer_after_that_is_a_duplicate() -> (
-    None
-):
+def test_a_slot_that_failed_everywhere_is_in_the_batch_once_and_never_counts_again() -> None:
     book = window()
     for attempt in range(FAILURES + 1):
         book.accept(answer(NEW, failed=((1, f"attempt {attempt}"),)))

@@ -87,9 +87,7 @@ def test_only_the_sampled_fraction_is_asked_again_and_only_where_somebody_else_c
         assert (SLOT in court.audit.questions) is expected
 
 
-def test_the_same_worker_again_says_nothing_however_often_it_repeats_itself_and_its_result_does_not_stand() -> (
-    None
-):
+def test_a_worker_that_repeats_its_own_result_confirms_nothing() -> None:
     court = Court("a", "b")
     court.audit.sample_slot(SLOT, "a", LIE)
     for look in range(1, MOST_TRIES + 1):

@@ -108,9 +108,7 @@ def test_blocks_of_a_fixed_size_keep_it_and_the_order_given() -> None:
     ]
 
 
-def test_episodes_that_are_played_together_make_rounds_of_equal_batches_and_a_slot_for_each_worker_at_the_end() -> (
-    None
-):
+def test_episodes_played_together_make_equal_batches_and_end_with_a_slot_per_worker() -> None:
     pool = BlockScheduler(batch_limits=BatchLimits(12, 64), per_slot=2, seconds={TRAIN: 0.1})
     assert sizes(pool.list_blocks(PUBLICATION, [(TRAIN, 0, 64)], 2)) == [31, 31, 1, 1]
     assert sizes(pool.list_blocks(PUBLICATION, [(TRAIN, 0, 128)], 2)) == [32, 32, 31, 31, 1, 1]
@@ -119,9 +117,7 @@ def test_episodes_that_are_played_together_make_rounds_of_equal_batches_and_a_sl
     )
 
 
-def test_a_batch_for_each_worker_is_not_made_smaller_for_the_end_and_too_small_ones_are_not_made() -> (
-    None
-):
+def test_a_batch_for_each_worker_does_not_shrink_at_the_end_and_is_never_too_small() -> None:
     pool = BlockScheduler(batch_limits=BatchLimits(12, 64), per_slot=2, seconds={TRAIN: 0.1})
     assert sizes(pool.list_blocks(PUBLICATION, [(TRAIN, 0, 20)], 2)) == [10, 10]
     assert max(sizes(pool.list_blocks(PUBLICATION, [(TRAIN, 0, 32)], 8))) < 6

@@ -192,9 +192,7 @@ def test_many_entries_are_seldom_read_again(monkeypatch: pytest.MonkeyPatch) -> 
         assert tail.cursor == cursor
 
 
-def test_a_complete_generation_does_not_close_while_the_run_is_paused_and_the_time_is_no_time_of_the_run() -> (
-    None
-):
+def test_a_complete_generation_does_not_close_during_a_pause_whose_time_does_not_count() -> None:
     bench = Bench().open()
     bench.work(bench.worker())
     bench.collector.inbox.paused_by = "ada"

@@ -255,9 +255,7 @@ def asked(*requests: ControlRequest, workers: int = 1, **values: Any) -> tuple[A
     return run_ring(quick_config(**{**QUAD_RUN, **values}), workers, server=server)
 
 
-def test_a_setting_changed_while_the_run_goes_on_gives_the_same_digest_each_time_and_another_than_without() -> (
-    None
-):
+def test_a_setting_changed_during_a_run_gives_a_repeatable_and_different_digest() -> None:
     request = ask(SET, settings={"learning_rate": 0.3, "sigma": 0.2}, generation=5)
     first, sink = asked(request)
     again, _ = asked(request, workers=2)

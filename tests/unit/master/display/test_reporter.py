@@ -130,7 +130,7 @@ def report(tmp_path: Path) -> Callable[..., tuple[Reporter, io.StringIO, Clock]]
 # --- a log
 
 
-def test_a_log_shows_the_first_generation_the_last_and_evaluations_but_no_more_than_one_line_a_second(
+def test_a_log_shows_both_ends_and_evaluations_and_at_most_one_line_per_second(
     report: Any,
 ) -> None:
     it, out, clock = report()

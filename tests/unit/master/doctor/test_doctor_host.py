@@ -157,7 +157,8 @@ for name in ("numpy", "gymnasium", "rq"):
 from master.display.log_view import SafeStream
 from master.doctor.examine import run_doctor
 out = io.StringIO()
-code = run_doctor(argparse.Namespace(run=None, redis_url=None, run_dir=None), list, SafeStream(out), as_json=False)
+given = argparse.Namespace(run=None, redis_url=None, run_dir=None)
+code = run_doctor(given, list, SafeStream(out), as_json=False)
 print(code, out.getvalue())
 """
 

@@ -282,9 +282,7 @@ def test_a_takeover_counts_nothing_twice_and_goes_on_with_what_is_there(
     )
 
 
-def test_what_a_batch_has_used_is_in_the_checkpoint_that_is_published_with_the_next_parameters() -> (
-    None
-):
+def test_the_checkpoint_published_with_the_next_parameters_holds_what_a_batch_used() -> None:
     server = MemoryServer()
     seen: list[RunState] = []
 

@@ -153,9 +153,7 @@ def test_the_lease_is_renewed_whatever_the_masters_own_thread_does() -> None:
     assert master.lease_holder()[0] is None, "nobody takes it again after the end"
 
 
-def test_a_master_that_shows_no_sign_for_long_loses_its_lease_and_gets_it_again_with_the_next_sign() -> (
-    None
-):
+def test_a_silent_master_loses_its_lease_and_gets_it_again_with_the_next_sign_of_life() -> None:
     now = [100.0]
     master = channel()
     with renewing(master, replace(CLOCKS, lease=0.3, grace=60.0), clock=lambda: now[0]) as thread:

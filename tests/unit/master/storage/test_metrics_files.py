@@ -176,7 +176,8 @@ def test_without_the_package_nothing_begins_and_the_command_to_install_it_is_sai
     monkeypatch.setattr(tensorboard, "find_spec", lambda name: None)
     with pytest.raises(
         UsageError,
-        match=r"--tensorboard needs the package tensorboardX: pip install 'es-queue\[tensorboard\]'",
+        match=r"--tensorboard needs the package tensorboardX: "
+        r"pip install 'es-queue\[tensorboard\]'",
     ):
         parse_command_line(["--env", "CartPole-v1", "--tensorboard"])
     validate_tensorboard_support(False)

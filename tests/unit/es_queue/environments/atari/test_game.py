@@ -219,9 +219,7 @@ def test_the_frame_cap_ends_an_episode() -> None:
     assert ends == [(False, False)] * 9 + [(False, True)]
 
 
-def test_a_lost_life_ends_a_training_episode_alone_and_the_rewards_signs_are_its_fitness_alone() -> (
-    None
-):
+def test_only_training_episodes_end_at_a_lost_life_and_have_the_rewards_signs_as_fitness() -> None:
     request = EnvironmentRequest(
         "SpaceInvadersDeterministic-v4", arguments=(("size", 0), ("stack", 1))
     )
@@ -292,9 +290,7 @@ def test_single_values_replace_those_of_the_preset_and_of_the_id() -> None:
     assert find_environment(request).arguments["repeat_action_probability"] == 0.5
 
 
-def test_without_preprocessing_it_is_the_emulators_own_environment_and_a_users_wrapper_means_that() -> (
-    None
-):
+def test_without_preprocessing_or_with_a_wrapper_it_is_the_emulators_own_environment() -> None:
     plain_one = describe(EnvironmentRequest("Pong-ramDeterministic-v4", preprocessing="none"))
     wrapped = EnvironmentRequest(
         "PongDeterministic-v4", wrappers=("gymnasium.wrappers:GrayscaleObservation",)

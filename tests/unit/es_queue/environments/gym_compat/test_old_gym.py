@@ -29,7 +29,7 @@ import gym
 import numpy as np
 
 class Aged(gym.Env):
-    """As environments were before gym 0.22: seed(), reset() of an observation, step() of four values."""
+    """As before gym 0.22: seed(), reset() of an observation, step() of four values."""
     observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
     action_space = gym.spaces.Discrete(2)
 
@@ -67,7 +67,10 @@ class FiveValued(gym.Wrapper):
         return observation, reward + 100, terminated, truncated, info
 
 class Parted(Aged):
-    observation_space = gym.spaces.Dict({"where": gym.spaces.Box(-1, 1, (2,), np.float32), "held": gym.spaces.Tuple((gym.spaces.Discrete(3), gym.spaces.MultiBinary(2)))})
+    observation_space = gym.spaces.Dict({
+        "where": gym.spaces.Box(-1, 1, (2,), np.float32),
+        "held": gym.spaces.Tuple((gym.spaces.Discrete(3), gym.spaces.MultiBinary(2))),
+    })
 
     def look(self):
         return {"where": super().look(), "held": (2, np.array([0, 1], np.int8))}
@@ -302,8 +305,8 @@ def test_gym_says_nothing_when_we_import_it() -> None:
 def test_nothing_of_ours_imports_gym_unasked() -> None:
     assert (
         in_a_new_process(
-            "import sys, es_queue.environments.factory, workers.join, master.run.setup\nprint('gym' "
-            "in sys.modules)\n"
+            "import sys, es_queue.environments.factory, workers.join, master.run.setup\n"
+            "print('gym' in sys.modules)\n"
         )
         == "False\n"
     )

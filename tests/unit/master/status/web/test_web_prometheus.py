@@ -60,8 +60,8 @@ def test_values_are_those_of_the_run_and_what_is_not_known_is_left_out() -> None
         and 'es_queue_living_workers{run="walker-1"} 2\n' in text
     )
     assert (
-        'es_queue_run_info{run="walker-1",env="BipedalWalker-v3",strategy="pgpe",state="running",health="healthy"} '
-        ""
+        'es_queue_run_info{run="walker-1",env="BipedalWalker-v3",strategy="pgpe",'
+        'state="running",health="healthy"} '
         ""
         "1\n"
     ) in text
