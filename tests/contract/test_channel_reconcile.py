@@ -115,7 +115,7 @@ def test_a_block_never_spans_a_slot_that_somebody_holds(place: Place) -> None:
 def test_suspects_are_issued_singly(place: Place) -> None:
     place.publish(P0)
     suspect = frozenset({("train", 2), ("train", 4), ("eval", 0)})
-    reconcile(place, ("train", 0, 7), block_size=4, suspect=suspect)
+    reconcile(place, ("train", 0, 7), block_size=4, suspects=suspect)
     assert place.todo() == texts(block(0, 2), block(2, 3), block(3, 4), block(4, 5), block(5, 7))
 
 
