@@ -156,10 +156,7 @@ class SupervisorClient:
     def _is_adoptable(self) -> bool:
         """Whether the living guardian is ready and does what is wanted."""
         with suppress(OSError, RunFolderError):
-            return (
-                self._files.read_state()[0] == READY
-                and SupervisorSpec.from_json(self._files.spec.read_text()) == self._spec
-            )
+            return self._files.read_state()[0] == READY and self._files.read_spec() == self._spec
         return False
 
     def _take_freed_lock(self) -> int:
@@ -263,7 +260,7 @@ class SupervisorClient:
         another host.
         """
         with suppress(OSError, RunFolderError):
-            host = SupervisorSpec.from_json(self._files.spec.read_text()).host
+            host = self._files.read_spec().host
             if host != self._spec.host:
                 raise RunBusyError(
                     (

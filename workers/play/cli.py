@@ -28,6 +28,7 @@ from es_queue.errors import (
     UsageError,
 )
 from es_queue.numerics.fingerprint import fix_numeric_environment
+from es_queue.security.sanitize import sanitize
 from workers.play.report import format_histogram, format_summary, format_text, summarize
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from workers.play.video import VideoRecorder
 
 DEFAULT_EPISODES = 100
+LONGEST_ERROR = 4000
 MAX_EPISODES = 1_000_000
 #: Environment seeds are int32.
 SEEDS = 2**31
@@ -91,7 +93,7 @@ def main(argv: list[str] | None = None) -> int:
             play_and_print(given)
         sys.stdout.flush()
     except EsQueueError as error:
-        print(f"es-play: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"es-play: {sanitize(' '.join(str(error).split()), LONGEST_ERROR)}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

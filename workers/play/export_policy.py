@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from es_queue.errors import RunFolderError, UsageError
+from es_queue.security.private_directory import replacing
 from workers.play.report import format_text
 
 if TYPE_CHECKING:
@@ -64,7 +65,8 @@ def export_policy(path: Path, target: Path) -> None:
         else export_other_format(path, target.suffix)
     )
     try:
-        target.write_bytes(data)
+        with replacing(target) as file:  # no link in its place is followed
+            file.write(data)
     except OSError as error:
         raise RunFolderError(f"{target} cannot be written: {error.strerror}") from None
     played = "; es-play plays it" if target.suffix in (".json", ".npz") else ""
