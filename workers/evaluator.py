@@ -33,7 +33,11 @@ from es_queue.environments.interface import (
 from es_queue.environments.spaces import EnvironmentSpec
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.normalization import FrozenStatistics, Moments
-from es_queue.numerics.return_limits import MOST_RETURN, impossible_return_reason
+from es_queue.numerics.return_limits import (
+    MOST_RETURN,
+    impossible_return_reason,
+    is_unrelated_fitness,
+)
 from es_queue.numerics.return_statistics import sum_in_order
 from es_queue.numerics.slot_plan import (
     BEHAVIOUR,
@@ -485,7 +489,19 @@ class Evaluator:
                 reason = f"the episode's fitness is beyond {MOST_RETURN:g}: scale its rewards down"
             if reason:
                 return FailedSlot(int(seed), EpisodeFailed(reason))
-        return self._result(job, played)
+        result = self._result(job, played)
+        if not (job.rules.is_return and result.fitness == result.returns):
+            episodes = job.seeds.shape[1]
+            for row, figures in enumerate(
+                zip(result.fitness, result.returns, result.steps, strict=True)
+            ):
+                fitness, total, steps = figures
+                reason = is_unrelated_fitness(
+                    job.rules, self.spec, episodes * fitness, episodes * total, steps
+                )
+                if reason:
+                    return FailedSlot(int(job.seeds[row, 0]), EpisodeFailed(reason))
+        return result
 
     def _episode_specs(
         self, task: Task, published: Floats, job: SlotJob

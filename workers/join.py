@@ -231,7 +231,7 @@ def validate_admission(
         raise Refusal(
             f"numerics: this host's arithmetic has the fingerprint {numerics[:8]}, the run's "
             f"is {expected[:8]}, and the run is --strict: use the CPU type and the numpy of "
-            "its other hosts"
+            "its other hosts, start es-master on a host like this one, or leave out --strict"
         )
 
 

@@ -30,10 +30,15 @@ from es_queue.policies import Policy
 from es_queue.policies.checkpoint_policy import policy_from_meta
 from es_queue.security import strict_json
 from es_queue.security.npz_reader import UNREADABLE, read_arrays
+from es_queue.security.user_code import is_trusted
 
 KIND = "es-queue seed list"
-#: Bytes of a file; a mutation takes about ten.
-MAX_BYTES = 2**25
+#: Bytes of a file: 100,000 mutations with a sigma each take about three million.
+MAX_BYTES = 2**23
+#: Numbers, lists and objects in a file. An empty list takes 3 bytes of text and 64 of memory.
+MOST_ELEMENTS = 2**19
+#: What a list makes unless it is trusted: parameters, and parameters times seeds.
+MOST_PARAMETERS, MOST_WORK = 2**23, 2**35
 SEED_LIST_KEYS = ("kind", "seeds", "sigma", "noise", "digest", "obs_mean", "obs_std")
 
 Arrays = dict[str, NDArray[Any]]
@@ -79,7 +84,7 @@ def format_seed_list(
         raise RunFolderError(f"its mutations cannot be read: {error}") from None
     parameters, (config, policy, noise) = (
         np.asarray(arrays["parameters"], np.float32),
-        rebuild_parts(meta),
+        rebuild_parts(meta, mutations),
     )
     deviations = {float(deviation) for deviation in mutations.sigma}
     values: dict[str, Any] = {
@@ -98,7 +103,14 @@ def format_seed_list(
         validate_digest(values["digest"], decode_parameters(config, policy, mutations, noise))
     except ValueError as error:
         raise RunFolderError(f"its mutations are not possible: {error}") from None
-    return json.dumps(values)
+    text = json.dumps(values)
+    try:
+        refuse_long(text.encode())
+    except DecodeError as error:
+        raise RunFolderError(
+            f"its list of {len(mutations.index)} mutations is too long: {error}; export it to .npz"
+        ) from None
+    return text
 
 
 def read_seed_list(path: Path) -> tuple[Arrays, dict[str, Any]]:
@@ -107,7 +119,9 @@ def read_seed_list(path: Path) -> tuple[Arrays, dict[str, Any]]:
     """
     try:
         with path.open("rb") as file:
-            values = strict_json.loads(file.read(MAX_BYTES + 1), MAX_BYTES)
+            data = file.read(MAX_BYTES + 1)
+        refuse_long(data)
+        values = strict_json.loads(data, MAX_BYTES)
     except OSError as error:
         raise RunFolderError(f"it cannot be read: {error.strerror}") from None
     except DecodeError as error:
@@ -117,7 +131,7 @@ def read_seed_list(path: Path) -> tuple[Arrays, dict[str, Any]]:
     meta = {name: value for name, value in values.items() if name not in SEED_LIST_KEYS}
     try:
         mutations = parse_mutations(values)
-        config, policy, noise = rebuild_parts(meta)
+        config, policy, noise = rebuild_parts(meta, mutations)
         if values["noise"] != noise.digest:
             raise RunFolderError(
                 "it was made with other noise than this es-queue makes: play it with the "
@@ -135,6 +149,16 @@ def read_seed_list(path: Path) -> tuple[Arrays, dict[str, Any]]:
         raise RunFolderError(f"the seed list has no {error}") from None
     except (ValueError, TypeError, OverflowError) as error:
         raise RunFolderError(f"the seed list holds what cannot be: {error}") from None
+
+
+def refuse_long(data: bytes) -> None:
+    """Raises DecodeError for a text with more than a seed list has, before it is parsed."""
+    elements = sum(data.count(one) for one in (b",", b"[", b"{"))
+    if len(data) > MAX_BYTES or elements > MOST_ELEMENTS:
+        raise DecodeError(
+            f"{len(data)} bytes of JSON with {elements} elements, where at most {MAX_BYTES} and "
+            f"{MOST_ELEMENTS} are possible"
+        )
 
 
 def parse_mutations(values: Mapping[str, Any]) -> MutationChain:
@@ -161,13 +185,17 @@ def parse_vector(values: Any) -> Floats:
     return array
 
 
-def rebuild_parts(meta: Mapping[str, Any]) -> tuple[RunConfig, Policy, NoiseTable]:
-    """The settings, the policy and the noise that a checkpoint's meta names. Raises
-    RunFolderError.
+def rebuild_parts(
+    meta: Mapping[str, Any], links: MutationChain
+) -> tuple[RunConfig, Policy, NoiseTable]:
+    """The settings, the policy and the noise that a checkpoint's meta names.
+
+    Raises RunFolderError, also where ``links`` would make too much of them.
     """
     try:
         config = config_from_json(json.dumps(meta["config"]))
         policy = policy_from_meta(config, meta)
+        refuse_large(config, policy.size, len(links.index))
         return config, policy, open_noise_table(config, policy.size)
     except RunFolderError:
         raise
@@ -175,6 +203,26 @@ def rebuild_parts(meta: Mapping[str, Any]) -> tuple[RunConfig, Policy, NoiseTabl
         raise RunFolderError(f"its settings have no {error}") from None
     except (TypeError, ValueError, AttributeError, EsQueueError) as error:
         raise RunFolderError(f"its settings do not describe a policy: {error}") from None
+
+
+def refuse_large(config: RunConfig, size: int, seeds: int) -> None:
+    """Raises RunFolderError for parameters whose computation takes much memory or time, unless the
+    file is trusted.
+    """
+    if is_trusted():
+        return
+    if size > MOST_PARAMETERS:
+        raise RunFolderError(
+            f"its policy {config.policy_name} has {size:,} parameters, and a seed list may make "
+            "at most "
+            f"{MOST_PARAMETERS:,}: if you trust the file, give --trust"
+        )
+    if size * seeds > MOST_WORK:
+        raise RunFolderError(
+            f"its {seeds:,} seeds for {size:,} parameters each take {size * seeds:,} steps, and "
+            "a seed "
+            f"list may take at most {MOST_WORK:,}: if you trust the file, give --trust"
+        )
 
 
 def open_noise_table(config: RunConfig, size: int) -> NoiseTable:

@@ -30,6 +30,7 @@ import numpy.typing as npt
 from es_queue.errors import EsQueueError, RunFolderError, UsageError
 from es_queue.numerics.normals import RECIPE as RECIPE
 from es_queue.numerics.normals import RUN, Floats, generate_table, runs, table_digest
+from es_queue.security.private_directory import cache_folder
 
 DEFAULT_SEED = 123
 MAX_SIZE = 2**32 - 1
@@ -233,9 +234,7 @@ def default_folder() -> Path:
     if chosen:
         return ensure_private_folder(Path(chosen), writable=False)
     with suppress(OSError, RunFolderError, RuntimeError):
-        cache = os.environ.get("XDG_CACHE_HOME", "")
-        home = Path(cache) if Path(cache).is_absolute() else Path.home() / ".cache"
-        return ensure_private_folder(home / "es-queue" / "noise")
+        return ensure_private_folder(cache_folder() / "noise")
     return ensure_private_folder(Path(tempfile.gettempdir()) / f"es-queue-noise-{os.geteuid()}")
 
 

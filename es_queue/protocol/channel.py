@@ -83,15 +83,16 @@ class ReconcileReport:
 
     requeued: slots that nobody held and that are in todo again; todo: blocks waiting; claims:
     blocks by living worker;
-    dead: (worker, blocks it held); late: answers that came too late, as the workers count them;
-    unclaimed: (kind, start, stop) of slots that nobody held, whether they are in todo again or not.
+    dead: (worker, blocks it held); late: answers of each worker that came too late, as it counts
+    them; unclaimed: (kind, start, stop) of slots that nobody held, whether they are in todo again
+    or not.
     """
 
     requeued: int
     todo: int
     claims: Mapping[str, tuple[Block, ...]]
     dead: Sequence[tuple[str, tuple[Block, ...]]] = ()
-    late: int = 0
+    late: Mapping[str, int] = field(default_factory=dict)
     unclaimed: Sequence[tuple[str, int, int]] = ()
 
 

@@ -194,11 +194,12 @@ class MemoryMasterChannel(MasterChannel):
             server.todo[:0] = [str(block) for block in blocks]
             server.progress["give_way"] = " ".join(request.give_way)
             server.changed.notify_all()
-            late = sum(
-                _parse_count(server.lives[worker][0].get("late", "0"))
+            counts = {
+                worker: _parse_count(server.lives[worker][0].get("late", "0"))
                 for worker in claims
                 if worker in server.lives
-            )
+            }
+            late = {worker: count for worker, count in counts.items() if count}
             count = sum(block.stop - block.start for block in blocks)
             unclaimed = tuple(
                 (block.kind, block.start, block.stop)

@@ -223,8 +223,9 @@ class RedisMasterChannel(MasterChannel):
         )
         if reply is None:
             return None
-        count, todo, claims, dead, late, unclaimed = reply
-        held = {str(_text(worker)): Block.decode_all(entries) for worker, entries in claims}
+        count, todo, claims, dead, unclaimed = reply
+        held = {str(_text(worker)): Block.decode_all(entries) for worker, entries, _ in claims}
+        late = {str(_text(worker)): count for worker, _, count in claims if count}
         ended = [(str(_text(worker)), Block.decode_all(entries)) for worker, entries in dead]
         left = tuple(
             (str(_text(kind)), start, stop)
@@ -331,7 +332,9 @@ class RedisMasterChannel(MasterChannel):
                 zip(
                     unknown,
                     bounded_reads.read_hashes(
-                        self._client, [self.keys.worker(name) for name in unknown]
+                        self._client,
+                        [self.keys.worker(name) for name in unknown],
+                        bounded_reads.WORKER_FIELDS,
                     ),
                     strict=True,
                 )

@@ -85,9 +85,9 @@ def is_other_run_waiting(client: redis.Redis, queue: str, run: str) -> bool:
 
 def open_seats(
     client: redis.Redis, queue: str, run: str, nonce: str, want: int, timeout: int
-) -> int:
-    """Open seats until at least ``want`` of this run wait in the queue; returns how many were
-    opened.
+) -> list[str]:
+    """Open seats until at least ``want`` of this run wait in the queue; returns the ids of those
+    that were opened.
 
     timeout: seconds after which RQ ends the job; longer than a lease with its longest episode.
 
@@ -95,20 +95,20 @@ def open_seats(
     at the most.
     """
     missing = want - sum(is_seat_of(name, run) for name in waiting_seat_ids(client, queue))
-    if missing <= 0:
-        return 0
+    opened: list[str] = []
     target = Queue(queue, connection=client)
     for _ in range(missing):
         number = _next_number(client, keys.RunKeys(run).seatno)
+        opened.append(keys.seat_id(run, nonce, number))
         target.enqueue_call(
             SEAT_FUNCTION,
-            job_id=keys.seat_id(run, nonce, number),
+            job_id=opened[-1],
             timeout=timeout,
             result_ttl=0,
             failure_ttl=FAILURE_SECONDS,
             description=f"es-queue: seat {number} of run {run}",
         )
-    return missing
+    return opened
 
 
 def _next_number(client: redis.Redis, counter: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import stat
@@ -23,6 +24,15 @@ def host_private_directory() -> Path | None:
     """The host's shared folder, mode 700 and ours; None where it cannot be had safely."""
     folder = Path(tempfile.gettempdir()) / f"es-queue-{os.getuid()}"
     return folder if is_private(folder) else None
+
+
+def cache_folder() -> Path:
+    """es-queue's folder in this user's cache, which need not be there. Raises RuntimeError without
+    a home.
+    """
+    cache = os.environ.get("XDG_CACHE_HOME", "")
+    home = Path(cache) if Path(cache).is_absolute() else Path.home() / ".cache"
+    return home / "es-queue"
 
 
 def is_private(folder: Path) -> bool:
@@ -141,3 +151,38 @@ def no_link(path: str, flags: int) -> int:
     (ELOOP).
     """
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+
+def regular(path: str, flags: int) -> int:
+    """An opener for reading files alone: a pipe does not keep us waiting, /dev/zero has no end.
+    Raises OSError.
+    """
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "it is no regular file", path)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def read_small(path: Path, limit: int) -> bytes:
+    """A small file that es-queue itself wrote to a run's folder. Raises OSError for a link, for
+    what is no file, and for more than ``limit`` bytes.
+    """
+    with open(path, "rb", opener=lambda name, flags: regular(name, flags | os.O_NOFOLLOW)) as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise OSError(errno.EFBIG, f"it has more than {limit} bytes", str(path))
+    return data
+
+
+def read_end(path: Path, limit: int) -> bytes:
+    """The last ``limit`` bytes of a file, all of a shorter one. Raises OSError."""
+    with open(path, "rb", opener=regular) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - limit))
+        return file.read(limit)

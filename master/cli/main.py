@@ -22,6 +22,16 @@ if TYPE_CHECKING:
     from master.run.run_paths import RunPaths
     from master.run.session import Session
 
+#: Letters of an error that are shown.
+LONGEST_ERROR = 4000
+
+
+def complaint(error: Exception) -> str:
+    """An error as a terminal may show it: it may hold what a worker said."""
+    from es_queue.security.sanitize import sanitize
+
+    return f"es-master: {sanitize(error, LONGEST_ERROR)}"
+
 
 def main(argv: list[str] | None = None) -> int:
     """The command; see ``es-master --help``. Returns the exit code."""
@@ -48,7 +58,7 @@ def main(argv: list[str] | None = None) -> int:
         relax_garbage_collection()
         return run_sweep_or_single(values, launch)
     except EsQueueError as error:
-        print(f"es-master: {error}", file=sys.stderr)
+        print(complaint(error), file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

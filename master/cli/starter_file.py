@@ -17,9 +17,10 @@ from es_queue.config.run_config import option_fields
 from es_queue.config.validation import checked_value
 from es_queue.errors import DecodeError, UsageError
 from es_queue.security import strict_json
+from es_queue.security.private_directory import regular
 from es_queue.security.sanitize import sanitize
 
-LARGEST_FILE = 2**20
+LARGEST_FILE = 256 * 1024
 #: Dots in the name of the deepest key, optimizer.args.stepsize.
 DEEPEST = 2
 PARTS = ("config", "env_id", "optimizer", "policy")
@@ -84,13 +85,26 @@ def read_starter_file(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
     return translation.values, tuple(translation.lines)
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_given(path: Path) -> bytes:
+    """A file of settings. Raises UsageError for what is no file, or larger than LARGEST_FILE."""
     try:
-        data = strict_json.loads(path.read_bytes(), LARGEST_FILE)
+        with open(path, "rb", opener=regular) as file:
+            data = file.read(LARGEST_FILE + 1)
     except OSError as error:
         raise UsageError(
             f"the configuration file {path} cannot be read: {error.strerror}"
         ) from None
+    if len(data) > LARGEST_FILE:
+        raise UsageError(
+            f"the configuration file {path} has more than {LARGEST_FILE} bytes: give one "
+            "with settings alone"
+        )
+    return data
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        data = strict_json.loads(read_given(path), LARGEST_FILE)
     except DecodeError as error:
         raise UsageError(f"{path} is not JSON: {error}") from None
     missing = (

@@ -8,9 +8,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from es_queue.config.episode_rules import evaluation_rules, training_rules
 from es_queue.config.run_config import ASYNC, RunConfig
 from es_queue.environments.spaces import EnvironmentSpec
-from es_queue.numerics.return_limits import MOST_RETURN, impossible_return_reason
+from es_queue.numerics.return_limits import (
+    MOST_RETURN,
+    impossible_return_reason,
+    is_unrelated_fitness,
+)
 from es_queue.numerics.slot_plan import (
     BEHAVIOUR,
     CONFIRMATION,
@@ -86,14 +91,20 @@ class AnswerChecker:
         behaviour: int = 0,
         observed: ObservationLimits | None = None,
         spec: EnvironmentSpec | None = None,
+        by_sign: bool = False,
     ) -> None:
         """``slot_limits``: how many slots each kind may ever have in this publication; ``limits``:
         steps of an episode in training and in evaluation; ``behaviour``: its floats; ``observed``:
-        what moments may be; ``spec``: whose rewards bound the returns.
+        what moments may be; ``spec``: whose rewards bound the returns; ``by_sign``: whether the
+        strategy learns from the signs of rewards.
         """
         self.slot_limits, self._limits = slot_limits, limits
         self.generation, self.environment = generation, config.task
         self._spec = spec
+        trained, evaluated = training_rules(config, limits[0], by_sign), evaluation_rules(limits[1])
+        self._rules = {
+            kind: trained if kind in messages.TRAINED else evaluated for kind in messages.KINDS
+        }
         self._observed = observed or ObservationLimits.unbounded(observation_size)
         self._shared = resolve_seed_sharing(config, individuals) == "generation"
         self._individuals, self._moment_bytes, self._behaviour = (
@@ -197,6 +208,8 @@ class AnswerChecker:
             return "wrong-length"
         if not self._is_possible_return(result, expected.episodes):
             return "wrong-return"
+        if not self._is_related_fitness(kind, result, expected.episodes):
+            return "wrong-fitness"
         return self._moments_refusal(result.moments)
 
     def _is_possible_return(self, result: SlotResult, episodes: int) -> bool:
@@ -209,6 +222,19 @@ class AnswerChecker:
         pairs = zip(result.returns, result.steps, strict=True)
         return not any(
             impossible_return_reason(spec, episodes * total, steps) for total, steps in pairs
+        )
+
+    def _is_related_fitness(self, kind: str, result: SlotResult, episodes: int) -> bool:
+        """Whether each fitness can be that of episodes with its return. Most often the two are one
+        number.
+        """
+        rules = self._rules[kind]
+        if rules.is_return and result.fitness == result.returns:
+            return True
+        rows = zip(result.fitness, result.returns, result.steps, strict=True)
+        return not any(
+            is_unrelated_fitness(rules, self._spec, episodes * fitness, episodes * total, steps)
+            for fitness, total, steps in rows
         )
 
     def _moments_refusal(self, moments: tuple[EpisodeMoments, ...]) -> str:

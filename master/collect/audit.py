@@ -98,27 +98,51 @@ class Audit:
     disputed: int = 0
     undecided: bool = False
     played: int = 0
+    alone: int = 0
+    share: float = 1.0
+    told: bool = False
 
-    def begin(self) -> None:
-        """Another publication is open."""
+    def begin(self, slots: int = 0) -> None:
+        """Another publication is open, of so many slots. share: of the sampled slots, those that
+        the master can play itself where no second worker can be asked.
+        """
         self.questions.clear()
         self.confirmed.clear()
-        self.played = 0
+        self.played = self.alone = 0
+        self.share = min(1.0, PROVEN_AT_MOST / max(1.0, self.fraction * slots))
 
     def sample_slot(self, slot: Slot, worker: str, result: SlotResult) -> None:
         """A result was taken for the first time: perhaps it is played again, if there is somebody
         to do it.
         """
         member = self.fleet.registered_worker(worker)
-        if (
-            member is None
-            or self.draw() >= self.fraction
-            or not self.fleet.has_others([member.identity], member.numerics)
-        ):
+        if member is None or self.draw() >= self.fraction:
             return
-        self.questions[slot] = Question(
-            member.numerics, {member.identity: result}, {member.identity: worker}
-        )
+        question = Question(member.numerics, {member.identity: result}, {member.identity: worker})
+        if self.fleet.has_others([member.identity], member.numerics):
+            self.questions[slot] = question
+        else:
+            self._play_alone(slot, question)
+
+    def _play_alone(self, slot: Slot, question: Question) -> bool:
+        """No second worker can be asked: the master plays the slot, unless it has played enough of
+        this publication.
+        """
+        if self.play is None:
+            self._tell("no second worker has the same arithmetic")
+            return False
+        if self.alone >= PROVEN_AT_MOST or self.draw() >= self.share:
+            return False
+        self.alone += 1
+        question.proof = self.play([slot])
+        self.questions[slot] = question
+        return True
+
+    def _tell(self, why: str) -> None:
+        """Once: some results are not audited."""
+        if not self.told:
+            self.told = True
+            self.note(f"audit: some results are not audited: {why}")
 
     def add_result(self, slot: Slot, worker: str, result: SlotResult) -> Verdict | None:
         """Another answer for a slot that has one. It is compared only where it was asked for. A
@@ -179,15 +203,29 @@ class Audit:
             played = question.proof.result()
             true_result = played.results[slot]
         except (EsQueueError, KeyError) as error:
+            if len(question.opinions) == 1:
+                del self.questions[slot]
+                self._tell(
+                    "no second worker has the same arithmetic, and the master cannot play "
+                    f"them ({' '.join(str(error).split())})"
+                )
+                return None
             self._dispute(slot, f"the master cannot play it ({' '.join(str(error).split())})")
             return None
         if played.numerics != question.numerics:
+            if len(question.opinions) == 1:
+                del self.questions[slot]
+                self._tell(
+                    "neither a second worker nor the master has the same arithmetic; give "
+                    "the master a host of the workers' kind"
+                )
+                return None
             self._dispute(slot, "the master has another arithmetic than both, so it proves nothing")
             return None
         agreeing = frozenset(
             identity for identity, opinion in question.opinions.items() if opinion == true_result
         )
-        if not agreeing:
+        if not agreeing and len(question.opinions) > 1:
             self._dispute(
                 slot,
                 (
@@ -265,6 +303,13 @@ class Audit:
                 continue
             if not self.fleet.has_others(question.opinions, question.numerics):
                 self._close(slot, question)
+            elif (
+                question.tries >= MOST_TRIES
+                and len(question.opinions) == 1
+                and self.play is not None
+                and self._play_alone(slot, question)
+            ):
+                continue
             elif question.tries >= MOST_TRIES and len(question.opinions) == 1:
                 del self.questions[slot]
                 to_replay.append(slot)
@@ -275,6 +320,7 @@ class Audit:
     def _close(self, slot: Slot, question: Question) -> None:
         if len(question.opinions) == 1:
             del self.questions[slot]
+            self._play_alone(slot, question)
         elif len(results := question.distinct_results()) == 1:
             self._settle(slot, question, results[0], frozenset(question.opinions))
         else:

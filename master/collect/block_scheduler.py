@@ -89,10 +89,17 @@ class BlockScheduler:
         and many times what the block should take. Where no slot of its kind is measured, each of
         its episodes may last as long as one may.
         """
-        slots, known = block.stop - block.start, self.seconds.get(block.kind)
+        known = self.seconds.get(block.kind)
         if known is None:
-            return self.wall * (1 + slots * self._episodes_of(block.kind))
-        return self.wall + PATIENCE_TIMES * known * slots
+            return self.longest(block)
+        expected = self.wall + PATIENCE_TIMES * known * (block.stop - block.start)
+        return min(expected, self.longest(block))
+
+    def longest(self, block: Block) -> float:
+        """Seconds that no block of an honest worker exceeds, whatever workers say of how long
+        theirs took.
+        """
+        return self.wall * (1 + (block.stop - block.start) * self._episodes_of(block.kind))
 
     def reissue_size(self, kind: str, slots: int, workers: int) -> int:
         """Slots that a block issued again may have, where ``slots`` are wanted in all."""

@@ -54,6 +54,7 @@ MOST_READ_BYTES = 4 * 2**20  # of one reply, as far as its size can be told from
 #: many in one script.
 FIRST_BLOCKS, FIRST_BLOCKS_PER_WORKER, BLOCKS_PER_SCRIPT = 1024, 4, 8192
 MOST_STAGING_ATTEMPTS, MOST_DEAD = 10, 1000
+MOST_LATE = 10  # late answers of a worker that are believed, for each of its answers that counted
 #: So often in one publication what nobody holds goes to todo alone; from then on idle workers are
 #: given some of it by name.
 ISSUES_TO_ALL = 2
@@ -181,7 +182,11 @@ class Collector:
         self._refused += self._ledger.refused if self._ledger is not None else Counter()
         self._ledger = ledger
         ledger.recoveries, ledger.answers = self.recoveries, self._answers
-        self.audit.begin()
+        # Of what a former master published it is unknown when it was; its answers are bounded all
+        # the same.
+        since = time.monotonic() - (self._clocks.grace if adopted else 0.0)
+        ledger.longest = lambda: time.monotonic() - since
+        self.audit.begin(sum(ledger.required.values()))
         ledger.fleet, ledger.guarded = (
             self.fleet,
             bool(self.audit.fraction or self.fleet.strict or self.fleet.quarantined),
@@ -473,7 +478,8 @@ class Collector:
     def _apply_reconciliation(self, ledger: Ledger, report: ReconcileReport) -> None:
         for _, blocks in report.dead[:MOST_DEAD]:
             ledger.record_death(blocks)
-        self._late = max(self._late, report.late)
+        late = (min(count, MOST_LATE * self._answers[name]) for name, count in report.late.items())
+        self._late = max(self._late, sum(late))
         self._copy_straggling_blocks(ledger, report)
 
     def _rewind_streams(self) -> None:
@@ -532,7 +538,7 @@ class Collector:
 
     def _check_workers(self, ledger: Ledger) -> None:
         """Who is there, who refuses, who should give way; and the display."""
-        workers = self._poller.poll(self._channel)
+        workers = self._poller.poll(self._channel, self._answers)
         self._workers = {name: about for name, about in workers.items() if "refuses" not in about}
         self._idle_monitor.update(workers)
         self._lost_worker_check.update(workers, self._channel.outages, self._give_way)

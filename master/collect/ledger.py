@@ -4,8 +4,9 @@ know what is owed.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from es_queue.errors import DecodeError, EnvironmentFailure
@@ -13,6 +14,7 @@ from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.protocol import messages
 from es_queue.protocol.channel import ReconcileRequest
 from es_queue.protocol.messages import Answer, Block, SlotResult
+from es_queue.security.sanitize import sanitize
 from master.collect.answer_check import IMPLAUSIBLE, AnswerChecker, without_moments
 from master.collect.audit import Audit, Verdict
 from master.collect.pending_slots import PendingSlots as Owing
@@ -25,6 +27,7 @@ __all__ = ["AnswerChecker", "Ledger", "to_ranges"]
 
 UNKNOWN = "unknown-worker"
 FAILURES = 3
+LONGEST_REASON = 4000  # letters of a failure that are shown
 MOST_FAILURES = 10  # of one worker alone, while the others are busy or gone
 DEATHS = 10
 SUSPECT_DEATHS = 2
@@ -41,6 +44,7 @@ class Ledger:
     schedule
     prefix: what was made of the first training slots so far, where closing is the better for it
     answers: how many answers of each worker counted, over all publications of a collector
+    longest: seconds that an answer can have taken at the most, as far as the master itself has seen
     """
 
     prior_publications: tuple[str, ...] = ()
@@ -80,6 +84,7 @@ class Ledger:
         self._failure_reports: set[str] = set()
         self._deaths: Counter[Slot] = Counter()
         self._seconds: dict[str, tuple[float, int]] = {}
+        self.longest: Callable[[], float] = lambda: math.inf
 
     # --- what comes in
 
@@ -142,7 +147,8 @@ class Ledger:
             self.contributors.add(answer.worker)
             self.answers[answer.worker] += 1
             seconds, slots = self._seconds.get(answer.kind, (0.0, 0))
-            self._seconds[answer.kind] = (seconds + answer.seconds, slots + len(answer.results))
+            took = min(answer.seconds, self.longest())  # a worker may say anything
+            self._seconds[answer.kind] = (seconds + took, slots + len(answer.results))
 
     def _record_failures(self, answer: Answer, payload: bytes, live: int) -> list[bool]:
         """Failures, each once: an answer may be sent twice, and the stream be read twice. Only what
@@ -301,6 +307,9 @@ class Ledger:
             if self.audit is not None:
                 self.audit.mark_inconclusive(slot)
             return False
+        if slot in self.failed_slots:  # more reports of it would be remembered without end
+            self.refused["late-failure"] += 1
+            return False
         reporter = self._identity_of(worker)
         if not reporter:
             self.refused[UNKNOWN] += 1
@@ -327,7 +336,7 @@ class Ledger:
 
     def _fail_slot(self, slot: Slot, times: int, reason: str) -> None:
         """What is a pure function of the slot counts as the worst; anything else stops the run."""
-        named = self.checker.format_slot(*slot)
+        named, reason = self.checker.format_slot(*slot), sanitize(reason, LONGEST_REASON)
         if reason.startswith(messages.HOST_FAILURE):
             raise EnvironmentFailure(
                 f"{named} failed {times} times for want of something on the hosts: "

@@ -76,7 +76,8 @@ class StragglerTracker:
             self._next[kind, slot] = now + min(wait, max(LONGEST_WAIT, self._least))
 
     def _patience(self, ledger: Ledger, block: Block) -> float:
-        return max(self._least, STRAGGLER_FACTOR * self._expected_seconds(ledger, block))
+        expected = STRAGGLER_FACTOR * self._expected_seconds(ledger, block)
+        return max(self._least, min(expected, self._scheduler.longest(block)))
 
     def _expected_seconds(self, ledger: Ledger, block: Block) -> float:
         """Seconds that a block should take, by what this generation or the ones before

@@ -94,6 +94,18 @@ class Verifier:
             for slot_range in ranges
             for start in range(slot_range.start, slot_range.stop, messages.MAX_BLOCK)
         ]
+        seconds = START_SECONDS + self._config.wall_limit * len(requested) * max(
+            1, self._config.elite_episodes, self._config.episodes
+        )
+        return self._submit_request([task, parameters, [str(block) for block in blocks]], seconds)
+
+    def fingerprint(self) -> Future[VerifierReply]:
+        """Only the fingerprint of this host's arithmetic; VerificationError if the environment does
+        not play here.
+        """
+        return self._submit_request([b"", b"", []], START_SECONDS + self._config.wall_limit)
+
+    def _submit_request(self, question: list[Any], seconds: float) -> Future[VerifierReply]:
         self._queue = self._queue or ThreadPoolExecutor(1, "verifier")
         try:
             process = self._ensure_process()
@@ -103,12 +115,7 @@ class Verifier:
                 VerificationError(f"its process cannot be started: {error.strerror}")
             )
             return failed
-        seconds = START_SECONDS + self._config.wall_limit * len(requested) * max(
-            1, self._config.elite_episodes, self._config.episodes
-        )
-        return self._queue.submit(
-            request_results, process, [task, parameters, [str(block) for block in blocks]], seconds
-        )
+        return self._queue.submit(request_results, process, question, seconds)
 
     def _ensure_process(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:

@@ -22,7 +22,7 @@ from master.display.format import Record, finite_or_none, parse_number
 from master.display.log_view import DisplayView, SafeStream
 from master.display.reporter import make_view
 from master.run.launch import Launch
-from master.status.history import is_readable, parse_entry
+from master.status.history import is_readable, short_fields
 from master.status.redis_reader import RedisReader, RunSummary, to_text
 from master.status.run_folders import read_object
 
@@ -230,7 +230,7 @@ def parse_record(fields: Mapping[bytes, bytes]) -> Record:
     """An entry of the history as a record: numbers where there are any, text else; what is too long
     stays out.
     """
-    first_fields = list(parse_entry(fields).items())[:MOST_FIELDS]
+    first_fields = list(short_fields(fields or {}).items())[:MOST_FIELDS]
     return {
         sanitize(name, 100): parse_number(value)
         if finite_or_none(value) is not None

@@ -71,6 +71,7 @@ def check_server(state: ServerState) -> list[Finding]:
         findings.insert(
             3, check_persistence(state.information, state.settings, state.denied.get("config", ""))
         )
+    findings += check_replies(state.settings, state.on_socket or state.on_loopback)
     return [
         *findings,
         check_network(state),
@@ -235,6 +236,22 @@ def check_connections(information: Information) -> Finding:
             "connections", text, "raise maxclients in redis.conf (a worker has five or six)"
         )
     )
+
+
+def check_replies(settings: Mapping[str, str], own: bool) -> list[Finding]:
+    """A warning where one command may take any memory; nothing where CONFIG does not tell.
+
+    own: only this host reaches the server.
+    """
+    words = settings.get("client-output-buffer-limit", "").split()
+    if own or words[:2] != ["normal", "0"]:
+        return []
+    text = "no limit on replies: one command that reads a large value many times fills the memory"
+    fix = (
+        "set client-output-buffer-limit normal 384mb 0 0 in redis.conf (docker/redis.conf does), "
+        "and never less than maxmemory-clients"
+    )
+    return [warning_finding("replies", text, fix)]
 
 
 def check_network(state: ServerState) -> Finding:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from heapq import nsmallest
 
 from es_queue.errors import EnvironmentFailure
+from es_queue.security.sanitize import sanitize
 from master.display.limited_notes import LimitedNotes
 
 REFUSING_SECONDS = 5.0
@@ -39,7 +40,9 @@ class IdleMonitor:
         """
         reasons: dict[str, list[str]] = {}
         for about in refusing.values():
-            reasons.setdefault(about["refuses"], []).append(about.get("host", "?")[:LONGEST_HOST])
+            reasons.setdefault(sanitize(about["refuses"], LETTERS), []).append(
+                sanitize(about.get("host", "?"), LONGEST_HOST)
+            )
         self._name(reasons)
         if others or not reasons:
             self._refusing_since = None
@@ -67,7 +70,7 @@ class IdleMonitor:
             hosts = reasons[reason]
             lines.append(
                 f"{len(hosts)} worker{'s' if len(hosts) > 1 else ''} on {some_of(hosts)} "
-                f"cannot join: {reason[:LETTERS]}"
+                f"cannot join: {reason}"
             )
         if len(reasons) > len(common):
             rest = sum(map(len, reasons.values())) - sum(len(reasons[reason]) for reason in common)

@@ -174,7 +174,9 @@ class SeatCleaner:
             yield bool(self._client.set(name, lock_value, nx=True, ex=LOCK_SECONDS))
         finally:  # also when the reply to SET was lost
             with suppress(redis.exceptions.RedisError):
-                if self._client.get(name) == lock_value:
+                if (
+                    self._client.getrange(name, 0, len(lock_value)) == lock_value
+                ):  # a worker may have written anything there, of any length
                     self._client.delete(name)
 
 

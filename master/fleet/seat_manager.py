@@ -27,6 +27,7 @@ from es_queue.protocol.seats import (
     waiting_seat_ids,
 )
 from es_queue.security import bounded_reads
+from master.display.limited_notes import LimitedNotes
 from master.fleet.seat_cleaning import SeatCleaner
 
 MOST_OPEN = 16
@@ -34,6 +35,10 @@ PAIRS_AFTER_FAILURES = 3
 MOST_FAILED_SEATS = 20
 SETTLE_SECONDS = 3.0
 MOST_FAILED_READ = 100
+#: Seats that this master has opened or seen in the queue: no other seat's failure counts.
+MOST_OPENED = 20_000
+#: Seats whose failure is remembered: a worker may write any number of names into RQ's registry.
+MOST_FAILED = 1000
 CLOCK_SKEW = 24 * 3600.0
 MAX_TRACE = 2**16
 MAX_RESULTS = 2**20  # RQ keeps the last ten of a job
@@ -74,6 +79,8 @@ class SeatManager:
             timeout,
             note,
         )
+        self._note_failed = LimitedNotes(note, 2 * MOST_FAILED_SEATS)
+        self._opened: dict[str, None] = {}
         self._failed_seats: set[str] = set()
         self._crashed_seats = 0
         self._has_results = False
@@ -109,7 +116,7 @@ class SeatManager:
             new_workers = len(set(workers) - self._known_workers)
             self._known_workers = set(workers)
             least = 2 if len(self._failed_seats) >= PAIRS_AFTER_FAILURES else 1
-            open_seats(
+            fresh = open_seats(
                 self._client,
                 self._queue,
                 self._run,
@@ -117,9 +124,22 @@ class SeatManager:
                 min(MOST_OPEN, max(least, new_workers)),
                 self._timeout,
             )
+            self._remember(fresh)
         except redis.exceptions.RedisError as error:
             self._note_trouble(error)
         return []
+
+    def _remember(self, fresh: list[str]) -> None:
+        """Seats that may be taken from now on: those opened here, and some of those that workers
+        opened.
+        """
+        own = keys.seat_id(self._run, self._nonce, 0).removesuffix("0")
+        waiting = [
+            name for name in waiting_seat_ids(self._client, self._queue) if name.startswith(own)
+        ]
+        self._opened |= dict.fromkeys([*fresh, *waiting[:MOST_OPEN]])
+        while len(self._opened) > MOST_OPENED:
+            del self._opened[next(iter(self._opened))]
 
     def _note_trouble(self, error: Exception, what: str = "opened") -> None:
         """Once for each kind: what goes wrong here goes wrong each second."""
@@ -205,24 +225,23 @@ class SeatManager:
             registry, latest, earliest, start=0, num=MOST_FAILED_READ
         ):
             seat = name.decode("ascii", "replace")
-            match = keys.SEAT_ID.fullmatch(seat)
             if (
-                match is None
-                or (match["run"], match["nonce"]) != (self._run, self._nonce)
+                seat not in self._opened
                 or seat in self._failed_seats
+                or len(self._failed_seats) >= MOST_FAILED
             ):
                 continue
             self._failed_seats.add(seat)
             worker = self._read_incompatible(seat)
             if worker.reason:
-                self._note(
+                self._note_failed(
                     f"worker {worker.name} on {worker.host} took a seat but cannot import "
                     "es-queue: "
                     "install it there, stop that worker, or use --queue"
                 )
             else:
                 self._crashed_seats += worker.crashed
-                self._note(
+                self._note_failed(
                     f"worker {worker.name} on {worker.host} lost its seat: its work horse "
                     "was killed or crashed"
                 )

@@ -64,18 +64,33 @@ class WorkerRegistry:
         self._present: dict[str, RegisteredWorker] = {}
         self._next_query = float("-inf")
         self.numerics, self.is_uniform = "", True
+        self._fixed = ""
         self.quarantined: set[WorkerIdentity] = set()
 
     def restore(self, numerics: str, quarantined: str | None) -> None:
         """What a former master knew: from the checkpoint, and from the progress that it left."""
-        self.numerics = numerics
+        if self._fixed and numerics not in ("", self._fixed):
+            self.is_uniform = False
+            self._note(
+                f"the run began with fingerprint {numerics[:8]} and goes on with the "
+                f"master's {self._fixed[:8]}: bits are not promised"
+            )
+        self.numerics = self._fixed or numerics
         self.quarantined |= {
             WorkerIdentity(host, name) for host, name in parse_quarantined(quarantined)
         }
 
+    def fix(self, numerics: str) -> None:
+        """The run's fingerprint is the master's own, and no worker's word."""
+        self._fixed = self.numerics = numerics
+
     def update(self, workers: WorkerInfo) -> None:
-        """``workers``: those that are there and do not refuse to work, by id."""
-        self._present = {name: parse_worker(about) for name, about in workers.items()}
+        """``workers``: those that are there and do not refuse to work, by id.
+
+        Any worker can write what another one says, so the first words of each are the ones that
+        count.
+        """
+        self._present = {name: self._first_seen(name, about) for name, about in workers.items()}
         for name, member in self._present.items():
             self._registered[name] = member
             self._registered.move_to_end(name)
@@ -94,6 +109,12 @@ class WorkerRegistry:
                 f"are not promised: {format_fingerprints(workers)}"
             )
 
+    def _first_seen(self, name: str, about: Mapping[str, str]) -> RegisteredWorker:
+        known, fresh = self._registered.get(name), parse_worker(about)
+        if known is None:
+            return fresh
+        return known if known.numerics else RegisteredWorker(known.identity, fresh.numerics)
+
     def registered_worker(self, worker: str) -> RegisteredWorker | None:
         """What is known of a worker that has joined; None where nobody has heard of it."""
         registered = self._registered.get(worker)
@@ -103,7 +124,7 @@ class WorkerRegistry:
                 {
                     name: about
                     for name, about in self._read_workers().items()
-                    if "refuses" not in about
+                    if "refuses" not in about or name in self._present
                 }
             )
             now = self._clock()

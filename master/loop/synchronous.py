@@ -276,6 +276,7 @@ class Loop:
             behaviour,
             ObservationLimits.of(spec, state.moments),
             spec,
+            strategy.fitness_by_sign,
         )
 
     def _save(self, state: RunState, data: bytes) -> None:

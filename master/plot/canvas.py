@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from es_queue.errors import UsageError
+from es_queue.security.private_directory import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -76,13 +77,10 @@ def save_figure(figure: Figure, out: Path) -> None:
             f"--out {out} is no picture that can be drawn: its name must end in "
             f"{' or '.join(SUFFIXES)}"
         )
-    temporary = out.with_name(f".{out.stem}.new{out.suffix.lower()}")
+    # No date in the file: the same runs give the same bytes.
+    metadata = {"Date": None} if out.suffix.lower() == ".svg" else None
     try:
-        # No date in the file: the same runs give the same bytes.
-        figure.savefig(
-            temporary, dpi=150, metadata={"Date": None} if out.suffix.lower() == ".svg" else None
-        )
-        temporary.replace(out)
+        with replacing(out) as file:
+            figure.savefig(file, format=out.suffix.lower()[1:], dpi=150, metadata=metadata)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise UsageError(f"--out {out} cannot be written: {error.strerror}") from None

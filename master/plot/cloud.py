@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_PANELS = 12
+#: Numbers of a behaviour, whose principal components take time with their square.
+MOST_NUMBERS = 1000
 
 
 def behaviour_cloud(run_dir: Path, generations: Sequence[int], title: str = "") -> Figure:
@@ -88,7 +90,13 @@ def individual_points(record: SlotRecord) -> tuple[Floats, Floats, bool]:
     Where nothing of an episode was compared, its length and its return are the place.
     """
     columns = record.columns
-    has_behaviour = columns["behaviour"].shape[1] > 0
+    numbers = columns["behaviour"].shape[1]
+    if numbers > MOST_NUMBERS:
+        raise UsageError(
+            f"generation {record.task.generation} has behaviours of {numbers} numbers: "
+            f"--cloud draws those of {MOST_NUMBERS} at most"
+        )
+    has_behaviour = numbers > 0
     where = (
         columns["behaviour"].astype(np.float64)
         if has_behaviour

@@ -117,6 +117,9 @@ def _draw(
 
 
 def _draw_band(panel: Axes, band: Band, colour: str, label: str) -> None:
+    label = (
+        f" {label}" if label.startswith("_") else label
+    )  # matplotlib leaves those out of a legend
     panel.plot(
         band.x,
         band.middle,

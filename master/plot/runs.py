@@ -5,6 +5,7 @@ in common.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -16,11 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.errors import UsageError
+from es_queue.security.private_directory import regular
 from es_queue.security.sanitize import sanitize
 from master.display.format import LARGEST_DRAWN, drawable_or_none, finite_or_none
 from master.display.reporter import METRICS
 from master.status.history import parse_json_lines
-from master.status.run_folders import read_object
+from master.status.run_folders import read_settings
 from master.sweep.record import SWEEP_FILE as STUDY
 
 Floats = NDArray[np.float64]
@@ -35,6 +37,9 @@ AXES = {
 #: A line of metrics.jsonl has about 1,200 bytes; no honest one has so many.
 LONGEST_LINE = 2**16
 MOST_LINES = 2_000_000
+#: Neighbouring records become one when there are so many; each keeps so many figures at most.
+MOST_RECORDS = 50_000
+MOST_FIGURES = 100
 #: What may differ between runs of one group: it says nothing of how they learn.
 IGNORED_SETTINGS = ("seed", "run", "workers", "block")
 
@@ -111,28 +116,63 @@ def find_run_folders(path: Path) -> Iterator[Path]:
     patterns = (
         (f"*/{METRICS}", f"*/*/{METRICS}") if not (path / STUDY).is_file() else (f"**/{METRICS}",)
     )
-    yield from sorted({file.parent for pattern in patterns for file in path.glob(pattern)})
+    yield from sorted(
+        {file.parent for pattern in patterns for file in path.glob(pattern) if file.is_file()}
+    )
 
 
 def read_run(folder: Path) -> RunCurves:
     """The run of a folder. A generation that stands there twice (a resumed run) counts as it came
     last.
     """
-    records: dict[float, Mapping[str, Any]] = {}
-    left_out = 0
+    records, left_out = Records(), 0
     for line in read_json_lines(folder / METRICS):
-        large = [name for name, value in line.items() if is_too_large(value)]
-        left_out += len(large)
-        record = (
-            {name: value for name, value in line.items() if name not in large} if large else line
+        left_out += sum(map(is_too_large, line.values()))
+        records.add(line)
+    return RunCurves(folder, read_settings(folder / "config.json"), records.kept, left_out)
+
+
+class Records:
+    """The figures of a run's generations, in their order; of many generations each record stands
+    for several.
+
+    kept: the newest figures of ``each`` generations, so that a rare evaluation is among them
+    """
+
+    def __init__(self) -> None:
+        self.kept: list[dict[str, float]] = []
+        self._each, self._open = 1, 0
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        """A generation, if it names one; those that it repeats are forgotten."""
+        figures = ((name, drawable_or_none(value)) for name, value in line.items())
+        record = dict(
+            islice(
+                ((sys.intern(name), value) for name, value in figures if value is not None),
+                MOST_FIGURES,
+            )
         )
-        generation = finite_or_none(record.get("generation"))
-        if generation is None:
-            continue
-        while records and next(reversed(records)) >= generation:
-            records.popitem()
-        records[generation] = record
-    return RunCurves(folder, read_object(folder / "config.json"), list(records.values()), left_out)
+        if "generation" not in record:
+            return
+        while self.kept and self.kept[-1]["generation"] >= record["generation"]:
+            self.kept.pop()
+            self._open = self._each
+        if self._open < self._each and self.kept:
+            self.kept[-1] |= record
+            self._open += 1
+            return
+        if len(self.kept) >= MOST_RECORDS:
+            self.kept = [first | second for first, second in pairs_of(self.kept)]
+            self._each *= 2
+        self.kept.append(record)
+        self._open = 1
+
+
+def pairs_of(
+    records: Sequence[dict[str, float]],
+) -> Iterator[tuple[dict[str, float], dict[str, float]]]:
+    """Neighbours, two and two; their count is even."""
+    return zip(records[::2], records[1::2], strict=True)
 
 
 def is_too_large(value: object) -> bool:
@@ -148,7 +188,7 @@ def read_json_lines(path: Path) -> Iterator[Mapping[str, Any]]:
     file that cannot be read.
     """
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=regular) as file:
             yield from parse_json_lines(
                 islice(iter(partial(file.readline, LONGEST_LINE), b""), MOST_LINES)
             )

@@ -17,6 +17,7 @@ from typing import Any
 
 import es_queue
 from es_queue.config.run_config import RunConfig
+from es_queue.security.private_directory import read_small
 from es_queue.security.sanitize import sanitize
 from es_queue.security.user_code import named_modules
 from es_queue.util import host_info
@@ -26,6 +27,7 @@ from master.storage.checkpoint import write_atomically
 MANIFEST, README = "run.json", "README.txt"
 #: Those of a run that was resumed more often: the first and the newest.
 MOST_SESSIONS = 100
+MOST_BYTES = 2**24
 #: What environments come from, beside numpy and the like; those that are not installed are left
 #: out.
 ENVIRONMENT_PACKAGES = ("box2d", "box2d-py", "envpool", "ale-py", "mujoco", "torch")
@@ -56,7 +58,7 @@ def write_manifest(
 def _read_former(path: Path) -> dict[str, Any]:
     """The card of a run that goes on; empty for none, or for one that somebody has spoilt."""
     with suppress(OSError, ValueError, RecursionError):
-        manifest = json.loads(path.read_text("utf-8"))
+        manifest = json.loads(read_small(path, MOST_BYTES))
         if (
             isinstance(manifest, dict)
             and isinstance(manifest.get("sittings"), list)

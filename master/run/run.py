@@ -8,6 +8,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable
+from concurrent.futures import wait
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -21,12 +22,13 @@ from es_queue.protocol.messages import Task
 from es_queue.protocol.redis_channel import RedisMasterChannel
 from es_queue.protocol.retry import Retry
 from es_queue.protocol.timing import Clocks
+from es_queue.security.sanitize import sanitize
 from es_queue.util.command_path import format_command
 from master.collect.block_scheduler import make_scheduler
 from master.collect.collector import Interrupted
 from master.collect.recovery_statistics import TAKEOVER
 from master.collect.verification import Verification
-from master.collect.verifier import Verifier
+from master.collect.verifier import VerificationError, Verifier
 from master.control.inbox import ControlInbox
 from master.display.video_jobs import LAST_VIDEO_SECONDS, VideoJobs
 from master.fleet.seat_manager import SeatManager
@@ -53,6 +55,8 @@ LEAVE_SECONDS = 5.0
 #: text a line.
 ERROR_REPORTS_FILE = "errors.jsonl"
 LONGEST_REPORT = 64 * 2**10
+#: Between two signs of life while the master computes its fingerprint.
+SIGN_SECONDS = 0.2
 
 
 class RunView(Sink, Protocol):
@@ -228,6 +232,7 @@ class TrainingRun:
                 self._collector.recoveries.record_recovery(
                     TAKEOVER, time.monotonic() - self._start_time
                 )
+            self._fix_fingerprint()
             outcome = self._loop.run(state, adopted)
             film_seconds = LAST_VIDEO_SECONDS
             return self._finish_completed(outcome)
@@ -243,10 +248,10 @@ class TrainingRun:
             raise
         except EnvironmentFailure as error:
             explained = EnvironmentFailure(f"{error}{self._save_error_reports()}")
-            self._finish_early(FAILED, why=str(error)[:300])
+            self._finish_early(FAILED, why=sanitize(error, 300))
             raise explained from None
         except BaseException as error:
-            self._finish_early(FAILED, why=(str(error) or type(error).__name__)[:300])
+            self._finish_early(FAILED, why=sanitize(str(error) or type(error).__name__, 300))
             raise
         finally:
             self._renewal.end(LEAVE_SECONDS)
@@ -254,6 +259,25 @@ class TrainingRun:
             self._replay_log.close()
             self._verifier.close()
             self._video_jobs.close(film_seconds)
+
+    def _fix_fingerprint(self) -> None:
+        """Under --strict, the run's fingerprint is this host's, wherever somebody else's workers
+        can join.
+        """
+        if not self._setup.config.strict or self._collector.verification is None:
+            return
+        asked = self._verifier.fingerprint()
+        while not wait([asked], SIGN_SECONDS).done:
+            self._renewal.show_sign()
+            if self._session.is_interrupted():
+                raise Interrupted
+        try:
+            self._collector.fleet.fix(asked.result().numerics)
+        except VerificationError as error:
+            raise EnvironmentFailure(
+                f"--strict: the master cannot compute the run's fingerprint on its host ({error}): "
+                "make the environment play there, or leave out --strict"
+            ) from None
 
     def _save_error_reports(self) -> str:
         """Where the newest tracebacks of workers are, for the end of a sentence: a private server

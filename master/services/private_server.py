@@ -27,7 +27,7 @@ from urllib.parse import quote
 
 from es_queue.errors import EsQueueError, RedisError
 from es_queue.numerics.fingerprint import bytes_digest
-from es_queue.security.private_directory import is_private
+from es_queue.security.private_directory import is_private, read_end, read_small
 from master.services.append_only_file import set_unfit_aside
 from master.services.file_locks import is_locked, read_pid, try_lock, write_pid
 from master.services.tcp_access import (
@@ -47,6 +47,8 @@ START_SECONDS = 60.0
 STOP_SECONDS = 10.0
 PING_SECONDS = 2.0
 POLL_SECONDS = 0.02
+LONGEST_PATH = 4096
+LOG_BYTES = 16 * 1024
 
 #: Runs before the real program: the kernel is to send SIGTERM (15) when the starter dies (1:
 #: PR_SET_PDEATHSIG). A preexec_fn would do the same between fork and exec, where a process that has
@@ -115,6 +117,7 @@ class PrivateServer:
         self._binary, self._listen, self._is_cancelled = binary, listen, is_cancelled
         self._process: subprocess.Popen[bytes] | None = None
         self._owner_lock: int | None = None
+        self._spawned = False
         self.refused = ""
 
     @property
@@ -237,9 +240,9 @@ class PrivateServer:
         and ours.
         """
         try:
-            short = Path(self._socket_pointer.read_text()).parent
+            short = Path(os.fsdecode(read_small(self._socket_pointer, LONGEST_PATH))).parent
             about = short.lstat()
-        except OSError:
+        except (OSError, ValueError):  # ValueError: bytes that no path has
             return None
         private = (
             stat.S_ISDIR(about.st_mode)
@@ -257,7 +260,9 @@ class PrivateServer:
 
     def _log_tail(self) -> str:
         log = self.folder / "redis.log"
-        lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+        lines: list[str] = []
+        with suppress(OSError):
+            lines = read_end(log, LOG_BYTES).decode(errors="replace").splitlines()
         return f"{log} ends: {' | '.join(lines[-3:])}" if lines else f"{log} is empty"
 
     # --- the process
@@ -308,7 +313,7 @@ class PrivateServer:
         )
 
     def _spawn(self) -> None:
-        self.refused = set_unfit_aside(self.folder) or self.refused
+        self.refused = set_unfit_aside(self.folder, is_own=self._spawned) or self.refused
         self._write_settings()
         command = bind_to_parent([self._binary or server_binary(), str(self._settings_file)])
         lock = try_lock(self.folder / "server.lock")
@@ -326,6 +331,7 @@ class PrivateServer:
                     start_new_session=True,
                 )
             write_pid(lock, self._process.pid)
+            self._spawned = True
         except OSError as error:
             raise RedisError(f"the embedded server cannot be started: {error}") from error
         finally:
@@ -343,7 +349,7 @@ class PrivateServer:
             remove_join_files(self.folder)
         else:
             find_bindable_port(self._listen)
-            write_join_files(self.folder, self._listen)
+            write_join_files(self.folder, self._listen, is_own=self._spawned)
         settings = {
             "port": "0",
             "unixsocket": str(self.socket_path),

@@ -215,7 +215,7 @@ def main() -> NoReturn:
 def run_supervisor(files: SupervisorFiles) -> int:
     """Be the supervisor that the folder's spec describes, to the end; returns the exit code."""
     try:
-        Supervisor(files, SupervisorSpec.from_json(files.spec.read_text())).run()
+        Supervisor(files, files.read_spec()).run()
     except EsQueueError as error:
         log(f"failed: {error}")
         with suppress(EsQueueError):

@@ -154,10 +154,7 @@ class SupervisorClient:
     def _is_adoptable(self) -> bool:
         """Whether the living supervisor is ready and does what is wanted."""
         with suppress(OSError, RunFolderError):
-            return (
-                self._files.read_state()[0] == READY
-                and SupervisorSpec.from_json(self._files.spec.read_text()) == self._spec
-            )
+            return self._files.read_state()[0] == READY and self._files.read_spec() == self._spec
         return False
 
     def _take_freed_lock(self) -> int:
@@ -253,7 +250,7 @@ class SupervisorClient:
         another host.
         """
         with suppress(OSError, RunFolderError):
-            host = SupervisorSpec.from_json(self._files.spec.read_text()).host
+            host = self._files.read_spec().host
             if host != self._spec.host:
                 raise RunBusyError(
                     f"server and workers of run {self._spec.run} still run on {host}: resume "

@@ -14,13 +14,16 @@ import es_queue
 from es_queue import errors
 from es_queue.errors import EsQueueError, RedisError, RunFolderError
 from es_queue.protocol.timing import Clocks
-from es_queue.security.private_directory import no_link, replacing
+from es_queue.security.private_directory import no_link, read_end, read_small, regular, replacing
 from master.services.file_locks import is_locked, read_pid
 
 #: Where a supervisor is in its life, as ``state.json`` tells it.
 READY, FAILED, ENDING = "ready", "failed", "ending"
 MOST_NEWS = 64 * 1024
 LONGEST_LINE = 600
+#: Of a spec, which names the modules of the user's code, and of a state with its sentence.
+MOST_BYTES = 2**20
+LOG_BYTES = 16 * 1024
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ class SupervisorSpec:
         return json.dumps(asdict(self), indent=2)
 
     @staticmethod
-    def from_json(text: str) -> SupervisorSpec:
+    def from_json(text: str | bytes) -> SupervisorSpec:
         """Raises RunFolderError for what is no spec."""
         try:
             values = json.loads(text)
@@ -65,7 +68,7 @@ class SupervisorSpec:
                 raise ValueError
             Clocks(**values["clocks"])
             return SupervisorSpec(**values)
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             raise RunFolderError(
                 "the guardian's spec.json is damaged: remove the guardian folder of the run "
                 "and try again"
@@ -109,6 +112,12 @@ class SupervisorFiles:
 
     # --- where the supervisor is in its life
 
+    def read_spec(self) -> SupervisorSpec:
+        """What the living guardian keeps running. Raises OSError, and RunFolderError for what is no
+        spec.
+        """
+        return SupervisorSpec.from_json(read_small(self.spec, MOST_BYTES))
+
     def write_state(self, name: str, error: EsQueueError | None = None) -> None:
         """Replace the state. Raises RunFolderError."""
         details = {} if error is None else {"kind": type(error).__name__, "why": str(error)}
@@ -124,9 +133,9 @@ class SupervisorFiles:
     def read_state(self) -> tuple[str, EsQueueError | None]:
         """The state, empty before there is one, and the error that a supervisor ended with."""
         try:
-            stored: dict[str, Any] = json.loads(self.state.read_text())
+            stored: dict[str, Any] = json.loads(read_small(self.state, MOST_BYTES))
             name = str(stored["state"])
-        except (OSError, ValueError, TypeError, KeyError):
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
             return "", None
         if name != FAILED:
             return name, None
@@ -148,7 +157,7 @@ class SupervisorFiles:
         try:
             if self.news.stat().st_size < offset:
                 offset = 0
-            with self.news.open("rb") as file:
+            with open(self.news, "rb", opener=regular) as file:
                 file.seek(offset)
                 data = file.read(2 * MOST_NEWS)
         except OSError:
@@ -156,7 +165,7 @@ class SupervisorFiles:
         whole = data[: data.rfind(b"\n") + 1]
         news = []
         for line in whole.splitlines():
-            with suppress(ValueError, TypeError, KeyError):
+            with suppress(ValueError, TypeError, KeyError, RecursionError):
                 news.append(str(json.loads(line)["text"])[:LONGEST_LINE])
         return news, offset + len(whole)
 
@@ -166,5 +175,7 @@ class SupervisorFiles:
 
     def log_tail(self) -> str:
         """The last lines of the supervisor's log."""
-        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+        lines: list[str] = []
+        with suppress(OSError):
+            lines = read_end(self.log, LOG_BYTES).decode(errors="replace").splitlines()
         return f"{self.log} ends: {' | '.join(lines[-3:])}" if lines else f"{self.log} is empty"

@@ -16,7 +16,10 @@ from urllib.parse import quote as percent
 from urllib.parse import urlsplit
 
 from es_queue.errors import RedisError, UsageError
+from es_queue.security.private_directory import read_small
 from es_queue.util.command_path import format_command
+from master.services.append_only_file import set_unfit_aside
+from master.services.seal import foreign
 
 #: Every address of this machine.
 ALL_ADDRESSES = "0.0.0.0"
@@ -25,6 +28,8 @@ ADDRESS = re.compile(
     r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]*))(?::(?P<port>[0-9]{1,5}))?", re.ASCII
 )
 PASSWORD = re.compile(r"[A-Za-z0-9_-]{20,200}", re.ASCII)
+#: Of each file that others come in by: password, address, URL.
+MOST_BYTES = 1000
 #: Reserved for documentation (RFC 5737): nothing is sent there, the kernel only says which way it
 #: would go.
 UNROUTED_ADDRESS = ("192.0.2.1", 9)
@@ -74,7 +79,9 @@ def resolve_listen_address(text: str, folder: Path) -> Address:
     ``folder`` is the server's. Raises UsageError, and RedisError for a host that is none of this
     machine's.
     """
-    requested, former = parse_address(text), _former_address(folder)
+    requested = parse_address(text)
+    # A stranger could have chosen a port that others on this host know how to reach.
+    former = Address("", 0) if foreign(folder) else _former_address(folder)
     host = requested.host or (former.host if not requested.port else "") or ALL_ADDRESSES
     return Address(host, requested.port or former.port or find_bindable_port(Address(host, 0)))
 
@@ -82,7 +89,7 @@ def resolve_listen_address(text: str, folder: Path) -> Address:
 def _former_address(folder: Path) -> Address:
     """Where the server listened last time."""
     with suppress(OSError, ValueError, UsageError):
-        address = parse_address((folder / "listen").read_text()[:300].strip())
+        address = parse_address(read_small(folder / "listen", MOST_BYTES).decode().strip())
         if address.host and address.port:
             return address
     return Address("", 0)
@@ -144,7 +151,7 @@ def read_password(folder: Path) -> str | None:
     """
     path = folder / "password"
     try:
-        text = path.read_bytes()[:300].decode("ascii").strip()
+        text = read_small(path, MOST_BYTES).decode("ascii").strip()
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
@@ -158,10 +165,14 @@ def read_password(folder: Path) -> str | None:
     return text
 
 
-def write_join_files(folder: Path, address: Address) -> None:
+def write_join_files(folder: Path, address: Address, *, is_own: bool = False) -> None:
     """Write what others need to come in: the password, kept for the run's life, and the whole URL.
-    Raises RedisError.
+
+    A password that came with a foreign folder is set aside. is_own: this process started a server
+    there before. Raises RedisError.
     """
+    if not is_own and foreign(folder):
+        set_unfit_aside(folder)
     password = read_password(folder)
     if password is None:
         password = secrets.token_urlsafe(24)
@@ -201,9 +212,12 @@ def join_instructions(folder: Path, socket_path: Path, queue: str) -> dict[str, 
     worker = f"rq worker{'' if queue == 'default' else ' ' + quote(queue)}"
     path = folder.absolute() / "url"
     try:
-        parts = urlsplit(path.read_text().strip())
+        parts = urlsplit(read_small(path, MOST_BYTES).decode().strip())
         host, port = parts.hostname or "", parts.port or 0
-    except (OSError, ValueError):
+        parse_address(str(Address(host, port)))
+        if host.startswith("-"):
+            raise ValueError("ssh would take the host for an option")
+    except (OSError, ValueError, UsageError):
         password = folder.absolute() / "password"
         here = (
             f'RQ_REDIS_URL="unix://:$(cat {quote(str(password))})@{percent(str(socket_path))}" '
@@ -220,7 +234,11 @@ def join_instructions(folder: Path, socket_path: Path, queue: str) -> dict[str, 
         )
     local = host == "localhost" or host.startswith("127.") or host == "::1"
     source = socket.gethostname() if local else f"[{host}]" if ":" in host else host
-    tunnel = f"ssh -f -N -L {port}:{Address(host, port)} {source} && " if local else ""
+    tunnel = (
+        f"ssh -f -N -L {quote(f'{port}:{Address(host, port)}')} {quote(source)} && "
+        if local
+        else ""
+    )
     join = (
         f'scp {quote(f"{source}:{path}")} es-queue-url && {tunnel}RQ_REDIS_URL="$(cat '
         f'es-queue-url)" {worker}'

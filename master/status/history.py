@@ -6,12 +6,21 @@ import json
 import statistics
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from es_queue.protocol.keys import RunKeys
+from es_queue.security.private_directory import regular
 from master.display.format import finite_or_none
-from master.status.redis_reader import LONGEST_VALUE, MOST_KEY_BYTES, RedisReader, to_text
+from master.status.redis_reader import (
+    LONGEST_VALUE,
+    MOST_KEY_BYTES,
+    PROGRESS_FIELDS,
+    RedisReader,
+    to_text,
+)
 
 #: Read so many entries at most, in pieces, until there are so many evaluations.
 MOST_EVALUATIONS = 500
@@ -34,6 +43,9 @@ KEPT = (
 #: So many newest generations say what is usual.
 MOST_RECENT = 50
 METRICS_BYTES = 4 * 2**20
+#: A line of metrics.jsonl has about 1,200 bytes; no honest one has so many.
+LONGEST_LINE = 2**16
+MOST_LINES = 50_000
 
 
 class History:
@@ -42,7 +54,7 @@ class History:
 
     evaluations: (generation, mean return), oldest first; waits: seconds that the newest generations
     waited;
-    newest: the last record
+    newest: the last record, of which the short values that are shown are kept
     """
 
     def __init__(self) -> None:
@@ -87,7 +99,9 @@ class History:
     def add_records(self, records: Iterable[Mapping[str, Any]]) -> None:
         """Records in order; of a generation that came twice the last counts."""
         for record in records:
-            self.newest = record
+            self.newest = {
+                name: record[name] for name in (*PROGRESS_FIELDS, *KEPT) if short(record.get(name))
+            }
             mean, generation, wait = (
                 finite_or_none(record.get(name))
                 for name in ("eval_mean", "generation", "seconds_wait")
@@ -112,26 +126,39 @@ def is_readable(server: RedisReader, key: str) -> bool:
 
 def parse_entry(fields: Mapping[bytes, bytes]) -> dict[str, str]:
     """The short ones of an entry's fields KEPT, as text."""
-    pairs = ((name, (fields or {}).get(name.encode())) for name in KEPT)
+    kept = ((name.encode(), (fields or {}).get(name.encode())) for name in KEPT)
+    return short_fields({name: value for name, value in kept if value is not None})
+
+
+def short_fields(fields: Mapping[bytes, bytes]) -> dict[str, str]:
+    """An entry's short fields as text."""
     return {
-        name: to_text(value)
-        for name, value in pairs
-        if value is not None and len(value) <= LONGEST_VALUE
+        to_text(name): to_text(value)
+        for name, value in fields.items()
+        if len(value) <= LONGEST_VALUE and len(name) <= LONGEST_VALUE
     }
+
+
+def short(value: object) -> bool:
+    """Whether a value of JSON is a number or a short text."""
+    if isinstance(value, str):
+        return 0 < len(value) <= LONGEST_VALUE
+    return finite_or_none(value) is not None
 
 
 def _read_records(path: Path) -> Iterable[dict[str, Any]]:
     """The JSON objects at the end of a file of lines; lines that are none are passed over."""
-    if not path.is_file():
-        return
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=regular) as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - METRICS_BYTES))
-            lines = file.read(METRICS_BYTES).splitlines()
+            if size > METRICS_BYTES:
+                file.readline(METRICS_BYTES)
+            yield from parse_json_lines(
+                islice(iter(partial(file.readline, LONGEST_LINE), b""), MOST_LINES)
+            )
     except OSError:
         return
-    yield from parse_json_lines(lines[1:] if size > METRICS_BYTES else lines)
 
 
 def parse_json_lines(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:

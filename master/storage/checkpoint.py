@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from es_queue.environments.reference_batch import make_reference_batch
 from es_queue.environments.spaces import EnvironmentSpec
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.security.npz_reader import REFERENCE, UNREADABLE, decode_meta, validate_uncompressed
-from es_queue.security.private_directory import replacing
+from es_queue.security.private_directory import regular, replacing
 from master.loop.state import Best, RunState
 
 MAX_CHECKPOINT = 2**31
@@ -161,7 +162,10 @@ class Checkpoints:
         be read.
         """
         try:
-            with np.load(self.best_path, allow_pickle=False) as archive:
+            with (
+                open(self.best_path, "rb", opener=regular) as file,
+                np.load(file, allow_pickle=False) as archive,
+            ):
                 validate_uncompressed(archive)
                 generation = decode_meta(archive["meta"])["generation"]
                 return bool(
@@ -181,7 +185,7 @@ class Checkpoints:
         other_run_data: bytes | None = None
         for path in sorted(self.folder.glob("generation-*.npz"), reverse=True):
             try:
-                data = path.read_bytes()
+                data = _read(path)
                 owner = decode(data)[2]
             except (OSError, RunFolderError) as error:
                 self.warnings.append(f"checkpoint {path} was passed over: {error}")
@@ -195,6 +199,17 @@ class Checkpoints:
             self.last_path = path
             return data
         return other_run_data
+
+
+def _read(path: Path) -> bytes:
+    """A checkpoint's bytes. Raises OSError, RunFolderError for more than MAX_CHECKPOINT, of which
+    nothing is read.
+    """
+    with open(path, "rb", opener=regular) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > MAX_CHECKPOINT:
+            raise RunFolderError(f"a checkpoint of {size} bytes is larger than {MAX_CHECKPOINT}")
+        return file.read(size)
 
 
 def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:

@@ -9,9 +9,10 @@ breaks its chain of digests.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ from es_queue.config.run_config import RunConfig
 from es_queue.errors import EXIT_DONE, RunFolderError
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.slot_plan import make_generation_plan
+from es_queue.security.user_code import describe_error
 from es_queue.strategies.base import Batch, NoiseRows, Strategy
 from master.loop.config_timeline import strategy_of
 from master.loop.learner import PublicationSlice, batch_segments, slot_plans
@@ -31,6 +33,8 @@ from master.storage.replay_log import REPLAY_FOLDER, ReplayStep, list_log_files,
 
 #: A publication has at most so many slots, or eight times a population.
 MOST_SLOTS = 2**20
+#: What no digest of parameters covers.
+UNCHECKED = "observation statistics and step limits"
 
 
 def replay_run(
@@ -66,11 +70,12 @@ def replay_run(
             verify_digest(path, state, state_digest(config, start), start.generation, config)
         state = replay_file(path, config, start, table)
     assert state is not None, "there was a file"
-    reached = compare_with_checkpoint(run_dir, state)
+    compared = compare_with_checkpoint(run_dir, state)
     write(
         f"generations {first} to {state.generation} of run {run} computed again in "
         f"{time.monotonic() - began:.1f} s: "
-        f"every digest agrees, the last is {state_digest(config, state)}{reached}"
+        "of the parameters every digest agrees, the last is "
+        f"{state_digest(config, state)}{compared}"
     )
     return EXIT_DONE
 
@@ -87,13 +92,30 @@ def replay_file(path: Path, config: RunConfig, state: RunState, noise: NoiseRows
     for frame in list(read_frames(path, strict=True))[1:]:
         step = ReplayStep.decode(frame.payload)
         verify_digest(path, state, step.digest, step.generation, config)
-        state = next_state(config, state, step, noise)
+        try:
+            state = next_state(config, state, step, noise)
+        except (ValueError, TypeError, LookupError, ArithmeticError) as error:
+            raise RunFolderError(
+                f"{path}: what it holds of generation {step.generation} fits no run of its "
+                f"settings ({describe_error(error)[:200]}): restore the log from a copy"
+            ) from None
     return state
 
 
 def next_state(config: RunConfig, state: RunState, step: ReplayStep, noise: NoiseRows) -> RunState:
     """The next generation's state, from what the log says of this one."""
     strategy = strategy_of(config, state.changes, state.generation, parameter_count(state))
+    if step.back is None and step.fitness.shape[1] != strategy.per_slot:
+        raise ValueError(f"individuals is {step.fitness.shape[1]}, not {strategy.per_slot}")
+    if step.used and sum(len(slots) for _, slots in step.used) != len(step.fitness):
+        raise ValueError("used does not have one slot for each row of fitness")
+    if (
+        step.moments.mean.shape != state.moments.mean.shape
+        or step.moments.m2.shape != state.moments.m2.shape
+    ):
+        raise ValueError(
+            f"mean has {step.moments.mean.size} numbers, not {state.moments.mean.size}"
+        )
     if step.anchored:
         state = replace(
             state,
@@ -258,18 +280,41 @@ def compare_with_checkpoint(run_dir: Path, state: RunState) -> str:
             f"the log is whole up to generation {state.generation}, but {checkpoints.warnings[0]}"
         )
     if data is None:
-        return ""
+        return f"; there is no checkpoint to compare with, so {UNCHECKED} are as logged"
     config, saved, _ = checkpoint.decode(data)
     if saved.generation > state.generation:
         raise RunFolderError(
             f"the replay log ends with generation {state.generation}, but the newest "
             f"checkpoint is of generation {saved.generation}"
         )
-    if saved.generation == state.generation and state_digest(config, saved) != state_digest(
-        config, state
-    ):
+    if saved.generation < state.generation:
+        return (
+            f"; the newest checkpoint is of generation {saved.generation}, so {UNCHECKED} are as "
+            "logged"
+        )
+    if state_digest(config, saved) != state_digest(config, state):
         raise RunFolderError(
             f"the parameters of generation {state.generation} computed again differ from the "
             "newest checkpoint's"
         )
-    return ", as the newest checkpoint's" if saved.generation == state.generation else ""
+    for name, own, other in (
+        ("observation statistics", state.moments.to_arrays(), saved.moments.to_arrays()),
+        ("step limit", {"": np.array(state.step_limit)}, {"": np.array(saved.step_limit)}),
+    ):
+        if not same(own, other):
+            raise RunFolderError(
+                f"the {name} of generation {state.generation} in the replay log differs from the "
+                "newest checkpoint's: restore the log and the checkpoint from one copy"
+            )
+    words = ", as the newest checkpoint's; its observation statistics and step limit agree too"
+    if state.changes != saved.changes:  # honest after a --resume that set a changed setting anew
+        words += ", but the settings changed while the run was under way are others"
+    return words
+
+
+def same(own: Mapping[str, NDArray[Any]], other: Mapping[str, NDArray[Any]]) -> bool:
+    """Whether arrays have the same names and numbers, NaN like NaN."""
+    return own.keys() == other.keys() and all(
+        np.array_equal(own[name], other[name], equal_nan=own[name].dtype.kind == "f")
+        for name in own
+    )

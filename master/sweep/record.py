@@ -14,6 +14,7 @@ from es_queue.config.run_config import RunConfig, option_fields
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.numerics.aggregates import Aggregates, aggregate
 from es_queue.protocol.keys import RUN_ID
+from es_queue.security.private_directory import regular
 from master.display.format import finite_or_none
 from master.storage.checkpoint import write_atomically
 from master.sweep.seeds import MOST_SEEDS
@@ -112,7 +113,7 @@ def load_record(folder: Path) -> SweepRecord:
     """The study of a folder. Raises RunFolderError, in one sentence, for what is none."""
     path = folder / SWEEP_FILE
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=regular) as file:
             data = file.read(LARGEST_FILE + 1)
     except OSError as error:
         raise RunFolderError(f"{path} cannot be read: {error.strerror}") from None

@@ -135,4 +135,6 @@ def test_workers_that_a_busy_server_does_not_tell_are_not_taken_for_gone(
 ) -> None:
     redis_place.arrived()
     with busy(valkey_url), pytest.raises(redis.exceptions.ResponseError, match="BUSY"):
-        bounded_reads.read_hashes(redis_place.client, [keys.RunKeys(RUN).worker(worker_name(1))])
+        bounded_reads.read_hashes(
+            redis_place.client, [keys.RunKeys(RUN).worker(worker_name(1))], ("host",)
+        )

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 #: Where a master can be killed; in the order of a generation.
+#: "mid-verification" is another one, of runs whose evaluations the master plays again.
 POINTS = (
     "before publish",
     "after publish",
@@ -39,6 +40,7 @@ class Countdown:
 
 def arm(point: str, count: int) -> None:
     """Replace what stands at the point. Imports numpy, so the numeric environment must stand."""
+    import master.collect.verifier
     import master.loop.synchronous
     import master.storage.checkpoint
     from es_queue.protocol.redis_channel import RedisMasterChannel
@@ -63,6 +65,11 @@ def arm(point: str, count: int) -> None:
             lambda replace: after(
                 replace, die, lambda _, source, target: is_checkpoint(str(target))
             ),
+        ),
+        "mid-verification": (
+            master.collect.verifier,
+            "received",
+            lambda received: before(received, die),
         ),
     }
     owner, name, replaced = place[point]

@@ -18,6 +18,7 @@ import redis
 from es_queue.errors import RedisError
 from master.services import private_server
 from master.services.private_server import PrivateServer
+from master.services.seal import seal
 from master.services.tcp_access import read_password, resolve_listen_address
 from tests.integration.household import linux_only, pid_of, running, wait_until
 
@@ -238,6 +239,7 @@ def test_a_server_that_cannot_start_is_explained_by_the_end_of_its_log(tmp_path:
     (tmp_path / "appendonlydir" / "appendonly.aof.manifest").write_text(
         "file appendonly.aof.1.base.aof seq 1 type b\n" * 2
     )
+    seal(tmp_path)
     server = PrivateServer(tmp_path)
     with pytest.raises(RedisError, match=r"ended with code 1; .*redis\.log ends: .*base file"):
         server.start()

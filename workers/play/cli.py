@@ -18,6 +18,7 @@ import es_queue
 from es_queue.errors import EXIT_DONE, EXIT_INTERRUPTED, EsQueueError, UsageError
 from es_queue.numerics.fingerprint import fix_numeric_environment
 from es_queue.pretrained import path_of
+from es_queue.security.sanitize import sanitize
 from es_queue.security.user_code import guarded_imports
 from workers.play.constants import BEST, MAX_EPISODES, SEED_LIMIT
 from workers.play.report import format_histogram, format_summary, summarize
@@ -25,6 +26,8 @@ from workers.play.report import format_histogram, format_summary, summarize
 if TYPE_CHECKING:
     from workers.play.checkpoint import Checkpoint
 
+
+LONGEST_ERROR = 4000
 EPILOG = """\
 Without --episodes and --seed it plays the episodes of the run's final
 evaluation, and its mean equals the recorded one to the last digit on a
@@ -52,7 +55,7 @@ def main(argv: list[str] | None = None) -> int:
             play_and_print(given)
         sys.stdout.flush()
     except EsQueueError as error:
-        print(f"es-play: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"es-play: {sanitize(' '.join(str(error).split()), LONGEST_ERROR)}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

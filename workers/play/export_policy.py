@@ -13,6 +13,7 @@ from es_queue.export import export_bytes
 from es_queue.genetics.seed_list import format_seed_list, read_seed_list
 from es_queue.policies.checkpoint_policy import SavedPolicy
 from es_queue.security.npz_reader import REFERENCE, read_checkpoint
+from es_queue.security.private_directory import replacing
 from workers.play.report import format_text
 
 
@@ -58,7 +59,8 @@ def export_policy(path: Path, target: Path) -> None:
         else export_other_format(path, target.suffix)
     )
     try:
-        target.write_bytes(data)
+        with replacing(target) as file:  # no link in its place is followed
+            file.write(data)
     except OSError as error:
         raise RunFolderError(f"{target} cannot be written: {error.strerror}") from None
     played = "; es-play plays it" if target.suffix in (".json", ".npz") else ""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from es_queue.protocol.keys import RunKeys
+from es_queue.security.private_directory import regular
 from master.display.format import drawable_or_none, finite_or_none
 from master.status.history import History, is_readable, parse_entry, parse_json_lines
 from master.status.redis_reader import RedisReader, to_text
@@ -152,7 +153,7 @@ class LearningCurves:
 def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
     """The JSON objects of a file of lines, as far as it can be read."""
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=regular) as file:
             yield from parse_json_lines(
                 islice(iter(partial(file.readline, LONGEST_LINE), b""), MOST_LINES)
             )

@@ -27,7 +27,7 @@ class Hosts:
 
     def __init__(self, arena: Arena) -> None:
         mark = f"esq-{os.getpid()}-{secrets.token_hex(2)}"
-        self._read_names = names = (f"{mark}-a", f"{mark}-b")
+        self._names = names = (f"{mark}-a", f"{mark}-b")
         for name in names:
             ip("netns", "add", name)
             arena.stack.callback(ip, "netns", "del", name)
@@ -53,7 +53,7 @@ class Hosts:
 
     def write_line(self, state: str) -> None:
         """Take the line of the host over there down, or up again."""
-        ip("-n", self._read_names[1], "link", "set", "line", state)
+        ip("-n", self._names[1], "link", "set", "line", state)
 
     def server(self, arena: Arena, name: str = "redis") -> Server:
         """A Redis here; a test looks at it through a file's name, which knows no hosts."""

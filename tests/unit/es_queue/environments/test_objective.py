@@ -261,7 +261,7 @@ def test_a_policy_of_a_vector_is_that_vector_for_each_row() -> None:
 
 
 def test_what_was_found_can_be_loaded_played_replayed_and_begun_with(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log, sink = ReplayLog(tmp_path), Sink()
     ended, _ = run_ring(
@@ -278,7 +278,10 @@ def test_what_was_found_can_be_loaded_played_replayed_and_begun_with(
         == ended.best.parameters.tobytes()
         == saved.act(np.zeros(1)).tobytes()
     )
-    assert cli.main([str(best)]) == 0
+    monkeypatch.setenv(ALLOW, "installed")
+    assert cli.main([str(best)]) == 6
+    assert "give --trust" in capsys.readouterr().err
+    assert cli.main([str(best), "--trust"]) == 0
     assert "equal to the recorded evaluation to the last digit" in capsys.readouterr().out
     assert (
         replay_run("memory", tmp_path, tmp_path / "noise", sink.note) == 0

@@ -6,7 +6,12 @@ import json
 
 from es_queue.protocol.channel import parse_quarantined
 from master.fleet import worker_registry as module
-from master.fleet.worker_registry import WorkerIdentity, WorkerRegistry, format_fingerprints
+from master.fleet.worker_registry import (
+    RegisteredWorker,
+    WorkerIdentity,
+    WorkerRegistry,
+    format_fingerprints,
+)
 
 ONE, TWO = "1" * 32, "2" * 32
 
@@ -174,3 +179,30 @@ def test_a_worker_is_enrolled_from_what_the_master_has_seen_of_it() -> None:
         not any(bench.fleet.has_joined(f"stranger-{number}") for number in range(1000))
         and bench.asked == 1
     )
+
+
+def test_who_a_worker_is_and_what_it_computes_is_what_was_seen_first() -> None:
+    bench = Bench()
+    bench.look(a=about("a"), b=about("b", ""))
+    bench.look(a=about("c", TWO), b=about("d", TWO))
+    members = [bench.fleet.registered_worker(name) for name in "ab"]
+    assert members == [
+        RegisteredWorker(WorkerIdentity("a", "w"), ONE),
+        RegisteredWorker(WorkerIdentity("b", "w"), TWO),
+    ]
+
+
+def test_a_fingerprint_that_the_master_computes_is_no_workers_word() -> None:
+    bench = Bench(strict=True)
+    bench.fleet.fix(ONE)
+    bench.fleet.restore("", None)
+    bench.look(liar=about("liar", TWO), other=about("other", TWO), honest=about("honest"))
+    assert bench.fleet.numerics == ONE and bench.fleet.dismissed_workers() == ["liar", "other"]
+
+
+def test_a_master_of_another_arithmetic_than_its_run_began_with_promises_no_bits() -> None:
+    bench = Bench(strict=True)
+    bench.fleet.fix(TWO)
+    bench.fleet.restore(ONE, None)
+    assert (bench.fleet.numerics, bench.fleet.is_uniform) == (TWO, False)
+    assert "bits are not promised" in bench.notes[0]
