@@ -21,11 +21,11 @@ import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
+from es_queue.config.changeable import validate_changes
 from es_queue.errors import EsQueueError, RunFolderError, UsageError
 from es_queue.numerics.normalization import RunningMoments
 from es_queue.protocol.messages import publication_generation
 from es_queue.security.private_directory import no_link
-from master.control.control_arguments import validate_changes
 from master.loop.state import Change, RunState
 
 REPLAY_FOLDER = "replay"

@@ -44,7 +44,7 @@ def test_ten_million_entries_in_a_list_of_one_run_end_no_master(
     workers = {run: cluster.worker(run) for run in masters}
     names = {run: cluster.seen(run).joined(worker) for run, worker in workers.items()}
     for run in masters:
-        wait_for(cluster.seen(run).count_reached(2), "generation 2")
+        wait_for(cluster.seen(run).has_reached(2), "generation 2")
     own = RunKeys("hurt")
     with wire(cluster.port, cluster.folder) as line:
         flood(line, own.todo if name == "todo" else own.claims(names["hurt"]))
@@ -53,7 +53,7 @@ def test_ten_million_entries_in_a_list_of_one_run_end_no_master(
     )
     for run, master in masters.items():
         assert master.wait(120) == 0, f"{run}: {master.err.read_text()}"
-        assert master.feed("summary")[-1]["digest"] == quiet_digest(VALUES)
+        assert master.events("summary")[-1]["digest"] == quiet_digest(VALUES)
     assert cluster.busy() == 0, "a script ran for longer than the server lets scripts run"
 
 
@@ -107,7 +107,7 @@ def test_thousands_of_forged_refusals_cost_neither_the_lease_nor_the_log(cluster
     master, worker = cluster.master("hurt", LONG), cluster.worker("hurt")
     seen = cluster.seen("hurt")
     seen.joined(worker)
-    wait_for(seen.count_reached(2), "generation 2")
+    wait_for(seen.has_reached(2), "generation 2")
     watch = LeaseWatch(cluster.admin, "hurt")
     with wire(cluster.port, cluster.folder) as line:
         for number in range(0, FORGED, 500):
@@ -131,11 +131,11 @@ def test_thousands_of_forged_refusals_cost_neither_the_lease_nor_the_log(cluster
         assert master.wait(60) in (0, 130), master.err.read_text()
     watch.end()
     assert watch.looks > 100 and watch.missed == []
-    told = [one["text"] for one in master.feed("note") if "cannot join" in one["text"]]
+    told = [one["text"] for one in master.events("note") if "cannot join" in one["text"]]
     assert 0 < len(told) <= 10 and all(len(one) < 2000 for one in told), (
         f"{len(told)} lines, the longest of {max(map(len, told))}"
     )
-    for record in master.feed("generation")[-1:]:
+    for record in master.events("generation")[-1:]:
         assert record["digest"] == quiet_digest(
             {**LONG, "generations": record["generation"] + 1}, record["generation"]
         )

@@ -73,7 +73,7 @@ def forge(place: Arena, count: int) -> None:
 def ended(inlet: Inlet) -> None:
     """The run ends as if nothing had happened."""
     assert inlet.master.wait(120) == 0, inlet.master.said()[-3000:]
-    assert inlet.master.feed("summary")[-1]["digest"] == quiet_digest(RUN)
+    assert inlet.master.events("summary")[-1]["digest"] == quiet_digest(RUN)
     said = inlet.master.said()
     assert "Traceback" not in said and "\x1b[2J" not in said
 

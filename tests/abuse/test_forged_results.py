@@ -146,8 +146,8 @@ def test_a_forged_evaluation_is_not_the_best_and_does_not_end_the_run(
     household.worker()
     assert master.wait() == 0, master.said()
     summary = (
-        master.feed("summary")[-1]
-        if master.feed("summary")
+        master.events("summary")[-1]
+        if master.events("summary")
         else json.loads((folder / "summary.json").read_text())
     )
     seen = Seen(household.client, RUN)

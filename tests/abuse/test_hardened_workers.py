@@ -187,7 +187,7 @@ def test_commands_of_strangers_are_not_heard(
         "rq:pubsub:hard", json.dumps({"command": command, "job_id": job.decode()})
     )
     assert heard == 0
-    wait_for(seen.count_reached(seen.generation() + 2), "learning goes on")
+    wait_for(seen.has_reached(seen.generation() + 2), "learning goes on")
     assert worker.process.poll() is None and Path(f"/proc/{horse}").exists()
 
 

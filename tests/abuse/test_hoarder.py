@@ -28,7 +28,7 @@ class Hoarder:
     def __init__(self, url: str, run: str, name: str) -> None:
         self._url, self.keys, self.name = url, RunKeys(run), name
         self._over = threading.Event()
-        self.sample_slot = 0
+        self.taken = 0
         self._threads = [
             threading.Thread(target=self._take, daemon=True) for _ in range(CONNECTIONS)
         ]
@@ -50,7 +50,7 @@ class Hoarder:
             connection: Any = client
             while not self._over.is_set():
                 with suppress(redis.exceptions.RedisError):
-                    self.sample_slot += (
+                    self.taken += (
                         connection.blmove(
                             self.keys.todo, self.keys.claims(self.name), 1, "LEFT", "RIGHT"
                         )
@@ -89,9 +89,9 @@ def test_a_run_ends_beside_somebody_who_takes_every_block_and_answers_none(
         worker = cluster.worker("held")
         cluster.seen("held").joined(worker)
         assert master.wait(60) == 0, master.err.read_text()
-        assert hoarder.sample_slot >= VALUES["generations"], "it was in time"
-    summary = master.feed("summary")[-1]
+        assert hoarder.taken >= VALUES["generations"], "it was in time"
+    summary = master.events("summary")[-1]
     if schedule == "sync":
         assert summary["digest"] == quiet_digest(VALUES)
-    found = [one for one in master.feed("note") if "without a result" in one["text"]]
+    found = [one for one in master.events("note") if "without a result" in one["text"]]
     assert len(found) == (1 if wall == 1 else 0)

@@ -149,7 +149,7 @@ def test_a_run_is_led_worked_for_and_watched_and_nothing_that_it_needs_is_denied
     simple = household.worker("--worker-class", "rq.worker.SimpleWorker", by_file=True)
     seen.joined(plain)
     seen.joined(simple)
-    wait_for(seen.count_reached(5), "generation 5")
+    wait_for(seen.has_reached(5), "generation 5")
     views = (
         ("lp",),
         (),
@@ -181,7 +181,7 @@ def test_a_run_is_led_worked_for_and_watched_and_nothing_that_it_needs_is_denied
         "--resume", "lp", "--generations", seen.generation() + 5, "--workers", 1, "--json"
     )
     done(again)
-    assert again.feed("summary")[-1]["state"] == "finished"
+    assert again.events("summary")[-1]["state"] == "finished"
     done(household.master("--purge", "lp", "--yes"))
     # The doctor asks what it may, and takes no for an answer; RQ looks for its own address, and
     # does without.
@@ -199,7 +199,7 @@ def test_hardened_workers_need_no_more_than_plain_ones(household: Household) -> 
     worker = household.worker(by_file=True, **HARDENED)
     master = household.master(*flags(values), "--run", "lp", "--json")
     done(master)
-    assert master.feed("summary")[-1]["digest"] == quiet_digest(values)
+    assert master.events("summary")[-1]["digest"] == quiet_digest(values)
     worker.signal(signal.SIGTERM)
     assert worker.wait() == 0, worker.said()
     assert {one for one in household.denied() if one[1] != "client|list"} == set()
@@ -237,7 +237,7 @@ def test_workers_may_tell_of_what_failed_and_refuse_a_run(household: Household) 
         lambda: any("spies" in about.get("refuses", "") for about in told(seen)),
         "a worker refuses what its operator does not allow",
     )
-    wait_for(seen.count_reached(1), "generation 1")
+    wait_for(seen.has_reached(1), "generation 1")
     (folder / "trap-raise").touch()
     wait_for(lambda: household.client.llen(seen.keys.errors), "a worker tells of what failed")
     refusing.signal(signal.SIGTERM)

@@ -77,7 +77,7 @@ def test_where_every_slot_is_audited_a_liar_moves_no_bit(
     wait_for(lambda: quarantined(seen), "the liar is found")
     assert quarantined(seen) == ["liar"]
     found = seen.generation()
-    wait_for(seen.count_reached(found + 5), "learning goes on")
+    wait_for(seen.has_reached(found + 5), "learning goes on")
     record = next(one for one in run.heard.records if one["generation"] > found)
     assert record["digest"] == quiet_digest(
         {**TINY, "generations": record["generation"] + 1}, record["generation"]
@@ -127,7 +127,7 @@ def test_a_liar_among_four_is_found_as_soon_as_sampling_predicts_and_learning_co
     # million are found.
     assert seen.generation() - began <= math.log(1e-6) / (2 * math.log(1 - fraction))
     after = seen.generation()
-    wait_for(seen.count_reached(after + 20), "learning goes on")
+    wait_for(seen.has_reached(after + 20), "learning goes on")
     later = [one for one in run.heard.records if one["generation"] > after + 1]
     assert later and all(one["return_max"] < 900 for one in later), (
         "none of its answers counts any more"
@@ -161,5 +161,5 @@ def test_without_strict_other_arithmetic_is_called_a_mixed_fleet_and_is_no_liar(
         lambda: any("mixed fleet" in one for one in run.heard.notes), "the fleet is called mixed"
     )
     generation = seen.generation()
-    wait_for(seen.count_reached(generation + 10), "learning goes on")
+    wait_for(seen.has_reached(generation + 10), "learning goes on")
     assert quarantined(seen) == [] and seen.progress().get("audit_disputes") == "0"

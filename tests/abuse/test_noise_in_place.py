@@ -115,11 +115,13 @@ def test_master_and_worker_say_that_the_table_changed_under_them(
     master = processes.start(
         processes.rq.parent / "es-master", *words, ES_QUEUE_NOISE_DIR=str(folder)
     )
-    wait_for(lambda: len(master.feed("generation")) >= 3, "three generations")
+    wait_for(lambda: len(master.events("generation")) >= 3, "three generations")
     (path,) = folder.glob("*.f32")
     overwrite(path)
     wait_for(
-        lambda: any("was changed while this process used it" in str(one) for one in master.feed()),
+        lambda: any(
+            "was changed while this process used it" in str(one) for one in master.events()
+        ),
         "the master says so",
     )
 

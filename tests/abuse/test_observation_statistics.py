@@ -44,13 +44,13 @@ def test_a_run_with_a_worker_that_lies_about_its_observations_is_solved(
     wait_for(lambda: seen.progress().get("publication"), "the run has a publication")
     liar = ("--name", "liar", "-w", "tests.abuse.lying.Worker", "--path", ROOT)
     household.worker(*liar, **{MEAN: LARGEST})
-    wait_for(seen.count_reached(1), "the liar has answered a whole generation", 60)
+    wait_for(seen.has_reached(1), "the liar has answered a whole generation", 60)
     household.worker("--name", "honest")
     assert master.wait(240) == 0, master.said()[-3000:]
-    summary = master.feed("summary")[-1]
+    summary = master.events("summary")[-1]
     print(f"the run ended with {summary['eval_mean']}")
     assert summary["eval_mean"] >= SOLVED
     refused = int(seen.client.hget(seen.keys.refused, "implausible-moments") or 0)
     assert refused > 0
-    notes = [one["text"] for one in master.feed("note")]
+    notes = [one["text"] for one in master.events("note")]
     assert len([one for one in notes if "sent observation statistics far beyond" in one]) == 1

@@ -40,7 +40,7 @@ def trained(processes: Processes, url: str, run: str, *words: object) -> Started
 
 
 def noted(master: Started) -> list[str]:
-    return [str(one["text"]) for one in master.feed("note")]
+    return [str(one["text"]) for one in master.events("note")]
 
 
 def test_an_open_server_is_warned_of_once_on_stderr_and_once_in_the_log(

@@ -115,7 +115,7 @@ def test_a_whole_run_shows_its_password_nowhere(
     )
     with client_from_url(url_of(port)) as client:
         seen = Seen(client, "shh")
-        wait_for(seen.count_reached(3), "generation 3")
+        wait_for(seen.has_reached(3), "generation 3")
         assert (
             len(processes.living()) >= 4 and shown_to_every_user(processes) == []
         )  # master, supervisor, worker, horse
@@ -266,7 +266,7 @@ def test_a_process_that_is_told_to_abort_dumps_no_password(port: int, processes:
         RQ_REDIS_URL=url_of(port),
         PYTHONFAULTHANDLER="1",
     )
-    wait_for(lambda: master.feed("started"), "the run starts")
+    wait_for(lambda: master.events("started"), "the run starts")
     worker = processes.start(
         processes.rq, "worker", RQ_REDIS_URL=url_of(port), PYTHONFAULTHANDLER="1"
     )
@@ -323,7 +323,7 @@ def test_what_a_child_is_given_it_finds_in_its_environment_once(
         **{PASSWORD_FILE: str(secret_file)},
     )
     with client_from_url(url_of(port)) as client:
-        wait_for(Seen(client, "shh").count_reached(1), "generation 1")
+        wait_for(Seen(client, "shh").has_reached(1), "generation 1")
     for pid in set(processes.living()) - {master.pid}:
         held = [
             line

@@ -38,10 +38,10 @@ READ_CHECKPOINT = (
     "print('read')\nexcept RunFolderError as error: print(error)"
 )
 READ_LOG = (
-    "from pathlib import Path\nfrom master.storage.replay_log import Step, frames\nfrom "
-    "es_queue.errors import RunFolderError\n"
-    "try:\n  for frame in frames(Path({!r}), strict=True): Step.read(frame.payload)\n  "
-    "print('read')\nexcept RunFolderError as error: print(error)"
+    "from pathlib import Path\nfrom master.storage.replay_log import ReplayStep, read_frames\n"
+    "from es_queue.errors import RunFolderError\n"
+    "try:\n  for frame in read_frames(Path({!r}), strict=True): ReplayStep.decode(frame.payload)\n"
+    "  print('read')\nexcept RunFolderError as error: print(error)"
 )
 
 

@@ -77,9 +77,7 @@ def papers(tmp_path_factory: pytest.TempPathFactory) -> Papers:
     }
     for name, one in issued.items():
         one.private_key_pem.write_to_path(found[f"{name}.key"])
-        found[f"{name}.pem"].write_bytes(
-            b"".join(part.largest_bytes() for part in one.cert_chain_pems)
-        )
+        found[f"{name}.pem"].write_bytes(b"".join(part.bytes() for part in one.cert_chain_pems))
     return found
 
 
@@ -131,8 +129,8 @@ def test_a_whole_run_goes_over_tls_with_a_password_and_a_clients_certificate(
         ES_QUEUE_REDIS_PASSWORD=password,
     )
     assert master.wait() == 0, master.said()
-    assert master.feed("summary")[-1]["digest"] == quiet_digest(VALUES)
-    assert master.feed("note") == [] and password not in master.said()
+    assert master.events("summary")[-1]["digest"] == quiet_digest(VALUES)
+    assert master.events("note") == [] and password not in master.said()
     for words in (("tls",), ("--doctor",), ("tls", "--keys")):
         status = processes.start(
             BIN / "es-status", *words, RQ_REDIS_URL=url, ES_QUEUE_REDIS_PASSWORD=password
@@ -219,7 +217,7 @@ def test_a_certificate_that_is_not_looked_at_is_warned_of(
         assert master.wait() == 0, master.said()
         assert master.err.read_text().count("is not verified") == count
         assert (
-            len([one for one in master.feed("note") if "is not verified" in one["text"]]) == count
+            len([one for one in master.events("note") if "is not verified" in one["text"]]) == count
         )
 
 

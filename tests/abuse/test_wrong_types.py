@@ -107,8 +107,8 @@ def test_a_run_goes_on_beside_somebody_who_writes_all_that_a_worker_may(
     with client_from_url(url("viewer")) as viewer, client_from_url(url("worker")) as attacker:
         seen = Seen(viewer, "hurt")
         seen.joined(worker)
-        wait_for(seen.count_reached(2), "generation 2")
+        wait_for(seen.has_reached(2), "generation 2")
         attack(attacker, seen)
         assert seen.generation() < VALUES["generations"], "the attack came in time"
         assert master.wait() == 0, master.said()
-    assert master.feed("summary")[-1]["digest"] == quiet_digest(VALUES)
+    assert master.events("summary")[-1]["digest"] == quiet_digest(VALUES)

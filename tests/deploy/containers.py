@@ -76,7 +76,7 @@ class Container:
     def said(self) -> str:
         return self.log.read_text(errors="replace")
 
-    def feed(self, name: str) -> list[dict[str, Any]]:
+    def events(self, name: str) -> list[dict[str, Any]]:
         """What --json printed so far."""
         lines = [json.loads(line) for line in self.said().split("\n")[:-1] if line.startswith("{")]
         return [one for one in lines if one["event"] == name]

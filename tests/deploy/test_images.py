@@ -57,7 +57,7 @@ def quiet(folder: Path) -> str:
     )
     assert alone.process.wait(250) == 0, alone.said()[-2000:]
     own.end()
-    return str(alone.feed("summary")[-1]["digest"])
+    return str(alone.events("summary")[-1]["digest"])
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def advanced(cluster: Cluster, generations: int = 3) -> None:
 
 def digest_of(master: Container) -> str:
     assert master.process.wait(200) == 0, master.said()[-2000:]
-    return str(master.feed("summary")[-1]["digest"])
+    return str(master.events("summary")[-1]["digest"])
 
 
 def kill_worker(cluster: Cluster, _: Container, worker: Container, master: Container) -> Container:

@@ -53,7 +53,7 @@ class Trap:
     before the request goes on.
     """
 
-    required: Wanted
+    matches: Wanted
     skip: int
     lose: bool
     act: Callable[[], object]
@@ -73,10 +73,10 @@ class Proxy:
 
     def __init__(self, upstream: str) -> None:
         self.upstream = upstream
-        self.latency, self.bandwidth, self.slice, self.limit, self.freeze = 0.0, 0, 0, 0, False
+        self.latency, self.bandwidth, self.slice, self.limit, self.frozen = 0.0, 0, 0, 0, False
         self.swallowed = self.connections = self.limited = self.caught = 0
         self._left = 0
-        self._required_slots: Wanted = lambda reply: True
+        self._is_wanted: Wanted = lambda reply: True
         self._traps: list[Trap] = []
         self._lock = threading.Lock()
         self._open: set[Link] = set()
@@ -87,19 +87,19 @@ class Proxy:
     def swallow(self, replies: int = 1, wanted: Wanted = lambda reply: True) -> None:
         """Drop the next replies for which ``wanted`` holds, and close their connections."""
         with self._lock:
-            self._left, self._required_slots = replies, wanted
+            self._left, self._is_wanted = replies, wanted
 
     def lose_reply_to(self, *words: bytes, skip: int = 0) -> None:
         """The server carries out the request that has all ``words``, the skip-th after now; its
         reply is lost, its connection closed.
         """
-        self._handle_change(Trap(having(words), skip, True, lambda: None))
+        self._set_trap(Trap(having(words), skip, True, lambda: None))
 
-    def previous(self, *words: bytes, act: Callable[[], object], skip: int = 0) -> None:
+    def before(self, *words: bytes, act: Callable[[], object], skip: int = 0) -> None:
         """Do something just before the server hears the request that has all ``words``."""
-        self._handle_change(Trap(having(words), skip, False, act))
+        self._set_trap(Trap(having(words), skip, False, act))
 
-    def _handle_change(self, trap: Trap) -> None:
+    def _set_trap(self, trap: Trap) -> None:
         with self._lock:
             self._traps.append(trap)
 
@@ -115,7 +115,7 @@ class Proxy:
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        self.freeze = False
+        self.frozen = False
         self.reset()
 
     # --- threads
@@ -154,7 +154,7 @@ class Proxy:
             while data := source.recv(PIECE):
                 if not replies:
                     self._spring(link, data)
-                while self.freeze:
+                while self.frozen:
                     time.sleep(0.01)
                 if replies and (link.deaf or self._take(data)):
                     break
@@ -182,7 +182,7 @@ class Proxy:
 
     def _take(self, reply: bytes) -> bool:
         with self._lock:
-            if self._left and self._required_slots(reply):
+            if self._left and self._is_wanted(reply):
                 self._left -= 1
                 self.swallowed += 1
                 return True
@@ -191,7 +191,7 @@ class Proxy:
     def _spring(self, link: Link, request: bytes) -> None:
         """Close the traps that this request is for."""
         with self._lock:
-            due = [one for one in self._traps if one.required(request)]
+            due = [one for one in self._traps if one.matches(request)]
             for one in due:
                 one.skip -= 1
             due = [one for one in due if one.skip < 0]

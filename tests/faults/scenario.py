@@ -49,7 +49,7 @@ class Row:
     fault: str
     injected: int = 0
     noticed: int = 0
-    has_lost_life: int = 0
+    lost: int = 0
     seconds: list[float] = field(default_factory=list)
     equal: bool | None = None
     remark: str = ""
@@ -59,7 +59,7 @@ class Row:
         return (
             self.injected > 0
             and self.noticed == self.injected
-            and self.has_lost_life == 0
+            and self.lost == 0
             and self.equal is not False
         )
 
@@ -74,7 +74,7 @@ class Row:
             self.fault,
             str(self.injected),
             str(self.noticed),
-            str(self.has_lost_life),
+            str(self.lost),
             *times,
             digest,
             self.remark,
@@ -176,10 +176,10 @@ def finish(row: Row, master: Started, values: dict[str, Any] = RUN, seconds: flo
     """
     code = master.wait(seconds)
     assert code == 0, master.said()[-3000:]
-    done = {one["generation"]: one["population"] for one in master.feed("generation")}
+    done = {one["generation"]: one["population"] for one in master.events("generation")}
     done.pop(max(done))  # the last is evaluated alone
-    row.has_lost_life = sum(max(0, values["population"] - count) for count in done.values())
-    row.equal = master.feed("summary")[-1]["digest"] == quiet_digest(values)
+    row.lost = sum(max(0, values["population"] - count) for count in done.values())
+    row.equal = master.events("summary")[-1]["digest"] == quiet_digest(values)
     return row
 
 

@@ -76,7 +76,7 @@ class Soak:
         """Wait for a generation and look; what changes from moment to moment is looked at a few
         times.
         """
-        wait_for(self.seen.count_reached(generation), f"generation {generation}", 600)
+        wait_for(self.seen.has_reached(generation), f"generation {generation}", 600)
         looks = [look(self.seen, self.master, self.horse, self.folder) for _ in range(5)]
         return min(looks, key=lambda one: (one.keys, one.redis))
 

@@ -63,7 +63,7 @@ def test_a_run_outlives_the_loss_of_everything_in_redis(
     seen = Seen(redis_client, "amnesia")
     run = start_master("amnesia", WALKER)
     seat = seen.joined(processes.worker(valkey_url))
-    wait_for(seen.count_reached(2), "generation 2")
+    wait_for(seen.has_reached(2), "generation 2")
     horse = seen.freeze_holding(seat)
     redis_client.flushall()
     os.kill(horse, signal.SIGCONT)
@@ -76,11 +76,11 @@ def test_a_run_outlives_the_loss_of_everything_in_redis(
 
 def test_a_run_outlives_the_death_of_its_private_server(processes: Processes) -> None:
     run = processes.master(*flags(WALKER), "--run", "orphan", "--workers", 1, "--json")
-    url = wait_for(lambda: run.feed("started"), "the run starts")[0]["redis"]
+    url = wait_for(lambda: run.events("started"), "the run starts")[0]["redis"]
     with redis.Redis.from_url(url) as client:
         seen = Seen(client, "orphan")
         seat = wait_for(lambda: next(iter(seen.workers()), ""), "its worker joins")
-        wait_for(seen.count_reached(2), "generation 2")
+        wait_for(seen.has_reached(2), "generation 2")
         server = int(client.info("server")["process_id"])
         horse = seen.freeze_holding(seat)
     os.kill(server, signal.SIGKILL)
@@ -88,10 +88,10 @@ def test_a_run_outlives_the_death_of_its_private_server(processes: Processes) ->
     os.kill(horse, signal.SIGCONT)
     assert run.wait() == 0, run.said()
     assert "the private server had ended and was started again" in [
-        one["text"] for one in run.feed("note")
+        one["text"] for one in run.events("note")
     ]
-    assert run.feed()[-1]["digest"] == quiet_digest(WALKER)
-    assert run.feed("generation")[-1]["workers"] == 1
+    assert run.events()[-1]["digest"] == quiet_digest(WALKER)
+    assert run.events("generation")[-1]["workers"] == 1
     assert processes.living() == {}
     assert not Path(f"/proc/{server}/exe").exists()
 
@@ -130,7 +130,7 @@ def test_an_episode_that_hangs_is_reported_and_its_process_replaced(
     assert [(one["worker"], one["reason"]) for one in reports] == [
         (seat, "an episode lasted longer than 1 s")
     ]
-    assert run.feed()[-1]["digest"] == quiet_digest({**CARTPOLE, "generations": 60})
+    assert run.events()[-1]["digest"] == quiet_digest({**CARTPOLE, "generations": 60})
 
 
 def test_nothing_lives_on_for_long_when_a_master_with_a_private_server_is_killed(
@@ -145,7 +145,7 @@ def test_nothing_lives_on_for_long_when_a_master_with_a_private_server_is_killed
         "--json",
         clocks=replace(CLOCKS, grace=1.0),
     )
-    wait_for(lambda: len(run.feed("generation")) >= 2, "generation 2")
+    wait_for(lambda: len(run.events("generation")) >= 2, "generation 2")
     run.signal(signal.SIGKILL)
     wait_for(lambda: not processes.living(), "every process of the run is gone", 30)
 
@@ -154,8 +154,8 @@ def test_a_closed_terminal_stops_a_run_that_can_be_resumed(processes: Processes)
     run = processes.master(
         *flags({**WALKER, "generations": 500}), "--run", "hung-up", "--workers", 1, "--json"
     )
-    wait_for(lambda: len(run.feed("generation")) >= 2, "generation 2")
+    wait_for(lambda: len(run.events("generation")) >= 2, "generation 2")
     run.signal(signal.SIGHUP)
     assert run.wait() == 130, run.said()
-    assert run.feed("summary")[-1]["state"] == "stopped"
+    assert run.events("summary")[-1]["state"] == "stopped"
     assert processes.living() == {}

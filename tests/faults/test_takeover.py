@@ -115,7 +115,7 @@ def test_a_standby_ends_with_the_run_or_with_a_persons_wish(
         *flags({**CARTPOLE, "generations": 3000}), "--run", "watched", "--json", url=valkey_url
     )
     processes.worker(valkey_url)
-    wait_for(Seen(redis_client, "watched").count_reached(1), "generation 1")
+    wait_for(Seen(redis_client, "watched").has_reached(1), "generation 1")
     standbys = [
         processes.master(
             "--standby", "watched", "--run-dir", processes.folder / name, "--json", url=valkey_url
@@ -130,7 +130,7 @@ def test_a_standby_ends_with_the_run_or_with_a_persons_wish(
     assert master.wait() == 130, master.said()
     assert standbys[1].wait() == 0, standbys[1].said()
     assert "run watched is stopped: there is nothing to take over" in standbys[1].said()
-    assert not any(one.feed() for one in standbys)
+    assert not any(one.events() for one in standbys)
 
 
 def test_a_standby_of_a_run_that_nobody_knows_says_so(

@@ -154,7 +154,7 @@ def test_a_server_that_falls_silent_holds_no_call_longer_than_its_timeout(
     line: tuple[Proxy, redis.Redis], monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
     proxy, client = line
-    proxy.freeze = True
+    proxy.frozen = True
     calls, once, began = Calls(monkeypatch), Retry(0), time.monotonic()
     with suppress(RedisError):
         if verb in MASTERS:

@@ -93,7 +93,7 @@ class Trial:
 
     def closed(self) -> int:
         """Generations that the master has closed, as it says itself."""
-        return len(self.master.feed("generation"))
+        return len(self.master.events("generation"))
 
     def advance(self, generations: int = 1) -> None:
         """Wait until so many more generations are closed."""
@@ -107,7 +107,7 @@ class Trial:
             ) from None
 
     def notes(self) -> list[str]:
-        return [one["text"] for one in self.master.feed("note")]
+        return [one["text"] for one in self.master.events("note")]
 
     def wait_for_note(self, pattern: str, seconds: float = 40.0) -> re.Match[str]:
         try:
@@ -142,7 +142,7 @@ def recovered(trial: Trial, cause: str, folder: Path | None = None) -> int:
     """How often the run itself says that it recovered from this: its checkpoint (in ``folder``)
     when it has ended, its progress before.
     """
-    summaries = trial.master.feed("summary")
+    summaries = trial.master.events("summary")
     if summaries:
         _, state, _ = decode(
             ((folder or trial.arena.folder) / summaries[-1]["last_checkpoint"]).read_bytes()

@@ -136,7 +136,7 @@ class Started:
     def said(self) -> str:
         return self.out.read_text() + self.err.read_text()
 
-    def feed(self, name: str = "") -> list[dict[str, Any]]:
+    def events(self, name: str = "") -> list[dict[str, Any]]:
         """What --json printed so far, whole lines alone; every line must be an object."""
         lines = self.out.read_text().split("\n")[:-1]
         found = [json.loads(line) for line in lines]
@@ -157,10 +157,10 @@ class Processes:
             if name not in ("RQ_REDIS_URL", "REDIS_URL", "PYTHONPATH", ALLOW)
         }
         self.environment = {**own, **environment, MARK: self.mark, VARIABLE: clocks_text(CLOCKS)}
-        self._ensure_process: list[Started] = []
+        self._started: list[Started] = []
 
     def start(self, *command: object, cwd: Path | None = None, **environment: str) -> Started:
-        number = len(self._ensure_process)
+        number = len(self._started)
         out, err = self.folder / f"process-{number}.out", self.folder / f"process-{number}.err"
         with out.open("wb") as stdout, err.open("wb") as stderr:
             process = subprocess.Popen(
@@ -172,8 +172,8 @@ class Processes:
                 env={**self.environment, **environment},
                 start_new_session=True,
             )
-        self._ensure_process.append(Started(process, out, err))
-        return self._ensure_process[-1]
+        self._started.append(Started(process, out, err))
+        return self._started[-1]
 
     @property
     def rq(self) -> Path:
@@ -221,10 +221,10 @@ class Processes:
             for pid in left:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            for one in self._ensure_process:
+            for one in self._started:
                 one.process.poll()
             time.sleep(0.01)
-        for one in self._ensure_process:
+        for one in self._started:
             one.process.wait(20)
 
 
@@ -267,7 +267,7 @@ class Seen:
     def generation(self) -> int:
         return int(self.client.get(self.keys.iteration) or -1)
 
-    def count_reached(self, generation: int) -> Callable[[], bool]:
+    def has_reached(self, generation: int) -> Callable[[], bool]:
         return lambda: self.generation() >= generation
 
     def workers(self) -> dict[str, dict[str, str]]:

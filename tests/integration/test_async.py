@@ -117,12 +117,12 @@ def test_a_straggler_holds_nothing_up_and_counts_when_it_comes(
     (held,) = seen.claims(seats[0])
     publication, _, start, _ = held.split(" ")
     generation = int(publication.partition(".")[0])
-    wait_for(seen.count_reached(generation + 5), "the others go on")
+    wait_for(seen.has_reached(generation + 5), "the others go on")
     assert seen.keys.results(publication).encode() in keys_of(redis_client, "slow", "results")
     os.kill(pid, signal.SIGCONT)
     wait_for(lambda: seen.claims(seats[0]) != [held], "it has answered")
     after = seen.generation()
-    wait_for(seen.count_reached(after + 3), "its answer is used")
+    wait_for(seen.has_reached(after + 3), "its answer is used")
     run.stop()
     assert (publication, int(start)) in uses_in(tmp_path / "slow")
 
@@ -144,7 +144,7 @@ def test_workers_killed_while_they_hold_blocks_cost_their_blocks_alone(
         os.kill(horse, signal.SIGKILL)
         wait_for(lambda seat=seat: not seen.claims(seat), "its claims are taken from it")
     reached = seen.generation()
-    wait_for(seen.count_reached(reached + 12), "the last worker goes on, evaluations and all")
+    wait_for(seen.has_reached(reached + 12), "the last worker goes on, evaluations and all")
     run.stop()
     assert set(uses_in(tmp_path / "deaths").values()) == {1}
     assert run.total("recovered") >= 2
@@ -163,7 +163,7 @@ def test_a_master_killed_and_resumed_counts_nothing_twice(
     first = processes.master(*flags(LONG), "--run", "phoenix", *about, url=valkey_url)
     for one in pair:
         seen.joined(one)
-    wait_for(seen.count_reached(8), "generation 8")
+    wait_for(seen.has_reached(8), "generation 8")
     first.signal(signal.SIGKILL)
     first.wait()
     left = seen.generation()
@@ -171,9 +171,9 @@ def test_a_master_killed_and_resumed_counts_nothing_twice(
         "--resume", "phoenix", "--generations", left + 12, *about, url=valkey_url
     )
     assert second.wait() == 0, second.said()
-    (summary,) = second.feed("summary")
+    (summary,) = second.events("summary")
     assert summary["generation"] == left + 12 and summary["reproducible"] is False
-    assert second.feed("generation")[0]["generation"] == left
+    assert second.events("generation")[0]["generation"] == left
     uses = uses_in(folder)
     assert set(uses.values()) == {1} and sum(uses.values()) == PAIRS * (left + 12)
     again = processes.master(

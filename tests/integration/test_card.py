@@ -87,7 +87,7 @@ def run(
             processes.master(*flags({**ENDLESS, "block": 2}), "--run", "card", url=valkey_server)
             worker = processes.worker(valkey_server)
             seat = Seen(client, "card").joined(worker)
-            wait_for(Seen(client, "card").count_reached(3), "generation 3")
+            wait_for(Seen(client, "card").has_reached(3), "generation 3")
             yield Run(client, worker, seat, noise, config_from_json(client.get("es:card:config")))
         finally:
             processes.end()
@@ -169,7 +169,7 @@ def test_workers_push_index_and_reward(frozen: Run) -> None:
 def test_the_master_aggregates_each_generation_and_publishes_the_next(run: Run) -> None:
     before = run.seen.progress()
     then = int(before["generation"])
-    wait_for(run.seen.count_reached(then + 2), "two more generations")
+    wait_for(run.seen.has_reached(then + 2), "two more generations")
     after = run.seen.progress()
     assert after["digest"] != before["digest"]
     assert int(after["env_steps"]) > int(before["env_steps"])

@@ -47,7 +47,7 @@ def live(processes: Processes, valkey_url: str, redis_client: redis.Redis) -> Ca
             *flags({**LONG, **values}), "--run", run, "--json", url=valkey_url
         )
         seen = Seen(redis_client, run)
-        wait_for(seen.count_reached(2), "the run is under way")
+        wait_for(seen.has_reached(2), "the run is under way")
         return Live(processes, valkey_url, master, worker, seen)
 
     return start
@@ -88,7 +88,7 @@ def test_a_paused_run_stands_still_with_its_workers_until_it_is_let_go_on(
     assert (run.seen.generation(), run.seen.progress()["answered_at"]) == (generation, answered)
     assert len(run.seen.workers()) == 1, "its worker waits"
     assert "goes on" in run.ask("--continue", "live")
-    wait_for(run.seen.count_reached(generation + 2), "it goes on")
+    wait_for(run.seen.has_reached(generation + 2), "it goes on")
     assert run.state() == "running"
 
 
@@ -109,10 +109,10 @@ def test_a_paused_run_whose_master_is_killed_and_resumed_is_still_paused(
     generation = run.seen.generation()
     os.kill(run.master.pid, signal.SIGKILL)
     again = run.processes.master("--resume", "live", "--json", url=run.url)
-    wait_for(lambda: any("is paused" in one["text"] for one in again.feed("note")), "it says so")
+    wait_for(lambda: any("is paused" in one["text"] for one in again.events("note")), "it says so")
     assert run.seen.generation() <= generation + 1
     run.ask("--continue", "live")
-    wait_for(run.seen.count_reached(generation + 3), "it goes on")
+    wait_for(run.seen.has_reached(generation + 3), "it goes on")
 
 
 def test_a_setting_is_changed_from_a_generation_on_and_twice_the_same_gives_the_same_digest(
@@ -129,7 +129,7 @@ def test_a_setting_is_changed_from_a_generation_on_and_twice_the_same_gives_the_
         assert "from generation 230" in said
         run.ask("--continue", name)
         assert run.master.wait() == 0
-        ends.append(run.master.feed("summary")[0]["digest"])
+        ends.append(run.master.events("summary")[0]["digest"])
         history = [
             entry for _, entry in redis_client.xrange(run.seen.keys.history) if b"changed" in entry
         ]  # type: ignore[union-attr]
@@ -145,7 +145,7 @@ def test_a_change_is_kept_by_a_resume(live: Callable[..., Live]) -> None:
     os.kill(run.master.pid, signal.SIGKILL)
     generation = run.seen.generation()
     run.processes.master("--resume", "live", "--json", url=run.url)
-    wait_for(run.seen.count_reached(generation + 2), "it goes on")
+    wait_for(run.seen.has_reached(generation + 2), "it goes on")
     assert run.seen.progress()["sigma"] == "0.2"
     assert json.loads(run.seen.client.get(run.seen.keys.config))["sigma"] == 0.2
 
@@ -187,7 +187,7 @@ def test_what_cannot_be_is_refused_in_one_sentence_and_the_run_goes_on(
 ) -> None:
     said = refusing.ask(*words, code=code)
     assert sentence in said and len(said.strip().splitlines()) == 1
-    wait_for(refusing.seen.count_reached(refusing.seen.generation() + 1), "the run goes on")
+    wait_for(refusing.seen.has_reached(refusing.seen.generation() + 1), "the run goes on")
 
 
 @pytest.fixture
@@ -252,16 +252,16 @@ def test_a_run_that_lost_its_master_can_be_stopped_and_purged_and_leaves_no_key(
 def test_attach_shows_the_run_of_another_process_until_it_ends(live: Callable[..., Live]) -> None:
     run = live()
     attached = run.processes.master("--attach", "live", "--json", url=run.url)
-    wait_for(lambda: len(attached.feed("generation")) > 1, "it shows generations")
+    wait_for(lambda: len(attached.events("generation")) > 1, "it shows generations")
     run.ask("--attach", "live", "--set", "generations=3")
     assert attached.wait() == 0 and run.master.wait() == 0
-    ours, theirs = attached.feed("summary")[0], run.master.feed("summary")[0]
+    ours, theirs = attached.events("summary")[0], run.master.events("summary")[0]
     assert {name: ours[name] for name in ("state", "run", "digest", "generation")} == {
         name: theirs[name] for name in ("state", "run", "digest", "generation")
     }
     assert ours["eval_mean"] == pytest.approx(theirs["eval_mean"])
-    shown = attached.feed("generation")[0]
-    assert shown["digest"] in {one["digest"] for one in run.master.feed("generation")}
+    shown = attached.events("generation")[0]
+    assert shown["digest"] in {one["digest"] for one in run.master.events("generation")}
 
 
 def test_a_display_that_nobody_reads_any_more_ends(live: Callable[..., Live]) -> None:
@@ -289,14 +289,14 @@ def test_leaving_an_attached_display_leaves_the_run_alone(live: Callable[..., Li
     attached.signal(signal.SIGINT)
     assert attached.wait() == 130
     assert "Traceback" not in attached.said()
-    wait_for(run.seen.count_reached(run.seen.generation() + 2), "the run goes on")
+    wait_for(run.seen.has_reached(run.seen.generation() + 2), "the run goes on")
 
 
 def test_a_private_run_is_controlled_from_its_folder(processes: Processes) -> None:
     master = processes.master(*flags(LONG), "--run", "own", "--workers", 1, "--json")
-    url = wait_for(lambda: master.feed("started"), "the run starts")[0]["redis"]
+    url = wait_for(lambda: master.events("started"), "the run starts")[0]["redis"]
     with redis.Redis.from_url(url) as client:
-        wait_for(Seen(client, "own").count_reached(1), "the run is under way")
+        wait_for(Seen(client, "own").has_reached(1), "the run is under way")
     for words, sentence in (
         (("--pause", "own"), "is paused"),
         (("--continue", "own"), "goes on"),
@@ -320,7 +320,8 @@ def test_a_run_is_replayed_from_its_folder(processes: Processes) -> None:
     replayed = processes.master("--replay", "again")
     assert replayed.wait() == 0
     assert (
-        f"every digest agrees, the last is {master.feed('summary')[0]['digest']}" in replayed.said()
+        f"every digest agrees, the last is {master.events('summary')[0]['digest']}"
+        in replayed.said()
     )
     log = processes.folder / "runs/again/replay/00000000.log"
     whole = bytearray(log.read_bytes())
@@ -346,7 +347,7 @@ def test_a_run_begins_warm_from_another_s_folder(processes: Processes) -> None:
         "--json",
     )
     assert warm.wait() == 0, warm.said()
-    about = warm.feed("started")[0]
+    about = warm.events("started")[0]
     assert (
         about["begun with"].startswith("generation ")
         and " of run cold, digest " in about["begun with"]

@@ -147,7 +147,7 @@ def test_a_master_killed_in_a_generation_and_resumed_changes_no_bit(
     worker = processes.worker(valkey_url)
     first = processes.master(*flags(WALKER), "--run", "phoenix", "--json", url=valkey_url)
     seat = seen.joined(worker)
-    wait_for(seen.count_reached(2), "generation 2")
+    wait_for(seen.has_reached(2), "generation 2")
     horse = seen.freeze_holding(seat)
     generation = seen.generation()
     first.signal(signal.SIGKILL)
@@ -155,10 +155,10 @@ def test_a_master_killed_in_a_generation_and_resumed_changes_no_bit(
     os.kill(horse, signal.SIGCONT)
     second = processes.master("--resume", "phoenix", "--json", url=valkey_url)
     assert second.wait() == 0, second.said()
-    assert second.feed("summary")[0]["digest"] == quiet_digest(WALKER)
-    rest = second.feed("generation")
+    assert second.events("summary")[0]["digest"] == quiet_digest(WALKER)
+    rest = second.events("generation")
     assert rest[0]["generation"] == generation
-    assert rest[0]["publication"] == first.feed("generation")[-1]["publication"].replace(
+    assert rest[0]["publication"] == first.events("generation")[-1]["publication"].replace(
         f"{generation - 1}.", f"{generation}."
     )
     assert all(record["workers"] == 1 for record in rest)
@@ -212,12 +212,12 @@ def test_seeds_drawn_from_the_runs_id_would_show(monkeypatch: pytest.MonkeyPatch
             )
 
         for module in (master.collect.answer_check, workers.evaluator):
-            monkeypatch.setattr(module, "plan_for", plan)
+            monkeypatch.setattr(module, "make_generation_plan", plan)
         for keeper in (
             master.collect.answer_check,
             master.loop.prefetch,
         ):  # a kept plan is known by the config alone
-            monkeypatch.setattr(keeper, "planned", unkept)
+            monkeypatch.setattr(keeper, "plan_slots", unkept)
         return run_ring(config)[0].digest
 
     assert ring_of("first") == ring_of("first")

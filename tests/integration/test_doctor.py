@@ -340,7 +340,7 @@ def test_a_real_run_with_real_workers_is_well_and_a_worker_with_another_numpy_is
     code, found = checks(valkey_url, "doc-1")
     assert code == 0 and "gymnasium 0.0.1 (here" in found["fleet versions"]["text"]
     # Whatever a master and a worker send is among what the doctor tries as a user's rights.
-    wait_for(run.count_reached(3), "generations pass")
+    wait_for(run.has_reached(3), "generations pass")
     sent = {name.partition("_")[2].partition("|")[0] for name in cast.info("commandstats")}
     tried = {
         command[0].lower()

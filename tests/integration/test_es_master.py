@@ -63,7 +63,7 @@ class Done:
 
     @property
     def summary(self) -> dict[str, Any]:
-        return self.process.feed()[-1]
+        return self.process.events()[-1]
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_without_a_redis_it_trains_on_a_private_server_and_leaves_no_process(don
 
 
 def test_with_json_every_line_is_an_object_and_the_last_is_the_summary(done: Done) -> None:
-    events = done.process.feed()
+    events = done.process.events()
     assert all(isinstance(one, dict) and "event" in one for one in events)
     assert done.process.err.read_text() == ""
     assert events[-1]["event"] == "summary"
@@ -114,7 +114,7 @@ def test_es_play_repeats_the_final_evaluation_to_the_last_digit(done: Done) -> N
 def started_privately(processes: Processes, run: str) -> tuple[Started, Seen, str, redis.Redis]:
     """A run with a private server and a worker of its own that has joined."""
     process = processes.master(*flags(WALKER), "--run", run, "--workers", 1, "--json")
-    url = wait_for(lambda: process.feed("started"), "the run starts")[0]["redis"]
+    url = wait_for(lambda: process.events("started"), "the run starts")[0]["redis"]
     client = redis.Redis.from_url(url)
     seen = Seen(client, run)
     seat = wait_for(lambda: next(iter(seen.workers()), ""), "its worker joins")
@@ -126,14 +126,14 @@ def test_ctrl_c_leaves_a_checkpoint_and_no_process_and_resume_ends_with_the_undi
 ) -> None:
     process, seen, seat, client = started_privately(processes, "stopped")
     with client:
-        wait_for(seen.count_reached(2), "generation 2")
+        wait_for(seen.has_reached(2), "generation 2")
         horse = seen.freeze_holding(seat)
     process.signal(signal.SIGINT)
-    wait_for(lambda: process.feed("summary"), "the master has stopped")
+    wait_for(lambda: process.events("summary"), "the master has stopped")
     os.kill(horse, signal.SIGCONT)
     assert process.wait() == 130, process.said()
     assert processes.living() == {}
-    summary, note = process.feed()[-2:]
+    summary, note = process.events()[-2:]
     assert (summary["event"], summary["state"]) == ("summary", "stopped")
     assert summary["last_checkpoint"].endswith(f"generation-{summary['generation']:08d}.npz")
     assert (processes.folder / summary["last_checkpoint"]).is_file()
@@ -141,8 +141,8 @@ def test_ctrl_c_leaves_a_checkpoint_and_no_process_and_resume_ends_with_the_undi
     assert note["text"].endswith("es-master --resume stopped")
     resumed = processes.master("--resume", "stopped", "--workers", 1, "--json")
     assert resumed.wait() == 0, resumed.said()
-    assert resumed.feed("generation")[0]["generation"] == summary["generation"]
-    assert resumed.feed()[-1]["digest"] == quiet_digest(WALKER)
+    assert resumed.events("generation")[0]["generation"] == summary["generation"]
+    assert resumed.events()[-1]["digest"] == quiet_digest(WALKER)
 
 
 def test_ctrl_c_twice_ends_everything_at_once(processes: Processes) -> None:
@@ -150,7 +150,7 @@ def test_ctrl_c_twice_ends_everything_at_once(processes: Processes) -> None:
     with client:
         seen.freeze_holding(seat)  # so that the orderly end would take many seconds
     process.signal(signal.SIGINT)
-    wait_for(lambda: process.feed("summary"), "the first Ctrl-C was heard")
+    wait_for(lambda: process.events("summary"), "the first Ctrl-C was heard")
     process.signal(signal.SIGINT)
     began = time.monotonic()
     assert process.wait() == 130

@@ -87,14 +87,14 @@ def test_a_killed_master_goes_on_and_its_elite_is_a_list_of_seeds(
     about = ("--run-dir", folder, "--json")
     first = processes.master(*flags(GA), "--run", "lineage", *about, url=valkey_url)
     seat = seen.joined(worker)
-    wait_for(seen.count_reached(2), "generation 2")
+    wait_for(seen.has_reached(2), "generation 2")
     horse = seen.freeze_holding(seat)
     first.signal(signal.SIGKILL)
     first.wait()
     os.kill(horse, signal.SIGCONT)
     second = processes.master("--resume", "lineage", *about, url=valkey_url)
     assert second.wait() == 0, second.said()
-    digest = second.feed("summary")[0]["digest"]
+    digest = second.events("summary")[0]["digest"]
     assert digest == quiet_digest(GA)
     again = processes.master(
         "--replay", "lineage", "--run-dir", folder, "--noise-dir", short_folder / "noise"
@@ -176,7 +176,7 @@ def test_without_generations_a_killed_master_and_a_killed_worker_cost_little(
     horse = seen.freeze_holding(seats[0])
     pair[0].signal(signal.SIGKILL)
     os.kill(horse, signal.SIGKILL)
-    wait_for(seen.count_reached(8), "generation 8")
+    wait_for(seen.has_reached(8), "generation 8")
     first.signal(signal.SIGKILL)
     first.wait()
     left = seen.generation()
@@ -184,7 +184,7 @@ def test_without_generations_a_killed_master_and_a_killed_worker_cost_little(
         "--resume", "tough", "--generations", left + 20, *about, url=valkey_url, clocks=NERVOUS
     )
     assert second.wait() == 0, second.said()
-    (summary,) = second.feed("summary")
+    (summary,) = second.events("summary")
     assert summary["generation"] == left + 20
     again = processes.master(
         "--replay", "tough", "--run-dir", folder, "--noise-dir", short_folder / "noise"

@@ -223,7 +223,7 @@ def test_no_hardened_worker_ends_while_redis_is_away(
     wait_for(lambda: changing.said().count("left: ") >= 3, "one changes seats")
     server.away(seconds)
     reached, changes = seen.generation(), changing.said().count("left: ")
-    wait_for(seen.count_reached(reached + 3), "learning goes on")
+    wait_for(seen.has_reached(reached + 3), "learning goes on")
     wait_for(lambda: changing.said().count("left: ") >= changes + 3, "seats are changed again")
     seen.joined(sitting)
     wait_for(

@@ -91,7 +91,7 @@ def begun(
 ) -> tuple[Started, House]:
     """A run of two local workers that has come to ``generation``."""
     master = processes.master(*flags(values), "--run", run, "--workers", 2, "--json", clocks=clocks)
-    wait_for(lambda: len(master.feed("generation")) >= generation, f"generation {generation}")
+    wait_for(lambda: len(master.events("generation")) >= generation, f"generation {generation}")
     return master, house_of(processes.folder / "runs" / run)
 
 
@@ -141,10 +141,10 @@ def test_resume_adopts_server_and_workers_and_ends_with_the_undisturbed_bits(
     master, house = begun(processes, "heir", WALKER, LONG)
     killed(master)
     heir = processes.master("--resume", "heir", "--workers", 2, "--json", clocks=LONG)
-    wait_for(lambda: heir.feed("started"), "the run goes on")
+    wait_for(lambda: heir.events("started"), "the run goes on")
     assert house_of(processes.folder / "runs/heir") == house
     assert heir.wait() == 0, heir.said()
-    assert heir.feed()[-1]["digest"] == quiet_digest(WALKER)
+    assert heir.events()[-1]["digest"] == quiet_digest(WALKER)
     assert nothing_lives(processes, house)
 
 
@@ -152,10 +152,10 @@ def test_resume_with_other_workers_ends_what_is_there_first(processes: Processes
     master, house = begun(processes, "other", WALKER, LONG)
     killed(master)
     heir = processes.master("--resume", "other", "--workers", 1, "--json", clocks=LONG)
-    wait_for(lambda: heir.feed("started"), "the run goes on")
+    wait_for(lambda: heir.events("started"), "the run goes on")
     assert house.gone()
     assert heir.wait() == 0, heir.said()
-    assert heir.feed()[-1]["digest"] == quiet_digest(WALKER)
+    assert heir.events()[-1]["digest"] == quiet_digest(WALKER)
     assert processes.living() == {}
 
 
@@ -163,8 +163,8 @@ def test_a_killed_guardian_takes_all_with_it_and_comes_back(processes: Processes
     master, house = begun(processes, "ward", WALKER, LONG)
     kill(house.guardian)
     assert master.wait() == 0, master.said()
-    assert RESTARTED in [one["text"] for one in master.feed("note")]
-    assert master.feed()[-1]["digest"] == quiet_digest(WALKER)
+    assert RESTARTED in [one["text"] for one in master.events("note")]
+    assert master.events()[-1]["digest"] == quiet_digest(WALKER)
     assert nothing_lives(processes, house)
 
 
@@ -201,8 +201,8 @@ def test_a_stopped_master_counts_as_gone_and_starts_all_again_when_it_wakes(
     wait_for(house.gone, "guardian, server and workers are gone", DEADLINE)
     master.signal(signal.SIGCONT)
     assert master.wait() == 0, master.said()
-    assert RESTARTED in [one["text"] for one in master.feed("note")]
-    assert master.feed()[-1]["digest"] == quiet_digest(WALKER)
+    assert RESTARTED in [one["text"] for one in master.events("note")]
+    assert master.events()[-1]["digest"] == quiet_digest(WALKER)
     assert processes.living() == {}
 
 
@@ -213,12 +213,12 @@ def test_a_run_that_was_taken_over_from_a_stopped_master_keeps_its_server_when_t
     master, house = begun(processes, "taken", values, LONG)
     master.signal(signal.SIGSTOP)
     heir = processes.master("--resume", "taken", "--workers", 2, "--json", clocks=LONG)
-    wait_for(lambda: heir.feed("generation"), "the run goes on")
+    wait_for(lambda: heir.events("generation"), "the run goes on")
     master.signal(signal.SIGCONT)
     assert master.wait() == 4, master.said()
     assert house.living() == house.all
     assert heir.wait() == 0, heir.said()
-    assert heir.feed()[-1]["digest"] == quiet_digest(values)
+    assert heir.events()[-1]["digest"] == quiet_digest(values)
     assert nothing_lives(processes, house)
 
 

@@ -40,7 +40,7 @@ class Opened:
 
     @property
     def about(self) -> dict[str, str]:
-        return wait_for(lambda: self.master.feed("started"), "the run starts")[-1]
+        return wait_for(lambda: self.master.events("started"), "the run starts")[-1]
 
 
 def opened(processes: Processes, *words: object) -> Opened:
@@ -49,7 +49,7 @@ def opened(processes: Processes, *words: object) -> Opened:
         processes.master(*words, "--workers", 0, "--json"),
         processes.folder / "runs/open",
     )
-    wait_for(lambda: one.master.feed("started"), "the run starts")
+    wait_for(lambda: one.master.events("started"), "the run starts")
     return one
 
 
@@ -103,7 +103,7 @@ def test_a_worker_joins_by_exactly_the_printed_command_and_the_password_shows_no
     worker = processes.start("bash", "-c", run.about["join"], cwd=elsewhere, PATH=path)
     with redis.Redis.from_url(run.url) as client:
         wait_for(lambda: Seen(client, "open").workers(), "the worker joins")
-        wait_for(Seen(client, "open").count_reached(2), "it serves")
+        wait_for(Seen(client, "open").has_reached(2), "it serves")
         addresses = {one["addr"] for one in client.client_list() if "127.0.0.1" in one["addr"]}
         assert len(addresses) >= 2  # the worker's connections are not by the socket
     status = processes.start(BIN / "es-status", "open", "--run-dir", run.run_dir)
@@ -149,7 +149,7 @@ def test_resume_listens_where_the_run_did_before_and_without_the_flag_nowhere(ru
     url, port = run.url, int(run.url.rpartition(":")[2])
     run.processes.worker(url)
     with redis.Redis.from_url(url) as client:
-        wait_for(Seen(client, "open").count_reached(2), "generation 2")
+        wait_for(Seen(client, "open").has_reached(2), "generation 2")
     run.master.signal(signal.SIGINT)
     assert run.master.wait() == 130 and not listening(port)
     again = opened(run.processes, "--resume", "open", "--listen")

@@ -68,6 +68,6 @@ def test_novelty_goes_on_where_its_master_was_killed_and_its_log_can_be_replayed
     os.kill(horse, signal.SIGCONT)
     second = processes.master("--resume", "again", "--run-dir", folder, "--json", url=valkey_url)
     assert second.wait() == 0, second.said()
-    assert second.feed("summary")[0]["digest"] == quiet_digest(SEEK)
+    assert second.events("summary")[0]["digest"] == quiet_digest(SEEK)
     replayed = processes.master("--replay", "again", "--run-dir", folder)
     assert replayed.wait() == 0, replayed.said()

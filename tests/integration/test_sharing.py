@@ -123,7 +123,7 @@ def test_a_queue_keeps_a_teams_runs_and_workers_apart(team: Team) -> None:
     team.run("run-b", "--queue", "team-b")
     (worker_a,), (worker_b,) = team.workers(1, "team-a"), team.workers(1, "team-b")
     seats = team.seen("run-a").joined(worker_a), team.seen("run-b").joined(worker_b)
-    wait_for(team.seen("run-b").count_reached(5), "run b goes on")
+    wait_for(team.seen("run-b").has_reached(5), "run b goes on")
     assert (team.known("run-a"), team.known("run-b")) == ({seats[0]}, {seats[1]})
     a.signal(signal.SIGTERM)
     assert a.wait() == 130

@@ -30,7 +30,7 @@ def test_a_run_is_watched_until_it_has_finished(
     worker = processes.worker(valkey_url)
     seen = Seen(redis_client, "watched")
     seen.joined(worker)
-    wait_for(seen.count_reached(6), "some generations are done")
+    wait_for(seen.has_reached(6), "some generations are done")
     watching = processes.start(
         STATUS, "watched", "--redis-url", valkey_url, "--watch", "--every", "0.2", "--json"
     )
@@ -79,7 +79,7 @@ def test_a_run_whose_master_was_killed_is_orphaned_and_watched_on(
 ) -> None:
     master = processes.master("--run", "left", *flags(ENDLESS), url=valkey_url)
     processes.worker(valkey_url)
-    wait_for(Seen(redis_client, "left").count_reached(1), "a generation is done")
+    wait_for(Seen(redis_client, "left").has_reached(1), "a generation is done")
     watching = processes.start(
         STATUS, "left", "--redis-url", valkey_url, "--watch", "--every", "0.2", "--json"
     )

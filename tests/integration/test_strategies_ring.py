@@ -86,7 +86,7 @@ def test_random_search_goes_on_where_its_master_was_killed(
     os.kill(horse, signal.SIGCONT)
     second = processes.master("--resume", "again", "--json", url=valkey_url)
     assert second.wait() == 0, second.said()
-    assert second.feed("summary")[0]["digest"] == quiet_digest(SEARCH)
+    assert second.events("summary")[0]["digest"] == quiet_digest(SEARCH)
 
 
 def test_an_objective_is_optimised_by_real_workers(

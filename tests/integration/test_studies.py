@@ -33,7 +33,7 @@ SHORT = {name: value for name, value in CARTPOLE.items() if name != "seed"}
 
 
 def of(process: Started, seed: int, name: str) -> list[dict[str, Any]]:
-    return [one for one in process.feed(name) if one.get("seed") == seed]
+    return [one for one in process.events(name) if one.get("seed") == seed]
 
 
 def stored(processes: Processes, run: str) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def test_ctrl_c_stops_every_run_in_order_and_resume_ends_with_the_undisturbed_bi
     assert (
         set(states.values()) <= {"stopped", "waiting", "finished"} and "stopped" in states.values()
     )
-    assert study.feed("note")[-1]["text"].endswith("es-master --resume stopped")
+    assert study.events("note")[-1]["text"].endswith("es-master --resume stopped")
     resumed = processes.master("--resume", "stopped", "--workers", 2, "--json")
     assert resumed.wait() == 0, resumed.said()
     assert all(
@@ -140,7 +140,7 @@ def test_workers_that_were_killed_with_a_study_are_not_counted_when_it_goes_on(
         *flags(SHORT), "--seeds", "4,2,9", "--run", "ghosts", "--workers", 1, "--json"
     )
     assert study.wait() == 0, study.said()
-    order = [one["event"] for one in study.feed() if one["event"] in ("started", "summary")]
+    order = [one["event"] for one in study.events() if one["event"] in ("started", "summary")]
     assert order == ["started", "summary"] * 3  # one at a time
     assert_done(processes, "ghosts", SHORT)
 
@@ -277,6 +277,6 @@ def test_a_server_that_ends_is_started_again_and_the_runs_go_on(processes: Proce
     os.kill(int(lock.read_text()), signal.SIGKILL)
     assert study.wait() == 0, study.said()
     assert "the private server had ended and was started again" in [
-        one["text"] for one in study.feed("note")
+        one["text"] for one in study.events("note")
     ]
     assert_done(processes, "server", LONG)

@@ -43,10 +43,10 @@ def test_killed_and_started_again_with_the_same_words_it_ends_with_the_parameter
     first.process.wait(20)
     second = supervised(processes, valkey_url, *words)
     assert second.wait() == 0, second.said()
-    assert second.feed("summary")[-1]["digest"] == quiet_digest(WALKER)
+    assert second.events("summary")[-1]["digest"] == quiet_digest(WALKER)
     again = supervised(processes, valkey_url, *words)
     assert again.wait() == 0, again.said()
-    assert again.feed("summary")[-1]["digest"] == quiet_digest(WALKER), (
+    assert again.events("summary")[-1]["digest"] == quiet_digest(WALKER), (
         "a run that has ended stays as it is"
     )
 
@@ -81,7 +81,7 @@ def test_a_run_whose_master_was_killed_before_its_first_checkpoint_begins(
     processes.worker(valkey_url)
     run = supervised(processes, valkey_url, "--run", "walk", *flags(CARTPOLE))
     assert run.wait() == 0, run.said()
-    assert run.feed("summary")[-1]["digest"] == quiet_digest(CARTPOLE)
+    assert run.events("summary")[-1]["digest"] == quiet_digest(CARTPOLE)
 
 
 def test_a_run_without_a_name_is_refused_in_one_sentence(

@@ -99,7 +99,7 @@ def test_a_run_is_seen_to_train_to_pause_and_to_end(
 ) -> None:
     master = processes.master("--run", "seen", *flags(ENDLESS), url=valkey_url)
     processes.worker(valkey_url)
-    wait_for(Seen(redis_client, "seen").count_reached(6), "some generations are done")
+    wait_for(Seen(redis_client, "seen").has_reached(6), "some generations are done")
     url, status = served(processes, valkey_url)
     page.goto(url)
     looks_until(page, lambda: page.locator("#pulse.live").count(), "the first look")

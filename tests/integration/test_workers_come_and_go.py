@@ -103,7 +103,7 @@ def test_a_worker_that_comes_while_the_run_goes_on_takes_part(
     seen = Seen(redis_client, "late")
     run = start_master("late", {**WALKER, "block": 1})
     first = seen.joined(processes.worker(valkey_url))
-    wait_for(seen.count_reached(1), "generation 1")
+    wait_for(seen.has_reached(1), "generation 1")
     horse = seen.freeze_holding(first)
     second = seen.joined(processes.worker(valkey_url))
     wait_for(lambda: seen.claims(second), "the newcomer has a block")

@@ -185,7 +185,7 @@ def master(world: World, number: int) -> Iterator[None]:
     channel.renew(
         token, f"master {number}", LEASE, {}, {}
     )  # who is replaced has nothing to say about the end
-    world.succeeded = parameters
+    world.finished = parameters
 
 
 def blames_an_honest_worker(world: World) -> Callable[[str], None]:

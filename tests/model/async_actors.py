@@ -159,7 +159,7 @@ def async_master(world: AsyncWorld, number: int) -> Iterator[None]:
         )
         yield
     channel.renew(token, f"master {number}", LEASE, {}, {})
-    world.succeeded = state.parameters
+    world.finished = state.parameters
 
 
 def reopened(one: OpenPublication) -> PriorPublication:

@@ -189,7 +189,7 @@ class World:
         self.masters: list[Actor] = []
         self.tokens: list[str] = []  # as they were raised since the server last lost something
         self.failures: dict[tuple[str, str, int], int] = {}
-        self.succeeded: bytes | None = None
+        self.finished: bytes | None = None
         self.wrong: list[str] = []
         self.seen: Counter[str] = Counter()  # what happened how often
         self.steps = 0
@@ -313,16 +313,16 @@ class World:
             for _ in range(self.dice.randint(1, 3)):
                 new_worker(self)
             new_master(self)
-            while self.succeeded is None and not self.wrong and self.steps < self.bound:
-                self.fetch_lock(new_worker, new_master)
-        if self.wrong or (self.succeeded is not None and not self.ended_right(self.succeeded)):
+            while self.finished is None and not self.wrong and self.steps < self.bound:
+                self.turn(new_worker, new_master)
+        if self.wrong or (self.finished is not None and not self.ended_right(self.finished)):
             return "wrong"
-        return "hung" if self.succeeded is None else "right"
+        return "hung" if self.finished is None else "right"
 
     def ended_right(self, parameters: bytes) -> bool:
         return parameters == quiet()
 
-    def fetch_lock(
+    def turn(
         self, new_worker: Callable[[World], None], new_master: Callable[[World], None]
     ) -> None:
         self.steps += 1
@@ -343,5 +343,5 @@ class World:
         except (StopIteration, FencedError) as ended:
             self.seen["fenced"] += isinstance(ended, FencedError)
             self.masters.remove(actor)  # workers never end by themselves
-            if not self.masters and self.succeeded is None:
+            if not self.masters and self.finished is None:
                 new_master(self)

@@ -64,7 +64,7 @@ def master_seconds(bench: Bench) -> tuple[dict[str, float], list[Record]]:
     """Seconds by group over the generations after the first of the records."""
     first = bench.start[1].generation + 2
     last = first + (QUICK_GENERATIONS if bench.quick else GENERATIONS)
-    path = bench.unused("times") / "times.jsonl"
+    path = bench.fresh("times") / "times.jsonl"
     with processes_of(bench) as processes:
         run = resumed(
             bench,

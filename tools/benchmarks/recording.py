@@ -27,7 +27,7 @@ class Event:
     pid: int
     event: str
     block: Block
-    unused: bool
+    fresh: bool
     time: float
 
     @property
@@ -41,7 +41,7 @@ class Recording:
     complete.
     """
 
-    feed: list[Event]
+    events: list[Event]
     records: list[Record]
     run_dir: Path
     first: int
@@ -57,7 +57,7 @@ def record(bench: Bench, run_dir: Path, first: int, last: int) -> Recording:
         whole.record(last + 1)
         records = [one for one in whole.metrics() if first - 1 <= one["generation"] <= last]
         whole.stop()
-        return Recording(events_in(whole.feed), records, run_dir, first, last)
+        return Recording(events_in(whole.events), records, run_dir, first, last)
 
 
 def events_in(folder: Path) -> list[Event]:
@@ -82,7 +82,7 @@ def counted_blocks(events: Iterable[Event], first: int, last: int) -> list[tuple
     done: set[tuple[str, str, int]] = set()
     blocks: list[tuple[int, Block]] = []
     for one in events:
-        if one.event != "answer" or not one.unused or not first <= one.generation <= last:
+        if one.event != "answer" or not one.fresh or not first <= one.generation <= last:
             continue
         block = one.block
         new = [

@@ -77,7 +77,7 @@ class Bench:
     def noise(self) -> Path:
         return self.folder / "noise"
 
-    def unused(self, name: str) -> Path:
+    def fresh(self, name: str) -> Path:
         return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.folder))
 
 
@@ -94,9 +94,9 @@ class Whole:
     ) -> None:
         self.run_dir = run_dir
         given = ("--run-dir", run_dir, "--workers", WORKERS, "--json", *words)
-        self.feed = run_dir.parent / f"{run_dir.name}-events"
-        more = {watched_worker.FOLDER: str(self.feed), **environment}
-        self.feed.mkdir(exist_ok=True)
+        self.events = run_dir.parent / f"{run_dir.name}-events"
+        more = {watched_worker.FOLDER: str(self.events), **environment}
+        self.events.mkdir(exist_ok=True)
         if module:
             self.process = processes.start(sys.executable, "-m", module, *given, **more)
         else:
@@ -145,7 +145,7 @@ def processes_of(bench: Bench) -> Iterator[Processes]:
     """Processes that are all ended afterwards; they import what this one has imported, ``tests``
     too.
     """
-    processes = Processes(bench.unused("processes"), {"PYTHONPATH": str(HOUSE)})
+    processes = Processes(bench.fresh("processes"), {"PYTHONPATH": str(HOUSE)})
     processes.environment[VARIABLE] = clocks_text(Clocks())  # the tests' own are faster
     try:
         yield processes
@@ -157,7 +157,7 @@ def train(bench: Bench) -> bytes:
     """Train until episodes are as long as they are in most of a training; the checkpoint of the
     generation after.
     """
-    run_dir, least = bench.unused("training") / "run", QUICK_LENGTH if bench.quick else LENGTH
+    run_dir, least = bench.fresh("training") / "run", QUICK_LENGTH if bench.quick else LENGTH
     with processes_of(bench) as processes:
         whole = Whole(
             processes,
@@ -223,7 +223,7 @@ def fork(bench: Bench, name: str, **changes: Any) -> Path:
     config = replace(
         config, generations=0, max_steps=0, target_reward="none", final_episodes=0, **changes
     )
-    run_dir = bench.unused(name) / "run"
+    run_dir = bench.fresh(name) / "run"
     Checkpoints(run_dir).save(state.generation, encoded(config, state))
     return run_dir
 

@@ -244,7 +244,7 @@ def straggler(arena: Arena, count: int) -> Row:
         time.sleep(0.005)
     row.injected = len(overtaken)
     finish(row, master, {**CARTPOLE, "generations": values["generations"]})
-    last = master.feed("generation")[-1]
+    last = master.events("generation")[-1]
     row.noticed = min(
         row.injected, last["reissued"]
     )  # the last one may be overtaken after progress was written

@@ -64,27 +64,27 @@ class SmallDisk:
         self.master: Started = arena.processes.start(
             "unshare", "-m", "sh", "-c", script, **{counted.VARIABLE: str(arena.folder / "played")}
         )
-        wait_for(lambda: self.master.feed("started"), "the run starts")
+        wait_for(lambda: self.master.events("started"), "the run starts")
         self.seen = Seen(arena.client(self.url), run)
-        self.read_details = Path(f"/proc/{self.master.pid}/root{self.folder}")
+        self.inside = Path(f"/proc/{self.master.pid}/root{self.folder}")
 
     def fill(self) -> None:
-        with suppress(OSError), (self.read_details / "filler").open("ab", buffering=0) as file:
+        with suppress(OSError), (self.inside / "filler").open("ab", buffering=0) as file:
             while True:
                 file.write(bytes(256))
 
     def free(self) -> None:
-        (self.read_details / "filler").unlink()
+        (self.inside / "filler").unlink()
 
     def notes(self, *words: str) -> list[str]:
         return [
             one["text"]
-            for one in self.master.feed("note")
+            for one in self.master.events("note")
             if all(word in one["text"] for word in words)
         ]
 
     def checkpoints(self) -> list[Path]:
-        return sorted((self.read_details / "checkpoints").glob("generation-*.npz"))
+        return sorted((self.inside / "checkpoints").glob("generation-*.npz"))
 
 
 @scenario(
@@ -102,7 +102,7 @@ def disk_full(arena: Arena, count: int) -> Row:
     place = SmallDisk(arena, "cramped", url, generations=110)
     arena.processes.worker(url, clocks=NERVOUS, **{counted.VARIABLE: str(arena.folder / "played")})
     row = Row("", injected=count)
-    wait_for(place.seen.count_reached(5), "generation 5")
+    wait_for(place.seen.has_reached(5), "generation 5")
     place.fill()
     watch = Stopwatch()
     wait_for(
@@ -115,7 +115,7 @@ def disk_full(arena: Arena, count: int) -> Row:
         wait_for(lambda name=name: place.notes(name, "cannot be written"), f"and for {name}")  # type: ignore[misc]
     row.noticed = len(place.notes("cannot be written"))
     old = place.checkpoints()
-    assert old and not list((place.read_details / "checkpoints").glob(".*")), (
+    assert old and not list((place.inside / "checkpoints").glob(".*")), (
         "nothing of the failed one is left"
     )
     for path in old:
@@ -143,7 +143,7 @@ def disk_full_to_the_end(arena: Arena, count: int) -> Row:
     arena.processes.worker(url, clocks=NERVOUS, **{counted.VARIABLE: str(arena.folder / "played")})
     for number in range(count):
         place = SmallDisk(arena, f"stuffed-{number}", url, generations=20)
-        wait_for(place.seen.count_reached(3), "generation 3")
+        wait_for(place.seen.has_reached(3), "generation 3")
         place.fill()
         watch = Stopwatch()
         assert place.master.wait(60) == 6, place.master.said()
@@ -153,7 +153,9 @@ def disk_full_to_the_end(arena: Arena, count: int) -> Row:
         )
         assert master.wait(60) == 0, master.said()
         row.seconds.append(watch.seconds())
-        row.equal = bool(row.equal) and master.feed("summary")[-1]["digest"] == quiet_digest(values)
+        row.equal = bool(row.equal) and master.events("summary")[-1]["digest"] == quiet_digest(
+            values
+        )
     row.remark = "its own sentence; resumed with space on the disk it plays what was left"
     return row
 
@@ -256,7 +258,7 @@ def resumed(arena: Arena, older: bytes, newer: bytes) -> None:
     finish(Row(""), master, {**CARTPOLE, "generations": 4})
     assert [
         one["text"]
-        for one in master.feed("note")
+        for one in master.events("note")
         if "generation-00000002.npz was passed over" in one["text"]
     ], master.said()
 
@@ -282,14 +284,14 @@ def damaged_logs(arena: Arena, count: int) -> Row:
         )
         one = finish(Row(""), again, {**CARTPOLE, "generations": 8})
         row.seconds.append(watch.seconds())
-        row.has_lost_life, row.equal = (
-            row.has_lost_life + one.has_lost_life,
+        row.lost, row.equal = (
+            row.lost + one.lost,
             bool(row.equal) and bool(one.equal),
         )
         whole = lines((folder / "metrics.jsonl").read_text())
         row.noticed += len(
             list((folder / "replay").glob("*.log"))
-        ) == 2 and whole == before - 1 + len(again.feed("generation"))
+        ) == 2 and whole == before - 1 + len(again.events("generation"))
     return row
 
 

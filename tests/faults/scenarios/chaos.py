@@ -55,7 +55,7 @@ class Ring:
             lambda: self.seen.generation() > 0 and len(self.seen.workers()) == WORKERS, "all work"
         )
         self.watch, self.cpu = Stopwatch(), Cpu(arena.processes.mark)
-        self.previous = self.cpu.seconds()
+        self.cpu_before = self.cpu.seconds()
 
     def _worker(self) -> Started:
         return self.arena.processes.worker(self.url, clocks=CLOCKS)
@@ -83,10 +83,10 @@ class Ring:
             self.supervise()
             time.sleep(0.05)
         assert self.over(), self.master.said()[-3000:]
-        summary = self.master.feed("summary")[-1]
+        summary = self.master.events("summary")[-1]
         return Measured(
             self.watch.seconds(),
-            self.cpu.seconds() - self.previous,
+            self.cpu.seconds() - self.cpu_before,
             summary["env_steps"],
             summary["digest"],
         )
@@ -152,20 +152,18 @@ class Cpu:
     """CPU seconds of all processes with a mark; the dead count as they were at the last look."""
 
     def __init__(self, mark: str) -> None:
-        self._mark, self._was_reset, self._last_check = mark, dict[int, float](), 0.0
+        self._mark, self._used, self._last_check = mark, dict[int, float](), 0.0
 
     def update(self) -> None:
         if time.monotonic() - self._last_check >= LOOK_SECONDS:
             self._last_check = time.monotonic()
             for pid in marked(self._mark):
                 if fields := stat_of(pid):
-                    self._was_reset[pid] = (int(fields[11]) + int(fields[12])) / os.sysconf(
-                        "SC_CLK_TCK"
-                    )
+                    self._used[pid] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def seconds(self) -> float:
         self.update()
-        return sum(self._was_reset.values())
+        return sum(self._used.values())
 
 
 @dataclass(frozen=True)
@@ -208,9 +206,9 @@ def play(arena: Arena, seconds: int, restarts: float | None) -> Row:
         time.sleep(0.05)
     chaos = ring.live()
     row.equal, told = chaos.digest == quiet.digest, ring.recoveries()
-    row.has_lost_life = sum(
+    row.lost = sum(
         max(0, values["population"] - one["population"])
-        for one in ring.master.feed("generation")
+        for one in ring.master.events("generation")
         if one["generation"] < values["generations"]
     )
     row.noticed = int(bool(told) and chaos.env_steps == quiet.env_steps)

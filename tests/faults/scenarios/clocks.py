@@ -112,7 +112,7 @@ def skewed(arena: Arena, who: str, first: int) -> tuple[Started, Seen, Skew, boo
         )
         for number in range(2)
     ]
-    wait_for(seen.count_reached(3), "generation 3")
+    wait_for(seen.has_reached(3), "generation 3")
     return master, seen, skew, abs(clock_of(who, seen, seats[0]) - time.time() - first) < HOUR / 2
 
 
@@ -165,12 +165,12 @@ def renewed(seen: Seen) -> None:
 def ended(row: Row, master: Started, seen: Seen, *, calm: bool, shown: bool) -> None:
     """The run ends with its digest; calm: as if its clocks were right."""
     one = finish(Row(""), master, VALUES)
-    last, notes = master.feed("generation")[-1], [note["text"] for note in master.feed("note")]
+    last, notes = master.events("generation")[-1], [note["text"] for note in master.events("note")]
     recoveries = seen.progress().get("recoveries", "")
     if calm:
         assert not recoveries and not last["recovered"] and not notes, (recoveries, last, notes)
-    row.has_lost_life, row.equal, row.noticed = (
-        row.has_lost_life + one.has_lost_life,
+    row.lost, row.equal, row.noticed = (
+        row.lost + one.lost,
         bool(row.equal) and bool(one.equal),
         row.noticed + shown,
     )

@@ -50,7 +50,7 @@ def raises_once(arena: Arena, count: int) -> Row:
             spring(folder, "raise", lambda number=number: len(reports(seen)) > number)
         )  # type: ignore[misc]
         wait_for(
-            seen.count_reached(seen.generation() + 1),
+            seen.has_reached(seen.generation() + 1),
             "the next generation: three failures of one slot would decide",
         )
     assert seats == set(seen.workers()), "no worker lost its seat"
@@ -60,7 +60,7 @@ def raises_once(arena: Arena, count: int) -> Row:
         "the motor burnt" in one["reason"] and "step" in one["trace"] and one["seed"] >= 0
         for one in told
     )
-    failed = sum(int(one["failed"]) for one in master.feed("generation"))
+    failed = sum(int(one["failed"]) for one in master.events("generation"))
     assert (len(told), failed) == (count, 0), [one["slot"] for one in told]
     return row
 
@@ -149,7 +149,7 @@ def eats_memory(arena: Arena, count: int) -> Row:
         assert held(seen.horse(seen.seat_of(parent))) < 250 and number < count
     finish(row, master, {**CARTPOLE, "generations": values["generations"]})
     row.noticed = sum("more than --worker-memory 250" in one["reason"] for one in reports(seen))
-    last = master.feed("generation")[-1]
+    last = master.events("generation")[-1]
     assert last["recovered"] == last["lost_steps"] == 0, "it left in order"
     row.remark = f"{eaten} MB each; what it had played counted, no death"
     return row
@@ -184,8 +184,8 @@ def poisoned_training(arena: Arena, count: int) -> Row:
     parents = [arena.processes.worker(url, clocks=NERVOUS) for _ in range(2)]
     seats = {seen.joined(one) for one in parents}
     finish(row, master, {**values, "env": f"{HERE}:Poisoned-v0"})
-    row.has_lost_life = 0  # a slot that fails everywhere has an answer: the worst
-    records = master.feed("generation")
+    row.lost = 0  # a slot that fails everywhere has an answer: the worst
+    records = master.events("generation")
     row.noticed = sum(int(one["failed"]) for one in records)
     attempts = Counter((one["generation"], one["slot"]) for one in reports(seen))
     assert min(attempts.values()) >= FAILURES or attempts.total() >= MAX_ERRORS
@@ -233,7 +233,7 @@ def poisoned_evaluation(arena: Arena, count: int) -> Row:
         master, _ = arena.started(f"judged-{number}", url, values)
         assert master.wait(60) == 5, master.said()
         row.seconds.append(watch.seconds())
-        sentence = master.feed("error")[-1]["text"] if master.feed("error") else master.said()
+        sentence = master.events("error")[-1]["text"] if master.events("error") else master.said()
         kept = folder / "runs" / f"judged-{number}" / "errors.jsonl"
         told = [json.loads(one) for one in kept.read_text().splitlines()]
         row.noticed += (
@@ -342,7 +342,7 @@ def never_ends(arena: Arena, count: int) -> Row:
     master, _ = arena.started("endless", url, values)
     arena.processes.worker(url, clocks=NERVOUS)
     finish(row, master, {**values, "env": f"{HERE}:Endless-v0"})
-    trained = [one for one in master.feed("generation") if one["population"]]
+    trained = [one for one in master.events("generation") if one["population"]]
     row.noticed = sum(
         one["episodes_generation"] for one in trained if one["length_mean"] == DEFAULT_LIMIT
     )
@@ -391,7 +391,7 @@ def hangs_at_once(arena: Arena, count: int) -> Row:
     trap = arena.folder / "trap-hang"
     for number in range(count):
         master, seen = arena.started(f"stuck-{number}", url, values)
-        wait_for(lambda master=master: master.feed("started"), "the run starts")  # type: ignore[misc]
+        wait_for(lambda master=master: master.events("started"), "the run starts")  # type: ignore[misc]
         row.seconds.append(spring(arena.folder, "hang", lambda seen=seen: reports(seen)))  # type: ignore[misc]
         finish(row, master, CARTPOLE)
         row.noticed += sum(

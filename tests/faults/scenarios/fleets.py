@@ -81,7 +81,7 @@ def refused(
     named = f"{count} worker{'s' if count > 1 else ''} on "
     wait_for(
         lambda: any(
-            one["text"].startswith(named) and said in one["text"] for one in master.feed("note")
+            one["text"].startswith(named) and said in one["text"] for one in master.events("note")
         ),
         "the master names them",
     )
@@ -89,7 +89,7 @@ def refused(
     row.noticed = count
     arena.processes.worker(url, clocks=NERVOUS)
     finish(row, master, values)
-    workers = {int(one["workers"]) for one in master.feed("generation") if one["population"]}
+    workers = {int(one["workers"]) for one in master.events("generation") if one["population"]}
     assert workers == {1}, "no answer of theirs counted"
     assert all(one.process.poll() is None for one in odd)
     return row

@@ -49,9 +49,9 @@ class Hosts:
             ip("-n", name, "addr", "add", f"{address}/24", "dev", "line")
             ip("-n", name, "link", "set", "lo", "up")
             ip("-n", name, "link", "set", "line", "up")
-        self.local_versions, self.valid = (("ip", "netns", "exec", name) for name in names)
+        self.here, self.there = (("ip", "netns", "exec", name) for name in names)
 
-    def write_line(self, state: str) -> None:
+    def set_line(self, state: str) -> None:
         """Take the line of the host over there down, or up again."""
         ip("-n", self._names[1], "link", "set", "line", state)
 
@@ -61,7 +61,7 @@ class Hosts:
         return Server(
             arena,
             *settings,
-            before=self.local_versions,
+            before=self.here,
             socket_path=arena.folder / f"{name}.sock",
             name=name,
         ).start()
@@ -80,16 +80,16 @@ def cut_workers(arena: Arena, count: int, seconds: float) -> Row:
         f"redis://{HERE}:{server.port}",
         count,
         look=server.url,
-        hosts=(hosts.local_versions, hosts.valid),
+        hosts=(hosts.here, hosts.there),
     )
     for _ in range(count):
         trial.advance()
         horse = trial.frozen_holding()
         watch = Stopwatch()
-        hosts.write_line("down")
+        hosts.set_line("down")
         os.kill(horse, signal.SIGCONT)
         trial.wait(seconds)
-        hosts.write_line("up")
+        hosts.set_line("up")
         trial.advance()
         row.seconds.append(watch.seconds())
     return trial.end(row, WORKER_DIED)
@@ -127,21 +127,21 @@ def master_cut(arena: Arena, count: int) -> Row:
             2,
             workers=(),
             look=server.url,
-            hosts=(hosts.valid, hosts.local_versions),
+            hosts=(hosts.there, hosts.here),
             run=f"cut-{number}",
         )
-        wait_for(trial.seen.count_reached(0), "there is something to take over")
-        standby = trial.start_master("--standby", trial.run, on=hosts.local_versions, cwd=folder)
+        wait_for(trial.seen.has_reached(0), "there is something to take over")
+        standby = trial.start_master("--standby", trial.run, on=hosts.here, cwd=folder)
         wait_for(lambda standby=standby: "standing by" in standby.said(), "the standby stands by")  # type: ignore[misc]
-        trial.start_worker(*STEADY, on=hosts.local_versions)
+        trial.start_worker(*STEADY, on=hosts.here)
         trial.advance(2)
         watch = Stopwatch()
-        hosts.write_line("down")
+        hosts.set_line("down")
         wait_for(
-            lambda standby=standby: standby.feed("generation"), "the standby closes a generation"
+            lambda standby=standby: standby.events("generation"), "the standby closes a generation"
         )  # type: ignore[misc]
         row.seconds.append(watch.seconds())
-        hosts.write_line("up")
+        hosts.set_line("up")
         fenced = trial.master.wait()
         finish(row, standby, trial.values)
         equal = equal and row.equal is True

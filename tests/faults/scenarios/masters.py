@@ -109,7 +109,7 @@ class Crashes:
                 f"quiet-{secrets.token_hex(3)}", self.url, COUNTED, clocks=CLOCKS
             )
             assert master.wait() == 0, master.said()
-            last, episodes = master.feed("generation")[-1], self.played()
+            last, episodes = master.events("generation")[-1], self.played()
             if not last["duplicate"] + last["late"] + last["reissued"]:
                 _quiet.append(Quiet(episodes, last["env_steps"]))
         return _quiet[0]
@@ -132,12 +132,12 @@ def register(point: str) -> None:
             began = master_generation(arena, place.url, run)
             watch = Stopwatch()
             master = place.resumed(run)
-            wait_for(lambda master=master: master.feed("generation"), "a generation is closed")  # type: ignore[misc]
+            wait_for(lambda master=master: master.events("generation"), "a generation is closed")  # type: ignore[misc]
             row.seconds.append(watch.seconds())
             finish(row, master)
             again += replayed(place.played(), quiet)
-            assert master.feed("generation")[-1]["env_steps"] == quiet.env_steps
-            assert began - master.feed("generation")[0]["generation"] in (0, 1), (
+            assert master.events("generation")[-1]["env_steps"] == quiet.env_steps
+            assert began - master.events("generation")[0]["generation"] in (0, 1), (
                 "at most one generation is closed again"
             )
             row.noticed += taken_over(Seen(arena.client(place.url), run))
@@ -182,10 +182,12 @@ def finish(
     whether the digest is right.
     """
     assert master.wait(seconds) == 0, master.said()[-3000:]
-    closed = [one for one in master.feed("generation") if one["generation"] < values["generations"]]
-    row.has_lost_life += sum(max(0, values["population"] - one["population"]) for one in closed)
+    closed = [
+        one for one in master.events("generation") if one["generation"] < values["generations"]
+    ]
+    row.lost += sum(max(0, values["population"] - one["population"]) for one in closed)
     expected = quiet_digest({**values, "env": CARTPOLE["env"]})
-    row.equal = bool(row.equal) and master.feed("summary")[-1]["digest"] == expected
+    row.equal = bool(row.equal) and master.events("summary")[-1]["digest"] == expected
 
 
 @scenario("master killed in the middle of a checkpoint, and Redis lost everything", quick=1, full=5)
@@ -198,14 +200,14 @@ def torn_and_lost(arena: Arena, count: int) -> Row:
         arena.client(place.url).flushall()
         watch = Stopwatch()
         master = place.resumed(run)
-        wait_for(lambda master=master: master.feed("generation"), "a generation is closed")  # type: ignore[misc]
+        wait_for(lambda master=master: master.events("generation"), "a generation is closed")  # type: ignore[misc]
         row.seconds.append(watch.seconds())
-        first = master.feed("generation")[0]["generation"]
+        first = master.events("generation")[0]["generation"]
         assert first == written - 2, (
             f"checkpoint {written - 1} was torn, so the run goes on from {written - 2}"
         )
         finish(row, master)
-        row.noticed += master.feed("started")[0]["resumed"].startswith(f"generation {first},")
+        row.noticed += master.events("started")[0]["resumed"].startswith(f"generation {first},")
     return row
 
 
@@ -231,16 +233,16 @@ def private_killed(arena: Arena, count: int) -> Row:
         before = workers_and_servers(arena)
         watch = Stopwatch()
         master = arena.processes.master("--resume", run, "--workers", 1, "--json", clocks=CLOCKS)
-        wait_for(lambda master=master: master.feed("generation"), "a generation is closed")  # type: ignore[misc]
+        wait_for(lambda master=master: master.events("generation"), "a generation is closed")  # type: ignore[misc]
         row.seconds.append(watch.seconds())
         assert set(before) <= set(arena.processes.living()), (
             "guardian and worker are those of the dead master"
         )
         finish(row, master)
-        assert not [one["text"] for one in master.feed("note") if "started again" in one["text"]]
+        assert not [one["text"] for one in master.events("note") if "started again" in one["text"]]
         assert not set(before) & set(arena.processes.living()), "they end with the run"
         state = checkpoint.decode(
-            (arena.folder / master.feed("summary")[-1]["last_checkpoint"]).read_bytes()
+            (arena.folder / master.events("summary")[-1]["last_checkpoint"]).read_bytes()
         )[1]
         row.noticed += int(state.recoveries["taken-over"][0])
     return row

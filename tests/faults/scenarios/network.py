@@ -46,7 +46,7 @@ def slow(arena: Arena, count: int, **settings: float) -> Row:
     trial.end(row)
     took = {
         one["generation"]: (one["seconds_wait"] or 0) + (one["seconds_publish"] or 0)
-        for one in trial.master.feed("generation")
+        for one in trial.master.events("generation")
     }
     usual = median(seconds for generation, seconds in took.items() if generation not in slowed)
     row.noticed = sum(took[generation] > usual for generation in slowed)
@@ -81,7 +81,7 @@ def resets(arena: Arena, count: int) -> Row:
 
     def befall() -> None:
         told = recovered(wire.trial, REDIS_AWAY)
-        wire.proxy.previous(b"XREAD", act=wire.proxy.reset)
+        wire.proxy.before(b"XREAD", act=wire.proxy.reset)
         wait_for(
             lambda: recovered(wire.trial, REDIS_AWAY) > told, "the reset is noticed"
         )  # two within a second are one
@@ -122,15 +122,15 @@ def half_open(arena: Arena, count: int) -> Row:
     row, wire = Row("", injected=count), Wire(arena, count)
 
     def befall() -> None:
-        wire.proxy.freeze = True
+        wire.proxy.frozen = True
         wire.trial.wait(3.0)
-        wire.proxy.freeze = False
+        wire.proxy.frozen = False
 
     again(wire.trial, row, befall)
     wire.trial.end(row)
     row.noticed = sum(
         (one["seconds_wait"] or 0) + (one["seconds_publish"] or 0) > 2.5
-        for one in wire.trial.master.feed("generation")
+        for one in wire.trial.master.events("generation")
     )
     return row
 
@@ -144,8 +144,8 @@ def half_open_for_good(arena: Arena, count: int) -> Row:
         proxy = Proxy(url)
         arena.stack.callback(proxy.close)
         lonely = trial.seen.joined(arena.processes.worker(proxy.url, *STEADY, clocks=NERVOUS))
-        proxy.previous(b"XADD", act=lambda proxy=proxy: setattr(proxy, "freeze", True))  # type: ignore[misc]
-        wait_for(lambda proxy=proxy: proxy.freeze, "it answers")  # type: ignore[misc]
+        proxy.before(b"XADD", act=lambda proxy=proxy: setattr(proxy, "freeze", True))  # type: ignore[misc]
+        wait_for(lambda proxy=proxy: proxy.frozen, "it answers")  # type: ignore[misc]
         watch = Stopwatch()
         wait_for(lambda lonely=lonely: not trial.seen.claims(lonely), "its block is taken from it")  # type: ignore[misc]
         row.seconds.append(watch.seconds())

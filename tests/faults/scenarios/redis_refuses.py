@@ -63,7 +63,7 @@ def frozen(arena: Arena, count: int) -> Row:
     trial.end(row)
     row.noticed = sum(
         (one["seconds_wait"] or 0) + (one["seconds_publish"] or 0) > SECONDS - 0.5
-        for one in trial.master.feed("generation")
+        for one in trial.master.events("generation")
     )
     return row
 
@@ -280,9 +280,9 @@ def survivors(arena: Arena, count: int) -> Row:
             phase = LOOKS * (number + 1) / count - 5.0
             one = outlived(trial, server, phase, seconds)
             stayed[seconds] += sum(worker.process.poll() is None for worker in trial.workers[:6])
-            row.noticed, row.has_lost_life = (
+            row.noticed, row.lost = (
                 row.noticed + one.noticed,
-                row.has_lost_life + one.has_lost_life,
+                row.lost + one.lost,
             )
             row.seconds += one.seconds
             row.equal = row.equal and one.equal is True

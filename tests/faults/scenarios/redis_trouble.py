@@ -92,7 +92,7 @@ def emptied_before(arena: Arena, count: int, *words: bytes) -> Row:
 
     def befall() -> None:
         caught = proxy.caught
-        proxy.previous(*words, act=trial.seen.client.flushall)
+        proxy.before(*words, act=trial.seen.client.flushall)
         wait_for(lambda: proxy.caught > caught, "the request is caught")
 
     again(trial, row, befall)

@@ -22,7 +22,7 @@ class Signalled:
     def __init__(self, arena: Arena) -> None:
         self.arena, self.url = arena, arena.server()
         self.master, self.seen = arena.started("signals", self.url, ENDLESS, clocks=STEADY)
-        self.record_death = 0
+        self.deaths = 0
 
     # --- each: whether what was done was noticed, and the seconds until the process was gone
 
@@ -52,7 +52,7 @@ class Signalled:
         victim.signal(number)
         code, seconds = victim.wait(), watch.seconds()
         wait_for(lambda: not self.seen.claims(seat), "its claims are taken from it")
-        self.record_death += 1
+        self.deaths += 1
         return code == 0, seconds
 
     def horse_once(self, number: signal.Signals) -> tuple[bool, float]:
@@ -83,7 +83,7 @@ class Signalled:
         watch = Stopwatch()
         self.master.signal(number)
         noticed = (
-            self.master.wait() == 130 and self.master.feed("summary")[-1]["state"] == "stopped"
+            self.master.wait() == 130 and self.master.events("summary")[-1]["state"] == "stopped"
         )
         seconds = watch.seconds()
         wait_for(lambda: not self.seen.workers(), "its worker has left")
@@ -100,7 +100,7 @@ class Signalled:
         self.master.signal(signal.SIGINT)
         self.master.signal(signal.SIGTERM)
         self.master.signal(signal.SIGCONT)
-        noticed = self.master.wait() == 130 and not self.master.feed("summary")
+        noticed = self.master.wait() == 130 and not self.master.events("summary")
         seconds = watch.seconds()
         assert self.seen.progress()["state"] == "running"
         self._resume()
@@ -114,7 +114,7 @@ class Signalled:
         victim = self.arena.processes.worker(self.url, clocks=NERVOUS)
         seat = self.seen.joined(victim)
         wait_for(
-            self.seen.count_reached(before + 1),
+            self.seen.has_reached(before + 1),
             "it closes a generation: what befell the one before is counted for good",
         )
         wait_for(lambda: self.seen.claims(seat), "it claims")
@@ -126,7 +126,7 @@ class Signalled:
             "--resume", "signals", "--json", url=self.url, clocks=STEADY
         )
         wait_for(
-            lambda: self.master.feed("started") and self.seen.progress()["state"] == "running",
+            lambda: self.master.events("started") and self.seen.progress()["state"] == "running",
             "it is resumed",
         )
         assert self.seen.generation() == closed
@@ -164,8 +164,8 @@ def signals(arena: Arena, count: int) -> Row:
         row.seconds.append(seconds)
     arena.processes.worker(place.url, clocks=NERVOUS)
     end(row, place.master)
-    recovered = place.master.feed("generation")[-1]["recovered"]
-    assert recovered == place.record_death, (recovered, place.record_death)
+    recovered = place.master.events("generation")[-1]["recovered"]
+    assert recovered == place.deaths, (recovered, place.deaths)
     assert left_in_rq(place.seen) == []
     row.remark = "seconds until the process was gone"
     return row

@@ -71,7 +71,7 @@ def race(arena: Arena, count: int) -> Row:
             all(publication.endswith(token.decode()) for publication in own)
             and client.get(seen.keys.epoch) == token
         )
-        silent = not any(one.feed("generation") for one in losers)
+        silent = not any(one.events("generation") for one in losers)
         row.noticed += [one.wait() for one in losers] == [4] * (RACERS - 1) and untouched and silent
     row.remark = f"{RACERS} at once each time; seconds until all but one have ended"
     return row
@@ -79,7 +79,7 @@ def race(arena: Arena, count: int) -> Row:
 
 def publications(master: Started) -> list[str]:
     """The publications that a master has closed."""
-    return [one["publication"] for one in master.feed("generation")]
+    return [one["publication"] for one in master.events("generation")]
 
 
 @scenario("master paused beyond its lease beside a standby", quick=1, full=10)
@@ -87,13 +87,13 @@ def paused(arena: Arena, count: int) -> Row:
     """The standby takes the run over; the old master wakes, is refused, and ends with code 4."""
     row, place = Row("", injected=count), Crashes(arena)
     master, seen = arena.started("paused", place.url, ENDLESS, clocks=CLOCKS)
-    wait_for(seen.count_reached(1), "generation 1")
+    wait_for(seen.has_reached(1), "generation 1")
     for number in range(count):
         standby = stand_by(place, seen, arena.folder / f"host-{number}")
         master.signal(signal.SIGSTOP)
         watch = Stopwatch()
         wait_for(
-            lambda standby=standby: standby.feed("generation"),
+            lambda standby=standby: standby.events("generation"),
             "the standby has closed a generation",
         )  # type: ignore[misc]
         row.seconds.append(watch.seconds())
@@ -133,7 +133,7 @@ def elsewhere(arena: Arena, count: int) -> Row:
         publication = seen.progress()["publication"]
         watch = Stopwatch()
         master = place.resumed(seen.keys.run, "--run-dir", arena.folder / f"elsewhere-{number}")
-        wait_for(lambda master=master: master.feed("generation"), "a generation is closed")  # type: ignore[misc]
+        wait_for(lambda master=master: master.events("generation"), "a generation is closed")  # type: ignore[misc]
         row.seconds.append(watch.seconds())
         assert publications(master)[0] == publication
         finish(row, master)
@@ -151,7 +151,7 @@ def several(arena: Arena, count: int) -> Row:
     """One of them takes over each time; the others go on waiting, and end with the run."""
     row, place = Row("", injected=count), Crashes(arena)
     master, seen = arena.started("several", place.url, ENDLESS, clocks=CLOCKS)
-    wait_for(seen.count_reached(1), "generation 1")
+    wait_for(seen.has_reached(1), "generation 1")
     waiting = [
         stand_by(place, seen, arena.folder / f"host-{number}") for number in range(count + 1)
     ]
@@ -159,13 +159,13 @@ def several(arena: Arena, count: int) -> Row:
         master.signal(signal.SIGKILL)
         watch = Stopwatch()
         (master,) = wait_for(
-            lambda: [one for one in waiting if len(one.feed("generation")) > 1],
+            lambda: [one for one in waiting if len(one.events("generation")) > 1],
             "a standby has taken over and published",
         )
         row.seconds.append(watch.seconds())
         waiting.remove(master)
     end(row, master, QUIET)
-    assert [one.wait() for one in waiting] == [0] and not waiting[0].feed(), waiting[0].said()
+    assert [one.wait() for one in waiting] == [0] and not waiting[0].events(), waiting[0].said()
     row.noticed = recovered(seen, "taken-over")
     return row
 
@@ -179,7 +179,7 @@ def away(arena: Arena, count: int) -> Row:
     arena.stack.callback(server.stop)
     place = Crashes(arena, server.url)
     master, seen = arena.started("away", place.url, ENDLESS, clocks=NERVOUS)
-    wait_for(seen.count_reached(1), "generation 1")
+    wait_for(seen.has_reached(1), "generation 1")
     standby = stand_by(place, seen, arena.folder / "host", NERVOUS)
     for _ in range(count):
         closed = seen.generation()
@@ -188,10 +188,10 @@ def away(arena: Arena, count: int) -> Row:
         wait_for(lambda watch=watch: watch.seconds() > 1.5 * NERVOUS.lease, "the lease is over")  # type: ignore[misc]
         assert server.ensure()
         watch = Stopwatch()
-        wait_for(seen.count_reached(closed + 2), "the run goes on")
+        wait_for(seen.has_reached(closed + 2), "the run goes on")
         row.seconds.append(watch.seconds())
     end(row, master, QUIET)
-    assert standby.wait() == 0 and not standby.feed(), standby.said()
+    assert standby.wait() == 0 and not standby.events(), standby.said()
     row.noticed = recovered(seen, "redis-away")
     row.remark = "seconds from the moment at which Redis answers again"
     return row
@@ -204,7 +204,7 @@ def flushed(arena: Arena, count: int) -> Row:
     """
     row, place = Row("", injected=count), Crashes(arena)
     master, seen = arena.started("flushed", place.url, ENDLESS, clocks=NERVOUS)
-    wait_for(seen.count_reached(1), "generation 1")
+    wait_for(seen.has_reached(1), "generation 1")
     standby = stand_by(place, seen, arena.folder / "host", NERVOUS)
     for _ in range(count):
         closed = seen.generation()
@@ -217,9 +217,9 @@ def flushed(arena: Arena, count: int) -> Row:
         )  # type: ignore[misc]
         master.signal(signal.SIGCONT)
         watch = Stopwatch()
-        wait_for(seen.count_reached(closed + 2), "the run goes on")
+        wait_for(seen.has_reached(closed + 2), "the run goes on")
         row.seconds.append(watch.seconds())
     end(row, master, QUIET)
-    assert standby.wait() == 0 and not standby.feed(), standby.said()
+    assert standby.wait() == 0 and not standby.events(), standby.said()
     row.noticed = recovered(seen, "redis-lost")
     return row

@@ -33,16 +33,16 @@ def end(row: Row, master: Started, values: dict[str, Any] = RUN) -> None:
     those that the undisturbed run of ``values`` has in that generation. Fills in the slots lost for
     good, too.
     """
-    closed = len(master.feed("generation"))
+    closed = len(master.events("generation"))
     wait_for(
-        lambda: len(master.feed("generation")) >= closed + 2, "two more generations are closed"
+        lambda: len(master.events("generation")) >= closed + 2, "two more generations are closed"
     )
     master.signal(signal.SIGINT)
     assert master.wait() == 130, master.said()[-3000:]
-    row.has_lost_life = sum(
-        max(0, values["population"] - one["population"]) for one in master.feed("generation")
+    row.lost = sum(
+        max(0, values["population"] - one["population"]) for one in master.events("generation")
     )
-    summary = master.feed("summary")[-1]
+    summary = master.events("summary")[-1]
     row.equal = summary["digest"] == quiet_digest(
         {**values, "generations": summary["generation"]}, summary["generation"]
     )
@@ -58,7 +58,7 @@ def worker_killed(arena: Arena, count: int) -> Row:
     for _ in range(count):
         row.seconds.append(kill_holding(seen, arena.processes.worker(url, clocks=NERVOUS), dice))
     end(row, master)
-    row.noticed = int(master.feed("generation")[-1]["recovered"])
+    row.noticed = int(master.events("generation")[-1]["recovered"])
     assert left_in_rq(seen) == [], "RQ holds nothing of the run's seats"
     return row
 
@@ -153,7 +153,7 @@ def horse_killed(arena: Arena, count: int) -> Row:
         assert victim.wait() == 0
     end(row, master)
     row.noticed = sum(
-        "its work horse was killed or crashed" in one["text"] for one in master.feed("note")
+        "its work horse was killed or crashed" in one["text"] for one in master.events("note")
     )
     assert left_in_rq(seen) == []
     return row
@@ -201,7 +201,7 @@ def worker_asleep(arena: Arena, count: int) -> Row:
         wait_for(lambda: seen.claims(seat), "it works again")
         row.seconds.append(watch.seconds())
     end(row, master)
-    last = master.feed("generation")[-1]
+    last = master.events("generation")[-1]
     row.noticed = int(last["recovered"])
     row.remark = (
         f"seconds from its waking to its next claim; {last['duplicate']} of its answers came "
@@ -237,7 +237,7 @@ def seats_abandoned(arena: Arena, count: int) -> Row:
     ]
     notes = [
         one["text"].split()
-        for one in master.feed("note")
+        for one in master.events("note")
         if one["text"].startswith("RQ still held")
     ]
     row.noticed = sum(int(words[3]) for words in notes)

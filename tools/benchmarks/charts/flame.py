@@ -85,7 +85,7 @@ def left_behind(svg: str) -> list[str]:
 
 def sampled(bench: Bench, backend: str, py_spy: Path, seconds: int) -> str:
     """What py-spy saw of one worker, from the second generation on."""
-    raw = bench.unused("flame") / "folded.txt"
+    raw = bench.fresh("flame") / "folded.txt"
     with processes_of(bench) as processes:
         run = resumed(bench, processes, fork(bench, f"flame-{backend}", backend=backend))
         run.record(bench.start[1].generation + 1)

@@ -33,7 +33,7 @@ IMPORT = "import envpool, in a process that has numpy"
 def measured(bench: Bench, backend: str) -> list[Row]:
     """One worker after the other on one waiting run."""
     firsts, lasts = [], []
-    server = PrivateServer(bench.unused("server"))
+    server = PrivateServer(bench.fresh("server"))
     with processes_of(bench) as processes:
         server.start()
         try:
@@ -50,7 +50,7 @@ def measured(bench: Bench, backend: str) -> list[Row]:
                 "--noise-dir",
                 bench.noise,
                 "--run-dir",
-                bench.unused("start") / "run",
+                bench.fresh("start") / "run",
                 "--workers",
                 0,
                 "--json",

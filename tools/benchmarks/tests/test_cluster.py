@@ -166,7 +166,7 @@ def test_the_master_accepts_a_simulated_workers_answers() -> None:
     shared = Shared(Loop(), QUICK, {}, Cost(), np.zeros(24, "<f8").tobytes())
     worker = Worker(shared, NAME, Host(), None, None, commands())  # type: ignore[arg-type]
     for kind, stop in ((messages.TRAIN, 10), (messages.CENTRE, 1)):
-        assert ledger.accept(worker._pipe(PUBLICATION, kind, 0, stop, 0.5, expectations)), (
+        assert ledger.accept(worker._make_answer(PUBLICATION, kind, 0, stop, 0.5, expectations)), (
             ledger.refused
         )
     assert ledger.is_complete()
@@ -307,7 +307,7 @@ def test_large_parameters_and_their_header_are_asked_for_once_a_host() -> None:
         task = Task(f"{number}.1-00000000", 0.1, 10, 2**17, "0" * 32, b"", b"", "0" * 32, 0.3)
         names = []
         block, late = f"{task.publication} train 0 1", four[1:]
-        four[0]._process(block)
+        four[0]._work(block)
         while asked:
             name, then = asked.pop(0)
             names.append(name)
@@ -315,7 +315,7 @@ def test_large_parameters_and_their_header_are_asked_for_once_a_host() -> None:
                 name == "parameters"
             ):  # the others come while the first one fetches, and get ahead of it
                 for worker in late:
-                    worker._process(block)
+                    worker._work(block)
                 late = []
                 while asked and asked[0][0] == "task":
                     names.append("task")

@@ -71,7 +71,7 @@ def test_an_answer_that_is_too_old_is_not_counted() -> None:
     cluster._stream, cluster._asleep = [], False
     for number, counted in ((3, 0), (4, 1), (5, 2)):
         cluster._members[0].block = Block(str(number), TRAIN, 0, 1)
-        cluster._callback(cluster._members[0], 0.0, 1.0)
+        cluster._accept_answer(cluster._members[0], 0.0, 1.0)
         assert len(cluster.plays) == counted
     assert cluster.stale == 1
 

@@ -76,7 +76,7 @@ def played(bench: Bench, schedule: str) -> list[Event]:
     with processes_of(bench) as processes:
         whole = Whole(
             processes,
-            bench.unused(f"ga-{schedule}") / "run",
+            bench.fresh(f"ga-{schedule}") / "run",
             *WORDS,
             "--schedule",
             schedule,
@@ -88,7 +88,7 @@ def played(bench: Bench, schedule: str) -> list[Event]:
         generation = 0
         while int(whole.record(generation)["episodes"]) < most:
             generation += 1
-        events = events_in(whole.feed)
+        events = events_in(whole.events)
         whole.stop()
         return events
 
@@ -105,7 +105,7 @@ def idle_and_rate(events: Sequence[Event]) -> tuple[float, float]:
     }
     began, ended = (
         max(own[0].time for own in workers.values()),
-        max(one.time for one in events if one.event == "answer" and one.unused),
+        max(one.time for one in events if one.event == "answer" and one.fresh),
     )
     busy, slots, seen = 0.0, 0, set[tuple[str, str, int]]()
     counted = {id(one) for one in sorted(events, key=lambda one: one.time) if fresh(one, seen)}
@@ -127,7 +127,7 @@ def fresh(one: Event, seen: set[tuple[str, str, int]]) -> bool:
         (one.block.publication, one.block.kind, slot)
         for slot in range(one.block.start, one.block.stop)
     }
-    if one.event != "answer" or not one.unused or slots <= seen:
+    if one.event != "answer" or not one.fresh or slots <= seen:
         return False
     seen |= slots
     return True

@@ -34,7 +34,7 @@ def measured(bench: Bench, backend: str) -> list[Row]:
             first,
             last,
         )
-        shares = idle_shares(seen.feed, first, last)
+        shares = idle_shares(seen.events, first, last)
         means.append(100 * statistics.mean(share for share, _ in shares))
         found += [100 * share for share, _ in shares]
         walls += [wall for _, wall in shares]
@@ -90,5 +90,5 @@ def last_answers(events: Sequence[Event], generation: int) -> dict[int, float]:
     return {
         one.pid: one.time
         for one in events
-        if one.event == "answer" and one.unused and one.generation == generation
+        if one.event == "answer" and one.fresh and one.generation == generation
     }

@@ -128,7 +128,7 @@ def recording_of(bench: Bench, backend: str) -> Work:
     first = bench.start[1].generation + 2  # workers have joined and are measured by then
     last = first + (QUICK_GENERATIONS if bench.quick else GENERATIONS) - 1
     seen = record(bench, fork(bench, f"recorded-{backend}", backend=backend), first, last)
-    counted = counted_blocks(seen.feed, first, last)
+    counted = counted_blocks(seen.events, first, last)
     parts = [
         [block for pid, block in counted if pid == player]
         for player in sorted({pid for pid, _ in counted})

@@ -67,7 +67,7 @@ class Bench:
         channel.arrive({"host": name, **about}, 60)
         return channel
 
-    def valid(self, lives: dict[str, Any]) -> None:
+    def present(self, lives: dict[str, Any]) -> None:
         """Exactly these workers, by id: what they say, and until when."""
         self.server.lives, self.server.workers = lives, set(lives)
 

@@ -33,10 +33,10 @@ class Court:
     def __init__(self, *names: str, fraction: float = 1.0, **numerics: str) -> None:
         self.notes: list[str] = []
         self.fleet = WorkerRegistry(self.notes.append, dict)
-        self.valid(*names, **numerics)
+        self.present(*names, **numerics)
         self.audit = Audit(self.fleet, fraction, self.notes.append, lambda: 0.5)
 
-    def valid(self, *names: str, **numerics: str) -> None:
+    def present(self, *names: str, **numerics: str) -> None:
         self.fleet.update(
             {
                 name: {"host": name, "rq_name": "w", "numerics": numerics.get(name, ONE)}
@@ -279,7 +279,7 @@ def test_a_question_is_dropped_when_nobody_is_left_to_answer_it() -> None:
     court.audit.sample_slot(SLOT, "a", HONEST)
     court.audit.review()
     assert SLOT in court.audit.questions
-    court.valid("a")
+    court.present("a")
     court.audit.review()
     assert court.audit.questions == {} and not court.audit.undecided
     assert court.notes == [

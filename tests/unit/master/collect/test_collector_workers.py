@@ -47,7 +47,7 @@ def test_a_run_without_a_worker_says_so_once_until_one_has_come_and_gone(
         bench.tick()
         now[0] += idle_monitor.IDLE_SECONDS / 2 + 0.1
     assert len(bench.notes) == 1 and "no worker is here" in bench.notes[0]
-    bench.valid({"a-1-abcdef": ({"host": "a"}, now[0] + 1)})
+    bench.present({"a-1-abcdef": ({"host": "a"}, now[0] + 1)})
     bench.tick()
     for _ in range(4):
         now[0] += idle_monitor.IDLE_SECONDS / 2 + 0.1
@@ -76,7 +76,7 @@ def test_a_run_whose_environment_everybody_refuses_ends(
     bench = Bench().open()
     now = [100.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
-    bench.valid({"a-1-abcdef": ({"host": "a", "refuses": reason}, 1e9)})
+    bench.present({"a-1-abcdef": ({"host": "a", "refuses": reason}, 1e9)})
     bench.tick()
     now[0] += idle_monitor.REFUSING_SECONDS + 1
     if ends:
@@ -96,7 +96,7 @@ def test_a_worker_that_can_serve_saves_the_run_from_those_that_cannot(
     now = [100.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
     refusing = ({"refuses": "EnvironmentFailure: broken"}, 1e9)
-    bench.valid({"a-1-abcdef": refusing, "b-1-abcdef": ({}, 1e9)})
+    bench.present({"a-1-abcdef": refusing, "b-1-abcdef": ({}, 1e9)})
     bench.tick()
     now[0] += 100
     bench.tick()
@@ -136,7 +136,7 @@ def test_late_answers_are_counted_once() -> None:
 def test_workers_look_less_often_the_more_there_are() -> None:
     bench = Bench().open()
     assert bench.collector.leave_poll_seconds() == QUICK.leave_poll
-    bench.valid({f"w{number}-1-abcdef": ({}, 1e12) for number in range(1000)})
+    bench.present({f"w{number}-1-abcdef": ({}, 1e12) for number in range(1000)})
     bench.tick()
     assert bench.collector.leave_poll_seconds() == pytest.approx(0.4)
 
@@ -169,7 +169,7 @@ def test_of_thousands_that_refuse_a_few_are_named_and_the_rest_counted(
     bench = Bench().open()
     now = [100.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
-    bench.valid(
+    bench.present(
         {
             f"w{number}-1-abcdef": (
                 {"host": f"h{number}", "refuses": f"Refusal: reason {number % 5000}"},
@@ -191,7 +191,7 @@ def test_a_reason_that_changes_each_second_fills_no_log(monkeypatch: pytest.Monk
     now = [100.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
     for second in range(59):
-        bench.valid(
+        bench.present(
             {
                 "a-1-abcdef": (
                     {"host": "a" * 1000, "refuses": f"Refusal: {second}" + "x" * 5000},

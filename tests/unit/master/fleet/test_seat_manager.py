@@ -47,7 +47,7 @@ class Client:
 
     def __init__(self) -> None:
         self.queue: list[str] = []
-        self.record_failure: list[str] = []
+        self.failed: list[str] = []
         self.scores: dict[str, float] = {}
         self.led: set[str] = set()
         self.trouble: Exception | None = None
@@ -74,7 +74,7 @@ class Client:
         assert key == "rq:failed:default"
         found = [
             name
-            for name in self.record_failure
+            for name in self.failed
             if least <= self.scores.get(name, time.time() + FAILURE_SECONDS) <= most
         ]
         return [name.encode() for name in found[start : start + num]]
@@ -86,7 +86,7 @@ class Client:
         return b"stream"
 
     def zcard(self, key: str) -> int:
-        return len(self.record_failure)
+        return len(self.failed)
 
     def hstrlen(self, key: str, name: str) -> int:
         return len(self.hashes.get(key, {}).get(name, b""))
@@ -115,7 +115,7 @@ class Client:
         self, number: int, worker: str = "w1", text: str = "", host: str = "box", **other: str
     ) -> None:
         name = seat(number, **other)
-        self.record_failure.insert(0, name)
+        self.failed.insert(0, name)
         self.hashes[f"rq:job:{name}"] = {"worker_name": worker.encode()}
         self.hashes[f"rq:worker:{worker}"] = {"hostname": host.encode()}
         if text:
@@ -302,7 +302,7 @@ def test_a_hundred_other_failed_jobs_hide_nobody(client: Client) -> None:
     said: list[str] = []
     client.fail(1, "rq-7", "ModuleNotFoundError: No module named 'workers'")
     others = [f"job-{number}" for number in range(150)]
-    client.record_failure[:0] = others
+    client.failed[:0] = others
     client.scores = dict.fromkeys(others, time.time() + 365 * 24 * 3600)
     keeper(client, said).tick(ALONE, {}, False)
     assert len(said) == 1 and "worker rq-7" in said[0]
@@ -319,7 +319,7 @@ def test_failures_of_another_run_or_session_are_not_ours(client: Client) -> None
     said: list[str] = []
     client.fail(1, run="other")
     client.fail(2, nonce="123456")
-    client.record_failure.insert(0, "somebody-elses-job")
+    client.failed.insert(0, "somebody-elses-job")
     keeper(client, said).tick(ALONE, {}, False)
     assert said == []
 

@@ -23,16 +23,16 @@ def about(host: str, numerics: str = ONE, name: str = "w") -> dict[str, str]:
 class Bench:
     def __init__(self, strict: bool = False) -> None:
         self.notes: list[str] = []
-        self.valid: dict[str, dict[str, str]] = {}
+        self.present: dict[str, dict[str, str]] = {}
         self.asked, self.now = 0, 0.0
         self.fleet = WorkerRegistry(self.notes.append, self.ask, strict, lambda: self.now)
 
     def ask(self) -> dict[str, dict[str, str]]:
         self.asked += 1
-        return self.valid
+        return self.present
 
     def update(self, **workers: dict[str, str]) -> WorkerRegistry:
-        self.valid = workers
+        self.present = workers
         self.fleet.update(workers)
         return self.fleet
 
@@ -101,7 +101,7 @@ def test_a_worker_that_nobody_knows_is_asked_for_now_and_then_and_refused_until_
 ):
     bench = Bench()
     assert bench.fleet.refusal("a") == "unknown-worker" and bench.asked == 1
-    bench.valid = {"a": about("a")}
+    bench.present = {"a": about("a")}
     assert bench.fleet.refusal("a") == "unknown-worker" and bench.asked == 1, (
         "a flood of names does not become a flood of questions"
     )
@@ -114,7 +114,7 @@ def test_a_worker_that_nobody_knows_is_asked_for_now_and_then_and_refused_until_
 def test_a_worker_that_refuses_to_work_is_not_sent_away_again() -> None:
     bench = Bench()
     bench.fleet.quarantine(WorkerIdentity("a", "w"))
-    bench.valid = {"a": about("a") | {"refuses": "quarantine"}}
+    bench.present = {"a": about("a") | {"refuses": "quarantine"}}
     assert bench.fleet.registered_worker("a") is None and bench.fleet.dismissed_workers() == []
 
 

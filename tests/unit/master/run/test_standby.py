@@ -30,7 +30,7 @@ class World:
     run: str = "run"
     said: list[str] = field(default_factory=list)
     asked: bool = False
-    append: dict[float, Callable[[World], None]] = field(default_factory=dict)
+    events: dict[float, Callable[[World], None]] = field(default_factory=dict)
 
     def state(self) -> str | None:
         return self.stored
@@ -44,7 +44,7 @@ class World:
     def sleep(self, seconds: float) -> None:
         self.now += seconds
         assert self.now < 1000, "it stands by for ever"
-        if event := self.append.pop(self.now, None):
+        if event := self.events.pop(self.now, None):
             event(self)
 
     def free(self) -> None:
@@ -61,7 +61,7 @@ class World:
 
 
 def test_a_lease_that_lapsed_is_taken_at_the_second_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(append={5.0: World.free})
+    world = World(events={5.0: World.free})
     assert world.stand_by(monkeypatch) == (True, 6.0)
     assert world.said == ["standing by: big-host pid 77 drives run run"]
 
@@ -82,7 +82,7 @@ def test_a_run_that_has_ended_wants_none(state: str, monkeypatch: pytest.MonkeyP
     def end(world: World) -> None:
         world.stored, world.holder = state, None
 
-    world = World(append={3.0: end})
+    world = World(events={3.0: end})
     assert world.stand_by(monkeypatch) == (False, 3.0)
     assert world.said[-1] == f"run run is {state}: there is nothing to take over"
 
@@ -94,13 +94,13 @@ def test_a_state_of_other_peoples_bytes_is_shown_escaped(monkeypatch: pytest.Mon
 
 
 def test_a_person_may_end_the_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(append={4.0: lambda world: setattr(world, "asked", True)})
+    world = World(events={4.0: lambda world: setattr(world, "asked", True)})
     assert world.stand_by(monkeypatch) == (False, 4.0)
 
 
 def test_a_new_master_is_named_and_stood_by_in_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(
-        append={
+        events={
             2.0: lambda world: setattr(world, "holder", "other pid 5 aaaaaa"),
             9.0: World.free,
         }
@@ -118,7 +118,7 @@ def test_a_lease_that_lapsed_while_redis_was_away_is_left_to_its_holder_for_a_le
         world.outages, world.holder = 3, None
 
     world = World(
-        append={
+        events={
             5.0: back,
             14.0: lambda world: setattr(world, "holder", "big-host pid 77 abcdef"),
             20.0: World.finish,
@@ -133,14 +133,14 @@ def test_a_master_that_does_not_come_back_after_an_outage_is_followed_a_lease_la
     def back(world: World) -> None:
         world.outages, world.holder = 3, None
 
-    assert World(append={5.0: back}).stand_by(monkeypatch) == (True, 16.0)
+    assert World(events={5.0: back}).stand_by(monkeypatch) == (True, 16.0)
 
 
 def test_each_further_outage_begins_the_wait_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     def away(world: World) -> None:
         world.outages, world.holder = world.outages + 1, None
 
-    assert World(append={5.0: away, 12.0: away}).stand_by(monkeypatch) == (True, 23.0)
+    assert World(events={5.0: away, 12.0: away}).stand_by(monkeypatch) == (True, 23.0)
 
 
 def test_an_outage_that_the_master_has_outlived_counts_no_more(
@@ -148,7 +148,7 @@ def test_an_outage_that_the_master_has_outlived_counts_no_more(
 ) -> None:
     world = World(
         left=5.0,
-        append={
+        events={
             2.0: lambda world: setattr(world, "outages", 1),
             4.0: lambda world: setattr(world, "left", 10.0),
             20.0: World.free,
@@ -159,7 +159,7 @@ def test_an_outage_that_the_master_has_outlived_counts_no_more(
 
 def test_an_outage_without_a_renewal_since_still_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(
-        append={
+        events={
             2.0: lambda world: setattr(world, "outages", 1),
             4.0: lambda world: setattr(world, "left", 8.0),
             6.0: World.free,
@@ -177,6 +177,6 @@ def test_a_redis_that_has_lost_the_run_is_left_to_its_master_for_a_lease(
     def publish(world: World) -> None:
         world.stored, world.holder, world.left = RUNNING, "big-host pid 77 abcdef", 10.0
 
-    world = World(append={5.0: lose, 8.0: publish, 30.0: World.free})
+    world = World(events={5.0: lose, 8.0: publish, 30.0: World.free})
     assert world.stand_by(monkeypatch)[1] >= 31.0
-    assert World(append={5.0: lose}).stand_by(monkeypatch) == (True, 16.0)
+    assert World(events={5.0: lose}).stand_by(monkeypatch) == (True, 16.0)

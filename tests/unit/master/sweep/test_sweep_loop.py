@@ -83,7 +83,7 @@ class Actor:
         self.stage, self.seed = stage, int(log.stem[1:])
         stage.started.append((self.seed, words))
         acts = stage.acts.get(self.seed, [])
-        self.feed, self.code = acts.pop(0) if acts else ([summary()], 0)
+        self.events, self.code = acts.pop(0) if acts else ([summary()], 0)
         self.output, write = os.pipe()
         self.leave_reason = 0
         os.close(write)  # so that it can always be read
@@ -91,7 +91,7 @@ class Actor:
         stage.most_alive = max(stage.most_alive, len(stage.alive))
 
     def read_events(self) -> list[dict[str, Any]]:
-        heard, self.feed = self.feed, []
+        heard, self.events = self.events, []
         return heard
 
     def poll(self) -> int | None:
@@ -105,7 +105,7 @@ class Actor:
     def signal(self, number: signal.Signals) -> None:
         self.stage.signals.append((self.seed, number))
         if self.code is None:
-            self.code, self.feed, self.leave_reason = (
+            self.code, self.events, self.leave_reason = (
                 (130, [summary(STOPPED, None), WAY_BACK], 3)
                 if number == signal.SIGTERM
                 else (-9, [], 0)

@@ -60,14 +60,14 @@ class Link:
         self.socket.connect(path)
         self.socket.setblocking(False)
         self._buffer = bytearray()
-        self._asked: deque[tuple[int, Then]] = deque()
+        self._awaited: deque[tuple[int, Then]] = deque()
         self._replies: list[Reply] = []
         self.received = 0
 
     def ask(self, request: tuple[bytes, int], then: Then) -> None:
         """``then`` hears the replies. Raises BlockingIOError where the server does not read."""
         data, count = request
-        self._asked.append((count, then))
+        self._awaited.append((count, then))
         sent = self.socket.send(data)
         if sent < len(data):  # an answer larger than the socket's buffer
             self.socket.setblocking(True)
@@ -87,8 +87,8 @@ class Link:
 
     def _take(self) -> None:
         at = 0
-        while self._asked:
-            count, then = self._asked[0]
+        while self._awaited:
+            count, then = self._awaited[0]
             try:
                 while len(self._replies) < count:
                     reply, at = parsed(self._buffer, at)
@@ -96,7 +96,7 @@ class Link:
             except Incomplete:
                 break
             replies, self._replies = self._replies, []
-            self._asked.popleft()
+            self._awaited.popleft()
             if error := first_error(replies):
                 raise RuntimeError(f"the server says {error}")
             then(replies)

@@ -46,7 +46,7 @@ class Member:
     host: int
     block: Block | None = None
     generation: int = -1
-    fetch_lock: int = 0
+    turn: int = 0
 
 
 class Cluster:
@@ -105,7 +105,7 @@ class Cluster:
         self.busy["redis"] += seconds
         return self._redis_free + self._delay / 2
 
-    def _process(self, seconds: float) -> float:
+    def _work(self, seconds: float) -> float:
         """When the master has spent this CPU."""
         self.busy["master"] += seconds
         return self.now + seconds
@@ -142,7 +142,7 @@ class Cluster:
         if self._generation >= self._last:
             return
         fixed, slot, byte = self._services.open
-        done = self._process(fixed + slot * self._slots + byte * self._size)
+        done = self._work(fixed + slot * self._slots + byte * self._size)
         self._at(done, self._publish, self._schedule_blocks())
 
     def _schedule_blocks(self) -> list[Block]:
@@ -189,7 +189,7 @@ class Cluster:
                     self.now + self._random.random() * self._poll,
                     self._leave,
                     member,
-                    member.fetch_lock,
+                    member.turn,
                 )
 
     def _complete(self) -> bool:
@@ -222,7 +222,7 @@ class Cluster:
         slots = sum(block.stop - block.start for block in entries[there - fresh :])
         replied = self._redis(self._services.claim + self._services.entry * there)
         spent = fixed + each * fresh + STALE * each * (there - fresh) + slot * slots
-        self._at(replied + self._process(spent) - self.now, self._accept, entries, then)
+        self._at(replied + self._work(spent) - self.now, self._accept, entries, then)
 
     def _accept(self, entries: list[Block], then: Callable[[], None]) -> None:
         for block in entries:
@@ -242,7 +242,7 @@ class Cluster:
         self._drain_until = self.now + self._clocks.reconcile
         fixed, worker, slot = self._services.tick
         self._at(
-            self._process(
+            self._work(
                 fixed + worker * len(self._members) + (1 - OWED) * slot * self._missing_ranges
             ),
             self._drain,
@@ -270,9 +270,7 @@ class Cluster:
         """What is answered from here on is not known when the script looks for what
         nobody holds.
         """
-        self._at(
-            self._process(OWED * self._services.tick[2] * self._missing_ranges), self._reconcile
-        )
+        self._at(self._work(OWED * self._services.tick[2] * self._missing_ranges), self._reconcile)
 
     def _reconcile(self) -> None:
         fixed, slot, worker = self._services.reconcile
@@ -344,7 +342,7 @@ class Cluster:
     def _close(self) -> None:
         fixed, slot, both = self._closing()
         self._at(
-            self._process(fixed + slot * self._slots + both * self._slots * self._size), self._open
+            self._work(fixed + slot * self._slots + both * self._slots * self._size), self._open
         )
 
     # --- workers
@@ -353,30 +351,30 @@ class Cluster:
         self._at(self._redis(self._services.claimed), self._claim, member)
 
     def _claim(self, member: Member) -> None:
-        member.fetch_lock += 1
+        member.turn += 1
         done = self._redis(self._services.claim)
         if self._todo:
             self._move(member, done)
         else:
-            self._waiting.append((member, member.fetch_lock))
-            self._at(done + self._claim_wait, self._timed_out, member, member.fetch_lock)
+            self._waiting.append((member, member.turn))
+            self._at(done + self._claim_wait, self._timed_out, member, member.turn)
 
     def _timed_out(self, member: Member, turn: int) -> None:
-        if member.fetch_lock == turn:
-            member.fetch_lock += 1
+        if member.turn == turn:
+            member.turn += 1
             self._redis(self._services.claimed)
             self._look(member)
 
     def _serve_waiting(self) -> None:
         while self._todo and self._waiting:
             member, turn = self._waiting.popleft()
-            if member.fetch_lock == turn:
-                member.fetch_lock += 1
+            if member.turn == turn:
+                member.turn += 1
                 self._move(member, self._redis(self._services.claim / 2))
 
     def _move(self, member: Member, when: float) -> None:
         member.block = self._todo.popleft()
-        self._at(when, self._begin, member, member.fetch_lock)
+        self._at(when, self._begin, member, member.turn)
 
     def _begin(self, member: Member, turn: int) -> None:
         """Fetch what is new, then play."""
@@ -388,7 +386,7 @@ class Cluster:
         span = self.spans[-1]
         span[0] = min(span[0], ready)
         seconds = float(self._seconds[member.block.start : member.block.stop].sum())
-        self._at(ready + seconds + self._services.worker, self._pipe, member, turn)
+        self._at(ready + seconds + self._services.worker, self._answer, member, turn)
 
     def _fetched(self, member: Member) -> float:
         """When the task and the parameters are there."""
@@ -403,9 +401,9 @@ class Cluster:
             )
         return max(self.now, self._hosts[member.host]) + self._services.digest_byte * size
 
-    def _pipe(self, member: Member, turn: int) -> None:
-        if member.fetch_lock == turn:
-            member.fetch_lock += 1  # what is on its way is not left any more
+    def _answer(self, member: Member, turn: int) -> None:
+        if member.turn == turn:
+            member.turn += 1  # what is on its way is not left any more
             self._at(self._redis(self._services.answer), self._answered_by, member)
 
     def _answered_by(self, member: Member) -> None:
@@ -421,8 +419,8 @@ class Cluster:
         self._look(member)
 
     def _leave(self, member: Member, turn: int) -> None:
-        if member.fetch_lock == turn and member.block is not None:
-            member.block, member.fetch_lock = None, member.fetch_lock + 1
+        if member.turn == turn and member.block is not None:
+            member.block, member.turn = None, member.turn + 1
             self._redis(self._services.claimed)
             self._look(member)
 

@@ -70,7 +70,7 @@ class AsyncCluster(Cluster):
                     self.now + self._random.random() * self._poll,
                     self._leave,
                     member,
-                    member.fetch_lock,
+                    member.turn,
                 )
 
     def _complete(self) -> bool:
@@ -139,11 +139,13 @@ class AsyncCluster(Cluster):
         )
 
     def _play_kind(self, member: Member, turn: int, began: float, seconds: float) -> None:
-        if member.fetch_lock == turn:
-            member.fetch_lock += 1
-            self._at(self._redis(self._services.answer), self._callback, member, began, seconds)
+        if member.turn == turn:
+            member.turn += 1
+            self._at(
+                self._redis(self._services.answer), self._accept_answer, member, began, seconds
+            )
 
-    def _callback(self, member: Member, began: float, seconds: float) -> None:
+    def _accept_answer(self, member: Member, began: float, seconds: float) -> None:
         block, member.block = member.block, None
         assert block is not None
         if self._generation - int(block.publication) > self._max_lag or (

@@ -102,7 +102,7 @@ class Worker:
         self._poll = shared.clocks.leave_poll
         self._last_beat = self._began = 0.0
         self._claim = commands.claim(shared.clocks.claim_wait)
-        self._signals: tuple[str, tuple[bytes, int]] = ("", commands.poll_flags(""))
+        self._flags_command: tuple[str, tuple[bytes, int]] = ("", commands.poll_flags(""))
 
     def begin(self) -> None:
         """Arrive, then look for work."""
@@ -133,21 +133,21 @@ class Worker:
 
     def _held(self, replies: Sequence[Reply]) -> None:
         if replies[0]:
-            self._process(replies[0][0].decode())
+            self._work(replies[0][0].decode())
         else:
-            self._ask("claim", self._claim, self._noisy_clip)
+            self._ask("claim", self._claim, self._start_block)
 
-    def _noisy_clip(self, replies: Sequence[Reply]) -> None:
+    def _start_block(self, replies: Sequence[Reply]) -> None:
         if replies[0] is None:
             self._ask(
                 "claimed",
                 self._commands.held_blocks,
-                lambda held: self._process(held[0][0].decode()) if held[0] else self._look(),
+                lambda held: self._work(held[0][0].decode()) if held[0] else self._look(),
             )
         else:
-            self._process(replies[0].decode())
+            self._work(replies[0].decode())
 
-    def _process(self, block: str) -> None:
+    def _work(self, block: str) -> None:
         """Fetch the task where it is another publication's, or find it on the host, then play."""
         publication = block.partition(" ")[0]
         if self._task is not None and self._task.publication == publication:
@@ -160,7 +160,7 @@ class Worker:
             self._take(self._host.task)
             self._checked(4 * self._host.task.size, partial(self._play, block))
         elif self._large and self._host.asking:
-            self._host.waiting.append(partial(self._process, block))
+            self._host.waiting.append(partial(self._work, block))
         else:
             self._host.asking = self._host.asking or self._large
             self._ask(
@@ -180,7 +180,7 @@ class Worker:
         held, self._large = self._large, 4 * task.size >= WORTH_SHARING
         if task.publication != block.partition(" ")[0]:
             if held:
-                self._open_continuation()
+                self._continue()
             self._ask("drop", self._commands.drop(block), lambda _: self._look())
             return
         play, size = partial(self._play, block), 4 * task.size
@@ -207,9 +207,9 @@ class Worker:
 
     def _stored(self, task: Task) -> None:
         self._host.task = task
-        self._open_continuation()
+        self._continue()
 
-    def _open_continuation(self) -> None:
+    def _continue(self) -> None:
         """The next of those who wait for what this worker has fetched."""
         self._host.asking, waiting, self._host.waiting = False, self._host.waiting, []
         for go_on in waiting:
@@ -249,15 +249,15 @@ class Worker:
             return
         publication, self._serving = self._serving, ""
         generation.played += seconds
-        payload = self._pipe(publication, kind, start, stop, seconds, generation.checker)
+        payload = self._make_answer(publication, kind, start, stop, seconds, generation.checker)
         generation.sent += len(payload)
         self._ask(
             "answer",
             self._commands.answer(publication, block, payload),
-            partial(self._callback, generation, seconds),
+            partial(self._answered, generation, seconds),
         )
 
-    def _callback(self, generation: Generation, seconds: float, replies: Sequence[Reply]) -> None:
+    def _answered(self, generation: Generation, seconds: float, replies: Sequence[Reply]) -> None:
         if replies[-1][0] is None:
             generation.late += 1
         else:
@@ -265,7 +265,7 @@ class Worker:
             self._shared.plays.append((self._began, seconds))
         self._look()
 
-    def _pipe(
+    def _make_answer(
         self,
         publication: str,
         kind: str,
@@ -321,9 +321,11 @@ class Worker:
             self._obey()
 
     def _obey(self) -> None:
-        if self._signals[0] != self._serving:
-            self._signals = (self._serving, self._commands.poll_flags(self._serving))
-        self._ask("orders", self._signals[1], partial(self._obeyed, self._serving), self._life)
+        if self._flags_command[0] != self._serving:
+            self._flags_command = (self._serving, self._commands.poll_flags(self._serving))
+        self._ask(
+            "orders", self._flags_command[1], partial(self._obeyed, self._serving), self._life
+        )
 
     def _obeyed(self, serving: str, replies: Sequence[Reply]) -> None:
         state, _, newest = replies[0]
