@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis import Redis
 
 from es_queue import acl
-from es_queue.protocol.connection import client_from_url
 from tests.abuse.servers import BOTH
 from tests.abuse.test_least_privilege import Household, guarded
 from tests.faults.scenarios.answers import most_held
@@ -36,7 +36,8 @@ class Attack:
         self.master = household.master(*flags(ENDLESS), "--run", "filled", "--json")
         wait_for(lambda: self.seen.progress().get("publication"), "the run has a publication")
         self.key = self.seen.keys.results(self.seen.progress()["publication"])
-        self.client: Any = client_from_url(household.url(acl.WORKER))
+        #: An attacker waits as long as 720 MB take on a busy machine.
+        self.client: Any = Redis.from_url(household.url(acl.WORKER), socket_timeout=60)
 
     def add(self, fields: dict[Any, Any], times: int = 1) -> None:
         pipeline = self.client.pipeline(transaction=True)  # seen all at once

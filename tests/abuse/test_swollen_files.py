@@ -19,7 +19,12 @@ from tests.unit.test_slot_files import trained
 
 #: What a process may take beside the file itself: numpy and our modules are about 60 MB of it.
 MOST_MEGABYTES = 300
-MEASURED = "import resource\n{}\nprint(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)"
+#: VmHWM, because ru_maxrss of a child begins with its parent's peak.
+MEASURED = (
+    "{}\nimport re, pathlib\n"
+    "status = pathlib.Path('/proc/self/status').read_text()\n"
+    "print(int(re.search(r'VmHWM:\\s+(\\d+)', status)[1]) // 1024)"
+)
 READ_RECORD = "from pathlib import Path\nfrom es_queue.slot_record import read_record\nfrom es_queue.errors import RunFolderError\ntry: read_record(Path({!r})); print('read')\nexcept RunFolderError as error: print(error)"
 READ_CHECKPOINT = "from pathlib import Path\nfrom master.checkpoint import decode\nfrom es_queue.errors import RunFolderError\ntry: decode(Path({!r}).read_bytes()); print('read')\nexcept RunFolderError as error: print(error)"
 READ_LOG = (
