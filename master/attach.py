@@ -19,7 +19,7 @@ from master.control import url_of
 from master.options import Launch
 from master.report import chosen_view
 from master.status.folders import read_object
-from master.status.history import entry_of, readable
+from master.status.history import readable, short_fields
 from master.status.observe import SeenRun, Server, text
 from master.wording import Record, finite, number, printable
 
@@ -152,7 +152,7 @@ class Watcher:
 
 def record_of(fields: Mapping[bytes, bytes]) -> Record:
     """An entry of the history as a record: numbers where there are any, text else; what is too long stays out."""
-    few = list(entry_of(fields).items())[:MOST_FIELDS]
+    few = list(short_fields(fields or {}).items())[:MOST_FIELDS]
     return {printable(name, 100): number(value) if finite(value) is not None else printable(value) for name, value in few}
 
 

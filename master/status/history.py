@@ -103,11 +103,16 @@ def readable(server: Server, key: str) -> bool:
 
 def entry_of(fields: Mapping[bytes, bytes]) -> dict[str, str]:
     """The short ones of an entry's fields KEPT, as text."""
-    found = ((name, (fields or {}).get(name.encode())) for name in KEPT)
+    kept = ((name.encode(), (fields or {}).get(name.encode())) for name in KEPT)
+    return short_fields({name: value for name, value in kept if value is not None})
+
+
+def short_fields(fields: Mapping[bytes, bytes]) -> dict[str, str]:
+    """An entry's short fields as text."""
     return {
-        name: text(value)
-        for name, value in found
-        if value is not None and len(value) <= LONGEST_VALUE
+        text(name): text(value)
+        for name, value in fields.items()
+        if len(value) <= LONGEST_VALUE and len(name) <= LONGEST_VALUE
     }
 
 
