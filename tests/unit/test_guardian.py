@@ -142,7 +142,7 @@ def test_a_damaged_state_is_none(files: Files, text: str) -> None:
 
 
 def test_a_state_that_cannot_be_written_is_a_run_folder_error(files: Files) -> None:
-    files.state.with_suffix(".fresh").mkdir()
+    files.state.mkdir()
     with pytest.raises(RunFolderError, match="cannot be written"):
         files.write_state(READY)
 
