@@ -25,7 +25,6 @@ from tests.integration.household import linux_only, pid_of, running, wait_until
 MASTER = """
 import pathlib, redis, sys, threading, time
 from master.household.embedded import EmbeddedServer
-from master.household.seal import seal
 server = EmbeddedServer(pathlib.Path(sys.argv[1]))
 {start}
 redis.Redis.from_url(server.url).set("made by", "the first master")
