@@ -28,6 +28,7 @@ import numpy.typing as npt
 from es_queue.errors import EsQueueError, RunFolderError, UsageError
 from es_queue.normals import RECIPE as RECIPE
 from es_queue.normals import RUN, Floats, make, runs, table_digest
+from es_queue.private_folder import cache_folder
 
 DEFAULT_SEED = 123
 MAX_SIZE = 2**32 - 1
@@ -199,9 +200,7 @@ def default_folder() -> Path:
     if chosen:
         return private_folder(Path(chosen), writable=False)
     with suppress(OSError, RunFolderError, RuntimeError):
-        cache = os.environ.get("XDG_CACHE_HOME", "")
-        home = Path(cache) if Path(cache).is_absolute() else Path.home() / ".cache"
-        return private_folder(home / "es-queue" / "noise")
+        return private_folder(cache_folder() / "noise")
     return private_folder(Path(tempfile.gettempdir()) / f"es-queue-noise-{os.geteuid()}")
 
 

@@ -25,6 +25,13 @@ def private_folder() -> Path | None:
     return folder if is_private(folder) else None
 
 
+def cache_folder() -> Path:
+    """es-queue's folder in this user's cache, which need not be there. Raises RuntimeError without a home."""
+    cache = os.environ.get("XDG_CACHE_HOME", "")
+    home = Path(cache) if Path(cache).is_absolute() else Path.home() / ".cache"
+    return home / "es-queue"
+
+
 def is_private(folder: Path) -> bool:
     """Make ``folder`` when it is missing; whether it is a real folder, ours, and closed to everyone else."""
     try:

@@ -1,7 +1,8 @@
 """Whether the data that a private server's folder holds may be loaded: a run's folder can come from anyone.
 
-A server replays its append-only files with an administrator's rights. So each file is checked
-before the server starts: it must hold commands that write plain data, and nothing else.
+A server replays its append-only files with an administrator's rights, and a run believes what they
+hold. So the folder must bear this account's seal, and each file is checked before the server
+starts: it must hold commands that write plain data, and nothing else.
 Source of the format: https://redis.io/docs/latest/develop/reference/protocol-spec/
 """
 
@@ -13,13 +14,17 @@ import re
 import secrets
 import stat
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from es_queue.errors import RedisError
+from master.household.seal import foreign, seal
 
 FOLDER, MANIFEST = "appendonlydir", "appendonly.aof.manifest"
 #: Where servers before Redis 7 kept their file; a newer one still loads it.
 OLD = "appendonly.aof"
+#: The password of a server that has listened.
+PASSWORD = "password"
 MOST_MANIFEST = 64 * 1024
 LINE = re.compile(
     rb"file (appendonly\.aof\.[0-9]{1,9}\.(?:base\.rdb|base\.aof|incr\.aof)) seq [0-9]{1,9} type ([bhi])"
@@ -60,27 +65,34 @@ class _UnfitError(Exception):
     """Why a folder's data is not loaded."""
 
 
-def set_unfit_aside(folder: Path) -> str:
+def set_unfit_aside(folder: Path, *, is_own: bool = False) -> str:
     """Move data that may not be loaded out of the server's way; a sentence about it, empty where all is well.
 
+    A folder without such data is sealed. is_own: this process started a server there before
     Raises RedisError when the data cannot be moved.
     """
-    why = unfit(folder)
-    if not why:
-        return ""
+    found = [name for name in (FOLDER, OLD, PASSWORD) if os.path.lexists(folder / name)]
+    stranger = "" if is_own else foreign(folder)
+    why = (stranger if found else "") or unfit(folder)
+    # A stranger's password would let the stranger in; one's own stays when only the data is unfit.
+    moved = [name for name in found if why and (stranger or name != PASSWORD)]
     ending = f".refused-{secrets.token_hex(4)}"
     try:
-        for name in (FOLDER, OLD):
-            if os.path.lexists(folder / name):
-                (folder / name).rename(folder / f"{name}{ending}")
+        for name in moved:
+            (folder / name).rename(folder / f"{name}{ending}")
     except OSError as error:
         raise RedisError(
             f"{folder} holds data that may not be loaded ({why}), and it cannot be moved: "
             f"{error.strerror}; remove {folder}"
         ) from None
+    if stranger:
+        with suppress(OSError):  # without a seal, a later start resumes from the checkpoint
+            seal(folder)
+    if not why:
+        return ""
     return (
         f"the private server's data was not loaded, because {why}: it is kept in "
-        f"{folder / FOLDER}{ending}, and the run resumes from its newest checkpoint"
+        f"{folder / moved[0]}{ending}, and the run resumes from its newest checkpoint"
     )
 
 

@@ -89,6 +89,7 @@ class EmbeddedServer:
         self._binary, self._listen, self._given_up = binary, listen, given_up
         self._process: subprocess.Popen[bytes] | None = None
         self._owner_lock: int | None = None
+        self._spawned = False
         self.refused = ""
 
     @property
@@ -248,7 +249,7 @@ class EmbeddedServer:
         raise RedisError(f"a server in {self.folder} cannot be ended; end process {pid_in(self.folder / 'server.lock')} and try again")
 
     def _spawn(self) -> None:
-        self.refused = set_unfit_aside(self.folder) or self.refused
+        self.refused = set_unfit_aside(self.folder, is_own=self._spawned) or self.refused
         self._configure()
         command = bound_to_parent([self._binary or server_binary(), str(self._settings_file)])
         lock = try_lock(self.folder / "server.lock")
@@ -261,6 +262,7 @@ class EmbeddedServer:
                     cwd=self.folder, pass_fds=[lock], start_new_session=True,
                 )  # fmt: skip
             write_pid(lock, self._process.pid)
+            self._spawned = True
         except OSError as error:
             raise RedisError(f"the embedded server cannot be started: {error}") from error
         finally:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,15 @@ import pytest
 import redis
 
 from es_queue.errors import RedisError
+from master.checkpoint import Checkpoints, decode
 from master.household.append_only import unfit
 from master.household.embedded import EmbeddedServer, server_binary
+from master.household.listen import password_in
+from master.household.locks import is_locked, pid_in
+from master.household.seal import foreign, seal
 from tests.abuse.servers import BOTH, SYSTEM
 from tests.integration.household import wait_until
-from tests.integration.processes import BIN
+from tests.integration.processes import BIN, Processes, flags, quiet_digest, wait_for
 
 PIECE = "appendonly.aof.1.incr.aof"
 MANIFEST = f"file {PIECE} seq 1 type i\n"
@@ -49,8 +55,9 @@ def resp(*words: str) -> bytes:
 
 
 def plant(folder: Path, data: bytes, manifest: str = MANIFEST, name: str = PIECE) -> None:
-    """A private server's folder that holds an append-only file."""
+    """A private server's folder that holds an append-only file, under this account's seal."""
     (folder / "appendonlydir").mkdir(parents=True)
+    seal(folder)
     (folder / "appendonlydir" / name).write_bytes(data)
     (folder / "appendonlydir" / "appendonly.aof.manifest").write_text(manifest)
 
@@ -108,6 +115,7 @@ def test_a_server_with_functions_in_its_base_file_does_not_load_them(
     finally:
         other.stop()
     shutil.copytree(other.folder / "appendonlydir", server.folder / "appendonlydir")
+    seal(server.folder)
     server.start()
     with redis.Redis.from_url(server.url) as client:
         assert client.function_list() == []
@@ -293,3 +301,165 @@ def test_without_a_checkpoint_the_refused_data_is_named(tmp_path: Path) -> None:
         words, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode != 0 and "appendonlydir.refused-" in done.stderr, done.stderr
+
+
+# --- whose folder it is
+
+
+def test_plain_data_of_a_copied_folder_is_not_loaded(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    server.start()
+    with redis.Redis.from_url(server.url) as client:
+        client.set("own", "1")
+    server.stop()
+    shutil.copytree(server.folder, tmp_path / "copy")
+    copy = EmbeddedServer(tmp_path / "copy", binary=server.binary)
+    for one, value in ((copy, None), (EmbeddedServer(server.folder, server.binary), b"1")):
+        one.start()
+        try:
+            with redis.Redis.from_url(one.url) as client:
+                assert client.get("own") == value
+        finally:
+            one.stop()
+        assert (str(tmp_path / "copy") in one.refused and "seal" in one.refused) == (one is copy)
+
+
+def test_an_unpacked_folder_without_a_seal_is_not_loaded(server: EmbeddedServer) -> None:
+    plant(server.folder, resp("SELECT", "0") + resp(*SET))
+    (server.folder / "seal").unlink()
+    server.start()
+    with redis.Redis.from_url(server.url) as client:
+        assert client.get("planted") is None
+        client.set("own", "1")
+    server.stop()
+    again = EmbeddedServer(server.folder, server.binary)
+    again.start()  # sealed now
+    try:
+        with redis.Redis.from_url(again.url) as client:
+            assert client.get("own") == b"1"
+    finally:
+        again.stop()
+
+
+def test_a_password_that_came_with_the_folder_opens_nothing(server: EmbeddedServer) -> None:
+    password = "strangers-password-0123456789"
+    plant(server.folder, resp("SELECT", "0") + resp(*SET))
+    (server.folder / "seal").write_bytes(b"x" * 32)
+    (server.folder / "password").write_text(password)
+    server.start()
+    assert password not in server.url and password_in(server.folder) is None
+
+
+@pytest.mark.parametrize("what", ["missing", "other key", "long", "link", "pipe", "copied seal"])
+def test_a_seal_that_does_not_fit_is_named(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "redis"
+    folder.mkdir()
+    seal(folder)
+    assert foreign(folder) == ""
+    path = folder / "seal"
+    if what == "other key":
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
+    elif what == "long":
+        path.write_bytes(path.read_bytes() + b"x")
+    elif what == "copied seal":
+        (tmp_path / "second").mkdir()
+        shutil.copy(path, tmp_path / "second")
+        folder = tmp_path / "second"
+    else:
+        path.rename(tmp_path / "kept")
+        if what == "link":
+            path.symlink_to(tmp_path / "kept")
+        elif what == "pipe":
+            os.mkfifo(path)
+    assert str(folder) in foreign(folder) and "seal" in foreign(folder)
+
+
+def test_without_a_place_for_a_key_the_server_starts_and_the_next_start_is_from_the_checkpoint(
+    server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr("master.household.seal.private_folder", lambda: None)
+    server.start()
+    with redis.Redis.from_url(server.url) as client:
+        client.set("own", "1")
+    server.kill()
+    wait_until(server.ensure)  # its own process starts it again with its data
+    with redis.Redis.from_url(server.url) as client:
+        assert client.get("own") == b"1" and server.refused == ""
+    server.stop()
+    again = EmbeddedServer(server.folder, server.binary)
+    again.start()
+    try:
+        with redis.Redis.from_url(again.url) as client:
+            assert client.get("own") is None
+    finally:
+        again.stop()
+    assert "key" in again.refused and "checkpoint" in again.refused
+
+
+def test_the_key_is_private_and_one_for_all_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folders = [tmp_path / str(number) for number in range(8)]
+    for folder in folders:
+        folder.mkdir()
+    with ThreadPoolExecutor(len(folders)) as pool:
+        list(pool.map(seal, folders))
+    assert [foreign(folder) for folder in folders] == [""] * len(folders)
+    (key,) = (tmp_path / "es-queue" / "keys").iterdir()
+    assert key.stat().st_mode & 0o777 == 0o600
+    key.chmod(0o644)
+    assert foreign(folders[0]) != ""
+
+
+TINY: dict[str, Any] = {
+    "env": "CartPole-v1", "seed": 5, "population": 8, "step_limit": 60, "eval_every": 0, "target_reward": "none",
+    "final_episodes": 1, "generations": 150, "noise_size": 2**18,
+}  # fmt: skip
+
+
+def on_disk(folder: Path) -> int:
+    """The generation of the newest checkpoint, -1 for none."""
+    data = Checkpoints(folder).newest()
+    return -1 if data is None else decode(data)[1].generation
+
+
+@pytest.mark.parametrize("is_copy", [False, True], ids=["own", "copied"])
+def test_a_resumed_run_adopts_what_its_own_server_kept_and_not_what_a_copy_holds(
+    is_copy: bool, tmp_path: Path, processes: Processes
+) -> None:
+    folder = tmp_path / "runs" / "r"
+    words = ("--workers", 1, "--json")
+    master = processes.master("--run", "r", *flags(TINY), *words)
+    wait_for(
+        lambda: (
+            master.events("generation")
+            and master.events("generation")[-1]["generation"] > on_disk(folder) + 5
+        ),
+        "Redis is newer than the disk",
+    )
+    for number in (
+        pid_in(folder / "guardian/guardian.lock"),
+        pid_in(folder / "redis/server.lock"),
+        master.process.pid,
+    ):
+        os.kill(number or 0, signal.SIGKILL)
+    master.wait()
+    wait_until(lambda: not is_locked(folder / "redis/server.lock"))
+    kept = on_disk(folder)
+    if is_copy:
+        folder.rename(tmp_path / "original")
+        shutil.copytree(
+            tmp_path / "original", folder, ignore=shutil.ignore_patterns("*.sock"), symlinks=True
+        )
+    resumed = processes.master("--resume", "r", *words)
+    assert resumed.wait() == 0, resumed.said()
+    first = resumed.events("generation")[0]["generation"]
+    assert (first > kept + 2) != is_copy, (first, kept, resumed.said())
+    assert ("was not loaded, because the seal of" in resumed.said()) == is_copy
+    assert resumed.events("summary")[-1]["digest"] == quiet_digest(TINY)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,7 +24,18 @@ from master import checkpoint
 from master.checkpoint import Checkpoints
 from tests.abuse.servers import BOTH
 from tests.abuse.test_least_privilege import Household, guarded
-from tests.integration.processes import Processes, Seen, flags, quiet_digest, texts, wait_for
+from tests.faults import crashing
+from tests.integration.processes import (
+    CLOCKS,
+    Processes,
+    Seen,
+    Started,
+    clocks_text,
+    flags,
+    quiet_digest,
+    texts,
+    wait_for,
+)
 
 RUN = "forged"
 FORGED = 1e9
@@ -138,6 +151,42 @@ def test_a_forged_evaluation_is_not_the_best_and_does_not_end_the_run(
     assert schedule == "async" or summary["digest"] == quiet_digest(
         {**TINY, "target_reward": "none"}
     )
+
+
+def test_a_master_killed_while_its_verifier_plays_verifies_again_when_it_is_resumed(
+    household: Household, tmp_path: Path
+) -> None:
+    values = {**TINY, "target_reward": "none"}
+    household.worker()
+
+    def run_of(name: str, *words: object, calls: int = 0) -> Started:
+        """calls: at the reading of which of the verifier's replies the master is killed, 0 for none"""
+        program = (sys.executable, crashing.__file__, "mid-verification", calls)
+        return household.processes.start(
+            *program, *words, "--run-dir", tmp_path / name, "--workers", 0, "--json",
+            "--redis-url", household.url("master", False), "--redis-password-file", household.folder / "master.password",
+            ES_QUEUE_CLOCKS=clocks_text(CLOCKS),
+        )  # fmt: skip
+
+    def best_of(name: str) -> tuple[int, float, bytes]:
+        kept = Checkpoints(tmp_path / name).newest()
+        assert kept is not None
+        best = checkpoint.decode(kept)[1].best
+        assert best is not None
+        return best.generation, best.eval_mean, best.parameters.tobytes()
+
+    quiet = run_of("quiet", "--run", "quiet", *flags(values))
+    assert quiet.wait() == 0, quiet.said()
+    seen, opened = Seen(household.client, RUN), []
+    for words, calls in ((("--run", RUN, *flags(values)), 2), (("--resume", RUN), 1)):
+        killed = run_of(RUN, *words, calls=calls)
+        assert killed.wait() == -signal.SIGKILL, killed.said()
+        opened.append(seen.generation())
+    assert opened[0] == opened[1] > 0, "the resumed master verifies the same evaluation"
+    resumed = run_of(RUN, "--resume", RUN)
+    assert resumed.wait() == 0, resumed.said()
+    assert resumed.events("summary")[-1]["digest"] == quiet_digest(values)
+    assert best_of(RUN) == best_of("quiet")
 
 
 def contradict(intruder: Intruder, seen: Seen, stop: threading.Event) -> None:

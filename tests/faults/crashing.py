@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 #: Where a master can be killed; in the order of a generation.
+#: "mid-verification" is another one, of runs whose evaluations the master plays again.
 POINTS = ("before publish", "after publish", "mid-collect", "after update", "mid-checkpoint write", "after rename")
 
 
@@ -33,6 +34,7 @@ def arm(point: str, count: int) -> None:
     """Replace what stands at the point. Imports numpy, so the numeric environment must stand."""
     import master.checkpoint
     import master.loop
+    import master.verifier
     from es_queue.protocol.redis_channel import RedisMasterChannel
     from master.collect import Ledger
     from master.learn import Learner
@@ -46,6 +48,7 @@ def arm(point: str, count: int) -> None:
         "after update": (Learner, "learn", lambda learn: after(learn, die)),
         "mid-checkpoint write": (os, "fsync", lambda fsync: torn(fsync, die)),
         "after rename": (Path, "replace", lambda replace: after(replace, die, lambda _, source, target: is_checkpoint(str(target)))),
+        "mid-verification": (master.verifier, "received", lambda received: before(received, die)),
     }
     owner, name, replaced = place[point]
     setattr(owner, name, replaced(getattr(owner, name)))

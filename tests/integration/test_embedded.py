@@ -19,6 +19,7 @@ from es_queue.errors import RedisError
 from master.household import embedded
 from master.household.embedded import EmbeddedServer
 from master.household.listen import password_in, settled
+from master.household.seal import seal
 from tests.integration.household import linux_only, pid_of, running, wait_until
 
 MASTER = """
@@ -202,6 +203,7 @@ def test_a_server_that_cannot_start_is_explained_by_the_end_of_its_log(tmp_path:
     (tmp_path / "appendonlydir").mkdir()
     (tmp_path / "appendonlydir" / "appendonly.aof.1.base.aof").touch()
     (tmp_path / "appendonlydir" / "appendonly.aof.manifest").write_text("file appendonly.aof.1.base.aof seq 1 type b\n" * 2)
+    seal(tmp_path)
     server = EmbeddedServer(tmp_path)
     with pytest.raises(RedisError, match=r"ended with code 1; .*redis\.log ends: .*base file"):
         server.start()
