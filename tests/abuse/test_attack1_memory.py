@@ -85,3 +85,30 @@ def test_a_run_whose_keys_have_long_names_is_purged_within_the_bound(household: 
         time.sleep(0.02)
     print(f"the purge held {held:.0f} MB at most; it said {purge.said()[-300:]}")
     assert held < MOST_MEGABYTES
+
+
+@pytest.mark.parametrize("what", ["names", "hashes", "errors"])
+@pytest.mark.parametrize("words", [(), ("odd",), ("odd", "--doctor"), ("--keys",), ("odd", "--errors")], ids=["runs", "run", "doctor", "keys", "errors"])
+def test_a_look_stays_within_its_bound(words: tuple[str, ...], what: str, household: Household) -> None:
+    """Names of a megabyte, workers of 128 short fields, reports of many short items."""
+    master, seen, client = begun(household, "odd")
+    if what == "names":
+        for number in range(300):
+            client.lpush(seen.keys.claims(f"{number:04}" + "x" * MEGABYTE), "y")
+    if what == "hashes":
+        fields = {f"f{number:03}": f"v{number:03}" for number in range(128)}
+        pipeline = client.pipeline(transaction=False)
+        for number in range(10_000):
+            name = f"h-{number}-abcdef"
+            pipeline.hset(seen.keys.worker(name), mapping=fields)
+            pipeline.sadd(seen.keys.workers, name)
+        pipeline.execute()
+    if what == "errors":
+        client.rpush(seen.keys.errors, *['{"a":[' + "1," * 9000 + "1]}"] * 200)
+    look = household.status(*words)
+    held, until = 0.0, time.monotonic() + 40
+    while look.process.poll() is None and time.monotonic() < until:
+        held = max(held, most_held(look))
+        time.sleep(0.01)
+    print(f"{what} {words}: {held:.0f} MB, code {look.process.poll()}")
+    assert held < 128
