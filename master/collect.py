@@ -247,6 +247,9 @@ class Ledger:
             if self.audit is not None:
                 self.audit.in_vain(slot)
             return False
+        if slot in self.hopeless:  # more reports of it would be remembered without end
+            self.refused["late-failure"] += 1
+            return False
         reporter = self._reporter(worker)
         if not reporter:
             self.refused[UNKNOWN] += 1

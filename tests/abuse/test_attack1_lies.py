@@ -1,0 +1,132 @@
+"""Lies that are not plausible, and count all the same."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from es_queue import acl
+from es_queue.protocol import keys
+from es_queue.protocol.connection import client_from_url
+from es_queue.protocol.keys import RunKeys
+from tests.abuse.cluster import Cluster, cluster_of
+from tests.abuse.lying_strangely import LIE
+from tests.abuse.test_hoarder import VALUES, hoarding
+from tests.integration.processes import CARTPOLE, Processes, Started, quiet_digest, wait_for
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, processes: Processes) -> Iterator[Cluster]:
+    with cluster_of(tmp_path, processes) as found:
+        yield found
+
+
+def liar(cluster: Cluster, queue: str, how: str) -> Started:
+    processes = cluster._processes
+    return processes.start(
+        processes.rq, "worker", queue, "--name", f"liar-{how}", "-w", "tests.abuse.lying_strangely.Worker", "--path", ROOT,
+        RQ_REDIS_URL=cluster.url("worker"), **{LIE: how},
+    )  # fmt: skip
+
+
+def test_a_strict_and_fully_audited_run_is_not_taken_over_by_whoever_says_its_fingerprint_first(cluster: Cluster) -> None:
+    """SECURITY.md: use --strict with workers that you do not trust. The first fingerprint that is said becomes the run's:
+    honest workers are sent away, and nobody of "equal arithmetic" is left to audit the liar."""
+    values = {**CARTPOLE, "generations": 200, "block": 1, "audit": 1.0}
+    master = cluster._processes.start(
+        Path(__import__("sys").executable).parent / "es-master", *[w for n, v in values.items() for w in (f"--{n.replace('_', '-')}", str(v))],
+        "--strict", "--run", "taken", "--queue", "taken", "--json", RQ_REDIS_URL=cluster.url("master"),
+    )  # fmt: skip
+    seen = cluster.seen("taken")
+    bad = liar(cluster, "taken", "strange")
+    seen.joined(bad)
+    honest = [cluster.worker("taken") for _ in range(2)]
+    assert master.wait(120) == 0, master.said()
+    summary = master.events("summary")[-1]
+    records = master.events("generation")
+    best = max(one["return_max"] for one in records if one["return_max"] is not None)
+    print("best return of an episode of 60 steps at most:", best, "quarantined:", summary["quarantined"], "honest pids", [one.pid for one in honest])
+    print([one["text"][:150] for one in master.events("note")][:6])
+    assert best < 900, "a liar's results were learnt from"
+
+
+@pytest.mark.parametrize("strategy", ["ars", "openai_es"])
+def test_a_fitness_that_is_not_the_return_is_refused_where_fitness_is_the_return(strategy: str, cluster: Cluster) -> None:
+    """Returns are compared with the declared rewards; fitness, which is what is learnt from, is not, nor with the return."""
+    values = {**CARTPOLE, "generations": 5, "strategy": strategy, "block": 1}
+    master = cluster.master("fit", values)
+    bad = liar(cluster, "fit", "fitness")
+    assert master.wait(60) == 0, master.said()
+    records = master.events("generation")
+    print([(one["return_max"], one["fitness_max"]) for one in records], master.events("summary")[-1].get("digest"))
+    assert all(one["fitness_max"] < 1e9 for one in records if one["fitness_max"] is not None)
+    assert bad.process.poll() is None
+
+
+def test_an_answer_that_says_it_took_forever_does_not_let_a_hoarder_hold_the_run(cluster: Cluster) -> None:
+    """As test_hoarder, where a suspected hoarder is found after its patience; one answer of 1e308 seconds makes that infinite."""
+    values = {**VALUES, "wall_limit": 1, "generations": 100000}
+    master = cluster.master("held", values)
+    seen = cluster.seen("held")
+    bad = liar(cluster, "held", "seconds")
+    seen.joined(bad)
+    wait_for(seen.reached(3), "some generations are played")
+    with hoarding(cluster, "held") as hoarder:
+        wait_for(lambda: hoarder.taken > 0, "it holds something")
+        honest = cluster.worker("held")
+        time.sleep(10)
+        assert honest.process.poll() is None
+        before = seen.generation()
+        time.sleep(20)
+        after = seen.generation()
+        print("generations in 20 s:", after - before, "taken:", hoarder.taken, [one["text"][:120] for one in master.events("note")][-3:])
+    assert after > before
+
+
+def test_seats_that_failed_do_not_fill_the_log(cluster: Cluster) -> None:
+    """The run's nonce stands in its seats' names; each forged name is a line of the log and stays in the master's memory."""
+    values = {**CARTPOLE, "generations": 100000}
+    master = cluster.master("noted", values)
+    worker = cluster.worker("noted")
+    seen = cluster.seen("noted")
+    seen.joined(worker)
+    wait_for(seen.reached(1), "it has served")
+    with client_from_url(cluster.url("worker")) as given:
+        client: Any = given
+        seat = wait_for(lambda: client.lrange("rq:queue:noted", 0, -1), "a seat is open")[0].decode()
+        nonce = keys.SEAT_ID.fullmatch(seat)["nonce"]
+        before, number = master.out.stat().st_size, 0
+        until = time.monotonic() + 15
+        notes = len(master.events("note"))
+        while time.monotonic() < until:
+            pipeline = client.pipeline(transaction=True).delete("rq:failed:noted")
+            for _ in range(100):
+                number += 1
+                name = keys.seat_id("noted", nonce, number)
+                pipeline.hset(keys.rq_job(name), "worker_name", f"{number} " + "w" * 70).expire(keys.rq_job(name), 5)
+                pipeline.zadd("rq:failed:noted", {name: time.time() + number})
+            pipeline.execute()
+            time.sleep(0.2)
+    lines = len(master.events("note")) - notes
+    print(f"{lines} lines in 15 s, {master.out.stat().st_size - before} bytes")
+    assert lines < 60
+
+
+def test_a_run_that_waits_for_its_first_worker_is_not_ended_by_names_in_rqs_registry(cluster: Cluster) -> None:
+    """Twenty names end a run, of anybody, before its first answer."""
+    master = cluster.master("waits", CARTPOLE)
+    with client_from_url(cluster.url("worker")) as given:
+        client: Any = given
+        seat = wait_for(lambda: client.lrange("rq:queue:waits", 0, -1), "a seat is open")[0].decode()
+        nonce = keys.SEAT_ID.fullmatch(seat)["nonce"]
+        client.zadd("rq:failed:waits", {keys.seat_id("waits", nonce, 1000 + number): time.time() + 100 for number in range(25)})
+    time.sleep(4)
+    print(master.said()[-400:])
+    assert master.process.poll() is None
