@@ -129,6 +129,9 @@ class Collector:
         self._refused += self._ledger.refused if self._ledger is not None else Counter()
         self._ledger = ledger
         ledger.recoveries, ledger.answers = self.recoveries, self._answers
+        # Of what a former master published it is unknown when it was; its answers are bounded all the same.
+        since = time.monotonic() - (self._clocks.grace if adopted else 0.0)
+        ledger.longest = lambda: time.monotonic() - since
         self.audit.begin()
         ledger.fleet, ledger.guarded = self.fleet, bool(self.audit.fraction or self.fleet.strict or self.fleet.quarantined)
         ledger.audit = self.audit if self.audit.fraction else None
