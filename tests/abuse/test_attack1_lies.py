@@ -36,27 +36,6 @@ def liar(cluster: Cluster, queue: str, how: str) -> Started:
     )  # fmt: skip
 
 
-def test_a_strict_and_fully_audited_run_is_not_taken_over_by_whoever_says_its_fingerprint_first(cluster: Cluster) -> None:
-    """SECURITY.md: use --strict with workers that you do not trust. The first fingerprint that is said becomes the run's:
-    honest workers are sent away, and nobody of "equal arithmetic" is left to audit the liar."""
-    values = {**CARTPOLE, "generations": 200, "block": 1, "audit": 1.0}
-    master = cluster._processes.start(
-        Path(__import__("sys").executable).parent / "es-master", *[w for n, v in values.items() for w in (f"--{n.replace('_', '-')}", str(v))],
-        "--strict", "--run", "taken", "--queue", "taken", "--json", RQ_REDIS_URL=cluster.url("master"),
-    )  # fmt: skip
-    seen = cluster.seen("taken")
-    bad = liar(cluster, "taken", "strange")
-    seen.joined(bad)
-    honest = [cluster.worker("taken") for _ in range(2)]
-    assert master.wait(120) == 0, master.said()
-    summary = master.events("summary")[-1]
-    records = master.events("generation")
-    best = max(one["return_max"] for one in records if one["return_max"] is not None)
-    print("best return of an episode of 60 steps at most:", best, "quarantined:", summary["quarantined"], "honest pids", [one.pid for one in honest])
-    print([one["text"][:150] for one in master.events("note")][:6])
-    assert best < 900, "a liar's results were learnt from"
-
-
 def test_seats_that_failed_do_not_fill_the_log(cluster: Cluster) -> None:
     """The run's nonce stands in its seats' names; each forged name is a line of the log and stays in the master's memory."""
     values = {**CARTPOLE, "generations": 100000}

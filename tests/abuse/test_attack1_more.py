@@ -35,49 +35,6 @@ def liar(cluster: Cluster, queue: str, program: str, **more: str) -> Started:
     return processes.start(processes.rq, "worker", queue, "--name", "liar", "-w", program, "--path", ROOT, RQ_REDIS_URL=cluster.url("worker"), **more)
 
 
-def test_honest_workers_cannot_be_taken_out_of_the_audit_by_a_field_in_their_hashes(cluster: Cluster) -> None:
-    """A hash with "refuses" is no worker that could be asked, so nothing is audited; a beat never takes the field away."""
-    values = {**CARTPOLE, "population": 32, "generations": 100000, "block": 1, "audit": 1.0}
-    master = cluster.master("deaf", values)
-    seen = cluster.seen("deaf")
-    honest = [cluster.worker("deaf") for _ in range(2)]
-    for one in honest:
-        seen.joined(one)
-    over = threading.Event()
-
-    def mark() -> None:
-        with client_from_url(cluster.url("worker")) as given:
-            client: Any = given
-            while not over.wait(0.02):
-                for name in client_names():
-                    if name not in own:
-                        client.hset(seen.keys.worker(name), "refuses", "Refusal: somebody says so")
-
-    def client_names() -> list[str]:  # who they are stands in todo's claims and in rq:workers; here the easy way
-        return [one.decode() for one in cluster.admin.smembers(seen.keys.workers)]
-
-    own: set[str] = set()
-    before = set(client_names())
-    thread = threading.Thread(target=mark, daemon=True)
-    thread.start()
-    try:
-        time.sleep(2)
-        over.set()
-        thread.join()
-        bad = liar(cluster, "deaf", "tests.abuse.lying.Worker")
-        wait_for(lambda: set(client_names()) - before, "the liar has a seat")
-        generation, until = seen.generation(), time.monotonic() + 30
-        while time.monotonic() < until and seen.generation() < generation + 200:
-            time.sleep(0.1)
-        progress = seen.progress()
-    finally:
-        over.set()
-    records = [one for one in master.events("generation") if one["generation"] > generation]
-    lies = sum((one["return_max"] or 0) > 900 for one in records)
-    print("generations with lies:", lies, "of", len(records), "quarantined:", progress.get("quarantined"), "audited:", progress.get("audited"), bad.process.poll())
-    assert progress.get("quarantined") not in (None, "", "[]")
-
-
 def test_one_command_on_a_workers_own_hash_is_bounded(port: int) -> None:  # noqa: F811
     """HMGET of one field of 2 MB, 300 times; Valkey copies these too."""
     with client_of(acl.WORKER, port) as worker, client_of(acl.MASTER, port) as master:

@@ -98,6 +98,8 @@ def test_honest_results_are_accepted(
         return said[-1]
 
     monkeypatch.setattr(Expectations, "accepts", accepts)
+    if env == "Pendulum-v1" and "patience" in settings:  # it wants positive rewards
+        settings = {**settings, "reward_shift": -20.0}
     few = {"generations": 1, "population": 8, "step_limit": "60", "final_episodes": 1}
     run_ring(quick_config(env=env, strategy="ars", **few, **settings))
     assert said and set(said) == {""}
