@@ -112,6 +112,11 @@ class EpisodeRules:
     by_sign: bool
     life_loss: bool = False
 
+    @property
+    def is_return(self) -> bool:
+        """Whether the fitness of an episode is the sum of its rewards as they are."""
+        return not self.reward_shift and self.reward_floor is None and not self.by_sign
+
 
 def evaluation_limit(config: RunConfig, spec: EnvironmentSpec) -> int:
     """Steps of an evaluation episode: the option, else the environment's own limit, else 10,000."""

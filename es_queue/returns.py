@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from es_queue.episode_rules import EpisodeRules
 from es_queue.spaces import EnvironmentSpec
 
 #: Squares and sums of returns up to it are finite.
@@ -24,3 +25,26 @@ def excluded(spec: EnvironmentSpec, total: float, steps: int) -> str:
                 f"{bound:g} as the {name} reward: correct its reward_range"
             )
     return ""
+
+
+def unrelated(rules: EpisodeRules, spec: EnvironmentSpec | None, fitness: float, total: float, steps: int) -> str:
+    """Why episodes of so many steps in all cannot have both that sum of fitness and that sum of rewards; empty if they can.
+
+    ``spec`` is the environment whose declared rewards bound what a reward floor adds; None knows no bound.
+    """
+    if rules.by_sign:
+        low, high = -float(steps), float(steps)
+    else:
+        low = high = total - rules.reward_shift * steps
+        if rules.reward_floor is not None:
+            low, high = max(low, rules.reward_floor * steps), MOST_RETURN
+            if spec is not None and spec.highest_reward is not None:
+                high = steps * max(spec.highest_reward - rules.reward_shift, rules.reward_floor)
+    # Rounding: the rewards were summed one by one, shifted and as they are.
+    slack = TOLERANCE * (1 + abs(total) + abs(rules.reward_shift) * steps + abs(low))
+    if low - slack <= fitness <= high + max(slack, TOLERANCE * abs(high)):
+        return ""
+    return (
+        f"the episodes' fitness is {fitness:g} and their return {total:g} after {steps} steps: under the run's "
+        "reward settings one does not follow from the other; scale rewards down that are too large to be summed"
+    )

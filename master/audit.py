@@ -86,19 +86,46 @@ class Audit:
     disputed: int = 0
     undecided: bool = False
     played: int = 0
+    alone: int = 0
+    share: float = 1.0
+    told: bool = False
 
-    def begin(self) -> None:
-        """Another publication is open."""
+    def begin(self, slots: int = 0) -> None:
+        """Another publication is open, of so many slots. share: of the sampled slots, those that the master can play
+        itself where no second worker can be asked."""
         self.open.clear()
         self.confirmed.clear()
-        self.played = 0
+        self.played = self.alone = 0
+        self.share = min(1.0, PROVEN_AT_MOST / max(1.0, self.fraction * slots))
 
     def taken(self, slot: Slot, worker: str, result: SlotResult) -> None:
         """A result was taken for the first time: perhaps it is played again, if there is somebody to do it."""
         member = self.fleet.member(worker)
-        if member is None or self.draw() >= self.fraction or not self.fleet.others([member.identity], member.numerics):
+        if member is None or self.draw() >= self.fraction:
             return
-        self.open[slot] = Question(member.numerics, {member.identity: result}, {member.identity: worker})
+        question = Question(member.numerics, {member.identity: result}, {member.identity: worker})
+        if self.fleet.others([member.identity], member.numerics):
+            self.open[slot] = question
+        else:
+            self._play_alone(slot, question)
+
+    def _play_alone(self, slot: Slot, question: Question) -> bool:
+        """No second worker can be asked: the master plays the slot, unless it has played enough of this publication."""
+        if self.play is None:
+            self._tell("no second worker has the same arithmetic")
+            return False
+        if self.alone >= PROVEN_AT_MOST or self.draw() >= self.share:
+            return False
+        self.alone += 1
+        question.proof = self.play([slot])
+        self.open[slot] = question
+        return True
+
+    def _tell(self, why: str) -> None:
+        """Once: some results are not audited."""
+        if not self.told:
+            self.told = True
+            self.note(f"audit: some results are not audited: {why}")
 
     def heard(self, slot: Slot, worker: str, result: SlotResult) -> Verdict | None:
         """Another answer for a slot that has one. It is compared only where it was asked for. A verdict where it decides."""
@@ -138,13 +165,21 @@ class Audit:
             played = question.proof.result()
             own = played.results[slot]
         except (EsQueueError, KeyError) as error:
+            if len(question.opinions) == 1:
+                del self.open[slot]
+                self._tell(f"no second worker has the same arithmetic, and the master cannot play them ({' '.join(str(error).split())})")
+                return None
             self._dispute(slot, f"the master cannot play it ({' '.join(str(error).split())})")
             return None
         if played.numerics != question.numerics:
+            if len(question.opinions) == 1:
+                del self.open[slot]
+                self._tell("neither a second worker nor the master has the same arithmetic; give the master a host of the workers' kind")
+                return None
             self._dispute(slot, "the master has another arithmetic than both, so it proves nothing")
             return None
         agreeing = frozenset(one for one, opinion in question.opinions.items() if opinion == own)
-        if not agreeing:
+        if not agreeing and len(question.opinions) > 1:
             self._dispute(slot, "the master's own episode differs from all of them: the environment, or a package of it, may not repeat itself", first=False)
             return Verdict(slot, own, agreeing, frozenset(), proven=True)
         return self._settled(slot, question, own, agreeing, proven=True)
@@ -188,6 +223,8 @@ class Audit:
                 continue
             if not self.fleet.others(question.opinions, question.numerics):
                 self._close(slot, question)
+            elif question.tries >= TRIES and len(question.opinions) == 1 and self.play is not None and self._play_alone(slot, question):
+                continue
             elif question.tries >= TRIES and len(question.opinions) == 1:
                 del self.open[slot]
                 anew.append(slot)
@@ -198,6 +235,7 @@ class Audit:
     def _close(self, slot: Slot, question: Question) -> None:
         if len(question.opinions) == 1:
             del self.open[slot]
+            self._play_alone(slot, question)
         elif len(found := question.results()) == 1:
             self._settled(slot, question, found[0], frozenset(question.opinions))
         else:

@@ -70,10 +70,15 @@ class Cutter:
     def patience(self, block: Block) -> float:
         """Seconds that no honest worker holds a block without an answer: past any episode's limit, and many times what the
         block should take. Where no slot of its kind is measured, each of its episodes may last as long as one may."""
-        slots, known = block.stop - block.start, self.seconds.get(block.kind)
+        known = self.seconds.get(block.kind)
         if known is None:
-            return self.wall * (1 + slots * self._episodes(block.kind))
-        return self.wall + PATIENCE_TIMES * known * slots
+            return self.longest(block)
+        expected = self.wall + PATIENCE_TIMES * known * (block.stop - block.start)
+        return min(expected, self.longest(block))
+
+    def longest(self, block: Block) -> float:
+        """Seconds that no block of an honest worker exceeds, whatever workers say of how long theirs took."""
+        return self.wall * (1 + (block.stop - block.start) * self._episodes(block.kind))
 
     def most(self, kind: str, slots: int, workers: int) -> int:
         """Slots that a block issued again may have, where ``slots`` are wanted in all."""

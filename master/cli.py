@@ -18,6 +18,16 @@ if TYPE_CHECKING:
     from master.report import Report
     from master.session import Session
 
+#: Letters of an error that are shown.
+LONGEST_ERROR = 4000
+
+
+def complaint(error: Exception) -> str:
+    """An error as a terminal may show it: it may hold what a worker said."""
+    from es_queue.wording import printable
+
+    return f"es-master: {printable(error, LONGEST_ERROR)}"
+
 
 def main(argv: list[str] | None = None) -> int:
     """The command; see ``es-master --help``. Returns the exit code."""
@@ -45,7 +55,7 @@ def main(argv: list[str] | None = None) -> int:
         collect_garbage_seldom()
         return study_or_run(values, launch)
     except EsQueueError as error:
-        print(f"es-master: {error}", file=sys.stderr)
+        print(complaint(error), file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

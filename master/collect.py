@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from es_queue.errors import DecodeError, EnvironmentFailure
@@ -38,6 +39,7 @@ class Ledger:
     keep: older publications that are open still; none but in the asynchronous schedule
     gathered: what was made of the first training slots so far, where closing is the better for it
     answers: how many answers of each worker counted, over all publications of a collector
+    longest: seconds that an answer can have taken at the most, as far as the master itself has seen
     """
 
     keep: tuple[str, ...] = ()
@@ -72,6 +74,7 @@ class Ledger:
         self._reports: set[str] = set()
         self._deaths: Counter[Slot] = Counter()
         self._seconds: dict[str, tuple[float, int]] = {}
+        self.longest: Callable[[], float] = lambda: math.inf
 
     # --- what comes in
 
@@ -118,7 +121,8 @@ class Ledger:
             self.contributors.add(answer.worker)
             self.answers[answer.worker] += 1
             seconds, slots = self._seconds.get(answer.kind, (0.0, 0))
-            self._seconds[answer.kind] = (seconds + answer.seconds, slots + len(answer.results))
+            took = min(answer.seconds, self.longest())  # a worker may say anything
+            self._seconds[answer.kind] = (seconds + took, slots + len(answer.results))
 
     def _reported(self, answer: Answer, payload: bytes, live: int) -> list[bool]:
         """Failures, each once: an answer may be sent twice, and the stream be read twice. Only what counted is remembered."""
@@ -246,6 +250,9 @@ class Ledger:
             self.refused["late-failure"] += 1
             if self.audit is not None:
                 self.audit.in_vain(slot)
+            return False
+        if slot in self.hopeless:  # more reports of it would be remembered without end
+            self.refused["late-failure"] += 1
             return False
         reporter = self._reporter(worker)
         if not reporter:

@@ -129,7 +129,10 @@ class Collector:
         self._refused += self._ledger.refused if self._ledger is not None else Counter()
         self._ledger = ledger
         ledger.recoveries, ledger.answers = self.recoveries, self._answers
-        self.audit.begin()
+        # Of what a former master published it is unknown when it was; its answers are bounded all the same.
+        since = time.monotonic() - (self._clocks.grace if adopted else 0.0)
+        ledger.longest = lambda: time.monotonic() - since
+        self.audit.begin(sum(ledger.wanted.values()))
         ledger.fleet, ledger.guarded = self.fleet, bool(self.audit.fraction or self.fleet.strict or self.fleet.quarantined)
         ledger.audit = self.audit if self.audit.fraction else None
         self.contributors = ledger.contributors
@@ -388,7 +391,7 @@ class Collector:
 
     def _look_after(self, ledger: Ledger) -> None:
         """Who is there, who refuses, who should give way; and the display."""
-        workers = self._roster.look(self._channel)
+        workers = self._roster.look(self._channel, self._answers)
         self._workers = {name: about for name, about in workers.items() if "refuses" not in about}
         self._company.look(workers)
         self._roll.look(workers, self._channel.outages, self._give_way)

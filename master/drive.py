@@ -6,6 +6,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable
+from concurrent.futures import wait
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -43,13 +44,15 @@ from master.setup import Setup
 from master.slot_files import SlotFiles
 from master.state import FINAL, RunState
 from master.verification import Verification
-from master.verifier import Verifier
+from master.verifier import VerificationError, Verifier
 
 #: A master that goes waits no longer for a Redis that is away: its lease lapses by itself.
 LEAVE_SECONDS = 5.0
 #: Reports of workers that are kept in the folder of a run that its environment has ended, a JSON text a line.
 ERRORS = "errors.jsonl"
 LONGEST_REPORT = 64 * 2**10
+#: Between two signs of life while the master computes its fingerprint.
+SIGN_SECONDS = 0.2
 
 
 class View(Sink, Protocol):
@@ -164,6 +167,7 @@ class Drive:
             self._requests.begin(state.changes, was, self._channel.shown("paused_by"))
             if was in (RUNNING, PAUSED):  # its master was killed
                 self._collector.recoveries.note(TAKEN_OVER, time.monotonic() - self._began)
+            self._fix_fingerprint()
             outcome = self._loop.run(state, adopted)
             film = LAST_SECONDS
             return self._finished(outcome)
@@ -190,6 +194,23 @@ class Drive:
             self._log.close()
             self._verifier.close()
             self._films.close(film)
+
+    def _fix_fingerprint(self) -> None:
+        """Under --strict, the run's fingerprint is this host's, wherever somebody else's workers can join."""
+        if not self._setup.config.strict or self._collector.verification is None:
+            return
+        asked = self._verifier.fingerprint()
+        while not wait([asked], SIGN_SECONDS).done:
+            self._renewal.show_sign()
+            if self._session.interrupted():
+                raise Interrupted
+        try:
+            self._collector.fleet.fix(asked.result().numerics)
+        except VerificationError as error:
+            raise EnvironmentFailure(
+                f"--strict: the master cannot compute the run's fingerprint on its host ({error}): "
+                "make the environment play there, or leave out --strict"
+            ) from None
 
     def _kept_reports(self) -> str:
         """Where the newest tracebacks of workers are, for the end of a sentence: a private server ends with its run."""

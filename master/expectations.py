@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from es_queue.config import ASYNC, RunConfig
+from es_queue.episode_rules import evaluation_rules, training_rules
 from es_queue.plan import (
     BEHAVIOUR,
     CONFIRMATION,
@@ -22,7 +23,7 @@ from es_queue.plan import (
 )
 from es_queue.protocol import messages
 from es_queue.protocol.messages import EpisodeMoments, SlotResult
-from es_queue.returns import MOST_RETURN, excluded
+from es_queue.returns import MOST_RETURN, excluded, unrelated
 from es_queue.spaces import EnvironmentSpec
 from master.observation_limits import ObservationLimits
 
@@ -69,12 +70,14 @@ class Expectations:
 
     def __init__(
         self, config: RunConfig, generation: int, size: int, individuals: int, observation_size: int, most: dict[str, int], limits: tuple[int, int] = (MOST_STEPS, MOST_STEPS), behaviour: int = 0,
-        observed: ObservationLimits | None = None, spec: EnvironmentSpec | None = None,
+        observed: ObservationLimits | None = None, spec: EnvironmentSpec | None = None, by_sign: bool = False,
     ) -> None:  # fmt: skip
-        """``most``: how many slots each kind may ever have in this publication; ``limits``: steps of an episode in training and in evaluation; ``behaviour``: its floats; ``observed``: what moments may be; ``spec``: whose rewards bound the returns."""
+        """``most``: how many slots each kind may ever have in this publication; ``limits``: steps of an episode in training and in evaluation; ``behaviour``: its floats; ``observed``: what moments may be; ``spec``: whose rewards bound the returns; ``by_sign``: whether the strategy learns from the signs of rewards."""
         self.most, self._limits = most, limits
         self.generation, self.environment = generation, config.task
         self._spec = spec
+        trained, evaluated = training_rules(config, limits[0], by_sign), evaluation_rules(limits[1])
+        self._rules = {kind: trained if kind in messages.TRAINED else evaluated for kind in messages.KINDS}
         self._observed = observed or ObservationLimits.anything(observation_size)
         self._shared = seeds_shared(config, individuals) == "generation"
         self._individuals, self._moment_bytes, self._behaviour = individuals, 8 * observation_size, 4 * behaviour
@@ -133,6 +136,8 @@ class Expectations:
             return "wrong-length"
         if not self._possible(result, expected.episodes):
             return "wrong-return"
+        if not self._related(kind, result, expected.episodes):
+            return "wrong-fitness"
         return self._odd_moments(result.moments)
 
     def _possible(self, result: SlotResult, episodes: int) -> bool:
@@ -144,6 +149,17 @@ class Expectations:
             return True
         pairs = zip(result.returns, result.steps, strict=True)
         return not any(excluded(spec, episodes * one, steps) for one, steps in pairs)
+
+    def _related(self, kind: str, result: SlotResult, episodes: int) -> bool:
+        """Whether each fitness can be that of episodes with its return. Most often the two are one number."""
+        rules = self._rules[kind]
+        if rules.is_return and result.fitness == result.returns:
+            return True
+        rows = zip(result.fitness, result.returns, result.steps, strict=True)
+        return not any(
+            unrelated(rules, self._spec, episodes * fitness, episodes * total, steps)
+            for fitness, total, steps in rows
+        )
 
     def _odd_moments(self, moments: tuple[EpisodeMoments, ...]) -> str:
         """Why moments of a slot do not count; empty where they do."""

@@ -54,16 +54,27 @@ class Fleet:
         self._there: dict[str, Member] = {}
         self._next_question = float("-inf")
         self.numerics, self.uniform = "", True
+        self._fixed = ""
         self.quarantined: set[Identity] = set()
 
     def remember(self, numerics: str, quarantined: str | None) -> None:
         """What a former master knew: from the checkpoint, and from the progress that it left."""
-        self.numerics = numerics
+        if self._fixed and numerics not in ("", self._fixed):
+            self.uniform = False
+            self._note(f"the run began with fingerprint {numerics[:8]} and goes on with the master's {self._fixed[:8]}: bits are not promised")
+        self.numerics = self._fixed or numerics
         self.quarantined |= {Identity(host, name) for host, name in quarantined_in(quarantined)}
 
+    def fix(self, numerics: str) -> None:
+        """The run's fingerprint is the master's own, and no worker's word."""
+        self._fixed = self.numerics = numerics
+
     def look(self, workers: About) -> None:
-        """``workers``: those that are there and do not refuse to work, by id."""
-        self._there = {name: member_of(about) for name, about in workers.items()}
+        """``workers``: those that are there and do not refuse to work, by id.
+
+        Any worker can write what another one says, so the first words of each are the ones that count.
+        """
+        self._there = {name: self._first_seen(name, about) for name, about in workers.items()}
         for name, member in self._there.items():
             self._members[name] = member
             self._members.move_to_end(name)
@@ -77,12 +88,18 @@ class Fleet:
             self.uniform = False
             self._note(f"mixed fleet: the run began with fingerprint {self.numerics[:8]}, so bits are not promised: {hosts_of(workers)}")
 
+    def _first_seen(self, name: str, about: Mapping[str, str]) -> Member:
+        known, fresh = self._members.get(name), member_of(about)
+        if known is None:
+            return fresh
+        return known if known.numerics else Member(known.identity, fresh.numerics)
+
     def member(self, worker: str) -> Member | None:
         """What is known of a worker that has joined; None where nobody has heard of it."""
         found = self._members.get(worker)
         began = self._clock()
         if (found is None or not found.numerics) and began >= self._next_question:
-            self.look({name: about for name, about in self._ask().items() if "refuses" not in about})
+            self.look({name: about for name, about in self._ask().items() if "refuses" not in about or name in self._there})
             now = self._clock()
             self._next_question = now + max(LEAST_PAUSE, ASK_PAUSE * (now - began))
             found = self._members.get(worker)

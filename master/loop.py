@@ -185,7 +185,8 @@ class Loop:
         limits = (state.step_limit, evaluation_limit(self._config, spec))
         behaviour = spec.behaviour_size if strategy.wants_behaviour else 0
         return Expectations(
-            self._config, state.generation, size, strategy.per_slot, spec.observation_size, most, limits, behaviour, ObservationLimits.of(spec, state.moments), spec
+            self._config, state.generation, size, strategy.per_slot, spec.observation_size, most, limits, behaviour, ObservationLimits.of(spec, state.moments), spec,
+            strategy.fitness_by_sign,
         )  # fmt: skip
 
     def _save(self, state: RunState, data: bytes) -> None:

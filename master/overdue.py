@@ -57,7 +57,8 @@ class Overdue:
             self._next[kind, slot] = now + min(wait, max(LONGEST_WAIT, self._least))
 
     def _patience(self, ledger: Ledger, block: Block) -> float:
-        return max(self._least, OVERDUE_TIMES * self._expected(ledger, block))
+        expected = OVERDUE_TIMES * self._expected(ledger, block)
+        return max(self._least, min(expected, self._cutter.longest(block)))
 
     def _expected(self, ledger: Ledger, block: Block) -> float:
         """Seconds that a block should take, by what this generation or the ones before have shown."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from zlib import crc32
 
 from es_queue.protocol.channel import MasterChannel
@@ -21,9 +22,22 @@ class Roster:
     def __init__(self) -> None:
         self._seen: dict[str, dict[str, str]] = {}
         self._turn = 0
+        self._refusals: dict[str, int] = {}
 
-    def look(self, channel: MasterChannel) -> dict[str, dict[str, str]]:
-        """The living workers, by id; what one says that refuses to work, or has not joined yet, is new, unless very many do."""
+    def look(self, channel: MasterChannel, answers: Mapping[str, int] | None = None) -> dict[str, dict[str, str]]:
+        """The living workers, by id; what one says that refuses to work, or has not joined yet, is new, unless very many do.
+
+        ``answers``: how many answers of each counted so far. A worker that answers does not refuse: then somebody else
+        has written that into its hash, and it is left out.
+        """
+        found, counts = self._read(channel), answers or {}
+        self._refusals = {name: self._refusals.get(name, counts.get(name, 0)) for name, about in found.items() if "refuses" in about}
+        false = {name for name, count in self._refusals.items() if counts.get(name, 0) > count}
+        if not false:
+            return found
+        return {name: {key: text for key, text in about.items() if key != "refuses" or name not in false} for name, about in found.items()}
+
+    def _read(self, channel: MasterChannel) -> dict[str, dict[str, str]]:
         self._turn = (self._turn + 1) % TURNS
         idle = [name for name, about in self._seen.items() if "refuses" in about or not about.get("numerics")]
         news = set(idle) if len(idle) <= MANY_NEW else set[str]()

@@ -136,7 +136,7 @@ class SeatCleaner:
             yield bool(self._client.set(name, own, nx=True, ex=LOCK_SECONDS))
         finally:  # also when the reply to SET was lost
             with suppress(redis.exceptions.RedisError):
-                if self._client.get(name) == own:
+                if self._client.getrange(name, 0, len(own)) == own:  # a worker may have written anything there, of any length
                     self._client.delete(name)
 
 

@@ -18,6 +18,7 @@ from es_queue.errors import EnvironmentFailure, RedisError
 from es_queue.protocol import bounded, keys
 from es_queue.protocol.channel import MasterChannel
 from es_queue.protocol.seats import FAILURE_SECONDS, close_seats, is_of, open_ids, open_seats
+from master.limited_notes import LimitedNotes
 from master.seat_cleaning import SeatCleaner
 
 MOST_OPEN = 16
@@ -25,6 +26,8 @@ PAIRS_AFTER = 3
 HOPELESS_AFTER = 20
 SETTLE_SECONDS = 3.0
 LOOK_AT_FAILED = 100
+#: Seats whose failure is remembered: a worker may write any number of names into RQ's registry.
+MOST_FAILED = 1000
 CLOCK_SKEW = 24 * 3600.0
 MAX_TRACE = 2**16
 MAX_RESULTS = 2**20  # RQ keeps the last ten of a job
@@ -49,6 +52,7 @@ class Keeper:
     def __init__(self, client: redis.Redis, queue: str, run: str, nonce: str, timeout: int, note: Callable[[str], None]) -> None:
         self._client: Any = client
         self._queue, self._run, self._nonce, self._timeout, self._note = queue, run, nonce, timeout, note
+        self._note_failed = LimitedNotes(note, 2 * HOPELESS_AFTER)
         self._failed: set[str] = set()
         self._crashed = 0
         self._served = False
@@ -143,18 +147,18 @@ class Keeper:
         for name in self._client.zrevrangebyscore(registry, latest, earliest, start=0, num=LOOK_AT_FAILED):
             seat = name.decode("ascii", "replace")
             match = keys.SEAT_ID.fullmatch(seat)
-            if match is None or (match["run"], match["nonce"]) != (self._run, self._nonce) or seat in self._failed:
+            if match is None or (match["run"], match["nonce"]) != (self._run, self._nonce) or seat in self._failed or len(self._failed) >= MOST_FAILED:
                 continue
             self._failed.add(seat)
             foreign = self._foreign(seat)
             if foreign.reason:
-                self._note(
+                self._note_failed(
                     f"worker {foreign.name} on {foreign.host} took a seat but cannot import es-queue: "
                     "install it there, stop that worker, or use --queue"
                 )
             else:
                 self._crashed += foreign.crashed
-                self._note(f"worker {foreign.name} on {foreign.host} lost its seat: its work horse was killed or crashed")
+                self._note_failed(f"worker {foreign.name} on {foreign.host} lost its seat: its work horse was killed or crashed")
         if len(self._failed) >= HOPELESS_AFTER and not self._served:
             if 2 * self._crashed > len(self._failed):
                 raise EnvironmentFailure(

@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         cli.collect_garbage_seldom()
         return go_on_or_begin(values, launch)
     except EsQueueError as error:
-        print(f"es-master: {error}", file=sys.stderr)
+        print(cli.complaint(error), file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

@@ -87,6 +87,16 @@ class Verifier:
             for one in found
             for start in range(one.start, one.stop, messages.MAX_BLOCK)
         ]
+        seconds = START_SECONDS + self._config.wall_limit * len(asked) * max(
+            1, self._config.elite_episodes, self._config.episodes
+        )
+        return self._asked([task, parameters, [str(block) for block in blocks]], seconds)
+
+    def fingerprint(self) -> Future[Played]:
+        """Only the fingerprint of this host's arithmetic; VerificationError if the environment does not play here."""
+        return self._asked([b"", b"", []], START_SECONDS + self._config.wall_limit)
+
+    def _asked(self, question: list[Any], seconds: float) -> Future[Played]:
         self._queue = self._queue or ThreadPoolExecutor(1, "verifier")
         try:
             process = self._started()
@@ -96,12 +106,7 @@ class Verifier:
                 VerificationError(f"its process cannot be started: {error.strerror}")
             )
             return failed
-        seconds = START_SECONDS + self._config.wall_limit * len(asked) * max(
-            1, self._config.elite_episodes, self._config.episodes
-        )
-        return self._queue.submit(
-            ask, process, [task, parameters, [str(block) for block in blocks]], seconds
-        )
+        return self._queue.submit(ask, process, question, seconds)
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:

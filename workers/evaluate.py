@@ -38,7 +38,7 @@ from es_queue.policies.actions import ActionMap
 from es_queue.policies.base import Forward
 from es_queue.protocol import messages
 from es_queue.protocol.messages import Answer, Block, EpisodeMoments, SlotResult, Task
-from es_queue.returns import MOST_RETURN, excluded
+from es_queue.returns import MOST_RETURN, excluded, unrelated
 from es_queue.spaces import EnvironmentSpec
 from es_queue.strategies.base import Drawn, Strategy
 from workers.batch import Game, Outcome, play_together
@@ -290,7 +290,15 @@ class Evaluator:
                 reason = f"the episode's fitness is beyond {MOST_RETURN:g}: scale its rewards down"
             if reason:
                 return Failed(int(seed), EpisodeFailed(reason))
-        return self._result(job, played)
+        result = self._result(job, played)
+        if not (job.rules.is_return and result.fitness == result.returns):
+            episodes = job.seeds.shape[1]
+            for row, figures in enumerate(zip(result.fitness, result.returns, result.steps, strict=True)):
+                fitness, total, steps = figures
+                reason = unrelated(job.rules, self.spec, episodes * fitness, episodes * total, steps)
+                if reason:
+                    return Failed(int(job.seeds[row, 0]), EpisodeFailed(reason))
+        return result
 
     def _games(self, task: Task, published: Floats, job: Job) -> list[Game] | Failed:
         try:

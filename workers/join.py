@@ -156,7 +156,7 @@ def check_admitted(channel: WorkerChannel, config: RunConfig, host: str, rq_name
         raise Refusal("quarantine: the audit found that this worker's results differ from those of two others: test this host's memory, and compare its packages")
     wanted = channel.shown("numerics") if config.strict else None
     if wanted and wanted != numerics:
-        raise Refusal(f"numerics: this host's arithmetic has the fingerprint {numerics[:8]}, the run's is {wanted[:8]}, and the run is --strict: use the CPU type and the numpy of its other hosts")
+        raise Refusal(f"numerics: this host's arithmetic has the fingerprint {numerics[:8]}, the run's is {wanted[:8]}, and the run is --strict: use the CPU type and the numpy of its other hosts, start es-master on a host like this one, or leave out --strict")
 
 
 def readable_config(raw: bytes) -> tuple[RunConfig, str]:

@@ -133,7 +133,7 @@ class Fitness:
         self._shift, self._floor, self._by_sign = rules.reward_shift, rules.reward_floor, rules.by_sign
         self._patience: Patience | None = rules.patience
         self._stall: Stall | None = rules.stall
-        self._plain = not self._shift and self._floor is None and not self._by_sign
+        self._plain = rules.is_return
         self._best, self._since = 0.0, 0
         self._stalled = 0
         self.total = 0.0

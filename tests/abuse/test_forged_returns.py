@@ -33,7 +33,7 @@ def test_returns_that_the_declared_rewards_exclude_are_refused() -> None:
     expectations = Expectations(CONFIG, 4, 100, 2, OBSERVED, {TRAIN: 12}, spec=spec)
 
     def of(value: float) -> SlotResult:
-        return result(PLAIN[0], returns=(value, value))  # of 10 steps
+        return result(PLAIN[0], value=value)  # of 10 steps
 
     assert expectations.accepts(TRAIN, of(-10.0)) == ""
     assert expectations.accepts(TRAIN, of(-10.0 + 1e-9)) == ""

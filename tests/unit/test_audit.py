@@ -240,7 +240,42 @@ def test_a_question_is_dropped_when_nobody_is_left_to_answer_it() -> None:
     assert SLOT in court.audit.open
     court.there("a")
     court.audit.review()
-    assert court.audit.open == {} and not court.audit.undecided and court.notes == []
+    assert court.audit.open == {} and not court.audit.undecided
+    assert court.notes == ["audit: some results are not audited: no second worker has the same arithmetic"]
+
+
+@pytest.mark.parametrize(("told", "wrong"), [(HONEST, set()), (LIE, {identity("a")})])
+def test_the_master_plays_what_no_second_worker_can_be_asked_for(told: SlotResult, wrong: set[Identity]) -> None:
+    court = Court("a", b=TWO)
+    own = Own(court)
+    court.audit.taken(SLOT, "a", told)
+    assert own.asked == [SLOT] and SLOT in court.audit.open
+    own.done(HONEST)
+    (verdict,) = court.audit.proven()
+    assert (verdict.result, verdict.wrong, court.audit.checked, court.audit.undecided) == (HONEST, wrong, 1, False)
+
+
+def test_the_master_plays_a_bounded_number_of_slots_instead_of_a_second_worker() -> None:
+    court = Court("a")
+    own = Own(court)
+    court.audit.begin(PROVEN_AT_MOST)
+    for slot in range(PROVEN_AT_MOST + 5):
+        court.audit.taken((TRAIN, slot), "a", HONEST)
+    assert len(own.asked) == PROVEN_AT_MOST
+    court.audit.begin(100 * PROVEN_AT_MOST)
+    court.audit.taken(SLOT, "a", HONEST)
+    assert court.audit.open == {}, "of a large publication some are drawn, not the first ones"
+
+
+def test_what_nobody_can_audit_is_noted_once() -> None:
+    court = Court("a")
+    own = Own(court, TWO)
+    court.audit.taken(SLOT, "a", LIE)
+    own.done(HONEST)
+    assert court.audit.proven() == [] and court.audit.open == {} and not court.audit.undecided
+    court.audit.taken(SLOT, "a", LIE)
+    assert court.audit.proven() == []
+    assert len(court.notes) == 1 and "neither a second worker nor the master" in court.notes[0]
 
 
 # --- with the ledger and the collector around it
@@ -255,7 +290,8 @@ def bench_of(*names: str) -> tuple[Bench, dict[str, object]]:
 
 
 def lie(bench: Bench, result: SlotResult) -> SlotResult:
-    return dataclasses.replace(result, fitness=tuple(one + 1000 for one in result.fitness))
+    better = tuple(one + 1000 for one in result.fitness)
+    return dataclasses.replace(result, fitness=better, returns=better)
 
 
 def test_the_generation_stays_open_until_what_is_played_again_is_answered() -> None:

@@ -6,7 +6,7 @@ import json
 
 from es_queue.protocol.channel import quarantined_in
 from master import fleet as module
-from master.fleet import Fleet, Identity, hosts_of
+from master.fleet import Fleet, Identity, Member, hosts_of
 
 ONE, TWO = "1" * 32, "2" * 32
 
@@ -134,3 +134,27 @@ def test_a_worker_is_enrolled_from_what_the_master_has_seen_of_it() -> None:
     assert bench.fleet.enrolled("a") and bench.asked == 0, "its beat has lapsed, what it returned has not"
     assert not bench.fleet.enrolled("stranger") and bench.asked == 1
     assert not any(bench.fleet.enrolled(f"stranger-{number}") for number in range(1000)) and bench.asked == 1
+
+
+def test_who_a_worker_is_and_what_it_computes_is_what_was_seen_first() -> None:
+    bench = Bench()
+    bench.look(a=about("a"), b=about("b", ""))
+    bench.look(a=about("c", TWO), b=about("d", TWO))
+    members = [bench.fleet.member(name) for name in "ab"]
+    assert members == [Member(Identity("a", "w"), ONE), Member(Identity("b", "w"), TWO)]
+
+
+def test_a_fingerprint_that_the_master_computes_is_no_workers_word() -> None:
+    bench = Bench(strict=True)
+    bench.fleet.fix(ONE)
+    bench.fleet.remember("", None)
+    bench.look(liar=about("liar", TWO), other=about("other", TWO), honest=about("honest"))
+    assert bench.fleet.numerics == ONE and bench.fleet.dismissed() == ["liar", "other"]
+
+
+def test_a_master_of_another_arithmetic_than_its_run_began_with_promises_no_bits() -> None:
+    bench = Bench(strict=True)
+    bench.fleet.fix(TWO)
+    bench.fleet.remember(ONE, None)
+    assert (bench.fleet.numerics, bench.fleet.uniform) == (TWO, False)
+    assert "bits are not promised" in bench.notes[0]

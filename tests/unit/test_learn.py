@@ -77,6 +77,7 @@ def test_what_lies_beyond_the_batch_is_surplus_and_not_used() -> None:
     for slot in (5, 3, 1, 0, 4, 2):  # in any order
         expected = ledger.expectations.of("train", slot)
         one = replace(result(slot), noise_index=expected.noise_index, seed=expected.seed)
+        one = replace(one, fitness=one.returns)
         assert ledger.accept(Answer(ledger.publication, "train", "h-1-abcdef", 0.1, (one,)).encode())
     done = closed(ledger, 2, 25)
     assert [one.slot for one in done.counted] == [0, 1, 2] and [one.slot for one in done.surplus] == [3, 4, 5]
