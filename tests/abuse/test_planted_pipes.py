@@ -114,3 +114,15 @@ def test_the_page_does_not_wait_for_a_pipe(tmp_path: Path) -> None:
         os.close(os.open(metrics, os.O_WRONLY | os.O_NONBLOCK))  # lets the thread end
         reader.join(3)
     assert not waits
+
+
+@pytest.mark.parametrize("words", [("es-plot", "runs", "--out", "curves.svg"), ("es-play", "--pretrained", "CartPole-v1", "--export", "out.npz")], ids=lambda one: one[0])
+def test_a_link_where_a_command_writes_is_not_followed(words: tuple[str, ...], tmp_path: Path) -> None:
+    """In the folder where an archive was unpacked, or in one that others write to."""
+    run_in(tmp_path, "good")
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    for name in (".curves.new.svg", "out.npz"):
+        (tmp_path / name).symlink_to(victim)
+    tell(tmp_path, *words)
+    assert victim.read_text(errors="replace") == "mine"
