@@ -45,7 +45,11 @@ def main(argv: list[str] | None = None) -> int:
         collect_garbage_seldom()
         return study_or_run(values, launch)
     except EsQueueError as error:
-        print(f"es-master: {error}", file=sys.stderr)
+        from es_queue.wording import printable
+
+        # What a file or a server says may be in it; the lines are ours.
+        for line in f"es-master: {error}".split("\n"):
+            print(printable(line, 4000), file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
