@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.errors import UsageError
+from es_queue.private_folder import regular
 from master.report import METRICS
 from master.status.folders import read_object
 from master.status.history import objects_in
@@ -86,7 +87,7 @@ def run_folders(path: Path) -> Iterator[Path]:
         yield path
         return
     patterns = (f"*/{METRICS}", f"*/*/{METRICS}") if not (path / STUDY).is_file() else (f"**/{METRICS}",)
-    yield from sorted({file.parent for pattern in patterns for file in path.glob(pattern)})
+    yield from sorted({file.parent for pattern in patterns for file in path.glob(pattern) if file.is_file()})
 
 
 def read_run(folder: Path) -> RunCurves:
@@ -119,7 +120,7 @@ def is_too_large(value: object) -> bool:
 def lines_of(path: Path) -> Iterator[Mapping[str, Any]]:
     """The JSON objects of a file of lines; what is none is passed over. Raises UsageError for a file that cannot be read."""
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=regular) as file:
             yield from objects_in(islice(iter(partial(file.readline, LONGEST_LINE), b""), MOST_LINES))
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None

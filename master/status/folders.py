@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from es_queue.commands import shown_command
+from es_queue.private_folder import regular
 from es_queue.protocol.channel import FINISHED, RUNNING, STOPPED
 from es_queue.protocol.keys import RUN_ID
 from master.report import METRICS
@@ -87,9 +88,7 @@ class RunFolder:
 def read_object(path: Path) -> dict[str, Any]:
     """The JSON object in a file of a sane size; empty for anything else."""
     try:
-        if not path.is_file():
-            return {}
-        with path.open("rb") as file:
+        with open(path, "rb", opener=regular) as file:
             data = file.read(LONGEST_CONFIG + 1)
     except OSError:
         return {}

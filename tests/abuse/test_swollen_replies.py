@@ -99,4 +99,4 @@ def test_the_page_stays_small_under_requests_with_long_headers(tmp_path: Path) -
         for one in connections:
             one.close()
         process.terminate()
-        process.wait(10)
+        process.communicate(timeout=10)
