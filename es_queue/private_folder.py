@@ -148,7 +148,10 @@ def regular(path: str, flags: int) -> int:
     """An opener for reading files alone: a pipe does not keep us waiting, /dev/zero has no end. Raises OSError."""
     descriptor = os.open(path, flags | os.O_NONBLOCK)
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        if not stat.S_ISREG(mode):
             raise OSError(errno.EINVAL, "it is no regular file", path)
     except OSError:
         os.close(descriptor)

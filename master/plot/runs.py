@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from es_queue.errors import UsageError
 from es_queue.private_folder import regular
 from master.report import METRICS
-from master.status.folders import read_object
+from master.status.folders import read_settings
 from master.status.history import objects_in
 from master.study.record import FILE as STUDY
 from master.wording import LARGEST_DRAWN, drawable, finite, printable
@@ -100,7 +100,7 @@ def read_run(folder: Path) -> RunCurves:
     for told in lines_of(folder / METRICS):
         left_out += sum(map(is_too_large, told.values()))
         records.add(told)
-    return RunCurves(folder, read_object(folder / "config.json"), records.kept, left_out)
+    return RunCurves(folder, read_settings(folder / "config.json"), records.kept, left_out)
 
 
 class Records:

@@ -16,6 +16,7 @@ from es_queue.protocol.keys import RUN_ID
 from master.report import METRICS
 from master.status.history import History, short
 from master.status.observe import (
+    LONGEST_CONFIG,
     LONGEST_VALUE,
     MOST_RUNS,
     PROGRESS,
@@ -26,7 +27,7 @@ from master.status.observe import (
 )
 from master.wording import finite
 
-#: A configuration and a summary have about 5 KB and a hundred names.
+#: A configuration has about 5 KB and a hundred names.
 MOST_BYTES = 2**16
 MOST_NAMES = 300
 MOST_ITEMS = 100
@@ -40,8 +41,9 @@ class RunFolder:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.config = read_object(folder / "config.json")
-        self._summary = read_object(folder / "summary.json")
+        self.config = read_settings(folder / "config.json")
+        told = read_object(folder / "summary.json")
+        self._summary = {name: told[name] for name in ("run", *PROGRESS) if short(told.get(name))}
         named = self._summary.get("run")
         self._named = named if isinstance(named, str) and RUN_ID.fullmatch(named) else ""
 
@@ -89,19 +91,24 @@ class RunFolder:
         return bool(saved) and (closed is None or max(saved) > closed)
 
 
-def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file of a sane size, its short values alone; empty for anything else."""
+def read_object(path: Path, most: int = LONGEST_CONFIG) -> dict[str, Any]:
+    """The JSON object in a file of a sane size; empty for anything else."""
     try:
         with open(path, "rb", opener=regular) as file:
-            data = file.read(MOST_BYTES + 1)
+            data = file.read(most + 1)
     except OSError:
         return {}
-    found = json_object(data) if len(data) <= MOST_BYTES else {}
+    return json_object(data) if len(data) <= most else {}
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """The short values of a run's config.json; empty for anything else."""
+    found = read_object(path, MOST_BYTES)
     return dict(islice(((name, value) for name, value in found.items() if is_kept(value)), MOST_NAMES))
 
 
 def is_kept(value: object) -> bool:
-    """Whether a value can be a setting's or a summary's: short, or few short ones together."""
+    """Whether a value can be a setting's: short, or few short ones together."""
     if isinstance(value, dict):
         return len(value) <= MOST_ITEMS and not any(isinstance(one, dict) or not is_kept(one) for one in value.values())
     if isinstance(value, list):
