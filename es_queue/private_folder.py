@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import stat
@@ -141,3 +142,34 @@ def replacing(path: Path, *, durable: bool = False) -> Iterator[BinaryIO]:
 def no_link(path: str, flags: int) -> int:
     """An opener for files that are written in place: a link there is not followed. Raises OSError (ELOOP)."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+
+def regular(path: str, flags: int) -> int:
+    """An opener for reading files alone: a pipe does not keep us waiting, /dev/zero has no end. Raises OSError."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "it is no regular file", path)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def read_small(path: Path, limit: int) -> bytes:
+    """A small file that es-queue itself wrote to a run's folder. Raises OSError for a link, for what is no file, and for more than ``limit`` bytes."""
+    with open(path, "rb", opener=lambda name, flags: regular(name, flags | os.O_NOFOLLOW)) as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise OSError(errno.EFBIG, f"it has more than {limit} bytes", str(path))
+    return data
+
+
+def read_end(path: Path, limit: int) -> bytes:
+    """The last ``limit`` bytes of a file, all of a shorter one. Raises OSError."""
+    with open(path, "rb", opener=regular) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - limit))
+        return file.read(limit)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from es_queue.environments.reference import reference_of
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.observations import to_json
 from es_queue.policies.archive import REFERENCE, UNREADABLE, decoded_meta, refuse_compressed
-from es_queue.private_folder import replacing
+from es_queue.private_folder import regular, replacing
 from es_queue.settings import config_from_json
 from es_queue.spaces import EnvironmentSpec
 from master.state import Best, RunState
@@ -115,7 +116,7 @@ class Checkpoints:
     def holds(self, best: Best) -> bool:
         """Whether the best policy's file is of these parameters; False where there is none that can be read."""
         try:
-            with np.load(self.best, allow_pickle=False) as archive:
+            with open(self.best, "rb", opener=regular) as file, np.load(file, allow_pickle=False) as archive:
                 refuse_compressed(archive)
                 generation = decoded_meta(archive["meta"])["generation"]
                 return bool(generation == best.generation and np.array_equal(archive["parameters"], best.parameters))
@@ -131,7 +132,7 @@ class Checkpoints:
         foreign: bytes | None = None
         for path in sorted(self.folder.glob("generation-*.npz"), reverse=True):
             try:
-                data = path.read_bytes()
+                data = _read(path)
                 owner = decode(data)[2]
             except (OSError, RunFolderError) as error:
                 self.passed_over.append(f"checkpoint {path} was passed over: {error}")
@@ -143,6 +144,15 @@ class Checkpoints:
             self.last = path
             return data
         return foreign
+
+
+def _read(path: Path) -> bytes:
+    """A checkpoint's bytes. Raises OSError, RunFolderError for more than MAX_CHECKPOINT, of which nothing is read."""
+    with open(path, "rb", opener=regular) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > MAX_CHECKPOINT:
+            raise RunFolderError(f"a checkpoint of {size} bytes is larger than {MAX_CHECKPOINT}")
+        return file.read(size)
 
 
 def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:

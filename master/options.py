@@ -165,12 +165,12 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def _toml(path: Path) -> dict[str, Any]:
+    from master.starter_file import read_given
+
     text = ""
     try:
-        text = path.read_bytes().decode("utf-8")
+        text = read_given(path).decode("utf-8")
         return tomllib.loads(text)
-    except OSError as error:
-        raise UsageError(f"the configuration file {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise UsageError(f"{path} is not UTF-8 text, as TOML must be") from None
     except (ValueError, RecursionError) as error:  # ValueError also covers a number of thousands of digits

@@ -17,6 +17,7 @@ import es_queue
 from es_queue import host
 from es_queue.config import RunConfig
 from es_queue.custom_code import named_modules
+from es_queue.private_folder import read_small
 from master.checkpoint import write_atomically
 from master.repeat import repeating
 from master.wording import printable
@@ -24,6 +25,7 @@ from master.wording import printable
 CARD, README = "run.json", "README.txt"
 #: Those of a run that was resumed more often: the first and the newest.
 MOST_SITTINGS = 100
+MOST_BYTES = 2**24
 #: What environments come from, beside numpy and the like; those that are not installed are left out.
 WORLDS = ("box2d", "box2d-py", "envpool", "ale-py", "mujoco", "torch")
 GIT_SECONDS = 5.0
@@ -43,7 +45,7 @@ def write_card(folder: Path, run: str, config: RunConfig, warm_start: Path | Non
 def _former(path: Path) -> dict[str, Any]:
     """The card of a run that goes on; empty for none, or for one that somebody has spoilt."""
     with suppress(OSError, ValueError, RecursionError):
-        found = json.loads(path.read_text("utf-8"))
+        found = json.loads(read_small(path, MOST_BYTES))
         if isinstance(found, dict) and isinstance(found.get("sittings"), list) and found["sittings"] and all(map(_readable, found["sittings"])):
             return found
     return {}

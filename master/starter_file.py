@@ -14,10 +14,11 @@ from typing import Any
 from es_queue import strict_json
 from es_queue.config import option_fields
 from es_queue.errors import DecodeError, UsageError
+from es_queue.private_folder import regular
 from es_queue.validation import checked_value
 from es_queue.wording import printable
 
-LARGEST_FILE = 2**20
+LARGEST_FILE = 256 * 1024
 #: Dots in the name of the deepest key, optimizer.args.stepsize.
 DEEPEST = 2
 PARTS = ("config", "env_id", "optimizer", "policy")
@@ -68,11 +69,21 @@ def read_starter(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
     return told.values, tuple(told.lines)
 
 
-def _parsed(path: Path) -> dict[str, Any]:
+def read_given(path: Path) -> bytes:
+    """A file of settings. Raises UsageError for what is no file, or larger than LARGEST_FILE."""
     try:
-        data = strict_json.loads(path.read_bytes(), LARGEST_FILE)
+        with open(path, "rb", opener=regular) as file:
+            data = file.read(LARGEST_FILE + 1)
     except OSError as error:
         raise UsageError(f"the configuration file {path} cannot be read: {error.strerror}") from None
+    if len(data) > LARGEST_FILE:
+        raise UsageError(f"the configuration file {path} has more than {LARGEST_FILE} bytes: give one with settings alone")
+    return data
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    try:
+        data = strict_json.loads(read_given(path), LARGEST_FILE)
     except DecodeError as error:
         raise UsageError(f"{path} is not JSON: {error}") from None
     missing = [name for name in PARTS if name not in data] if isinstance(data, dict) else list(PARTS)

@@ -88,7 +88,7 @@ def main(argv: list[str] | None = None) -> int:
             show(given)
         sys.stdout.flush()
     except EsQueueError as error:
-        print(f"es-play: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"es-play: {shown(' '.join(str(error).split()))}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

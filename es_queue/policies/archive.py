@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from es_queue import strict_json
 from es_queue.config import VIRTUAL
 from es_queue.errors import DecodeError, RunFolderError
+from es_queue.private_folder import regular
 
 Floats = NDArray[np.float32]
 
@@ -53,7 +54,7 @@ def read_checkpoint(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]
 
 def read_arrays(path: Path, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
     """The named arrays of a file. Raises RunFolderError for a missing one, or one of UNREADABLE."""
-    with path.open("rb") as file:
+    with open(path, "rb", opener=regular) as file:
         archive = np.load(file, allow_pickle=False)
         if not isinstance(archive, np.lib.npyio.NpzFile):
             raise ValueError("it holds a single array")

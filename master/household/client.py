@@ -125,7 +125,7 @@ class GuardianClient:
     def _adoptable(self) -> bool:
         """Whether the living guardian is ready and does what is wanted."""
         with suppress(OSError, RunFolderError):
-            return self._files.read_state()[0] == READY and Spec.from_json(self._files.spec.read_text()) == self._spec
+            return self._files.read_state()[0] == READY and self._files.read_spec() == self._spec
         return False
 
     def _freed_lock(self) -> int:
@@ -187,7 +187,7 @@ class GuardianClient:
     def _pid(self) -> int | None:
         """The pid of a guardian that is not our child. Raises RunBusyError for one on another host."""
         with suppress(OSError, RunFolderError):
-            host = Spec.from_json(self._files.spec.read_text()).host
+            host = self._files.read_spec().host
             if host != self._spec.host:
                 raise RunBusyError(f"server and workers of run {self._spec.run} still run on {host}: resume there, or try again in {self._spec.clocks['grace']:.0f} s")
         return pid_in(self._files.guardian_lock)

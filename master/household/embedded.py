@@ -25,7 +25,7 @@ from urllib.parse import quote
 
 from es_queue.errors import EsQueueError, RedisError
 from es_queue.numerics import bytes_digest
-from es_queue.private_folder import is_private
+from es_queue.private_folder import is_private, read_end, read_small
 from master.household.append_only import set_unfit_aside
 from master.household.listen import ALL, Address, bindable, open_door, password_in, shut_door, write_private
 from master.household.locks import is_locked, pid_in, try_lock, write_pid
@@ -37,6 +37,8 @@ START_SECONDS = 60.0
 STOP_SECONDS = 10.0
 PING_SECONDS = 2.0
 POLL_SECONDS = 0.02
+LONGEST_PATH = 4096
+LOG_BYTES = 16 * 1024
 
 #: Runs before the real program: the kernel is to send SIGTERM (15) when the starter dies (1: PR_SET_PDEATHSIG).
 #: A preexec_fn would do the same between fork and exec, where a process that has threads can deadlock.
@@ -191,9 +193,9 @@ class EmbeddedServer:
     def _short_folder(self) -> Path | None:
         """The private temporary folder that holds the socket of a long path, if it is still there and ours."""
         try:
-            short = Path(self._pointer.read_text()).parent
+            short = Path(os.fsdecode(read_small(self._pointer, LONGEST_PATH))).parent
             about = short.lstat()
-        except OSError:
+        except (OSError, ValueError):  # ValueError: bytes that no path has
             return None
         private = stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid() and about.st_mode & 0o077 == 0
         return short if private and short.name.startswith(self._short_prefix()) else None
@@ -207,7 +209,9 @@ class EmbeddedServer:
 
     def _log_tail(self) -> str:
         log = self.folder / "redis.log"
-        lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+        lines: list[str] = []
+        with suppress(OSError):
+            lines = read_end(log, LOG_BYTES).decode(errors="replace").splitlines()
         return f"{log} ends: {' | '.join(lines[-3:])}" if lines else f"{log} is empty"
 
     # --- the process

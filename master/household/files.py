@@ -13,7 +13,7 @@ from typing import Any
 import es_queue
 from es_queue import errors
 from es_queue.errors import EsQueueError, RedisError, RunFolderError
-from es_queue.private_folder import no_link, replacing
+from es_queue.private_folder import no_link, read_end, read_small, regular, replacing
 from es_queue.protocol.clocks import Clocks
 from master.household.locks import is_locked, pid_in
 
@@ -21,6 +21,9 @@ from master.household.locks import is_locked, pid_in
 READY, FAILED, ENDING = "ready", "failed", "ending"
 MOST_NEWS = 64 * 1024
 LONGEST_LINE = 600
+#: Of a spec, which names the modules of the user's code, and of a state with its sentence.
+MOST_BYTES = 2**20
+LOG_BYTES = 16 * 1024
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ class Spec:
         return json.dumps(asdict(self), indent=2)
 
     @staticmethod
-    def from_json(text: str) -> Spec:
+    def from_json(text: str | bytes) -> Spec:
         """Raises RunFolderError for what is no spec."""
         try:
             values = json.loads(text)
@@ -62,7 +65,7 @@ class Spec:
                 raise ValueError
             Clocks(**values["clocks"])
             return Spec(**values)
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             raise RunFolderError("the guardian's spec.json is damaged: remove the guardian folder of the run and try again") from None
 
 
@@ -97,6 +100,10 @@ class Files:
 
     # --- where the guardian is in its life
 
+    def read_spec(self) -> Spec:
+        """What the living guardian keeps running. Raises OSError, and RunFolderError for what is no spec."""
+        return Spec.from_json(read_small(self.spec, MOST_BYTES))
+
     def write_state(self, name: str, error: EsQueueError | None = None) -> None:
         """Replace the state. Raises RunFolderError."""
         told = {} if error is None else {"kind": type(error).__name__, "why": str(error)}
@@ -109,9 +116,9 @@ class Files:
     def read_state(self) -> tuple[str, EsQueueError | None]:
         """The state, empty before there is one, and the error that a guardian ended with."""
         try:
-            told: dict[str, Any] = json.loads(self.state.read_text())
+            told: dict[str, Any] = json.loads(read_small(self.state, MOST_BYTES))
             name = str(told["state"])
-        except (OSError, ValueError, TypeError, KeyError):
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
             return "", None
         if name != FAILED:
             return name, None
@@ -133,7 +140,7 @@ class Files:
         try:
             if self.news.stat().st_size < offset:
                 offset = 0
-            with self.news.open("rb") as file:
+            with open(self.news, "rb", opener=regular) as file:
                 file.seek(offset)
                 data = file.read(2 * MOST_NEWS)
         except OSError:
@@ -141,7 +148,7 @@ class Files:
         whole = data[: data.rfind(b"\n") + 1]
         found = []
         for line in whole.splitlines():
-            with suppress(ValueError, TypeError, KeyError):
+            with suppress(ValueError, TypeError, KeyError, RecursionError):
                 found.append(str(json.loads(line)["text"])[:LONGEST_LINE])
         return found, offset + len(whole)
 
@@ -151,5 +158,7 @@ class Files:
 
     def log_tail(self) -> str:
         """The last lines of the guardian's log."""
-        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+        lines: list[str] = []
+        with suppress(OSError):
+            lines = read_end(self.log, LOG_BYTES).decode(errors="replace").splitlines()
         return f"{self.log} ends: {' | '.join(lines[-3:])}" if lines else f"{self.log} is empty"

@@ -182,7 +182,7 @@ def main() -> NoReturn:
 def kept(files: Files) -> int:
     """Be the guardian that the folder's spec describes, to the end; returns the exit code."""
     try:
-        Guardian(files, Spec.from_json(files.spec.read_text())).run()
+        Guardian(files, files.read_spec()).run()
     except EsQueueError as error:
         say(f"failed: {error}")
         with suppress(EsQueueError):

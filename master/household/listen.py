@@ -17,12 +17,15 @@ from urllib.parse import urlsplit
 
 from es_queue.commands import shown_command
 from es_queue.errors import RedisError, UsageError
+from es_queue.private_folder import read_small
 
 #: Every address of this machine.
 ALL = "0.0.0.0"
 MOST_PORT = 65535
 ADDRESS = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]*))(?::(?P<port>[0-9]{1,5}))?", re.ASCII)
 PASSWORD = re.compile(r"[A-Za-z0-9_-]{20,200}", re.ASCII)
+#: Of each file that others come in by: password, address, URL.
+MOST_BYTES = 1000
 #: Reserved for documentation (RFC 5737): nothing is sent there, the kernel only says which way it would go.
 ELSEWHERE = ("192.0.2.1", 9)
 
@@ -70,7 +73,7 @@ def settled(text: str, folder: Path) -> Address:
 def _former(folder: Path) -> Address:
     """Where the server listened last time."""
     with suppress(OSError, ValueError, UsageError):
-        found = parse((folder / "listen").read_text()[:300].strip())
+        found = parse(read_small(folder / "listen", MOST_BYTES).decode().strip())
         if found.host and found.port:
             return found
     return Address("", 0)
@@ -116,7 +119,7 @@ def password_in(folder: Path) -> str | None:
     """The server's password; None for a server that has never listened, which has none. Raises RedisError."""
     path = folder / "password"
     try:
-        text = path.read_bytes()[:300].decode("ascii").strip()
+        text = read_small(path, MOST_BYTES).decode("ascii").strip()
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
@@ -160,7 +163,7 @@ def directions(folder: Path, socket_path: Path, queue: str) -> dict[str, str]:
     worker = f"rq worker{'' if queue == 'default' else ' ' + quote(queue)}"
     path = folder.absolute() / "url"
     try:
-        parts = urlsplit(path.read_text().strip())
+        parts = urlsplit(read_small(path, MOST_BYTES).decode().strip())
         host, port = parts.hostname or "", parts.port or 0
     except (OSError, ValueError):
         password = folder.absolute() / "password"

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from es_queue.errors import RunFolderError
+from es_queue.private_folder import regular
 
 #: Whoever only asks whether a lock is free holds it for an instant; who wants it tries a little longer.
 INSTANT = 0.5
@@ -52,7 +53,7 @@ def write_pid(descriptor: int, pid: int) -> None:
 def pid_in(path: Path) -> int | None:
     """The pid that a locked file tells, None where it tells none."""
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=regular) as file:
             return int(file.read(20))
     except (OSError, ValueError):
         return None

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_PANELS = 12
+#: Numbers of a behaviour, whose principal components take time with their square.
+MOST_NUMBERS = 1000
 
 
 def cloud(run_dir: Path, generations: Sequence[int], title: str = "") -> Figure:
@@ -66,7 +68,10 @@ def placed(record: SlotRecord) -> tuple[Floats, Floats, bool]:
     Where nothing of an episode was compared, its length and its return are the place.
     """
     columns = record.columns
-    behaves = columns["behaviour"].shape[1] > 0
+    numbers = columns["behaviour"].shape[1]
+    if numbers > MOST_NUMBERS:
+        raise UsageError(f"generation {record.task.generation} has behaviours of {numbers} numbers: --cloud draws those of {MOST_NUMBERS} at most")
+    behaves = numbers > 0
     where = columns["behaviour"].astype(np.float64) if behaves else np.stack([columns["length"].astype(np.float64), columns["return"]], axis=1)
     there = (np.abs(columns["fitness"]) <= LARGEST_DRAWN) & (np.abs(where) <= LARGEST_DRAWN).all(
         axis=1

@@ -69,6 +69,7 @@ def _draw(panel: Axes, groups: Mapping[str, Sequence[RunCurves]], metric: str, a
 
 
 def _line(panel: Axes, one: Band, colour: str, label: str) -> None:
+    label = f" {label}" if label.startswith("_") else label  # matplotlib leaves those out of a legend
     panel.plot(one.x, one.middle, color=colour, linewidth=1.8, label=f"{label} ({one.shade})" if one.shade else label)
     if one.shade:
         panel.fill_between(one.x, one.low, one.high, color=colour, alpha=BAND, linewidth=0)

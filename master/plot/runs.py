@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -14,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.errors import UsageError
+from es_queue.private_folder import regular
 from master.report import METRICS
-from master.status.folders import read_object
+from master.status.folders import read_settings
 from master.status.history import objects_in
 from master.study.record import FILE as STUDY
 from master.wording import LARGEST_DRAWN, drawable, finite, printable
@@ -27,6 +29,9 @@ AXES = {"steps": ("env_steps", "environment steps"), "time": ("seconds", "wall-c
 #: A line of metrics.jsonl has about 1,200 bytes; no honest one has so many.
 LONGEST_LINE = 2**16
 MOST_LINES = 2_000_000
+#: Neighbouring records become one when there are so many; each keeps so many figures at most.
+MOST_RECORDS = 50_000
+MOST_FIGURES = 100
 #: What may differ between runs of one group: it says nothing of how they learn.
 ASIDE = ("seed", "run", "workers", "block")
 
@@ -86,26 +91,51 @@ def run_folders(path: Path) -> Iterator[Path]:
         yield path
         return
     patterns = (f"*/{METRICS}", f"*/*/{METRICS}") if not (path / STUDY).is_file() else (f"**/{METRICS}",)
-    yield from sorted({file.parent for pattern in patterns for file in path.glob(pattern)})
+    yield from sorted({file.parent for pattern in patterns for file in path.glob(pattern) if file.is_file()})
 
 
 def read_run(folder: Path) -> RunCurves:
     """The run of a folder. A generation that stands there twice (a resumed run) counts as it came last."""
-    records: dict[float, Mapping[str, Any]] = {}
-    left_out = 0
+    records, left_out = Records(), 0
     for told in lines_of(folder / METRICS):
-        large = [name for name, value in told.items() if is_too_large(value)]
-        left_out += len(large)
-        record = (
-            {name: value for name, value in told.items() if name not in large} if large else told
-        )
-        generation = finite(record.get("generation"))
-        if generation is None:
-            continue
-        while records and next(reversed(records)) >= generation:
-            records.popitem()
-        records[generation] = record
-    return RunCurves(folder, read_object(folder / "config.json"), list(records.values()), left_out)
+        left_out += sum(map(is_too_large, told.values()))
+        records.add(told)
+    return RunCurves(folder, read_settings(folder / "config.json"), records.kept, left_out)
+
+
+class Records:
+    """The figures of a run's generations, in their order; of many generations each record stands for several.
+
+    kept: the newest figures of ``each`` generations, so that a rare evaluation is among them
+    """
+
+    def __init__(self) -> None:
+        self.kept: list[dict[str, float]] = []
+        self._each, self._open = 1, 0
+
+    def add(self, told: Mapping[str, Any]) -> None:
+        """A generation, if it names one; those that it repeats are forgotten."""
+        figures = ((name, drawable(value)) for name, value in told.items())
+        one = dict(islice(((sys.intern(name), value) for name, value in figures if value is not None), MOST_FIGURES))
+        if "generation" not in one:
+            return
+        while self.kept and self.kept[-1]["generation"] >= one["generation"]:
+            self.kept.pop()
+            self._open = self._each
+        if self._open < self._each and self.kept:
+            self.kept[-1] |= one
+            self._open += 1
+            return
+        if len(self.kept) >= MOST_RECORDS:
+            self.kept = [first | second for first, second in pairs_of(self.kept)]
+            self._each *= 2
+        self.kept.append(one)
+        self._open = 1
+
+
+def pairs_of(records: Sequence[dict[str, float]]) -> Iterator[tuple[dict[str, float], dict[str, float]]]:
+    """Neighbours, two and two; their count is even."""
+    return zip(records[::2], records[1::2], strict=True)
 
 
 def is_too_large(value: object) -> bool:
@@ -119,7 +149,7 @@ def is_too_large(value: object) -> bool:
 def lines_of(path: Path) -> Iterator[Mapping[str, Any]]:
     """The JSON objects of a file of lines; what is none is passed over. Raises UsageError for a file that cannot be read."""
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=regular) as file:
             yield from objects_in(islice(iter(partial(file.readline, LONGEST_LINE), b""), MOST_LINES))
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None

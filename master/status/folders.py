@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import cached_property, lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from es_queue.commands import shown_command
+from es_queue.private_folder import regular
 from es_queue.protocol.channel import FINISHED, RUNNING, STOPPED
 from es_queue.protocol.keys import RUN_ID
 from master.report import METRICS
-from master.status.history import History
+from master.status.history import History, short
 from master.status.observe import (
     LONGEST_CONFIG,
     LONGEST_VALUE,
@@ -25,6 +27,10 @@ from master.status.observe import (
 )
 from master.wording import finite
 
+#: A configuration has about 5 KB and a hundred names.
+MOST_BYTES = 2**16
+MOST_NAMES = 300
+MOST_ITEMS = 100
 CHECKPOINT = re.compile(r"generation-([0-9]{1,10})\.npz")
 #: What a summary and a generation's record call alike, and progress too.
 FROM_CONFIG = ("env", "strategy")
@@ -35,8 +41,9 @@ class RunFolder:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.config = read_object(folder / "config.json")
-        self._summary = read_object(folder / "summary.json")
+        self.config = read_settings(folder / "config.json")
+        told = read_object(folder / "summary.json")
+        self._summary = {name: told[name] for name in ("run", *PROGRESS) if short(told.get(name))}
         named = self._summary.get("run")
         self._named = named if isinstance(named, str) and RUN_ID.fullmatch(named) else ""
 
@@ -84,21 +91,34 @@ class RunFolder:
         return bool(saved) and (closed is None or max(saved) > closed)
 
 
-def read_object(path: Path) -> dict[str, Any]:
+def read_object(path: Path, most: int = LONGEST_CONFIG) -> dict[str, Any]:
     """The JSON object in a file of a sane size; empty for anything else."""
     try:
-        if not path.is_file():
-            return {}
-        with path.open("rb") as file:
-            data = file.read(LONGEST_CONFIG + 1)
+        with open(path, "rb", opener=regular) as file:
+            data = file.read(most + 1)
     except OSError:
         return {}
-    return json_object(data) if len(data) <= LONGEST_CONFIG else {}
+    return json_object(data) if len(data) <= most else {}
 
 
-def short(value: object) -> bool:
-    """Whether a value of JSON is a number or a short text."""
-    return finite(value) is not None or (isinstance(value, str) and 0 < len(value) <= LONGEST_VALUE)
+def read_settings(path: Path) -> dict[str, Any]:
+    """The short values of a run's config.json; empty for anything else."""
+    found = read_object(path, MOST_BYTES)
+    return dict(islice(((name, value) for name, value in found.items() if is_kept(value)), MOST_NAMES))
+
+
+def is_kept(value: object) -> bool:
+    """Whether a value can be a setting's: short, or few short ones together."""
+    if isinstance(value, dict):
+        return len(value) <= MOST_ITEMS and not any(isinstance(one, dict) or not is_kept(one) for one in value.values())
+    if isinstance(value, list):
+        return len(value) <= MOST_ITEMS and all(map(is_single, value))
+    return is_single(value)
+
+
+def is_single(value: object) -> bool:
+    """No list and no object, and not long."""
+    return not isinstance(value, (list, dict)) and (not isinstance(value, str) or len(value) <= LONGEST_VALUE)
 
 
 def modified(path: Path) -> float | None:

@@ -6,11 +6,14 @@ import json
 import statistics
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from es_queue.private_folder import regular
 from es_queue.protocol.keys import RunKeys
-from master.status.observe import LONGEST_VALUE, MOST_KEY_BYTES, Server, text
+from master.status.observe import LONGEST_VALUE, MOST_KEY_BYTES, PROGRESS, Server, text
 from master.wording import finite
 
 #: Read so many entries at most, in pieces, until there are so many evaluations.
@@ -34,13 +37,16 @@ KEPT = (
 #: So many newest generations say what is usual.
 RECENT = 50
 METRICS_BYTES = 4 * 2**20
+#: A line of metrics.jsonl has about 1,200 bytes; no honest one has so many.
+LONGEST_LINE = 2**16
+MOST_LINES = 50_000
 
 
 class History:
     """The newest generations of one run; ``follow`` fetches only what is new since it was called before.
 
     evaluations: (generation, mean return), oldest first; waits: seconds that the newest generations waited;
-    newest: the last record
+    newest: the last record, of which the short values that are shown are kept
     """
 
     def __init__(self) -> None:
@@ -85,7 +91,7 @@ class History:
     def add(self, records: Iterable[Mapping[str, Any]]) -> None:
         """Records in order; of a generation that came twice the last counts."""
         for record in records:
-            self.newest = record
+            self.newest = {name: record[name] for name in (*PROGRESS, *KEPT) if short(record.get(name))}
             mean, generation, wait = (finite(record.get(name)) for name in ("eval_mean", "generation", "seconds_wait"))
             if mean is not None:
                 while self.evaluations and generation is not None and self.evaluations[-1][0] >= generation:
@@ -116,18 +122,24 @@ def short_fields(fields: Mapping[bytes, bytes]) -> dict[str, str]:
     }
 
 
+def short(value: object) -> bool:
+    """Whether a value of JSON is a number or a short text."""
+    if isinstance(value, str):
+        return 0 < len(value) <= LONGEST_VALUE
+    return finite(value) is not None
+
+
 def _records(path: Path) -> Iterable[dict[str, Any]]:
     """The JSON objects at the end of a file of lines; lines that are none are passed over."""
-    if not path.is_file():
-        return
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=regular) as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - METRICS_BYTES))
-            lines = file.read(METRICS_BYTES).splitlines()
+            if size > METRICS_BYTES:
+                file.readline(METRICS_BYTES)
+            yield from objects_in(islice(iter(partial(file.readline, LONGEST_LINE), b""), MOST_LINES))
     except OSError:
         return
-    yield from objects_in(lines[1:] if size > METRICS_BYTES else lines)
 
 
 def objects_in(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:

@@ -10,6 +10,7 @@ from typing import Any
 from es_queue.aggregates import Aggregates, aggregate
 from es_queue.config import RunConfig, option_fields
 from es_queue.errors import RunFolderError, UsageError
+from es_queue.private_folder import regular
 from es_queue.protocol.keys import RUN_ID
 from es_queue.settings import from_values
 from master.checkpoint import write_atomically
@@ -84,7 +85,7 @@ def load(folder: Path) -> StudyRecord:
     """The study of a folder. Raises RunFolderError, in one sentence, for what is none."""
     path = folder / FILE
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=regular) as file:
             data = file.read(LARGEST + 1)
     except OSError as error:
         raise RunFolderError(f"{path} cannot be read: {error.strerror}") from None

@@ -8,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from es_queue.private_folder import regular
 from es_queue.protocol.keys import RunKeys
 from master.status.history import History, entry_of, objects_in, readable
 from master.status.observe import Server, text
@@ -126,7 +127,7 @@ class Curves:
 def lines_of(path: Path) -> Iterator[dict[str, Any]]:
     """The JSON objects of a file of lines, as far as it can be read."""
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=regular) as file:
             yield from objects_in(islice(iter(partial(file.readline, LONGEST_LINE), b""), MOST_LINES))
     except OSError:
         return

@@ -9,8 +9,9 @@ import threading
 import time
 from collections.abc import Iterable
 from contextlib import suppress
+from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, BinaryIO
 
 from master.household.listen import Address
 from master.status.web.address import family_of, hosts_of, is_loopback, may_ask
@@ -18,11 +19,14 @@ from master.status.web.pages import GUARDS, Pages, Reply, said
 
 #: Connections at once; with one more the oldest, which keeps us waiting, gives way.
 MOST_CONNECTIONS = 64
-#: So many times as many may have been hung up on whose threads have not noticed yet: on a busy machine that takes a while.
-MOST_ENDING = 8
+#: Together with those that were hung up on and whose threads have not noticed yet: on a busy machine
+#: that takes a while.
+MOST_THREADS = 4 * MOST_CONNECTIONS
 #: A connection has so many seconds in all, and so many for each of its pieces.
 LONGEST_SECONDS = 30.0
 PIECE_SECONDS = 10.0
+#: Of the request line and all headers of a connection; browsers send 1 KB.
+MOST_HEAD_BYTES = 16 * 1024
 ALLOWED = "GET, HEAD"
 MISDIRECTED = "this page is not served under that name: use the address that es-status printed, or start it with --web-host NAME"
 
@@ -59,7 +63,7 @@ class WebServer(ThreadingHTTPServer):
             if oldest is not None:
                 del self._open[oldest]
                 self._ending.add(oldest)
-            refused = len(self._ending) > MOST_ENDING * MOST_CONNECTIONS
+            refused = len(self._open) + len(self._ending) >= MOST_THREADS
             if not refused:
                 self._open[request] = time.monotonic()
         if oldest is not None:
@@ -95,12 +99,48 @@ def hang_up(connection: socket.socket) -> None:
         connection.shutdown(socket.SHUT_RDWR)
 
 
+class Head:
+    """The lines of a request, as http.server reads them, up to MOST_HEAD_BYTES in all.
+
+    http.server itself allows a hundred lines of 64 KiB, and keeps them.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._left = file, MOST_HEAD_BYTES
+
+    def readline(self, most: int) -> bytes:
+        """Raises HTTPException for the line that is too many, which http.server answers with 431."""
+        line = self._file.readline(min(most, self._left + 1))
+        self._left -= len(line)
+        if self._left < 0:
+            raise HTTPException("the head of the request is too long")
+        return line
+
+    @property
+    def closed(self) -> bool:
+        return self._file.closed
+
+    def close(self) -> None:
+        self._file.close()
+
+
 class Handler(BaseHTTPRequestHandler):
     """One request."""
 
     server: WebServer
     timeout = PIECE_SECONDS
     server_version, sys_version = "es-status", ""
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile: Any = Head(self.rfile)
+
+    def handle_one_request(self) -> None:
+        try:
+            super().handle_one_request()
+        except HTTPException:  # from the request line; http.server answers for the headers
+            self.requestline = self.request_version = self.command = ""
+            self.send_error(431)
 
     def do_GET(self) -> None:
         self._send(self._reply())

@@ -1,0 +1,128 @@
+"""Run folders from a stranger: pipes and endless files in them stop nobody, and swell nobody's memory.
+
+An archive brings pipes and links to /dev/zero as well as files, and a folder in ./runs is looked at unasked.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.integration.processes import BIN
+
+SECONDS = 20.0
+#: Of address space: a reader that takes a few bytes of an endless file stays far below.
+LIMIT = 2 * 2**30
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def endless(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def garbage(path: Path) -> None:
+    path.write_bytes(b"\xff\xfe")
+
+
+def tell(folder: Path, *words: object) -> subprocess.CompletedProcess[str]:
+    """What a command says; one that hangs fails the test."""
+    environment = {name: value for name, value in os.environ.items() if not name.endswith("REDIS_URL")}
+    return subprocess.run(
+        [str(BIN / str(words[0])), *map(str, words[1:])], cwd=folder, capture_output=True, text=True, timeout=SECONDS, check=False,
+        env=environment, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (LIMIT, LIMIT)),
+    )  # fmt: skip
+
+
+def run_in(folder: Path, name: str) -> Path:
+    """A run's folder whose server has ended."""
+    found = folder / "runs" / name
+    (found / "redis").mkdir(parents=True)
+    (found / "checkpoints").mkdir()
+    (found / "config.json").write_text(json.dumps({"env": "CartPole-v1", "strategy": "pgpe", "seed": 1}))
+    lines = [json.dumps({"generation": one, "env_steps": one, "seconds": one, "eval_mean": one}) for one in range(3)]
+    (found / "metrics.jsonl").write_text("\n".join(lines))
+    return found
+
+
+@pytest.mark.parametrize("kind", [pipe, endless, garbage])
+@pytest.mark.parametrize("name", ["redis.sock.path", "password"])
+def test_one_bad_folder_hides_no_other_run_and_stops_nobody(name: str, kind: Callable[[Path], None], tmp_path: Path) -> None:
+    run_in(tmp_path, "good")
+    kind(run_in(tmp_path, "gift") / "redis" / name)
+    for words in ((), ("--run-dir", "runs/gift")):
+        done = tell(tmp_path, "es-status", *words)
+        assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr[-500:]
+    assert "good" in tell(tmp_path, "es-status").stdout
+
+
+@pytest.mark.parametrize("kind", [pipe, endless])
+def test_a_plot_of_many_runs_does_not_wait_for_a_pipe(kind: Callable[[Path], None], tmp_path: Path) -> None:
+    run_in(tmp_path, "good")
+    gift = run_in(tmp_path, "gift") / "metrics.jsonl"
+    gift.unlink()
+    kind(gift)
+    done = tell(tmp_path, "es-plot", "runs", "--out", "curves.svg")
+    assert done.returncode in (0, 2) and "Traceback" not in done.stderr, done.stderr[-500:]
+
+
+def test_the_newest_checkpoint_may_not_be_a_pipe(tmp_path: Path) -> None:
+    pipe(run_in(tmp_path, "gift") / "checkpoints" / "generation-00000001.npz")
+    done = tell(tmp_path, "es-play", "runs/gift", "--which", "last")
+    assert done.returncode == 6 and done.stderr.count("\n") == 1, done.stderr
+
+
+@pytest.mark.parametrize("kind", [pipe, endless])
+@pytest.mark.parametrize("name", ["given.toml", "given.json"])
+def test_settings_are_read_from_files_alone(name: str, kind: Callable[[Path], None], tmp_path: Path) -> None:
+    kind(tmp_path / name)
+    done = tell(tmp_path, "es-master", "--config", name)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr[-500:]
+
+
+READ_NEWEST = "import sys; from pathlib import Path; from master.checkpoint import Checkpoints; one = Checkpoints(Path(sys.argv[1])); print(one.newest(), len(one.passed_over))"
+
+
+@pytest.mark.parametrize("kind", [pipe, endless])
+def test_a_checkpoint_that_is_no_file_is_passed_over(kind: Callable[[Path], None], tmp_path: Path) -> None:
+    """As --replay and --resume look for the newest one."""
+    kind(run_in(tmp_path, "gift") / "checkpoints" / "generation-99999999.npz")
+    done = tell(tmp_path, "python", "-c", READ_NEWEST, "runs/gift")
+    assert done.stdout.split() == ["None", "1"], done.stderr[-500:]
+
+
+def test_the_page_does_not_wait_for_a_pipe(tmp_path: Path) -> None:
+    from master.status.web.curves import Curves
+
+    metrics = run_in(tmp_path, "gift") / "metrics.jsonl"
+    metrics.unlink()
+    pipe(metrics)
+    reader = threading.Thread(target=Curves().read_file, args=(metrics,), daemon=True)
+    reader.start()
+    reader.join(3)
+    waits = reader.is_alive()
+    if waits:
+        os.close(os.open(metrics, os.O_WRONLY | os.O_NONBLOCK))  # lets the thread end
+        reader.join(3)
+    assert not waits
+
+
+@pytest.mark.parametrize("words", [("es-plot", "runs", "--out", "curves.svg"), ("es-play", "--pretrained", "CartPole-v1", "--export", "out.npz")], ids=lambda one: one[0])
+def test_a_link_where_a_command_writes_is_not_followed(words: tuple[str, ...], tmp_path: Path) -> None:
+    """In the folder where an archive was unpacked, or in one that others write to."""
+    run_in(tmp_path, "good")
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    for name in (".curves.new.svg", "out.npz"):
+        (tmp_path / name).symlink_to(victim)
+    tell(tmp_path, *words)
+    assert victim.read_text(errors="replace") == "mine"
