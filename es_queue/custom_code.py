@@ -90,6 +90,19 @@ class ImportGuard:
         if "." not in sys.path:
             sys.path.append(".")
 
+    def check_named(self, what: str, module: str) -> None:
+        """Raises RunFolderError for a function's module that nobody allowed by its name.
+
+        An installed package is not enough: some have functions that run the text they are given.
+        """
+        if not self.trust and not_allowed([module], self._listed()):
+            shown = module[:80]
+            raise RunFolderError(
+                f"the {what} is a function of the module {shown}, which would be called on this "
+                "machine; if you trust the file, give --trust in the folder that holds the module, "
+                f"or set {ALLOW}={INSTALLED},{shown}"
+            )
+
     def check_function(self, what: str, module: str, found: object) -> None:
         """Raises RunFolderError for a function that the named package has only borrowed, such as os.system."""
         package = str(getattr(found, "__module__", None) or "").partition(".")[0]
@@ -121,6 +134,11 @@ def guarded_imports(trust: bool) -> Iterator[None]:
         _guard, sys.path[:] = before, path
 
 
+def is_trusted() -> bool:
+    """Whether the user said that the file which is read now can be trusted."""
+    return _guard is not None and _guard.trust
+
+
 def check_import(what: str, module: str) -> None:
     """To be called before a module that a run or a file names is imported. Raises RunFolderError within ``guarded_imports``."""
     if _guard is not None:
@@ -138,6 +156,8 @@ def check_function(what: str, module: str, found: object) -> None:
 
 def named_function(what: str, path: str, refusal: type[EsQueueError]) -> Callable[..., Any]:
     """The user's function that ``module:function`` names. Raises ``refusal`` in one sentence, which says ``what`` it was to be."""
+    if _guard is not None:
+        _guard.check_named(f"{what} {path}", path.partition(":")[0])
     found = imported(f"{what} {path}", path, refusal)
     if not callable(found):
         raise refusal(f"the {what} {path} is no function")

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from es_queue import strict_json
 from es_queue.config import AUTO, RunConfig
+from es_queue.custom_code import is_trusted
 from es_queue.environments import EnvironmentRequest
 from es_queue.environments.objective import first_vector
 from es_queue.errors import DecodeError, EsQueueError, RunFolderError
@@ -30,8 +31,12 @@ from es_queue.policies.saved import described_policy
 from es_queue.settings import config_from_json
 
 KIND = "es-queue seed list"
-#: Bytes of a file; a mutation takes about ten.
-MOST_BYTES = 2**25
+#: Bytes of a file: 100,000 mutations with a sigma each take about three million.
+MOST_BYTES = 2**23
+#: Numbers, lists and objects in a file. An empty list takes 3 bytes of text and 64 of memory.
+MOST_ELEMENTS = 2**19
+#: What a list makes unless it is trusted: parameters, and parameters times seeds.
+MOST_PARAMETERS, MOST_WORK = 2**23, 2**35
 OWN = ("kind", "seeds", "sigma", "noise", "digest", "obs_mean", "obs_std")
 
 Arrays = dict[str, NDArray[Any]]
@@ -61,7 +66,7 @@ def seed_list_of(path: Path, arrays: Mapping[str, NDArray[Any]], meta: Mapping[s
         raise RunFolderError("it has no list of mutations: only the best checkpoint of a run with the strategy ga has one") from None
     except UNREADABLE as error:
         raise RunFolderError(f"its mutations cannot be read: {error}") from None
-    parameters, (config, policy, noise) = np.asarray(arrays["parameters"], np.float32), parts(meta)
+    parameters, (config, policy, noise) = np.asarray(arrays["parameters"], np.float32), parts(meta, links)
     same = {float(one) for one in links.sigma}
     values: dict[str, Any] = {"kind": KIND, "noise": noise.digest, "digest": array_digest(parameters), **meta, "seeds": links.index.tolist()}
     values["sigma"] = same.pop() if len(same) == 1 else links.sigma.tolist()
@@ -71,14 +76,21 @@ def seed_list_of(path: Path, arrays: Mapping[str, NDArray[Any]], meta: Mapping[s
         expect(values["digest"], decoded(config, policy, links, noise))
     except ValueError as error:
         raise RunFolderError(f"its mutations are not possible: {error}") from None
-    return json.dumps(values)
+    text = json.dumps(values)
+    try:
+        refuse_long(text.encode())
+    except DecodeError as error:
+        raise RunFolderError(f"its list of {len(links.index)} mutations is too long: {error}; export it to .npz") from None
+    return text
 
 
 def read_seed_list(path: Path) -> tuple[Arrays, dict[str, Any]]:
     """What ``read_checkpoint`` would give of the policy's checkpoint. Raises RunFolderError with one sentence."""
     try:
         with path.open("rb") as file:
-            values = strict_json.loads(file.read(MOST_BYTES + 1), MOST_BYTES)
+            data = file.read(MOST_BYTES + 1)
+        refuse_long(data)
+        values = strict_json.loads(data, MOST_BYTES)
     except OSError as error:
         raise RunFolderError(f"it cannot be read: {error.strerror}") from None
     except DecodeError as error:
@@ -88,7 +100,7 @@ def read_seed_list(path: Path) -> tuple[Arrays, dict[str, Any]]:
     meta = {name: value for name, value in values.items() if name not in OWN}
     try:
         links = links_of(values)
-        config, policy, noise = parts(meta)
+        config, policy, noise = parts(meta, links)
         if values["noise"] != noise.digest:
             raise RunFolderError("it was made with other noise than this es-queue makes: play it with the es-queue that wrote it")
         parameters = decoded(config, policy, links, noise)
@@ -99,6 +111,16 @@ def read_seed_list(path: Path) -> tuple[Arrays, dict[str, Any]]:
         raise RunFolderError(f"the seed list has no {error}") from None
     except (ValueError, TypeError, OverflowError) as error:
         raise RunFolderError(f"the seed list holds what cannot be: {error}") from None
+
+
+def refuse_long(data: bytes) -> None:
+    """Raises DecodeError for a text with more than a seed list has, before it is parsed."""
+    elements = sum(data.count(one) for one in (b",", b"[", b"{"))
+    if len(data) > MOST_BYTES or elements > MOST_ELEMENTS:
+        raise DecodeError(
+            f"{len(data)} bytes of JSON with {elements} elements, where at most {MOST_BYTES} and "
+            f"{MOST_ELEMENTS} are possible"
+        )
 
 
 def links_of(values: Mapping[str, Any]) -> Links:
@@ -123,11 +145,15 @@ def vector(values: Any) -> Floats:
     return found
 
 
-def parts(meta: Mapping[str, Any]) -> tuple[RunConfig, Policy, NoiseTable]:
-    """The settings, the policy and the noise that a checkpoint's meta names. Raises RunFolderError."""
+def parts(meta: Mapping[str, Any], links: Links) -> tuple[RunConfig, Policy, NoiseTable]:
+    """The settings, the policy and the noise that a checkpoint's meta names.
+
+    Raises RunFolderError, also where ``links`` would make too much of them.
+    """
     try:
         config = config_from_json(json.dumps(meta["config"]))
         policy = described_policy(config, meta)
+        refuse_large(config, policy.size, len(links.index))
         return config, policy, table_of(config, policy.size)
     except RunFolderError:
         raise
@@ -135,6 +161,22 @@ def parts(meta: Mapping[str, Any]) -> tuple[RunConfig, Policy, NoiseTable]:
         raise RunFolderError(f"its settings have no {error}") from None
     except (TypeError, ValueError, AttributeError, EsQueueError) as error:
         raise RunFolderError(f"its settings do not describe a policy: {error}") from None
+
+
+def refuse_large(config: RunConfig, size: int, seeds: int) -> None:
+    """Raises RunFolderError for parameters whose computation takes much memory or time, unless the file is trusted."""
+    if is_trusted():
+        return
+    if size > MOST_PARAMETERS:
+        raise RunFolderError(
+            f"its policy {config.policy_name} has {size:,} parameters, and a seed list may make at most "
+            f"{MOST_PARAMETERS:,}: if you trust the file, give --trust"
+        )
+    if size * seeds > MOST_WORK:
+        raise RunFolderError(
+            f"its {seeds:,} seeds for {size:,} parameters each take {size * seeds:,} steps, and a seed "
+            f"list may take at most {MOST_WORK:,}: if you trust the file, give --trust"
+        )
 
 
 def table_of(config: RunConfig, size: int) -> NoiseTable:

@@ -7,14 +7,16 @@ settings and the pace of that generation. A byte that differs anywhere in the lo
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.config import RunConfig
+from es_queue.custom_code import describe_error
 from es_queue.errors import EXIT_DONE, RunFolderError
 from es_queue.noise import NoiseTable
 from es_queue.plan import plan_for
@@ -29,6 +31,8 @@ from master.state import Anchor, Floats, OpenPublication, RunState
 
 #: A publication has at most so many slots, or eight times a population.
 MOST_SLOTS = 2**20
+#: What no digest of parameters covers.
+UNCHECKED = "observation statistics and step limits"
 
 
 def replay(run: str, run_dir: Path, noise_dir: Path | None, say: Callable[[str], None] = print) -> int:
@@ -54,10 +58,10 @@ def replay(run: str, run_dir: Path, noise_dir: Path | None, say: Callable[[str],
             compare(path, state, digest(config, start), start.generation, config)
         state = replayed(path, config, start, table)
     assert state is not None, "there was a file"
-    reached = against_checkpoint(run_dir, state)
+    compared = against_checkpoint(run_dir, state)
     say(
         f"generations {first} to {state.generation} of run {run} computed again in {time.monotonic() - began:.1f} s: "
-        f"every digest agrees, the last is {digest(config, state)}{reached}"
+        f"of the parameters every digest agrees, the last is {digest(config, state)}{compared}"
     )
     return EXIT_DONE
 
@@ -74,13 +78,25 @@ def replayed(path: Path, config: RunConfig, state: RunState, noise: NoiseRows) -
     for frame in list(frames(path, strict=True))[1:]:
         step = Step.read(frame.payload)
         compare(path, state, step.digest, step.generation, config)
-        state = following(config, state, step, noise)
+        try:
+            state = following(config, state, step, noise)
+        except (ValueError, TypeError, LookupError, ArithmeticError) as error:
+            raise RunFolderError(
+                f"{path}: what it holds of generation {step.generation} fits no run of its "
+                f"settings ({describe_error(error)[:200]}): restore the log from a copy"
+            ) from None
     return state
 
 
 def following(config: RunConfig, state: RunState, step: Step, noise: NoiseRows) -> RunState:
     """The next generation's state, from what the log says of this one."""
     strategy = strategy_of(config, state.changes, state.generation, size_of(state))
+    if step.back is None and step.fitness.shape[1] != strategy.per_slot:
+        raise ValueError(f"individuals is {step.fitness.shape[1]}, not {strategy.per_slot}")
+    if step.used and sum(len(slots) for _, slots in step.used) != len(step.fitness):
+        raise ValueError("used does not have one slot for each row of fitness")
+    if step.moments.mean.shape != state.moments.mean.shape or step.moments.m2.shape != state.moments.m2.shape:
+        raise ValueError(f"mean has {step.moments.mean.size} numbers, not {state.moments.mean.size}")
     if step.anchored:
         state = replace(state, anchor=Anchor(state.generation, state.strategy, state.moments, state.step_limit, 0.0, 0))
     if step.back is not None:
@@ -165,10 +181,31 @@ def against_checkpoint(run_dir: Path, state: RunState) -> str:
     if checkpoints.passed_over:
         raise RunFolderError(f"the log is whole up to generation {state.generation}, but {checkpoints.passed_over[0]}")
     if data is None:
-        return ""
+        return f"; there is no checkpoint to compare with, so {UNCHECKED} are as logged"
     config, saved, _ = checkpoint.decode(data)
     if saved.generation > state.generation:
         raise RunFolderError(f"the replay log ends with generation {state.generation}, but the newest checkpoint is of generation {saved.generation}")
-    if saved.generation == state.generation and digest(config, saved) != digest(config, state):
+    if saved.generation < state.generation:
+        return f"; the newest checkpoint is of generation {saved.generation}, so {UNCHECKED} are as logged"
+    if digest(config, saved) != digest(config, state):
         raise RunFolderError(f"the parameters of generation {state.generation} computed again differ from the newest checkpoint's")
-    return ", as the newest checkpoint's" if saved.generation == state.generation else ""
+    for name, own, other in (
+        ("observation statistics", state.moments.to_arrays(), saved.moments.to_arrays()),
+        ("step limit", {"": np.array(state.step_limit)}, {"": np.array(saved.step_limit)}),
+    ):
+        if not same(own, other):
+            raise RunFolderError(
+                f"the {name} of generation {state.generation} in the replay log differs from the "
+                "newest checkpoint's: restore the log and the checkpoint from one copy"
+            )
+    words = ", as the newest checkpoint's; its observation statistics and step limit agree too"
+    if state.changes != saved.changes:  # honest after a --resume that set a changed setting anew
+        words += ", but the settings changed while the run was under way are others"
+    return words
+
+
+def same(own: Mapping[str, NDArray[Any]], other: Mapping[str, NDArray[Any]]) -> bool:
+    """Whether arrays have the same names and numbers, NaN like NaN."""
+    return own.keys() == other.keys() and all(
+        np.array_equal(own[name], other[name], equal_nan=own[name].dtype.kind == "f") for name in own
+    )

@@ -19,9 +19,11 @@ import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.errors import RunFolderError
+from es_queue.errors import EsQueueError, RunFolderError, UsageError
 from es_queue.normalization import RunningMoments
 from es_queue.private_folder import no_link
+from es_queue.protocol.messages import publication_generation
+from master.asks import checked_steering
 from master.state import Change, RunState
 
 FOLDER = "replay"
@@ -31,6 +33,9 @@ MAX_FRAME = 2**31 - 1
 #: Numbers are bytes in bulk, so a generation has few elements of lists and maps: a thousand
 #: publications are three thousand.
 MOST_ELEMENTS, LONGEST_LIST, LONGEST_MAP, LONGEST_TEXT = 2**18, 2**16, 64, 2**16
+#: The lowest value of each field that is a whole number, and the largest of them all.
+WHOLE = {"generation": 0, "step_limit": 0, "individuals": 1, "numbers": 1}
+LARGEST = 2**53
 #: A file is closed at this size and the next one begun; the oldest go when all together are larger than the whole.
 FILE_BYTES = 64 * 2**20
 WHOLE_BYTES = 512 * 2**20
@@ -83,16 +88,19 @@ class Step:
         """Raises RunFolderError for what is no step."""
         try:
             fields = unpacked(payload)
+            refuse_wrong(fields)
             fitness = np.frombuffer(fields.pop("fitness"), "<f8").reshape(-1, fields.pop("individuals"))
             again = np.frombuffer(fields.pop("again", b""), "<f8")  # version 0.1.0 evaluated nobody again
             mean, m2 = (np.frombuffer(fields.pop(name), "<f8") for name in ("mean", "m2"))
-            changes = tuple(Change(**one) for one in fields.pop("changes"))
+            changes = tuple(change_of(one) for one in fields.pop("changes"))
             for name in ("used", "tried"):
                 fields[name] = tuple((one, np.frombuffer(slots, "<i8")) for one, slots in fields.pop(name, ()))
             if "behaviour" in fields:
                 fields |= _behaviours(fields, fields.pop("numbers"), fitness.shape)
             return cls(fitness=fitness, moments=RunningMoments(fields.pop("count"), mean, m2), changes=changes, again=again, **fields)
-        except (ValueError, TypeError, KeyError, AttributeError, msgpack.exceptions.UnpackException) as error:
+        except RunFolderError:
+            raise
+        except (ValueError, TypeError, KeyError, AttributeError, EsQueueError, msgpack.exceptions.UnpackException) as error:
             raise RunFolderError(f"a generation of the replay log cannot be read: {type(error).__name__}") from None
 
 
@@ -112,6 +120,59 @@ def unpacked(payload: bytes) -> dict[str, Any]:
         max_array_len=LONGEST_LIST, max_map_len=LONGEST_MAP, max_str_len=LONGEST_TEXT, max_ext_len=0,
     )  # fmt: skip
     return fields
+
+
+def refuse_wrong(fields: dict[str, Any]) -> None:
+    """Raises RunFolderError for fields of another type or range, DecodeError for a wrong publication."""
+    if not isinstance(fields, dict):
+        raise ValueError("it is no map")
+    for name, lowest in WHOLE.items():
+        if name in fields and not is_whole(fields[name], lowest):
+            raise wrong(name, fields[name], f"a whole number from {lowest} to {LARGEST}")
+    count = fields["count"]
+    if type(count) not in (int, float) or not 0 <= count <= LARGEST:
+        raise wrong("count", count, f"a number from 0 to {LARGEST}")
+    if fields["back"] is not None and not is_whole(fields["back"], 0):
+        raise wrong("back", fields["back"], "the number of a generation")
+    for name, kind in (("digest", str), ("anchored", bool), ("changes", list)):
+        if type(fields[name]) is not kind:
+            raise wrong(name, fields[name], f"of type {kind.__name__}")
+    if "publication" in fields:
+        named = [one for name in ("used", "tried") for one, _ in fields[name]]
+        for publication in (fields["publication"], *named):
+            if type(publication) is not str:
+                raise wrong("publication", publication, "of type str")
+            publication_generation(publication)
+
+
+def change_of(fields: Any) -> Change:
+    """What people changed. Raises RunFolderError or UsageError for what they cannot have changed."""
+    change = Change(**fields)
+    if not is_whole(change.generation, 0):
+        raise wrong("generation of a change", change.generation, "the number of a generation")
+    if type(change.settings) is not dict:
+        raise wrong("settings of a change", change.settings, "of type dict")
+    if type(change.by) is not str or type(change.id) is not str:
+        raise wrong("author of a change", (change.by, change.id), "text")
+    if type(change.time) not in (int, float):
+        raise wrong("time of a change", change.time, "a number")
+    try:
+        checked_steering(change.settings, "the replay log")
+    except UsageError as error:
+        raise RunFolderError(f"a generation of the replay log cannot be read: {error}") from None
+    return change
+
+
+def is_whole(value: Any, lowest: int) -> bool:
+    return type(value) is int and lowest <= value <= LARGEST
+
+
+def wrong(name: str, value: Any, due: str) -> RunFolderError:
+    """The sentence about a field that cannot be."""
+    return RunFolderError(
+        f"a generation of the replay log has {name} {repr(value)[:60]}, which must be {due}: "
+        "restore the log from a copy"
+    )
 
 
 def _behaviours(fields: dict[str, Any], numbers: int, slots: tuple[int, ...]) -> dict[str, NDArray[Any]]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from es_queue.errors import RunFolderError, UsageError
+from es_queue.private_folder import replacing
 from workers.told import shown
 
 if TYPE_CHECKING:
@@ -48,7 +49,8 @@ def export(path: Path, target: Path) -> None:
     """Write the checkpoint's policy in the form that the target's name ends with. Raises RunFolderError or UsageError in one sentence."""
     data = seed_list(path) if target.suffix == ".json" else other_form(path, target.suffix)
     try:
-        target.write_bytes(data)
+        with replacing(target) as file:  # no link in its place is followed
+            file.write(data)
     except OSError as error:
         raise RunFolderError(f"{target} cannot be written: {error.strerror}") from None
     played = "; es-play plays it" if target.suffix in (".json", ".npz") else ""

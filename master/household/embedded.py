@@ -282,7 +282,7 @@ class EmbeddedServer:
             shut_door(self.folder)
         else:
             bindable(self._listen)
-            open_door(self.folder, self._listen)
+            open_door(self.folder, self._listen, is_own=self._spawned)
         settings = {
             "port": "0", "unixsocket": str(self.socket_path), "unixsocketperm": "700", "protected-mode": "yes",
             "dir": str(self.folder), "appendonly": "yes", "appendfsync": "everysec", "aof-use-rdb-preamble": "no", "save": "",

@@ -18,6 +18,8 @@ from urllib.parse import urlsplit
 from es_queue.commands import shown_command
 from es_queue.errors import RedisError, UsageError
 from es_queue.private_folder import read_small
+from master.household.append_only import set_unfit_aside
+from master.household.seal import foreign
 
 #: Every address of this machine.
 ALL = "0.0.0.0"
@@ -65,7 +67,9 @@ def settled(text: str, folder: Path) -> Address:
 
     ``folder`` is the server's. Raises UsageError, and RedisError for a host that is none of this machine's.
     """
-    given, former = parse(text), _former(folder)
+    given = parse(text)
+    # A stranger could have chosen a port that others on this host know how to reach.
+    former = Address("", 0) if foreign(folder) else _former(folder)
     host = given.host or (former.host if not given.port else "") or ALL
     return Address(host, given.port or former.port or bindable(Address(host, 0)))
 
@@ -129,8 +133,14 @@ def password_in(folder: Path) -> str | None:
     return text
 
 
-def open_door(folder: Path, address: Address) -> None:
-    """Write what others need to come in: the password, kept for the run's life, and the whole URL. Raises RedisError."""
+def open_door(folder: Path, address: Address, *, is_own: bool = False) -> None:
+    """Write what others need to come in: the password, kept for the run's life, and the whole URL.
+
+    A password that came with a foreign folder is set aside. is_own: this process started a server
+    there before. Raises RedisError.
+    """
+    if not is_own and foreign(folder):
+        set_unfit_aside(folder)
     password = password_in(folder)
     if password is None:
         password = secrets.token_urlsafe(24)
@@ -165,13 +175,16 @@ def directions(folder: Path, socket_path: Path, queue: str) -> dict[str, str]:
     try:
         parts = urlsplit(read_small(path, MOST_BYTES).decode().strip())
         host, port = parts.hostname or "", parts.port or 0
-    except (OSError, ValueError):
+        parse(str(Address(host, port)))
+        if host.startswith("-"):
+            raise ValueError("ssh would take the host for an option")
+    except (OSError, ValueError, UsageError):
         password = folder.absolute() / "password"
         here = f'RQ_REDIS_URL="unix://:$(cat {quote(str(password))})@{percent(str(socket_path))}" {shown_command("rq")}{worker[2:]}'
         return {"join": here, "listens": "to this machine alone; give --listen again to let other hosts come back"} if password.exists() else {}
     local = host == "localhost" or host.startswith("127.") or host == "::1"
     source = socket.gethostname() if local else f"[{host}]" if ":" in host else host
-    tunnel = f"ssh -f -N -L {port}:{Address(host, port)} {source} && " if local else ""
+    tunnel = f"ssh -f -N -L {quote(f'{port}:{Address(host, port)}')} {quote(source)} && " if local else ""
     join = f'scp {quote(f"{source}:{path}")} es-queue-url && {tunnel}RQ_REDIS_URL="$(cat es-queue-url)" {worker}'
     warning = f"{Address(host, port)}, by password, not encrypted: for a trusted network; else --listen 127.0.0.1 and an ssh tunnel"
     return {"join": join, "listens": f"{Address(host, port)}, for ssh tunnels from other hosts" if local else warning}

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from es_queue.errors import UsageError
+from es_queue.private_folder import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -63,11 +64,10 @@ def save(picture: Figure, out: Path) -> None:
     """Write a PNG or an SVG, whole or not at all. Raises UsageError for another suffix, and where it cannot be written."""
     if out.suffix.lower() not in SUFFIXES:
         raise UsageError(f"--out {out} is no picture that can be drawn: its name must end in {' or '.join(SUFFIXES)}")
-    fresh = out.with_name(f".{out.stem}.new{out.suffix.lower()}")
+    # No date in the file: the same runs give the same bytes.
+    metadata = {"Date": None} if out.suffix.lower() == ".svg" else None
     try:
-        # No date in the file: the same runs give the same bytes.
-        picture.savefig(fresh, dpi=150, metadata={"Date": None} if out.suffix.lower() == ".svg" else None)
-        fresh.replace(out)
+        with replacing(out) as file:
+            picture.savefig(file, format=out.suffix.lower()[1:], dpi=150, metadata=metadata)
     except OSError as error:
-        fresh.unlink(missing_ok=True)
         raise UsageError(f"--out {out} cannot be written: {error.strerror}") from None

@@ -90,7 +90,7 @@ def test_the_password_is_made_once_and_its_files_are_for_their_owner_alone(tmp_p
     open_door(tmp_path, Address("::1", 7001))
     assert password_in(tmp_path) == password
     assert (tmp_path / "url").read_text() == f"redis://:{password}@[::1]:7001\n"
-    assert {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {"password": 0o600, "url": 0o600, "listen": 0o600}
+    assert {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == dict.fromkeys(("password", "url", "listen", "seal"), 0o600)
     shut_door(tmp_path)
     assert not (tmp_path / "url").exists() and password_in(tmp_path) == password
 

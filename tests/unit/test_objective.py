@@ -168,14 +168,19 @@ def test_a_policy_of_a_vector_is_that_vector_for_each_row() -> None:
         grown(policy, rows[0], VectorPolicy(4), np.zeros(4, np.float32))
 
 
-def test_what_was_found_can_be_loaded_played_replayed_and_begun_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_was_found_can_be_loaded_played_replayed_and_begun_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     log, sink = ReplayLog(tmp_path), Sink()
     ended, _ = run_ring(config_of(ROSENBROCK, generations=8, final_episodes=5), sink=sink, log=log, checkpoints=Checkpoints(tmp_path))
     log.close()
     best = tmp_path / "checkpoints" / "best.npz"
     saved = load_policy(best)
     assert saved.parameters.tobytes() == ended.best.parameters.tobytes() == saved.act(np.zeros(1)).tobytes()
-    assert play.main([str(best)]) == 0
+    monkeypatch.setenv(ALLOW, "installed")
+    assert play.main([str(best)]) == 6
+    assert "give --trust" in capsys.readouterr().err
+    assert play.main([str(best), "--trust"]) == 0
     assert "equal to the recorded evaluation to the last digit" in capsys.readouterr().out
     assert replay("memory", tmp_path, tmp_path / "noise", sink.note) == 0 and ended.digest in sink.notes[-1]
     warm = warm_state(prepare(config_of(ROSENBROCK), table=TABLE), best)

@@ -100,6 +100,25 @@ def test_a_damaged_list_is_refused_in_one_sentence(exported: Path, change: Calla
     assert sentence in said and str(exported) in said and said.count("\n") == 1
 
 
+@pytest.mark.parametrize("name", ["MOST_PARAMETERS", "MOST_WORK"])
+def test_a_list_that_makes_much_is_played_only_when_it_is_trusted(
+    name: str, exported: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(f"es_queue.seed_list.{name}", 57)
+    assert main([str(exported)]) == 6
+    said = capsys.readouterr().err
+    assert "at most 57" in said and "give --trust" in said and said.count("\n") == 1
+    assert main([str(exported), "--trust"]) == 0
+
+
+def test_a_list_that_could_not_be_read_is_not_written(
+    run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("es_queue.seed_list.MOST_ELEMENTS", 9)
+    assert main([str(run_folder), "--export", str(tmp_path / "long.json")]) == 6
+    assert "export it to .npz" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"\xff", b"3", b"{}", b'{"kind": NaN}', b"[" * 10_000])
 def test_what_is_no_list_is_refused(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_bytes(data)
