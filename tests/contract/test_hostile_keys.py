@@ -38,7 +38,7 @@ def test_what_is_no_workers_id_is_noise_among_the_workers(place: Place, name: st
     place.enrol(name)
     place.arrived().claim(0.01)
     assert master.workers() == {MINE: ABOUT}
-    assert reconcile(place, grace=True) == Reconciled(0, 0, {MINE: (block(0, 4),)}, [], 0)
+    assert reconcile(place, grace=True) == Reconciled(0, 0, {MINE: (block(0, 4),)}, [])
     assert place.enrolled() == {MINE}
 
 
