@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from es_queue import acl
-from es_queue.protocol import keys
-from es_queue.protocol.connection import client_from_url
-from es_queue.protocol.keys import RunKeys
 from tests.abuse.cluster import Cluster, cluster_of
 from tests.abuse.lying_strangely import LIE
 from tests.abuse.test_hoarder import VALUES, hoarding
-from tests.integration.processes import CARTPOLE, Processes, Started, quiet_digest, wait_for
+from tests.integration.processes import CARTPOLE, Processes, Started, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -88,45 +82,3 @@ def test_an_answer_that_says_it_took_forever_does_not_let_a_hoarder_hold_the_run
         after = seen.generation()
         print("generations in 20 s:", after - before, "taken:", hoarder.taken, [one["text"][:120] for one in master.events("note")][-3:])
     assert after > before
-
-
-def test_seats_that_failed_do_not_fill_the_log(cluster: Cluster) -> None:
-    """The run's nonce stands in its seats' names; each forged name is a line of the log and stays in the master's memory."""
-    values = {**CARTPOLE, "generations": 100000}
-    master = cluster.master("noted", values)
-    worker = cluster.worker("noted")
-    seen = cluster.seen("noted")
-    seen.joined(worker)
-    wait_for(seen.reached(1), "it has served")
-    with client_from_url(cluster.url("worker")) as given:
-        client: Any = given
-        seat = wait_for(lambda: client.lrange("rq:queue:noted", 0, -1), "a seat is open")[0].decode()
-        nonce = keys.SEAT_ID.fullmatch(seat)["nonce"]
-        before, number = master.out.stat().st_size, 0
-        until = time.monotonic() + 15
-        notes = len(master.events("note"))
-        while time.monotonic() < until:
-            pipeline = client.pipeline(transaction=True).delete("rq:failed:noted")
-            for _ in range(100):
-                number += 1
-                name = keys.seat_id("noted", nonce, number)
-                pipeline.hset(keys.rq_job(name), "worker_name", f"{number} " + "w" * 70).expire(keys.rq_job(name), 5)
-                pipeline.zadd("rq:failed:noted", {name: time.time() + number})
-            pipeline.execute()
-            time.sleep(0.2)
-    lines = len(master.events("note")) - notes
-    print(f"{lines} lines in 15 s, {master.out.stat().st_size - before} bytes")
-    assert lines < 60
-
-
-def test_a_run_that_waits_for_its_first_worker_is_not_ended_by_names_in_rqs_registry(cluster: Cluster) -> None:
-    """Twenty names end a run, of anybody, before its first answer."""
-    master = cluster.master("waits", CARTPOLE)
-    with client_from_url(cluster.url("worker")) as given:
-        client: Any = given
-        seat = wait_for(lambda: client.lrange("rq:queue:waits", 0, -1), "a seat is open")[0].decode()
-        nonce = keys.SEAT_ID.fullmatch(seat)["nonce"]
-        client.zadd("rq:failed:waits", {keys.seat_id("waits", nonce, 1000 + number): time.time() + 100 for number in range(25)})
-    time.sleep(4)
-    print(master.said()[-400:])
-    assert master.process.poll() is None
