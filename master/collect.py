@@ -12,6 +12,7 @@ from es_queue.numerics import bytes_digest
 from es_queue.protocol import messages
 from es_queue.protocol.channel import Owed
 from es_queue.protocol.messages import Answer, Block, SlotResult
+from es_queue.wording import printable
 from master.audit import Audit, Verdict
 from master.columns import Gathered
 from master.expectations import IMPLAUSIBLE, Expectations, without_moments
@@ -24,6 +25,7 @@ __all__ = ["Expectations", "Ledger", "ranges"]
 
 UNKNOWN = "unknown-worker"
 FAILURES = 3
+LONGEST_REASON = 4000  # letters of a failure that are shown
 MOST_FAILURES = 10  # of one worker alone, while the others are busy or gone
 DEATHS = 10
 SUSPECT_DEATHS = 2
@@ -275,7 +277,7 @@ class Ledger:
 
     def _give_up(self, slot: Slot, times: int, reason: str) -> None:
         """What is a pure function of the slot counts as the worst; anything else stops the run."""
-        named = self.expectations.named(*slot)
+        named, reason = self.expectations.named(*slot), printable(reason, LONGEST_REASON)
         if reason.startswith(messages.HOST_FAILURE):
             raise EnvironmentFailure(f"{named} failed {times} times for want of something on the hosts: {reason.removeprefix(messages.HOST_FAILURE)}")
         if slot[0] not in messages.TRAINED:

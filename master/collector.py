@@ -38,6 +38,7 @@ READ_BYTES = 4 * 2**20  # of one reply, as far as its size can be told from the 
 #: Blocks that are published with the parameters, in all and for each worker; the others follow, so many in one script.
 FIRST_BLOCKS, FIRST_BLOCKS_EACH, BLOCKS_AT_ONCE = 1024, 4, 8192
 STAGED_AT_MOST, MOST_DEAD = 10, 1000
+MOST_LATE = 10  # late answers of a worker that are believed, for each of its answers that counted
 #: So often in one publication what nobody holds goes to todo alone; from then on idle workers are given some of it by name.
 ISSUES_TO_ALL = 2
 #: Between two looks at what the master plays itself.
@@ -347,7 +348,8 @@ class Collector:
     def _reconciled(self, ledger: Ledger, seen: Reconciled) -> None:
         for _, blocks in seen.dead[:MOST_DEAD]:
             ledger.died(blocks)
-        self._late = max(self._late, seen.late)
+        late = (min(count, MOST_LATE * self._answers[name]) for name, count in seen.late.items())
+        self._late = max(self._late, sum(late))
         self._copy_overdue(ledger, seen)
 
     def _rewind(self) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from heapq import nsmallest
 
 from es_queue.errors import EnvironmentFailure
+from es_queue.wording import printable
 from master.limited_notes import LimitedNotes
 
 REFUSING_SECONDS = 5.0
@@ -36,7 +37,7 @@ class Company:
         """Name them; when nobody else comes and the environment is to blame, the run cannot go on."""
         reasons: dict[str, list[str]] = {}
         for about in refusing.values():
-            reasons.setdefault(about["refuses"], []).append(about.get("host", "?")[:LONGEST_HOST])
+            reasons.setdefault(printable(about["refuses"], LETTERS), []).append(printable(about.get("host", "?"), LONGEST_HOST))
         self._name(reasons)
         if others or not reasons:
             self._refusing = None
@@ -53,7 +54,7 @@ class Company:
         lines = []
         for reason in common:
             hosts = reasons[reason]
-            lines.append(f"{len(hosts)} worker{'s' if len(hosts) > 1 else ''} on {some_of(hosts)} cannot join: {reason[:LETTERS]}")
+            lines.append(f"{len(hosts)} worker{'s' if len(hosts) > 1 else ''} on {some_of(hosts)} cannot join: {reason}")
         if len(reasons) > len(common):
             rest = sum(map(len, reasons.values())) - sum(len(reasons[reason]) for reason in common)
             lines.append(f"{rest} more workers cannot join, for {len(reasons) - len(common)} other reasons")

@@ -21,6 +21,7 @@ from es_queue.protocol.clocks import Clocks
 from es_queue.protocol.connection import client_like, holds_secret
 from es_queue.protocol.messages import Task
 from es_queue.protocol.redis_channel import RedisMasterChannel
+from es_queue.wording import printable
 from master.async_loop import ASYNC_LABEL, classes
 from master.blocks import cutter
 from master.checkpoint import Checkpoints, write_atomically
@@ -183,10 +184,10 @@ class Drive:
             raise
         except EnvironmentFailure as error:
             told = EnvironmentFailure(f"{error}{self._kept_reports()}")
-            self._leave(FAILED, why=str(error)[:300])
+            self._leave(FAILED, why=printable(error, 300))
             raise told from None
         except BaseException as error:
-            self._leave(FAILED, why=(str(error) or type(error).__name__)[:300])
+            self._leave(FAILED, why=printable(str(error) or type(error).__name__, 300))
             raise
         finally:
             self._renewal.end(LEAVE_SECONDS)

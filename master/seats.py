@@ -26,6 +26,8 @@ PAIRS_AFTER = 3
 HOPELESS_AFTER = 20
 SETTLE_SECONDS = 3.0
 LOOK_AT_FAILED = 100
+#: Seats that this master has opened or seen in the queue: no other seat's failure counts.
+MOST_OPENED = 20_000
 #: Seats whose failure is remembered: a worker may write any number of names into RQ's registry.
 MOST_FAILED = 1000
 CLOCK_SKEW = 24 * 3600.0
@@ -53,6 +55,7 @@ class Keeper:
         self._client: Any = client
         self._queue, self._run, self._nonce, self._timeout, self._note = queue, run, nonce, timeout, note
         self._note_failed = LimitedNotes(note, 2 * HOPELESS_AFTER)
+        self._opened: dict[str, None] = {}
         self._failed: set[str] = set()
         self._crashed = 0
         self._served = False
@@ -81,10 +84,19 @@ class Keeper:
             arrived = len(set(workers) - self._known)
             self._known = set(workers)
             least = 2 if len(self._failed) >= PAIRS_AFTER else 1
-            open_seats(self._client, self._queue, self._run, self._nonce, min(MOST_OPEN, max(least, arrived)), self._timeout)
+            fresh = open_seats(self._client, self._queue, self._run, self._nonce, min(MOST_OPEN, max(least, arrived)), self._timeout)
+            self._remember(fresh)
         except redis.exceptions.RedisError as error:
             self._note_trouble(error)
         return []
+
+    def _remember(self, fresh: list[str]) -> None:
+        """Seats that may be taken from now on: those opened here, and some of those that workers opened."""
+        own = keys.seat_id(self._run, self._nonce, 0).removesuffix("0")
+        waiting = [name for name in open_ids(self._client, self._queue) if name.startswith(own)]
+        self._opened |= dict.fromkeys([*fresh, *waiting[:MOST_OPEN]])
+        while len(self._opened) > MOST_OPENED:
+            del self._opened[next(iter(self._opened))]
 
     def _note_trouble(self, error: Exception, what: str = "opened") -> None:
         """Once for each kind: what goes wrong here goes wrong each second."""
@@ -146,8 +158,7 @@ class Keeper:
             return
         for name in self._client.zrevrangebyscore(registry, latest, earliest, start=0, num=LOOK_AT_FAILED):
             seat = name.decode("ascii", "replace")
-            match = keys.SEAT_ID.fullmatch(seat)
-            if match is None or (match["run"], match["nonce"]) != (self._run, self._nonce) or seat in self._failed or len(self._failed) >= MOST_FAILED:
+            if seat not in self._opened or seat in self._failed or len(self._failed) >= MOST_FAILED:
                 continue
             self._failed.add(seat)
             foreign = self._foreign(seat)

@@ -26,6 +26,7 @@ from es_queue.errors import (
 )
 from es_queue.numerics import fix_numeric_environment
 from es_queue.settings import config_from_json
+from es_queue.wording import printable
 from workers.told import histogram, outcome, sentences, shown
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from workers.rollout import Episode
 
 DEFAULT_EPISODES = 100
+LONGEST_ERROR = 4000
 MOST_EPISODES = 1_000_000
 #: Environment seeds are int32.
 SEEDS = 2**31
@@ -88,7 +90,7 @@ def main(argv: list[str] | None = None) -> int:
             show(given)
         sys.stdout.flush()
     except EsQueueError as error:
-        print(f"es-play: {shown(' '.join(str(error).split()))}", file=sys.stderr)
+        print(f"es-play: {printable(' '.join(str(error).split()), LONGEST_ERROR)}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

@@ -14,6 +14,8 @@ from es_queue.protocol.messages import WORKER_ID
 MAX_LIST = 4 * 2**20  # bytes in Redis; a hundred of the largest requests take 0.8 MB
 MAX_HASH = 2**13
 MAX_FIELDS = 128  # of one worker's hash
+#: What a master reads of a worker's hash; the rest is for people.
+WORKER_FIELDS = ("host", "pid", "rq_name", "numerics", "refuses")
 MAX_HASHES = 32 * 2**20  # all of a run's workers together
 MAX_COUNTS = 2**28
 MAX_WORKERS, MAX_WORKERS_SET = 20_000, 16 * 2**20  # as the scripts have it
@@ -80,13 +82,13 @@ def _replies(pipeline: Any) -> list[Any]:
     return found
 
 
-def hashes(client: Any, names: Sequence[str]) -> list[dict[bytes, bytes]]:
-    """HGETALL of each; empty for one that is missing or no hash, larger than any of ours, or beyond what all may take."""
+def hashes(client: Any, names: Sequence[str], fields: Sequence[str]) -> list[dict[bytes, bytes]]:
+    """These fields of each, those that are there; empty for one that is missing or no hash, larger than any of ours, or beyond what all may take."""
     lengths, sizes, found = (client.pipeline(transaction=False) for _ in range(3))
     for name in names:
         lengths.hlen(name)  # twice: yes
-    fields = _replies(lengths) if names else []
-    short = [name for name, count in zip(names, fields, strict=True) if isinstance(count, int) and 0 < count <= MAX_FIELDS]
+    counts = _replies(lengths) if names else []
+    short = [name for name, count in zip(names, counts, strict=True) if isinstance(count, int) and 0 < count <= MAX_FIELDS]
     for name in short:
         sizes.memory_usage(name, samples=0)  # twice: yes
     taken, fitting = 0, set[str]()
@@ -97,10 +99,16 @@ def hashes(client: Any, names: Sequence[str]) -> list[dict[bytes, bytes]]:
     kept = [name in fitting for name in names]
     for name, keep in zip(names, kept, strict=True):
         if keep:
-            found.hgetall(name)  # twice: yes
+            found.hmget(name, fields)  # twice: yes
+    wanted = [field.encode() for field in fields]
     read = iter(_replies(found))
-    abouts = [next(read) if keep else {} for keep in kept]
-    return [about if isinstance(about, dict) else {} for about in abouts]
+    abouts = [next(read) if keep else [] for keep in kept]
+    return [
+        {field: value for field, value in zip(wanted, about, strict=True) if value is not None}
+        if isinstance(about, list) and about
+        else {}
+        for about in abouts
+    ]
 
 
 def present(client: Any, names: Mapping[str, str]) -> set[str]:

@@ -71,7 +71,7 @@ class Reconciled:
     """What reconcile saw and did.
 
     owed: slots that nobody held and that are in todo again; todo: blocks waiting; claims: blocks by living worker;
-    dead: (worker, blocks it held); late: answers that came too late, as the workers count them; nobody: (kind, start, stop)
+    dead: (worker, blocks it held); late: answers of each worker that came too late, as it counts them; nobody: (kind, start, stop)
     of slots that nobody held, whether they are in todo again or not.
     """
 
@@ -79,7 +79,7 @@ class Reconciled:
     todo: int
     claims: Mapping[str, tuple[Block, ...]]
     dead: Sequence[tuple[str, tuple[Block, ...]]] = ()
-    late: int = 0
+    late: Mapping[str, int] = field(default_factory=dict)
     nobody: Sequence[tuple[str, int, int]] = ()
 
 

@@ -13,6 +13,7 @@ from es_queue import strict_json
 from es_queue.errors import DecodeError, RedisError
 from es_queue.protocol import bounded, keys
 from es_queue.protocol.again import Again
+from es_queue.protocol.connection import ReplyTooLarge, limited
 from es_queue.protocol.requests import Request
 from es_queue.protocol.seats import close_seats
 
@@ -22,6 +23,8 @@ MAX_REPLIES = 2**16
 LONGEST = 200
 MAX_QUEUES = 2**20  # bytes in Redis
 SCANNED_AT_ONCE = 500
+#: Bytes of any reply: a key may have a name of any length.
+MOST_BYTES = bounded.MAX_QUEUE + 2**23
 #: What is left of a purged run for a while: a master that sleeps must not bring the run back when it wakes.
 EPOCH_SECONDS = 600
 
@@ -39,7 +42,7 @@ class Desk:
 
     def __init__(self, client: redis.Redis, run: str, seconds: float = 10.0) -> None:
         """seconds: how long a server that does not answer is tried again."""
-        self._client: Any = client
+        self._client: Any = limited(client, MOST_BYTES)
         self.run, self.keys = run, keys.RunKeys(run)
         self._again = Again(seconds)
 
@@ -55,7 +58,7 @@ class Desk:
 
     def inhabited(self) -> bool:
         """Whether a worker of the run lives still."""
-        return next(self._client.scan_iter(f"{self.keys.worker('')}*", count=500), None) is not None
+        return next(self._names(f"{self.keys.worker('')}*"), None) is not None
 
     def config(self) -> bytes | None:
         """The run's settings as JSON, unchecked."""
@@ -103,19 +106,39 @@ class Desk:
         return sum(len(batch) for batch in self._batches())
 
     def _batches(self) -> Iterator[list[bytes]]:
-        """The names of the run's keys but its epoch, a few at a time: a worker may make any number
-        of them, of any length."""
-        cursor = 0
-        while True:
-            cursor, names = self._again(
-                partial(
-                    self._client.scan, cursor, match=f"{self.keys.prefix}*", count=SCANNED_AT_ONCE
-                )
-            )  # twice: yes
+        """The names of the run's keys but its epoch, a few at a time."""
+        for names in self._names(f"{self.keys.prefix}*"):
             if kept := [name for name in names if name != self.keys.epoch.encode()]:
                 yield kept
+
+    def _names(self, pattern: str) -> Iterator[list[bytes]]:
+        """Names that match, a few at a time: a worker may make any number of keys, with names of
+        any length. Raises RedisError for a name that is too long to be read."""
+        cursor, count = 0, SCANNED_AT_ONCE
+        while True:
+            found = self._again(partial(self._scan, cursor, pattern, count))  # twice: yes
+            if found is None and count == 1:
+                raise RedisError(
+                    f"a key {pattern} has a name of more than {MOST_BYTES // 2**20} MB: let an "
+                    "administrator remove it, by redis-cli --scan and UNLINK"
+                )
+            if found is None:
+                count = max(1, count // 8)
+                continue
+            cursor, names = found
+            count = min(SCANNED_AT_ONCE, 2 * count)
+            if names:
+                yield names
             if cursor == 0:
                 return
+
+    def _scan(self, cursor: int, pattern: str, count: int) -> tuple[int, list[bytes]] | None:
+        """One step of SCAN; None where the names are too long to be read at once."""
+        try:
+            found: tuple[int, list[bytes]] = self._client.scan(cursor, match=pattern, count=count)
+        except ReplyTooLarge:
+            return None
+        return found
 
     def _close_seats(self) -> None:
         if not bounded.typed(self._client, keys.RQ_QUEUES, b"set", MAX_QUEUES):

@@ -148,7 +148,8 @@ class MemoryMasterChannel(MasterChannel):
             server.todo[:0] = [str(block) for block in blocks]
             server.progress["give_way"] = " ".join(owed.give_way)
             server.changed.notify_all()
-            late = sum(_number(server.lives[worker][0].get("late", "0")) for worker in claims if worker in server.lives)
+            counts = {worker: _number(server.lives[worker][0].get("late", "0")) for worker in claims if worker in server.lives}
+            late = {worker: count for worker, count in counts.items() if count}
             count = sum(block.stop - block.start for block in blocks)
             nobody = tuple((one.kind, one.start, one.stop) for one in grouped(replace(owed, block=4096), left))
             return Reconciled(count, len(server.todo), {name: Block.decode_all(held) for name, held in claims.items()}, dead, late, nobody)

@@ -139,8 +139,9 @@ class RedisMasterChannel(MasterChannel):
         found = self._script("reconcile", [own.epoch, own.progress, own.todo, own.workers, own.attempts], arguments)
         if found is None:
             return None
-        count, todo, claims, dead, late, nobody = found
-        held = {str(_text(worker)): Block.decode_all(entries) for worker, entries in claims}
+        count, todo, claims, dead, nobody = found
+        held = {str(_text(worker)): Block.decode_all(entries) for worker, entries, _ in claims}
+        late = {str(_text(worker)): count for worker, _, count in claims if count}
         ended = [(str(_text(worker)), Block.decode_all(entries)) for worker, entries in dead]
         left = tuple((str(_text(kind)), start, stop) for kind, start, stop in zip(*[iter(nobody)] * 3, strict=True))
         return Reconciled(count, todo, held, ended, late, left)
@@ -188,7 +189,7 @@ class RedisMasterChannel(MasterChannel):
         def read() -> dict[str, dict[str, str]]:
             names = bounded.workers(self._client, self.keys.workers)
             strange = [name for name in names if name not in known]
-            abouts = dict(zip(strange, bounded.hashes(self._client, [self.keys.worker(name) for name in strange]), strict=True))
+            abouts = dict(zip(strange, bounded.hashes(self._client, [self.keys.worker(name) for name in strange], bounded.WORKER_FIELDS), strict=True))
             there = bounded.present(self._client, {name: self.keys.worker(name) for name in names if name in known})
             found = {name: known[name] if name in there else texts(abouts.get(name, {})) for name in names}
             return {name: about for name, about in found.items() if about}

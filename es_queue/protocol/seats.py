@@ -68,28 +68,28 @@ def another_waits(client: redis.Redis, queue: str, run: str) -> bool:
         return False
 
 
-def open_seats(client: redis.Redis, queue: str, run: str, nonce: str, want: int, timeout: int) -> int:
-    """Open seats until at least ``want`` of this run wait in the queue; returns how many were opened.
+def open_seats(client: redis.Redis, queue: str, run: str, nonce: str, want: int, timeout: int) -> list[str]:
+    """Open seats until at least ``want`` of this run wait in the queue; returns the ids of those that were opened.
 
     timeout: seconds after which RQ ends the job; longer than a lease with its longest episode.
 
     ``client`` also serves RQ, so its replies must be bytes. Racing callers open one too many each at the most.
     """
     missing = want - sum(is_of(name, run) for name in open_ids(client, queue))
-    if missing <= 0:
-        return 0
+    opened: list[str] = []
     target = Queue(queue, connection=client)
     for _ in range(missing):
         number = _next_number(client, keys.RunKeys(run).seatno)
+        opened.append(keys.seat_id(run, nonce, number))
         target.enqueue_call(
             SEAT_FUNCTION,
-            job_id=keys.seat_id(run, nonce, number),
+            job_id=opened[-1],
             timeout=timeout,
             result_ttl=0,
             failure_ttl=FAILURE_SECONDS,
             description=f"es-queue: seat {number} of run {run}",
         )
-    return missing
+    return opened
 
 
 def _next_number(client: redis.Redis, counter: str) -> int:

@@ -34,7 +34,7 @@ from master.status.observe import Server
 #: Servers of ./runs that are looked at when none is named.
 MOST_SERVERS = 8
 MOST_LISTENERS = 1000
-SETTINGS = ("bind", "protected-mode", "save")
+SETTINGS = ("bind", "protected-mode", "save", "client-output-buffer-limit")
 DEFAULT_QUEUE = "default"
 NO_SERVER = "no Redis is named and no private server runs in ./runs"
 NAME_ONE = "give --redis-url or --run-dir, or set RQ_REDIS_URL"

@@ -53,6 +53,7 @@ def check_server(look: ServerLook) -> list[Finding]:
         found += [check(look.information) for check in checks]
         found.insert(2, check_eviction(look.information, look.on_socket or look.on_loopback))
         found.insert(3, check_persistence(look.information, look.settings, look.denied.get("config", "")))
+    found += check_replies(look.settings, look.on_socket or look.on_loopback)
     return [*found, check_network(look), check_encryption(look), check_clock(look.ahead, look.denied.get("time", ""))]
 
 
@@ -133,6 +134,22 @@ def check_connections(information: Information) -> Finding:
     room = int(max(0.0, most - used) // CONNECTIONS_A_WORKER)
     text = f"{used:,.0f} of {most:,.0f}, room for about {room:,} more workers"
     return ok("connections", text) if room >= LEAST_WORKERS else warning("connections", text, "raise maxclients in redis.conf (a worker has five or six)")
+
+
+def check_replies(settings: Mapping[str, str], own: bool) -> list[Finding]:
+    """A warning where one command may take any memory; nothing where CONFIG does not tell.
+
+    own: only this host reaches the server.
+    """
+    words = settings.get("client-output-buffer-limit", "").split()
+    if own or words[:2] != ["normal", "0"]:
+        return []
+    text = "no limit on replies: one command that reads a large value many times fills the memory"
+    fix = (
+        "set client-output-buffer-limit normal 384mb 0 0 in redis.conf (docker/redis.conf does), "
+        "and never less than maxmemory-clients"
+    )
+    return [warning("replies", text, fix)]
 
 
 def check_network(look: ServerLook) -> Finding:

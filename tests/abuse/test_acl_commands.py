@@ -34,25 +34,26 @@ CONNECTION = named(
 #: import-mode.
 NEWER = {"client|setinfo", "client|no-touch", "client|capa", "client|import-source"}
 SERVER = {"info", "time", "acl|whoami"}
-READS = named(
-    "exists get getrange hexists hget hgetall hkeys hlen hmget hscan hstrlen hvals lindex llen "
-    "lpos lrange memory|usage mget pttl scard sismember smembers smismember sscan strlen ttl type "
-    "xinfo|stream xlen xrange xread xrevrange zcard zcount zmscore zrange zrangebyscore zrank "
-    "zrevrange zrevrangebyscore zrevrank zscan zscore"
+SMALL_READS = named(
+    "exists get getrange hexists hget hgetall hlen hstrlen llen lrange pttl scard sismember "
+    "smembers strlen ttl type xlen xrevrange zcard zrange zrangebyscore zscore"
 )
+MASTERS_READS = named(
+    "hkeys hmget memory|usage sscan xinfo|stream xrange xread zrevrange zrevrangebyscore zscan"
+)
+READS = SMALL_READS | MASTERS_READS
 WRITES = named(
     "append blmove blpop brpop brpoplpush decr decrby del expire expireat getdel getset hdel "
-    "hincrby hincrbyfloat hmset hset hsetnx incr incrby incrbyfloat linsert lmove lpop lpush "
-    "lpushx lrem lset ltrim mset persist pexpire pexpireat psetex rpop rpoplpush rpush rpushx sadd "
-    "set setex setnx smove spop srem unlink xadd xdel xtrim zadd zincrby zpopmax zpopmin zrem "
-    "zremrangebyrank zremrangebyscore"
+    "hincrby hincrbyfloat hset hsetnx incr incrby incrbyfloat lmove lpop lpush lpushx lrem ltrim "
+    "persist pexpire pexpireat psetex rpop rpoplpush rpush rpushx sadd set setex setnx smove srem "
+    "unlink xadd xdel xtrim zadd zincrby zrem zremrangebyrank zremrangebyscore"
 )
 TRANSACTIONS = {"multi", "exec", "discard", "watch", "unwatch"}
 MESSAGES = {"subscribe", "unsubscribe", "psubscribe", "punsubscribe"}
 WORKS = CONNECTION | SERVER | READS | WRITES | TRANSACTIONS | MESSAGES
 ALLOWED = {
     acl.MASTER: WORKS | {"scan", "evalsha", "script|load"},
-    acl.WORKER: WORKS,
+    acl.WORKER: WORKS - MASTERS_READS | {"hmget"},
     acl.VIEWER: CONNECTION | SERVER | READS | {"scan"},
     acl.SCALER: CONNECTION | {"eval", "type", "llen"},
 }
@@ -122,6 +123,16 @@ def test_no_command_that_names_keys_by_itself_is_allowed_to_a_worker_or_a_scaler
     }
     for user in (acl.WORKER, acl.SCALER):
         assert allowed(guarded, user) & tells == set()
+
+
+def test_no_user_may_send_what_copies_one_value_again_and_again_or_searches_a_list(
+    guarded: int,
+) -> None:
+    """Neither RQ nor es-queue sends them. A worker may send HMGET to a run's progress alone."""
+    for user in USERS:
+        assert allowed(guarded, user) & {"mget", "lpos", "linsert", "lset", "lindex"} == set(), user
+    reply = asked(guarded, "ACL", "DRYRUN", acl.WORKER, "HMGET", "rq:h", "f")
+    assert isinstance(reply, bytes) and b"no permissions" in reply
 
 
 def test_no_user_is_granted_a_category_of_commands() -> None:

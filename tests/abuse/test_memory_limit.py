@@ -15,6 +15,7 @@ import redis
 from es_queue import acl
 from es_queue.protocol.connection import client_from_url
 from es_queue.protocol.keys import RunKeys
+from tests.abuse.flooding import command
 from tests.abuse.servers import BOTH, serving
 from tests.integration.processes import wait_for
 from tests.leaks import simple_password
@@ -31,7 +32,11 @@ def port(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
     (tmp_path / "users.acl").write_text(acl.acl_text(PASSWORDS))
     settings = tmp_path / "redis.conf"
     text = CONF.read_text()
-    for name, value in (("maxmemory ", LIMIT), ("maxmemory-clients ", CLIENTS)):
+    for name, value in (
+        ("maxmemory ", str(LIMIT)),
+        ("maxmemory-clients ", str(CLIENTS)),
+        ("client-output-buffer-limit normal ", f"{CLIENTS} 0 0"),
+    ):
         text = re.sub(rf"^{name}.*$", f"{name}{value}", text, flags=re.MULTILINE)
     settings.write_text(f"{text}appendonly no\naclfile {tmp_path / 'users.acl'}\n")
     with serving(request.param, tmp_path, file=settings) as own:
@@ -85,3 +90,64 @@ def test_commands_that_never_end_cost_their_senders_the_connection(port: int) ->
         assert sent > 0
         with client_of(acl.MASTER, port) as master:
             assert master.set(RunKeys("a-run").task, "x")
+
+
+# --- replies
+
+PARAMETERS = RunKeys("a-run").parameters("0.1-00000000")
+TIMES = 300
+#: Who sends it, and a request of some kilobytes whose reply is 600 MB.
+REQUESTS = {
+    "HMGET of one field": (acl.MASTER, command("HMGET", "rq:h", *["f"] * TIMES)),
+    "HMGET by a worker": (acl.WORKER, command("HMGET", "rq:h", *["f"] * TIMES)),
+    "MGET by a viewer": (acl.VIEWER, command("MGET", *[PARAMETERS] * TIMES)),
+    "MGET by a worker": (acl.WORKER, command("MGET", *[PARAMETERS] * TIMES)),
+    "a packet of GET": (acl.WORKER, command("GET", PARAMETERS) * TIMES),
+    "a packet of HGET": (acl.WORKER, command("HGET", "rq:h", "f") * TIMES),
+}
+
+
+def connected(port: int, user: str) -> socket.socket:
+    found = socket.create_connection(("127.0.0.1", port), 60)
+    found.sendall(command("AUTH", user, PASSWORDS[user]))
+    assert found.recv(100) == b"+OK\r\n"
+    return found
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_one_request_for_the_same_large_value_again_and_again_takes_bounded_memory(
+    name: str, port: int
+) -> None:
+    """maxmemory-clients is compared between commands only."""
+    user, request = REQUESTS[name]
+    with client_of(acl.MASTER, port) as master:
+        master.set(PARAMETERS, bytes(2 * MB))
+        master.hset("rq:h", "f", bytes(2 * MB))
+        with connected(port, user) as raw:
+            raw.sendall(request)
+            raw.shutdown(socket.SHUT_WR)
+            # The server answers after the request: it serves one packet whole.
+            master.ping()
+        peak = int(master.info("memory")["used_memory_peak"])
+    print(f"{name}: {len(request):,} bytes, used_memory_peak {peak / MB:.0f} MB")
+    assert peak < LIMIT + 2 * CLIENTS
+
+
+def test_a_reply_within_the_limit_is_sent_whole(port: int) -> None:
+    size = 6 * MB
+    with client_of(acl.MASTER, port) as master:
+        master.set(PARAMETERS, bytes(size))
+        assert len(master.get(PARAMETERS)) == size
+
+
+@pytest.mark.parametrize("pattern", ["*?" * 400_000, "*a" * 400_000], ids=["any", "letters"])
+def test_a_long_pattern_of_a_viewer_does_not_keep_the_server_from_the_master(
+    pattern: str, port: int
+) -> None:
+    own = RunKeys("a-run")
+    with client_of(acl.MASTER, port) as master:
+        for number in range(20):
+            master.set("es:" + "a" * 1000 + f":{number}", "x")
+        with connected(port, acl.VIEWER) as raw:
+            raw.sendall(command("SCAN", "0", "MATCH", pattern, "COUNT", "1000"))
+            assert master.set(own.task, "x"), "within the client's five seconds"

@@ -123,4 +123,4 @@ def test_rqs_bookkeeping_outlasts_a_busy_server(redis_place: RedisPlace, valkey_
 def test_workers_that_a_busy_server_does_not_tell_are_not_taken_for_gone(redis_place: RedisPlace, valkey_url: str) -> None:
     redis_place.arrived()
     with busy(valkey_url), pytest.raises(redis.exceptions.ResponseError, match="BUSY"):
-        bounded.hashes(redis_place.client, [keys.RunKeys(RUN).worker(worker_name(1))])
+        bounded.hashes(redis_place.client, [keys.RunKeys(RUN).worker(worker_name(1))], ("host",))

@@ -146,8 +146,8 @@ def test_a_worker_lives_while_it_beats(place: Place) -> None:
     worker = place.worker()
     worker.arrive(ABOUT, 0.02)
     wait_until(lambda: not master.workers())
-    worker.beat({**ABOUT, "block": "train 0 4"}, TTL)
-    assert master.workers() == {worker.worker: {**ABOUT, "block": "train 0 4"}}
+    worker.beat({**ABOUT, "numerics": "0a0b"}, TTL)
+    assert master.workers() == {worker.worker: {**ABOUT, "numerics": "0a0b"}}
     worker.beat({**ABOUT, "block": ""}, 0.02)
     wait_until(lambda: not master.workers())
 

@@ -246,6 +246,10 @@ def test_redis_refuses_writes_before_its_container_is_out_of_memory() -> None:
     assert settings()["maxmemory-policy"] == "noeviction"
     value, clients = (bytes_of(settings()[name]) for name in ("proto-max-bulk-len", "maxmemory-clients"))
     assert value < clients < limit
+    name, reply, *soft = settings()["client-output-buffer-limit"].split()
+    assert name == "normal" and soft == ["0", "0"]
+    assert bytes_of(reply) >= clients, "the master reads past any entry that a worker could send"
+    assert limit + clients + bytes_of(reply) < min(bytes_of(compose), bytes_of(kubernetes))
 
 
 # --- AWS and systemd

@@ -106,6 +106,22 @@ def test_a_setting_to_change_is_named_with_who_may_change_it(told: dict[str, Any
     assert f"{setting} in redis.conf" in words and "administrator" in words and command == f"redis-cli CONFIG SET {setting}"
 
 
+@pytest.mark.parametrize(
+    ("limit", "own", "warned"),
+    [
+        ("normal 0 0 0 slave 268435456 67108864 60 pubsub 33554432 8388608 60", False, True),
+        ("normal 0 0 0 slave 268435456 67108864 60 pubsub 33554432 8388608 60", True, False),
+        ("normal 402653184 0 0 slave 0 0 0 pubsub 0 0 0", False, False),
+        ("", False, False),
+    ],
+)
+def test_replies_without_a_limit_are_warned_of_where_that_is_known(limit: str, own: bool, warned: bool) -> None:
+    found = server(settings={"client-output-buffer-limit": limit}, on_loopback=own)
+    assert ("replies" in found) == warned
+    if warned:
+        assert found["replies"].state == WARNING and "client-output-buffer-limit normal 384mb 0 0" in found["replies"].fix
+
+
 OPEN = {"protected-mode": "no", "bind": "* -::*"}
 LISTENS = {"listener0": {"name": "tcp", "bind": "-::*", "port": 6379}}
 

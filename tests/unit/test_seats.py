@@ -144,7 +144,9 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Client:
 
 
 def keeper(client: Client, said: list[str] | None = None) -> Keeper:
-    return Keeper(client, "default", RUN, NONCE, 960, (said if said is not None else []).append)  # type: ignore[arg-type]
+    found = Keeper(client, "default", RUN, NONCE, 960, (said if said is not None else []).append)  # type: ignore[arg-type]
+    found._opened = dict.fromkeys(seat(number) for number in range(1, 100))
+    return found
 
 
 def other_runs(**workers: int | None) -> Any:
@@ -287,6 +289,24 @@ def test_failures_of_another_run_or_session_are_not_ours(client: Client) -> None
     assert said == []
 
 
+def test_only_seats_that_this_master_has_opened_can_fail(client: Client) -> None:
+    """The nonce stands in the seats' names, so anybody may write such names into RQ's registry."""
+    said: list[str] = []
+    mine = keeper(client, said)
+    for number in range(1000, 1000 + 2 * HOPELESS_AFTER):
+        client.fail(number, text="ModuleNotFoundError: No module named 'workers'")
+    mine.tick(ALONE, {}, False)
+    assert said == [] and client.mine() == 1
+
+
+def test_seats_that_were_opened_are_remembered_up_to_a_bound(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_OPENED", 3)
+    mine = keeper(client)
+    client.numbers = 100
+    mine.tick(ALONE, {}, False)
+    assert list(mine._opened) == [seat(98), seat(99), seat(101)]
+
+
 def test_after_a_few_failures_two_seats_are_open(client: Client) -> None:
     mine = keeper(client)
     for number in range(1, PAIRS_AFTER):
@@ -314,7 +334,7 @@ def test_the_run_stops_when_nobody_who_comes_can_serve(client: Client) -> None:
 
 def test_seats_that_end_with_their_process_point_at_the_environment(client: Client) -> None:
     mine = keeper(client)
-    for number in range(HOPELESS_AFTER):
+    for number in range(1, HOPELESS_AFTER + 1):
         client.fail(number, text="Work-horse terminated unexpectedly; waitpid returned 139 (signal 11)")
     with pytest.raises(EnvironmentFailure, match="20 seats ended with their process"):
         mine.tick(ALONE, {}, False)

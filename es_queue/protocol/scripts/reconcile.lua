@@ -96,7 +96,7 @@ local function late_of(life)
   return 0
 end
 
-local claims, dead, late = {}, {}, 0
+local claims, dead = {}, {}
 local counted = 65536 -- deaths of slots that one look may count
 for _, worker in ipairs(members(KEYS[4])) do
   local key, life = prefix .. 'claims:' .. worker, prefix .. 'worker:' .. worker
@@ -104,8 +104,7 @@ for _, worker in ipairs(members(KEYS[4])) do
   if dismissed[worker] and redis.call('EXISTS', life) == 1 then
     redis.call('UNLINK', key) -- it may live on and claim more: what it holds is owed all the same
   elseif grace or redis.call('EXISTS', life) == 1 then
-    late = late + late_of(life)
-    claims[#claims + 1] = { worker, blocks_in(held) }
+    claims[#claims + 1] = { worker, blocks_in(held), late_of(life) }
     for _, entry in ipairs(held) do cross_off(entry) end
   else
     if dismissed[worker] then held = {} end -- its end is no sign that a slot kills workers
@@ -159,4 +158,4 @@ if #give_way > 0 then
 else
   redis.call('HDEL', KEYS[2], 'give_way')
 end
-return { count, redis.call('LLEN', KEYS[3]), claims, dead, late, nobody }
+return { count, redis.call('LLEN', KEYS[3]), claims, dead, nobody }
