@@ -34,7 +34,7 @@ MAX_FRAME = 2**31 - 1
 #: publications are three thousand.
 MOST_ELEMENTS, LONGEST_LIST, LONGEST_MAP, LONGEST_TEXT = 2**18, 2**16, 64, 2**16
 #: The lowest value of each field that is a whole number, and the largest of them all.
-WHOLE = {"generation": 0, "step_limit": 0, "individuals": 1, "count": 0, "numbers": 1}
+WHOLE = {"generation": 0, "step_limit": 0, "individuals": 1, "numbers": 1}
 LARGEST = 2**53
 #: A file is closed at this size and the next one begun; the oldest go when all together are larger than the whole.
 FILE_BYTES = 64 * 2**20
@@ -129,13 +129,16 @@ def refuse_wrong(fields: dict[str, Any]) -> None:
     for name, lowest in WHOLE.items():
         if name in fields and not is_whole(fields[name], lowest):
             raise wrong(name, fields[name], f"a whole number from {lowest} to {LARGEST}")
+    count = fields["count"]
+    if type(count) not in (int, float) or not 0 <= count <= LARGEST:
+        raise wrong("count", count, f"a number from 0 to {LARGEST}")
     if fields["back"] is not None and not is_whole(fields["back"], 0):
         raise wrong("back", fields["back"], "the number of a generation")
     for name, kind in (("digest", str), ("anchored", bool), ("changes", list)):
         if type(fields[name]) is not kind:
             raise wrong(name, fields[name], f"of type {kind.__name__}")
     if "publication" in fields:
-        named = [one for name in ("used", "tried") for one, _ in fields[name]]
+        named = [one for name in ("used", "tried") for one, _ in fields.get(name, ())]
         for publication in (fields["publication"], *named):
             if type(publication) is not str:
                 raise wrong("publication", publication, "of type str")
