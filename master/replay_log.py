@@ -138,7 +138,7 @@ def refuse_wrong(fields: dict[str, Any]) -> None:
         if type(fields[name]) is not kind:
             raise wrong(name, fields[name], f"of type {kind.__name__}")
     if "publication" in fields:
-        named = [one for name in ("used", "tried") for one, _ in fields[name]]
+        named = [one for name in ("used", "tried") for one, _ in fields.get(name, ())]
         for publication in (fields["publication"], *named):
             if type(publication) is not str:
                 raise wrong("publication", publication, "of type str")

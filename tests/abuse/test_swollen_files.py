@@ -228,5 +228,5 @@ def test_honest_records_and_steps_are_read_as_before(tmp_path: Path) -> None:
     }
     arrays = {name: np.zeros(4).tobytes() for name in ("fitness", "mean", "m2")}
     used = [(f"{number}.1-00000000", np.arange(100).tobytes()) for number in range(1000)]
-    step = Step.read(msgpack.packb({**fields, **arrays, "used": used, "publication": "p"}))
+    step = Step.read(msgpack.packb({**fields, **arrays, "used": used, "publication": "1.1-00000000"}))
     assert len(step.used) == 1000 and step.fitness.shape == (2, 2)
