@@ -153,7 +153,7 @@ def read_seed_list(path: Path) -> tuple[Arrays, dict[str, Any]]:
 
 def refuse_long(data: bytes) -> None:
     """Raises DecodeError for a text with more than a seed list has, before it is parsed."""
-    elements = sum(data.count(one) for one in (b",", b"[", b"{"))
+    elements = sum(data.count(sign) for sign in (b",", b"[", b"{"))
     if len(data) > MAX_BYTES or elements > MOST_ELEMENTS:
         raise DecodeError(
             f"{len(data)} bytes of JSON with {elements} elements, where at most {MAX_BYTES} and "

@@ -155,16 +155,16 @@ class ControlClient:
         any length. Raises RedisError for a name that is too long to be read."""
         cursor, count = 0, SCANNED_AT_ONCE
         while True:
-            found = self._retry(partial(self._scan, cursor, pattern, count))  # twice: yes
-            if found is None and count == 1:
+            reply = self._retry(partial(self._scan, cursor, pattern, count))  # twice: yes
+            if reply is None and count == 1:
                 raise RedisError(
                     f"a key {pattern} has a name of more than {MOST_BYTES // 2**20} MB: let an "
                     "administrator remove it, by redis-cli --scan and UNLINK"
                 )
-            if found is None:
+            if reply is None:
                 count = max(1, count // 8)
                 continue
-            cursor, names = found
+            cursor, names = reply
             count = min(SCANNED_AT_ONCE, 2 * count)
             if names:
                 yield names
@@ -174,10 +174,10 @@ class ControlClient:
     def _scan(self, cursor: int, pattern: str, count: int) -> tuple[int, list[bytes]] | None:
         """One step of SCAN; None where the names are too long to be read at once."""
         try:
-            found: tuple[int, list[bytes]] = self._client.scan(cursor, match=pattern, count=count)
+            reply: tuple[int, list[bytes]] = self._client.scan(cursor, match=pattern, count=count)
         except ReplyTooLarge:
             return None
-        return found
+        return reply
 
     def _close_seats(self) -> None:
         if not bounded_reads.has_type(self._client, keys.RQ_QUEUES, b"set", MAX_QUEUES):

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 LONGEST_ERROR = 4000
 
 
-def complaint(error: Exception) -> str:
+def format_error(error: Exception) -> str:
     """An error as a terminal may show it: it may hold what a worker said."""
+    # start-up: only an error needs it
     from es_queue.security.sanitize import sanitize
 
     return f"es-master: {sanitize(error, LONGEST_ERROR)}"
@@ -58,7 +59,7 @@ def main(argv: list[str] | None = None) -> int:
         relax_garbage_collection()
         return run_sweep_or_single(values, launch)
     except EsQueueError as error:
-        print(complaint(error), file=sys.stderr)
+        print(format_error(error), file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

@@ -131,6 +131,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
+    # start-up: only --config needs it
     from master.cli.starter_file import read_given
 
     text = ""

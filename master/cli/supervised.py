@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         cli.relax_garbage_collection()
         return resume_or_begin(values, launch)
     except EsQueueError as error:
-        print(cli.complaint(error), file=sys.stderr)
+        print(cli.format_error(error), file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

@@ -100,7 +100,7 @@ class Audit:
     played: int = 0
     alone: int = 0
     share: float = 1.0
-    told: bool = False
+    is_noted: bool = False
 
     def begin(self, slots: int = 0) -> None:
         """Another publication is open, of so many slots. share: of the sampled slots, those that
@@ -140,8 +140,8 @@ class Audit:
 
     def _tell(self, why: str) -> None:
         """Once: some results are not audited."""
-        if not self.told:
-            self.told = True
+        if not self.is_noted:
+            self.is_noted = True
             self.note(f"audit: some results are not audited: {why}")
 
     def add_result(self, slot: Slot, worker: str, result: SlotResult) -> Verdict | None:

@@ -238,13 +238,13 @@ def check_connections(information: Information) -> Finding:
     )
 
 
-def check_replies(settings: Mapping[str, str], own: bool) -> list[Finding]:
+def check_replies(settings: Mapping[str, str], is_private: bool) -> list[Finding]:
     """A warning where one command may take any memory; nothing where CONFIG does not tell.
 
-    own: only this host reaches the server.
+    is_private: only this host reaches the server.
     """
     words = settings.get("client-output-buffer-limit", "").split()
-    if own or words[:2] != ["normal", "0"]:
+    if is_private or words[:2] != ["normal", "0"]:
         return []
     text = "no limit on replies: one command that reads a large value many times fills the memory"
     fix = (

@@ -133,9 +133,9 @@ class SeatManager:
         """Seats that may be taken from now on: those opened here, and some of those that workers
         opened.
         """
-        own = keys.seat_id(self._run, self._nonce, 0).removesuffix("0")
+        prefix = keys.seat_id(self._run, self._nonce, 0).removesuffix("0")
         waiting = [
-            name for name in waiting_seat_ids(self._client, self._queue) if name.startswith(own)
+            name for name in waiting_seat_ids(self._client, self._queue) if name.startswith(prefix)
         ]
         self._opened |= dict.fromkeys([*fresh, *waiting[:MOST_OPEN]])
         while len(self._opened) > MOST_OPENED:

@@ -36,20 +36,20 @@ class WorkerPoller:
         ``answers``: how many answers of each counted so far. A worker that answers does not refuse:
         then somebody else has written that into its hash, and it is left out.
         """
-        found, counts = self._read(channel), answers or {}
+        workers, counts = self._read(channel), answers or {}
         self._refusals = {
             name: self._refusals.get(name, counts.get(name, 0))
-            for name, about in found.items()
+            for name, about in workers.items()
             if "refuses" in about
         }
         false = {name for name, count in self._refusals.items() if counts.get(name, 0) > count}
         if not false:
-            return found
+            return workers
         return {
             name: {
                 key: text for key, text in about.items() if key != "refuses" or name not in false
             }
-            for name, about in found.items()
+            for name, about in workers.items()
         }
 
     def _read(self, channel: MasterChannel) -> dict[str, dict[str, str]]:

@@ -78,11 +78,11 @@ def set_unfit_aside(folder: Path, *, is_own: bool = False) -> str:
     A folder without such data is sealed. is_own: this process started a server there before
     Raises RedisError when the data cannot be moved.
     """
-    found = [name for name in (FOLDER, OLD, PASSWORD) if os.path.lexists(folder / name)]
+    present = [name for name in (FOLDER, OLD, PASSWORD) if os.path.lexists(folder / name)]
     stranger = "" if is_own else foreign(folder)
-    why = (stranger if found else "") or unfit(folder)
+    why = (stranger if present else "") or unfit(folder)
     # A stranger's password would let the stranger in; one's own stays when only the data is unfit.
-    moved = [name for name in found if why and (stranger or name != PASSWORD)]
+    moved = [name for name in present if why and (stranger or name != PASSWORD)]
     ending = f".refused-{secrets.token_hex(4)}"
     try:
         for name in moved:

@@ -35,7 +35,7 @@ def seal(folder: Path) -> None:
 def foreign(folder: Path) -> str:
     """Why ``folder`` does not count as made here by this account; empty if it does."""
     try:
-        found, about = _read(folder / NAME, SEAL_BYTES)
+        stored_seal, about = _read(folder / NAME, SEAL_BYTES)
     except FileNotFoundError:
         return (
             f"{folder} has no seal (it was copied without one, unpacked, made by an earlier "
@@ -44,7 +44,7 @@ def foreign(folder: Path) -> str:
     except OSError as error:
         return f"the seal of {folder} cannot be read ({error.strerror})"
     try:
-        if hmac.compare_digest(found, _expected(folder, about)):
+        if hmac.compare_digest(stored_seal, _expected(folder, about)):
             return ""
     except OSError as error:
         return f"the seal of {folder} cannot be checked without a key ({error.strerror})"

@@ -44,9 +44,9 @@ class RunFolder:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.config = read_settings(folder / "config.json")
-        told = read_object(folder / "summary.json")
+        summary = read_object(folder / "summary.json")
         self._summary = {
-            name: told[name] for name in ("run", *PROGRESS_FIELDS) if short(told.get(name))
+            name: summary[name] for name in ("run", *PROGRESS_FIELDS) if short(summary.get(name))
         }
         named = self._summary.get("run")
         self._named_run = named if isinstance(named, str) and RUN_ID.fullmatch(named) else ""
@@ -125,9 +125,9 @@ def read_object(path: Path, most: int = LONGEST_CONFIG) -> dict[str, Any]:
 
 def read_settings(path: Path) -> dict[str, Any]:
     """The short values of a run's config.json; empty for anything else."""
-    found = read_object(path, MOST_BYTES)
+    settings = read_object(path, MOST_BYTES)
     return dict(
-        islice(((name, value) for name, value in found.items() if is_kept(value)), MOST_NAMES)
+        islice(((name, value) for name, value in settings.items() if is_kept(value)), MOST_NAMES)
     )
 
 
@@ -135,7 +135,7 @@ def is_kept(value: object) -> bool:
     """Whether a value can be a setting's: short, or few short ones together."""
     if isinstance(value, dict):
         return len(value) <= MOST_ITEMS and not any(
-            isinstance(one, dict) or not is_kept(one) for one in value.values()
+            isinstance(item, dict) or not is_kept(item) for item in value.values()
         )
     if isinstance(value, list):
         return len(value) <= MOST_ITEMS and all(map(is_single, value))

@@ -297,11 +297,11 @@ def compare_with_checkpoint(run_dir: Path, state: RunState) -> str:
             f"the parameters of generation {state.generation} computed again differ from the "
             "newest checkpoint's"
         )
-    for name, own, other in (
+    for name, computed, other in (
         ("observation statistics", state.moments.to_arrays(), saved.moments.to_arrays()),
         ("step limit", {"": np.array(state.step_limit)}, {"": np.array(saved.step_limit)}),
     ):
-        if not same(own, other):
+        if not same(computed, other):
             raise RunFolderError(
                 f"the {name} of generation {state.generation} in the replay log differs from the "
                 "newest checkpoint's: restore the log and the checkpoint from one copy"
@@ -312,9 +312,9 @@ def compare_with_checkpoint(run_dir: Path, state: RunState) -> str:
     return words
 
 
-def same(own: Mapping[str, NDArray[Any]], other: Mapping[str, NDArray[Any]]) -> bool:
+def same(computed: Mapping[str, NDArray[Any]], other: Mapping[str, NDArray[Any]]) -> bool:
     """Whether arrays have the same names and numbers, NaN like NaN."""
-    return own.keys() == other.keys() and all(
-        np.array_equal(own[name], other[name], equal_nan=own[name].dtype.kind == "f")
-        for name in own
+    return computed.keys() == other.keys() and all(
+        np.array_equal(computed[name], other[name], equal_nan=computed[name].dtype.kind == "f")
+        for name in computed
     )

@@ -190,20 +190,22 @@ def validate_fields(fields: dict[str, Any]) -> None:
         raise ValueError("it is no map")
     for name, lowest in WHOLE.items():
         if name in fields and not is_whole(fields[name], lowest):
-            raise wrong(name, fields[name], f"a whole number from {lowest} to {LARGEST}")
+            raise field_error(name, fields[name], f"a whole number from {lowest} to {LARGEST}")
     count = fields["count"]
     if type(count) not in (int, float) or not 0 <= count <= LARGEST:
-        raise wrong("count", count, f"a number from 0 to {LARGEST}")
+        raise field_error("count", count, f"a number from 0 to {LARGEST}")
     if fields["back"] is not None and not is_whole(fields["back"], 0):
-        raise wrong("back", fields["back"], "the number of a generation")
+        raise field_error("back", fields["back"], "the number of a generation")
     for name, kind in (("digest", str), ("anchored", bool), ("changes", list)):
         if type(fields[name]) is not kind:
-            raise wrong(name, fields[name], f"of type {kind.__name__}")
+            raise field_error(name, fields[name], f"of type {kind.__name__}")
     if "publication" in fields:
-        named = [one for name in ("used", "tried") for one, _ in fields.get(name, ())]
+        named = [
+            publication for field in ("used", "tried") for publication, _ in fields.get(field, ())
+        ]
         for publication in (fields["publication"], *named):
             if type(publication) is not str:
-                raise wrong("publication", publication, "of type str")
+                raise field_error("publication", publication, "of type str")
             publication_generation(publication)
 
 
@@ -213,13 +215,13 @@ def change_of(fields: Any) -> Change:
     """
     change = Change(**fields)
     if not is_whole(change.generation, 0):
-        raise wrong("generation of a change", change.generation, "the number of a generation")
+        raise field_error("generation of a change", change.generation, "the number of a generation")
     if type(change.settings) is not dict:
-        raise wrong("settings of a change", change.settings, "of type dict")
+        raise field_error("settings of a change", change.settings, "of type dict")
     if type(change.by) is not str or type(change.id) is not str:
-        raise wrong("author of a change", (change.by, change.id), "text")
+        raise field_error("author of a change", (change.by, change.id), "text")
     if type(change.time) not in (int, float):
-        raise wrong("time of a change", change.time, "a number")
+        raise field_error("time of a change", change.time, "a number")
     try:
         validate_changes(change.settings, "the replay log")
     except UsageError as error:
@@ -231,10 +233,10 @@ def is_whole(value: Any, lowest: int) -> bool:
     return type(value) is int and lowest <= value <= LARGEST
 
 
-def wrong(name: str, value: Any, due: str) -> RunFolderError:
+def field_error(name: str, value: Any, expected: str) -> RunFolderError:
     """The sentence about a field that cannot be."""
     return RunFolderError(
-        f"a generation of the replay log has {name} {repr(value)[:60]}, which must be {due}: "
+        f"a generation of the replay log has {name} {repr(value)[:60]}, which must be {expected}: "
         "restore the log from a copy"
     )
 

@@ -40,12 +40,12 @@ def test_seats_that_failed_do_not_fill_the_log(cluster: Cluster) -> None:
     worker = cluster.worker("noted")
     seen = cluster.seen("noted")
     seen.joined(worker)
-    wait_for(seen.count_reached(1), "it has served")
+    wait_for(seen.has_reached(1), "it has served")
     with client_from_url(cluster.url("worker")) as given:
         client: Any = given
         nonce, number = nonce_of(client, "noted"), 0
         until = time.monotonic() + 15
-        notes = len(master.feed("note"))
+        notes = len(master.events("note"))
         while time.monotonic() < until:
             pipeline = client.pipeline(transaction=True).delete("rq:failed:noted")
             for _ in range(100):
@@ -57,7 +57,7 @@ def test_seats_that_failed_do_not_fill_the_log(cluster: Cluster) -> None:
                 pipeline.zadd("rq:failed:noted", {name: time.time() + number})
             pipeline.execute()
             time.sleep(0.2)
-    lines = len(master.feed("note")) - notes
+    lines = len(master.events("note")) - notes
     print(f"{lines} lines")
     assert lines < 60
 

@@ -462,8 +462,8 @@ def test_a_resumed_run_adopts_what_its_own_server_kept_and_not_what_a_copy_holds
     master = processes.master("--run", "r", *flags(TINY), *words)
     wait_for(
         lambda: (
-            master.feed("generation")
-            and master.feed("generation")[-1]["generation"] > on_disk(folder) + 5
+            master.events("generation")
+            and master.events("generation")[-1]["generation"] > on_disk(folder) + 5
         ),
         "Redis is newer than the disk",
     )
@@ -483,7 +483,7 @@ def test_a_resumed_run_adopts_what_its_own_server_kept_and_not_what_a_copy_holds
         )
     resumed = processes.master("--resume", "r", *words)
     assert resumed.wait() == 0, resumed.said()
-    first = resumed.feed("generation")[0]["generation"]
+    first = resumed.events("generation")[0]["generation"]
     assert (first > kept + 2) != is_copy, (first, kept, resumed.said())
     assert ("was not loaded, because the seal of" in resumed.said()) == is_copy
-    assert resumed.feed("summary")[-1]["digest"] == quiet_digest(TINY)
+    assert resumed.events("summary")[-1]["digest"] == quiet_digest(TINY)

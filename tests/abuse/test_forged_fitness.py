@@ -133,4 +133,4 @@ def test_a_run_does_not_learn_from_a_fitness_of_1e99(
         cluster.seen("fit").joined(bad)
         cluster.worker("fit")
         assert master.wait(60) == 0, master.said()
-    assert master.feed("summary")[-1]["digest"] == quiet_digest(values)
+    assert master.events("summary")[-1]["digest"] == quiet_digest(values)

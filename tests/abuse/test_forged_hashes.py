@@ -50,7 +50,7 @@ def test_a_liar_is_found_although_it_overwrites_what_honest_workers_say(
     for _ in range(2):
         seen.joined(cluster.worker("deaf"))
     generation = seen.generation()
-    wait_for(seen.count_reached(generation + 2), "their results count")
+    wait_for(seen.has_reached(generation + 2), "their results count")
     with client_from_url(cluster.url("worker")) as given:
         client: Any = given
         for name in cluster.admin.smembers(seen.keys.workers):
@@ -82,4 +82,4 @@ def test_a_strict_run_has_the_masters_fingerprint_whoever_comes_first(
     cluster.worker("taken")
     assert master.wait(60) == 0, master.said()
     assert bad.process.poll() is None
-    assert all((one["return_max"] or 0) < 900 for one in master.feed("generation"))
+    assert all((one["return_max"] or 0) < 900 for one in master.events("generation"))

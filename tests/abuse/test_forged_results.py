@@ -206,7 +206,7 @@ def test_a_master_killed_while_its_verifier_plays_verifies_again_when_it_is_resu
     assert opened[0] == opened[1] > 0, "the resumed master verifies the same evaluation"
     resumed = run_of(RUN, "--resume", RUN)
     assert resumed.wait() == 0, resumed.said()
-    assert resumed.feed("summary")[-1]["digest"] == quiet_digest(values)
+    assert resumed.events("summary")[-1]["digest"] == quiet_digest(values)
     assert best_of(RUN) == best_of("quiet")
 
 

@@ -105,6 +105,6 @@ def test_late_answers_that_a_worker_only_claims_are_not_counted_without_end(
     worker = cluster.worker("late")
     assert master.wait(60) == 0, master.said()
     assert worker.process.poll() is None
-    late = max(one["late"] for one in master.feed("generation"))
+    late = max(one["late"] for one in master.events("generation"))
     print("late answers:", late)
     assert late < 10**6
