@@ -157,7 +157,7 @@ def half_open_for_good(arena: Arena, count: int) -> Row:
 #: Words that only this request has.
 MASTERS = {
     "publish": (b"EVALSHA", b":iteration"),
-    "renew": (b"EVALSHA", b":master", b":refused"),
+    "renew": (b"EVALSHA", b":master", b":refused", b"recoveries"),  # LeaseRenewal's has no counters
     "reconcile": (b"EVALSHA", b":attempts", b":workers", b"!:iteration", b"!:master"),
 }
 WORKERS = {"answer": (b"XADD", b"NOMKSTREAM"), "claim": (b"BLMOVE", b":claims:")}
