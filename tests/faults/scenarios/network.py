@@ -144,7 +144,7 @@ def half_open_for_good(arena: Arena, count: int) -> Row:
         proxy = Proxy(url)
         arena.stack.callback(proxy.close)
         lonely = trial.seen.joined(arena.processes.worker(proxy.url, *STEADY, clocks=NERVOUS))
-        proxy.before(b"XADD", act=lambda proxy=proxy: setattr(proxy, "freeze", True))  # type: ignore[misc]
+        proxy.before(b"XADD", act=lambda proxy=proxy: setattr(proxy, "frozen", True))  # type: ignore[misc]
         wait_for(lambda proxy=proxy: proxy.frozen, "it answers")  # type: ignore[misc]
         watch = Stopwatch()
         wait_for(lambda lonely=lonely: not trial.seen.claims(lonely), "its block is taken from it")  # type: ignore[misc]
@@ -157,7 +157,7 @@ def half_open_for_good(arena: Arena, count: int) -> Row:
 #: Words that only this request has.
 MASTERS = {
     "publish": (b"EVALSHA", b":iteration"),
-    "renew": (b"EVALSHA", b":master", b":refused"),
+    "renew": (b"EVALSHA", b":master", b":refused", b"recoveries"),  # LeaseRenewal's has no counters
     "reconcile": (b"EVALSHA", b":attempts", b":workers", b"!:iteration", b"!:master"),
 }
 WORKERS = {"answer": (b"XADD", b"NOMKSTREAM"), "claim": (b"BLMOVE", b":claims:")}
