@@ -107,9 +107,9 @@ def odd(genuine: Answer, publication: str) -> dict[str, list[tuple[str, bytes]]]
     return {
         "duplicate": [("the same again", genuine.encode())],
         "conflict": [
-            ("another reward", answer(fitness=(7.5, 7.5))),
-            ("1e99", answer(fitness=(1e99, -1e99))),
-            ("denormal", answer(fitness=(5e-324, -0.0))),
+            ("another reward", answer(fitness=(7.5, 7.5), returns=(7.5, 7.5))),
+            ("1e99", answer(fitness=(1e99, -1e99), returns=(1e99, -1e99))),
+            ("denormal", answer(fitness=(5e-324, -0.0), returns=(5e-324, -0.0))),
         ],
         "wrong-publication": [
             ("stale", of(f"{int(generation) - 1}.{token}")),
@@ -123,6 +123,7 @@ def odd(genuine: Answer, publication: str) -> dict[str, list[tuple[str, bytes]]]
             ("another seed", answer(seed=result.seed ^ 1)),
         ],
         "wrong-shape": [("no moments", answer(moments=()))],
+        "wrong-fitness": [("a fitness that is not the return", answer(fitness=(7.5, 7.5)))],
         "wrong-return": [("1e308", answer(returns=(1e308, -1e308)))],
         "undecodable": [
             ("NaN", answer(fitness=(float("nan"), 1.0))),

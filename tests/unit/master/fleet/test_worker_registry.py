@@ -183,8 +183,8 @@ def test_a_worker_is_enrolled_from_what_the_master_has_seen_of_it() -> None:
 
 def test_who_a_worker_is_and_what_it_computes_is_what_was_seen_first() -> None:
     bench = Bench()
-    bench.look(a=about("a"), b=about("b", ""))
-    bench.look(a=about("c", TWO), b=about("d", TWO))
+    bench.update(a=about("a"), b=about("b", ""))
+    bench.update(a=about("c", TWO), b=about("d", TWO))
     members = [bench.fleet.registered_worker(name) for name in "ab"]
     assert members == [
         RegisteredWorker(WorkerIdentity("a", "w"), ONE),
@@ -196,7 +196,7 @@ def test_a_fingerprint_that_the_master_computes_is_no_workers_word() -> None:
     bench = Bench(strict=True)
     bench.fleet.fix(ONE)
     bench.fleet.restore("", None)
-    bench.look(liar=about("liar", TWO), other=about("other", TWO), honest=about("honest"))
+    bench.update(liar=about("liar", TWO), other=about("other", TWO), honest=about("honest"))
     assert bench.fleet.numerics == ONE and bench.fleet.dismissed_workers() == ["liar", "other"]
 
 
