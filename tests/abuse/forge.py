@@ -400,7 +400,7 @@ def odd_answers(genuine: Answer, publication: str) -> dict[str, list[bytes]]:
             answer(fitness=(value,) * len(steps), returns=(value,) * len(steps))
             for value in (7.5, 1e99, 5e-324, -0.0, 1e9)
         ],
-        "wrong-fitness": [answer(fitness=(7.5,) * len(steps))],
+        "wrong-fitness": [answer(fitness=(-1e9,) * len(steps))],
         "wrong-publication": [
             replace(genuine, publication=name).encode() for name in others if name[0] != "-"
         ],
