@@ -108,7 +108,7 @@ def odd(genuine: Answer, publication: str) -> dict[str, list[tuple[str, bytes]]]
         "duplicate": [("the same again", genuine.encode())],
         "conflict": [
             ("another reward", answer(fitness=(7.5, 7.5), returns=(7.5, 7.5))),
-            ("1e99", answer(fitness=(1e99, -1e99), returns=(1e99, -1e99))),
+            ("1e99", answer(fitness=(1e99, 1e99), returns=(1e99, 1e99))),
             ("denormal", answer(fitness=(5e-324, -0.0), returns=(5e-324, -0.0))),
         ],
         "wrong-publication": [

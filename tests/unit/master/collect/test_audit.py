@@ -296,7 +296,7 @@ def test_the_master_plays_what_no_second_worker_can_be_asked_for(
     court.audit.sample_slot(SLOT, "a", told)
     assert own.asked == [SLOT] and SLOT in court.audit.questions
     own.succeeded(HONEST)
-    (verdict,) = court.audit.proven()
+    (verdict,) = court.audit.poll_verdicts()
     assert (verdict.result, verdict.wrong, court.audit.checked, court.audit.undecided) == (
         HONEST,
         wrong,
@@ -322,9 +322,13 @@ def test_what_nobody_can_audit_is_noted_once() -> None:
     own = Own(court, TWO)
     court.audit.sample_slot(SLOT, "a", LIE)
     own.succeeded(HONEST)
-    assert court.audit.proven() == [] and court.audit.questions == {} and not court.audit.undecided
+    assert (
+        court.audit.poll_verdicts() == []
+        and court.audit.questions == {}
+        and not court.audit.undecided
+    )
     court.audit.sample_slot(SLOT, "a", LIE)
-    assert court.audit.proven() == []
+    assert court.audit.poll_verdicts() == []
     assert len(court.notes) == 1 and "neither a second worker nor the master" in court.notes[0]
 
 

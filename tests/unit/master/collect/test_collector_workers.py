@@ -124,7 +124,11 @@ def test_the_housekeeper_hears_of_the_workers_and_says_who_should_leave() -> Non
 
 def test_late_answers_are_counted_once() -> None:
     bench = Bench().open()
-    bench.worker("a", late="3")
+    worker = bench.worker("a", late="3")
+    bench.tick()
+    assert bench.collector.take_late_count() == 0, "nothing of the worker has counted yet"
+    bench.answer(worker, worker.claim(0))
+    bench.collector.drain(bench.ledger, 0)
     bench.tick()
     bench.tick()
     assert (bench.collector.take_late_count(), bench.collector.take_late_count()) == (3, 0)
