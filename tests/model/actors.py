@@ -190,7 +190,12 @@ def master(world: World, number: int) -> Iterator[None]:
 
 def blames_an_honest_worker(world: World) -> Callable[[str], None]:
     """All workers here are honest, whatever befalls them: no audit may doubt one."""
-    return lambda text: world.wrong.append(text) if text.startswith("audit:") else None
+    # That nobody is there to ask is no accusation.
+    return lambda text: (
+        world.wrong.append(text)
+        if text.startswith("audit:") and "are not audited" not in text
+        else None
+    )
 
 
 def saved(generation: int, parameters: bytes) -> bytes:
