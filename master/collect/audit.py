@@ -22,8 +22,8 @@ from master.fleet.worker_registry import WorkerIdentity, WorkerRegistry
 
 Slot = tuple[str, int]
 # looks at which those who played a slot again had nothing new to say, before the question is
-# dropped
-MOST_TRIES = 16
+# dropped; and before workers of one host, who agree, are believed
+MOST_TRIES, MOST_TRIES_AGREED = 16, 4
 NONDETERMINISTIC_RESULTS = 3  # results of one slot that say that it does not repeat itself
 MOST_OPINIONS = 8
 # slots of one publication that the master plays itself: false opinions must not keep it busy
@@ -155,7 +155,7 @@ class Audit:
             self.mark_inconclusive(slot)
             return None
         if member.identity in question.opinions:
-            if len(question.opinions) == 1:
+            if len(question.distinct_results()) == 1:
                 self.mark_inconclusive(slot)
             return None
         question.opinions[member.identity] = result
@@ -203,25 +203,14 @@ class Audit:
             played = question.proof.result()
             true_result = played.results[slot]
         except (EsQueueError, KeyError) as error:
-            if len(question.opinions) == 1:
-                del self.questions[slot]
-                self._tell(
-                    "no second worker has the same arithmetic, and the master cannot play "
-                    f"them ({' '.join(str(error).split())})"
-                )
-                return None
-            self._dispute(slot, f"the master cannot play it ({' '.join(str(error).split())})")
-            return None
+            why = f"the master cannot play it ({' '.join(str(error).split())})"
+            return self._leave_undecided(slot, question, why)
         if played.numerics != question.numerics:
-            if len(question.opinions) == 1:
-                del self.questions[slot]
-                self._tell(
-                    "neither a second worker nor the master has the same arithmetic; give "
-                    "the master a host of the workers' kind"
-                )
-                return None
-            self._dispute(slot, "the master has another arithmetic than both, so it proves nothing")
-            return None
+            why = (
+                "the master has another arithmetic than the workers, so it proves nothing; give "
+                "it a host of the workers' kind"
+            )
+            return self._leave_undecided(slot, question, why)
         agreeing = frozenset(
             identity for identity, opinion in question.opinions.items() if opinion == true_result
         )
@@ -236,6 +225,18 @@ class Audit:
             )
             return Verdict(slot, true_result, agreeing, frozenset(), proven=True)
         return self._settle(slot, question, true_result, agreeing, proven=True)
+
+    def _leave_undecided(self, slot: Slot, question: Question, why: str) -> Verdict | None:
+        """The master's own episode does not help. Those who agree with each other are believed."""
+        results = question.distinct_results()
+        if len(results) > 1:
+            self._dispute(slot, why)
+        elif len(question.opinions) > 1:
+            return self._settle(slot, question, results[0], frozenset(question.opinions))
+        else:
+            del self.questions[slot]
+            self._tell(f"no second worker has the same arithmetic, and {why}")
+        return None
 
     def mark_inconclusive(self, slot: Slot) -> None:
         """Whoever played it again was the same worker, computes otherwise, or failed; however often
@@ -303,19 +304,28 @@ class Audit:
                 continue
             if not self.fleet.has_others(question.opinions, question.numerics):
                 self._close(slot, question)
-            elif (
-                question.tries >= MOST_TRIES
-                and len(question.opinions) == 1
-                and self.play is not None
-                and self._play_alone(slot, question)
-            ):
-                continue
-            elif question.tries >= MOST_TRIES and len(question.opinions) == 1:
-                del self.questions[slot]
-                to_replay.append(slot)
+            elif len(question.opinions) == 1:
+                if question.tries >= MOST_TRIES and not (
+                    self.play is not None and self._play_alone(slot, question)
+                ):
+                    del self.questions[slot]
+                    to_replay.append(slot)
+            elif len(results := question.distinct_results()) == 1:
+                self._hurry(slot, question, results[0])
             elif question.tries >= MOST_TRIES:
                 self._dispute(slot, "nobody else can play it")
         return to_replay
+
+    def _hurry(self, slot: Slot, question: Question, result: SlotResult) -> None:
+        """Workers of one host agree, and those of the others do not answer: the master plays the
+        slot, and where it cannot, what they said stands after a while. A worker that is there and
+        says nothing must not hold the generation.
+        """
+        if question.tries and self.play is not None and self.played < PROVEN_AT_MOST:
+            self.played += 1
+            question.proof = self.play([slot])
+        elif question.tries >= MOST_TRIES_AGREED:
+            self._settle(slot, question, result, frozenset(question.opinions))
 
     def _close(self, slot: Slot, question: Question) -> None:
         if len(question.opinions) == 1:

@@ -37,10 +37,10 @@ NEWER = {"client|setinfo", "client|no-touch", "client|capa", "client|import-sour
 SERVER = {"info", "time", "acl|whoami"}
 SMALL_READS = named(
     "exists get getrange hexists hget hgetall hlen hstrlen llen lrange pttl scard sismember "
-    "smembers strlen ttl type xlen xrevrange zcard zrange zrangebyscore zscore"
+    "smembers sscan strlen ttl type xlen xrevrange zcard zrange zrangebyscore zscore"
 )
 MASTERS_READS = named(
-    "hkeys hmget memory|usage sscan xinfo|stream xrange xread zrevrange zrevrangebyscore zscan"
+    "hkeys hmget memory|usage xinfo|stream xrange xread zrevrange zrevrangebyscore zscan"
 )
 READS = SMALL_READS | MASTERS_READS
 WRITES = named(

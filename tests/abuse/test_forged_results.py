@@ -210,9 +210,9 @@ def test_a_master_killed_while_its_verifier_plays_verifies_again_when_it_is_resu
     assert best_of(RUN) == best_of("quiet")
 
 
-def contradict(intruder: Intruder, seen: Seen, stop: threading.Event) -> None:
+def contradict(intruder: Intruder, seen: Seen, stop: threading.Event, fits: bool) -> None:
     """Answer again, under two invented names, what somebody has answered, with another result, as
-    long as the run lasts.
+    long as the run lasts. fits: whether the fitness is that of the returns.
     """
     names = [
         intruder.enrol(f"invented{number}-1-aaaaa{number}", f"invented{number}")
@@ -232,7 +232,9 @@ def contradict(intruder: Intruder, seen: Seen, stop: threading.Event) -> None:
             if genuine.worker in names:
                 continue
             results = tuple(
-                replace(one, fitness=tuple(value + 7 for value in one.fitness))
+                replace(one, fitness=(7.5,) * len(one.steps))
+                if not fits
+                else replace(one, fitness=(7.5,) * len(one.steps), returns=(7.5,) * len(one.steps))
                 for one in genuine.results
             )
             for name in names:
@@ -240,8 +242,9 @@ def contradict(intruder: Intruder, seen: Seen, stop: threading.Event) -> None:
         stop.wait(0.001)
 
 
+@pytest.mark.parametrize("fits", [True, False], ids=["believable", "refused"])
 def test_second_answers_that_nobody_asked_for_expel_no_honest_worker(
-    household: Household, tmp_path: Path
+    household: Household, tmp_path: Path, fits: bool
 ) -> None:
     master = household.master(
         "--run",
@@ -263,7 +266,7 @@ def test_second_answers_that_nobody_asked_for_expel_no_honest_worker(
         seen.joined(one)
     intruder = Intruder(household)
     wait_for(intruder.publication, "a generation is open")
-    thread = threading.Thread(target=contradict, args=(intruder, seen, stop), daemon=True)
+    thread = threading.Thread(target=contradict, args=(intruder, seen, stop, fits), daemon=True)
     thread.start()
     try:
         began = seen.generation()

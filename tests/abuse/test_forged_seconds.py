@@ -67,7 +67,7 @@ def test_a_hoarder_does_not_hold_a_run_in_which_a_block_is_said_to_have_taken_fo
         seen.joined(bad)
         wait_for(seen.has_reached(3), "the false seconds have counted")
         with hoarding(cluster, "held") as hoarder:
-            wait_for(lambda: hoarder.sample_slot > 0, "it holds something")
+            wait_for(lambda: hoarder.taken > 0, "it holds something")
             generation = seen.generation()
             wait_for(seen.has_reached(generation + 5), "the run goes on beside it")
         assert master.process.poll() is None

@@ -112,7 +112,7 @@ def test_settings_are_read_from_files_alone(
 
 READ_NEWEST = (
     "import sys; from pathlib import Path; from master.storage.checkpoint import Checkpoints; "
-    "one = Checkpoints(Path(sys.argv[1])); print(one.newest(), len(one.passed_over))"
+    "one = Checkpoints(Path(sys.argv[1])); print(one.read_newest(), len(one.warnings))"
 )
 
 

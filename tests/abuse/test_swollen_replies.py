@@ -28,8 +28,8 @@ READ_SEEDS = (
     "EsQueueError as error: print(str(error)[:200])"
 )
 READ_RUNS = (
-    "from pathlib import Path\nfrom es_queue.numerics.slot_plan import plan_for as _\nfrom "
-    "master.plot.runs import read_run\nprint(len(read_run(Path({!r})).records))"
+    "from pathlib import Path\nfrom master.plot.runs import read_run\n"
+    "print(len(read_run(Path({!r})).records))"
 )
 LIST_RUNS = "import os\nos.chdir({!r})\nfrom master.status.command import main\nprint(main([]))"
 

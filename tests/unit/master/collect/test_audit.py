@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from es_queue.protocol.messages import TRAIN, Answer, Block, SlotResult
-from master.collect.audit import MOST_TRIES, PROVEN_AT_MOST, Audit
+from master.collect.audit import MOST_TRIES, MOST_TRIES_AGREED, PROVEN_AT_MOST, Audit
 from master.collect.verifier import VerificationError, VerifierReply
 from master.fleet.worker_registry import WorkerIdentity, WorkerRegistry
 from tests.unit.master.collect.collector_bench import Bench
@@ -144,6 +144,40 @@ def test_a_liar_on_a_machine_of_honest_workers_is_told_from_them() -> None:
     assert court.audit.add_result(SLOT, "b", HONEST) is None
     verdict = court.audit.add_result(SLOT, "a", HONEST)
     assert verdict is not None and verdict.wrong == {WorkerIdentity("one", "liar")}
+
+
+@pytest.mark.parametrize("can_play", [False, True])
+def test_a_host_that_answers_nothing_does_not_hold_what_two_of_another_agree_on(
+    can_play: bool,
+) -> None:
+    audit, played = one_host_and_a_silent_one(), list[Sequence[tuple[str, int]]]()
+
+    def play(slots: Sequence[tuple[str, int]]) -> Future[VerifierReply]:
+        played.append(slots)
+        reply: Future[VerifierReply] = Future()
+        reply.set_result(VerifierReply(ONE, {SLOT: HONEST}))
+        return reply
+
+    audit.play = play if can_play else None
+    audit.sample_slot(SLOT, "a", HONEST)
+    assert audit.add_result(SLOT, "b", HONEST) is None and audit.review() == []
+    for _ in range(1 if can_play else MOST_TRIES_AGREED):
+        assert SLOT in audit.questions
+        audit.add_result(SLOT, "a", HONEST)
+        assert audit.review() == []
+    assert played == ([[SLOT]] if can_play else [])
+    assert len(audit.poll_verdicts()) == len(played)
+    assert (audit.questions, audit.checked, audit.disputed) == ({}, 1, 0)
+
+
+def one_host_and_a_silent_one() -> Audit:
+    """Workers a and b on one host, c on another."""
+    fleet = WorkerRegistry([].append, dict)
+    hosts = {"a": "one", "b": "one", "c": "two"}
+    fleet.update(
+        {name: {"host": host, "rq_name": name, "numerics": ONE} for name, host in hosts.items()}
+    )
+    return Audit(fleet, 1.0, [].append, lambda: 0.5)
 
 
 def test_the_agreement_of_one_machine_is_enough_when_no_other_can_say() -> None:
@@ -329,7 +363,7 @@ def test_what_nobody_can_audit_is_noted_once() -> None:
     )
     court.audit.sample_slot(SLOT, "a", LIE)
     assert court.audit.poll_verdicts() == []
-    assert len(court.notes) == 1 and "neither a second worker nor the master" in court.notes[0]
+    assert len(court.notes) == 1 and "no second worker has the same arithmetic" in court.notes[0]
 
 
 # --- with the ledger and the collector around it
