@@ -383,7 +383,7 @@ def test_a_resumed_run_takes_new_budgets_ends_and_guards() -> None:
         "--audit",
         "0.1",
         "--strict",
-        "--keep-slots",
+        "--keep-generations",
         "9",
     ]
     values, launch = parse_command_line(words)
