@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from rich.console import RenderableType
 from rich.panel import Panel
@@ -79,12 +79,6 @@ class LiveView(LivePanel):
         if mean is not None:
             self._last_evaluated = record
             self._evaluations.append(mean)
-
-    def recall(self, records: Sequence[Record]) -> None:
-        """Generations of before this display began."""
-        for record in records:
-            self._store_record(record)
-        self._draw()
 
     def live(self, figures: Record) -> None:
         self._figures = figures
