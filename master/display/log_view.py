@@ -59,6 +59,11 @@ class SafeStream(io.TextIOBase):
         except ValueError:  # it was closed
             return False
 
+    @property
+    def is_terminal(self) -> bool:
+        """Whether something can be redrawn in place there."""
+        return self.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
+
     def write(self, text: str) -> int:
         if self._stream is not None:
             self._call_safely(self._stream.write, to_encodable(text, self._encoding))
