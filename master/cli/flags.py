@@ -288,7 +288,7 @@ def _add_control_options(group: argparse._ArgumentGroup) -> None:
     add(
         "--attach",
         metavar="RUN",
-        help="show a run that another process drives; Ctrl-C leaves the run alone",
+        help="the run of --set; to watch a run, use es-status RUN --watch",
     )
     add(
         "--set",

@@ -116,7 +116,7 @@ def validate_workers_package() -> None:
 def run_control(args: ControlArgs, launch: Launch) -> int:
     """Carry out a request about another process's run; returns the exit code."""
     # start-up: each request loads only its own modules
-    from master.control.control_arguments import ATTACH, REPLAY
+    from master.control.control_arguments import REPLAY
 
     if args.verb == REPLAY:
         # start-up: each request loads only its own modules
@@ -125,12 +125,6 @@ def run_control(args: ControlArgs, launch: Launch) -> int:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         folder = launch.run_dir or Path("runs") / args.run
         return replay_run(args.run, folder, launch.noise_dir, print)
-    if args.verb == ATTACH and not args.settings:
-        # start-up: each request loads only its own modules
-        from master.display.attached_view import attach
-
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        return attach(args.run, launch)
     # start-up: each request loads only its own modules
     from master.control.commands import run_control_command
 

@@ -62,6 +62,11 @@ def parse_control_args(given: dict[str, Any]) -> ControlArgs | None:
         )
     if not verb:
         return None
+    if verb == ATTACH and not texts:
+        raise UsageError(
+            f"{COMMAND_LINE} has --attach without --set NAME=VALUE: to watch a run, use "
+            "es-status RUN --watch"
+        )
     return ControlArgs(
         verb,
         validate_run_id(verb, runs[0]),

@@ -21,8 +21,6 @@ LARGEST_WHOLE = 1e15
 #: overflows.
 LARGEST_DRAWN = 1e30
 BAR_SIGNS = "▁▂▃▄▅▆▇█"
-#: Blanks between the columns of a table.
-COLUMN_GAP = 2
 #: Fields of a record that count what went wrong and was made good, with what a person calls it.
 RECOVERY_FIELDS = (
     ("recovered", "blocks recovered"),
@@ -162,20 +160,6 @@ def format_bar(done: float, total: float, width: int) -> str:
     """How much of the total is done."""
     filled = 0 if total <= 0 else int(width * max(0.0, min(1.0, done / total)))
     return "█" * filled + "░" * (width - filled)
-
-
-def fitting_columns(
-    columns: Sequence[str], widths: Sequence[int], expendable: Sequence[str], width: int
-) -> list[int]:
-    """Places of the columns to show, two blanks between them: expendable ones go, in their order,
-    until the rest fits.
-    """
-    kept = list(range(len(columns)))
-    for name in expendable:
-        if sum(widths[place] + COLUMN_GAP for place in kept) - COLUMN_GAP <= width:
-            break
-        kept.remove(columns.index(name))
-    return kept
 
 
 def format_expectation(config: RunConfig, env_steps: object) -> str:

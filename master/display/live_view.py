@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
-from rich.console import RenderableType
 from rich.panel import Panel
-from rich.table import Table
 from rich.text import Text
 
 from es_queue.config.episode_rules import parse_target
@@ -32,15 +30,15 @@ from master.display.format import (
     format_training_return,
     format_whole,
 )
-from master.display.live_panel import MOST_WIDTH, LivePanel
 from master.display.log_view import SafeStream, format_start
+from master.display.terminal import LivePanel, make_fields, make_panel
 
 MOST_EVALUATIONS = 4096
 GRAPH_WIDTH = 40
 BAR_WIDTH = 24
 
 
-class LiveView(LivePanel):
+class LiveView:
     """One run's figures in the panel."""
 
     def __init__(
@@ -50,7 +48,7 @@ class LiveView(LivePanel):
         config: RunConfig,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(out, clock)
+        self._clock = clock
         self._run, self._config = run, config
         self._start_time = clock()
         self._record: Record = {}
@@ -58,16 +56,17 @@ class LiveView(LivePanel):
         self._last_trained: Record = {}
         self._last_evaluated: Record = {}
         self._evaluations: deque[float] = deque(maxlen=MOST_EVALUATIONS)
+        self._panel = LivePanel(out, self._render, clock)
 
     def started(self, about: Mapping[str, str]) -> None:
         for line in format_start(self._run, self._config, about):
-            self._print_line(line)
+            self._panel.print_line(line)
 
     def generation(self, record: Record) -> None:
         slots = self._figures.get("slots")
         self._figures = {"answered": slots, "slots": slots}
         self._store_record(record)
-        self._draw()
+        self._panel.draw()
 
     def _store_record(self, record: Record) -> None:
         self._record = record
@@ -80,36 +79,28 @@ class LiveView(LivePanel):
             self._last_evaluated = record
             self._evaluations.append(mean)
 
-    def recall(self, records: Sequence[Record]) -> None:
-        """Generations of before this display began."""
-        for record in records:
-            self._store_record(record)
-        self._draw()
-
     def live(self, figures: Record) -> None:
         self._figures = figures
-        self._draw()
+        self._panel.draw()
 
     def note(self, text: str) -> None:
-        self._print_line(text)
+        self._panel.print_line(text)
 
     def summary(self, record: Record) -> None:
         self.close()
         for line in format_summary(record):
-            self._print_line(line)
+            self._panel.print_line(line)
 
-    def _render(self) -> RenderableType:
-        grid = Table.grid(padding=(0, 2))
-        grid.add_column(style="dim", no_wrap=True)
-        grid.add_column(overflow="fold")
-        for label, text in self._rows():
-            if text:
-                grid.add_row(Text(label), Text(text))
-        title = Text(
+    def close(self) -> None:
+        self._panel.close()
+
+    def _render(self) -> Panel:
+        rows = [(label, Text(text)) for label, text in self._rows() if text]
+        return make_panel(
+            make_fields(rows, max(len(label) for label, _ in rows) + 2),
             f"{self._run} · {sanitize(self._config.task, 60)} · {self._config.strategy}, "
-            f"{self._config.policy_name}"
+            f"{self._config.policy_name}",
         )
-        return Panel(grid, title=title, title_align="left", width=MOST_WIDTH, border_style="dim")
 
     def _rows(self) -> list[tuple[str, str]]:
         now: Mapping[str, Value] = {**self._record, **self._figures}

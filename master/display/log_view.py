@@ -8,7 +8,7 @@ import io
 import json
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Protocol, TextIO
 
 from es_queue.config.run_config import RunConfig
@@ -34,7 +34,6 @@ class DisplayView(Protocol):
 
     def started(self, about: Mapping[str, str]) -> None: ...
     def generation(self, record: Record) -> None: ...
-    def recall(self, records: Sequence[Record]) -> None: ...
     def live(self, figures: Record) -> None: ...
     def note(self, text: str) -> None: ...
     def summary(self, record: Record) -> None: ...
@@ -59,6 +58,11 @@ class SafeStream(io.TextIOBase):
             return self._stream is not None and self._stream.isatty()
         except ValueError:  # it was closed
             return False
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether something can be redrawn in place there."""
+        return self.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
 
     def write(self, text: str) -> int:
         if self._stream is not None:
@@ -176,10 +180,6 @@ class LogView:
         self._last_time = now
         self._print_record(record)
 
-    def recall(self, records: Sequence[Record]) -> None:
-        for record in records[-1:]:
-            self.generation(record)
-
     def live(self, figures: Record) -> None:
         """A log has no place for what will have changed in a second."""
 
@@ -219,9 +219,6 @@ class QuietView:
     def generation(self, record: Record) -> None:
         """Nothing: it is no warning."""
 
-    def recall(self, records: Sequence[Record]) -> None:
-        """Nothing: it is no warning."""
-
     def live(self, figures: Record) -> None:
         """Nothing: it is no warning."""
 
@@ -249,9 +246,6 @@ class JsonView:
     def generation(self, record: Record) -> None:
         if not self._quiet:
             self._write_event("generation", record)
-
-    def recall(self, records: Sequence[Record]) -> None:
-        """A program can read the past from Redis or the metrics file."""
 
     def live(self, figures: Record) -> None:
         """What a program wants between generations it can read from Redis."""

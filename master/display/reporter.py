@@ -4,7 +4,6 @@ files of the run.
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -148,7 +147,7 @@ def make_view(
         return JsonView(out, run, quiet)
     if quiet:
         return QuietView(out)
-    if out.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown"):
+    if out.is_terminal:
         # start-up: rich, which logs do not need
         from master.display.live_view import LiveView
 

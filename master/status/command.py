@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
+from rich.text import Text
+
 import es_queue
 from es_queue.errors import EXIT_INTERRUPTED, EsQueueError, UsageError
 from es_queue.protocol.keys import RUNS, checked_run_id
@@ -21,7 +23,7 @@ from master.status.discovery import RunSources, find_servers, find_sources, pass
 from master.status.errors import make_errors_page
 from master.status.history import History
 from master.status.inspect import make_key_page, make_keys_page, pattern_of, validate_key
-from master.status.render import Page, make_line, print_page
+from master.status.render import Page, print_page
 from master.status.views import make_run_page, make_runs_page
 from master.status.watch import watch_page
 
@@ -257,9 +259,7 @@ def choose_keys_page(sources: RunSources, run: str | None, key: str) -> Page:
         return make_key_page([server for server, there in answers if there], key)
     page = make_keys_page([server for server, _ in answers], pattern_of(run))
     if run is not None and not page.data["keys"] and sources.find_run(run).server is None:
-        return Page(
-            page.data, (make_line(f"the keys of {run} stay with its server, which has ended"),)
-        )
+        return Page(page.data, (Text(f"the keys of {run} stay with its server, which has ended"),))
     return page
 
 

@@ -6,6 +6,8 @@ import json
 import time
 from typing import Any
 
+from rich.text import Text
+
 from es_queue.protocol.connection import MAX_REPLY
 from es_queue.protocol.keys import RunKeys
 from es_queue.security import bounded_reads
@@ -20,7 +22,7 @@ from master.status.redis_reader import (
     to_text,
     too_large,
 )
-from master.status.render import BAD, FAINT, STRONG, Page, PageLine, PagePart, make_line
+from master.status.render import BAD, FAINT, STRONG, Page, PagePart
 from master.status.views import format_ago
 
 MOST_REPORTS = 20
@@ -46,13 +48,13 @@ def make_errors_page(server: RedisReader | None, summary: RunSummary, details: R
         "reports": reports,
     }
     if trouble:
-        return Page(data, (make_line(trouble),))
+        return Page(data, (Text(trouble),))
     if not reports:
-        return Page(data, (make_line(f"run {summary.run}: no worker has reported an error"),))
+        return Page(data, (Text(f"run {summary.run}: no worker has reported an error"),))
     head = f"run {summary.run}: {len(reports):,} of {details.errors:,} reports, newest first"
     return Page(
         data,
-        (make_line(head, STRONG), *(part for report in reports for part in report_parts(report))),
+        (Text(head, STRONG), *(part for report in reports for part in report_parts(report))),
     )
 
 
@@ -114,7 +116,7 @@ def to_plain_value(value: object) -> int | float | str | None:
 def report_parts(report: dict[str, Any]) -> list[PagePart]:
     """One report for people: when, who, which episode; the reason; the traceback line by line."""
     if "trouble" in report:
-        return [make_line(""), make_line(report["trouble"], FAINT)]
+        return [Text(""), Text(report["trouble"], FAINT)]
     labels = (
         ("worker", "worker"),
         ("environment", ""),
@@ -125,14 +127,12 @@ def report_parts(report: dict[str, Any]) -> list[PagePart]:
     about = [
         f"{label} {report[name]}".strip() for name, label in labels if report.get(name) is not None
     ]
-    head: PageLine = PageLine(
-        ((f"{format_local_time(report.get('time'))}  ", STRONG), (", ".join(about), ""))
-    )
-    trace = [make_line(f"    {trace_line}", FAINT) for trace_line in report.get("trace", ())]
+    head = Text.assemble((f"{format_local_time(report.get('time'))}  ", STRONG), ", ".join(about))
+    trace = [Text(f"    {trace_line}", FAINT) for trace_line in report.get("trace", ())]
     return [
-        make_line(""),
+        Text(""),
         head,
-        make_line(f"  {report.get('reason') or 'no reason given'}", BAD),
+        Text(f"  {report.get('reason') or 'no reason given'}", BAD),
         *trace,
     ]
 

@@ -9,14 +9,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rich.text import Text
+
 from es_queue.errors import UsageError
 from es_queue.protocol.connection import MAX_REPLY
 from es_queue.protocol.keys import RunKeys
 from es_queue.security.bounded_reads import key_sizes
 from es_queue.security.sanitize import sanitize
 from master.display.format import format_duration
+from master.display.terminal import FittingTable
 from master.status.redis_reader import LONGEST_NAME, PROGRESS_FIELDS, RedisReader, to_text
-from master.status.render import FAINT, STRONG, Page, PageFields, PagePart, PageTable, make_line
+from master.status.render import FAINT, STRONG, Page, PagePart, page_fields
 from master.status.values import (
     FIRST_BYTES,
     KEY_PREFIX,
@@ -116,11 +119,11 @@ def make_keys_page(servers: Sequence[RedisReader], pattern: str) -> Page:
         for key, content in previews
     )
     table: tuple[PagePart, ...] = (
-        (PageTable(KEY_COLUMNS, rows, ("type", "expires", "size"), frozenset(("size", "expires"))),)
+        (FittingTable(KEY_COLUMNS, rows, ("size", "expires"), ("type", "expires", "size")),)
         if rows
-        else (make_line("no keys"),)
+        else (Text("no keys"),)
     )
-    return Page(data, (*table, *(make_line(note, FAINT) for note in notes)))
+    return Page(data, (*table, *(Text(note, FAINT) for note in notes)))
 
 
 def describe_keys(server: RedisReader, names: Sequence[str]) -> Iterator[Key]:
@@ -257,11 +260,11 @@ def make_key_page(servers: Sequence[RedisReader], name: str) -> Page:
         "never expires" if key.expires is None else f"expires in {format_duration(key.expires)}"
     )
     head = f"{key.type}, {key.formatted_size}, {expiry}"
-    parts: list[PagePart] = [make_line(sanitize(name), STRONG), make_line(f"  {head}", FAINT)]
-    parts += [make_line(f"  {note}", FAINT)] if note else []
+    parts: list[PagePart] = [Text(sanitize(name), STRONG), Text(f"  {head}", FAINT)]
+    parts += [Text(f"  {note}", FAINT)] if note else []
     return Page(
         {**key_fields(key), "note": note or None, "value": value},
-        (*parts, make_line(""), *value_parts(value)),
+        (*parts, Text(""), *value_parts(value)),
     )
 
 
@@ -340,23 +343,23 @@ def decode_items(key: Key, answer: Any) -> Any:
 def value_parts(value: Any) -> list[PagePart]:
     """A decoded value as fields, a table or lines."""
     if isinstance(value, dict):
-        return [PageFields(tuple((label, text, "") for label, text in flatten(value)))]
+        return [page_fields(list(flatten(value)))]
     if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
         return (
             [make_table(value)]
             if is_narrow(value)
             else [
-                PageFields(
-                    tuple(
-                        (str(item.pop("id", place)), format_value(item), "")
+                page_fields(
+                    [
+                        (str(item.pop("id", place)), format_value(item))
                         for place, item in enumerate(map(dict, value))
-                    )
+                    ]
                 )
             ]
         )
     if isinstance(value, list):
-        return [make_line(f"  {format_value(item)}") for item in value]
-    return [] if value is None else [make_line(f"  {format_value(value)}")]
+        return [Text(f"  {format_value(item)}") for item in value]
+    return [] if value is None else [Text(f"  {format_value(value)}")]
 
 
 def flatten(value: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
@@ -376,17 +379,13 @@ def is_narrow(rows: Sequence[Mapping[str, Any]]) -> bool:
     return len({name for row in rows for name in row}) <= 8
 
 
-def make_table(rows: Sequence[Mapping[str, Any]]) -> PageTable:
+def make_table(rows: Sequence[Mapping[str, Any]]) -> FittingTable:
     columns = tuple(dict.fromkeys(name for row in rows for name in row))
-    right = frozenset(
+    right = {
         name for name in columns if all(isinstance(row.get(name, 0), (int, float)) for row in rows)
-    )
-    return PageTable(
-        columns,
-        tuple(tuple(format_value(row.get(name, "")) for name in columns) for row in rows),
-        tuple(reversed(columns[1:])),
-        right,
-    )
+    }
+    cells = [[format_value(row.get(name, "")) for name in columns] for row in rows]
+    return FittingTable(columns, cells, right, columns[:0:-1])
 
 
 def format_value(value: Any) -> str:

@@ -6,6 +6,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rich.table import Table
+from rich.text import Text
+
 from es_queue.protocol.channel import FAILED, FINISHED, PAUSED, RUNNING, STOPPED, parse_quarantined
 from es_queue.security.sanitize import sanitize
 from master.display.format import (
@@ -20,6 +23,7 @@ from master.display.format import (
     format_whole,
     parse_number,
 )
+from master.display.terminal import FittingTable
 from master.run.stopping import BUDGETS
 from master.status.health import HEALTHY, STALLED, Health, assess_health
 from master.status.history import History
@@ -31,11 +35,9 @@ from master.status.render import (
     STRONG,
     WARNING,
     Page,
-    PageFields,
-    PageLine,
     PagePart,
-    PageTable,
-    make_line,
+    page_fields,
+    page_fields_if_any,
 )
 
 RUN_COLUMNS = ("run", "state", "environment", "gen", "steps", "eval", "best", "workers", "updated")
@@ -117,13 +119,13 @@ def make_runs_page(runs: Sequence[RunSummary]) -> Page:
         "runs": [run_fields(summary, health) for summary, health in zip(runs, healths, strict=True)]
     }
     if not runs:
-        return Page(data, (make_line("no runs"),))
+        return Page(data, (Text("no runs"),))
     rows = tuple(
         format_run_row(summary, health) for summary, health in zip(runs, healths, strict=True)
     )
     right = frozenset(("gen", "steps", "eval", "best", "workers", "updated"))
-    table = PageTable(
-        RUN_COLUMNS, rows, ("best", "environment", "updated", "workers", "steps"), right, STYLES
+    table = FittingTable(
+        RUN_COLUMNS, rows, right, ("best", "environment", "updated", "workers", "steps"), STYLES
     )
     orphaned = [
         summary for summary, health in zip(runs, healths, strict=True) if health.state == ORPHANED
@@ -136,8 +138,8 @@ def make_runs_page(runs: Sequence[RunSummary]) -> Page:
                 part
                 for summary in orphaned
                 for part in (
-                    make_line(""),
-                    make_line(f"{summary.run} has no master"),
+                    Text(""),
+                    Text(f"{summary.run} has no master"),
                     command_fields(summary),
                 )
             ),
@@ -165,9 +167,9 @@ def format_state(summary: RunSummary, health: Health) -> str:
     return health.state if health.state in (STALLED, ORPHANED) else sanitize(summary.state, 12)
 
 
-def command_fields(summary: RunSummary) -> PageFields:
+def command_fields(summary: RunSummary) -> Table:
     """The commands for a run that nobody drives."""
-    return PageFields.from_rows([("go on", summary.resume), ("remove", summary.purge)])
+    return page_fields_if_any([("go on", summary.resume), ("remove", summary.purge)])
 
 
 # --- one run
@@ -182,35 +184,33 @@ def make_run_page(summary: RunSummary, details: RunDetails, history: History) ->
     )
     parts: list[PagePart] = [
         make_heading(summary, health),
-        *([PageFields.from_rows([("why", health.why, colour)])] if health.why else []),
+        *([page_fields([("why", health.why, colour)])] if health.why else []),
     ]
     parts += [
-        make_line(""),
-        PageFields.from_rows(format_training_rows(progress, details, history)),
-        make_line(""),
+        Text(""),
+        page_fields_if_any(format_training_rows(progress, details, history)),
+        Text(""),
     ]
-    parts.append(PageFields.from_rows(format_control_rows(summary, details)))
-    parts += [make_line(f"not read: {sanitize(sentence, 200)}", BAD) for sentence in details.unread]
-    if workers.rows:
-        parts += [make_line(""), workers, *refusal_lines(details)]
+    parts.append(page_fields_if_any(format_control_rows(summary, details)))
+    parts += [Text(f"not read: {sanitize(sentence, 200)}", BAD) for sentence in details.unread]
+    if workers.row_count:
+        parts += [Text(""), workers, *refusal_lines(details)]
     if health.state == ORPHANED or summary.state in (STOPPED, FAILED):
-        parts += [make_line(""), command_fields(summary)]
+        parts += [Text(""), command_fields(summary)]
     return Page(
         run_page_data(summary, details, history, health), tuple(parts), health.code, health.is_over
     )
 
 
-def make_heading(summary: RunSummary, health: Health) -> PageLine:
+def make_heading(summary: RunSummary, health: Health) -> Text:
     state = format_state(summary, health)
     rest = ", ".join(sanitize(summary.progress.get(name, "-"), 60) for name in ("env", "strategy"))
-    return PageLine(
-        (
-            ("run ", PLAIN),
-            (summary.run, STRONG),
-            (": ", PLAIN),
-            (state, STYLES.get(state, PLAIN)),
-            (f", {rest}", PLAIN),
-        )
+    return Text.assemble(
+        "run ",
+        (summary.run, STRONG),
+        ": ",
+        (state, STYLES.get(state, PLAIN)),
+        f", {rest}",
     )
 
 
@@ -411,7 +411,7 @@ def format_audit(progress: Mapping[str, str]) -> str:
     return "; ".join(filter(None, parts))
 
 
-def make_worker_table(details: RunDetails) -> PageTable:
+def make_worker_table(details: RunDetails) -> FittingTable:
     """The living workers, by host and pid; columns in which there is nothing to see are
     left out.
     """
@@ -433,11 +433,11 @@ def make_worker_table(details: RunDetails) -> PageTable:
         if name in columns
     )
     cut = tuple(tuple(row[place] for place in kept) for row in rows)
-    return PageTable(
+    return FittingTable(
         columns,
         cut,
+        ("pid", "steps/s", "gen", "late", "joined", "seen"),
         expendable,
-        frozenset(("pid", "steps/s", "gen", "late", "joined", "seen")),
         {"refuses": BAD},
     )
 
@@ -467,7 +467,7 @@ def format_worker_row(about: Mapping[str, str], silence: float | None) -> tuple[
     )
 
 
-def refusal_lines(details: RunDetails) -> list[PageLine]:
+def refusal_lines(details: RunDetails) -> list[Text]:
     """Who cannot join, and why: a line for each reason."""
     hosts: dict[str, list[str]] = {}
     for about in details.workers.values():
@@ -476,7 +476,7 @@ def refusal_lines(details: RunDetails) -> list[PageLine]:
                 sanitize(about.get("host", "an unknown host"), 60)
             )
     return [
-        make_line(f"{format_refusing(reason_hosts)} cannot join: {sanitize(reason)}", BAD)
+        Text(f"{format_refusing(reason_hosts)} cannot join: {sanitize(reason)}", BAD)
         for reason, reason_hosts in list(hosts.items())[:MOST_REFUSALS]
     ]
 

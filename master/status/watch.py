@@ -7,33 +7,20 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+
+from rich.console import Group
+from rich.live import Live
+from rich.text import Text
 
 from es_queue.errors import EsQueueError
 from es_queue.security.sanitize import sanitize
 from master.display.format import format_duration
 from master.display.log_view import SafeStream
-from master.status.render import (
-    BAD,
-    FAINT,
-    Page,
-    format_plain,
-    is_terminal,
-    make_console,
-    make_line,
-    print_json,
-    print_page,
-    render_page,
-)
-
-if TYPE_CHECKING:
-    from rich.live import Live
-
-#: How often a terminal is asked whether its size has changed.
-RESIZE_SECONDS = 0.2
+from master.display.terminal import make_console
+from master.status.render import BAD, FAINT, Page, print_page
 
 
 def watch_page(
@@ -47,126 +34,73 @@ def watch_page(
     """Show what ``query`` finds every so many seconds until that is over; returns the last page's
     code.
 
-    The first look must succeed; after that a server that does not answer is said on the page and
-    asked again. Raises KeyboardInterrupt, also for SIGTERM and SIGHUP, so that the terminal is left
-    in order.
+    The first query must succeed. If a later one fails, the page says so, and it is tried again.
+    Raises KeyboardInterrupt, also for SIGTERM and SIGHUP, so that the terminal is left in order.
     """
-    with signals_as_interrupts(), open_screen(out, as_json=as_json) as screened:
-        page = last = query()
-        seen = time.monotonic()
-        while True:
-            screened.show(page)
-            if page.is_over or out.is_silent:
-                return page.code
-            screened.pause(every, wait)
-            try:
-                page = last = query()
-                seen = time.monotonic()
-            except EsQueueError as error:
-                page = with_trouble(last, error, time.monotonic() - seen, every)
+    pages = iterate_pages(query, out, every, wait)
+    with signals_as_interrupts():
+        if out.is_terminal and not as_json:
+            return draw_pages(pages, out)
+        return print_pages(pages, out, as_json=as_json)
+
+
+def iterate_pages(
+    query: Callable[[], Page], out: SafeStream, every: float, wait: Callable[[float], None]
+) -> Iterator[Page]:
+    """A page every so many seconds, until the run has ended or nobody reads."""
+    page = last = query()
+    seen = time.monotonic()
+    yield page
+    while not page.is_over and not out.is_silent:
+        wait(every)
+        try:
+            page = last = query()
+            seen = time.monotonic()
+        except EsQueueError as error:
+            page = with_trouble(last, error, time.monotonic() - seen, every)
+        yield page
+
+
+def print_pages(pages: Iterable[Page], out: SafeStream, *, as_json: bool) -> int:
+    """One below the other, for pipes."""
+    code = 0
+    for number, page in enumerate(pages):
+        if number and not as_json:
+            out.write_line("")
+        print_page(page, out, as_json=as_json)
+        code = page.code
+    return code
+
+
+def draw_pages(pages: Iterable[Page], out: SafeStream) -> int:
+    """In place. The last page stays, whole, when the watch ends."""
+    page: Page | None = None
+    try:
+        # It is redrawn each second, and so fits a terminal that changes its size.
+        with Live(console=make_console(out), screen=True, refresh_per_second=1) as live:
+            for page in pages:
+                live.update(Group(*page.parts), refresh=True)
+    finally:
+        if page is not None:
+            print_page(page, out, as_json=False)
+    return 0 if page is None else page.code
 
 
 def with_trouble(last: Page, error: EsQueueError, seconds: float, every: float) -> Page:
     """The last page under the reason why there is no newer one."""
     reason = sanitize(error)
     head = (
-        make_line(reason, BAD),
-        make_line(
+        Text(reason, BAD),
+        Text(
             (
                 f"what follows was seen {format_duration(seconds)} ago; looking again every "
                 f"{every:g} s"
             ),
             FAINT,
         ),
-        make_line(""),
+        Text(""),
     )
     return replace(last, parts=(*head, *last.parts), data={**last.data, "trouble": reason})
-
-
-class PageStream:
-    """Pages printed one below the other, for pipes: an empty line between them."""
-
-    def __init__(self, out: SafeStream) -> None:
-        self._out, self._first = out, True
-
-    def show(self, page: Page) -> None:
-        self._out.write_line("\n".join([*([] if self._first else [""]), *format_plain(page)]))
-        self._first = False
-
-    def pause(self, seconds: float, wait: Callable[[float], None]) -> None:
-        wait(seconds)
-
-
-class JsonPageStream(PageStream):
-    """One JSON object a line."""
-
-    def show(self, page: Page) -> None:
-        print_json(page.data, self._out)
-
-
-class LivePageStream(PageStream):
-    """One page that is redrawn in place; the last one stays, whole, when the watch ends."""
-
-    def __init__(self, out: SafeStream) -> None:
-        super().__init__(out)
-        self._console = make_console(out)
-        self._live: Live | None = None
-        self._page: Page | None = None
-        self._size: Any = None
-
-    def show(self, page: Page) -> None:
-        # start-up: rich, for a terminal only
-        from rich.live import Live
-
-        self._page = page
-        if (
-            self._console.size != self._size
-        ):  # lines of another width are wrapped elsewhere: begin on an empty screen
-            self._end_live()
-            if self._size is not None:
-                self._console.clear()
-            self._size = self._console.size
-        if self._live is None:
-            self._live = Live(
-                console=self._console,
-                auto_refresh=False,
-                vertical_overflow="crop",
-                transient=True,
-                redirect_stdout=False,
-                redirect_stderr=False,
-            )
-            self._live.start()
-        self._live.update(render_page(page, self._console), refresh=True)
-
-    def pause(self, seconds: float, wait: Callable[[float], None]) -> None:
-        ends = time.monotonic() + seconds
-        while (left := ends - time.monotonic()) > 0:
-            wait(min(RESIZE_SECONDS, left))
-            if self._page is not None and self._console.size != self._size:
-                self.show(self._page)
-
-    def _end_live(self) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
-
-    def close(self) -> None:
-        self._end_live()
-        if self._page is not None:
-            print_page(self._page, self._out, as_json=False)
-
-
-@contextmanager
-def open_screen(out: SafeStream, *, as_json: bool) -> Iterator[PageStream]:
-    """The way to show pages that fits the stream."""
-    if as_json or not is_terminal(out):
-        yield JsonPageStream(out) if as_json else PageStream(out)
-        return
-    drawing = LivePageStream(out)
-    try:
-        yield drawing
-    finally:
-        drawing.close()
 
 
 @contextmanager

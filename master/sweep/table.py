@@ -6,89 +6,75 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rich.console import RenderableType
 from rich.panel import Panel
-from rich.table import Table
 from rich.text import Text
 
 from es_queue.security.sanitize import sanitize
 from master.display.format import (
-    COLUMN_GAP,
-    fitting_columns,
     format_compact,
     format_progress,
     format_score,
     format_whole,
 )
-from master.display.live_panel import MOST_WIDTH, LivePanel
 from master.display.log_view import SafeStream
+from master.display.terminal import FittingTable, LivePanel, make_panel
 from master.sweep.record import FAILED, FINISHED, RUNNING, STOPPED, WAITING, SweepRecord
 from master.sweep.view import SeedRow, format_note, format_result, format_start
 
 #: Frame, head and the line for what does not fit.
 OTHER_ROWS = 5
-#: The frame's columns, its padding included.
-FRAME_WIDTH = 4
 COLUMNS = ("seed", "state", "generation", "steps", "last eval", "best eval", "steps/s", "workers")
 #: Left out, in this order, where the terminal is too narrow.
 EXPENDABLE = ("workers", "best eval", "steps/s", "generation", "last eval")
 STYLES = {FINISHED: "green", FAILED: "red", STOPPED: "yellow", WAITING: "dim"}
 
 
-class SweepTableView(LivePanel):
+class SweepTableView:
     """A study's seeds in the panel, one a row."""
 
     def __init__(
         self, out: SafeStream, record: SweepRecord, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        super().__init__(out, clock)
         self._record = record
         self._rows: Sequence[SeedRow] = ()
+        self._panel = LivePanel(out, self._render, clock)
 
     def started(self, about: Mapping[str, str]) -> None:
         for line in format_start(self._record, about):
-            self._print_line(line)
+            self._panel.print_line(line)
 
     def event(self, row: SeedRow, event: Mapping[str, Any]) -> None:
         """The table says it."""
 
     def note(self, text: str, seed: int | None = None) -> None:
-        self._print_line(format_note(text, seed))
+        self._panel.print_line(format_note(text, seed))
 
     def draw(self, rows: Sequence[SeedRow]) -> None:
         self._rows = rows
-        self._draw()
+        self._panel.draw()
 
     def ended(self, record: SweepRecord) -> None:
         self.close()
         for line in format_result(record):
-            self._print_line(line)
+            self._panel.print_line(line)
 
-    def _render(self) -> RenderableType:
-        width = min(MOST_WIDTH, self._console.width)
-        rows = fitting_rows(self._rows, self._console.height - OTHER_ROWS)
-        cells = [self._format_cells(row) for row in rows]
-        table = Table(
-            box=None, padding=(0, COLUMN_GAP, 0, 0), pad_edge=False, header_style="dim", expand=True
-        )
-        widths = [max(map(len, column)) for column in zip(COLUMNS, *cells, strict=True)]
-        kept = fitting_columns(COLUMNS, widths, EXPENDABLE, width - FRAME_WIDTH - COLUMN_GAP)
-        for place in kept:
-            table.add_column(
-                COLUMNS[place],
-                justify="left" if COLUMNS[place] == "state" else "right",
-                no_wrap=True,
-            )
-        for row, texts in zip(rows, cells, strict=True):
-            table.add_row(*(Text(texts[place], STYLES.get(row.state, "")) for place in kept))
-        if hidden := len(self._rows) - len(rows):
-            table.add_row("…", Text(f"and {hidden} more", "dim"))
+    def close(self) -> None:
+        self._panel.close()
+
+    def _render(self) -> Panel:
         config = self._record.config
-        title = Text(
+        rows = fitting_rows(self._rows, self._panel.height - OTHER_ROWS)
+        cells = [
+            [Text(cell, STYLES.get(row.state, "")) for cell in self._format_cells(row)]
+            for row in rows
+        ]
+        if hidden := len(self._rows) - len(rows):
+            cells.append([Text("…"), Text(f"and {hidden} more", "dim"), *[Text()] * 6])
+        return make_panel(
+            FittingTable(COLUMNS, cells, set(COLUMNS) - {"state"}, EXPENDABLE),
             f"{self._record.run} · {sanitize(config.task, 60)} · {config.strategy}, "
-            f"{config.policy_name}"
+            f"{config.policy_name}",
         )
-        return Panel(table, title=title, title_align="left", width=width, border_style="dim")
 
     def _format_cells(self, row: SeedRow) -> list[str]:
         get, config = row.figures.get, self._record.config

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from master.display.log_view import SafeStream
 from master.sweep.record import SweepRecord
 from master.sweep.view import SweepJsonView, SweepLogView, SweepView
@@ -13,7 +11,7 @@ def make_view(out: SafeStream, record: SweepRecord, *, quiet: bool, json_lines: 
     """The view that fits the flags and the stream."""
     if json_lines:
         return SweepJsonView(out, record, quiet)
-    if not quiet and out.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown"):
+    if not quiet and out.is_terminal:
         from master.sweep.table import SweepTableView  # start-up: rich; logs do not need it
 
         return SweepTableView(out, record)

@@ -4,18 +4,13 @@ name may lead to it."""
 from __future__ import annotations
 
 import http.client
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 
 import pytest
 
 from es_queue.errors import UsageError
-from master.services.tcp_access import Address
 from master.status.command import main
-from master.status.web.pages import WebRoutes
 from master.status.web.server import WebServer
-from tests.unit.master.status.web.test_web_server import looks
+from tests.unit.master.status.web.test_web_server import served
 
 OWN = (
     "localhost",
@@ -47,21 +42,8 @@ STRANGE = (
 )
 
 
-@contextmanager
-def served(host: str = "0.0.0.0", *names: Sequence[str]) -> Iterator[WebServer]:
-    server = WebServer(Address(host, 0), WebRoutes(looks()), *names)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        thread.join(20)
-        server.server_close()
-
-
 def asked(server: WebServer, name: str, to: str = "127.0.0.1") -> tuple[int, str]:
-    connection = http.client.HTTPConnection(to, server.server_port, timeout=20)
+    connection = http.client.HTTPConnection(to, server.effective_port, timeout=20)
     connection.request("GET", "/", headers={"Host": name})
     reply = connection.getresponse()
     status, text = reply.status, reply.read().decode("utf-8", "replace")
@@ -70,13 +52,13 @@ def asked(server: WebServer, name: str, to: str = "127.0.0.1") -> tuple[int, str
 
 
 def test_a_page_on_all_addresses_answers_as_loopback_only() -> None:
-    with served() as page:
+    with served("0.0.0.0") as page:
         assert {name: asked(page, name)[0] for name in STRANGE} == dict.fromkeys(STRANGE, 421)
         assert {name: asked(page, name)[0] for name in OWN} == dict.fromkeys(OWN, 200)
 
 
 def test_the_refusal_is_one_sentence_that_names_the_flag_and_repeats_nothing() -> None:
-    with served() as page:
+    with served("0.0.0.0") as page:
         status, text = asked(page, "evil.example")
     assert (
         status == 421 and text.count("\n") == 1 and "--web-host NAME" in text and "evil" not in text

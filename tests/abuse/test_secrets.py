@@ -214,7 +214,7 @@ def deaf() -> Iterator[int]:
 
 COMMANDS: dict[str, tuple[str, ...]] = {
     "train": ("es-master", *flags(CARTPOLE), "--run", "shh"),
-    "attach": ("es-master", "--attach", "shh"),
+    "attach": ("es-master", "--attach", "shh", "--set", "sigma=1"),
     "resume": ("es-master", "--resume", "shh"),
     "status": ("es-status",),
     "json": ("es-status", "--json"),

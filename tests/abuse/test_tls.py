@@ -187,7 +187,7 @@ def test_the_commands_end_with_that_sentence_and_code_3(
     url = papers.url(tls(), "other.pem")
     for command in (
         ("es-master", *flags(VALUES), "--run", "tls"),
-        ("es-master", "--attach", "tls"),
+        ("es-master", "--attach", "tls", "--set", "sigma=1"),
         ("es-master", "--stop", "tls"),
         ("es-status",),
     ):

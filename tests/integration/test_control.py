@@ -170,7 +170,7 @@ def test_a_change_is_kept_by_a_resume(live: Callable[..., Live]) -> None:
             "without any perturbation nothing is learnt",
         ),
         (("--stop", "nobody"), 2, "there is no run nobody in Redis at"),
-        (("--attach", "nobody"), 2, "there is no run nobody in Redis at"),
+        (("--attach", "nobody"), 2, "to watch a run, use es-status RUN --watch"),
         (("--purge", "live", "--yes"), 4, "run live is live"),
         (("--stop", "live", "--pause", "live"), 2, "ask for one thing at a time"),
         (("--stop", "live", "--env", "X-v0"), 2, "trains nothing, so leave --env out"),
@@ -249,27 +249,25 @@ def test_a_run_that_lost_its_master_can_be_stopped_and_purged_and_leaves_no_key(
     assert "there is no run live" in run.ask("--purge", "live", "--yes", code=2)
 
 
-def test_attach_shows_the_run_of_another_process_until_it_ends(live: Callable[..., Live]) -> None:
+def test_a_watch_shows_the_run_of_another_process_until_it_ends(live: Callable[..., Live]) -> None:
     run = live()
-    attached = run.processes.master("--attach", "live", "--json", url=run.url)
-    wait_for(lambda: len(attached.events("generation")) > 1, "it shows generations")
+    watching = run.processes.start(
+        BIN / "es-status", "live", "--watch", "--json", "--every", 0.2, "--redis-url", run.url
+    )
+    wait_for(lambda: len(watching.said().splitlines()) > 1, "it shows the run")
     run.ask("--attach", "live", "--set", "generations=3")
-    assert attached.wait() == 0 and run.master.wait() == 0
-    ours, theirs = attached.events("summary")[0], run.master.events("summary")[0]
-    assert {name: ours[name] for name in ("state", "run", "digest", "generation")} == {
-        name: theirs[name] for name in ("state", "run", "digest", "generation")
-    }
-    assert ours["eval_mean"] == pytest.approx(theirs["eval_mean"])
-    shown = attached.events("generation")[0]
-    assert shown["digest"] in {one["digest"] for one in run.master.events("generation")}
+    assert watching.wait() == 10 and run.master.wait() == 0
+    last, summary = json.loads(watching.said().splitlines()[-1]), run.master.events("summary")[0]
+    assert (last["state"], last["digest"]) == (summary["state"], summary["digest"])
+    assert last["generation"] == summary["generation"]
 
 
 def test_a_display_that_nobody_reads_any_more_ends(live: Callable[..., Live]) -> None:
     run = live()
-    for words in (f"{BIN}/es-master --attach live", f"{BIN}/es-status live --watch --every 0.2"):
-        piped = run.processes.start("bash", "-c", f"{words} --redis-url {run.url} | head -n 1")
-        assert piped.wait() == 0, piped.said()
-        assert len(piped.said().splitlines()) == 1
+    words = f"{BIN}/es-status live --watch --every 0.2 --redis-url {run.url}"
+    piped = run.processes.start("bash", "-c", f"{words} | head -n 1")
+    assert piped.wait() == 0, piped.said()
+    assert len(piped.said().splitlines()) == 1
 
 
 def test_a_purge_while_workers_are_inside_leaves_nothing_behind(live: Callable[..., Live]) -> None:
@@ -282,13 +280,13 @@ def test_a_purge_while_workers_are_inside_leaves_nothing_behind(live: Callable[.
     assert set(run.seen.client.scan_iter("es:live:*")) == {run.seen.keys.epoch.encode()}
 
 
-def test_leaving_an_attached_display_leaves_the_run_alone(live: Callable[..., Live]) -> None:
+def test_leaving_a_watch_leaves_the_run_alone(live: Callable[..., Live]) -> None:
     run = live()
-    attached = run.processes.master("--attach", "live", url=run.url)
-    wait_for(lambda: "generation" in attached.said(), "it shows the run")
-    attached.signal(signal.SIGINT)
-    assert attached.wait() == 130
-    assert "Traceback" not in attached.said()
+    watching = run.processes.start(BIN / "es-status", "live", "--watch", "--redis-url", run.url)
+    wait_for(lambda: "generation" in watching.said(), "it shows the run")
+    watching.signal(signal.SIGINT)
+    assert watching.wait() == 130
+    assert "Traceback" not in watching.said()
     wait_for(run.seen.has_reached(run.seen.generation() + 2), "the run goes on")
 
 

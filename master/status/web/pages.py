@@ -96,7 +96,7 @@ class WebRoutes:
             data = self._queries.figures()
         except EsQueueError as error:
             data = {"trouble": str(error)}
-        return Reply(200, prometheus.MEDIA_TYPE, prometheus.format_metrics(data).encode())
+        return Reply(200, prometheus.MEDIA_TYPE, prometheus.format_metrics(data))
 
 
 def json_reply(query: Callable[[], dict[str, Any]]) -> Reply:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
+from contextlib import closing
 
 from es_queue.protocol.keys import checked_run_id
 from master.display.log_view import SafeStream
@@ -35,7 +36,7 @@ def serve(given: argparse.Namespace, out: SafeStream, err: SafeStream) -> int:
         queries.run(given.run)
     else:
         queries.runs()
-    with signals_as_interrupts(), make_server(address, queries, names) as server:
+    with signals_as_interrupts(), closing(make_server(address, queries, names)) as server:
         if not server.is_local:
             err.write_line(
                 f"es-status: {EXPOSURE_WARNING.format(place=address, port=address.port)}"
@@ -47,7 +48,7 @@ def serve(given: argparse.Namespace, out: SafeStream, err: SafeStream) -> int:
             )
         anchor = "" if given.run is None else f"#run={checked_run_id(given.run)}"
         out.write_line(f"{page_url(address)}{anchor}  (Ctrl-C ends the page, no run)")
-        server.serve_forever(poll_interval=0.2)
+        server.serve_forever()
     return 0
 
 

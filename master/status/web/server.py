@@ -1,209 +1,140 @@
-"""The page over HTTP: each connection has one request and a few seconds, and they are not many."""
+"""The page over HTTP by waitress. Ours are the limits that waitress does not have: it closes only
+silent connections, and stops accepting when it has too many.
+"""
 
 from __future__ import annotations
 
+import logging
+import re
 import socket
-import socketserver
-import sys
-import threading
-import time
 from collections.abc import Iterable
-from contextlib import suppress
-from http.client import HTTPException
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, BinaryIO
+from typing import Any
+
+from waitress import wasyncore
+from waitress.adjustments import Adjustments
+from waitress.channel import HTTPChannel
+from waitress.parser import HTTPRequestParser, ParsingError
+from waitress.server import TcpWSGIServer
+from waitress.task import ErrorTask, WSGITask
 
 from master.services.tcp_access import Address
-from master.status.web.address import address_family, hosts_of, is_host_allowed, is_loopback
-from master.status.web.pages import SECURITY_HEADERS, Reply, WebRoutes, text_reply
+from master.status.web.address import address_family, hosts_of, is_loopback
+from master.status.web.application import PageApplication, response_headers, status_line
+from master.status.web.pages import WebRoutes, text_reply
 
-#: Connections at once; with one more the oldest, which keeps us waiting, gives way.
+#: Connections at once. One more closes the oldest, so that silent clients shut nobody out.
 MOST_CONNECTIONS = 64
-#: Together with those that were hung up on and whose threads have not noticed yet: on a busy
-#: machine that takes a while.
-MOST_THREADS = 4 * MOST_CONNECTIONS
-#: A connection has so many seconds in all, and so many for each of its pieces.
+#: Requests that wait for a thread, those of closed connections included.
+MOST_WAITING = 4 * MOST_CONNECTIONS
+#: Seconds that a connection has in all. waitress counts only seconds of silence.
 LONGEST_SECONDS = 30.0
-PIECE_SECONDS = 10.0
-#: Of the request line and all headers of a connection; browsers send 1 KB.
-MOST_HEAD_BYTES = 16 * 1024
-ALLOWED = "GET, HEAD"
-MISDIRECTED = (
-    "this page is not served under that name: use the address that es-status printed, or start "
-    "it with --web-host NAME"
-)
+BLANKS = re.compile(rb"[ \t]{2,}")
+#: header size: the request line and all headers; browsers send 1 KB. body size: none.
+LIMITS: dict[str, Any] = {
+    "threads": 8,
+    "connection_limit": 2 * MOST_CONNECTIONS,
+    "backlog": MOST_CONNECTIONS,
+    "channel_timeout": 10,
+    "cleanup_interval": 1,
+    "max_request_header_size": 16 * 1024,
+    "max_request_body_size": 1,
+    "log_socket_errors": False,
+    "ident": "es-status",
+}
 
 
-class WebServer(ThreadingHTTPServer):
-    """Serves pages until it is shut down. Raises OSError where it cannot listen."""
+class PageParser(HTTPRequestParser):
+    """waitress's parser, safe from two kinds of requests that waitress 3.0 handles badly."""
 
-    daemon_threads = True
-    block_on_close = False
-    request_queue_size = 64
+    def parse_header(self, header_plus: bytes) -> None:
+        """Raises ParsingError.
 
-    def __init__(self, address: Address, pages: WebRoutes, names: Iterable[str] = ()) -> None:
-        """names: further hosts under which the page answers.
-
-        Raises UsageError for one that cannot be a host.
+        Blanks are folded because waitress needs seconds for a field that has thousands of them.
+        It does not catch the ValueError of a length with thousands of digits or of a broken URL.
         """
-        self.pages, self.is_local, self.hosts = (
-            pages,
-            is_loopback(address.host),
-            hosts_of(address, names),
-        )
-        self.address_family = address_family(address)
-        self._lock, self._connections, self._ending_connections = (
-            threading.Lock(),
-            dict[socket.socket, float](),
-            set[socket.socket](),
-        )
-        super().__init__((address.host, address.port), PageRequestHandler)
-
-    def server_bind(self) -> None:
-        """Without http.server's look for our own name, which may ask a far name server."""
-        socketserver.TCPServer.server_bind(self)
-        self.server_name, self.server_port = (
-            str(self.server_address[0]),
-            int(self.server_address[1]),
-        )
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        with self._lock:
-            oldest = (
-                next(iter(self._connections), None)
-                if len(self._connections) >= MOST_CONNECTIONS
-                else None
-            )
-            if oldest is not None:
-                del self._connections[oldest]
-                self._ending_connections.add(oldest)
-            refused = len(self._connections) + len(self._ending_connections) >= MOST_THREADS
-            if not refused:
-                self._connections[request] = time.monotonic()
-        if oldest is not None:
-            hang_up(oldest)
-        if refused:
-            self.shutdown_request(request)
-        else:
-            super().process_request(request, client_address)
-
-    def shutdown_request(self, request: Any) -> None:
-        with self._lock:
-            self._connections.pop(request, None)
-            self._ending_connections.discard(request)
-        super().shutdown_request(request)
-
-    def service_actions(self) -> None:
-        """Twice a second: who has had his time is hung up on."""
-        now = time.monotonic()
-        with self._lock:
-            late = [
-                connection
-                for connection, began in self._connections.items()
-                if now - began > LONGEST_SECONDS
-            ]
-        for connection in late:
-            hang_up(connection)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that goes away is nobody's trouble; anything else is ours, and is said."""
-        if not isinstance(sys.exception(), (OSError, ValueError)):
-            super().handle_error(request, client_address)
+        try:
+            super().parse_header(BLANKS.sub(b" ", header_plus))
+        except ValueError:
+            raise ParsingError("a number or a URL") from None
 
 
-def hang_up(connection: socket.socket) -> None:
-    """Wake the thread that waits on it; that thread closes it."""
-    with suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
+class PageTask(WSGITask):
+    """A request and its response. The connection ends with it, so that its time is bounded."""
+
+    def build_response_header(self) -> bytes:
+        self.set_close_on_finish()
+        return bytes(super().build_response_header())
 
 
-class Head:
-    """The lines of a request, as http.server reads them, up to MOST_HEAD_BYTES in all.
+class RefusalTask(ErrorTask):
+    """The reply to a request that waitress refuses. Nothing of the request is repeated."""
 
-    http.server itself allows a hundred lines of 64 KiB, and keeps them.
+    def execute(self) -> None:
+        reply = text_reply(self.request.error.code, "this request cannot be understood")
+        self.status = status_line(reply)
+        self.response_headers.extend(response_headers(reply))
+        self.set_close_on_finish()
+        self.write(reply.body)
+
+
+class PageChannel(HTTPChannel):
+    """One connection."""
+
+    parser_class, task_class, error_task_class = PageParser, PageTask, RefusalTask
+
+
+class WebServer(TcpWSGIServer):
+    """Serves pages until it is interrupted. Raises OSError if it cannot listen.
+
+    Args:
+        names: Further hosts under which the page answers.
+
+    Raises:
+        UsageError: One of ``names`` cannot be a host.
     """
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._file, self._left = file, MOST_HEAD_BYTES
+    channel_class = PageChannel
 
-    def readline(self, most: int) -> bytes:
-        """Raises HTTPException for the line that is too many, which http.server answers
-        with 431.
-        """
-        line = self._file.readline(min(most, self._left + 1))
-        self._left -= len(line)
-        if self._left < 0:
-            raise HTTPException("the head of the request is too long")
-        return line
-
-    @property
-    def closed(self) -> bool:
-        return self._file.closed
-
-    def close(self) -> None:
-        self._file.close()
-
-
-class PageRequestHandler(BaseHTTPRequestHandler):
-    """One request."""
-
-    server: WebServer
-    timeout = PIECE_SECONDS
-    server_version, sys_version = "es-status", ""
-
-    def setup(self) -> None:
-        super().setup()
-        self.rfile: Any = Head(self.rfile)
-
-    def handle_one_request(self) -> None:
-        try:
-            super().handle_one_request()
-        except HTTPException:  # from the request line; http.server answers for the headers
-            self.requestline = self.request_version = self.command = ""
-            self.send_error(431)
-
-    def do_GET(self) -> None:
-        self._send(self._reply())
-
-    def do_HEAD(self) -> None:
-        self._send(self._reply())
-
-    def _refuse(self) -> None:
-        self._send(text_reply(405, f"this page is for looking alone: use {ALLOWED}", Allow=ALLOWED))
-
-    do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_TRACE = do_CONNECT = _refuse  # noqa: N815
-
-    def _reply(self) -> Reply:
-        if not is_host_allowed(self.headers.get("Host"), self.server.hosts):
-            return text_reply(421, MISDIRECTED)
-        reply = self.server.pages.reply(self.path.partition("?")[0])
-        tag = reply.headers.get("ETag")
-        if tag is not None and tag in (self.headers.get("If-None-Match") or ""):
-            return Reply(304, reply.media_type, b"", reply.headers)
-        return reply.compress() if "gzip" in (self.headers.get("Accept-Encoding") or "") else reply
-
-    def _send(self, reply: Reply) -> None:
-        self.send_response(reply.status)
-        length = (
-            {}
-            if reply.status == 304
-            else {"Content-Type": reply.media_type, "Content-Length": str(len(reply.body))}
+    def __init__(self, address: Address, routes: WebRoutes, names: Iterable[str] = ()) -> None:
+        self.is_local, self.hosts = is_loopback(address.host), hosts_of(address, names)
+        family = address_family(address)
+        listening = socket.create_server(
+            (address.host, address.port),
+            family=family,
+            dualstack_ipv6=family == socket.AF_INET6 and socket.has_dualstack_ipv6(),
         )
-        for name, value in {
-            **SECURITY_HEADERS,
-            **reply.headers,
-            **length,
-            "Connection": "close",
-        }.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(reply.body)
+        # waitress reports what clients do wrong, which would fill the terminal.
+        logging.getLogger("waitress").setLevel(logging.CRITICAL)
+        super().__init__(
+            PageApplication(routes, self.hosts),
+            _sock=listening,
+            adj=Adjustments(**LIMITS),
+            sockinfo=(family, listening.type, listening.proto, listening.getsockname()),
+            bind_socket=False,
+        )
 
-    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What http.server itself refuses, without repeating a word of it."""
-        self.close_connection = True
-        self._send(text_reply(code, "this request cannot be understood"))
+    def serve_forever(self) -> None:
+        """Serve until an exception, such as KeyboardInterrupt, which waitress's own ``run`` hides
+        until all requests are answered.
+        """
+        wasyncore.loop(timeout=1, map=self._map)
 
-    def log_message(self, format: str, *arguments: Any) -> None:
-        """Nothing: a page that asks each second would fill the terminal."""
+    def handle_accept(self) -> None:
+        """Accept a connection; of too many the oldest is closed."""
+        super().handle_accept()
+        while len(self.active_channels) > MOST_CONNECTIONS:
+            next(iter(self.active_channels.values())).handle_close()
+
+    def add_task(self, task: PageChannel) -> None:
+        """Let a request wait for a thread, unless too many do."""
+        if len(self.task_dispatcher.queue) < MOST_WAITING:
+            super().add_task(task)
+        else:
+            task.cancel()
+
+    def maintenance(self, now: float) -> None:
+        """Each second: close the connections whose time is over."""
+        super().maintenance(now)
+        for channel in self.active_channels.values():
+            if now - channel.creation_time > LONGEST_SECONDS:
+                channel.will_close = True

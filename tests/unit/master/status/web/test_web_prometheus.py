@@ -9,8 +9,6 @@ from master.status.web.prometheus import METRIC_FAMILIES, format_metrics
 
 LINE = re.compile(
     r'es_queue_[a-z_]+(\{[a-z]+="(?:[^"\\\n]|\\["\\n])*"(?:,[a-z]+="(?:[^"\\\n]|\\["\\n])*")*\})? '
-    r""
-    r""
     r"-?[0-9.e+-]+"
 )
 RUN: dict[str, Any] = {
@@ -26,8 +24,12 @@ RUN: dict[str, Any] = {
 }
 
 
+def text_of(data: dict[str, Any]) -> str:
+    return format_metrics(data).decode()
+
+
 def metrics(**more: Any) -> str:
-    return format_metrics(
+    return text_of(
         {
             "runs": [{**RUN, **more}],
             "refused": {"walker-1": {"stale": 3}},
@@ -51,19 +53,17 @@ def test_every_line_is_of_the_format_and_every_metric_is_typed_once_before_its_s
 def test_values_are_those_of_the_run_and_what_is_not_known_is_left_out() -> None:
     text = metrics()
     assert (
-        'es_queue_generation{run="walker-1"} 7\n' in text
-        and 'es_queue_env_steps_total{run="walker-1"} 123456789\n' in text
+        'es_queue_generation{run="walker-1"} 7.0\n' in text
+        and 'es_queue_env_steps_total{run="walker-1"} 1.23456789e+08\n' in text
     )
     assert 'es_queue_eval_mean{run="walker-1"} -12.5\n' in text and "eta_seconds" not in text
     assert (
-        'es_queue_refused_total{run="walker-1",reason="stale"} 3\n' in text
-        and 'es_queue_living_workers{run="walker-1"} 2\n' in text
+        'es_queue_refused_total{reason="stale",run="walker-1"} 3.0\n' in text
+        and 'es_queue_living_workers{run="walker-1"} 2.0\n' in text
     )
     assert (
-        'es_queue_run_info{run="walker-1",env="BipedalWalker-v3",strategy="pgpe",'
-        'state="running",health="healthy"} '
-        ""
-        "1\n"
+        'es_queue_run_info{env="BipedalWalker-v3",health="healthy",run="walker-1",'
+        'state="running",strategy="pgpe"} 1.0\n'
     ) in text
 
 
@@ -81,9 +81,7 @@ def test_counters_end_in_total_and_gauges_do_not() -> None:
 
 
 def test_what_cannot_be_read_is_down_and_no_error_page() -> None:
-    assert (
-        format_metrics({"trouble": "Redis at x cannot be read"}).splitlines()[-1] == "es_queue_up 0"
-    )
-    assert "es_queue_up 0\n" in format_metrics({"runs": [RUN], "trouble": "gone"}), (
+    assert text_of({"trouble": "Redis at x cannot be read"}).splitlines()[-1] == "es_queue_up 0.0"
+    assert "es_queue_up 0.0\n" in text_of({"runs": [RUN], "trouble": "gone"}), (
         "what was seen last is told beside it"
     )

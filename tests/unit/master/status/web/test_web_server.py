@@ -8,9 +8,11 @@ import argparse
 import gzip
 import http.client
 import json
+import select
 import socket
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -55,17 +57,21 @@ def looks() -> DashboardQueries:
 
 
 @contextmanager
-def served(host: str = "127.0.0.1") -> Iterator[WebServer]:
+def served(host: str = "127.0.0.1", names: Sequence[str] = ()) -> Iterator[WebServer]:
     """A page on a free port, as es-status serves it."""
-    server = WebServer(Address(host, 0), WebRoutes(looks()))
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    server = WebServer(Address(host, 0), WebRoutes(looks()), names)
+    thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
         yield server
     finally:
-        server.shutdown()
+        connections = list(server.active_channels.values())
+        server.trigger.pull_trigger(server._map.clear)  # ends its loop
         thread.join(20)
-        server.server_close()
+        server.task_dispatcher.shutdown()
+        for connection in connections:
+            connection.close()
+        server.close()
 
 
 @pytest.fixture
@@ -76,8 +82,8 @@ def page() -> Iterator[WebServer]:
 
 def asked(
     server: WebServer, path: str, method: str = "GET", **headers: str
-) -> tuple[int, dict[str, str], bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
+) -> tuple[int, Mapping[str, str], bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.effective_port, timeout=20)
     connection.request(
         method,
         path,
@@ -87,13 +93,13 @@ def asked(
         },
     )
     answer = connection.getresponse()
-    found = answer.status, dict(answer.getheaders()), answer.read()
+    found = answer.status, answer.headers, answer.read()
     connection.close()
     return found
 
 
 def raw(server: WebServer, data: bytes) -> bytes:
-    with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as client:
+    with socket.create_connection(("127.0.0.1", server.effective_port), timeout=20) as client:
         client.sendall(data)
         with suppress(OSError):  # it may have hung up already
             client.shutdown(
@@ -179,9 +185,75 @@ def test_nothing_can_be_sent(page: WebServer, method: str) -> None:
     assert (status, headers["Allow"]) == (405, "GET, HEAD")
 
 
+@pytest.mark.parametrize(
+    "data",
+    [b"GET http://[x HTTP/1.1", b"GET / HTTP/1.1\r\nContent-Length: " + b"9" * 9000],
+    ids=["address", "length"],
+)
+def test_what_waitress_fails_on_gets_the_same_sentence(page: WebServer, data: bytes) -> None:
+    answer = raw(page, data + b"\r\nHost: localhost\r\n\r\n")
+    assert answer.split(b" ")[1] == b"400" and b"cannot be understood" in answer
+
+
+def test_a_body_is_refused_before_it_is_read(page: WebServer) -> None:
+    for head in (b"Content-Length: 1000000000", b"Transfer-Encoding: chunked\r\n\r\n1\r\nx"):
+        answer = raw(page, b"POST / HTTP/1.1\r\nHost: localhost\r\n" + head + b"\r\n\r\n")
+        assert answer.split(b" ")[1] == b"413"
+
+
+@pytest.mark.parametrize("blank", [b" ", b"\t"])
+def test_a_field_of_blanks_costs_no_seconds(page: WebServer, blank: bytes) -> None:
+    """waitress alone needs seconds for it, in which the page serves nobody."""
+    used = time.process_time()
+    raw(page, b"GET / HTTP/1.1\r\nHost:" + blank * 16_000 + b"\x01\r\n\r\n")
+    assert time.process_time() - used < 0.5
+
+
+def test_one_connection_has_one_request(page: WebServer) -> None:
+    answer = raw(page, b"GET /icon.svg HTTP/1.1\r\nHost: localhost\r\n\r\n" * 3)
+    assert answer.count(b"HTTP/1.1 200") == 1 and b"Connection: close" in answer
+
+
+def test_requests_beyond_those_that_may_wait_are_closed_and_the_rest_is_answered(
+    page: WebServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_WAITING", 3)
+    goes_on = threading.Event()
+
+    def wait(*_: object) -> dict[str, Any]:
+        assert goes_on.wait(60)
+        return {"runs": []}
+
+    monkeypatch.setattr(DashboardQueries, "runs", wait)
+    clients = [
+        socket.create_connection(("127.0.0.1", page.effective_port), timeout=20) for _ in range(20)
+    ]
+    try:
+        for client in clients:
+            client.sendall(b"GET /api/runs HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        closed, _, _ = select.select(clients, [], [], 20)
+        assert closed and all(client.recv(100) == b"" for client in closed)
+        goes_on.set()
+        served = [client.recv(15) for client in clients if client not in closed]
+        assert b"HTTP/1.1 200 OK" in served
+    finally:
+        goes_on.set()
+        for client in clients:
+            client.close()
+
+
+def test_an_error_of_ours_is_a_sentence_and_is_logged(
+    page: WebServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(WebRoutes, "reply", lambda *_: 1 / 0)
+    status, headers, body = asked(page, "/")
+    assert status == 500 and body.count(b"\n") == 1 and b"Zero" not in body
+    assert headers["X-Content-Type-Options"] == "nosniff" and "ZeroDivisionError" in caplog.text
+
+
 def test_head_is_a_get_without_its_body(page: WebServer) -> None:
     answer = raw(page, b"HEAD / HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    assert answer.startswith(b"HTTP/1.0 200 ") and answer.endswith(b"\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 200 ") and answer.endswith(b"\r\n\r\n")
     assert f"Content-Length: {asked(page, '/')[1]['Content-Length']}".encode() in answer
 
 
@@ -200,6 +272,10 @@ def test_strangers_names_for_this_host_are_not_answered(page: WebServer, name: s
         b"BREW / HTTP/1.1\r\nHost: localhost\r\n\r\n",
         b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 500 + b"\r\n",
         b"GET <script> HTTP/1.1\r\n\r\n",
+        b"GET http://[<b> HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\n <b>: c\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + b"9" * 9000 + b"\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: <b>\r\n\r\n",
     ],
 )
 def test_what_is_no_request_gets_a_plain_sentence_and_repeats_nothing(
@@ -214,15 +290,17 @@ def test_what_is_no_request_gets_a_plain_sentence_and_repeats_nothing(
     assert capfd.readouterr() == ("", "")
 
 
-def test_clients_that_say_nothing_give_way_to_one_that_asks(
-    page: WebServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "MOST_CONNECTIONS", 8)
+def test_clients_that_say_nothing_give_way_to_one_that_asks(page: WebServer) -> None:
+    """More of them than waitress accepts; by itself it answers when the first have timed out."""
+    count = 2 * module.LIMITS["connection_limit"]
     silent = [
-        socket.create_connection(("127.0.0.1", page.server_port), timeout=20) for _ in range(40)
+        socket.create_connection(("127.0.0.1", page.effective_port), timeout=20)
+        for _ in range(count)
     ]
     try:
+        began = time.monotonic()
         assert all(asked(page, "/app.js")[0] == 200 for _ in range(5))
+        assert time.monotonic() - began < module.LIMITS["channel_timeout"] / 2
     finally:
         for one in silent:
             one.close()
@@ -232,12 +310,16 @@ def test_a_client_that_sends_slowly_has_only_so_many_seconds(
     page: WebServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "LONGEST_SECONDS", 0.3)
-    monkeypatch.setattr(
-        module.PageRequestHandler, "timeout", None
-    )  # a client that sends a byte now and then never meets it
-    with socket.create_connection(("127.0.0.1", page.server_port), timeout=20) as slow:
+    with socket.create_connection(("127.0.0.1", page.effective_port), timeout=20) as slow:
         slow.sendall(b"GET / HTTP/1.1\r\nX: ")
-        assert b"200" not in slow.recv(65536), "hung up on before the request was whole"
+        deadline = time.monotonic() + 20
+        with suppress(ConnectionError):
+            while time.monotonic() < deadline:  # a byte now and then: it is never silent
+                slow.sendall(b"x")
+                if select.select([slow], [], [], 0.05)[0]:
+                    assert slow.recv(65536) == b"", "closed before the request was whole"
+                    break
+        assert time.monotonic() < deadline
 
 
 def test_many_who_look_at_once_cost_one_look() -> None:

@@ -1,0 +1,182 @@
+"""What every table and live view is drawn with on a terminal: rich, and what it lacks."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, TextIO, cast
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType, RenderResult
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Column, Table
+from rich.text import Text
+
+from master.display.log_view import SafeStream
+
+#: Redrawn at most so often; news may come faster.
+DRAW_SECONDS = 0.2
+#: A narrower terminal narrows the panel.
+MOST_WIDTH = 100
+#: Blanks between the columns of a table.
+COLUMN_GAP = 2
+#: A table without lines.
+PLAIN: dict[str, Any] = {
+    "box": None,
+    "header_style": "dim",
+    "pad_edge": False,
+    "padding": (0, COLUMN_GAP, 0, 0),
+}
+#: The last column of a table gives way down to this width before a column is left out.
+LEAST_COLUMN_WIDTH = 12
+
+
+def make_console(out: SafeStream) -> Console:
+    return Console(
+        file=cast(TextIO, out), force_terminal=True, highlight=False, markup=False, emoji=False
+    )
+
+
+class FittingTable(Table):
+    """A table without lines that leaves out columns if the terminal is too narrow. Its first
+    column is never cut.
+
+    Args:
+        rows: Cells without styles of their own have the ``styles`` of their text.
+        right: Headers of columns that are aligned to the right.
+        expendable: Headers of columns that can be left out, in that order.
+    """
+
+    def __init__(
+        self,
+        headers: Sequence[str],
+        rows: Sequence[Sequence[str | Text]],
+        right: Collection[str],
+        expendable: Sequence[str],
+        styles: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        super().__init__(**PLAIN)
+        self._expendable = [headers.index(header) for header in expendable]
+        for place, header in enumerate(headers, 1):
+            # rich narrows the column that may wrap, and cuts its texts, which may not.
+            side: JustifyMethod = "right" if header in right else "left"
+            self.add_column(Text(header), justify=side, no_wrap=place < len(headers))
+        for row in rows:
+            self.add_row(*(make_cell(cell, styles) for cell in row))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        columns = self._fitting_columns(options.max_width)
+        name_width = min(column_width(columns[0]), options.max_width)
+        first = replace(columns[0].copy(), min_width=name_width)
+        table = Table(first, *(column.copy() for column in columns[1:]), **PLAIN)
+        for row in zip(*(column.cells for column in columns), strict=True):
+            table.add_row(*row)
+        yield table
+
+    def _fitting_columns(self, width: int) -> list[Column]:
+        widths = [column_width(column) for column in self.columns]
+        if len(widths) > 1:
+            widths[-1] = min(widths[-1], LEAST_COLUMN_WIDTH)
+        kept = list(range(len(widths)))
+        for place in self._expendable:
+            if sum(widths[kept_place] + COLUMN_GAP for kept_place in kept) - COLUMN_GAP <= width:
+                break
+            kept.remove(place)
+        return [self.columns[place] for place in kept]
+
+
+def make_cell(cell: str | Text, styles: Mapping[str, str]) -> Text:
+    if isinstance(cell, Text):
+        return cell
+    return Text(cell, styles.get(cell, ""), no_wrap=True, overflow="ellipsis")
+
+
+def column_width(column: Column) -> int:
+    return max(cell_len(str(text)) for text in (column.header, *column.cells))
+
+
+def make_fields(rows: Iterable[tuple[str, Text]], width: int) -> Table:
+    """Labels of this width with their texts, one below the other."""
+    fields = Table.grid()
+    fields.add_column(style="dim", no_wrap=True, width=width)
+    fields.add_column(overflow="fold")
+    for label, text in rows:
+        fields.add_row(Text(label), text)
+    return fields
+
+
+def format_plain_table(table: Table) -> Iterator[str]:
+    """A table as lines for files and other programs: nothing is cut, folded or coloured."""
+    columns = [
+        [str(text) for text in ([column.header] if table.show_header else []) + [*column.cells]]
+        for column in table.columns
+    ]
+    sides = [">" if column.justify == "right" else "<" for column in table.columns]
+    widths = [
+        column.width or max(map(len, texts), default=0)
+        for column, texts in zip(table.columns, columns, strict=True)
+    ]
+    gap = " " * table.padding[1]
+    for row in zip(*columns, strict=True):
+        cells = zip(row, sides, widths, strict=True)
+        yield gap.join(f"{text:{side}{width}}" for text, side, width in cells).rstrip()
+
+
+def make_panel(content: RenderableType, title: str) -> Panel:
+    return Panel(
+        content, title=Text(title), title_align="left", width=MOST_WIDTH, border_style="dim"
+    )
+
+
+class LivePanel:
+    """Something at the end of a terminal that is redrawn in place, with lines above it.
+
+    It draws only in the caller's thread. ``render`` gives what is to be seen now; ``clock`` gives
+    monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        out: SafeStream,
+        render: Callable[[], RenderableType],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._render, self._clock = render, clock
+        self._last_drawn = -DRAW_SECONDS
+        self._console = make_console(out)
+        self._live = Live(
+            console=self._console,
+            auto_refresh=False,
+            vertical_overflow="crop",
+            # What others print into a terminal would tear the panel; into a file it stays as it is.
+            redirect_stdout=sys.stdout is not None and sys.stdout.isatty(),
+            redirect_stderr=sys.stderr is not None and sys.stderr.isatty(),
+        )
+
+    @property
+    def height(self) -> int:
+        """Lines of the terminal."""
+        return self._console.height
+
+    def print_line(self, line: str) -> None:
+        # Never broken by us: a command that the terminal wraps by itself can still be copied whole.
+        self._console.print(Text(line), soft_wrap=True)
+
+    def draw(self) -> None:
+        """Redraw, unless that was just done."""
+        now = self._clock()
+        if now - self._last_drawn < DRAW_SECONDS:
+            return
+        self._last_drawn = now
+        self._live.start()
+        self._live.update(self._render(), refresh=True)
+
+    def close(self) -> None:
+        """Leave the panel as it is last, and the terminal to others."""
+        if self._live.is_started:
+            self._live.update(self._render())
+            self._live.stop()
