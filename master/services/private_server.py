@@ -27,9 +27,9 @@ from urllib.parse import quote
 
 from es_queue.errors import EsQueueError, RedisError
 from es_queue.numerics.fingerprint import bytes_digest
-from es_queue.security.private_directory import is_private, read_end, read_small
+from es_queue.security.private_directory import is_closed, is_private, read_end, read_small
+from es_queue.util.file_lock import is_locked, read_pid, try_lock, write_pid
 from master.services.append_only_file import set_unfit_aside
-from master.services.file_locks import is_locked, read_pid, try_lock, write_pid
 from master.services.tcp_access import (
     ALL_ADDRESSES,
     Address,
@@ -244,12 +244,7 @@ class PrivateServer:
             about = short.lstat()
         except (OSError, ValueError):  # ValueError: bytes that no path has
             return None
-        private = (
-            stat.S_ISDIR(about.st_mode)
-            and about.st_uid == os.geteuid()
-            and about.st_mode & 0o077 == 0
-        )
-        return short if private and short.name.startswith(self._short_prefix()) else None
+        return short if is_closed(about) and short.name.startswith(self._short_prefix()) else None
 
     def _remove_socket(self) -> None:
         self.socket_path.unlink(missing_ok=True)

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 from es_queue.errors import EXIT_INTERRUPTED, EsQueueError
 from es_queue.protocol.timing import Clocks
-from master.services.file_locks import write_pid
+from es_queue.util.file_lock import write_pid
 from master.services.local_workers import LocalWorkers
 from master.services.orphan_timer import OrphanTimer
 from master.services.private_server import PrivateServer

@@ -18,10 +18,10 @@ from es_queue.numerics.noise_table import FOLDER_VARIABLE
 from es_queue.protocol.connection import redacted_url
 from es_queue.protocol.timing import Clocks
 from es_queue.security.passwords import environment_without_redis
-from es_queue.security.private_directory import no_link
+from es_queue.security.private_directory import no_link, replacing
+from es_queue.util.file_lock import is_locked, read_pid, take_lock, try_lock, write_pid
 from master.run.launch import Launch
 from master.run.run_paths import RunPaths
-from master.services.file_locks import is_locked, read_pid, take_lock, try_lock, write_pid
 from master.services.local_workers import default_workers
 from master.services.private_server import START_SECONDS, PrivateServer, server_binary
 from master.services.supervisor_files import READY, SupervisorFiles, SupervisorSpec
@@ -174,11 +174,8 @@ class SupervisorClient:
             files.news.unlink(missing_ok=True)
             self._news_offset = 0
             os.ftruncate(lock, 0)
-            with os.fdopen(
-                os.open(files.spec, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_NOFOLLOW, 0o600),
-                "w",
-            ) as file:
-                file.write(self._spec.to_json())
+            with replacing(files.spec, mode=0o600) as file:
+                file.write(self._spec.to_json().encode())
             with open(files.log, "ab", opener=no_link) as log:
                 self._process = subprocess.Popen(
                     [

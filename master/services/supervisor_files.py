@@ -15,7 +15,7 @@ from es_queue import errors
 from es_queue.errors import EsQueueError, RedisError, RunFolderError
 from es_queue.protocol.timing import Clocks
 from es_queue.security.private_directory import no_link, read_end, read_small, regular, replacing
-from master.services.file_locks import is_locked, read_pid
+from es_queue.util.file_lock import is_locked, read_pid
 
 #: Where a supervisor is in its life, as ``state.json`` tells it.
 READY, FAILED, ENDING = "ready", "failed", "ending"

@@ -16,7 +16,7 @@ from typing import Any
 
 from es_queue.errors import RunFolderError
 from es_queue.security.passwords import environment_without_redis
-from es_queue.security.private_directory import no_link
+from es_queue.security.private_directory import no_link, read_end
 from es_queue.security.sanitize import sanitize
 from master.services.private_server import bind_to_parent
 
@@ -98,9 +98,7 @@ class ChildMaster:
     def last_error_line(self) -> str:
         """The last line of its complaints, fit for a terminal; empty for none."""
         try:
-            with self._log.open("rb") as file:
-                file.seek(max(0, os.fstat(file.fileno()).st_size - LONGEST_TAIL))
-                lines = file.read(LONGEST_TAIL).decode("utf-8", "replace").strip().splitlines()
+            lines = read_end(self._log, LONGEST_TAIL).decode(errors="replace").strip().splitlines()
         except OSError:
             return ""
         return sanitize(lines[-1].removeprefix("es-master: ")) if lines else ""

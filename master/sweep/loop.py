@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from es_queue.errors import EXIT_DONE, EXIT_INTERRUPTED, RedisError, RunBusyError
 from es_queue.security.user_code import named_modules
 from es_queue.util.command_path import format_command
+from es_queue.util.file_lock import take_lock, write_pid
 from master.display.log_view import SafeStream
 from master.run.launch import Launch
 from master.run.run_paths import RunPaths
-from master.services.file_locks import take_lock, write_pid
+from master.services.start_lines import redis_flag
 from master.storage.checkpoint import Checkpoints, write_atomically
 from master.sweep.child import ChildMaster
 from master.sweep.record import (
@@ -375,7 +376,7 @@ class Sweep:
         if state == FINISHED:
             return EXIT_DONE
         folder = f" --run-dir {self._folder}" if self._launch.run_dir is not None else ""
-        url = "" if self._services.is_private else self._services.redis_flag("--redis-url")
+        url = "" if self._services.is_private else redis_flag(self._services.url, "--redis-url")
         self._view.note(
             f"go on with: {format_command('es-master')} --resume {self._record.run}{folder}{url}"
         )

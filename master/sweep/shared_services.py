@@ -15,16 +15,15 @@ from es_queue.protocol.connection import (
     ANY_ERROR,
     client_from_url,
     first_line,
-    has_secret,
     redacted_url,
     validate_server,
 )
-from es_queue.util.command_path import format_command
 from master.cli.redis_url import format_warning, is_same_terminal, network_warnings, read_exposure
 from master.run.launch import Launch
 from master.services.local_workers import LocalWorkers, default_workers
 from master.services.private_server import PrivateServer
-from master.services.tcp_access import join_instructions, resolve_listen_address
+from master.services.start_lines import start_lines
+from master.services.tcp_access import resolve_listen_address
 
 
 class SharedServices:
@@ -95,33 +94,8 @@ class SharedServices:
 
     def start_information(self) -> dict[str, str]:
         """Where it all is, and how people watch and how workers join."""
-        queue = "" if self._launch.queue == "default" else f" {self._launch.queue}"
-        watch, rq = (
-            (f" --run-dir {self._folder}", format_command("rq"))
-            if self.is_private
-            else (self.redis_flag("--redis-url"), "rq")
-        )
-        about = {
-            "redis": self.name,
-            "folder": str(self._folder),
-            "watch": f"{format_command('es-status')}{watch}",
-            "join": f"{rq} worker{self.redis_flag('--url')}{queue}",
-        }
-        if self._server is not None:
-            about |= join_instructions(
-                self._server.folder, self._server.socket_path, self._launch.queue
-            )
-        return about
-
-    def redis_flag(self, name: str) -> str:
-        """How a command is told the server; a URL with a secret belongs into RQ_REDIS_URL, so it
-        has no flag.
-        """
-        return (
-            f" {name} {self.url}"
-            if not has_secret(self.url)
-            else " (RQ_REDIS_URL must hold this server's URL there)"
-        )
+        lines = start_lines(self.url, self._launch.queue, self._folder, self._server)
+        return {"redis": self.name, "folder": str(self._folder), **lines}
 
     def tick(self) -> None:
         """Start again what has ended."""

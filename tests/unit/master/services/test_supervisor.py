@@ -15,11 +15,11 @@ import pytest
 
 from es_queue.errors import RedisError, RunBusyError, RunFolderError
 from es_queue.protocol.timing import Clocks
+from es_queue.util.file_lock import is_locked, read_pid, take_lock, try_lock, write_pid
 from master.run.launch import Launch
 from master.run.run_paths import RunPaths
 from master.services import supervisor_client as guardian_client
 from master.services import supervisor_files as guardian_files
-from master.services.file_locks import is_locked, read_pid, take_lock, try_lock, write_pid
 from master.services.maintenance import Maintenance
 from master.services.orphan_timer import OrphanTimer
 from master.services.supervisor import LeaseReader
@@ -215,7 +215,7 @@ def test_news_that_nobody_reads_takes_no_more_than_its_room(files: SupervisorFil
 
 def test_a_lock_is_let_go_of_with_its_process_and_tells_who_had_it(files: SupervisorFiles) -> None:
     code = (
-        "from master.services.file_locks import *; import os, pathlib; "
+        "from es_queue.util.file_lock import *; import os, pathlib; "
         f"write_pid(try_lock(pathlib.Path({str(files.owner_lock)!r})), os.getpid()); print(); "
         "input()"
     )
