@@ -35,16 +35,14 @@ from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.normalization import FrozenStatistics, Moments
 from es_queue.numerics.return_limits import (
     MOST_RETURN,
+    first_unrelated_row,
     impossible_return_reason,
-    is_unrelated_fitness,
 )
 from es_queue.numerics.return_statistics import sum_in_order
 from es_queue.numerics.slot_plan import (
     BEHAVIOUR,
-    CONFIRMATION,
     ELITE,
-    EVALUATION,
-    FINAL,
+    EVALUATION_STREAMS,
     SlotPlan,
     evaluation_seeds,
     make_generation_plan,
@@ -70,11 +68,6 @@ from workers.episode import (
 
 Floats = NDArray[np.float32]
 MAX_EVALUATIONS = 100_000
-EVALUATION_STREAMS = {
-    messages.EVAL: EVALUATION,
-    messages.CONFIRM: CONFIRMATION,
-    messages.FINAL: FINAL,
-}
 
 
 @dataclass(frozen=True)
@@ -490,17 +483,10 @@ class Evaluator:
             if reason:
                 return FailedSlot(int(seed), EpisodeFailed(reason))
         result = self._result(job, played)
-        if not (job.rules.is_return and result.fitness == result.returns):
-            episodes = job.seeds.shape[1]
-            for row, figures in enumerate(
-                zip(result.fitness, result.returns, result.steps, strict=True)
-            ):
-                fitness, total, steps = figures
-                reason = is_unrelated_fitness(
-                    job.rules, self.spec, episodes * fitness, episodes * total, steps
-                )
-                if reason:
-                    return FailedSlot(int(job.seeds[row, 0]), EpisodeFailed(reason))
+        unrelated = first_unrelated_row(job.rules, self.spec, result, job.seeds.shape[1])
+        if unrelated is not None:
+            row, reason = unrelated
+            return FailedSlot(int(job.seeds[row, 0]), EpisodeFailed(reason))
         return result
 
     def _episode_specs(
