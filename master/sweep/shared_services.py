@@ -20,6 +20,7 @@ from es_queue.protocol.connection import (
 )
 from master.cli.redis_url import format_warning, is_same_terminal, network_warnings, read_exposure
 from master.run.launch import Launch
+from master.services.local_services import LocalServices
 from master.services.local_workers import LocalWorkers, default_workers
 from master.services.private_server import PrivateServer
 from master.services.start_lines import start_lines
@@ -35,8 +36,7 @@ class SharedServices:
         self, launch: Launch, folder: Path, note: Callable[[str], None], modules: Sequence[str] = ()
     ) -> None:
         self._launch, self._folder, self._note, self._modules = launch, folder, note, modules
-        self._server: PrivateServer | None = None
-        self._workers: LocalWorkers | None = None
+        self._services = LocalServices(self._private_server(), note)
         self._count = self._stale = 0
         self.url = launch.redis_url or ""
 
@@ -48,18 +48,9 @@ class SharedServices:
         """Have a server that is fit for runs, and the workers. Raises RedisError or
         RunFolderError.
         """
-        if self.is_private:
-            folder = self._folder / "redis"
-            self._server = PrivateServer(
-                folder,
-                listen=None
-                if self._launch.listen is None
-                else resolve_listen_address(self._launch.listen, folder),
-            )
-            self._server.start()
-            if self._server.refused:
-                self._note(self._server.refused)
-            self.url = self._server.url
+        self._services.start_server()
+        if self._services.server is not None:
+            self.url = self._services.server.url
         self._client = client_from_url(self.url)
         validate_server(self._client, self.name)
         if not self.is_private and not self._launch.insecure:
@@ -71,15 +62,24 @@ class SharedServices:
             else self._launch.workers
         )
         if self._count:
-            self._workers = LocalWorkers(
-                self._count,
-                self._launch.queue,
-                self.url,
-                self._folder / "logs",
-                self._launch.noise_dir,
-                self._modules,
+            self._services.start_workers(
+                LocalWorkers(
+                    self._count,
+                    self._launch.queue,
+                    self.url,
+                    self._folder / "logs",
+                    self._launch.noise_dir,
+                    self._modules,
+                )
             )
-            self._workers.start()
+
+    def _private_server(self) -> PrivateServer | None:
+        if not self.is_private:
+            return None
+        folder, listen = self._folder / "redis", self._launch.listen
+        return PrivateServer(
+            folder, listen=None if listen is None else resolve_listen_address(listen, folder)
+        )
 
     def _warn(self, warnings: Sequence[str]) -> None:
         for text in warnings:
@@ -94,15 +94,12 @@ class SharedServices:
 
     def start_information(self) -> dict[str, str]:
         """Where it all is, and how people watch and how workers join."""
-        lines = start_lines(self.url, self._launch.queue, self._folder, self._server)
+        lines = start_lines(self.url, self._launch.queue, self._folder, self._services.server)
         return {"redis": self.name, "folder": str(self._folder), **lines}
 
     def tick(self) -> None:
         """Start again what has ended."""
-        if self._server is not None and self._server.ensure():
-            self._note("the private server had ended and was started again")
-        for number in self._workers.supervise() if self._workers is not None else ():
-            self._note(f"local worker {number} had ended and was started again")
+        self._services.restart_ended()
 
     def worker_places(self) -> int:
         """How many runs can have a worker each: as many as listen to the queue; our own count from
@@ -132,14 +129,8 @@ class SharedServices:
 
     def stop(self) -> None:
         """End workers and server in order."""
-        if self._workers is not None:
-            self._workers.stop()
-        if self._server is not None:
-            self._server.stop()
+        self._services.stop()
 
     def kill(self) -> None:
-        """End the workers without waiting for them; the kernel ends the private server with this
-        process.
-        """
-        if self._workers is not None:
-            self._workers.kill()
+        """End them at once."""
+        self._services.kill()

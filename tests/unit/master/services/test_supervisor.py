@@ -255,8 +255,7 @@ def client(files: SupervisorFiles) -> Iterator[SupervisorClient]:
     one = client_of(files)
     yield one
     one.stop()
-    if one._process is not None:  # one that was adopted by another and ended by that one
-        one._process.wait(20)
+    one._child.reap()  # one that was adopted by another and ended by that one
 
 
 def test_a_guardian_starts_and_ends_with_its_master(
