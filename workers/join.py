@@ -40,7 +40,7 @@ from es_queue.protocol.messages import Task
 from es_queue.security.user_code import disallowed_reason, named_modules
 from es_queue.strategies import make_strategy
 from workers.episode import EpisodeControl, Leaving, make_actor, play_episode
-from workers.evaluator import Evaluator
+from workers.evaluator import Evaluator, RunParts
 
 CHECK_STEPS = 50
 CHECK_SEEDS = (0, 1, 0)
@@ -79,10 +79,7 @@ def join(
     if disallowed:
         raise Refusal(disallowed)
     request = environment_request(config)
-    control.episode_began, control.playing = (
-        time.monotonic(),
-        {},
-    )  # an environment that hangs may do so when it is made
+    control.begin_episode({})  # an environment that hangs may do so when it is made
     try:
         spec = describe(request)
         policy = make_policy(
@@ -114,10 +111,11 @@ def join(
     ) as error:  # what this host has not, as a strategy or a module of the user's own
         raise Refusal(str(error)) from None
     finally:
-        control.episode_began = None
+        control.end_episode()
     table = table or NoiseTable.open(config.noise_size, noise_folder)
     min_episodes = 1 if envs is None or portable == request else envs.min_episodes
-    evaluator = Evaluator(config, spec, env, policy, strategy, table, control, envs, min_episodes)
+    parts = RunParts(config, spec, policy, strategy, env, envs, min_episodes)
+    evaluator = Evaluator(parts, table, control)
     return JoinResult(evaluator, table.digest, numerics, resolve_backend(spec.backend))
 
 
@@ -161,7 +159,7 @@ def episode_trace(
     """
     trace: list[bytes] = []
     begin = make_actor(policy, parameters, None)
-    control.episode_began, control.playing = time.monotonic(), {"seed": seed}
+    control.begin_episode({"seed": seed})
 
     def begin_traced() -> Forward:
         act = begin()

@@ -28,7 +28,7 @@ from es_queue.util.slot_record import (
     recorded_generations,
 )
 from workers.episode import Episode, EpisodeControl
-from workers.evaluator import Evaluator, mean
+from workers.evaluator import Evaluator, RunParts, mean
 from workers.join import environment_request
 from workers.play.playback import episode_seeds, open_playback, save_video
 from workers.play.report import format_figures, format_histogram, format_text, summarize
@@ -158,9 +158,8 @@ def play_recorded(
             "with the es-queue that made it"
         )
     with open_playback(request, spec.id, given.render, given.record) as (env, recorder):
-        evaluator = Evaluator(
-            config, spec, env, policy, make_strategy(config, policy.size), table, EpisodeControl()
-        )
+        parts = RunParts(config, spec, policy, make_strategy(config, policy.size), env)
+        evaluator = Evaluator(parts, table, EpisodeControl())
         if not evaluator.fits(record.task):
             raise RunFolderError(
                 f"generation {selector.generation} was played in other spaces than the "
