@@ -55,6 +55,7 @@ def spawn(
     log_mode: str = "ab",
     stdout: int | None = None,
     pass_fds: Sequence[int] = (),
+    folder: Path | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start a command in a session of its own, which the terminal's Ctrl-C does not reach.
 
@@ -68,6 +69,7 @@ def spawn(
             stdout=file if stdout is None else stdout,
             stderr=file,
             env=environment,
+            cwd=folder,
             pass_fds=pass_fds,
             start_new_session=True,
         )
@@ -161,10 +163,11 @@ class LockedProcess:
         command: Sequence[str],
         log: Path,
         environment: dict[str, str] | None = None,
+        folder: Path | None = None,
     ) -> None:
         """Start a command that inherits ``lock``, which is closed here. Raises OSError."""
         try:
-            self._process = spawn(command, log, environment, pass_fds=[lock])
+            self._process = spawn(command, log, environment, pass_fds=[lock], folder=folder)
             write_pid(lock, self._process.pid)
         finally:
             os.close(lock)

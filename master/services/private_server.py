@@ -270,7 +270,7 @@ class PrivateServer:
         if lock is None:
             raise RedisError(f"another server has just been started in {self.folder}; try again")
         try:
-            self._child.start(lock, command, self.folder / "redis.log")
+            self._child.start(lock, command, self.folder / "redis.log", folder=self.folder)
             self._spawned = True
         except OSError as error:
             raise RedisError(f"the embedded server cannot be started: {error}") from error
