@@ -85,8 +85,8 @@ class SlotJob:
     seeds: NDArray[np.int64]
     rules: EpisodeRules
     statistics: FrozenStatistics | None
-    observe: bool
-    key: int | None
+    observe: bool = False
+    key: int | None = None
     behave: bool = False
     centre: int = 0
 
@@ -167,16 +167,8 @@ class JobPlanner:
 
     def centre_job(self, task: Task, seeds: Sequence[int]) -> SlotJob:
         """The unperturbed policy as it is evaluated, on ``seeds``."""
-        return SlotJob(
-            messages.EVAL,
-            0,
-            -1,
-            np.array([seeds]),
-            self._evaluation,
-            self._statistics(task),
-            False,
-            None,
-        )
+        statistics = self._statistics(task)
+        return SlotJob(messages.EVAL, 0, -1, np.array([seeds]), self._evaluation, statistics)
 
     def _rules(self, task: Task) -> EpisodeRules:
         return training_rules(self._config, task.step_limit, self._strategy.fitness_by_sign)
@@ -184,25 +176,21 @@ class JobPlanner:
     def training_jobs(self, task: Task, block: Block) -> list[SlotJob]:
         """Perturbed slots, under training's rules."""
         slots = self._slots(task.generation, block.start, block.stop)
-        rules = self._rules(task)
-        statistics = self._statistics(task)
-        jobs: list[SlotJob] = []
-        for row, slot in enumerate(range(block.start, block.stop)):
-            observe, key = bool(slots.sampled[row]), int(slots.noise_keys[row])
-            jobs.append(
-                SlotJob(
-                    block.kind,
-                    slot,
-                    int(slots.noise_indices[row]),
-                    slots.seeds[row],
-                    rules,
-                    statistics,
-                    observe,
-                    key,
-                    self._strategy.wants_behaviour,
-                )
+        rules, statistics = self._rules(task), self._statistics(task)
+        return [
+            SlotJob(
+                block.kind,
+                slot,
+                int(slots.noise_indices[row]),
+                slots.seeds[row],
+                rules,
+                statistics,
+                bool(slots.sampled[row]),
+                int(slots.noise_keys[row]),
+                self._strategy.wants_behaviour,
             )
-        return jobs
+            for row, slot in enumerate(range(block.start, block.stop))
+        ]
 
     def _centre_jobs(self, task: Task, published: Floats, block: Block) -> list[SlotJob]:
         """Slot 0 is the centre on slot 0's seeds, as training plays them; the others are centres on
@@ -246,14 +234,8 @@ class JobPlanner:
         seeds = evaluation_seeds(
             self._config, ELITE, task.generation, self._config.elite_episodes
         ).reshape(1, -1)
-        rules = self._rules(task)
         job = partial(
-            SlotJob,
-            block.kind,
-            rules=rules,
-            statistics=self._statistics(task),
-            observe=False,
-            key=None,
+            SlotJob, block.kind, rules=self._rules(task), statistics=self._statistics(task)
         )
         slots = range(block.start, block.stop)
         if self._config.schedule == ASYNC:  # an episode a slot, of those whom the publication names
@@ -269,16 +251,7 @@ class JobPlanner:
         )
         statistics = self._statistics(task)
         return [
-            SlotJob(
-                block.kind,
-                slot,
-                -1,
-                seeds[slot].reshape(1, 1),
-                self._evaluation,
-                statistics,
-                False,
-                None,
-            )
+            SlotJob(block.kind, slot, -1, seeds[slot].reshape(1, 1), self._evaluation, statistics)
             for slot in range(block.start, block.stop)
         ]
 

@@ -62,8 +62,12 @@ class JoinResult:
     backend: str
 
 
-def environment_request(config: RunConfig) -> EnvironmentRequest:
-    return EnvironmentRequest.of(config)
+def make_bindable_policy(config: RunConfig, spec: EnvironmentSpec) -> Policy:
+    """The run's policy with what it normalises by. Raises UsageError."""
+    reference = make_reference_batch(config)
+    return make_policy(
+        config, spec.observation_size, spec.action, spec.observation_shape, reference
+    )
 
 
 def join(
@@ -78,17 +82,11 @@ def join(
     disallowed = disallowed_reason(named_modules(config))
     if disallowed:
         raise Refusal(disallowed)
-    request = environment_request(config)
+    request = EnvironmentRequest.of(config)
     control.begin_episode({})  # an environment that hangs may do so when it is made
     try:
         spec = describe(request)
-        policy = make_policy(
-            config,
-            spec.observation_size,
-            spec.action,
-            spec.observation_shape,
-            make_reference_batch(config),
-        )
+        policy = make_bindable_policy(config, spec)
         limit_blas_threads()  # what a policy of the user's own has imported, too
         strategy = make_strategy(config, policy.size)
         env, envs = open_environment(request), open_vector_environment(request)

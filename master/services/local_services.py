@@ -15,7 +15,7 @@ class LocalServices:
     """``server`` is None for a Redis that was named; ``note`` takes sentences for people."""
 
     def __init__(self, server: PrivateServer | None, note: Callable[[str], None]) -> None:
-        self.server, self._note = server, note
+        self.server, self.note = server, note
         self._workers: LocalWorkers | None = None
 
     def start_server(self) -> None:
@@ -32,10 +32,10 @@ class LocalServices:
     def restart_ended(self) -> None:
         """Start again what has ended. Raises RedisError for a server that cannot come back."""
         if self.server is not None and self.server.ensure():
-            self._note("the private server had ended and was started again")
+            self.note("the private server had ended and was started again")
             self._note_refused(self.server)
         for number in self._workers.supervise() if self._workers is not None else ():
-            self._note(f"local worker {number} had ended and was started again")
+            self.note(f"local worker {number} had ended and was started again")
 
     def stop(self) -> None:
         """End workers and server in order."""
@@ -53,4 +53,4 @@ class LocalServices:
 
     def _note_refused(self, server: PrivateServer) -> None:
         if server.refused:
-            self._note(server.refused)
+            self.note(server.refused)

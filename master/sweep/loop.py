@@ -180,7 +180,7 @@ class Sweep:
         """Each second: after server and workers, and how many runs can have one."""
         if time.monotonic() - self._last_check < CHECK_SECONDS:
             return
-        self._services.tick()
+        self._services.restart_ended()
         self._worker_places = self._services.worker_places()
         self._last_check = time.monotonic()
 

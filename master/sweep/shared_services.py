@@ -27,7 +27,7 @@ from master.services.start_lines import start_lines
 from master.services.tcp_access import resolve_listen_address
 
 
-class SharedServices:
+class SharedServices(LocalServices):
     """Server and workers for a study in ``folder``; all of it in the main thread, to which children
     are bound.
     """
@@ -35,8 +35,8 @@ class SharedServices:
     def __init__(
         self, launch: Launch, folder: Path, note: Callable[[str], None], modules: Sequence[str] = ()
     ) -> None:
-        self._launch, self._folder, self._note, self._modules = launch, folder, note, modules
-        self._services = LocalServices(self._private_server(), note)
+        self._launch, self._folder, self._modules = launch, folder, modules
+        super().__init__(self._private_server(), note)
         self._count = self._stale = 0
         self.url = launch.redis_url or ""
 
@@ -48,9 +48,9 @@ class SharedServices:
         """Have a server that is fit for runs, and the workers. Raises RedisError or
         RunFolderError.
         """
-        self._services.start_server()
-        if self._services.server is not None:
-            self.url = self._services.server.url
+        self.start_server()
+        if self.server is not None:
+            self.url = self.server.url
         self._client = client_from_url(self.url)
         validate_server(self._client, self.name)
         if not self.is_private and not self._launch.insecure:
@@ -62,7 +62,7 @@ class SharedServices:
             else self._launch.workers
         )
         if self._count:
-            self._services.start_workers(
+            self.start_workers(
                 LocalWorkers(
                     self._count,
                     self._launch.queue,
@@ -85,7 +85,7 @@ class SharedServices:
         for text in warnings:
             print(format_warning(text), file=sys.stderr, flush=True)
             if not is_same_terminal():
-                self._note(text)
+                self.note(text)
 
     @property
     def name(self) -> str:
@@ -94,12 +94,8 @@ class SharedServices:
 
     def start_information(self) -> dict[str, str]:
         """Where it all is, and how people watch and how workers join."""
-        lines = start_lines(self.url, self._launch.queue, self._folder, self._services.server)
+        lines = start_lines(self.url, self._launch.queue, self._folder, self.server)
         return {"redis": self.name, "folder": str(self._folder), **lines}
-
-    def tick(self) -> None:
-        """Start again what has ended."""
-        self._services.restart_ended()
 
     def worker_places(self) -> int:
         """How many runs can have a worker each: as many as listen to the queue; our own count from
@@ -126,11 +122,3 @@ class SharedServices:
             raise RedisError(
                 f"Redis at {self.name} does not say what it holds of run {run}: {first_line(error)}"
             ) from None
-
-    def stop(self) -> None:
-        """End workers and server in order."""
-        self._services.stop()
-
-    def kill(self) -> None:
-        """End them at once."""
-        self._services.kill()

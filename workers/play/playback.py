@@ -25,7 +25,6 @@ from es_queue.numerics.slot_plan import FINAL, evaluation_seeds
 from es_queue.policies import make_policy
 from es_queue.policies.actions import ActionMap
 from workers.episode import Episode, EpisodeControl, EpisodeOptions, make_actor, play_episode
-from workers.join import environment_request
 from workers.play.checkpoint import Checkpoint
 from workers.play.constants import DEFAULT_EPISODES, SEED_LIMIT
 from workers.play.report import format_text
@@ -62,7 +61,7 @@ def play_all(
     """
     limit_blas_threads()
     # How an episode behaves is training's business; the code that tells it may not be here.
-    request = portable_request(replace(environment_request(checkpoint.config), behaviour=""))
+    request = portable_request(replace(EnvironmentRequest.of(checkpoint.config), behaviour=""))
     spec = describe(request)
     validate_spaces(checkpoint, spec)
     with (
