@@ -23,7 +23,7 @@ from master.run.setup import Setup, prepare_run
 from tests.ring import quick_config
 from tests.tiny import QUAD, Script, spec_of
 from workers.episode import EpisodeControl
-from workers.evaluator import Evaluator
+from workers.evaluator import Evaluator, RunParts
 
 TABLE = NoiseTable.in_memory(2**14)
 PUBLICATION = "{}.1-00000000"
@@ -45,9 +45,8 @@ def config_of(**values: Any) -> RunConfig:
 def evaluator(world: Script, spec: EnvironmentSpec | None = None, **values: Any) -> Evaluator:
     config, spec = config_of(**values), spec or spec_of()
     policy = make_policy(config, spec.observation_size, spec.action)
-    return Evaluator(
-        config, spec, world, policy, make_strategy(config, policy.size), TABLE, EpisodeControl()
-    )
+    parts = RunParts(config, spec, policy, make_strategy(config, policy.size), world)
+    return Evaluator(parts, TABLE, EpisodeControl())
 
 
 def task_of(

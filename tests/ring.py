@@ -21,7 +21,7 @@ from master.run.lease import take_lease
 from master.run.setup import Setup, prepare_run
 from workers.block_worker import BlockWorker, make_worker_id
 from workers.episode import EpisodeControl
-from workers.heartbeat import Heartbeat
+from workers.heartbeat import Heartbeat, ProcessLimits
 from workers.join import join
 
 QUICK = Clocks(
@@ -76,8 +76,7 @@ def workers(
             watch,
             lambda about=about: about,
             QUICK,
-            wall_limit=60.0,
-            on_wall_limit=lambda: None,
+            ProcessLimits(60.0, lambda: None),
         )
         channel.arrive(about, QUICK.beat_ttl)
         life.start()

@@ -323,16 +323,13 @@ def play_batch(
         batch = EpisodeBatch(specs, policy, rules, envs.reset([spec.seed for spec in specs]))
         outcomes = batch.outcomes
         while len(batch.rows):
-            if control.halt:
-                raise Leaving
+            chosen = batch.actions(statistics, actions)
             # The wall limit is of an episode, and they share the time; a step that hangs is seen
             # all the same.
             now = time.monotonic()
-            control.episode_began = now - (now - began) / len(specs)
-            chosen = batch.actions(statistics, actions)
+            control.begin_steps(len(chosen), now - (now - began) / len(specs))
             if len(batch.rows):
                 batch.add_step(*envs.step(batch.rows, chosen))
-                control.steps += len(chosen)
     except (Leaving, BaseTimeoutException):  # RQ's own timeout is no failure of the episodes
         raise
     except Exception as error:  # whatever the environments raise

@@ -69,7 +69,7 @@ class BlockWorker:
                 if (
                     control.finish_reason and self.blocks
                 ):  # a process that is too large from the start still plays a slot
-                    control.leave_reason = control.leave_reason or control.finish_reason
+                    control.leave(control.finish_reason)
         except Leaving:
             pass
         finally:
@@ -94,7 +94,7 @@ class BlockWorker:
 
     def _process(self, block: Block) -> None:
         published = self._load_publication(block)
-        if published is None or not self._evaluator.has_block(block):
+        if published is None or not self._evaluator.planner.has_block(block):
             self._channel.drop(block)
             return
         self.block = f"{block.kind} {block.start} {block.stop}"
@@ -172,7 +172,7 @@ class BlockWorker:
             self._channel.report(json.dumps(about))
         if shared is None:
             self._cache.write_header(task.publication, raw)
-        self._evaluator.control.poll = task.poll
+        self._evaluator.control.set_poll(task.poll)
         return FetchedPublication(task, np.frombuffer(data, "<f4").astype(np.float32, copy=False))
 
     def report(self, failure: FailureReport) -> None:

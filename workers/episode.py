@@ -5,6 +5,7 @@ strategy's fitness.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
@@ -90,6 +91,34 @@ class EpisodeControl:
         self._leave_reason = reason
         if reason:
             self.halt = True
+
+    def leave(self, reason: str) -> None:
+        """The worker must leave, if there is a reason; the first one stays."""
+        if reason and not self._leave_reason:
+            self.leave_reason = reason
+
+    def finish(self, reason: str) -> None:
+        """The worker must leave when its episode is over; the first reason stays."""
+        self.finish_reason = self.finish_reason or reason
+
+    def set_poll(self, seconds: float) -> None:
+        self.poll = seconds
+
+    def begin_episode(self, playing: dict[str, int]) -> None:
+        """An episode begins, or an environment that may hang is made."""
+        self.playing, self.episode_began = playing, time.monotonic()
+
+    def end_episode(self) -> None:
+        self.episode_began = None
+
+    def begin_steps(self, count: int = 1, episode_began: float | None = None) -> None:
+        """So many episodes make a step each. ``episode_began``: their share of the time, if they
+        are several. Raises Leaving.
+        """
+        if self.halt:
+            raise Leaving
+        self.steps += count
+        self.episode_began = episode_began or self.episode_began
 
     def begin_block(self, publication: str) -> None:
         """A block of that publication begins."""
@@ -220,6 +249,25 @@ def last_observation(observation: Floats) -> Floats:
     return observation
 
 
+@dataclass(frozen=True)
+class EpisodeOptions:
+    """What an episode has beside its rules.
+
+    observe: gather the moments of all its observations
+    noise:   its action noise
+    on_step: follows each step
+    behave:  makes the behaviour of the last observation, or of the world as it then is
+    """
+
+    observe: bool = False
+    noise: ActionNoise | None = None
+    on_step: Callable[[], Any] | None = None
+    behave: Callable[[Floats], Floats] | None = None
+
+
+PLAIN = EpisodeOptions()
+
+
 def play_episode(
     env: Environment,
     begin: Callable[[], Forward],
@@ -227,30 +275,23 @@ def play_episode(
     rules: EpisodeRules,
     seed: int,
     control: EpisodeControl,
-    *,
-    observe: bool = False,
-    noise: ActionNoise | None = None,
-    on_step: Callable[[], Any] | None = None,
-    behave: Callable[[Floats], Floats] | None = None,
+    options: EpisodeOptions = PLAIN,
 ) -> Episode:
     """Play the episode of ``seed``. ``begin`` gives the policy with an empty memory: float32[d]
-    observation -> float32[outputs]; ``observe`` gathers the moments of all its observations;
-    ``on_step`` follows each step; ``behave`` makes the behaviour of the last observation, or of the
-    world as it then is.
+    observation -> float32[outputs].
 
     Raises Leaving when the worker was asked to go, EpisodeFailed for a return that is not finite or
     an observation of another shape, NonFiniteOutput for an action that is not, and whatever the
     environment raises.
     """
-    fitness = Fitness(rules)
+    fitness, noise, behave = Fitness(rules), options.noise, options.behave
     apart = not fitness.is_return
     observation, act = env.reset(seed), begin()
     observations, shape = [observation], observation.shape
     lives = LifeCounter(env) if rules.life_loss else None
     total, steps, over, ended = 0.0, 0, False, False
     while not (over or ended or steps >= rules.limit):
-        if control.halt:
-            raise Leaving
+        control.begin_steps()
         action = actions.act_one(act(observation), noise.next() if noise else None)
         observation, reward, over = env.step(action)
         if observation.shape != shape:  # numpy would stretch some of them
@@ -259,21 +300,20 @@ def play_episode(
                 f"the reset one of {list(shape)}"
             )
         steps += 1
-        control.steps += 1
         total += reward
         if apart:
             ended = fitness.add(reward, observation)
         if lives is not None:
             ended = lives.has_lost_life() or ended
-        if observe:
+        if options.observe:
             observations.append(observation)
-        if on_step is not None:
-            on_step()
+        if options.on_step is not None:
+            options.on_step()
     fitness_total = fitness.total if apart else total
     if not (math.isfinite(total) and math.isfinite(fitness_total)):
         raise EpisodeFailed("the episode's return is not a finite number")
     at_limit = not over and steps >= rules.limit
-    moments = Moments.of(np.asarray(observations)) if observe else None
+    moments = Moments.of(np.asarray(observations)) if options.observe else None
     return Episode(
         total,
         fitness_total,

@@ -35,16 +35,14 @@ from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.normalization import FrozenStatistics, Moments
 from es_queue.numerics.return_limits import (
     MOST_RETURN,
+    first_unrelated_row,
     impossible_return_reason,
-    is_unrelated_fitness,
 )
 from es_queue.numerics.return_statistics import sum_in_order
 from es_queue.numerics.slot_plan import (
     BEHAVIOUR,
-    CONFIRMATION,
     ELITE,
-    EVALUATION,
-    FINAL,
+    EVALUATION_STREAMS,
     SlotPlan,
     evaluation_seeds,
     make_generation_plan,
@@ -62,6 +60,7 @@ from workers.episode import (
     Episode,
     EpisodeControl,
     EpisodeFailed,
+    EpisodeOptions,
     Leaving,
     last_observation,
     make_actor,
@@ -70,11 +69,6 @@ from workers.episode import (
 
 Floats = NDArray[np.float32]
 MAX_EVALUATIONS = 100_000
-EVALUATION_STREAMS = {
-    messages.EVAL: EVALUATION,
-    messages.CONFIRM: CONFIRMATION,
-    messages.FINAL: FINAL,
-}
 
 
 @dataclass(frozen=True)
@@ -91,8 +85,8 @@ class SlotJob:
     seeds: NDArray[np.int64]
     rules: EpisodeRules
     statistics: FrozenStatistics | None
-    observe: bool
-    key: int | None
+    observe: bool = False
+    key: int | None = None
     behave: bool = False
     centre: int = 0
 
@@ -122,46 +116,36 @@ def failure_prefix(error: Exception) -> str:
     return messages.HOST_FAILURE if isinstance(error, OSError | MemoryError) else ""
 
 
-class Evaluator:
-    """Evaluates blocks of one run in this process. An episode depends on nothing but the plan, the
-    parameters, the frozen statistics, the episode rules and the back end.
+@dataclass(frozen=True)
+class RunParts:
+    """What a run's episodes are made of on this host.
+
+    envs: plays many episodes at once; without it, or for fewer than ``min_episodes``, ``env`` plays
+    one by one
     """
 
-    def __init__(
-        self,
-        config: RunConfig,
-        spec: EnvironmentSpec,
-        env: Environment,
-        policy: Policy,
-        strategy: Strategy,
-        table: NoiseTable,
-        control: EpisodeControl,
-        envs: VectorEnvironment | None = None,
-        min_episodes: int = 1,
-    ) -> None:
-        """``envs`` plays many episodes at once; without them, or for fewer than ``min_episodes``,
-        ``env`` plays one by one.
-        """
-        self.config, self.spec, self.table, self.control = config, spec, table, control
-        self._env, self._envs, self._policy, self._strategy = env, envs, policy, strategy
-        self._build = strategy.builder(table)
-        self._min_episodes = min_episodes
+    config: RunConfig
+    spec: EnvironmentSpec
+    policy: Policy
+    strategy: Strategy
+    env: Environment
+    envs: VectorEnvironment | None = None
+    min_episodes: int = 1
+
+
+class JobPlanner:
+    """Which episodes the slots of a block are: a function of the config and the publication."""
+
+    def __init__(self, parts: RunParts) -> None:
+        config, strategy = parts.config, parts.strategy
+        self._config, self._strategy, self._size = config, strategy, parts.policy.size
+        self._evaluation = evaluation_rules(evaluation_limit(config, parts.spec))
         self._planned: tuple[int, int, SlotPlan] | None = None
-        self._actions = ActionMap(spec.action, config.action_bound)
-        self._evaluation = evaluation_rules(evaluation_limit(config, spec))
         self._max_slots = {
             kind: max_slots(config, strategy.per_slot)[kind] for kind in messages.TRAINED
         }
         self._max_slots[messages.ELITE] *= strategy.reevaluates
         self._max_slots[messages.CENTRE] = strategy.max_centres
-        self._behave = last_observation if spec.behaviour in ("", LAST) else self._measure_inside
-
-    def fits(self, task: Task) -> bool:
-        """Whether the task's vectors have the lengths that this run's policy has."""
-        return (
-            self._strategy.fits(task.size, self.spec.observation_size)
-            and len(task.obs_mean) == 4 * self.spec.observation_size
-        )
 
     def has_block(self, block: Block) -> bool:
         """Whether the run can have these slots; a block's text may say anything.
@@ -170,6 +154,141 @@ class Evaluator:
         most is known.
         """
         return block.stop <= self._max_slots.get(block.kind, MAX_EVALUATIONS)
+
+    def jobs(self, task: Task, published: Floats, block: Block) -> list[SlotJob]:
+        """The jobs of a block's slots, in order."""
+        if block.kind == messages.TRAIN:
+            return self.training_jobs(task, block)
+        if block.kind == messages.CENTRE:
+            return self._centre_jobs(task, published, block)
+        if block.kind == messages.ELITE:
+            return self._elite_jobs(task, block)
+        return self._evaluation_jobs(task, block)
+
+    def centre_job(self, task: Task, seeds: Sequence[int]) -> SlotJob:
+        """The unperturbed policy as it is evaluated, on ``seeds``."""
+        statistics = self._statistics(task)
+        return SlotJob(messages.EVAL, 0, -1, np.array([seeds]), self._evaluation, statistics)
+
+    def _rules(self, task: Task) -> EpisodeRules:
+        return training_rules(self._config, task.step_limit, self._strategy.fitness_by_sign)
+
+    def training_jobs(self, task: Task, block: Block) -> list[SlotJob]:
+        """Perturbed slots, under training's rules."""
+        slots = self._slots(task.generation, block.start, block.stop)
+        rules, statistics = self._rules(task), self._statistics(task)
+        return [
+            SlotJob(
+                block.kind,
+                slot,
+                int(slots.noise_indices[row]),
+                slots.seeds[row],
+                rules,
+                statistics,
+                bool(slots.sampled[row]),
+                int(slots.noise_keys[row]),
+                self._strategy.wants_behaviour,
+            )
+            for row, slot in enumerate(range(block.start, block.stop))
+        ]
+
+    def _centre_jobs(self, task: Task, published: Floats, block: Block) -> list[SlotJob]:
+        """Slot 0 is the centre on slot 0's seeds, as training plays them; the others are centres on
+        fresh seeds, without action noise.
+        """
+        first, behave = self._slots(task.generation, 0, 1), self._strategy.wants_behaviour
+        rules = self._rules(task)
+        fresh = evaluation_seeds(
+            self._config, BEHAVIOUR, task.generation, self._config.behaviour_episodes
+        ).reshape(1, -1)
+        return [
+            SlotJob(
+                block.kind,
+                slot,
+                -1,
+                fresh if slot else first.seeds[0, :1],
+                rules,
+                self._statistics(task, self._strategy.centre_statistics(published, slot)),
+                False,
+                None if slot else int(first.noise_keys[0]),
+                behave,
+                slot,
+            )
+            for slot in range(block.start, block.stop)
+        ]
+
+    def _slots(self, generation: int, start: int, stop: int) -> SlotPlan:
+        """The plan of a range of slots; that of a whole generation is made once."""
+        if self._planned is None or self._planned[0] != generation or self._planned[1] < stop:
+            plan = make_generation_plan(
+                self._config, generation, self._size, self._strategy.per_slot
+            )
+            count = max(stop, self._config.population // self._strategy.per_slot)
+            self._planned = generation, count, plan.slots(0, count)
+        return self._planned[2].part(start, stop)
+
+    def _elite_jobs(self, task: Task, block: Block) -> list[SlotJob]:
+        """Training slots on fresh seeds, the same for all of them, without action noise; the slot
+        after the last is the centre.
+        """
+        seeds = evaluation_seeds(
+            self._config, ELITE, task.generation, self._config.elite_episodes
+        ).reshape(1, -1)
+        job = partial(
+            SlotJob, block.kind, rules=self._rules(task), statistics=self._statistics(task)
+        )
+        slots = range(block.start, block.stop)
+        if self._config.schedule == ASYNC:  # an episode a slot, of those whom the publication names
+            return [job(slot, -1, seeds=seeds[:, slot % seeds.size, np.newaxis]) for slot in slots]
+        plan = self._slots(task.generation, 0, min(block.stop, self._strategy.centre_slot))
+        indices = [*plan.noise_indices.tolist(), -1]
+        return [job(slot, indices[slot], seeds=seeds) for slot in slots]
+
+    def _evaluation_jobs(self, task: Task, block: Block) -> list[SlotJob]:
+        """The unperturbed policy, one episode a slot, under the environment's own rules."""
+        seeds = evaluation_seeds(
+            self._config, EVALUATION_STREAMS[block.kind], task.generation, block.stop
+        )
+        statistics = self._statistics(task)
+        return [
+            SlotJob(block.kind, slot, -1, seeds[slot].reshape(1, 1), self._evaluation, statistics)
+            for slot in range(block.start, block.stop)
+        ]
+
+    def _statistics(
+        self, task: Task, centre_statistics: tuple[Floats, Floats] | None = None
+    ) -> FrozenStatistics | None:
+        """The generation's, or a centre's ``centre_statistics``."""
+        if not self._config.obs_norm:
+            return None
+        mean, std = centre_statistics or (
+            np.frombuffer(task.obs_mean, "<f4"),
+            np.frombuffer(task.obs_std, "<f4"),
+        )
+        return FrozenStatistics(
+            mean.astype(np.float32), std.astype(np.float32), self._config.obs_clip
+        )
+
+
+class Evaluator:
+    """Evaluates blocks of one run in this process. An episode depends on nothing but the plan, the
+    parameters, the frozen statistics, the episode rules and the back end.
+    """
+
+    def __init__(self, parts: RunParts, table: NoiseTable, control: EpisodeControl) -> None:
+        self.config, self.spec, self.table, self.control = parts.config, parts.spec, table, control
+        self._policy, self._strategy = parts.policy, parts.strategy
+        self._env, self._envs, self._min_episodes = parts.env, parts.envs, parts.min_episodes
+        self._build = parts.strategy.builder(table)
+        self._actions = ActionMap(parts.spec.action, parts.config.action_bound)
+        self.planner = JobPlanner(parts)
+
+    def fits(self, task: Task) -> bool:
+        """Whether the task's vectors have the lengths that this run's policy has."""
+        return (
+            self._strategy.fits(task.size, self.spec.observation_size)
+            and len(task.obs_mean) == 4 * self.spec.observation_size
+        )
 
     def evaluate(
         self,
@@ -186,15 +305,9 @@ class Evaluator:
         others are owed again.
         """
         began = time.monotonic()
-        job_makers = {
-            messages.TRAIN: self._training_jobs,
-            messages.CENTRE: self._centre_jobs,
-            messages.ELITE: self._elite_jobs,
-        }
-        make_jobs = job_makers.get(block.kind, self._evaluation_jobs)
         results, failures = [], []
         with np.errstate(all="ignore"):
-            jobs = make_jobs(task, published, block)
+            jobs = self.planner.jobs(task, published, block)
             # Centres are few, and each may have statistics of its own.
             for group in (
                 [[job] for job in jobs] if block.kind == messages.CENTRE else self._groups(jobs)
@@ -236,8 +349,8 @@ class Evaluator:
         on_step: Callable[[], None] | None = None,
     ) -> list[Episode]:
         """One individual of a training slot, on its own episodes; ``on_step`` follows each step."""
-        (job,) = self._training_jobs(
-            task, published, Block(task.publication, messages.TRAIN, slot, slot + 1)
+        (job,) = self.planner.training_jobs(
+            task, Block(task.publication, messages.TRAIN, slot, slot + 1)
         )
         return self._play_observed(
             self._individuals(task, published, job)[individual],
@@ -256,16 +369,7 @@ class Evaluator:
         """The unperturbed policy as it is evaluated, on ``seeds``; ``on_step`` follows
         each step.
         """
-        job = SlotJob(
-            messages.EVAL,
-            0,
-            -1,
-            np.array([seeds]),
-            self._evaluation,
-            self._statistics(task),
-            False,
-            None,
-        )
+        job = self.planner.centre_job(task, seeds)
         return self._play_observed(self._strategy.centre_of(published, 0), job, seeds, on_step)
 
     def _play_observed(
@@ -278,107 +382,6 @@ class Evaluator:
         with np.errstate(all="ignore"):
             begin = make_actor(self._policy, parameters, job.statistics)
             return [self._play_episode(begin, job, seed, on_step) for seed in seeds]
-
-    def _training_jobs(self, task: Task, published: Floats, block: Block) -> list[SlotJob]:
-        """Perturbed slots, under training's rules."""
-        slots = self._slots(task.generation, block.start, block.stop)
-        rules = training_rules(self.config, task.step_limit, self._strategy.fitness_by_sign)
-        statistics = self._statistics(task)
-        jobs: list[SlotJob] = []
-        for row, slot in enumerate(range(block.start, block.stop)):
-            observe, key = bool(slots.sampled[row]), int(slots.noise_keys[row])
-            jobs.append(
-                SlotJob(
-                    block.kind,
-                    slot,
-                    int(slots.noise_indices[row]),
-                    slots.seeds[row],
-                    rules,
-                    statistics,
-                    observe,
-                    key,
-                    self._strategy.wants_behaviour,
-                )
-            )
-        return jobs
-
-    def _centre_jobs(self, task: Task, published: Floats, block: Block) -> list[SlotJob]:
-        """Slot 0 is the centre on slot 0's seeds, as training plays them; the others are centres on
-        fresh seeds, without action noise.
-        """
-        first, behave = self._slots(task.generation, 0, 1), self._strategy.wants_behaviour
-        rules = training_rules(self.config, task.step_limit, self._strategy.fitness_by_sign)
-        fresh = evaluation_seeds(
-            self.config, BEHAVIOUR, task.generation, self.config.behaviour_episodes
-        ).reshape(1, -1)
-        return [
-            SlotJob(
-                block.kind,
-                slot,
-                -1,
-                fresh if slot else first.seeds[0, :1],
-                rules,
-                self._statistics(task, self._strategy.centre_statistics(published, slot)),
-                False,
-                None if slot else int(first.noise_keys[0]),
-                behave,
-                slot,
-            )
-            for slot in range(block.start, block.stop)
-        ]
-
-    def _slots(self, generation: int, start: int, stop: int) -> SlotPlan:
-        """The plan of a range of slots; that of a whole generation is made once."""
-        if self._planned is None or self._planned[0] != generation or self._planned[1] < stop:
-            plan = make_generation_plan(
-                self.config, generation, self._policy.size, self._strategy.per_slot
-            )
-            count = max(stop, self.config.population // self._strategy.per_slot)
-            self._planned = generation, count, plan.slots(0, count)
-        return self._planned[2].part(start, stop)
-
-    def _elite_jobs(self, task: Task, published: Floats, block: Block) -> list[SlotJob]:
-        """Training slots on fresh seeds, the same for all of them, without action noise; the slot
-        after the last is the centre.
-        """
-        seeds = evaluation_seeds(
-            self.config, ELITE, task.generation, self.config.elite_episodes
-        ).reshape(1, -1)
-        rules = training_rules(self.config, task.step_limit, self._strategy.fitness_by_sign)
-        job = partial(
-            SlotJob,
-            block.kind,
-            rules=rules,
-            statistics=self._statistics(task),
-            observe=False,
-            key=None,
-        )
-        slots = range(block.start, block.stop)
-        if self.config.schedule == ASYNC:  # an episode a slot, of those whom the publication names
-            return [job(slot, -1, seeds=seeds[:, slot % seeds.size, np.newaxis]) for slot in slots]
-        plan = self._slots(task.generation, 0, min(block.stop, self._strategy.centre_slot))
-        indices = [*plan.noise_indices.tolist(), -1]
-        return [job(slot, indices[slot], seeds=seeds) for slot in slots]
-
-    def _evaluation_jobs(self, task: Task, published: Floats, block: Block) -> list[SlotJob]:
-        """The unperturbed policy, one episode a slot, under the environment's own rules."""
-        seeds = evaluation_seeds(
-            self.config, EVALUATION_STREAMS[block.kind], task.generation, block.stop
-        )
-        statistics = self._statistics(task)
-        return [
-            SlotJob(
-                block.kind,
-                slot,
-                -1,
-                seeds[slot].reshape(1, 1),
-                self._evaluation,
-                statistics,
-                False,
-                None,
-            )
-            for slot in range(block.start, block.stop)
-        ]
 
     def _groups(self, jobs: list[SlotJob]) -> list[list[SlotJob]]:
         """Jobs that are played together: each alone, or as many whole slots as make batches of
@@ -405,17 +408,16 @@ class Evaluator:
         self, task: Task, published: Floats, group: list[SlotJob]
     ) -> list[tuple[SlotJob, SlotResult | FailedSlot]]:
         """What came of each job. Raises Leaving between steps."""
-        self.control.playing = {
-            "generation": task.generation,
-            "slot": group[0].slot,
-            "seed": int(group[0].seeds[0, 0]),
-        }
+        seed = int(group[0].seeds[0, 0])
+        self.control.begin_episode(
+            {"generation": task.generation, "slot": group[0].slot, "seed": seed}
+        )
         try:
             if self._envs is not None and self._is_worth_batching(group):
                 return self._play_batched(self._envs, task, published, group)
             return [(job, self._play_slot(task, published, job)) for job in group]
         finally:
-            self.control.episode_began = None
+            self.control.end_episode()
 
     def _play_slot(self, task: Task, published: Floats, job: SlotJob) -> SlotResult | FailedSlot:
         """The slot's episodes one after the other."""
@@ -444,7 +446,7 @@ class Evaluator:
         outcomes: list[Outcome] = []
         most = self._batch_size(envs)
         for start in range(0, len(all_specs), most):
-            self.control.episode_began = time.monotonic()
+            self.control.begin_episode(self.control.playing)
             outcomes += play_batch(
                 envs,
                 self._policy,
@@ -490,17 +492,10 @@ class Evaluator:
             if reason:
                 return FailedSlot(int(seed), EpisodeFailed(reason))
         result = self._result(job, played)
-        if not (job.rules.is_return and result.fitness == result.returns):
-            episodes = job.seeds.shape[1]
-            for row, figures in enumerate(
-                zip(result.fitness, result.returns, result.steps, strict=True)
-            ):
-                fitness, total, steps = figures
-                reason = is_unrelated_fitness(
-                    job.rules, self.spec, episodes * fitness, episodes * total, steps
-                )
-                if reason:
-                    return FailedSlot(int(job.seeds[row, 0]), EpisodeFailed(reason))
+        unrelated = first_unrelated_row(job.rules, self.spec, result, job.seeds.shape[1])
+        if unrelated is not None:
+            row, reason = unrelated
+            return FailedSlot(int(job.seeds[row, 0]), EpisodeFailed(reason))
         return result
 
     def _episode_specs(
@@ -527,20 +522,6 @@ class Evaluator:
         noise: Floats = self.table.row(max(0, job.index), self._policy.size)
         return self._build(
             published, task.sigma, SlotDraw(job.kind, task.generation, job.slot, job.index, noise)
-        )
-
-    def _statistics(
-        self, task: Task, centre_statistics: tuple[Floats, Floats] | None = None
-    ) -> FrozenStatistics | None:
-        """The generation's, or a centre's ``centre_statistics``."""
-        if not self.config.obs_norm:
-            return None
-        mean, std = centre_statistics or (
-            np.frombuffer(task.obs_mean, "<f4"),
-            np.frombuffer(task.obs_std, "<f4"),
-        )
-        return FrozenStatistics(
-            mean.astype(np.float32), std.astype(np.float32), self.config.obs_clip
         )
 
     def _result(self, job: SlotJob, played: list[list[Episode]]) -> SlotResult:
@@ -591,23 +572,19 @@ class Evaluator:
         seed: int,
         on_step: Callable[[], None] | None = None,
     ) -> Episode:
-        self.control.playing = {**self.control.playing, "seed": seed}
-        self.control.episode_began = time.monotonic()
-        behave = self._behave if job.behave else None
-        return play_episode(
-            self._env,
-            begin,
-            self._actions,
-            job.rules,
-            seed,
-            self.control,
-            observe=job.observe,
-            noise=self._noise(job.key),
-            on_step=on_step,
-            behave=behave,
+        self.control.begin_episode({**self.control.playing, "seed": seed})
+        options = EpisodeOptions(
+            job.observe, self._noise(job.key), on_step, self._behave if job.behave else None
         )
+        return play_episode(self._env, begin, self._actions, job.rules, seed, self.control, options)
 
-    def _measure_inside(self, observation: Floats) -> Floats:
+    def _behave(self, observation: Floats) -> Floats:
+        """How the episode that is over behaved. Raises EpisodeFailed."""
+        if self.spec.behaviour in ("", LAST):
+            return last_observation(observation)
+        return self._measure_inside()
+
+    def _measure_inside(self) -> Floats:
         """How the episode that is over behaved, as its environment tells. Raises EpisodeFailed for
         another number of numbers.
         """

@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from es_queue.protocol.channel import PAUSED, RUNNING, WorkerChannel
@@ -57,7 +58,7 @@ def leave_in_outage(
     """
 
     def check(seconds: float) -> None:
-        control.leave_reason = control.leave_reason or orphan_reason(parent, supervisor)
+        control.leave(orphan_reason(parent, supervisor))
         if control.leave_reason:
             raise Leaving
 
@@ -80,16 +81,59 @@ class StepRate:
         return self._rate
 
 
+@dataclass(frozen=True)
+class ProcessLimits:
+    """When a worker's process must end, and whom it has to work for.
+
+    wall_limit: seconds that an episode may last; ``on_wall_limit`` is called when one lasts longer
+    parent, supervisor: see ``orphan_reason``; an orphan leaves
+    memory: bytes that the process may hold, 0 for any number; ``on_memory_limit`` is called when it
+    holds more
+    has_other_work: whether another run's seat waits; asked when the run has no master
+    """
+
+    wall_limit: float
+    on_wall_limit: Callable[[], None]
+    parent: int | None = None
+    supervisor: int | None = None
+    memory: int = 0
+    on_memory_limit: Callable[[str], None] = lambda why: None
+    has_other_work: Callable[[], bool] = lambda: False
+
+
+class MasterlessTimer:
+    """Whether the run has had no lease for two leases while another run's seat waits, or for the
+    whole grace in any case.
+    """
+
+    def __init__(self, clocks: Clocks, has_other_work: Callable[[], bool]) -> None:
+        self._clocks, self._has_other_work = clocks, has_other_work
+        self._since: float | None = None
+        self._other_work_checked = 0.0
+
+    def is_over(self, now: float, has_master: bool) -> bool:
+        # While Redis was away nobody could renew a lease.
+        if has_master or time.monotonic() - now > self._clocks.beat_ttl:
+            self._since = None
+            return False
+        self._since = now if self._since is None else self._since
+        if now - self._since > self._clocks.grace:
+            return True
+        if (
+            now - self._since <= 2 * self._clocks.lease
+            or now - self._other_work_checked < self._clocks.beat
+        ):
+            return False
+        self._other_work_checked = now
+        return self._has_other_work()
+
+
 class Heartbeat(threading.Thread):
     """A daemon thread with a channel of its own (rule 7): the episodes' thread may be in an episode
     for minutes.
 
-    about:      what the worker's hash says of it, read at each beat
-    parent, supervisor: see ``orphan_reason``; an orphan leaves
-    wall_limit: seconds that an episode may last; ``on_wall_limit`` is called when one lasts longer
-    memory: bytes that the process may hold, 0 for any number; ``on_memory_limit`` is called
-    when it holds more
-    has_other_work: whether another run's seat waits; asked when the run has no master
+    about: what the worker's hash says of it, read at each beat
+    report: takes a line about its speed from time to time
     has_run_ended: whether the run was seen to have ended, or to be gone
     """
 
@@ -99,32 +143,17 @@ class Heartbeat(threading.Thread):
         control: EpisodeControl,
         about: Callable[[], dict[str, str]],
         clocks: Clocks,
-        *,
-        wall_limit: float,
-        on_wall_limit: Callable[[], None],
-        parent: int | None = None,
-        supervisor: int | None = None,
-        memory: int = 0,
-        on_memory_limit: Callable[[str], None] = lambda why: None,
+        limits: ProcessLimits,
         report: Callable[[str], None] | None = None,
-        has_other_work: Callable[[], bool] = lambda: False,
     ) -> None:
         super().__init__(name="es-queue-life", daemon=True)
         self._channel, self._control, self._about, self._clocks = channel, control, about, clocks
-        self._supervisor, self._memory, self._on_memory_limit = supervisor, memory, on_memory_limit
-        self._wall_limit, self._on_wall_limit, self._parent, self._report, self._has_other_work = (
-            wall_limit,
-            on_wall_limit,
-            parent,
-            report,
-            has_other_work,
-        )
+        self._limits, self._report = limits, report
+        self._masterless = MasterlessTimer(clocks, limits.has_other_work)
         self._ends = time.monotonic() + clocks.seat_lease
         self._stopping = threading.Event()
         self._state_seen = time.monotonic()
         self._expired_episode: float | None = None
-        self._masterless_since: float | None = None
-        self._other_work_checked = 0.0
         self.has_run_ended = False
 
     def run(self) -> None:
@@ -139,16 +168,13 @@ class Heartbeat(threading.Thread):
                     last_beat = now
                     self._channel.beat(self._about(), self._clocks.beat_ttl)
                 self._check_memory()
-                reason = "" if self._control.leave_reason else self._leave_reason(now)
-                if reason:  # never write "" here: SIGTERM may have come while Redis was asked
-                    self._control.leave_reason = self._control.leave_reason or reason
+                if not self._control.leave_reason:
+                    self._control.leave(self._leave_reason(now))
             except Leaving:
                 continue
             # a thread that dies silently would leave a worker that nobody can tell to go
             except Exception as error:
-                self._control.leave_reason = (
-                    self._control.leave_reason or f"{type(error).__name__}: {error}"
-                )
+                self._control.leave(f"{type(error).__name__}: {error}")
             if self._report is not None and now - reported >= REPORT_SECONDS:
                 self._report(f"{(self._control.steps - steps) / (now - reported):,.0f} steps/s")
                 reported, steps = now, self._control.steps
@@ -174,7 +200,7 @@ class Heartbeat(threading.Thread):
 
     def _leave_reason(self, now: float) -> str:
         """Why the worker must leave now; empty while it may stay."""
-        if orphan := orphan_reason(self._parent, self._supervisor):
+        if orphan := orphan_reason(self._limits.parent, self._limits.supervisor):
             return orphan
         serving = self._control.serving
         flags = self._channel.poll_flags(serving)
@@ -191,7 +217,7 @@ class Heartbeat(threading.Thread):
             (flags.give_way, "another run needs workers"),
             (is_gone, "the run is gone"),
             (has_ended, f"the run is {flags.state}"),
-            (self._has_lost_master(now, flags.has_master), "the run has no master"),
+            (self._masterless.is_over(now, flags.has_master), "the run has no master"),
             (self._is_lease_over(now), "its lease is over"),
         )
         return next((reason for true, reason in reasons if true), "")
@@ -203,50 +229,32 @@ class Heartbeat(threading.Thread):
         if now <= self._ends:
             return False
         if self._control.episode_began is not None:
-            self._control.finish_reason = self._control.finish_reason or "its lease is over"
+            self._control.finish("its lease is over")
         return self._control.episode_began is None
-
-    def _has_lost_master(self, now: float, has_master: bool) -> bool:
-        """Whether the run has had no lease for two leases while another run's seat waits, or for
-        the whole grace in any case.
-        """
-        if (
-            has_master or time.monotonic() - now > self._clocks.beat_ttl
-        ):  # while Redis was away nobody could renew a lease
-            self._masterless_since = None
-            return False
-        self._masterless_since = now if self._masterless_since is None else self._masterless_since
-        if now - self._masterless_since > self._clocks.grace:
-            return True
-        if (
-            now - self._masterless_since <= 2 * self._clocks.lease
-            or now - self._other_work_checked < self._clocks.beat
-        ):
-            return False
-        self._other_work_checked = now
-        return self._has_other_work()
 
     def _check_memory(self) -> None:
         """Once: the worker leaves when its episode is over, and a fresh process takes its place."""
-        if not self._memory or self._control.finish_reason:
+        if not self._limits.memory or self._control.finish_reason:
             return
         held = resident_memory()
-        if held > self._memory:
-            self._control.finish_reason = (
+        if held > self._limits.memory:
+            self._control.finish(
                 f"its process holds {held / 2**20:.0f} MB, more than --worker-memory "
-                f"{self._memory / 2**20:.0f}"
+                f"{self._limits.memory / 2**20:.0f}"
             )
-            self._on_memory_limit(self._control.finish_reason)
+            self._limits.on_memory_limit(self._control.finish_reason)
 
     def _check_wall(self, now: float) -> None:
         """Once an episode: where the process is not ours to end, the episode may go on for long."""
         began = self._control.episode_began
-        if began is not None and began != self._expired_episode and now - began > self._wall_limit:
+        if (
+            began is not None
+            and began != self._expired_episode
+            and now - began > self._limits.wall_limit
+        ):
             self._expired_episode = began
-            self._control.leave_reason = (
-                self._control.leave_reason or "an episode outlasted the wall limit"
-            )
-            self._on_wall_limit()
+            self._control.leave("an episode outlasted the wall limit")
+            self._limits.on_wall_limit()
 
 
 def resident_memory() -> int:

@@ -40,7 +40,7 @@ from es_queue.protocol.messages import Task
 from es_queue.security.user_code import disallowed_reason, named_modules
 from es_queue.strategies import make_strategy
 from workers.episode import EpisodeControl, Leaving, make_actor, play_episode
-from workers.evaluator import Evaluator
+from workers.evaluator import Evaluator, RunParts
 
 CHECK_STEPS = 50
 CHECK_SEEDS = (0, 1, 0)
@@ -62,8 +62,12 @@ class JoinResult:
     backend: str
 
 
-def environment_request(config: RunConfig) -> EnvironmentRequest:
-    return EnvironmentRequest.of(config)
+def make_bindable_policy(config: RunConfig, spec: EnvironmentSpec) -> Policy:
+    """The run's policy with what it normalises by. Raises UsageError."""
+    reference = make_reference_batch(config)
+    return make_policy(
+        config, spec.observation_size, spec.action, spec.observation_shape, reference
+    )
 
 
 def join(
@@ -78,20 +82,11 @@ def join(
     disallowed = disallowed_reason(named_modules(config))
     if disallowed:
         raise Refusal(disallowed)
-    request = environment_request(config)
-    control.episode_began, control.playing = (
-        time.monotonic(),
-        {},
-    )  # an environment that hangs may do so when it is made
+    request = EnvironmentRequest.of(config)
+    control.begin_episode({})  # an environment that hangs may do so when it is made
     try:
         spec = describe(request)
-        policy = make_policy(
-            config,
-            spec.observation_size,
-            spec.action,
-            spec.observation_shape,
-            make_reference_batch(config),
-        )
+        policy = make_bindable_policy(config, spec)
         limit_blas_threads()  # what a policy of the user's own has imported, too
         strategy = make_strategy(config, policy.size)
         env, envs = open_environment(request), open_vector_environment(request)
@@ -114,10 +109,11 @@ def join(
     ) as error:  # what this host has not, as a strategy or a module of the user's own
         raise Refusal(str(error)) from None
     finally:
-        control.episode_began = None
+        control.end_episode()
     table = table or NoiseTable.open(config.noise_size, noise_folder)
     min_episodes = 1 if envs is None or portable == request else envs.min_episodes
-    evaluator = Evaluator(config, spec, env, policy, strategy, table, control, envs, min_episodes)
+    parts = RunParts(config, spec, policy, strategy, env, envs, min_episodes)
+    evaluator = Evaluator(parts, table, control)
     return JoinResult(evaluator, table.digest, numerics, resolve_backend(spec.backend))
 
 
@@ -161,7 +157,7 @@ def episode_trace(
     """
     trace: list[bytes] = []
     begin = make_actor(policy, parameters, None)
-    control.episode_began, control.playing = time.monotonic(), {"seed": seed}
+    control.begin_episode({"seed": seed})
 
     def begin_traced() -> Forward:
         act = begin()

@@ -4,22 +4,23 @@ worker when they are large.
 
 from __future__ import annotations
 
-import fcntl
 import mmap
-import time
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from es_queue.errors import RunFolderError
 from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.protocol.messages import MAX_TASK, PUBLICATION
-from es_queue.security.private_directory import host_private_directory
+from es_queue.security.private_directory import host_private_directory, replacing
+from es_queue.util.file_lock import take_lock
 
 Data = bytes | memoryview
 MIN_SHARED_BYTES = 2**18  # bytes; below, asking Redis is cheaper than a lock and a file
 HEADER, NEW = ".header", ".new"
 DIGEST = 32  # hexadecimal digits before a header in its file
-LOCK_SECONDS, LOCK_POLL_SECONDS = 5.0, 0.01
+LOCK_SECONDS = 5.0
 
 
 class ParameterCache:
@@ -49,14 +50,12 @@ class ParameterCache:
             yield
             return
         with ExitStack() as stack:
-            with suppress(
-                OSError
-                # the folder was swept away, its disk is full, whoever fetches is frozen: fetch
-                # alone
-            ):
-                stack.enter_context(
-                    exclusive_lock(self._folder / f"{self._run}.lock", self._lock_seconds)
-                )
+            # The folder was swept away, its disk is full, or the fetching worker is frozen: fetch
+            # without the others.
+            with suppress(RunFolderError):
+                lock = take_lock(self._folder / f"{self._run}.lock", self._lock_seconds)
+                if lock is not None:
+                    stack.callback(os.close, lock)
             self._has_lock = True  # or waited for in vain, which once is enough
             try:
                 yield
@@ -129,13 +128,8 @@ class ParameterCache:
         self._replace(path, data)
 
     def _replace(self, path: Path, data: Data) -> None:
-        fresh = path.with_name(path.name + NEW)
-        try:
-            fresh.write_bytes(data)
-            fresh.replace(path)
-        except OSError:
-            with suppress(OSError):
-                fresh.unlink(missing_ok=True)
+        with suppress(OSError), replacing(path, fresh=path.with_name(path.name + NEW)) as file:
+            file.write(data)
 
 
 def data_if_valid(data: Data | None, size: int, digest: str) -> Data | None:
@@ -150,21 +144,3 @@ def map_file(path: Path) -> memoryview | None:
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except (OSError, ValueError):
         return None
-
-
-@contextmanager
-def exclusive_lock(path: Path, lock_seconds: float) -> Iterator[None]:
-    """Hold the lock file; another worker of this host is fetching meanwhile. Raises OSError after
-    ``lock_seconds`` seconds.
-    """
-    until = time.monotonic() + lock_seconds
-    with path.open("w") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > until:
-                    raise
-                time.sleep(LOCK_POLL_SECONDS)
-        yield

@@ -75,6 +75,8 @@ class Seat:
         self._horse = (
             is_horse()
         )  # asked now: sit() installs a handler, and then every process would look like RQ's own
+        self._parent = os.getppid() if self._horse else None
+        self._supervisor = supervisor_of_local_worker()
         self.queue, self.rq_name, self.timeout = job.origin, job.worker_name or "", int(job.timeout)
 
     def open_next(self) -> str:
@@ -118,8 +120,6 @@ class Seat:
         reseed_global_generators()
         limit_blas_threads()
         guard = CrashGuard(self.rq_name)
-        self._parent = os.getppid() if self._horse else None
-        self._supervisor = supervisor_of_local_worker()
         retry = Retry(on_outage=leave_in_outage(control, self._parent, self._supervisor))
         channel = RedisWorkerChannel(
             self._client, self.run, make_worker_id(platform.node()), self.rq_name, retry
@@ -135,7 +135,7 @@ class Seat:
         except EsQueueError as error:
             self.print_line(f"left: {error}")
         except Exception as error:
-            retry.seconds = 0.0
+            retry.give_up()
             with suppress(Exception):
                 channel.report(
                     json.dumps(
@@ -186,7 +186,7 @@ class Seat:
 
         raw = channel.config()
         if raw is None:
-            control.leave_reason = "the run is gone"
+            control.leave("the run is gone")
             return
         config, unreadable = load_config(raw)
         about = {
@@ -259,7 +259,7 @@ class Seat:
         from es_queue.protocol.retry import Retry
         from es_queue.protocol.seats import is_other_run_waiting
         from workers.episode import Leaving
-        from workers.heartbeat import Heartbeat, end_this_process, leave_in_outage
+        from workers.heartbeat import Heartbeat, ProcessLimits, end_this_process, leave_in_outage
 
         client = clone_client(self._client)
         heartbeat_channel = RedisWorkerChannel(
@@ -297,14 +297,16 @@ class Seat:
             control,
             about,
             self.clocks,
-            wall_limit=config.wall_limit,
-            on_wall_limit=expire,
-            parent=self._parent,
-            supervisor=self._supervisor,
-            memory=config.worker_memory * 2**20 if self._horse else 0,
-            on_memory_limit=report,  # only a process of its own is replaced
-            report=lambda text: self.print_line(f"{about().get('generation', '')} {text}"),
-            has_other_work=lambda: is_other_run_waiting(client, self.queue, self.run),
+            ProcessLimits(
+                wall_limit=config.wall_limit,
+                on_wall_limit=expire,
+                parent=self._parent,
+                supervisor=self._supervisor,
+                memory=config.worker_memory * 2**20 if self._horse else 0,
+                on_memory_limit=report,  # only a process of its own is replaced
+                has_other_work=lambda: is_other_run_waiting(client, self.queue, self.run),
+            ),
+            lambda text: self.print_line(f"{about().get('generation', '')} {text}"),
         )
 
     def print_line(self, text: str) -> None:
@@ -362,7 +364,7 @@ def install_sigterm(control: EpisodeControl) -> None:
     if is_horse():
 
         def leave(*_: object) -> None:
-            control.leave_reason = control.leave_reason or "SIGTERM"
+            control.leave("SIGTERM")
 
         signal.signal(signal.SIGTERM, leave)
         signal.pthread_sigmask(

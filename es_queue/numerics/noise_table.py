@@ -11,18 +11,16 @@ generator: when it opens the table, and again every few publications.
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import shutil
 import stat
 import tempfile
-import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +28,8 @@ import numpy.typing as npt
 from es_queue.errors import EsQueueError, RunFolderError, UsageError
 from es_queue.numerics.normals import RECIPE as RECIPE
 from es_queue.numerics.normals import RUN, Floats, generate_table, runs, table_digest
-from es_queue.security.private_directory import cache_folder
+from es_queue.security.private_directory import cache_folder, replacing
+from es_queue.util.file_lock import take_lock
 
 DEFAULT_SEED = 123
 MAX_SIZE = 2**32 - 1
@@ -304,12 +303,12 @@ def make_table(path: Path, seed: int, size: int) -> str:
     table.
     """
     validate_space(path.parent, 4 * size)
-    with atomic_replacement(path) as file:
+    with replacing_partial(path) as file:
         os.ftruncate(file.fileno(), 4 * size)  # threads that make a file longer wait for each other
         digest = generate_table(
             seed, size, lambda start, piece: write_all_at(file.fileno(), piece, 4 * start)
         )
-    with atomic_replacement(sidecar_path(path)) as file:
+    with replacing_partial(sidecar_path(path)) as file:
         file.write(json.dumps(sidecar_contents(seed, size, digest), indent=2).encode())
     return digest
 
@@ -347,45 +346,24 @@ def validate_space(folder: Path, needed: int) -> None:
         )
 
 
-@contextmanager
-def atomic_replacement(path: Path) -> Iterator[IO[bytes]]:
-    """A new file that takes the place of ``path`` when all went well, and else leaves no trace."""
-    partial = path.with_name(f"{path.name}.partial")
-    partial.unlink(missing_ok=True)
-    try:
-        with os.fdopen(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o400), "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+def replacing_partial(path: Path) -> AbstractContextManager[BinaryIO]:
+    """As ``replacing``, under a name by which the next process removes what a killed one left."""
+    return replacing(path, durable=True, mode=0o400, fresh=path.with_name(f"{path.name}.partial"))
 
 
 @contextmanager
 def exclusive_lock(path: Path, seconds: float = LOCK_SECONDS) -> Iterator[None]:
-    """Hold the lock file; the kernel lets go of it when the process ends. Raises RunFolderError at
-    the deadline.
-    """
-    deadline = time.monotonic() + seconds
-    with os.fdopen(os.open(path, os.O_CREAT | os.O_RDWR, 0o600)) as file:
-        while not try_lock(file):
-            if time.monotonic() > deadline:
-                raise RunFolderError(
-                    f"another process has held {path} for {seconds:.0f} s; end it or set "
-                    f"{FOLDER_VARIABLE}"
-                )
-            time.sleep(0.02)
-        yield
-
-
-def try_lock(file: IO[str]) -> bool:
-    """Try once to lock ``file``."""
+    """Hold the lock file. Raises RunFolderError at the deadline."""
+    remedy = f"set {FOLDER_VARIABLE} to a local disk"
+    descriptor = take_lock(path, seconds, remedy)
+    if descriptor is None:
+        raise RunFolderError(
+            f"another process has held {path} for {seconds:.0f} s; end it or {remedy}"
+        )
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+        yield
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

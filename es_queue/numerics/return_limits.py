@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from es_queue.config.episode_rules import EpisodeRules
 from es_queue.environments.spaces import EnvironmentSpec
+from es_queue.protocol.messages import SlotResult
 
 #: Squares and sums of returns up to it are finite.
 MOST_RETURN = 1e100
@@ -27,7 +28,21 @@ def impossible_return_reason(spec: EnvironmentSpec, total: float, steps: int) ->
     return ""
 
 
-def is_unrelated_fitness(
+def first_unrelated_row(
+    rules: EpisodeRules, spec: EnvironmentSpec | None, result: SlotResult, episodes: int
+) -> tuple[int, str] | None:
+    """The first individual whose fitness and return cannot be those of ``episodes``, and why."""
+    if rules.is_return and result.fitness == result.returns:  # so it is most often
+        return None
+    rows = zip(result.fitness, result.returns, result.steps, strict=True)
+    for row, (fitness, total, steps) in enumerate(rows):
+        reason = unrelated_fitness_reason(rules, spec, episodes * fitness, episodes * total, steps)
+        if reason:
+            return row, reason
+    return None
+
+
+def unrelated_fitness_reason(
     rules: EpisodeRules, spec: EnvironmentSpec | None, fitness: float, total: float, steps: int
 ) -> str:
     """Why episodes of so many steps in all cannot have both that sum of fitness and that sum of

@@ -38,6 +38,8 @@ WORDS = 4  # Philox4x64 puts out four words a counter value
     PARENTS,
     REFERENCE,
 ) = range(12)
+#: The stream of environment seeds of each kind of evaluation.
+EVALUATION_STREAMS = {EVAL: EVALUATION, CONFIRM: CONFIRMATION, FINAL_KIND: FINAL}
 
 # Environment seeds are int32 for EnvPool; the ranges are disjoint so that nothing is tested on what
 # trained it.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,6 +107,17 @@ class Policy(ABC):
                 f"parameters must be {expected}, not {parameters.dtype}{list(parameters.shape)}"
             )
         return np.ascontiguousarray(parameters)
+
+
+def bind_rows(act_row: Callable[[int, Floats], Floats], memory: Floats) -> BoundPolicy:
+    """Individuals that act one after the other; ``act_row`` takes a row and its observation."""
+    count = len(memory)
+
+    def act_many(observations: Floats) -> Floats:
+        return np.stack([act_row(row, observation) for row, observation in enumerate(observations)])
+
+    act_one = partial(act_row, 0) if count == 1 else single_only(count)
+    return BoundPolicy(count, act_one, act_many, memory)
 
 
 def row_product(weights: Floats) -> Forward:

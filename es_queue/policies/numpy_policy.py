@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from es_queue.errors import UsageError
-from es_queue.policies.base import BoundPolicy, Floats, Policy, single_only
+from es_queue.policies.base import BoundPolicy, Floats, Policy, bind_rows
 from es_queue.policies.layers.initial_weights import DOMAIN, draw_normals
 
 
@@ -74,22 +74,12 @@ class NumpyPolicy(Policy):
         """See :meth:`Policy.bind`."""
         rows = self.checked(parameters).view()
         rows.flags.writeable = False
-        count, memory = len(rows), np.zeros((len(rows), self.memory_size), np.float32)
+        memory = np.zeros((len(rows), self.memory_size), np.float32)
 
         def act_row(row: int, observation: Floats) -> Floats:
             return self._outputs(self.act(rows[row], observation, memory[row]))
 
-        def act_many(observations: Floats) -> Floats:
-            return np.stack(
-                [act_row(row, observation) for row, observation in enumerate(observations)]
-            )
-
-        return BoundPolicy(
-            count,
-            (lambda observation: act_row(0, observation)) if count == 1 else single_only(count),
-            act_many,
-            memory,
-        )
+        return bind_rows(act_row, memory)
 
     def _outputs(self, raw: Any) -> Floats:
         """A new float32[outputs]. Raises ValueError for another number of numbers."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from es_queue.errors import UsageError
-from es_queue.policies.base import BoundPolicy, Floats, Policy, single_only
+from es_queue.policies.base import BoundPolicy, Floats, Policy, bind_rows
 from es_queue.policies.layers.initial_weights import DOMAIN, draw_normals
 
 
@@ -79,23 +79,13 @@ class TorchPolicy(Policy):
     def bind(self, parameters: Floats) -> BoundPolicy:
         """See :meth:`Policy.bind`; the weights are copied."""
         rows = self.checked(parameters)
-        count, memory = len(rows), np.zeros((len(rows), self.memory_size), np.float32)
+        memory = np.zeros((len(rows), self.memory_size), np.float32)
         modules = [self.module_with(row) for row in rows]
 
         def act_row(row: int, observation: Floats) -> Floats:
             return self._outputs(modules[row], observation, memory[row : row + 1])
 
-        def act_many(observations: Floats) -> Floats:
-            return np.stack(
-                [act_row(row, observation) for row, observation in enumerate(observations)]
-            )
-
-        return BoundPolicy(
-            count,
-            (lambda observation: act_row(0, observation)) if count == 1 else single_only(count),
-            act_many,
-            memory,
-        )
+        return bind_rows(act_row, memory)
 
     def module_with(self, row: Floats) -> Any:
         """A module of its own with the parameters float32[size]."""

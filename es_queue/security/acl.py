@@ -17,6 +17,7 @@ from pathlib import Path
 from es_queue.errors import EsQueueError, RunFolderError, UsageError
 from es_queue.protocol import keys
 from es_queue.security.passwords import PASSWORD_FILE
+from es_queue.security.private_directory import create_new
 
 MASTER, WORKER, VIEWER = "master", "worker", "viewer"
 USERS = (MASTER, WORKER, VIEWER)
@@ -254,9 +255,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _write_private(path: Path, text: str) -> None:
-    with os.fdopen(
-        os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="ascii"
-    ) as file:
+    with os.fdopen(create_new(path, 0o600), "w", encoding="ascii") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

@@ -44,11 +44,13 @@ def is_private(folder: Path) -> bool:
         about = folder.lstat()
     except OSError:
         return False
+    return is_closed(about)
+
+
+def is_closed(about: os.stat_result) -> bool:
+    """Whether this, by ``lstat``, is a folder of this account and closed to all others."""
     return (
-        folder.is_dir()
-        and not folder.is_symlink()
-        and about.st_uid == os.getuid()
-        and not about.st_mode & 0o077
+        stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid() and not about.st_mode & 0o077
     )
 
 
@@ -116,18 +118,34 @@ def refuse_writable(folder: Path, shared: bool) -> None:
 # --- files
 
 
+def create_new(path: Path, mode: int = 0o666) -> int:
+    """A descriptor of a new file. Raises OSError, also for a file or a link in its place."""
+    return os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+
+
+def random_name(path: Path) -> Path:
+    """A name beside ``path`` that nobody can foresee."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+
+
 @contextmanager
-def replacing(path: Path, *, durable: bool = False) -> Iterator[BinaryIO]:
-    """A new file under a random name, which takes the place of ``path`` when all went well, and
-    else is removed. Raises OSError.
+def replacing(
+    path: Path, *, durable: bool = False, mode: int = 0o666, fresh: Path | None = None
+) -> Iterator[BinaryIO]:
+    """A new file, which takes the place of ``path`` when all went well, and else is removed.
 
     durable: with fsync of the file, and of its folder
+    mode:    the rights of the file from its first byte on, which the umask restricts
+    fresh:   the new file's name, free under a lock or in a private folder; a random one by default
+
+    Raises OSError.
     """
-    fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    if fresh is None:
+        fresh = random_name(path)
+    else:
+        fresh.unlink(missing_ok=True)
     try:
-        descriptor = os.open(
-            fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666
-        )
+        descriptor = create_new(fresh, mode)
         with os.fdopen(descriptor, "wb") as file:
             yield file
             file.flush()
@@ -170,11 +188,16 @@ def regular(path: str, flags: int) -> int:
     return descriptor
 
 
+def regular_no_link(path: str, flags: int) -> int:
+    """As ``regular``, and a link is not followed. Raises OSError."""
+    return regular(path, flags | os.O_NOFOLLOW)
+
+
 def read_small(path: Path, limit: int) -> bytes:
     """A small file that es-queue itself wrote to a run's folder. Raises OSError for a link, for
     what is no file, and for more than ``limit`` bytes.
     """
-    with open(path, "rb", opener=lambda name, flags: regular(name, flags | os.O_NOFOLLOW)) as file:
+    with open(path, "rb", opener=regular_no_link) as file:
         data = file.read(limit + 1)
     if len(data) > limit:
         raise OSError(errno.EFBIG, f"it has more than {limit} bytes", str(path))

@@ -13,15 +13,13 @@ from es_queue.config.run_config import ASYNC, RunConfig
 from es_queue.environments.spaces import EnvironmentSpec
 from es_queue.numerics.return_limits import (
     MOST_RETURN,
+    first_unrelated_row,
     impossible_return_reason,
-    is_unrelated_fitness,
 )
 from es_queue.numerics.slot_plan import (
     BEHAVIOUR,
-    CONFIRMATION,
     ELITE,
-    EVALUATION,
-    FINAL,
+    EVALUATION_STREAMS,
     SlotPlan,
     evaluation_seeds,
     make_generation_plan,
@@ -35,7 +33,6 @@ MOST_STEPS = 2**40
 LARGEST = float(np.finfo(np.float32).max)
 #: The one reason for which not the slot is refused, but its moments are left out.
 IMPLAUSIBLE = "implausible-moments"
-SEED_STREAMS = {messages.EVAL: EVALUATION, messages.CONFIRM: CONFIRMATION, messages.FINAL: FINAL}
 
 
 @dataclass(frozen=True)
@@ -121,7 +118,7 @@ class AnswerChecker:
         )
         self._seeds = {
             kind: evaluation_seeds(config, stream, generation, slot_limits[kind])
-            for kind, stream in SEED_STREAMS.items()
+            for kind, stream in EVALUATION_STREAMS.items()
             if slot_limits.get(kind)
         }
         self._elite_seeds = evaluation_seeds(
@@ -228,14 +225,7 @@ class AnswerChecker:
         """Whether each fitness can be that of episodes with its return. Most often the two are one
         number.
         """
-        rules = self._rules[kind]
-        if rules.is_return and result.fitness == result.returns:
-            return True
-        rows = zip(result.fitness, result.returns, result.steps, strict=True)
-        return not any(
-            is_unrelated_fitness(rules, self._spec, episodes * fitness, episodes * total, steps)
-            for fitness, total, steps in rows
-        )
+        return first_unrelated_row(self._rules[kind], self._spec, result, episodes) is None
 
     def _moments_refusal(self, moments: tuple[EpisodeMoments, ...]) -> str:
         """Why moments of a slot do not count; empty where they do."""

@@ -30,7 +30,7 @@ from es_queue.protocol.messages import Answer, Block, SlotResult
 from es_queue.security.passwords import environment_without_redis
 from es_queue.security.user_code import environment_allowing, named_modules
 from master.collect.pending_slots import to_ranges
-from master.services.private_server import bind_to_parent
+from master.services.child_process import bind_to_parent
 
 LENGTH = struct.Struct(">I")
 #: Seconds for the process to start and to make its environment, before those of its episodes.

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -25,8 +26,8 @@ MOST_WORDS = 4_000
 
 
 class VideoJobs:
-    """One run's. One film is made at a time; a generation that comes meanwhile gets none. Trouble
-    is said once and ends the filming, not the run.
+    """One run's films, made one after the other from the records of generations, which wait for
+    their turn. Trouble is said once and ends the filming, not the run.
     """
 
     def __init__(
@@ -43,14 +44,33 @@ class VideoJobs:
         self._process: subprocess.Popen[bytes] | None = None
         self._stderr_file: IO[bytes] | None = None
         self._next_generation = 0
+        #: Generations without a film yet, the one that is filmed now first.
+        self._queue = deque[int]()
 
-    def start_video(self, generation: int) -> None:
-        """The record of a generation's life has been written, from which es-play makes
-        its policy.
-        """
-        if not self._every or generation < self._next_generation or self._is_busy():
-            return
-        self._next_generation = generation - generation % self._every + self._every
+    def needs(self, generation: int) -> bool:
+        """Whether the generation's record must be there until its film is made."""
+        return bool(self._every) and (
+            generation >= self._next_generation or generation in self._queue
+        )
+
+    def add(self, generation: int) -> None:
+        """The generation's record has been written, from which es-play makes its policy."""
+        if self._every and generation >= self._next_generation:
+            self._next_generation = generation - generation % self._every + self._every
+            self._queue.append(generation)
+        self._start_next()
+
+    def drop(self, generation: int) -> None:
+        """The generation's record is gone."""
+        if generation in self._queue:
+            self._queue.remove(generation)
+            self._note("films cannot keep up with the generations: some are left out")
+
+    def _start_next(self) -> None:
+        if not self._is_busy() and self._queue:
+            self._start_video(self._queue[0])
+
+    def _start_video(self, generation: int) -> None:
         target = self._run_dir / VIDEO_FOLDER / f"{generation:08d}.gif"
         command = [sys.executable, "-P", "-m", "workers.play.cli", str(self._run_dir), "--trust"]
         command += ["--generation", str(generation), "--record", str(target)]
@@ -73,11 +93,16 @@ class VideoJobs:
             os.setpriority(os.PRIO_PROCESS, self._process.pid, NICENESS)
 
     def close(self, seconds: float = LAST_VIDEO_SECONDS) -> None:
-        """Wait for the film that is under way, and end it where that takes too long."""
+        """Wait for each film for so long, and end the one that takes longer; with 0 seconds make no
+        other.
+        """
         try:
-            if self._process is not None:
+            if seconds and len(self._queue) > 1:
+                self._note(f"{len(self._queue)} films are still to be made: Ctrl-C leaves them out")
+            while self._process is not None:
                 self._process.wait(seconds)
-                self._is_busy()
+                if not self._is_busy() and seconds:
+                    self._start_next()
         except subprocess.TimeoutExpired:
             pass
         finally:  # whoever will not wait any longer leaves no player behind
@@ -95,10 +120,12 @@ class VideoJobs:
         if code is None:
             return True
         self._process = None
+        if self._queue:  # its record may have been removed meanwhile
+            self._queue.popleft()
         if code:
             lines = self._read_stderr()
             self._disable(lines[-1] if lines else f"es-play ended with {code}")
-        return not self._every
+        return False
 
     def _read_stderr(self) -> list[str]:
         """What es-play wrote on its standard error."""
@@ -113,6 +140,7 @@ class VideoJobs:
 
     def _disable(self, why: str) -> None:
         self._every = 0
+        self._queue.clear()
         self._note(
             f"no more films are made ({sanitize(why.removeprefix('es-play: '), 300)}); "
             "training goes on"

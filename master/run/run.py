@@ -17,7 +17,7 @@ from es_queue.environments.observation_layout import format_parts
 from es_queue.errors import DecodeError, EnvironmentFailure, FencedError
 from es_queue.protocol import keys
 from es_queue.protocol.channel import FAILED, FINISHED, PAUSED, RUNNING, STOPPED
-from es_queue.protocol.connection import clone_client, has_secret
+from es_queue.protocol.connection import clone_client
 from es_queue.protocol.messages import Task
 from es_queue.protocol.redis_channel import RedisMasterChannel
 from es_queue.protocol.retry import Retry
@@ -43,8 +43,8 @@ from master.run.run_paths import RunPaths
 from master.run.setup import Setup
 from master.services.maintenance import Maintenance
 from master.services.private_server import PrivateServer
+from master.services.start_lines import redis_flag, start_lines
 from master.services.supervisor_client import SupervisorClient
-from master.services.tcp_access import join_instructions
 from master.storage.checkpoint import Checkpoints, write_atomically
 from master.storage.replay_log import ReplayLog
 from master.storage.slot_files import SlotFiles
@@ -163,10 +163,7 @@ class TrainingRun:
         self._replay_log = ReplayLog(paths.run_dir)
         self._video_jobs = VideoJobs(paths.run_dir, launch.video_every, launch.noise_dir, view.note)
         slot_files = SlotFiles(
-            paths.run,
-            paths.run_dir,
-            config.keep_generations,
-            on_written=self._video_jobs.start_video,
+            paths.run, paths.run_dir, config.keep_generations, reader=self._video_jobs
         )
         self._loop = loop_class(
             channel,
@@ -310,22 +307,15 @@ class TrainingRun:
         self._maintenance.handle_outage(seconds, self._channel.retry.last_error)
 
     def _start_information(self, state: RunState) -> dict[str, str]:
-        session, queue = self._session, self._session.launch.queue
-        private = session.private_server is not None
-        where = f" --run-dir {self._paths.run_dir}" if private else self._redis_flag("--redis-url")
-        join = (
-            f"{format_command('rq') if private else 'rq'} "
-            f"worker{self._redis_flag('--url')}{'' if queue == 'default' else ' ' + queue}"
+        session = self._session
+        lines = start_lines(
+            session.url,
+            session.launch.queue,
+            self._paths.run_dir,
+            session.private_server,
+            self._paths.run,
         )
-        about = {
-            "watch": f"{format_command('es-status')} {self._paths.run}{where}",
-            "join": join,
-            "seed": str(self._setup.config.seed),
-        }
-        if session.private_server is not None:
-            about |= join_instructions(
-                session.private_server.folder, session.private_server.socket_path, queue
-            )
+        about = {**lines, "seed": str(self._setup.config.seed)}
         if self._setup.config.schedule == ASYNC:
             about["schedule"] = ASYNC_LABEL
         if self._setup.spec.observation is not None:
@@ -341,19 +331,8 @@ class TrainingRun:
     def _location_flags(self) -> str:
         """The flags by which another terminal finds the run."""
         if self._session.private_server is None:
-            return self._redis_flag("--redis-url")
+            return redis_flag(self._session.url, "--redis-url")
         return "" if self._session.launch.run_dir is None else f" --run-dir {self._paths.run_dir}"
-
-    def _redis_flag(self, flag: str) -> str:
-        """How a command is told the server; a URL with a secret belongs into RQ_REDIS_URL, so it
-        has no flag.
-        """
-        url = self._session.url
-        return (
-            f" {flag} {url}"
-            if not has_secret(url)
-            else " (RQ_REDIS_URL must hold this server's URL there)"
-        )
 
     # --- ends
 
@@ -366,7 +345,11 @@ class TrainingRun:
             self._finish_early(STOPPED)
         summary = self._make_summary(STOPPED, state, None)
         self._view.summary(summary)
-        url = "" if self._session.private_server is not None else self._redis_flag("--redis-url")
+        url = (
+            ""
+            if self._session.private_server is not None
+            else redis_flag(self._session.url, "--redis-url")
+        )
         folder = (
             f" --run-dir {self._paths.run_dir}" if self._session.launch.run_dir is not None else ""
         )

@@ -8,10 +8,9 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import es_queue
@@ -19,9 +18,14 @@ from es_queue.errors import RunFolderError
 from es_queue.numerics.fingerprint import numeric_environment
 from es_queue.protocol.timing import SUPERVISOR_PID
 from es_queue.security.passwords import environment_without_redis
-from es_queue.security.private_directory import no_link
 from es_queue.security.user_code import environment_allowing
-from master.services.private_server import bind_to_parent
+from master.services.child_process import (
+    RestartTimer,
+    bind_to_parent,
+    end_in_order,
+    spawn,
+    wait_until,
+)
 
 #: Waits before a worker that keeps ending is started again; one that lived longer than the last
 #: begins anew.
@@ -30,7 +34,6 @@ STOP_SECONDS = 10.0
 #: RQ ignores a second signal within one second of the first; later it ends its work horse and
 #: itself at once.
 SECOND_SIGNAL_SECONDS = 1.2
-POLL_SECONDS = 0.02
 
 #: RQ's classes for workers that run seats alone, unless the user's environment names classes of its
 #: own.
@@ -45,30 +48,29 @@ ProcessId = tuple[int, str]
 
 @dataclass
 class WorkerProcess:
-    """One worker's place: its process, and when it may be filled again (seconds,
-    monotonic clock).
-    """
+    """One worker's place, and when it is filled again."""
 
     number: int
     process: subprocess.Popen[bytes] | None = None
-    started: float = 0.0
-    ended: float | None = None
-    failures: int = 0
+    timer: RestartTimer = field(
+        default_factory=lambda: RestartTimer(BACKOFF_SECONDS, BACKOFF_SECONDS[-1])
+    )
 
-    def is_restart_due(self, now: float) -> bool:
-        """Whether an empty place has waited out its back-off."""
-        if self.ended is None:
-            return False
-        return now >= self.ended + BACKOFF_SECONDS[min(self.failures, len(BACKOFF_SECONDS)) - 1]
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
 
-    def has_newly_ended(self, now: float) -> bool:
-        """Notice that the process is over: True the first time. Counts how often that
-        came quickly.
-        """
-        if self.ended is not None or self.process is None or self.process.poll() is None:
+    def start(self, command: list[str], log: Path, environment: dict[str, str]) -> None:
+        """Raises OSError."""
+        self.process = spawn(bind_to_parent(command), log, environment)
+        self.timer.start()
+
+    def has_newly_ended(self) -> bool:
+        """Notice that the process is over, and plan the next: True the first time."""
+        if self.process is None or self.is_running or self.timer.restart_at is not None:
             return False
-        self.ended = now
-        self.failures = 1 if now - self.started > BACKOFF_SECONDS[-1] else self.failures + 1
+        self.timer.end()
+        self.timer.schedule()
         return True
 
 
@@ -115,9 +117,8 @@ class LocalWorkers:
         """Start again what has ended, after 1, 2, 4 … 30 s; gives the numbers of those started.
         Never waits.
         """
-        now = time.monotonic()
-        self._collect_ended(now)
-        restarted = [worker for worker in self._processes if worker.is_restart_due(now)]
+        self._collect_ended()
+        restarted = [worker for worker in self._processes if worker.timer.is_due()]
         for worker in restarted:
             self._spawn(worker)
         return [worker.number for worker in restarted]
@@ -130,36 +131,34 @@ class LocalWorkers:
         """End all: SIGTERM and up to ``deadline`` seconds to finish, a second SIGTERM, then SIGKILL
         to the rest.
         """
-        began = time.monotonic()
-        self._collect_ended(began)
+        self._collect_ended()
         doomed = self._orphans | self._running_members()
-        self._signal_and_wait(began + deadline)
-        if self._running():
-            self._wait(began + SECOND_SIGNAL_SECONDS)
-            self._signal_and_wait(time.monotonic() + SECOND_SIGNAL_SECONDS)
+        steps = (
+            (signal.SIGTERM, max(deadline, SECOND_SIGNAL_SECONDS)),
+            (signal.SIGTERM, SECOND_SIGNAL_SECONDS),
+        )
+        end_in_order(self._signal, self._are_gone, steps)
         doomed |= self._running_members()
-        for process in self._running():
-            process.kill()
+        self._signal(signal.SIGKILL)
         signal_all(doomed, signal.SIGKILL)
-        self._wait(time.monotonic() + STOP_SECONDS)
+        wait_until(self._are_gone, STOP_SECONDS)
         self._processes = [WorkerProcess(worker.number) for worker in self._processes]
         self._orphans = set()
 
     def kill(self) -> None:
         """End all at once by SIGKILL, work horses too; waits for nothing."""
         doomed = self._orphans | self._running_members()
-        for process in self._running():
-            process.kill()
+        self._signal(signal.SIGKILL)
         signal_all(doomed, signal.SIGKILL)
 
-    def _collect_ended(self, now: float) -> None:
+    def _collect_ended(self) -> None:
         # RQ leaves its work horse behind when it loses Redis; SIGTERM lets the seat hand back its
         # work.
         left = set().union(
             *(
                 session_members(worker.process.pid)
                 for worker in self._processes
-                if worker.process and worker.has_newly_ended(now)
+                if worker.process and worker.has_newly_ended()
             )
         )
         signal_all(left, signal.SIGTERM)
@@ -172,39 +171,26 @@ class LocalWorkers:
         return [
             worker.process
             for worker in self._processes
-            if worker.process is not None and worker.process.poll() is None
+            if worker.process is not None and worker.is_running
         ]
 
-    def _signal_and_wait(self, until: float) -> None:
-        for process in self._running():
-            process.terminate()
-        self._wait(until)
+    def _are_gone(self) -> bool:
+        return not self._running()
 
-    def _wait(self, until: float) -> None:
-        while self._running() and time.monotonic() < until:
-            time.sleep(POLL_SECONDS)
+    def _signal(self, number: signal.Signals) -> None:
+        for process in self._running():
+            process.send_signal(number)
 
     def _spawn(self, worker: WorkerProcess) -> None:
         # RQ refuses the name of a worker that it still believes to live, so each start has its own.
         name = f"{self._name_prefix}-{worker.number}-{secrets.token_hex(3)}"
         path = self._log_folder / f"worker-{worker.number}.log"
         try:
-            self._log_folder.mkdir(parents=True, exist_ok=True)
-            with open(path, "ab", opener=no_link) as log:
-                worker.process = subprocess.Popen(
-                    bind_to_parent(self._command(name)),
-                    env=self._environment(),
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                )
+            worker.start(self._command(name), path, self._environment())
         except OSError as error:
             raise RunFolderError(
                 f"a local worker cannot be started with the log {path}: {error}"
             ) from error
-        worker.started = time.monotonic()
-        worker.ended = None
 
     def _command(self, name: str) -> list[str]:
         # -P: the current folder's own workers/ must not shadow ours. RQ appends each --path to

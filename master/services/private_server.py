@@ -15,10 +15,7 @@ import shutil
 import signal
 import socket
 import stat
-import subprocess
-import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -27,9 +24,10 @@ from urllib.parse import quote
 
 from es_queue.errors import EsQueueError, RedisError
 from es_queue.numerics.fingerprint import bytes_digest
-from es_queue.security.private_directory import is_private, read_end, read_small
+from es_queue.security.private_directory import is_closed, is_private, read_small
+from es_queue.util.file_lock import try_lock
 from master.services.append_only_file import set_unfit_aside
-from master.services.file_locks import is_locked, read_pid, try_lock, write_pid
+from master.services.child_process import LockedProcess, bind_to_parent, end_in_order, log_tail
 from master.services.tcp_access import (
     ALL_ADDRESSES,
     Address,
@@ -48,31 +46,6 @@ STOP_SECONDS = 10.0
 PING_SECONDS = 2.0
 POLL_SECONDS = 0.02
 LONGEST_PATH = 4096
-LOG_BYTES = 16 * 1024
-
-#: Runs before the real program: the kernel is to send SIGTERM (15) when the starter dies (1:
-#: PR_SET_PDEATHSIG). A preexec_fn would do the same between fork and exec, where a process that has
-#: threads can deadlock.
-BIND_TO_PARENT = (
-    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 15);"
-    "os.getppid() == int(sys.argv[1]) or sys.exit('the parent is gone'); os.execv(sys.argv[2], "
-    "sys.argv[2:])"
-)
-
-
-def bind_to_parent(command: list[str]) -> list[str]:
-    """The command, made to end by SIGTERM when this process does; ``command[0]`` is an absolute
-    path.
-
-    The kernel ties that to the thread that forks, so only the main thread of a Linux process asks
-    for it; from any other the command comes back as it was.
-    """
-    if (
-        not sys.platform.startswith("linux")
-        or threading.current_thread() is not threading.main_thread()
-    ):
-        return command
-    return [sys.executable, "-I", "-S", "-c", BIND_TO_PARENT, str(os.getpid()), *command]
 
 
 def server_binary() -> str:
@@ -115,7 +88,7 @@ class PrivateServer:
     ) -> None:
         self.folder = folder.absolute()
         self._binary, self._listen, self._is_cancelled = binary, listen, is_cancelled
-        self._process: subprocess.Popen[bytes] | None = None
+        self._child = LockedProcess(self.folder / "server.lock")
         self._owner_lock: int | None = None
         self._spawned = False
         self.refused = ""
@@ -173,9 +146,9 @@ class PrivateServer:
         """Start the server again if its process ended; says whether that was so. A slow server is
         left alone.
         """
-        if not self._is_server_gone():
+        if not self._child.is_gone():
             return False
-        self._wait_for_process()
+        self._child.reap()
         self.start()
         return True
 
@@ -186,15 +159,15 @@ class PrivateServer:
         if self._owner_lock is None:
             return
         self._end_server()
-        self._wait_for_process()
+        self._child.reap()
         self._remove_socket()
         os.close(self._owner_lock)
         self._owner_lock = None
 
     def kill(self) -> None:
         """End our own server at once by SIGKILL; waits for nothing."""
-        if self._process is not None:
-            self._process.kill()
+        if self._child.is_child:
+            self._child.signal(signal.SIGKILL)
 
     # --- the folder
 
@@ -244,12 +217,7 @@ class PrivateServer:
             about = short.lstat()
         except (OSError, ValueError):  # ValueError: bytes that no path has
             return None
-        private = (
-            stat.S_ISDIR(about.st_mode)
-            and about.st_uid == os.geteuid()
-            and about.st_mode & 0o077 == 0
-        )
-        return short if private and short.name.startswith(self._short_prefix()) else None
+        return short if is_closed(about) and short.name.startswith(self._short_prefix()) else None
 
     def _remove_socket(self) -> None:
         self.socket_path.unlink(missing_ok=True)
@@ -258,33 +226,26 @@ class PrivateServer:
             with suppress(OSError):
                 short.rmdir()
 
-    def _log_tail(self) -> str:
-        log = self.folder / "redis.log"
-        lines: list[str] = []
-        with suppress(OSError):
-            lines = read_end(log, LOG_BYTES).decode(errors="replace").splitlines()
-        return f"{log} ends: {' | '.join(lines[-3:])}" if lines else f"{log} is empty"
-
     # --- the process
 
     def _start_and_wait(self, deadline: float) -> None:
         while True:
-            if self._process is None and self._acquire_ownership():
+            if not self._child.is_child and self._acquire_ownership():
                 self._end_server()
                 self._spawn()
             if self.is_alive():
                 return
             if self._is_cancelled():
                 raise RedisError("the embedded server was told to end while it started")
-            if self._process and self._process.poll() is not None:
+            if (code := self._child.exit_code()) is not None:
                 raise RedisError(
-                    f"the embedded server ended with code {self._process.returncode}; "
-                    f"{self._log_tail()}"
+                    f"the embedded server ended with code {code}; "
+                    f"{log_tail(self.folder / 'redis.log')}"
                 )
             if time.monotonic() > deadline:
                 raise RedisError(
                     f"the embedded server does not answer after {START_SECONDS:.0f} s; "
-                    f"{self._log_tail()}"
+                    f"{log_tail(self.folder / 'redis.log')}"
                 )
             time.sleep(POLL_SECONDS)
 
@@ -293,24 +254,13 @@ class PrivateServer:
             self._owner_lock = try_lock(self.folder / "owner.lock")
         return self._owner_lock is not None
 
-    def _wait_for_process(self) -> None:
-        # An ending process lets go of its lock shortly before its exit code can be read.
-        if self._process:
-            self._process.wait(STOP_SECONDS)
-            self._process = None
-
-    def _is_server_gone(self) -> bool:
-        return not is_locked(self.folder / "server.lock")
-
     def _end_server(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            self._signal(number)
-            if self._wait_gone(STOP_SECONDS):
-                return
-        raise RedisError(
-            f"a server in {self.folder} cannot be ended; end process "
-            f"{read_pid(self.folder / 'server.lock')} and try again"
-        )
+        steps = ((signal.SIGTERM, STOP_SECONDS), (signal.SIGKILL, STOP_SECONDS))
+        if not end_in_order(self._child.signal, self._child.is_gone, steps):
+            raise RedisError(
+                f"a server in {self.folder} cannot be ended; end process "
+                f"{self._child.read_pid()} and try again"
+            )
 
     def _spawn(self) -> None:
         self.refused = set_unfit_aside(self.folder, is_own=self._spawned) or self.refused
@@ -320,22 +270,10 @@ class PrivateServer:
         if lock is None:
             raise RedisError(f"another server has just been started in {self.folder}; try again")
         try:
-            with (self.folder / "redis.log").open("ab") as log:
-                self._process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    cwd=self.folder,
-                    pass_fds=[lock],
-                    start_new_session=True,
-                )
-            write_pid(lock, self._process.pid)
+            self._child.start(lock, command, self.folder / "redis.log", folder=self.folder)
             self._spawned = True
         except OSError as error:
             raise RedisError(f"the embedded server cannot be started: {error}") from error
-        finally:
-            os.close(lock)
 
     @property
     def _settings_file(self) -> Path:
@@ -375,24 +313,6 @@ class PrivateServer:
                 f"bind {quote_setting(self._listen.host)}{also}\n",
             ]
         write_private(self._settings_file, "".join(lines))
-
-    def _signal(self, number: signal.Signals) -> None:
-        """Signal the server; its pid counts only while the lock shows that it lives, so no stranger
-        is hit.
-        """
-        if self._process:
-            self._process.send_signal(number)
-        elif not self._is_server_gone() and (pid := read_pid(self.folder / "server.lock")):
-            with suppress(OSError):
-                os.kill(pid, number)
-
-    def _wait_gone(self, seconds: float) -> bool:
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            if self._is_server_gone():
-                return True
-            time.sleep(POLL_SECONDS)
-        return False
 
 
 def refuse_foreign(folder: Path) -> None:

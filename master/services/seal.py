@@ -10,11 +10,17 @@ import errno
 import hmac
 import os
 import secrets
-import stat
 from contextlib import suppress
 from pathlib import Path
 
-from es_queue.security.private_directory import cache_folder, host_private_directory, is_private
+from es_queue.security.private_directory import (
+    cache_folder,
+    create_new,
+    host_private_directory,
+    is_private,
+    random_name,
+    regular_no_link,
+)
 
 NAME = "seal"
 KEY_NAME, KEY_BYTES = "run-folders.key", 32
@@ -25,9 +31,7 @@ def seal(folder: Path) -> None:
     """Seal ``folder``, in place of a former seal. Raises OSError, also if no key can be stored."""
     path = folder / NAME
     path.unlink(missing_ok=True)
-    descriptor = os.open(
-        path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
-    )
+    descriptor = create_new(path, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(_expected(folder, os.fstat(descriptor)))
 
@@ -80,12 +84,9 @@ def _key_in(path: Path) -> bytes:
     OSError.
     """
     if not os.path.lexists(path):
-        fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+        fresh = random_name(path)
         try:
-            descriptor = os.open(
-                fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
-            )
-            with os.fdopen(descriptor, "wb") as file:
+            with os.fdopen(create_new(fresh, 0o600), "wb") as file:
                 file.write(secrets.token_bytes(KEY_BYTES))
             with suppress(FileExistsError):
                 os.link(fresh, path)
@@ -101,10 +102,5 @@ def _read(path: Path, size: int) -> tuple[bytes, os.stat_result]:
     """At most ``size + 1`` bytes of a regular file that is no link, and its properties. Raises
     OSError.
     """
-    # O_NONBLOCK: a pipe in its place must not hold the start.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
-        about = os.fstat(descriptor)
-        if not stat.S_ISREG(about.st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file", str(path))
-        return file.read(size + 1), about
+    with open(path, "rb", opener=regular_no_link) as file:
+        return file.read(size + 1), os.fstat(file.fileno())

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 from es_queue.errors import EXIT_INTERRUPTED, EsQueueError
 from es_queue.protocol.timing import Clocks
-from master.services.file_locks import write_pid
+from master.services.local_services import LocalServices
 from master.services.local_workers import LocalWorkers
 from master.services.orphan_timer import OrphanTimer
 from master.services.private_server import PrivateServer
@@ -74,13 +74,13 @@ class Supervisor:
         self._clocks = Clocks(**spec.clocks)
         self._signals = SignalFlags(self._kill)
         self._orphan_timer = OrphanTimer(self._clocks)
-        self._server: PrivateServer | None = None
-        self._workers: LocalWorkers | None = None
+        server = None
         if spec.server is not None:
             listen = None if spec.listen is None else parse_address(spec.listen)
-            self._server = PrivateServer(
+            server = PrivateServer(
                 Path(spec.server), spec.binary, listen, lambda: self._signals.end_requested
             )
+        self._services = LocalServices(server, self._report)
 
     def run(self) -> None:
         """Start, say so, keep, and end in order. Raises EsQueueError when the start fails or a
@@ -98,7 +98,8 @@ class Supervisor:
             )  # early enough to see any lease that was taken
             while not self._signals.end_requested:
                 self._signals.wait(pause)
-                self._restart_ended()
+                if not self._signals.end_requested:
+                    self._services.restart_ended()
                 now = time.monotonic()
                 if now < next_check:
                     continue
@@ -113,33 +114,21 @@ class Supervisor:
             self._stop()
 
     def _url(self) -> str:
-        return os.environ["RQ_REDIS_URL"] if self._server is None else self._server.url
+        server = self._services.server
+        return os.environ["RQ_REDIS_URL"] if server is None else server.url
 
     def _start(self) -> None:
-        if self._server is not None:
-            self._server.start()
-            if self._server.refused:
-                self._report(self._server.refused)
+        self._services.start_server()
         if self._spec.workers:
-            self._workers = LocalWorkers(
-                self._spec.workers,
-                self._spec.queue,
-                self._url(),
-                Path(self._spec.logs),
-                modules=self._spec.modules,
+            self._services.start_workers(
+                LocalWorkers(
+                    self._spec.workers,
+                    self._spec.queue,
+                    self._url(),
+                    Path(self._spec.logs),
+                    modules=self._spec.modules,
+                )
             )
-            self._workers.start()
-
-    def _restart_ended(self) -> None:
-        """Start again what has ended."""
-        if self._signals.end_requested:
-            return
-        if self._server is not None and self._server.ensure():
-            self._report("the private server had ended and was started again")
-            if self._server.refused:
-                self._report(self._server.refused)
-        for number in self._workers.supervise() if self._workers is not None else ():
-            self._report(f"local worker {number} had ended and was started again")
 
     def _report(self, text: str) -> None:
         log(text)
@@ -148,16 +137,10 @@ class Supervisor:
     def _stop(self) -> None:
         with suppress(EsQueueError):  # a full disk keeps nobody from ending
             self._files.write_state(ENDING)
-        if self._workers is not None:
-            self._workers.stop()
-        if self._server is not None:
-            self._server.stop()
+        self._services.stop()
 
     def _kill(self) -> None:
-        if self._workers is not None:
-            self._workers.kill()
-        if self._server is not None:
-            self._server.kill()
+        self._services.kill()
 
 
 class LeaseReader:
@@ -205,7 +188,6 @@ def main() -> NoReturn:
     """
     files, lock = SupervisorFiles(Path(sys.argv[-2])), int(sys.argv[-1])
     os.set_inheritable(lock, False)
-    write_pid(lock, os.getpid())
     code = run_supervisor(files)
     sys.stdout.flush()
     sys.stderr.flush()

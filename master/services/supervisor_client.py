@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -18,10 +17,11 @@ from es_queue.numerics.noise_table import FOLDER_VARIABLE
 from es_queue.protocol.connection import redacted_url
 from es_queue.protocol.timing import Clocks
 from es_queue.security.passwords import environment_without_redis
-from es_queue.security.private_directory import no_link
+from es_queue.security.private_directory import replacing
+from es_queue.util.file_lock import take_lock, try_lock, write_pid
 from master.run.launch import Launch
 from master.run.run_paths import RunPaths
-from master.services.file_locks import is_locked, read_pid, take_lock, try_lock, write_pid
+from master.services.child_process import LockedProcess, end_in_order, log_tail
 from master.services.local_workers import default_workers
 from master.services.private_server import START_SECONDS, PrivateServer, server_binary
 from master.services.supervisor_files import READY, SupervisorFiles, SupervisorSpec
@@ -65,7 +65,7 @@ class SupervisorClient:
             environment,
             server,
         )
-        self._process: subprocess.Popen[bytes] | None = None
+        self._child = LockedProcess(self._files.supervisor_lock)
         self._owner_lock: int | None = None
         self._is_launched = self._is_released = False
         self._news_offset = 0
@@ -101,8 +101,7 @@ class SupervisorClient:
 
     def ensure(self) -> bool:
         """Start a supervisor again if it has ended; says whether that was so."""
-        if self._process is not None:
-            self._process.poll()
+        self._child.exit_code()  # one that has ended does not stay a zombie
         lock = try_lock(self._files.supervisor_lock)
         if lock is None:
             return False
@@ -138,9 +137,9 @@ class SupervisorClient:
         """End everything at once; waits for little."""
         if not self._is_launched and self._owner_lock is None:
             return
-        self._signal(signal.SIGINT)
-        if not self._wait_gone(KILL_SECONDS):
-            self._signal(signal.SIGKILL)
+        self._refuse_other_host()
+        steps = ((signal.SIGINT, KILL_SECONDS), (signal.SIGKILL, 0.0))
+        end_in_order(self._child.signal, self._child.is_gone, steps)
 
     # --- starting
 
@@ -168,57 +167,37 @@ class SupervisorClient:
     def _launch(self, lock: int) -> None:
         """Start a supervisor that inherits ``lock``, and wait until it is ready."""
         files, home = self._files, str(Path(__file__).resolve().parents[2])
-        self._is_launched, self._process = True, None
+        self._is_launched = True
         try:
             files.state.unlink(missing_ok=True)
             files.news.unlink(missing_ok=True)
             self._news_offset = 0
-            os.ftruncate(lock, 0)
-            with os.fdopen(
-                os.open(files.spec, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_NOFOLLOW, 0o600),
-                "w",
-            ) as file:
-                file.write(self._spec.to_json())
-            with open(files.log, "ab", opener=no_link) as log:
-                self._process = subprocess.Popen(
-                    [
-                        sys.executable,
-                        "-P",
-                        "-c",
-                        SUPERVISOR_PROGRAM,
-                        home,
-                        str(files.folder),
-                        str(lock),
-                    ],
-                    env={**environment_without_redis(os.environ), **self._environment},
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    pass_fds=[lock],
-                    start_new_session=True,
-                )
+            with replacing(files.spec, mode=0o600) as file:
+                file.write(self._spec.to_json().encode())
+            command = [
+                *(sys.executable, "-P", "-c", SUPERVISOR_PROGRAM),
+                *(home, str(files.folder), str(lock)),
+            ]
+            environment = {**environment_without_redis(os.environ), **self._environment}
+            self._child.start(lock, command, files.log, environment)
         except OSError as error:
             raise RunFolderError(
                 f"the guardian of the run cannot be started in {files.folder}: "
                 f"{error.strerror or error}"
             ) from error
-        finally:
-            os.close(lock)
         self._wait_ready()
 
     def _wait_ready(self) -> None:
-        process, deadline = self._process, time.monotonic() + READY_SECONDS
-        assert process is not None
+        deadline = time.monotonic() + READY_SECONDS
         while self._files.read_state()[0] != READY:
             if time.monotonic() > deadline:
                 raise RunFolderError(
                     f"the guardian of the run is not ready after {READY_SECONDS:.0f} s; "
-                    f"{self._files.log_tail()}"
+                    f"{log_tail(self._files.log)}"
                 )
-            if process.poll() is not None:
+            if (code := self._child.exit_code()) is not None:
                 raise self._files.read_state()[1] or RunFolderError(
-                    f"the guardian of the run ended with code {process.returncode}; "
-                    f"{self._files.log_tail()}"
+                    f"the guardian of the run ended with code {code}; {log_tail(self._files.log)}"
                 )
             time.sleep(POLL_SECONDS)
 
@@ -226,29 +205,19 @@ class SupervisorClient:
 
     def _end(self) -> None:
         """SIGTERM, then SIGKILL, with which the kernel ends workers and server too."""
-        for number, seconds in ((signal.SIGTERM, STOP_SECONDS), (signal.SIGKILL, KILL_SECONDS)):
-            self._signal(number)
-            if self._wait_gone(seconds):
-                return
-        raise RunFolderError(
-            f"the guardian in {self._files.folder} cannot be ended: end process "
-            f"{read_pid(self._files.supervisor_lock)} and try again"
-        )
+        self._refuse_other_host()
+        steps = ((signal.SIGTERM, STOP_SECONDS), (signal.SIGKILL, KILL_SECONDS))
+        if not end_in_order(self._child.signal, self._child.is_gone, steps):
+            raise RunFolderError(
+                f"the guardian in {self._files.folder} cannot be ended: end process "
+                f"{self._child.read_pid()} and try again"
+            )
+        self._child.reap()
 
-    def _signal(self, number: signal.Signals) -> None:
-        """Signal the supervisor; its pid counts only while the lock shows that it lives, so no
-        stranger is hit.
-        """
-        with suppress(OSError):
-            if self._process is not None:
-                self._process.send_signal(number)
-            elif is_locked(self._files.supervisor_lock) and (pid := self._pid()):
-                os.kill(pid, number)
-
-    def _pid(self) -> int | None:
-        """The pid of a supervisor that is not our child. Raises RunBusyError for one on
-        another host.
-        """
+    def _refuse_other_host(self) -> None:
+        """Raises RunBusyError for a supervisor that lives on another host, where its pid counts."""
+        if self._child.is_child or self._child.is_gone():
+            return
         with suppress(OSError, RunFolderError):
             host = self._files.read_spec().host
             if host != self._spec.host:
@@ -256,19 +225,6 @@ class SupervisorClient:
                     f"server and workers of run {self._spec.run} still run on {host}: resume "
                     f"there, or try again in {self._spec.clocks['grace']:.0f} s"
                 )
-        return read_pid(self._files.supervisor_lock)
-
-    def _wait_gone(self, seconds: float) -> bool:
-        deadline = time.monotonic() + seconds
-        while True:
-            gone = (
-                self._process.poll() is not None
-                if self._process is not None
-                else not is_locked(self._files.supervisor_lock)
-            )
-            if gone or time.monotonic() > deadline:
-                return gone
-            time.sleep(POLL_SECONDS)
 
 
 def make_supervisor_client(

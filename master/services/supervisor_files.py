@@ -14,8 +14,8 @@ import es_queue
 from es_queue import errors
 from es_queue.errors import EsQueueError, RedisError, RunFolderError
 from es_queue.protocol.timing import Clocks
-from es_queue.security.private_directory import no_link, read_end, read_small, regular, replacing
-from master.services.file_locks import is_locked, read_pid
+from es_queue.security.private_directory import no_link, read_small, regular, replacing
+from es_queue.util.file_lock import is_locked, read_pid
 
 #: Where a supervisor is in its life, as ``state.json`` tells it.
 READY, FAILED, ENDING = "ready", "failed", "ending"
@@ -23,7 +23,6 @@ MOST_NEWS = 64 * 1024
 LONGEST_LINE = 600
 #: Of a spec, which names the modules of the user's code, and of a state with its sentence.
 MOST_BYTES = 2**20
-LOG_BYTES = 16 * 1024
 
 
 @dataclass(frozen=True)
@@ -172,10 +171,3 @@ class SupervisorFiles:
     def news_end(self) -> int:
         """The offset after the last line."""
         return self.news.stat().st_size if self.news.exists() else 0
-
-    def log_tail(self) -> str:
-        """The last lines of the supervisor's log."""
-        lines: list[str] = []
-        with suppress(OSError):
-            lines = read_end(self.log, LOG_BYTES).decode(errors="replace").splitlines()
-        return f"{self.log} ends: {' | '.join(lines[-3:])}" if lines else f"{self.log} is empty"

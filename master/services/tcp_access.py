@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import ipaddress
-import os
 import re
 import secrets
 import socket
@@ -16,7 +15,7 @@ from urllib.parse import quote as percent
 from urllib.parse import urlsplit
 
 from es_queue.errors import RedisError, UsageError
-from es_queue.security.private_directory import read_small
+from es_queue.security.private_directory import read_small, replacing
 from es_queue.util.command_path import format_command
 from master.services.append_only_file import set_unfit_aside
 from master.services.seal import foreign
@@ -134,14 +133,10 @@ def write_private(path: Path, text: str) -> None:
     """Replace a file by one that its owner alone can read, from its first byte on. Raises
     RedisError.
     """
-    fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        descriptor = os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(text)
-        fresh.replace(path)
+        with replacing(path, mode=0o600) as file:
+            file.write(text.encode())
     except OSError as error:
-        fresh.unlink(missing_ok=True)
         raise RedisError(f"{path} cannot be written: {error.strerror}") from None
 
 

@@ -1,9 +1,9 @@
 """Keeps who lived in a generation in the run's folder: ``slots/<generation>.npz`` (see
 ``es_queue.util.slot_record``).
 
-Files are bounded, and written ten times a second at most. The newest are kept one by one; of older
-ones every second, fourth, eighth … generation stays, so that a long run keeps its whole life in
-view.
+Files are bounded, and written ten times a second at most, except for generations that are filmed.
+The newest are kept one by one; of older ones every second, fourth, eighth … generation stays, so
+that a long run keeps its whole life in view.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,9 +33,21 @@ MOST_FOLDER_BYTES = 256 * 2**20
 LEAST_PAUSE_SECONDS = 0.1
 
 
+class RecordReader(Protocol):
+    """What reads records of a run that is under way."""
+
+    def needs(self, generation: int) -> bool:
+        """Whether this generation must be recorded, or its record must stay."""
+
+    def add(self, generation: int) -> None:
+        """A generation's record has been written."""
+
+    def drop(self, generation: int) -> None:
+        """A record that is needed was removed, because the folder has reached its bound."""
+
+
 class SlotFiles:
-    """The files of one run; ``most`` of them at most, 0 for none. ``on_written`` hears of each
-    generation that was written.
+    """The files of one run; ``most`` of them at most, 0 for none, and those that ``reader`` needs.
 
     What a closed generation leaves is kept in hand until the next one is published: workers should
     not wait for a disk.
@@ -47,15 +59,10 @@ class SlotFiles:
         run_dir: Path,
         most: int,
         pause: float = LEAST_PAUSE_SECONDS,
-        on_written: Callable[[int], None] = lambda _: None,
+        reader: RecordReader | None = None,
     ) -> None:
-        self._run, self._run_dir, self._most, self._pause, self._on_written = (
-            run,
-            run_dir,
-            most,
-            pause,
-            on_written,
-        )
+        self._run, self._run_dir, self._most, self._pause = run, run_dir, most, pause
+        self._reader = reader
         self._next_time = 0.0
         self._pending: Callable[[], SlotRecord] | None = None
         self._published: tuple[Task, NDArray[np.float32]] | None = None
@@ -64,14 +71,11 @@ class SlotFiles:
         self, config: RunConfig, learner: Learner, closed_generation: ClosedGeneration
     ) -> None:
         """A generation has closed on these answers."""
-        if (
-            self._most
-            and closed_generation.counted
-            and self._published is not None
-            and time.monotonic() >= self._next_time
-        ):
+        if not (self._most and closed_generation.counted) or self._published is None:
+            return
+        task, vector = self._published
+        if time.monotonic() >= self._next_time or self._is_needed(task.generation):
             self._next_time = time.monotonic() + self._pause
-            task, vector = self._published
             self._pending = lambda: SlotRecord(
                 self._run,
                 config,
@@ -94,10 +98,19 @@ class SlotFiles:
         """And forget files beyond the bound."""
         data = record.encode()
         write_atomically(record_path(self._run_dir, record.task.generation), data, durable=False)
-        most = max(2, min(self._most, MOST_FOLDER_BYTES // len(data)))
-        for generation in surplus_generations(recorded_generations(self._run_dir), most):
+        room = max(2, MOST_FOLDER_BYTES // len(data))
+        recorded = recorded_generations(self._run_dir)
+        if len(recorded) <= room:
+            recorded = [generation for generation in recorded if not self._is_needed(generation)]
+        for generation in surplus_generations(recorded, max(2, min(self._most, room))):
             record_path(self._run_dir, generation).unlink(missing_ok=True)
-        self._on_written(record.task.generation)
+            if self._reader is not None and self._is_needed(generation):
+                self._reader.drop(generation)
+        if self._reader is not None:
+            self._reader.add(record.task.generation)
+
+    def _is_needed(self, generation: int) -> bool:
+        return self._reader is not None and self._reader.needs(generation)
 
 
 def surplus_generations(generations: list[int], most: int) -> list[int]:

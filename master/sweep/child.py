@@ -16,9 +16,9 @@ from typing import Any
 
 from es_queue.errors import RunFolderError
 from es_queue.security.passwords import environment_without_redis
-from es_queue.security.private_directory import no_link
+from es_queue.security.private_directory import read_end
 from es_queue.security.sanitize import sanitize
-from master.services.private_server import bind_to_parent
+from master.services.child_process import bind_to_parent, spawn
 
 #: With -P: the current folder's own packages must not shadow ours, which need not be installed.
 CHILD_PROGRAM = (
@@ -45,16 +45,8 @@ class ChildMaster:
         home = str(Path(__file__).resolve().parents[2])
         command = bind_to_parent([sys.executable, "-P", "-c", CHILD_PROGRAM, home, *words])
         try:
-            log.parent.mkdir(parents=True, exist_ok=True)
-            with open(log, "wb", opener=no_link) as complaints:
-                self._process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=complaints,
-                    env={**environment_without_redis(os.environ), "RQ_REDIS_URL": url},
-                    start_new_session=True,
-                )
+            environment = {**environment_without_redis(os.environ), "RQ_REDIS_URL": url}
+            self._process = spawn(command, log, environment, log_mode="wb", stdout=subprocess.PIPE)
         except OSError as error:
             raise RunFolderError(
                 f"the es-master of a seed cannot be started with the log {log}: {error}"
@@ -98,9 +90,7 @@ class ChildMaster:
     def last_error_line(self) -> str:
         """The last line of its complaints, fit for a terminal; empty for none."""
         try:
-            with self._log.open("rb") as file:
-                file.seek(max(0, os.fstat(file.fileno()).st_size - LONGEST_TAIL))
-                lines = file.read(LONGEST_TAIL).decode("utf-8", "replace").strip().splitlines()
+            lines = read_end(self._log, LONGEST_TAIL).decode(errors="replace").strip().splitlines()
         except OSError:
             return ""
         return sanitize(lines[-1].removeprefix("es-master: ")) if lines else ""

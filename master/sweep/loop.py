@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from es_queue.errors import EXIT_DONE, EXIT_INTERRUPTED, RedisError, RunBusyError
 from es_queue.security.user_code import named_modules
 from es_queue.util.command_path import format_command
+from es_queue.util.file_lock import take_lock, write_pid
 from master.display.log_view import SafeStream
 from master.run.launch import Launch
 from master.run.run_paths import RunPaths
-from master.services.file_locks import take_lock, write_pid
+from master.services.child_process import RestartTimer, end_in_order
+from master.services.start_lines import redis_flag
 from master.storage.checkpoint import Checkpoints, write_atomically
 from master.sweep.child import ChildMaster
 from master.sweep.record import (
@@ -70,22 +72,19 @@ class SweepStopSignals:
 
 @dataclass
 class SeedProcess:
-    """One seed's part in the study. restart_at: when its es-master is to be started again (seconds,
-    monotonic clock);
-    has_joined: this es-master has got as far as its run.
+    """One seed's part in the study. timer: when its es-master is started again; has_joined: this
+    es-master has got as far as its run.
     """
 
     entry: SeedRun
     row: SeedRow
+    timer: RestartTimer
     child: ChildMaster | None = None
-    started: float = 0.0
-    failures: int = 0
     has_joined: bool = False
-    restart_at: float | None = None
 
     @property
     def is_active(self) -> bool:
-        return self.child is not None or self.restart_at is not None
+        return self.child is not None or self.timer.restart_at is not None
 
 
 class Sweep:
@@ -99,7 +98,10 @@ class Sweep:
         self._record, self._folder, self._launch, self._stop = record, paths.run_dir, launch, stop
         self._paths = paths
         self._processes = [
-            SeedProcess(entry, SeedRow.from_entry(entry)) for entry in record.entries
+            SeedProcess(
+                entry, SeedRow.from_entry(entry), RestartTimer(BACKOFF_SECONDS, LONG_LIFE_SECONDS)
+            )
+            for entry in record.entries
         ]
         self._view: SweepView = make_view(
             SafeStream(sys.stdout), record, quiet=launch.quiet, json_lines=launch.json
@@ -178,7 +180,7 @@ class Sweep:
         """Each second: after server and workers, and how many runs can have one."""
         if time.monotonic() - self._last_check < CHECK_SECONDS:
             return
-        self._services.tick()
+        self._services.restart_ended()
         self._worker_places = self._services.worker_places()
         self._last_check = time.monotonic()
 
@@ -188,9 +190,8 @@ class Sweep:
         """
         if self._stop.requested:
             return
-        now = time.monotonic()
         for member in self._processes:
-            if member.restart_at is not None and now >= member.restart_at:
+            if member.timer.is_due():
                 self._start(member)
         free = self._worker_places - sum(member.is_active for member in self._processes)
         for member in [process for process in self._processes if process.entry.state == WAITING][
@@ -203,12 +204,14 @@ class Sweep:
         try:
             words = self._command_line(entry)
         except RedisError:  # it is away, and nobody knows whether it holds the run: ask again
-            entry.state, member.restart_at = RUNNING, time.monotonic() + CHECK_SECONDS
+            entry.state = RUNNING
+            member.timer.postpone(CHECK_SECONDS)
             return
         member.child = ChildMaster(
             words, self._services.url, self._folder / "logs" / f"s{entry.seed}.err"
         )
-        member.started, member.restart_at, member.has_joined = time.monotonic(), None, False
+        member.timer.start()
+        member.has_joined = False
         self._selector.register(member.child.output, selectors.EVENT_READ, member)
         entry.begun, entry.state, member.row.state = True, RUNNING, RUNNING
         self._save(RUNNING)
@@ -295,17 +298,16 @@ class Sweep:
         member.child = None
         entry.code = code if code >= 0 else 128 - code
         finished = (entry.summary or {}).get("state") == FINISHED
-        if time.monotonic() - member.started > LONG_LIFE_SECONDS:
-            member.failures = 0
+        member.timer.end()
         # The lease of one that was killed still stands; or Redis was away just when this one came.
-        is_passing = (code == BUSY_CODE and member.failures > 0) or (
+        is_passing = (code == BUSY_CODE and member.timer.failures > 0) or (
             code == REDIS_CODE and not member.has_joined
         )
         if code == EXIT_DONE and finished:
             entry.state = FINISHED
         elif code == EXIT_INTERRUPTED or (code < 0 and self._stop.requested):
             entry.state = STOPPED
-        elif (code < 0 or is_passing) and member.failures < len(BACKOFF_SECONDS):
+        elif (code < 0 or is_passing) and not member.timer.is_exhausted:
             self._schedule_restart(member)
             return
         else:
@@ -318,9 +320,8 @@ class Sweep:
         self._save(RUNNING)
 
     def _schedule_restart(self, member: SeedProcess) -> None:
-        pause = BACKOFF_SECONDS[member.failures]
-        member.failures += 1
-        member.restart_at, member.row.state = time.monotonic() + pause, RESTARTING
+        pause = member.timer.schedule()
+        member.row.state = RESTARTING
         self._view.note(
             (
                 f"its es-master ended with code {member.entry.code} and is started again in "
@@ -344,8 +345,9 @@ class Sweep:
         for member in self._processes:
             if member.child is not None:
                 member.row.state = STOPPING
-            elif member.restart_at is not None:
-                member.restart_at, member.entry.state, member.row.state = None, STOPPED, STOPPED
+            elif member.timer.restart_at is not None:
+                member.timer.cancel()
+                member.entry.state = member.row.state = STOPPED
 
     def _signal(self, number: signal.Signals) -> None:
         for member in self._processes:
@@ -355,14 +357,15 @@ class Sweep:
 
     def _end_all(self) -> None:
         """End what still runs, the runs first: they need the server for an orderly end."""
-        self._signal(signal.SIGTERM)
-        deadline = time.monotonic() + LEAVE_SECONDS
         children = [member.child for member in self._processes if member.child is not None]
-        while any(child.poll() is None for child in children) and time.monotonic() < deadline:
+
+        def are_gone() -> bool:
             for child in children:
-                child.read_events()
-            time.sleep(SELECT_SECONDS)
-        self._signal(signal.SIGKILL)
+                child.read_events()  # a full pipe would hold it
+            return all(child.poll() is not None for child in children)
+
+        steps = ((signal.SIGTERM, LEAVE_SECONDS), (signal.SIGKILL, 0.0))
+        end_in_order(self._signal, are_gone, steps)
         self._services.stop()
 
     def _finish(self) -> int:
@@ -375,7 +378,7 @@ class Sweep:
         if state == FINISHED:
             return EXIT_DONE
         folder = f" --run-dir {self._folder}" if self._launch.run_dir is not None else ""
-        url = "" if self._services.is_private else self._services.redis_flag("--redis-url")
+        url = "" if self._services.is_private else redis_flag(self._services.url, "--redis-url")
         self._view.note(
             f"go on with: {format_command('es-master')} --resume {self._record.run}{folder}{url}"
         )

@@ -15,19 +15,19 @@ from es_queue.protocol.connection import (
     ANY_ERROR,
     client_from_url,
     first_line,
-    has_secret,
     redacted_url,
     validate_server,
 )
-from es_queue.util.command_path import format_command
 from master.cli.redis_url import format_warning, is_same_terminal, network_warnings, read_exposure
 from master.run.launch import Launch
+from master.services.local_services import LocalServices
 from master.services.local_workers import LocalWorkers, default_workers
 from master.services.private_server import PrivateServer
-from master.services.tcp_access import join_instructions, resolve_listen_address
+from master.services.start_lines import start_lines
+from master.services.tcp_access import resolve_listen_address
 
 
-class SharedServices:
+class SharedServices(LocalServices):
     """Server and workers for a study in ``folder``; all of it in the main thread, to which children
     are bound.
     """
@@ -35,9 +35,8 @@ class SharedServices:
     def __init__(
         self, launch: Launch, folder: Path, note: Callable[[str], None], modules: Sequence[str] = ()
     ) -> None:
-        self._launch, self._folder, self._note, self._modules = launch, folder, note, modules
-        self._server: PrivateServer | None = None
-        self._workers: LocalWorkers | None = None
+        self._launch, self._folder, self._modules = launch, folder, modules
+        super().__init__(self._private_server(), note)
         self._count = self._stale = 0
         self.url = launch.redis_url or ""
 
@@ -49,18 +48,9 @@ class SharedServices:
         """Have a server that is fit for runs, and the workers. Raises RedisError or
         RunFolderError.
         """
-        if self.is_private:
-            folder = self._folder / "redis"
-            self._server = PrivateServer(
-                folder,
-                listen=None
-                if self._launch.listen is None
-                else resolve_listen_address(self._launch.listen, folder),
-            )
-            self._server.start()
-            if self._server.refused:
-                self._note(self._server.refused)
-            self.url = self._server.url
+        self.start_server()
+        if self.server is not None:
+            self.url = self.server.url
         self._client = client_from_url(self.url)
         validate_server(self._client, self.name)
         if not self.is_private and not self._launch.insecure:
@@ -72,21 +62,30 @@ class SharedServices:
             else self._launch.workers
         )
         if self._count:
-            self._workers = LocalWorkers(
-                self._count,
-                self._launch.queue,
-                self.url,
-                self._folder / "logs",
-                self._launch.noise_dir,
-                self._modules,
+            self.start_workers(
+                LocalWorkers(
+                    self._count,
+                    self._launch.queue,
+                    self.url,
+                    self._folder / "logs",
+                    self._launch.noise_dir,
+                    self._modules,
+                )
             )
-            self._workers.start()
+
+    def _private_server(self) -> PrivateServer | None:
+        if not self.is_private:
+            return None
+        folder, listen = self._folder / "redis", self._launch.listen
+        return PrivateServer(
+            folder, listen=None if listen is None else resolve_listen_address(listen, folder)
+        )
 
     def _warn(self, warnings: Sequence[str]) -> None:
         for text in warnings:
             print(format_warning(text), file=sys.stderr, flush=True)
             if not is_same_terminal():
-                self._note(text)
+                self.note(text)
 
     @property
     def name(self) -> str:
@@ -95,40 +94,8 @@ class SharedServices:
 
     def start_information(self) -> dict[str, str]:
         """Where it all is, and how people watch and how workers join."""
-        queue = "" if self._launch.queue == "default" else f" {self._launch.queue}"
-        watch, rq = (
-            (f" --run-dir {self._folder}", format_command("rq"))
-            if self.is_private
-            else (self.redis_flag("--redis-url"), "rq")
-        )
-        about = {
-            "redis": self.name,
-            "folder": str(self._folder),
-            "watch": f"{format_command('es-status')}{watch}",
-            "join": f"{rq} worker{self.redis_flag('--url')}{queue}",
-        }
-        if self._server is not None:
-            about |= join_instructions(
-                self._server.folder, self._server.socket_path, self._launch.queue
-            )
-        return about
-
-    def redis_flag(self, name: str) -> str:
-        """How a command is told the server; a URL with a secret belongs into RQ_REDIS_URL, so it
-        has no flag.
-        """
-        return (
-            f" {name} {self.url}"
-            if not has_secret(self.url)
-            else " (RQ_REDIS_URL must hold this server's URL there)"
-        )
-
-    def tick(self) -> None:
-        """Start again what has ended."""
-        if self._server is not None and self._server.ensure():
-            self._note("the private server had ended and was started again")
-        for number in self._workers.supervise() if self._workers is not None else ():
-            self._note(f"local worker {number} had ended and was started again")
+        lines = start_lines(self.url, self._launch.queue, self._folder, self.server)
+        return {"redis": self.name, "folder": str(self._folder), **lines}
 
     def worker_places(self) -> int:
         """How many runs can have a worker each: as many as listen to the queue; our own count from
@@ -155,17 +122,3 @@ class SharedServices:
             raise RedisError(
                 f"Redis at {self.name} does not say what it holds of run {run}: {first_line(error)}"
             ) from None
-
-    def stop(self) -> None:
-        """End workers and server in order."""
-        if self._workers is not None:
-            self._workers.stop()
-        if self._server is not None:
-            self._server.stop()
-
-    def kill(self) -> None:
-        """End the workers without waiting for them; the kernel ends the private server with this
-        process.
-        """
-        if self._workers is not None:
-            self._workers.kill()

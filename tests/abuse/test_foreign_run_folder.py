@@ -15,8 +15,8 @@ import pytest
 import redis
 
 from es_queue.errors import RedisError
+from es_queue.util.file_lock import is_locked, read_pid
 from master.services.append_only_file import unfit
-from master.services.file_locks import is_locked, read_pid
 from master.services.private_server import PrivateServer, server_binary
 from master.services.seal import foreign, seal
 from master.services.tcp_access import read_password

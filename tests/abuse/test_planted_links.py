@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from es_queue.errors import EsQueueError, RunFolderError
+from es_queue.util.file_lock import try_lock
 from master.run.run_paths import RunPaths
-from master.services.file_locks import try_lock
 from master.services.local_workers import LocalWorkers
 from master.services.supervisor_files import SupervisorFiles
 from master.storage.checkpoint import write_atomically

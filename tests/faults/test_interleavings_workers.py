@@ -39,7 +39,7 @@ from tests.unit.workers.test_seat import Ending, Progress, seat_on
 from workers import join, parameter_cache, seat
 from workers.block_worker import BlockWorker
 from workers.episode import EpisodeControl
-from workers.heartbeat import Heartbeat
+from workers.heartbeat import Heartbeat, ProcessLimits
 from workers.join import JoinResult, Refusal
 from workers.seat import Seat
 
@@ -249,8 +249,7 @@ def test_an_episode_that_outlasts_its_seats_lease_is_answered_all_the_same() -> 
         ring.who.control,
         dict,
         replace(QUICK, leave_poll=0.01, seat_lease=0.05),
-        wall_limit=60.0,
-        on_wall_limit=lambda: None,
+        ProcessLimits(60.0, lambda: None),
     )
 
     def last(seed: int, step: int) -> None:

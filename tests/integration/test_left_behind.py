@@ -16,7 +16,7 @@ import pytest
 import redis
 
 from es_queue.protocol.timing import Clocks
-from master.services.file_locks import read_pid
+from es_queue.util.file_lock import read_pid
 from tests.integration.processes import (
     CARTPOLE,
     CLOCKS,

@@ -24,8 +24,7 @@ from es_queue.numerics.fingerprint import limit_blas_threads
 from es_queue.numerics.slot_plan import FINAL, evaluation_seeds
 from es_queue.policies import make_policy
 from es_queue.policies.actions import ActionMap
-from workers.episode import Episode, EpisodeControl, make_actor, play_episode
-from workers.join import environment_request
+from workers.episode import Episode, EpisodeControl, EpisodeOptions, make_actor, play_episode
 from workers.play.checkpoint import Checkpoint
 from workers.play.constants import DEFAULT_EPISODES, SEED_LIMIT
 from workers.play.report import format_text
@@ -62,7 +61,7 @@ def play_all(
     """
     limit_blas_threads()
     # How an episode behaves is training's business; the code that tells it may not be here.
-    request = portable_request(replace(environment_request(checkpoint.config), behaviour=""))
+    request = portable_request(replace(EnvironmentRequest.of(checkpoint.config), behaviour=""))
     spec = describe(request)
     validate_spaces(checkpoint, spec)
     with (
@@ -141,10 +140,11 @@ def make_player(
     begin = make_actor(policy, trained.parameters, trained.statistics if config.obs_norm else None)
     actions = ActionMap(spec.action, config.action_bound)
     rules = evaluation_rules(evaluation_limit(config, spec))
+    options = EpisodeOptions(on_step=on_step)
 
     def play_seed(seed: int) -> Episode:
         try:
-            return play_episode(env, begin, actions, rules, seed, EpisodeControl(), on_step=on_step)
+            return play_episode(env, begin, actions, rules, seed, EpisodeControl(), options)
         except (
             Exception
         ) as error:  # whatever a user's environment raises, and a return that is not finite

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from es_queue.environments.factory import describe, portable_request
-from es_queue.environments.reference_batch import make_reference_batch
+from es_queue.environments.interface import EnvironmentRequest
 from es_queue.errors import EnvironmentFailure, EsQueueError, RunFolderError, UsageError
 from es_queue.genetics.seed_list import open_noise_table
 from es_queue.numerics.fingerprint import limit_blas_threads
-from es_queue.policies import make_policy
 from es_queue.strategies import make_strategy
 from es_queue.util.slot_record import (
     FOLDER,
@@ -28,8 +27,8 @@ from es_queue.util.slot_record import (
     recorded_generations,
 )
 from workers.episode import Episode, EpisodeControl
-from workers.evaluator import Evaluator, mean
-from workers.join import environment_request
+from workers.evaluator import Evaluator, RunParts, mean
+from workers.join import make_bindable_policy
 from workers.play.playback import episode_seeds, open_playback, save_video
 from workers.play.report import format_figures, format_histogram, format_text, summarize
 
@@ -137,15 +136,9 @@ def play_recorded(
     """
     limit_blas_threads()
     config = record.config
-    request = portable_request(environment_request(config))
+    request = portable_request(EnvironmentRequest.of(config))
     spec = describe(request)
-    policy = make_policy(
-        config,
-        spec.observation_size,
-        spec.action,
-        spec.observation_shape,
-        make_reference_batch(config),
-    )
+    policy = make_bindable_policy(config, spec)
     try:
         table = open_noise_table(config, policy.size)
     except ValueError as error:
@@ -158,9 +151,8 @@ def play_recorded(
             "with the es-queue that made it"
         )
     with open_playback(request, spec.id, given.render, given.record) as (env, recorder):
-        evaluator = Evaluator(
-            config, spec, env, policy, make_strategy(config, policy.size), table, EpisodeControl()
-        )
+        parts = RunParts(config, spec, policy, make_strategy(config, policy.size), env)
+        evaluator = Evaluator(parts, table, EpisodeControl())
         if not evaluator.fits(record.task):
             raise RunFolderError(
                 f"generation {selector.generation} was played in other spaces than the "

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from es_queue.environments.interface import RenderedEnvironment
 from es_queue.errors import EnvironmentFailure, RunFolderError, UsageError
+from es_queue.security.private_directory import create_new
 
 FrameArray = NDArray[np.uint8]
 INSTALL = "pip install 'es-queue[video]'"
@@ -63,9 +64,7 @@ class VideoRecorder:
         )
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            os.close(
-                os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
-            )  # nobody's link is in its place
+            os.close(create_new(fresh))  # nobody's link is in its place
             (write_gif if self._gif else write_mp4)(fresh, self._frames, self.fps)
             fresh.replace(self.path)
             return self.path.stat().st_size

@@ -16,7 +16,7 @@ from typing import Any
 
 import redis
 
-from master.services.file_locks import read_pid
+from es_queue.util.file_lock import read_pid
 from master.services.private_server import PrivateServer
 from tests.faults.scenario import RUN, Arena, Row, Stopwatch, scenario
 from tests.integration.processes import NERVOUS, Started, marked, wait_for

@@ -12,7 +12,7 @@ from es_queue.protocol.channel import WorkerFlags
 from es_queue.protocol.memory_channel import MemoryServer, MemoryWorkerChannel
 from tests.ring import QUICK
 from workers.episode import EpisodeControl
-from workers.heartbeat import Heartbeat
+from workers.heartbeat import Heartbeat, ProcessLimits
 
 CLOCKS = replace(QUICK, leave_poll=0.01, beat=0.02)
 RUNNING = WorkerFlags("running")
@@ -39,17 +39,21 @@ def living(channel: Told, watch: EpisodeControl, **changes: Any) -> Iterator[lis
     """A Heartbeat at work; yields the moments at which it called ``on_wall_limit``."""
     expired: list[float] = []
     clocks = changes.pop("clocks", CLOCKS)
+    report = changes.pop("report", None)
     about = changes.pop("about", lambda: {"host": "here"})
     life = Heartbeat(
         channel,
         watch,
         about,
         clocks,
-        **{
-            "wall_limit": 60.0,
-            "on_wall_limit": lambda: expired.append(time.monotonic()),
-            **changes,
-        },
+        ProcessLimits(
+            **{
+                "wall_limit": 60.0,
+                "on_wall_limit": lambda: expired.append(time.monotonic()),
+                **changes,
+            }
+        ),
+        report,
     )
     life.start()
     try:

@@ -23,11 +23,12 @@ from workers.episode import (
     Episode,
     EpisodeControl,
     EpisodeFailed,
+    EpisodeOptions,
     Leaving,
     make_actor,
     play_episode,
 )
-from workers.evaluator import Evaluator, FailureReport, pack_moments
+from workers.evaluator import Evaluator, FailureReport, RunParts, pack_moments
 
 POLICY = MlpPolicy(2, 1, (5,), "tanh")
 ACTIONS = ActionMap(BOX, "clip")
@@ -134,8 +135,7 @@ def alone(how: EpisodeRules, game: EpisodeSpec, statistics: Any = STATISTICS) ->
         how,
         game.seed,
         EpisodeControl(),
-        observe=game.observe,
-        noise=game.noise(),
+        EpisodeOptions(game.observe, game.noise()),
     )
 
 
@@ -357,16 +357,8 @@ def evaluator(worlds: Any, make: Any = Swing, **values: Any) -> Evaluator:
 
     config, spec = config_of(policy="mlp", hidden=(4,), **values), spec_of(limit=400)
     policy = make_policy(config, 2, BOX)
-    return Evaluator(
-        config,
-        spec,
-        make(),
-        policy,
-        make_strategy(config, policy.size),
-        TABLE,
-        EpisodeControl(),
-        worlds,
-    )
+    parts = RunParts(config, spec, policy, make_strategy(config, policy.size), make(), worlds)
+    return Evaluator(parts, TABLE, EpisodeControl())
 
 
 class Short(Swing):

@@ -20,6 +20,7 @@ from workers.episode import (
     Episode,
     EpisodeControl,
     EpisodeFailed,
+    EpisodeOptions,
     Leaving,
     make_actor,
     play_episode,
@@ -49,7 +50,7 @@ def played(
         how,
         7,
         watch or EpisodeControl(),
-        **more,
+        EpisodeOptions(**more),
     )
 
 
@@ -245,7 +246,7 @@ def test_action_noise_is_added_before_the_bound() -> None:
         rules(),
         7,
         EpisodeControl(),
-        noise=ActionNoise(table.row, 1000, 5, 1, 1.0),
+        EpisodeOptions(noise=ActionNoise(table.row, 1000, 5, 1, 1.0)),
     )
     expected = np.clip(np.float32(0.9) + table.row(5, 30), -1, 1)
     assert np.array_equal(np.concatenate([action for *_, action in world.seen]), expected)

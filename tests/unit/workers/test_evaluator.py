@@ -312,19 +312,21 @@ def test_a_task_of_other_sizes_does_not_fit() -> None:
 def test_a_block_beyond_what_the_run_can_have_is_no_block_of_it() -> None:
     who = evaluator(Script())
     population = who.config.population
-    assert who.has_block(Block("4.1-00000000", "train", 0, population // 2)) and who.has_block(
-        Block("4.1-00000000", "centre", 0, 1)
+    assert who.planner.has_block(
+        Block("4.1-00000000", "train", 0, population // 2)
+    ) and who.planner.has_block(Block("4.1-00000000", "centre", 0, 1))
+    assert not who.planner.has_block(
+        Block("4.1-00000000", "train", population // 2, population // 2 + 1)
     )
-    assert not who.has_block(Block("4.1-00000000", "train", population // 2, population // 2 + 1))
-    assert not who.has_block(Block("4.1-00000000", "centre", 0, 2))
+    assert not who.planner.has_block(Block("4.1-00000000", "centre", 0, 2))
 
 
 def test_more_final_episodes_than_the_worker_joined_for_are_played() -> None:
     """A resumed run may ask for more than its config said when the worker took its seat."""
     who = evaluator(Script(), final_episodes=5)
-    assert who.has_block(Block("4.1-00000000", "final", 30, 40)) and not who.has_block(
-        Block("4.1-00000000", "final", 0, 2**20)
-    )
+    assert who.planner.has_block(
+        Block("4.1-00000000", "final", 30, 40)
+    ) and not who.planner.has_block(Block("4.1-00000000", "final", 0, 2**20))
 
 
 def test_what_the_host_lacks_is_told_apart_from_what_the_slot_does() -> None:

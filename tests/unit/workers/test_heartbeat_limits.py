@@ -15,7 +15,7 @@ from tests.tiny import eventually
 from tests.unit.workers.living import CLOCKS, Told, living
 from workers import heartbeat as life_module
 from workers.episode import EpisodeControl
-from workers.heartbeat import Heartbeat, StepRate
+from workers.heartbeat import Heartbeat, ProcessLimits, StepRate
 
 # --- the wall limit
 
@@ -95,8 +95,7 @@ def test_beats_are_never_further_apart_than_half_of_what_they_last(
         watch,
         dict,
         replace(CLOCKS, leave_poll=0.2, beat=1.0, beat_ttl=5.0, seat_lease=600.0),
-        wall_limit=60.0,
-        on_wall_limit=lambda: None,
+        ProcessLimits(60.0, lambda: None),
     )
 
     def wait(seconds: float) -> bool:

@@ -10,7 +10,7 @@ from es_queue.protocol.channel import WorkerFlags
 from tests.unit.workers.living import CLOCKS, Told
 from workers import heartbeat as life_module
 from workers.episode import EpisodeControl
-from workers.heartbeat import Heartbeat
+from workers.heartbeat import Heartbeat, ProcessLimits
 
 
 class Masterless:
@@ -28,9 +28,7 @@ class Masterless:
             EpisodeControl(),
             dict,
             clocks,
-            wall_limit=60.0,
-            on_wall_limit=lambda: None,
-            has_other_work=self.elsewhere,
+            ProcessLimits(60.0, lambda: None, has_other_work=self.elsewhere),
         )
 
     def elsewhere(self) -> bool:

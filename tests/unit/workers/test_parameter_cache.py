@@ -11,6 +11,7 @@ import pytest
 
 from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.security.private_directory import is_private
+from es_queue.util.file_lock import take_lock, try_lock
 from workers import parameter_cache
 from workers.parameter_cache import ParameterCache
 
@@ -145,7 +146,7 @@ def test_a_full_disk_only_costs_the_sharing(
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(Path, "replace", full)
     assert ParameterCache("run", tmp_path).get(FIRST, SIZE, DIGEST, Source()) == DATA
     assert [path.name for path in tmp_path.iterdir()] == ["run.lock"]
 
@@ -163,12 +164,11 @@ def test_only_a_folder_of_ours_that_is_closed_to_others_is_private(tmp_path: Pat
 
 
 def test_whoever_fetches_and_is_frozen_keeps_nobody_waiting_for_long(tmp_path: Path) -> None:
-    source = Source()
-    with parameter_cache.exclusive_lock(tmp_path / "run.lock", 1.0):
-        assert (
-            ParameterCache("run", tmp_path, lock_seconds=0.05).get(FIRST, SIZE, DIGEST, source)
-            == DATA
-        )
+    source, lock = Source(), try_lock(tmp_path / "run.lock")
+    assert lock is not None
+    cache = ParameterCache("run", tmp_path, lock_seconds=0.05)
+    assert cache.get(FIRST, SIZE, DIGEST, source) == DATA
+    os.close(lock)
     assert source.asked == 1
 
 
@@ -177,12 +177,14 @@ def test_a_turn_that_was_waited_for_in_vain_is_not_waited_for_again(
 ) -> None:
     cache, tried = ParameterCache("run", tmp_path, lock_seconds=0.01), []
     cache.get(FIRST, SIZE, DIGEST, Source())
-    exclusive = parameter_cache.exclusive_lock
+    lock = try_lock(tmp_path / "run.lock")
+    assert lock is not None
     monkeypatch.setattr(
-        parameter_cache, "exclusive_lock", lambda *given: tried.append(given) or exclusive(*given)
+        parameter_cache, "take_lock", lambda *given: tried.append(given) or take_lock(*given)
     )
-    with exclusive(tmp_path / "run.lock", 1.0), cache.fetch_lock():
+    with cache.fetch_lock():
         assert cache.get(SECOND, SIZE, DIGEST, Source()) == DATA
+    os.close(lock)
     assert len(tried) == 1
 
 

@@ -26,7 +26,7 @@ from es_queue.protocol.memory_channel import MemoryServer, MemoryWorkerChannel
 from tests.ring import QUICK, quick_config
 from workers import join, parameter_cache, seat
 from workers.episode import EpisodeControl
-from workers.heartbeat import Heartbeat
+from workers.heartbeat import Heartbeat, ProcessLimits
 from workers.seat import CrashGuard, Seat
 
 JOB = SimpleNamespace(
@@ -251,8 +251,7 @@ def test_sigterm_makes_a_worker_leave_whatever_ails_its_life_thread(
             watch,
             dict,
             QUICK,
-            wall_limit=60.0,
-            on_wall_limit=lambda: None,
+            ProcessLimits(60.0, lambda: None),
         )
         life.start()
         try:

@@ -20,8 +20,7 @@ from es_queue.protocol.messages import Answer, Block, SlotResult, Task
 from es_queue.protocol.redis_channel import RedisWorkerChannel
 from master.run.setup import prepare_run
 from tools.benchmarks.cluster.simulation.simulated_worker import Cost
-from workers.episode import EpisodeControl
-from workers.evaluator import Evaluator
+from workers.evaluator import JobPlanner, RunParts
 
 PUBLICATION, RUN = "0.1-00000000", "costs"
 BYTES = 2**20
@@ -76,18 +75,14 @@ def plan_cost(config: RunConfig) -> float:
     """CPU seconds of planning a block, a slot that stands before its end."""
     table = NoiseTable.in_memory(2**22)
     setup = prepare_run(replace(config, noise_size=2**22), table=table)
-    evaluator = Evaluator(
-        setup.config, setup.spec, None, setup.policy, setup.strategy, table, EpisodeControl()
-    )  # type: ignore[arg-type]
+    parts = RunParts(setup.config, setup.spec, setup.policy, setup.strategy, None)  # type: ignore[arg-type]
+    planner = JobPlanner(parts)
     last = config.population // setup.strategy.per_slot
     zeros = np.zeros(setup.spec.observation_size, "<f4").tobytes()
-    parameters = np.zeros(setup.policy.size, np.float32)
     task = Task(PUBLICATION, 0.1, 1000, 1, "0" * 32, zeros, zeros, table.digest, 1.0)
     return (
         cpu_of(
-            lambda: evaluator._training_jobs(
-                task, parameters, Block(PUBLICATION, messages.TRAIN, last - 1, last)
-            ),
+            lambda: planner.training_jobs(task, Block(PUBLICATION, messages.TRAIN, last - 1, last)),
             5,
         )
         / last

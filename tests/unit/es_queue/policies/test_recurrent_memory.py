@@ -12,7 +12,7 @@ from es_queue.policies import BoundPolicy, Policy
 from es_queue.policies.checkpoint_policy import policy_from_meta
 from tests.unit.workers.test_batched_episodes import ACTIONS, STATISTICS, Many, Swing, rules, same
 from workers.batched_episodes import EpisodeSpec, play_batch
-from workers.episode import Episode, EpisodeControl, make_actor, play_episode
+from workers.episode import Episode, EpisodeControl, EpisodeOptions, make_actor, play_episode
 
 
 class Running(Policy):
@@ -53,7 +53,13 @@ def test_memory_goes_with_its_game_while_others_end() -> None:
         assert same(
             one,
             play_episode(
-                Swing(), begin, ACTIONS, rules(300), game.seed, EpisodeControl(), observe=True
+                Swing(),
+                begin,
+                ACTIONS,
+                rules(300),
+                game.seed,
+                EpisodeControl(),
+                EpisodeOptions(observe=True),
             ),
         )
 
@@ -61,7 +67,9 @@ def test_memory_goes_with_its_game_while_others_end() -> None:
 def test_an_episode_remembers_nothing_of_the_one_before() -> None:
     begin = make_actor(Running(), np.array([0.5, 0.9], np.float32), None)
     first, again = (
-        play_episode(Swing(), begin, ACTIONS, rules(), 20, EpisodeControl(), observe=True)
+        play_episode(
+            Swing(), begin, ACTIONS, rules(), 20, EpisodeControl(), EpisodeOptions(observe=True)
+        )
         for _ in range(2)
     )
     assert isinstance(first, Episode) and same(first, again)

@@ -171,8 +171,8 @@ def test_a_worker_plays_an_episode_of_each_slot_of_those_whom_the_publication_na
     task, published = task_of(4, 2, parameters=[*elite, *base, *table])
     assert (
         who.fits(task)
-        and who.has_block(Block(task.publication, ELITE, 7, 8))
-        and not who.has_block(Block(task.publication, ELITE, 8, 9))
+        and who.planner.has_block(Block(task.publication, ELITE, 7, 8))
+        and not who.planner.has_block(Block(task.publication, ELITE, 8, 9))
     )
     sent = who.evaluate(
         task, published, Block(task.publication, ELITE, 0, 4), "host-1-000001", lambda failure: None

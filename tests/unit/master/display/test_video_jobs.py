@@ -58,7 +58,7 @@ def settled(one: VideoJobs) -> None:
 def test_a_film_is_made_when_so_many_generations_have_passed(tmp_path: Path, player: Path) -> None:
     one = VideoJobs(tmp_path / "run", 10, None, pytest.fail)
     for generation in (0, 3, 9, 12, 15, 19, 31):
-        one.start_video(generation)
+        one.add(generation)
         settled(one)
     one.close()
     assert [words[words.index("--generation") + 1] for words in asked(player)] == ["0", "12", "31"]
@@ -71,20 +71,48 @@ def test_a_film_is_made_when_so_many_generations_have_passed(tmp_path: Path, pla
     )
 
 
-def test_while_a_film_is_under_way_no_other_is_begun(tmp_path: Path, player: Path) -> None:
+def generations(player: Path) -> list[str]:
+    return [words[words.index("--generation") + 1] for words in asked(player)]
+
+
+def test_films_are_made_one_after_the_other_and_none_is_left_out(
+    tmp_path: Path, player: Path
+) -> None:
     player.write_text(
         f"import time, os\nwhile not os.path.exists({str(tmp_path / 'go')!r}): time.sleep(0.01)"
     )
-    one = VideoJobs(tmp_path / "run", 1, None, pytest.fail)
-    one.start_video(0)
-    one.start_video(1)
+    said: list[str] = []
+    one = VideoJobs(tmp_path / "run", 1, None, said.append)
+    for generation in range(4):
+        one.add(generation)
     until(lambda: len(asked(player)) == 1)
+    assert [one.needs(generation) for generation in range(5)] == [True] * 5
     (tmp_path / "go").write_text("")
-    settled(one)
-    one.start_video(2)
-    settled(one)
-    assert len(asked(player)) == 2
     one.close()
+    assert generations(player) == ["0", "1", "2", "3"]
+    assert [one.needs(generation) for generation in range(5)] == [False] * 4 + [True]
+    assert said == ["4 films are still to be made: Ctrl-C leaves them out"]
+
+
+def test_a_run_that_ends_early_makes_no_other_film(tmp_path: Path, player: Path) -> None:
+    one = VideoJobs(tmp_path / "run", 1, None, pytest.fail)
+    one.add(0)
+    settled(one)
+    one.add(1)
+    one.add(2)
+    settled(one)
+    one.close(0.0)
+    assert generations(player) == ["0", "1"]
+
+
+def test_a_record_that_is_gone_is_not_filmed(tmp_path: Path, player: Path) -> None:
+    said: list[str] = []
+    one = VideoJobs(tmp_path / "run", 1, None, said.append)
+    for generation in range(3):
+        one.add(generation)
+    one.drop(1)
+    one.close()
+    assert generations(player) == ["0", "2"] and "some are left out" in said[0]
 
 
 def test_a_film_that_fails_is_said_once_and_ends_the_filming(tmp_path: Path, player: Path) -> None:
@@ -92,7 +120,7 @@ def test_a_film_that_fails_is_said_once_and_ends_the_filming(tmp_path: Path, pla
     said: list[str] = []
     one = VideoJobs(tmp_path / "run", 1, None, said.append)
     for generation in range(4):
-        one.start_video(generation)
+        one.add(generation)
         settled(one)
     one.close()
     assert (
@@ -104,7 +132,7 @@ def test_a_film_that_fails_is_said_once_and_ends_the_filming(tmp_path: Path, pla
 def test_a_film_that_does_not_end_is_ended_with_its_run(tmp_path: Path, player: Path) -> None:
     player.write_text("import time\nwhile True: time.sleep(60)")
     one = VideoJobs(tmp_path / "run", 1, None, pytest.fail)
-    one.start_video(0)
+    one.add(0)
     process = one._process
     assert process is not None
     one.close(seconds=0.01)
@@ -116,7 +144,7 @@ def test_a_person_who_will_not_wait_for_the_last_film_leaves_no_player_behind(
 ) -> None:
     player.write_text("import time\nwhile True: time.sleep(60)")
     one = VideoJobs(tmp_path / "run", 1, None, pytest.fail)
-    one.start_video(0)
+    one.add(0)
     process = one._process
     assert process is not None
     wait = process.wait
@@ -134,7 +162,7 @@ def test_a_person_who_will_not_wait_for_the_last_film_leaves_no_player_behind(
 
 def test_no_films_are_made_unasked(tmp_path: Path, player: Path) -> None:
     one = VideoJobs(tmp_path / "run", 0, None, pytest.fail)
-    one.start_video(0)
+    one.add(0)
     one.close()
     assert asked(player) == []
 
@@ -149,8 +177,8 @@ def test_a_host_without_a_place_for_temporary_files_trains_and_says_why_it_films
     VideoJobs(tmp_path / "run", 0, None, pytest.fail).close()
     said: list[str] = []
     one = VideoJobs(tmp_path / "run", 1, None, said.append)
-    one.start_video(0)
-    one.start_video(1)
+    one.add(0)
+    one.add(1)
     one.close()
     assert len(said) == 1 and "No usable temporary directory" in said[0] and asked(player) == []
 

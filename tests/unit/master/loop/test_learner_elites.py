@@ -181,7 +181,9 @@ def test_only_a_strategy_that_evaluates_again_has_such_slots() -> None:
         (SEARCH, 10, False),
     ):
         assert (
-            evaluator(Script([1.0]), **values).has_block(Block(PUBLICATION, ELITE, stop - 1, stop))
+            evaluator(Script([1.0]), **values).planner.has_block(
+                Block(PUBLICATION, ELITE, stop - 1, stop)
+            )
             is has
         )
 

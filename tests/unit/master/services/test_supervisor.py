@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,11 +13,11 @@ import pytest
 
 from es_queue.errors import RedisError, RunBusyError, RunFolderError
 from es_queue.protocol.timing import Clocks
+from es_queue.util.file_lock import is_locked, read_pid, try_lock, write_pid
 from master.run.launch import Launch
 from master.run.run_paths import RunPaths
 from master.services import supervisor_client as guardian_client
 from master.services import supervisor_files as guardian_files
-from master.services.file_locks import is_locked, read_pid, take_lock, try_lock, write_pid
 from master.services.maintenance import Maintenance
 from master.services.orphan_timer import OrphanTimer
 from master.services.supervisor import LeaseReader
@@ -210,38 +208,6 @@ def test_news_that_nobody_reads_takes_no_more_than_its_room(files: SupervisorFil
     )
 
 
-# --- locks
-
-
-def test_a_lock_is_let_go_of_with_its_process_and_tells_who_had_it(files: SupervisorFiles) -> None:
-    code = (
-        "from master.services.file_locks import *; import os, pathlib; "
-        f"write_pid(try_lock(pathlib.Path({str(files.owner_lock)!r})), os.getpid()); print(); "
-        "input()"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as other:
-        assert other.stdout is not None and other.stdout.readline()
-        assert is_locked(files.owner_lock) and files.owner_pid() == other.pid
-        assert take_lock(files.owner_lock, 0.01) is None
-        other.kill()
-        other.wait()
-    assert files.owner_pid() == 0
-    lock = try_lock(files.owner_lock)
-    assert lock is not None
-    os.close(lock)
-
-
-def test_a_lock_without_a_pid_has_a_holder_all_the_same(files: SupervisorFiles) -> None:
-    lock = try_lock(files.owner_lock)
-    assert lock is not None
-    assert files.owner_pid() == -1 and read_pid(files.owner_lock) is None
-    write_pid(lock, 7)
-    assert files.owner_pid() == 7
-    os.close(lock)
-
-
 # --- the master's side
 
 
@@ -255,8 +221,7 @@ def client(files: SupervisorFiles) -> Iterator[SupervisorClient]:
     one = client_of(files)
     yield one
     one.stop()
-    if one._process is not None:  # one that was adopted by another and ended by that one
-        one._process.wait(20)
+    one._child.reap()  # one that was adopted by another and ended by that one
 
 
 def test_a_guardian_starts_and_ends_with_its_master(

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from es_queue import load_policy
 from es_queue.config.episode_rules import evaluation_rules
 from es_queue.environments.factory import open_environment
+from es_queue.environments.interface import EnvironmentRequest
 from es_queue.errors import RunFolderError
 from es_queue.policies.actions import ActionMap
 from master.run.setup import Setup, prepare_run
@@ -28,7 +29,6 @@ from master.storage.checkpoint import MOST_KEPT, Checkpoints, write_atomically
 from tests.parts import TABLE, setup_of, trained
 from tests.ring import quick_config
 from workers.episode import EpisodeControl, make_actor, play_episode
-from workers.join import environment_request
 
 
 def bytes_of(setup: Setup, run: str = "a-run") -> bytes:
@@ -91,7 +91,7 @@ def test_the_loaded_policy_acts_exactly_like_the_rollout(
         checkpoint.encode_best(setup.config, setup.spec, "a-run", best, {"eval_mean": 1.5})
     )
     loaded = load_policy(path)
-    world = open_environment(environment_request(setup.config))
+    world = open_environment(EnvironmentRequest.of(setup.config))
     from es_queue.numerics.normalization import FrozenStatistics
 
     statistics = FrozenStatistics(best.mean, best.std, 5.0) if setup.config.obs_norm else None

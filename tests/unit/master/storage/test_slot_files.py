@@ -182,6 +182,46 @@ def test_quick_generations_are_not_all_written(tmp_path: Path) -> None:
     assert recorded_generations(tmp_path) == [0]
 
 
+class Every:
+    """A reader that needs the record of each generation from ``first`` on."""
+
+    def __init__(self, first: int = 0) -> None:
+        self.first = first
+        self.added: list[int] = []
+        self.dropped: list[int] = []
+
+    def needs(self, generation: int) -> bool:
+        return generation >= self.first
+
+    def add(self, generation: int) -> None:
+        self.added.append(generation)
+
+    def drop(self, generation: int) -> None:
+        self.dropped.append(generation)
+
+
+def test_generations_that_are_filmed_are_all_written_however_quick_they_are(tmp_path: Path) -> None:
+    reader = Every()
+    run_ring(
+        quick_config(**{**SMALL, "generations": 6}),
+        slot_files=SlotFiles("memory", tmp_path, 2, pause=1000, reader=reader),
+    )
+    assert recorded_generations(tmp_path) == reader.added == list(range(6))
+    assert reader.dropped == []
+
+
+def test_records_that_are_to_be_filmed_stay_within_the_folders_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("master.storage.slot_files.MOST_FOLDER_BYTES", 1)
+    reader = Every()
+    run_ring(
+        quick_config(**{**SMALL, "generations": 6}),
+        slot_files=SlotFiles("memory", tmp_path, 200, pause=1000, reader=reader),
+    )
+    assert len(recorded_generations(tmp_path)) == 2 and len(reader.dropped) == 4
+
+
 def test_a_folder_that_cannot_be_written_is_said_and_training_goes_on(tmp_path: Path) -> None:
     (tmp_path / "slots").write_text("a file where the folder should be")
     sink = Sink()

@@ -1,5 +1,7 @@
-"""Locked files: the kernel lets go of them when a process ends, however it ends; a stored pid would
-lie.
+"""Locked files. The kernel releases a lock when its process ends, however it ends.
+
+A lock is a descriptor that a child can inherit: a supervisor and a server hold the lock that their
+starter took, with their pid in the file. The package filelock offers neither.
 """
 
 from __future__ import annotations
@@ -12,22 +14,22 @@ from pathlib import Path
 from es_queue.errors import RunFolderError
 from es_queue.security.private_directory import regular
 
-#: Whoever only asks whether a lock is free holds it for an instant; who wants it tries a little
-#: longer.
+#: A process that only asks whether a lock is free holds it for an instant; ``take_lock`` outwaits
+#: it.
 RETRY_SECONDS = 0.5
 POLL_SECONDS = 0.01
+REMEDY = "give a --run-dir that you may write to"
 
 
-def try_lock(path: Path) -> int | None:
-    """A descriptor that holds the lock of ``path``, or None when another holds it. Raises
-    RunFolderError (disk).
+def try_lock(path: Path, remedy: str = REMEDY) -> int | None:
+    """A descriptor that holds the lock of ``path``, or None when another holds it.
+
+    Raises RunFolderError with the ``remedy`` if the file cannot be opened, or is a link.
     """
     try:
         descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
     except OSError as error:
-        raise RunFolderError(
-            f"{path} cannot be opened: {error.strerror}; give a --run-dir that you may write to"
-        ) from error
+        raise RunFolderError(f"{path} cannot be opened: {error.strerror}; {remedy}") from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -37,28 +39,28 @@ def try_lock(path: Path) -> int | None:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether somebody holds the lock of ``path`` now."""
+    """Whether a process holds the lock of ``path`` now."""
     descriptor = try_lock(path)
     if descriptor is not None:
         os.close(descriptor)
     return descriptor is None
 
 
-def take_lock(path: Path, seconds: float = RETRY_SECONDS) -> int | None:
+def take_lock(path: Path, seconds: float = RETRY_SECONDS, remedy: str = REMEDY) -> int | None:
     """As ``try_lock``, tried for ``seconds``."""
     deadline = time.monotonic() + seconds
-    while (descriptor := try_lock(path)) is None and time.monotonic() < deadline:
+    while (descriptor := try_lock(path, remedy)) is None and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
     return descriptor
 
 
 def write_pid(descriptor: int, pid: int) -> None:
-    """Say in a locked file who holds it."""
+    """Write into a locked file who holds it."""
     os.pwrite(descriptor, b"%-20d" % pid, 0)
 
 
 def read_pid(path: Path) -> int | None:
-    """The pid that a locked file tells, None where it tells none."""
+    """The pid in a locked file, None if there is none."""
     try:
         with open(path, "rb", opener=regular) as file:
             return int(file.read(20))

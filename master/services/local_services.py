@@ -1,0 +1,56 @@
+"""A private server and local workers, started, watched and ended together.
+
+A run's supervisor has them for one run; the es-master of ``--seeds`` has them for all of its runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from master.services.local_workers import LocalWorkers
+from master.services.private_server import PrivateServer
+
+
+class LocalServices:
+    """``server`` is None for a Redis that was named; ``note`` takes sentences for people."""
+
+    def __init__(self, server: PrivateServer | None, note: Callable[[str], None]) -> None:
+        self.server, self.note = server, note
+        self._workers: LocalWorkers | None = None
+
+    def start_server(self) -> None:
+        """Have the private server answer. Raises RedisError."""
+        if self.server is not None:
+            self.server.start()
+            self._note_refused(self.server)
+
+    def start_workers(self, workers: LocalWorkers) -> None:
+        """Raises RunFolderError."""
+        self._workers = workers
+        workers.start()
+
+    def restart_ended(self) -> None:
+        """Start again what has ended. Raises RedisError for a server that cannot come back."""
+        if self.server is not None and self.server.ensure():
+            self.note("the private server had ended and was started again")
+            self._note_refused(self.server)
+        for number in self._workers.supervise() if self._workers is not None else ():
+            self.note(f"local worker {number} had ended and was started again")
+
+    def stop(self) -> None:
+        """End workers and server in order."""
+        if self._workers is not None:
+            self._workers.stop()
+        if self.server is not None:
+            self.server.stop()
+
+    def kill(self) -> None:
+        """End them at once; waits for nothing."""
+        if self._workers is not None:
+            self._workers.kill()
+        if self.server is not None:
+            self.server.kill()
+
+    def _note_refused(self, server: PrivateServer) -> None:
+        if server.refused:
+            self.note(server.refused)

@@ -1,0 +1,40 @@
+"""What a start says: how another terminal watches, and how workers join."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from es_queue.protocol.connection import has_secret
+from es_queue.util.command_path import format_command
+from master.services.private_server import PrivateServer
+from master.services.tcp_access import join_instructions
+
+
+def start_lines(
+    url: str, queue: str, folder: Path, server: PrivateServer | None, run: str = ""
+) -> dict[str, str]:
+    """Commands by name, for the server at ``url``.
+
+    folder: of the run, or of the study
+    server: the private server, None for a Redis that was named
+    run:    the one to watch, all of the folder by default
+    """
+    where = redis_flag(url, "--redis-url") if server is None else f" --run-dir {folder}"
+    rq = "rq" if server is None else format_command("rq")
+    queue_name = "" if queue == "default" else f" {queue}"
+    lines = {
+        "watch": f"{format_command('es-status')}{run and f' {run}'}{where}",
+        "join": f"{rq} worker{redis_flag(url, '--url')}{queue_name}",
+    }
+    if server is not None:
+        lines |= join_instructions(server.folder, server.socket_path, queue)
+    return lines
+
+
+def redis_flag(url: str, flag: str) -> str:
+    """The flag by which a command finds the server. A URL with a secret has none: it belongs in
+    RQ_REDIS_URL.
+    """
+    if has_secret(url):
+        return " (RQ_REDIS_URL must hold this server's URL there)"
+    return f" {flag} {url}"

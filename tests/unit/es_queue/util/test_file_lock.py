@@ -1,0 +1,63 @@
+"""Locks that end with their process, however it ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from es_queue.errors import RunFolderError
+from es_queue.util.file_lock import is_locked, read_pid, take_lock, try_lock, write_pid
+
+
+def test_a_lock_is_released_with_its_process_and_its_file_names_the_holder(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    code = (
+        "from es_queue.util.file_lock import *; import os, pathlib; "
+        f"write_pid(try_lock(pathlib.Path({str(path)!r})), os.getpid()); print(); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None and other.stdout.readline()
+        assert is_locked(path) and read_pid(path) == other.pid
+        assert take_lock(path, 0.01) is None
+        other.kill()
+        other.wait()
+    assert not is_locked(path)
+    lock = take_lock(path)
+    assert lock is not None
+    os.close(lock)
+
+
+def test_a_lock_outlives_its_taker_in_a_child_that_inherits_it(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    lock = try_lock(path)
+    assert lock is not None
+    with subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=[lock]
+    ) as child:
+        os.close(lock)
+        assert is_locked(path)
+        child.kill()
+    assert not is_locked(path)
+
+
+def test_a_lock_without_a_pid_has_a_holder_all_the_same(tmp_path: Path) -> None:
+    lock = try_lock(tmp_path / "lock")
+    assert lock is not None
+    assert is_locked(tmp_path / "lock") and read_pid(tmp_path / "lock") is None
+    write_pid(lock, 7)
+    assert read_pid(tmp_path / "lock") == 7
+    os.close(lock)
+
+
+def test_a_link_in_the_place_of_a_lock_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "lock").symlink_to(tmp_path / "victim")
+    for lock in (try_lock, lambda path, remedy: take_lock(path, 0.01, remedy)):
+        with pytest.raises(RunFolderError, match=r"cannot be opened: .*; move it"):
+            lock(tmp_path / "lock", "move it")
+    assert not (tmp_path / "victim").exists()
