@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import Field, fields
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from es_queue.config.episode_rules import (
     parse_step_limit,
     parse_target,
 )
-from es_queue.config.run_config import ASYNC, IMAGE_POLICIES
+from es_queue.config.run_config import ASYNC, IMAGE_POLICIES, VIRTUAL
 from es_queue.config.schedules import parse_schedule
 from es_queue.errors import UsageError
 
@@ -228,7 +228,7 @@ def validate_combinations(config: RunConfig) -> None:
     _validate_audit(config)
     _validate_async(config)
     _validate_optimizer(config)
-    _validate_unused_options(config)
+    validate_strategy_settings(config)
     if -1 < config.sigma_learning_rate < 0:
         raise UsageError(
             f"sigma_learning_rate is {config.sigma_learning_rate:g}: use 0 or more, or -1 "
@@ -394,13 +394,57 @@ def _validate_population(config: RunConfig) -> None:
         )
 
 
-def _validate_unused_options(config: RunConfig) -> None:
-    """An option that the chosen strategy or policy would ignore is a mistake of whoever set it."""
+def ineffective_settings(config: RunConfig) -> dict[str, str]:
+    """Settings that another setting leaves without effect, each with a sentence that refuses an
+    explicit value.
+    """
+    rules: tuple[tuple[bool, str, tuple[str, ...], str], ...] = (
+        (
+            not config.obs_norm,
+            "without obs_norm observations are taken as they are",
+            ("obs_clip", "obs_sample"),
+            "leave --no-obs-norm out",
+        ),
+        (
+            config.batch_norm == VIRTUAL,
+            "with batch_norm virtual observations are taken as they are",
+            ("obs_clip", "obs_sample"),
+            "leave batch_norm out",
+        ),
+        (
+            config.eval_every == 0,
+            "eval_every is 0, so nothing is evaluated before the end",
+            ("eval_episodes",),
+            "set eval_every to 1 or more",
+        ),
+        (
+            config.sigma_learning_rate == 0,
+            "sigma_learning_rate is 0, so sigma is fixed",
+            ("sigma_max_change",),
+            "set sigma_learning_rate above 0",
+        ),
+    )
+    return {
+        name: f"{name} is {getattr(config, name):g}, but {reason}: leave {name} out, or {fix}"
+        for holds, reason, names, fix in rules
+        if holds
+        for name in names
+    }
+
+
+def validate_strategy_settings(config: RunConfig, explicit: Collection[str] = ()) -> None:
+    """An option that the chosen strategy or policy would ignore is a mistake of whoever set it.
+
+    explicit: names of settings for which a former default is no excuse
+    """
     changed = {
         option_field.name
         for option_field in fields(config)
-        if getattr(config, option_field.name)
-        not in (option_field.default, FORMER_DEFAULTS.get(option_field.name, option_field.default))
+        if getattr(config, option_field.name) != option_field.default
+        and (
+            option_field.name in explicit
+            or getattr(config, option_field.name) != FORMER_DEFAULTS.get(option_field.name)
+        )
     }
     owners: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ("top", "strategy", ("ars",)),

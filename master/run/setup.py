@@ -149,6 +149,15 @@ def format_unnormalised(requested: RunConfig, config: RunConfig) -> list[str]:
     ]
 
 
+def validate_action_bound(config: RunConfig, spec: EnvironmentSpec) -> None:
+    """A new run does not bound actions that are choices. Raises UsageError."""
+    if config.action_bound == "tanh" and (spec.action.kind != "box" or spec.action.bins):
+        raise UsageError(
+            f"action_bound is tanh, but {config.task} has actions that are chosen, not numbers "
+            "between bounds: leave action_bound out"
+        )
+
+
 def validate_environment_settings(config: RunConfig, spec: EnvironmentSpec) -> None:
     """Settings that this environment cannot have. Raises UsageError."""
     ActionMap(spec.action, config.action_bound)
