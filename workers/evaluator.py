@@ -31,6 +31,7 @@ from es_queue.environments.interface import (
     best_batch_size,
 )
 from es_queue.environments.spaces import EnvironmentSpec
+from es_queue.errors import StrategyFailure
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.normalization import FrozenStatistics, Moments
 from es_queue.numerics.return_limits import (
@@ -55,7 +56,12 @@ from es_queue.policies.actions import ActionMap
 from es_queue.policies.base import Forward
 from es_queue.protocol import messages
 from es_queue.protocol.messages import Answer, Block, EpisodeMoments, SlotResult, Task
-from es_queue.strategies.base import SlotDraw, Strategy
+from es_queue.strategies.base import (
+    SlotDraw,
+    Strategy,
+    strategy_failure,
+    validate_individuals,
+)
 from workers.batched_episodes import EpisodeSpec, Outcome, play_batch
 from workers.episode import (
     ActionNoise,
@@ -115,11 +121,14 @@ class FailureReport:
     trace: str
 
 
-def failure_prefix(error: Exception) -> str:
-    """Marks what this host lacked (disk, memory, files): such a failure is no pure function of the
-    slot.
+def failure_reason(error: Exception) -> str:
+    """What failed, marked where it is no pure function of the slot: this host lacked something
+    (disk, memory, files), or the user's own strategy failed.
     """
-    return messages.HOST_FAILURE if isinstance(error, OSError | MemoryError) else ""
+    if isinstance(error, StrategyFailure):
+        return f"{messages.STRATEGY_FAILURE}{error}"
+    host = messages.HOST_FAILURE if isinstance(error, OSError | MemoryError) else ""
+    return f"{host}{type(error).__name__}: {error}"
 
 
 class Evaluator:
@@ -203,10 +212,7 @@ class Evaluator:
                     if isinstance(outcome, SlotResult):
                         results.append(outcome)
                         continue
-                    reason = (
-                        f"{failure_prefix(outcome.error)}{type(outcome.error).__name__}: "
-                        f"{outcome.error}"
-                    )[: messages.MAX_REASON]
+                    reason = failure_reason(outcome.error)[: messages.MAX_REASON]
                     failures.append((job.slot, reason))
                     report(
                         FailureReport(
@@ -525,9 +531,15 @@ class Evaluator:
         if job.index < 0 and not (job.kind == messages.ELITE and self.config.schedule == ASYNC):
             return self._strategy.centre_of(published, job.centre)[None]
         noise: Floats = self.table.row(max(0, job.index), self._policy.size)
-        return self._build(
-            published, task.sigma, SlotDraw(job.kind, task.generation, job.slot, job.index, noise)
-        )
+        drawn = SlotDraw(job.kind, task.generation, job.slot, job.index, noise)
+        try:
+            individuals = self._build(published, task.sigma, drawn)
+        except (OSError, MemoryError, BaseTimeoutException):
+            raise
+        except Exception as error:
+            raise strategy_failure(self._strategy, "individuals", error) from error
+        validate_individuals(self._strategy, individuals, (len(job.seeds), self._policy.size))
+        return individuals
 
     def _statistics(
         self, task: Task, centre_statistics: tuple[Floats, Floats] | None = None

@@ -341,7 +341,7 @@ def _validate_async(config: RunConfig) -> None:
                 "for it: leave it out, or use the schedule async"
             )
         return
-    if config.strategy not in ASYNCHRONOUS:
+    if config.strategy not in ASYNCHRONOUS and not CUSTOM_NAME.fullmatch(config.strategy):
         raise UsageError(
             f"schedule is async, but {config.strategy} learns from whole generations: use "
             f"the schedule sync, or the strategy {_format_choices(ASYNCHRONOUS)}"

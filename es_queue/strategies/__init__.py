@@ -5,12 +5,21 @@ from __future__ import annotations
 import importlib
 from inspect import isabstract
 
-from es_queue.config.run_config import AUTO, RunConfig
+import numpy as np
+
+from es_queue.config.run_config import ASYNC, AUTO, RunConfig
 from es_queue.config.schedules import rate_factors
 from es_queue.errors import UsageError
 from es_queue.security.user_code import check_import
 from es_queue.strategies.ars import ARS
-from es_queue.strategies.base import Batch, NoiseRows, State, Strategy
+from es_queue.strategies.base import (
+    Batch,
+    NoiseRows,
+    State,
+    Strategy,
+    strategy_failure,
+    validate_individuals,
+)
 from es_queue.strategies.ga import GA
 from es_queue.strategies.novelty import Novelty
 from es_queue.strategies.openai_es import OpenaiES
@@ -55,7 +64,31 @@ def make_strategy(config: RunConfig, size: int, generation: int = 0) -> Strategy
         )
     if size < 1:
         raise UsageError("the policy has no parameters to train")
+    if config.schedule == ASYNC and not kind.asynchronous:
+        raise UsageError(
+            f"schedule is async, but the strategy {config.strategy} learns from whole "
+            "generations: use the schedule sync, or set asynchronous = True in its class"
+        )
     return kind(config, size, rate_factors(config, generation))
+
+
+def try_strategy(strategy: Strategy) -> None:
+    """Start a strategy of the user's own and build a slot's individuals, so that it is known before
+    the run begins that it can. Raises StrategyFailure in one sentence.
+    """
+    if ":" not in strategy.config.strategy:
+        return
+    method = "start"
+    try:
+        state = strategy.start(np.zeros(strategy.size, np.float32))
+        method = "published"
+        published = strategy.published(state)
+        method = "individuals"
+        noise = np.zeros((1, strategy.size), np.float32)
+        individuals = strategy.individuals(published, strategy.sigma(state), noise)
+    except Exception as error:
+        raise strategy_failure(strategy, method, error) from error
+    validate_individuals(strategy, individuals, (1, strategy.per_slot, strategy.size))
 
 
 def strategy_class(config: RunConfig) -> type[Strategy]:

@@ -20,6 +20,7 @@ from es_queue.strategies.shaping import all_equal, with_failures_lowest
 class ARS(Strategy):
     """θ ← θ + α/(b σ_R) Σ (r⁺ − r⁻) ε over the b best directions; not divided by σ."""
 
+    asynchronous: ClassVar[bool] = True
     shapes: ClassVar[bool] = False
     #: Deviation of the perturbations (the paper's ν), tuned with LEARNING_RATE on BipedalWalker.
     SIGMA: ClassVar[float] = 0.03

@@ -7,9 +7,11 @@ random state.
 
 from __future__ import annotations
 
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,6 +19,7 @@ from numpy.typing import NDArray
 
 from es_queue.config.run_config import AUTO, RunConfig
 from es_queue.config.schedules import RateFactors
+from es_queue.errors import EsQueueError, StrategyFailure
 from es_queue.numerics.normalization import RunningMoments
 from es_queue.numerics.ordered_sums import NoiseRows, norm
 from es_queue.numerics.slot_plan import max_slots
@@ -28,6 +31,8 @@ __all__ = ["Batch", "NoiseRows", "State", "Strategy"]
 #: Arrays only (0-d for counters), so that it goes into an .npz checkpoint as it is.
 State = dict[str, NDArray[Any]]
 Info = dict[str, float]
+#: A figure of ``learn`` where there was no step because the new state was not finite.
+NOT_FINITE = "not_finite"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +133,8 @@ class Strategy(ABC):
     wants_behaviour: ClassVar[bool] = False
     #: Optimizers that the strategy can use; the first is its own choice ("auto").
     optimizers: ClassVar[tuple[str, ...]] = ()
+    #: True when it can learn from a batch of several publications (``Batch.segments``).
+    asynchronous: ClassVar[bool] = False
     #: True when fitness is shaped into utilities.
     shapes: ClassVar[bool] = True
     #: Deviation of the perturbations when the configuration says 0.
@@ -325,13 +332,16 @@ class Strategy(ABC):
         with np.errstate(
             over="ignore", invalid="ignore"
         ):  # what overflows is seen, and dropped, below
-            after, info = self.improve(state, batch)
-        numbers: tuple[Any, ...] = (*after.values(), *info.values())
-        return (
-            (after, info)
-            if all(bool(np.isfinite(array).all()) for array in numbers)
-            else self.stay(state)
-        )
+            try:
+                after, info = self.improve(state, batch)
+                numbers: tuple[Any, ...] = (*after.values(), *info.values())
+                finite = all(bool(np.isfinite(array).all()) for array in numbers)
+            except Exception as error:
+                raise strategy_failure(self, "improve", error) from error
+        if finite:
+            return after, info
+        state, info = self.stay(state)
+        return state, {**info, NOT_FINITE: 1.0}
 
     @abstractmethod
     def improve(self, state: State, batch: Batch) -> tuple[State, Info]:
@@ -361,6 +371,31 @@ class Strategy(ABC):
     ) -> NDArray[np.float32]:
         """(1 − weight_decay)(θ + step), float32 [size]; the decay passes through no optimizer."""
         return np.float32(1 - self.config.weight_decay * self.pace.decay) * (parameters + step)
+
+
+def strategy_failure(strategy: Strategy, method: str, error: Exception) -> Exception:
+    """A sentence that names the user's own strategy and the line that raised ``error``; for a
+    strategy of es-queue the error itself.
+    """
+    if type(strategy).__module__.startswith("es_queue.") or isinstance(error, EsQueueError):
+        return error
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    text = " ".join(str(error).split())
+    return StrategyFailure(
+        f"the strategy {strategy.config.strategy} failed in {method}: {type(error).__name__}: "
+        f"{text}{place}"
+    )
+
+
+def validate_individuals(strategy: Strategy, individuals: Any, shape: tuple[int, ...]) -> None:
+    """Raises StrategyFailure for individuals that are no float32 of this shape."""
+    actual = getattr(individuals, "shape", None), getattr(individuals, "dtype", None)
+    if actual != (shape, np.float32):
+        raise StrategyFailure(
+            f"the strategy {strategy.config.strategy} made individuals of shape {actual[0]} and "
+            f"type {actual[1]}: its individuals must be float32 of shape {shape} per slot"
+        )
 
 
 def mirror(centre: NDArray[np.float32], steps: NDArray[np.float32]) -> NDArray[np.float32]:

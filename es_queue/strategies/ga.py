@@ -43,6 +43,7 @@ class GA(Strategy):
     (``es_queue.genetics.mutation_chain``).
     """
 
+    asynchronous: ClassVar[bool] = True
     mirrored: ClassVar[bool] = False
     per_slot: ClassVar[int] = 1
     shapes: ClassVar[bool] = False

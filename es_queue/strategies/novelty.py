@@ -47,6 +47,7 @@ class Novelty(OpenaiES):
     to be updated; NSRA's ``reward_weight``.
     """
 
+    asynchronous: ClassVar[bool] = False
     shapes: ClassVar[bool] = False  # ranks, of both
     wants_behaviour: ClassVar[bool] = True
 

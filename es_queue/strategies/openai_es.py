@@ -27,6 +27,7 @@ class OpenaiES(Strategy):
     gradient. With ``gradient_form`` true the sum is divided by σ, as the paper has it.
     """
 
+    asynchronous: ClassVar[bool] = True
     optimizers: ClassVar[tuple[str, ...]] = ("adam", "sgd")
     #: Deviation of the perturbations; the starter's 0.02 suits its large networks, not a linear
     #: policy.

@@ -26,6 +26,7 @@ from es_queue.strategies.shaping import utilities
 class PGPE(AdaptiveSigma):
     """∇μ = (1/n) Σ ½(u⁺ − u⁻) σ⊙ε and ∇σ = (1/n) Σ ½(u⁺ + u⁻) σ⊙(ε² − 1) over n pairs."""
 
+    asynchronous: ClassVar[bool] = True
     optimizers: ClassVar[tuple[str, ...]] = ("clipup", "adam", "sgd")
     #: ClipUp's is the length of a step before momentum; Adam's about the step of each parameter;
     #: SGD's is large because ∇μ has a factor σ where the gradient of the fitness has 1/σ.

@@ -28,6 +28,7 @@ TERMS = 14
 class SNES(AdaptiveSigma):
     """μ ← μ + η_μ σ⊙Σ u s and σ ← σ⊙exp(½ η_σ Σ u (s² − 1)) over individuals μ + σ⊙s."""
 
+    asynchronous: ClassVar[bool] = True
     mirrored: ClassVar[bool] = False
     per_slot: ClassVar[int] = 1
     shapes: ClassVar[bool] = False

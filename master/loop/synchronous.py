@@ -19,6 +19,7 @@ from es_queue.numerics.slot_plan import max_slots
 from es_queue.protocol import messages
 from es_queue.protocol.channel import MasterChannel, PublishRequest
 from es_queue.protocol.messages import Task
+from es_queue.strategies.base import NOT_FINITE
 from master.collect.collector import Collector, Interrupted
 from master.collect.ledger import AnswerChecker, Ledger
 from master.collect.observation_limits import ObservationLimits
@@ -394,6 +395,11 @@ class Loop:
         after = current
         if state.stage == TRAINING and not confirmed:
             after, figures = self._next_search(state, current, closed)
+            if figures.pop(NOT_FINITE, 0):
+                self._sink.note(
+                    f"generation {state.generation}: no step, because the new state of the "
+                    f"strategy {self._config.strategy} was not finite (no_step is 1)"
+                )
             figures["sigma"] = self._learner.strategy.sigma(
                 state.strategy
             )  # what this generation was perturbed by

@@ -21,7 +21,7 @@ from es_queue.numerics.slot_plan import max_slots, resolve_seed_sharing
 from es_queue.policies import Policy, make_policy
 from es_queue.policies.actions import ActionMap
 from es_queue.protocol.messages import MAX_OBSERVATION, TRAIN
-from es_queue.strategies import make_strategy, strategy_class
+from es_queue.strategies import make_strategy, strategy_class, try_strategy
 from es_queue.strategies.base import Strategy
 from master.loop.learner import Learner
 from master.loop.state import Floats, RunState
@@ -90,6 +90,7 @@ def prepare_run(
         config
     )  # an environment that cannot show it fails here, before anything is begun
     strategy = make_strategy(config, policy.size)
+    try_strategy(strategy)
     table = table or NoiseTable.open(config.noise_size, noise_folder)
     learner = Learner(config, spec, strategy, table, target_of(config, spec))
     return Setup(config, spec, policy, strategy, table, learner)
