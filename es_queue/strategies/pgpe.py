@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from es_queue.config.run_config import RunConfig
 from es_queue.config.schedules import RateFactors
 from es_queue.numerics.ordered_sums import norm, weighted_rows
+from es_queue.numerics.portable import squared_less_one
 from es_queue.strategies.adaptive_sigma import AdaptiveSigma
 from es_queue.strategies.base import Batch, Info, State, mirror
 from es_queue.strategies.optimizers import make_optimizer
@@ -132,9 +133,3 @@ class PGPE(AdaptiveSigma):
         change = rate * slope
         most = self.config.sigma_max_change
         return (sigma * (1 + np.clip(change, -most, most))).astype(np.float32)
-
-
-def squared_less_one(noise: NDArray[np.float32], out: NDArray[np.float32]) -> None:
-    """ε² − 1, element by element, into ``out`` of the same shape."""
-    np.square(noise, out)
-    np.subtract(out, np.float32(1), out)

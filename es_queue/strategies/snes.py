@@ -16,13 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.numerics.ordered_sums import norm, weighted_rows
+from es_queue.numerics.portable import squared_less_one, steady_exp
 from es_queue.strategies.adaptive_sigma import AdaptiveSigma
 from es_queue.strategies.base import Batch, Info, State
-from es_queue.strategies.pgpe import squared_less_one
 from es_queue.strategies.shaping import utilities
-
-#: Terms of the series in ``steady_exp``; the next one is below 2^-60 for |r| ≤ ½ ln 2.
-TERMS = 14
 
 
 class SNES(AdaptiveSigma):
@@ -93,18 +90,3 @@ class SNES(AdaptiveSigma):
         """η_σ, by default (3 + ln d)/(5 √d) for d parameters."""
         given = self.config.sigma_learning_rate
         return (3 + math.log(self.size)) / (5 * math.sqrt(self.size)) if given < 0 else given
-
-
-def steady_exp(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """exp, element by element, by sums and products alone: numpy's own has other last bits on other
-    CPUs.
-
-    Within a few units in the last place where the result is a normal number; ∞ or 0 beyond.
-    """
-    bounded = np.clip(values, -1000.0, 1000.0)
-    twos = np.rint(bounded / math.log(2))
-    rest = bounded - twos * math.log(2)
-    series = np.ones_like(rest)
-    for term in range(TERMS, 0, -1):
-        series = 1.0 + rest / term * series
-    return np.asarray(np.ldexp(series, twos.astype(np.int32)))
