@@ -19,33 +19,18 @@ from es_queue.config.episode_rules import (
     parse_step_limit,
     parse_target,
 )
-from es_queue.config.run_config import ASYNC, IMAGE_POLICIES, VIRTUAL
+from es_queue.config.run_config import ASYNC, IMAGE_POLICIES, VIRTUAL, users_of
 from es_queue.config.schedules import parse_schedule
+from es_queue.config.strategy_settings import OPTIMIZER_USERS, STRATEGIES, StrategySettings
 from es_queue.errors import UsageError
 
 if TYPE_CHECKING:
     from es_queue.config.run_config import RunConfig
 
-#: The optimizers that each strategy can use besides ``auto``, which is the first of them.
-OPTIMIZERS: dict[str, tuple[str, ...]] = {
-    "openai_es": ("adam", "sgd"),
-    "pgpe": ("clipup", "adam", "sgd"),
-    "ars": (),
-    "snes": (),
-    "ga": (),
-    "random_search": (),
-    "novelty": ("adam", "sgd"),
-}
 #: The name of something of the user's own.
 CUSTOM_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 #: What a field of the user's own names where that is no class.
 CUSTOM_FORMS = {"behaviour": "module:function"}
-#: Strategies that evaluate each perturbation with both signs.
-MIRRORED = ("openai_es", "pgpe", "ars", "novelty")
-#: Strategies that move a centre by steps.
-GRADIENT_STRATEGIES = ("openai_es", "ars", "pgpe", "snes", "novelty")
-#: Strategies that can learn from a batch of several publications.
-ASYNCHRONOUS = ("openai_es", "pgpe", "ars", "snes", "ga")
 #: What was the default in version 0.1.0: stored settings of then hold it for strategies that have
 #: no use for it.
 FORMER_DEFAULTS = {"sigma_learning_rate": 0.1}
@@ -285,7 +270,7 @@ def _validate_task(config: RunConfig) -> None:
             raise UsageError(
                 f"{name} is set, but an objective has no environment and no policy: leave it out"
             )
-    if config.strategy == "novelty" or config.behaviour != "auto":
+    if config.strategy in users_of("behaviour") or config.behaviour != "auto":
         raise UsageError(
             "novelty compares how episodes behave, and an objective has no episodes: use an "
             "env, or another strategy"
@@ -341,10 +326,11 @@ def _validate_async(config: RunConfig) -> None:
                 "for it: leave it out, or use the schedule async"
             )
         return
-    if config.strategy not in ASYNCHRONOUS and not CUSTOM_NAME.fullmatch(config.strategy):
+    asynchronous = tuple(name for name, facts in STRATEGIES.items() if facts.asynchronous)
+    if config.strategy in STRATEGIES and config.strategy not in asynchronous:
         raise UsageError(
             f"schedule is async, but {config.strategy} learns from whole generations: use "
-            f"the schedule sync, or the strategy {_format_choices(ASYNCHRONOUS)}"
+            f"the schedule sync, or the strategy {_format_choices(asynchronous)}"
         )
     for name in ("min_steps", "audit", "rollback"):
         if getattr(config, name):
@@ -361,14 +347,15 @@ def _validate_async(config: RunConfig) -> None:
 
 def _validate_population(config: RunConfig) -> None:
     population, largest = config.population, config.population_max
-    if config.strategy in MIRRORED:
+    facts = STRATEGIES.get(config.strategy)
+    if facts is not None and facts.pairs:
         for name, value in (("population", population), ("population_max", largest)):
             if value % 2:
                 raise UsageError(
                     f"{name} is {value}, but {config.strategy} samples mirrored pairs: use "
                     "an even number"
                 )
-    elif config.env_seeds == "pair" and config.strategy in OPTIMIZERS:
+    elif config.env_seeds == "pair" and facts is not None:
         raise UsageError(
             f"env_seeds is pair, but {config.strategy} samples no pairs: use generation or slot"
         )
@@ -446,31 +433,9 @@ def validate_strategy_settings(config: RunConfig, explicit: Collection[str] = ()
             or getattr(config, option_field.name) != FORMER_DEFAULTS.get(option_field.name)
         )
     }
+    strategy_settings = [field.name for field in fields(StrategySettings)]
     owners: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-        ("top", "strategy", ("ars",)),
-        ("shaping", "strategy", ("openai_es", "pgpe")),
-        ("l2", "strategy", ("openai_es", "novelty")),
-        ("gradient_form", "strategy", ("openai_es", "novelty")),
-        ("momentum", "strategy", ("openai_es", "pgpe", "novelty")),
-        ("max_speed", "strategy", ("pgpe",)),
-        ("sigma_learning_rate", "strategy", ("pgpe", "snes")),
-        ("sigma_max_change", "strategy", ("pgpe",)),
-        ("learning_rate", "strategy", GRADIENT_STRATEGIES),
-        ("learning_rate_schedule", "strategy", GRADIENT_STRATEGIES),
-        ("weight_decay", "strategy", GRADIENT_STRATEGIES),
-        ("truncation", "strategy", ("ga",)),
-        *((name, "strategy", ("ga", "random_search")) for name in ("candidates", "elite_episodes")),
-        *(
-            (name, "strategy", ("novelty",))
-            for name in (
-                "novelty",
-                "members",
-                "neighbours",
-                "archive_size",
-                "behaviour",
-                "behaviour_episodes",
-            )
-        ),
+        *((name, "strategy", users_of(name)) for name in strategy_settings),
         ("hidden", "policy", ("mlp", "rnn", "lstm", "gru")),
         ("activation", "policy", ("mlp",)),
         ("batch_norm", "policy", ("mlp", *IMAGE_POLICIES)),
@@ -481,10 +446,10 @@ def validate_strategy_settings(config: RunConfig, explicit: Collection[str] = ()
             continue
         if name in changed and chosen not in users:
             raise _unused_option_error(config, name, chooser, chosen, users)
-    if config.strategy not in OPTIMIZERS:
+    if config.strategy not in STRATEGIES:
         return
-    optimizer, offered = _optimizer(config), OPTIMIZERS[config.strategy]
-    for name, users in (("max_speed", ("clipup",)), ("momentum", ("clipup", "sgd"))):
+    optimizer, offered = _optimizer(config), STRATEGIES[config.strategy].optimizers
+    for name, users in OPTIMIZER_USERS.items():
         if name in changed and optimizer not in users:
             raise _unused_option_error(
                 config,
@@ -507,7 +472,9 @@ def _unused_option_error(
 
 
 def _validate_optimizer(config: RunConfig) -> None:
-    allowed = OPTIMIZERS.get(config.strategy, (config.optimizer,))
+    if config.strategy not in STRATEGIES:
+        return
+    allowed = STRATEGIES[config.strategy].optimizers
     if config.optimizer != "auto" and config.optimizer not in allowed:
         fix = f"use {_format_choices(('auto', *allowed))}" if allowed else "leave it at auto"
         raise UsageError(
@@ -520,7 +487,7 @@ def _optimizer(config: RunConfig) -> str:
     return (
         config.optimizer
         if config.optimizer != "auto"
-        else next(iter(OPTIMIZERS[config.strategy]), "")
+        else next(iter(STRATEGIES[config.strategy].optimizers), "")
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import pkgutil
 from inspect import isabstract
 
 import numpy as np
@@ -11,7 +12,6 @@ from es_queue.config.run_config import ASYNC, AUTO, RunConfig
 from es_queue.config.schedules import rate_factors
 from es_queue.errors import UsageError
 from es_queue.security.user_code import check_import
-from es_queue.strategies.ars import ARS
 from es_queue.strategies.base import (
     Batch,
     NoiseRows,
@@ -20,12 +20,6 @@ from es_queue.strategies.base import (
     strategy_failure,
     validate_individuals,
 )
-from es_queue.strategies.ga import GA
-from es_queue.strategies.novelty import Novelty
-from es_queue.strategies.openai_es import OpenaiES
-from es_queue.strategies.pgpe import PGPE
-from es_queue.strategies.random_search import RandomSearch
-from es_queue.strategies.snes import SNES
 
 __all__ = [
     "STRATEGIES",
@@ -37,15 +31,18 @@ __all__ = [
     "strategy_class",
 ]
 
-STRATEGIES: dict[str, type[Strategy]] = {
-    "ars": ARS,
-    "ga": GA,
-    "novelty": Novelty,
-    "openai_es": OpenaiES,
-    "pgpe": PGPE,
-    "random_search": RandomSearch,
-    "snes": SNES,
-}
+
+def discover() -> dict[str, type[Strategy]]:
+    """The strategies of this package by name: every module's classes that have a name."""
+    kinds: dict[str, type[Strategy]] = {}
+    for module in pkgutil.iter_modules(__path__):
+        for kind in vars(importlib.import_module(f"{__name__}.{module.name}")).values():
+            if isinstance(kind, type) and issubclass(kind, Strategy) and vars(kind).get("name"):
+                kinds[kind.name] = kind
+    return dict(sorted(kinds.items()))
+
+
+STRATEGIES = discover()
 
 
 def make_strategy(config: RunConfig, size: int, generation: int = 0) -> Strategy:
@@ -57,7 +54,7 @@ def make_strategy(config: RunConfig, size: int, generation: int = 0) -> Strategy
     kind = strategy_class(config)
     _validate_population(config, kind)
     _validate_optimizer(config, kind)
-    if kind.wants_behaviour and config.strategy != "novelty" and config.behaviour == AUTO:
+    if kind.wants_behaviour and not kind.name and config.behaviour == AUTO:
         raise UsageError(
             f"the strategy {config.strategy} compares behaviours, and behaviour is auto: say "
             "which with --behaviour"

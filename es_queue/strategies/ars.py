@@ -13,15 +13,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.numerics.ordered_sums import norm, unit_scaled, weighted_rows
-from es_queue.strategies.base import Batch, Info, State, Strategy
+from es_queue.strategies.base import Batch, Info, State
+from es_queue.strategies.capabilities.gradient import GradientStrategy
+from es_queue.strategies.setting import Setting
 from es_queue.strategies.shaping import all_equal, with_failures_lowest
 
 
-class ARS(Strategy):
+class ARS(GradientStrategy):
     """θ ← θ + α/(b σ_R) Σ (r⁺ − r⁻) ε over the b best directions; not divided by σ."""
 
+    name: ClassVar[str] = "ars"
     asynchronous: ClassVar[bool] = True
-    shapes: ClassVar[bool] = False
+    settings: ClassVar[tuple[Setting, ...]] = (
+        Setting("top", 0, "directions that are kept, best first; 0 keeps all", "pairs", low=0),
+    )
     #: Deviation of the perturbations (the paper's ν), tuned with LEARNING_RATE on BipedalWalker.
     SIGMA: ClassVar[float] = 0.03
     #: The paper's α. A step moves a parameter by about α/√b times the normalised difference of a

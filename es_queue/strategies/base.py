@@ -24,6 +24,7 @@ from es_queue.numerics.normalization import RunningMoments
 from es_queue.numerics.ordered_sums import NoiseRows, norm
 from es_queue.numerics.slot_plan import max_slots
 from es_queue.protocol.messages import TRAIN
+from es_queue.strategies.setting import Setting
 from es_queue.strategies.shaping import BY_SIGN
 
 __all__ = ["Batch", "NoiseRows", "State", "Strategy"]
@@ -122,10 +123,12 @@ class Strategy(ABC):
     changes.
     """
 
-    #: True when a slot is a pair θ ± σε.
-    mirrored: ClassVar[bool] = True
-    #: Individuals a slot.
+    #: What ``--strategy`` calls it; a class without a name of its own is not registered.
+    name: ClassVar[str] = ""
+    #: Individuals per slot: 2 for a pair θ ± σε, which shares its environment seed.
     per_slot: ClassVar[int] = 2
+    #: Settings that this class adds to those of its bases; ``used_settings`` has all.
+    settings: ClassVar[tuple[Setting, ...]] = ()
     #: True when individuals are evaluated again, on fresh seeds, before the strategy learns.
     reevaluates: ClassVar[bool] = False
     #: True when workers must say how individuals behaved (see
@@ -135,8 +138,6 @@ class Strategy(ABC):
     optimizers: ClassVar[tuple[str, ...]] = ()
     #: True when it can learn from a batch of several publications (``Batch.segments``).
     asynchronous: ClassVar[bool] = False
-    #: True when fitness is shaped into utilities.
-    shapes: ClassVar[bool] = True
     #: Deviation of the perturbations when the configuration says 0.
     SIGMA: ClassVar[float]
 
@@ -150,7 +151,16 @@ class Strategy(ABC):
         self.config = config
         self.size = size
         self.pace = pace
-        self.fitness_by_sign = self.shapes and config.shaping in BY_SIGN
+        self.fitness_by_sign = "shaping" in self.used_settings() and config.shaping in BY_SIGN
+
+    @classmethod
+    def used_settings(cls) -> dict[str, Setting]:
+        """The settings of this class and of its bases, by name."""
+        return {
+            setting.name: setting
+            for base in reversed(cls.__mro__)
+            for setting in vars(base).get("settings", ())
+        }
 
     def optimizer_name(self) -> str:
         """The configured optimizer, or the strategy's own choice."""
@@ -365,12 +375,6 @@ class Strategy(ABC):
             "sigma": self.sigma(state),
             "no_step": float(no_step),
         }
-
-    def moved(
-        self, parameters: NDArray[np.float32], step: NDArray[np.float32]
-    ) -> NDArray[np.float32]:
-        """(1 − weight_decay)(θ + step), float32 [size]; the decay passes through no optimizer."""
-        return np.float32(1 - self.config.weight_decay * self.pace.decay) * (parameters + step)
 
 
 def strategy_failure(strategy: Strategy, method: str, error: Exception) -> Exception:

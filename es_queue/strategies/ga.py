@@ -30,8 +30,14 @@ from es_queue.numerics.ordered_sums import NoiseRows, norm
 from es_queue.numerics.slot_plan import draw_parents
 from es_queue.protocol.messages import ELITE
 from es_queue.strategies.base import Batch, Builder, Info, SlotDraw, State, Strategy
-from es_queue.strategies.elite_evaluation import NO_EVALUATION, EliteEvaluation
-from es_queue.strategies.random_search import best_and_centre, best_reevaluated
+from es_queue.strategies.capabilities.elite_evaluation import (
+    ELITE_SETTINGS,
+    NO_EVALUATION,
+    EliteEvaluation,
+    best_and_centre,
+    best_reevaluated,
+)
+from es_queue.strategies.setting import Setting
 
 
 class GA(Strategy):
@@ -43,11 +49,22 @@ class GA(Strategy):
     (``es_queue.genetics.mutation_chain``).
     """
 
-    asynchronous: ClassVar[bool] = True
-    mirrored: ClassVar[bool] = False
+    name: ClassVar[str] = "ga"
     per_slot: ClassVar[int] = 1
-    shapes: ClassVar[bool] = False
+    asynchronous: ClassVar[bool] = True
     reevaluates: ClassVar[bool] = True
+    settings: ClassVar[tuple[Setting, ...]] = (
+        *ELITE_SETTINGS,
+        Setting(
+            "truncation",
+            0,
+            "parents: the elite and the best others of the population; 0: 20, or a smaller "
+            "population",
+            "individuals",
+            low=0,
+            high=1_000_000,
+        ),
+    )
     #: Some tens of normalised inputs of a unit then change its sum by a third; networks of millions
     #: want Uber's 0.002 to 0.005.
     SIGMA: ClassVar[float] = 0.05

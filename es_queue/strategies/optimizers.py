@@ -16,6 +16,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.numerics.ordered_sums import norm
+from es_queue.strategies.setting import Setting
+
+#: What strategies declare that use an optimizer.
+OPTIMIZER_SETTINGS = (
+    Setting(
+        "optimizer",
+        "auto",
+        "what turns a gradient into a step",
+        choices=("auto", "adam", "sgd", "clipup"),
+    ),
+    Setting(
+        "momentum",
+        0.9,
+        "momentum of sgd and clipup",
+        low=0.0,
+        high=0.9999,
+        optimizers=("clipup", "sgd"),
+    ),
+)
 
 Moments = dict[str, NDArray[Any]]
 

@@ -18,16 +18,36 @@ from es_queue.config.run_config import RunConfig
 from es_queue.config.schedules import RateFactors
 from es_queue.numerics.ordered_sums import norm, weighted_rows
 from es_queue.numerics.portable import squared_less_one
-from es_queue.strategies.adaptive_sigma import AdaptiveSigma
 from es_queue.strategies.base import Batch, Info, State, mirror
-from es_queue.strategies.optimizers import make_optimizer
-from es_queue.strategies.shaping import utilities
+from es_queue.strategies.capabilities.adaptive_sigma import AdaptiveSigma
+from es_queue.strategies.optimizers import OPTIMIZER_SETTINGS, make_optimizer
+from es_queue.strategies.setting import Setting
+from es_queue.strategies.shaping import SHAPING, utilities
 
 
 class PGPE(AdaptiveSigma):
     """∇μ = (1/n) Σ ½(u⁺ − u⁻) σ⊙ε and ∇σ = (1/n) Σ ½(u⁺ + u⁻) σ⊙(ε² − 1) over n pairs."""
 
+    name: ClassVar[str] = "pgpe"
     asynchronous: ClassVar[bool] = True
+    settings: ClassVar[tuple[Setting, ...]] = (
+        *OPTIMIZER_SETTINGS,
+        SHAPING,
+        Setting(
+            "max_speed",
+            0.0,
+            "largest step of clipup; 0 is twice the learning rate",
+            low=0.0,
+            optimizers=("clipup",),
+        ),
+        Setting(
+            "sigma_max_change",
+            0.2,
+            "largest relative change of the learnt sigma per generation",
+            low=0.0,
+            high=0.99,
+        ),
+    )
     optimizers: ClassVar[tuple[str, ...]] = ("clipup", "adam", "sgd")
     #: ClipUp's is the length of a step before momentum; Adam's about the step of each parameter;
     #: SGD's is large because ∇μ has a factor σ where the gradient of the fitness has 1/σ.

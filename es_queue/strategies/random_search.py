@@ -15,6 +15,12 @@ from numpy.typing import NDArray
 
 from es_queue.numerics.ordered_sums import norm
 from es_queue.strategies.base import Batch, Info, State, Strategy
+from es_queue.strategies.capabilities.elite_evaluation import (
+    ELITE_SETTINGS,
+    best_and_centre,
+    best_reevaluated,
+)
+from es_queue.strategies.setting import Setting
 
 
 class RandomSearch(Strategy):
@@ -25,10 +31,10 @@ class RandomSearch(Strategy):
     it keep a score.
     """
 
-    mirrored: ClassVar[bool] = False
+    name: ClassVar[str] = "random_search"
     per_slot: ClassVar[int] = 1
-    shapes: ClassVar[bool] = False
     reevaluates: ClassVar[bool] = True
+    settings: ClassVar[tuple[Setting, ...]] = ELITE_SETTINGS
     #: Some tens of normalised inputs of a unit then add up to about 1.
     SIGMA: ClassVar[float] = 0.2
 
@@ -84,24 +90,3 @@ class RandomSearch(Strategy):
         elite = self.individuals(self.published(state), self.sigma(state), noise)[0, 0]
         after = {**state, "parameters": elite}
         return after, {**self.figures(after, 0.0, norm(elite - state["parameters"])), **figures}
-
-
-def best_and_centre(
-    fitness: NDArray[np.float64], count: int, centre_slot: int
-) -> NDArray[np.int64]:
-    """The slots of the ``count`` largest of ``fitness`` [S] that are finite, ties to the lower
-    slot, ascending; then ``centre_slot``.
-    """
-    order = np.argsort(-fitness, kind="stable")
-    best = order[np.isfinite(fitness[order])][:count]
-    return np.append(np.sort(best), centre_slot).astype(np.int64)
-
-
-def best_reevaluated(fitness: NDArray[np.float64]) -> int:
-    """The place of the best second result: the last one, of the standing elite, wins ties, then the
-    lower slot; failures lose.
-    """
-    values = np.where(np.isfinite(fitness), fitness, -np.inf)
-    last = len(values) - 1
-    place = int(np.argmax(values))
-    return last if values[last] == values[place] else place

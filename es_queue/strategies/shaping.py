@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from es_queue.numerics.ordered_sums import unit_scaled
 from es_queue.numerics.portable import recombination_weights
+from es_queue.strategies.setting import Setting
 
 Floats = NDArray[np.float64]
 
@@ -105,3 +106,7 @@ SHAPINGS: dict[str, Callable[[Floats], Floats]] = {
     "sign": raw_fitness,
     "z-score": z_score,
 }
+
+SHAPING = Setting(
+    "shaping", "centered-rank", "how fitness becomes utility", choices=tuple(SHAPINGS)
+)

@@ -17,18 +17,17 @@ from numpy.typing import NDArray
 
 from es_queue.numerics.ordered_sums import norm, weighted_rows
 from es_queue.numerics.portable import squared_less_one, steady_exp
-from es_queue.strategies.adaptive_sigma import AdaptiveSigma
 from es_queue.strategies.base import Batch, Info, State
+from es_queue.strategies.capabilities.adaptive_sigma import AdaptiveSigma
 from es_queue.strategies.shaping import utilities
 
 
 class SNES(AdaptiveSigma):
     """μ ← μ + η_μ σ⊙Σ u s and σ ← σ⊙exp(½ η_σ Σ u (s² − 1)) over individuals μ + σ⊙s."""
 
-    asynchronous: ClassVar[bool] = True
-    mirrored: ClassVar[bool] = False
+    name: ClassVar[str] = "snes"
     per_slot: ClassVar[int] = 1
-    shapes: ClassVar[bool] = False
+    asynchronous: ClassVar[bool] = True
     #: η_μ (table 1).
     LEARNING_RATE: ClassVar[float] = 1.0
     #: Length ‖σ‖ of the first perturbations: what pgpe begins with, too, in policies of any size.

@@ -113,8 +113,8 @@ def test_every_field_of_the_configuration_has_its_flag() -> None:
         (
             ["--strategy", "cma"],
             (
-                "strategy is 'cma' in the command line: use openai_es, ars, pgpe, snes, ga, "
-                "random_search, novelty or module:Class"
+                "strategy is 'cma' in the command line: use ars, ga, novelty, openai_es, "
+                "pgpe, random_search, snes or module:Class"
             ),
         ),
         (["--env-arg", "size"], "env_arg is 'size' in the command line: use key=value"),
