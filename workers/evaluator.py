@@ -57,11 +57,13 @@ from es_queue.policies.base import Forward
 from es_queue.protocol import messages
 from es_queue.protocol.messages import Answer, Block, EpisodeMoments, SlotResult, Task
 from es_queue.strategies.base import (
-    SlotDraw,
     Strategy,
+    centre_of,
+    make_builder,
     strategy_failure,
     validate_individuals,
 )
+from es_queue.strategies.capabilities.hooks import SlotDraw, centre_statistics, max_centres
 from workers.batched_episodes import EpisodeSpec, Outcome, play_batch
 from workers.episode import (
     ActionNoise,
@@ -153,7 +155,7 @@ class Evaluator:
         """
         self.config, self.spec, self.table, self.control = config, spec, table, control
         self._env, self._envs, self._policy, self._strategy = env, envs, policy, strategy
-        self._build = strategy.builder(table)
+        self._build = make_builder(strategy, table)
         self._min_episodes = min_episodes
         self._planned: tuple[int, int, SlotPlan] | None = None
         self._actions = ActionMap(spec.action, config.action_bound)
@@ -162,7 +164,7 @@ class Evaluator:
             kind: max_slots(config, strategy.per_slot)[kind] for kind in messages.TRAINED
         }
         self._max_slots[messages.ELITE] *= strategy.reevaluates
-        self._max_slots[messages.CENTRE] = strategy.max_centres
+        self._max_slots[messages.CENTRE] = max_centres(strategy)
         self._behave = last_observation if spec.behaviour in ("", LAST) else self._measure_inside
 
     def fits(self, task: Task) -> bool:
@@ -272,7 +274,7 @@ class Evaluator:
             False,
             None,
         )
-        return self._play_observed(self._strategy.centre_of(published, 0), job, seeds, on_step)
+        return self._play_observed(self._strategy.centre(published), job, seeds, on_step)
 
     def _play_observed(
         self,
@@ -324,7 +326,7 @@ class Evaluator:
                 -1,
                 fresh if slot else first.seeds[0, :1],
                 rules,
-                self._statistics(task, self._strategy.centre_statistics(published, slot)),
+                self._statistics(task, centre_statistics(self._strategy, published, slot)),
                 False,
                 None if slot else int(first.noise_keys[0]),
                 behave,
@@ -362,7 +364,7 @@ class Evaluator:
         slots = range(block.start, block.stop)
         if self.config.schedule == ASYNC:  # an episode a slot, of those whom the publication names
             return [job(slot, -1, seeds=seeds[:, slot % seeds.size, np.newaxis]) for slot in slots]
-        plan = self._slots(task.generation, 0, min(block.stop, self._strategy.centre_slot))
+        plan = self._slots(task.generation, 0, min(block.stop, self._max_slots[messages.TRAIN]))
         indices = [*plan.noise_indices.tolist(), -1]
         return [job(slot, indices[slot], seeds=seeds) for slot in slots]
 
@@ -529,7 +531,7 @@ class Evaluator:
     def _individuals(self, task: Task, published: Floats, job: SlotJob) -> Floats:
         """float32[individuals, size] of one slot."""
         if job.index < 0 and not (job.kind == messages.ELITE and self.config.schedule == ASYNC):
-            return self._strategy.centre_of(published, job.centre)[None]
+            return centre_of(self._strategy, published, job.centre)[None]
         noise: Floats = self.table.row(max(0, job.index), self._policy.size)
         drawn = SlotDraw(job.kind, task.generation, job.slot, job.index, noise)
         try:
@@ -537,7 +539,7 @@ class Evaluator:
         except (OSError, MemoryError, BaseTimeoutException):
             raise
         except Exception as error:
-            raise strategy_failure(self._strategy, "individuals", error) from error
+            raise strategy_failure(self._strategy, "ask", error) from error
         validate_individuals(self._strategy, individuals, (len(job.seeds), self._policy.size))
         return individuals
 

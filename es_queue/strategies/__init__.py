@@ -80,9 +80,9 @@ def try_strategy(strategy: Strategy) -> None:
         state = strategy.start(np.zeros(strategy.size, np.float32))
         method = "published"
         published = strategy.published(state)
-        method = "individuals"
+        method = "ask"
         noise = np.zeros((1, strategy.size), np.float32)
-        individuals = strategy.individuals(published, strategy.sigma(state), noise)
+        individuals = strategy.ask(published, strategy.sigma(state), noise)
     except Exception as error:
         raise strategy_failure(strategy, method, error) from error
     validate_individuals(strategy, individuals, (1, strategy.per_slot, strategy.size))
@@ -114,7 +114,7 @@ def load_strategy_class(path: str) -> type[Strategy]:
     if not (isinstance(loaded, type) and issubclass(loaded, Strategy)) or isabstract(loaded):
         raise UsageError(
             f"the strategy {path} is no class that extends es_queue.strategies.Strategy and "
-            "defines improve"
+            "defines tell"
         )
     if loaded.per_slot not in (1, 2):
         raise UsageError(

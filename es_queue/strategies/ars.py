@@ -33,7 +33,7 @@ class ARS(GradientStrategy):
     #: pair.
     LEARNING_RATE: ClassVar[float] = 0.02
 
-    def improve(self, state: State, batch: Batch) -> tuple[State, Info]:
+    def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
         """One step, or none when the kept directions are all alike (σ_R = 0)."""
         best = self.best_slots(batch.fitness)
         # The step does not change when all fitness is scaled, so scale away what could overflow in

@@ -17,7 +17,7 @@ from es_queue.config.schedules import RateFactors
 from es_queue.numerics.ordered_sums import norm, weighted_rows
 from es_queue.strategies.base import Batch, Info, State
 from es_queue.strategies.capabilities.gradient import GradientStrategy
-from es_queue.strategies.optimizers import OPTIMIZER_SETTINGS, make_optimizer
+from es_queue.strategies.optimizers import OPTIMIZER_SETTINGS, chosen_optimizer, make_optimizer
 from es_queue.strategies.setting import Setting
 from es_queue.strategies.shaping import SHAPING, utilities
 
@@ -51,7 +51,7 @@ class SharedSigmaGradient(GradientStrategy):
     def __init__(self, config: RunConfig, size: int, pace: RateFactors = RateFactors()) -> None:  # noqa: B008 - it is frozen
         """For policies of ``size`` parameters."""
         super().__init__(config, size, pace)
-        name = self.optimizer_name()
+        name = chosen_optimizer(config, self.optimizers)
         rate = (config.learning_rate or self.LEARNING_RATES[name]) * pace.learning_rate
         self.optimizer = make_optimizer(name, rate, config.momentum)
 
@@ -77,7 +77,7 @@ class OpenaiES(SharedSigmaGradient):
     asynchronous: ClassVar[bool] = True
     settings: ClassVar[tuple[Setting, ...]] = (SHAPING,)
 
-    def improve(self, state: State, batch: Batch) -> tuple[State, Info]:
+    def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
         """One step up the gradient."""
         gradient = self.gradient(state["parameters"], batch)
         step, moments = self.optimizer.step(state, gradient)

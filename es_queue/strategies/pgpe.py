@@ -20,7 +20,7 @@ from es_queue.numerics.ordered_sums import norm, weighted_rows
 from es_queue.numerics.portable import squared_less_one
 from es_queue.strategies.base import Batch, Info, State, mirror
 from es_queue.strategies.capabilities.adaptive_sigma import AdaptiveSigma
-from es_queue.strategies.optimizers import OPTIMIZER_SETTINGS, make_optimizer
+from es_queue.strategies.optimizers import OPTIMIZER_SETTINGS, chosen_optimizer, make_optimizer
 from es_queue.strategies.setting import Setting
 from es_queue.strategies.shaping import SHAPING, utilities
 
@@ -64,7 +64,7 @@ class PGPE(AdaptiveSigma):
         longest step with it.
         """
         super().__init__(config, size, pace)
-        name = self.optimizer_name()
+        name = chosen_optimizer(config, self.optimizers)
         learning_rate = config.learning_rate or self.LEARNING_RATES[name]
         # Other optimizers' rates are no lengths: their first radius is that of ClipUp's default.
         longest = self.SPEED * (
@@ -92,7 +92,7 @@ class PGPE(AdaptiveSigma):
         given = self.config.sigma_learning_rate
         return self.SIGMA_LEARNING_RATE if given < 0 else given
 
-    def individuals(
+    def ask(
         self, published: NDArray[np.float32], sigma: float, noise: NDArray[np.float32]
     ) -> NDArray[np.float32]:
         """μ ± σ⊙ε with the published σ, float32 [S, 2, size]; the scalar ``sigma`` is not used."""
@@ -100,7 +100,7 @@ class PGPE(AdaptiveSigma):
 
     # --- what the master learns
 
-    def improve(self, state: State, batch: Batch) -> tuple[State, Info]:
+    def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
         """One step of the centre and one of the deviations."""
         shaped = utilities(self.config.shaping, batch.fitness)
         shaped = (

@@ -38,14 +38,14 @@ class SNES(AdaptiveSigma):
         first = self.config.sigma or self.RADIUS / math.sqrt(self.size)
         return {**super().start(parameters), "sigma": self.first_sigma(first)}
 
-    def individuals(
+    def ask(
         self, published: NDArray[np.float32], sigma: float, noise: NDArray[np.float32]
     ) -> NDArray[np.float32]:
         """μ + σ⊙s with the published σ, float32 [S, 1, size]; the scalar ``sigma`` is not used."""
         tried: NDArray[np.float32] = self.centre(published) + published[self.size :] * noise
         return tried[:, np.newaxis]
 
-    def improve(self, state: State, batch: Batch) -> tuple[State, Info]:
+    def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
         """One step of the centre and one of the deviations; none when all individuals are alike."""
         shaped = utilities("log-rank", batch.fitness)[:, 0]
         if not shaped.any():

@@ -20,6 +20,7 @@ from es_queue.protocol import messages
 from es_queue.protocol.channel import MasterChannel, PublishRequest
 from es_queue.protocol.messages import Task
 from es_queue.strategies.base import NOT_FINITE
+from es_queue.strategies.capabilities import hooks
 from master.collect.collector import Collector, Interrupted
 from master.collect.ledger import AnswerChecker, Ledger
 from master.collect.observation_limits import ObservationLimits
@@ -111,7 +112,7 @@ class Loop:
         self._prefetcher = Prefetcher(self._timeline, learner.noise)
         self._slot_limits = {
             **max_slots(learner.config, learner.strategy.per_slot),
-            messages.CENTRE: learner.strategy.max_centres,
+            messages.CENTRE: hooks.max_centres(learner.strategy),
         }
         self._config: RunConfig = learner.config
         self._record: Record = {}
@@ -181,7 +182,7 @@ class Loop:
             else {}
         )
         if state.stage == TRAINING:
-            required[messages.CENTRE] = self._learner.strategy.centre_count(state.strategy)
+            required[messages.CENTRE] = hooks.centre_count(self._learner.strategy, state.strategy)
             required[messages.TRAIN] = self._config.population // self._learner.strategy.per_slot
         return required
 

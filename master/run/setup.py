@@ -23,6 +23,7 @@ from es_queue.policies.actions import ActionMap
 from es_queue.protocol.messages import MAX_OBSERVATION, TRAIN
 from es_queue.strategies import make_strategy, strategy_class, try_strategy
 from es_queue.strategies.base import Strategy
+from es_queue.strategies.capabilities import hooks
 from master.loop.learner import Learner
 from master.loop.state import Floats, RunState
 from master.run.stopping import target_of
@@ -66,7 +67,7 @@ class Setup:
         )
         return RunState(
             0,
-            self.strategy.with_statistics(self.strategy.start(first), statistics),
+            hooks.with_statistics(self.strategy, self.strategy.start(first), statistics),
             statistics,
             limit,
             origin=origin,

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from es_queue.numerics.ordered_sums import norm
 from es_queue.strategies.base import State, Strategy
 from es_queue.strategies.capabilities.gradient import GradientStrategy
+from es_queue.strategies.capabilities.hooks import LearntSpread, MigratesState
 from es_queue.strategies.setting import Setting
 
 
-class AdaptiveSigma(GradientStrategy):
+class AdaptiveSigma(LearntSpread, MigratesState, GradientStrategy):
     """A strategy whose state has ``sigma``, float32 [size], beside ``parameters``; both are
     published.
     """
@@ -39,9 +40,9 @@ class AdaptiveSigma(GradientStrategy):
         """The centre and the deviations, float32 [2 · size]."""
         return np.concatenate([state["parameters"], state["sigma"]])
 
-    def published_size(self) -> int:
+    def fits(self, size: int, observations: int) -> bool:
         """Twice the policy's."""
-        return 2 * self.size
+        return size == 2 * self.size
 
     def sigma(self, state: State) -> float:
         """The root mean square of the deviations, ‖σ‖/√size; workers use the published vector, not

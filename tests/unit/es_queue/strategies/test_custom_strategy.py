@@ -127,11 +127,11 @@ class Loner(SNES):
             "tests.tiny:Quad",
             (
                 "tests.tiny:Quad is no class that extends es_queue.strategies.Strategy and "
-                "defines improve"
+                "defines tell"
             ),
         ),
         ("tests.tiny:eventually", "is no class that extends"),
-        ("tests.unit.es_queue.strategies.test_custom_strategy:Half", "and defines improve"),
+        ("tests.unit.es_queue.strategies.test_custom_strategy:Half", "and defines tell"),
         (
             "tests.unit.es_queue.strategies.test_custom_strategy:Triple",
             "has 3 individuals a slot: one, or two for pairs, are possible",

@@ -24,60 +24,60 @@ HERE = "tests.unit.es_queue.strategies.test_failing_strategies"
 class WrongShape(SNES):
     """One parameter too many."""
 
-    def individuals(self, published: Any, sigma: float, noise: Any) -> Any:
+    def ask(self, published: Any, sigma: float, noise: Any) -> Any:
         return np.zeros((len(noise), 1, self.size + 1), np.float32)
 
 
 class WrongType(SNES):
     """Numbers of twice the length."""
 
-    def individuals(self, published: Any, sigma: float, noise: Any) -> Any:
-        return super().individuals(published, sigma, noise).astype(np.float64)
+    def ask(self, published: Any, sigma: float, noise: Any) -> Any:
+        return super().ask(published, sigma, noise).astype(np.float64)
 
 
 class NoIndividuals(SNES):
     """It raises on the workers."""
 
-    def individuals(self, published: Any, sigma: float, noise: Any) -> Any:
+    def ask(self, published: Any, sigma: float, noise: Any) -> Any:
         raise KeyError("no such\nsetting")
 
 
 class WrongLater(SNES):
     """Right when it is tried, wrong in the run."""
 
-    def builder(self, noise: Any) -> Any:
-        return lambda published, sigma, drawn: np.zeros((1, 1), np.float32)
+    def ask(self, published: Any, sigma: float, noise: Any) -> Any:
+        individuals = super().ask(published, sigma, noise)
+        return individuals[..., :1] if noise.any() else individuals
 
 
 class RaisesLater(SNES):
     """Right when it is tried, and raises in the run."""
 
-    def builder(self, noise: Any) -> Any:
-        def build(published: Any, sigma: float, drawn: Any) -> Any:
+    def ask(self, published: Any, sigma: float, noise: Any) -> Any:
+        if noise.any():
             raise KeyError("lost")
-
-        return build
+        return super().ask(published, sigma, noise)
 
 
 class NoImprovement(SNES):
     """It raises on the master."""
 
-    def improve(self, state: Any, batch: Any) -> Any:
+    def tell(self, state: Any, batch: Any) -> Any:
         return {}["sigma"]
 
 
 class NoResult(SNES):
     """It forgets to return."""
 
-    def improve(self, state: Any, batch: Any) -> Any:
+    def tell(self, state: Any, batch: Any) -> Any:
         return None
 
 
 class NotANumber(SNES):
     """Its parameters are no numbers."""
 
-    def improve(self, state: Any, batch: Any) -> Any:
-        after, info = super().improve(state, batch)
+    def tell(self, state: Any, batch: Any) -> Any:
+        after, info = super().tell(state, batch)
         return {**after, "parameters": after["parameters"] * np.nan}, info
 
 
@@ -110,12 +110,12 @@ def config(kind: type, **values: Any) -> Any:
         (WrongType, r"and type float64: its individuals must be float32 of shape \(1, 1, \d+\)"),
         (
             NoIndividuals,
-            r"failed in individuals: KeyError: 'no such\\nsetting' \(test_failing_strategies.py, ",
+            r"failed in ask: KeyError: 'no such\\nsetting' \(test_failing_strategies.py, ",
         ),
         (WrongLater, r"made individuals of shape \(1, 1\) and type float32"),
-        (RaisesLater, r"failed in individuals: KeyError: 'lost' \(test_failing_strategies.py"),
-        (NoImprovement, r"failed in improve: KeyError: 'sigma' \(test_failing_strategies.py, line"),
-        (NoResult, "failed in improve: TypeError"),
+        (RaisesLater, r"failed in ask: KeyError: 'lost' \(test_failing_strategies.py"),
+        (NoImprovement, r"failed in tell: KeyError: 'sigma' \(test_failing_strategies.py, line"),
+        (NoResult, "failed in tell: TypeError"),
     ],
 )
 def test_a_strategy_that_fails_ends_the_run_with_one_sentence_that_names_it(

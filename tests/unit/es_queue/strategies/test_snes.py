@@ -149,7 +149,7 @@ def test_an_individual_is_the_centre_and_its_own_deviations() -> None:
     strategy = made()
     state = begun(strategy)
     rows = NOISE.rows(INDICES, 0, SIZE)
-    tried = strategy.individuals(strategy.published(state), 99.0, rows)
+    tried = strategy.ask(strategy.published(state), 99.0, rows)
     assert (tried.dtype, tried.shape) == (np.float32, (5, 1, SIZE))
     assert np.array_equal(tried[:, 0], state["parameters"] + state["sigma"] * rows)
 
