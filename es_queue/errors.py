@@ -2,6 +2,7 @@
 
 EsQueueError                 exit code
 ├── UsageError               2    a flag, a file or a value that cannot be
+│   └── StrategyFailure      2    a strategy of the user's own raises, or gives what cannot be
 ├── RedisError               3    the server: unreachable, refused, unsuitable
 ├── RunBusyError             4    another master drives the run
 │   └── FencedError          4    another master took the run over
@@ -28,6 +29,10 @@ class UsageError(EsQueueError):
     """A flag, a configuration file or a value that cannot be used."""
 
     exit_code = 2
+
+
+class StrategyFailure(UsageError):  # noqa: N818 - the sentence says what failed
+    """A strategy of the user's own raised, or gave what cannot be used."""
 
 
 class RedisError(EsQueueError):

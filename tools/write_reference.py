@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -22,6 +23,7 @@ from es_queue.protocol import keys  # noqa: E402
 from master.cli import flags  # noqa: E402
 from master.plot.command import main as es_plot  # noqa: E402
 from master.status.command import main as es_status  # noqa: E402
+from tools import write_strategies  # noqa: E402
 from workers.play.cli import main as es_play  # noqa: E402
 
 WRITTEN = "<!-- written by tools/write_reference.py -->"
@@ -37,6 +39,10 @@ GROUPS = {
 
 
 def main() -> None:
+    if write_strategies.PAGE.read_text("utf-8") != write_strategies.written():
+        write_strategies.PAGE.write_text(write_strategies.written(), "utf-8")
+        # The settings that this process has imported are not current.
+        raise SystemExit(subprocess.run([sys.executable, "-m", "tools.write_reference"]).returncode)
     for name, text in written().items():
         (ROOT / "docs" / "reference" / name).write_text(text, "utf-8")
 

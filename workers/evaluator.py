@@ -31,6 +31,7 @@ from es_queue.environments.interface import (
     best_batch_size,
 )
 from es_queue.environments.spaces import EnvironmentSpec
+from es_queue.errors import StrategyFailure
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.normalization import FrozenStatistics, Moments
 from es_queue.numerics.return_limits import (
@@ -53,7 +54,14 @@ from es_queue.policies.actions import ActionMap
 from es_queue.policies.base import Forward
 from es_queue.protocol import messages
 from es_queue.protocol.messages import Answer, Block, EpisodeMoments, SlotResult, Task
-from es_queue.strategies.base import SlotDraw, Strategy
+from es_queue.strategies.base import (
+    Strategy,
+    centre_of,
+    make_builder,
+    strategy_failure,
+    validate_individuals,
+)
+from es_queue.strategies.capabilities.hooks import SlotDraw, centre_statistics, max_centres
 from workers.batched_episodes import EpisodeSpec, Outcome, play_batch
 from workers.episode import (
     ActionNoise,
@@ -109,11 +117,14 @@ class FailureReport:
     trace: str
 
 
-def failure_prefix(error: Exception) -> str:
-    """Marks what this host lacked (disk, memory, files): such a failure is no pure function of the
-    slot.
+def failure_reason(error: Exception) -> str:
+    """What failed, marked where it is no pure function of the slot: this host lacked something
+    (disk, memory, files), or the user's own strategy failed.
     """
-    return messages.HOST_FAILURE if isinstance(error, OSError | MemoryError) else ""
+    if isinstance(error, StrategyFailure):
+        return f"{messages.STRATEGY_FAILURE}{error}"
+    host = messages.HOST_FAILURE if isinstance(error, OSError | MemoryError) else ""
+    return f"{host}{type(error).__name__}: {error}"
 
 
 @dataclass(frozen=True)
@@ -145,7 +156,7 @@ class JobPlanner:
             kind: max_slots(config, strategy.per_slot)[kind] for kind in messages.TRAINED
         }
         self._max_slots[messages.ELITE] *= strategy.reevaluates
-        self._max_slots[messages.CENTRE] = strategy.max_centres
+        self._max_slots[messages.CENTRE] = max_centres(strategy)
 
     def has_block(self, block: Block) -> bool:
         """Whether the run can have these slots; a block's text may say anything.
@@ -208,7 +219,7 @@ class JobPlanner:
                 -1,
                 fresh if slot else first.seeds[0, :1],
                 rules,
-                self._statistics(task, self._strategy.centre_statistics(published, slot)),
+                self._statistics(task, centre_statistics(self._strategy, published, slot)),
                 False,
                 None if slot else int(first.noise_keys[0]),
                 behave,
@@ -240,7 +251,7 @@ class JobPlanner:
         slots = range(block.start, block.stop)
         if self._config.schedule == ASYNC:  # an episode a slot, of those whom the publication names
             return [job(slot, -1, seeds=seeds[:, slot % seeds.size, np.newaxis]) for slot in slots]
-        plan = self._slots(task.generation, 0, min(block.stop, self._strategy.centre_slot))
+        plan = self._slots(task.generation, 0, min(block.stop, self._max_slots[messages.TRAIN]))
         indices = [*plan.noise_indices.tolist(), -1]
         return [job(slot, indices[slot], seeds=seeds) for slot in slots]
 
@@ -279,7 +290,7 @@ class Evaluator:
         self.config, self.spec, self.table, self.control = parts.config, parts.spec, table, control
         self._policy, self._strategy = parts.policy, parts.strategy
         self._env, self._envs, self._min_episodes = parts.env, parts.envs, parts.min_episodes
-        self._build = parts.strategy.builder(table)
+        self._build = make_builder(parts.strategy, table)
         self._actions = ActionMap(parts.spec.action, parts.config.action_bound)
         self.planner = JobPlanner(parts)
 
@@ -316,10 +327,7 @@ class Evaluator:
                     if isinstance(outcome, SlotResult):
                         results.append(outcome)
                         continue
-                    reason = (
-                        f"{failure_prefix(outcome.error)}{type(outcome.error).__name__}: "
-                        f"{outcome.error}"
-                    )[: messages.MAX_REASON]
+                    reason = failure_reason(outcome.error)[: messages.MAX_REASON]
                     failures.append((job.slot, reason))
                     report(
                         FailureReport(
@@ -370,7 +378,7 @@ class Evaluator:
         each step.
         """
         job = self.planner.centre_job(task, seeds)
-        return self._play_observed(self._strategy.centre_of(published, 0), job, seeds, on_step)
+        return self._play_observed(self._strategy.centre(published), job, seeds, on_step)
 
     def _play_observed(
         self,
@@ -518,11 +526,17 @@ class Evaluator:
     def _individuals(self, task: Task, published: Floats, job: SlotJob) -> Floats:
         """float32[individuals, size] of one slot."""
         if job.index < 0 and not (job.kind == messages.ELITE and self.config.schedule == ASYNC):
-            return self._strategy.centre_of(published, job.centre)[None]
+            return centre_of(self._strategy, published, job.centre)[None]
         noise: Floats = self.table.row(max(0, job.index), self._policy.size)
-        return self._build(
-            published, task.sigma, SlotDraw(job.kind, task.generation, job.slot, job.index, noise)
-        )
+        drawn = SlotDraw(job.kind, task.generation, job.slot, job.index, noise)
+        try:
+            individuals = self._build(published, task.sigma, drawn)
+        except (OSError, MemoryError, BaseTimeoutException):
+            raise
+        except Exception as error:
+            raise strategy_failure(self._strategy, "ask", error) from error
+        validate_individuals(self._strategy, individuals, (len(job.seeds), self._policy.size))
+        return individuals
 
     def _result(self, job: SlotJob, played: list[list[Episode]]) -> SlotResult:
         """What the slot's episodes come to, by individual."""

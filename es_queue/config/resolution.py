@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from es_queue.config.parsing import config_from_values
 from es_queue.config.recipes import recipe_for
 from es_queue.config.run_config import RunConfig, default_of, option_fields
+from es_queue.config.validation import ineffective_settings, validate_strategy_settings
 from es_queue.errors import UsageError
 
 #: A recipe's search settings are one tuned set: they are left out whole when one of these is chosen
@@ -16,15 +18,23 @@ TUNED_SETTINGS = ("strategy", "policy", "optimizer")
 POLICY_SETTINGS = ("hidden", "activation", "batch_norm", "init")
 
 
-def resolve(values: dict[str, Any]) -> RunConfig:
+def resolve(values: dict[str, Any], inherited: Collection[str] = ()) -> RunConfig:
     """The whole configuration of a new run: ``values``, else the environment's recipe, else the
     defaults.
 
-    Raises UsageError where values cannot be or do not fit together, and without ``env``.
+    inherited: names in ``values`` that a named recipe has set, which may have no effect
+    Raises UsageError where values cannot be or do not fit together, without ``env``, and for an
+    explicit value that has no effect.
     """
     recipe = recipe_values(values)
+    explicit = values.keys() - inherited
     try:
-        return config_from_values({**recipe, **values}, "the settings")
+        config = config_from_values({**recipe, **values}, "the settings")
+        validate_strategy_settings(config, explicit)
+        for name, sentence in ineffective_settings(config).items():
+            if name in explicit:
+                raise UsageError(sentence)
+        return config
     except UsageError as error:
         if recipe and _is_consistent(values):
             raise UsageError(

@@ -8,8 +8,11 @@ from it. It holds no connection, no path and no secret.
 from __future__ import annotations
 
 import json
-from dataclasses import MISSING, Field, asdict, dataclass, field, fields
+from dataclasses import MISSING, Field, asdict, dataclass, fields
 from typing import Any
+
+from es_queue.config.declarations import option
+from es_queue.config.strategy_settings import STRATEGIES, StrategySettings
 
 AUTO = "auto"
 NONE = "none"
@@ -27,36 +30,8 @@ POLICIES = (
 )
 
 
-def option(
-    default: Any,
-    group: str,
-    *,
-    text: str,
-    unit: str = "",
-    choices: tuple[str, ...] = (),
-    custom: bool = False,
-    low: float | None = None,
-    high: float | None = None,
-) -> Any:
-    """A dataclass field with what ``--help`` and the checks need: group, sentence, unit, allowed
-    values.
-
-    custom: besides the choices, the name of something of the user's own, module:Name
-    """
-    metadata = {
-        "group": group,
-        "text": text,
-        "unit": unit,
-        "choices": choices,
-        "own": custom,
-        "low": low,
-        "high": high,
-    }
-    return field(default=default, metadata=metadata)
-
-
 @dataclass(frozen=True)
-class RunConfig:
+class RunConfig(StrategySettings):
     """The settings of a run. Two runs with equal settings end with equal parameters, bit
     for bit.
     """
@@ -229,7 +204,7 @@ class RunConfig:
         "pgpe",
         "search",
         text="the algorithm",
-        choices=("openai_es", "ars", "pgpe", "snes", "ga", "random_search", "novelty"),
+        choices=tuple(STRATEGIES),
         custom=True,
     )
 
@@ -282,22 +257,6 @@ class RunConfig:
         low=0.0,
     )
 
-    learning_rate: float = option(
-        0.0,
-        "search",
-        text="step size of the update; 0 takes the strategy's own default",
-        low=0.0,
-    )
-
-    learning_rate_schedule: str = option(
-        "constant",
-        "search",
-        text=(
-            "factor of the learning rate over generations: constant, exponential:RATE[,LEAST], "
-            "linear:END,N or piecewise:N=FACTOR,..."
-        ),
-    )
-
     sigma_schedule: str = option(
         "constant",
         "search",
@@ -332,174 +291,6 @@ class RunConfig:
         unit="generations",
         low=1,
         high=100,
-    )
-
-    optimizer: str = option(
-        AUTO,
-        "search",
-        text=(
-            "what turns a gradient into a step (openai_es, novelty: adam, sgd; pgpe: clipup, "
-            "adam, sgd)"
-        ),
-        choices=(AUTO, "adam", "sgd", "clipup"),
-    )
-
-    momentum: float = option(
-        0.9,
-        "search",
-        text="momentum of sgd and clipup",
-        low=0.0,
-        high=0.9999,
-    )
-
-    shaping: str = option(
-        "centered-rank",
-        "search",
-        text="how fitness becomes utility (openai_es, pgpe)",
-        choices=("centered-rank", "sign", "centered-sign-rank", "z-score", "log-rank"),
-    )
-
-    gradient_form: str = option(
-        "starter",
-        "search",
-        text=(
-            "starter leaves the gradient as evolution-strategies-starter has it, true divides "
-            "it by sigma as the paper does (openai_es, novelty)"
-        ),
-        choices=("starter", "true"),
-    )
-
-    l2: float = option(
-        0.0,
-        "search",
-        text="coefficient of -l2*parameters added to the gradient (openai_es, novelty)",
-        low=0.0,
-    )
-
-    weight_decay: float = option(
-        0.0,
-        "search",
-        text="parameters are multiplied by 1 - weight_decay after each step",
-        low=0.0,
-        high=1.0,
-    )
-
-    top: int = option(
-        0,
-        "search",
-        text="directions that ars keeps, best first; 0 keeps all",
-        unit="pairs",
-        low=0,
-    )
-
-    max_speed: float = option(
-        0.0,
-        "search",
-        text="largest step of clipup; 0 is twice the learning rate",
-        low=0.0,
-    )
-
-    sigma_learning_rate: float = option(
-        -1.0,
-        "search",
-        text=(
-            "step size of the sigma that pgpe and snes learn; 0 keeps sigma fixed, -1 takes the "
-            "strategy's own default"
-        ),
-        low=-1.0,
-    )
-
-    truncation: int = option(
-        0,
-        "search",
-        text=(
-            "parents: the elite and the best others of the population (ga); 0: 20, or a smaller "
-            "population"
-        ),
-        unit="individuals",
-        low=0,
-        high=1_000_000,
-    )
-
-    candidates: int = option(
-        10,
-        "search",
-        text=(
-            "best individuals of a generation that are evaluated again before one becomes the "
-            "elite (ga, random_search)"
-        ),
-        low=1,
-        high=1000,
-    )
-
-    elite_episodes: int = option(
-        30,
-        "search",
-        text="fresh episodes of such an evaluation, the same for all of them",
-        low=1,
-        high=1000,
-    )
-
-    novelty: str = option(
-        "nsr",
-        "search",
-        text=(
-            "what the strategy novelty climbs: novelty alone (ns), novelty and reward alike "
-            "(nsr), or a mixture that turns to novelty where reward stagnates (nsra)"
-        ),
-        choices=("ns", "nsr", "nsra"),
-    )
-
-    members: int = option(
-        5,
-        "search",
-        text="centres that novelty trains in turn, the more often the more novel they are",
-        low=1,
-        high=100,
-    )
-
-    neighbours: int = option(
-        10,
-        "search",
-        text="nearest behaviours of the archive whose mean distance is novelty",
-        low=1,
-        high=1000,
-    )
-
-    archive_size: int = option(
-        2000,
-        "search",
-        text="behaviours that novelty's archive keeps; the oldest go",
-        low=1,
-        high=100_000,
-    )
-
-    behaviour: str = option(
-        AUTO,
-        "search",
-        text=(
-            "what of an episode novelty compares: its last-observation, its final-position, the "
-            "ram of an Atari game, or module:function of your own, of the environment at its "
-            "end; auto is what fits the environment"
-        ),
-        choices=(AUTO, "last-observation", "final-position", "ram"),
-        custom=True,
-    )
-
-    behaviour_episodes: int = option(
-        5,
-        "search",
-        text="episodes whose mean behaviour enters the archive for a new centre",
-        low=1,
-        high=1000,
-    )
-
-    sigma_max_change: float = option(
-        0.2,
-        "search",
-        text="largest relative change of pgpe's sigma a generation",
-        low=0.0,
-        high=0.99,
     )
 
     # --- episodes in training
@@ -716,8 +507,9 @@ class RunConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data: tuples become lists, ``env_arg`` becomes a table."""
+        values = asdict(self)
         return {
-            **asdict(self),
+            **{name: values[name] for name in option_fields()},
             "hidden": list(self.hidden),
             "wrapper": list(self.wrapper),
             "env_arg": dict(self.env_arg),
@@ -725,11 +517,20 @@ class RunConfig:
 
 
 def option_fields() -> dict[str, Field[Any]]:
-    """All options by name, in the order in which ``--help`` shows them."""
-    return {option_field.name: option_field for option_field in fields(RunConfig)}
+    """All options by name, in the order in which ``--help`` shows them: those of the strategies
+    last.
+    """
+    named = {option_field.name: option_field for option_field in fields(RunConfig)}
+    of_strategies = {option_field.name for option_field in fields(StrategySettings)}
+    return {name: named[name] for name in sorted(named, key=of_strategies.__contains__)}
 
 
 def default_of(name: str) -> Any:
     """The default of one option."""
     default = option_fields()[name].default
     return None if default is MISSING else default
+
+
+def users_of(setting: str) -> tuple[str, ...]:
+    """The strategies of es-queue that use a setting."""
+    return tuple(name for name, facts in STRATEGIES.items() if setting in facts.settings)

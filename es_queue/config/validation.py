@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import Field, fields
 from typing import TYPE_CHECKING, Any
 
@@ -19,33 +19,18 @@ from es_queue.config.episode_rules import (
     parse_step_limit,
     parse_target,
 )
-from es_queue.config.run_config import ASYNC, IMAGE_POLICIES
+from es_queue.config.run_config import ASYNC, IMAGE_POLICIES, VIRTUAL, users_of
 from es_queue.config.schedules import parse_schedule
+from es_queue.config.strategy_settings import OPTIMIZER_USERS, STRATEGIES, StrategySettings
 from es_queue.errors import UsageError
 
 if TYPE_CHECKING:
     from es_queue.config.run_config import RunConfig
 
-#: The optimizers that each strategy can use besides ``auto``, which is the first of them.
-OPTIMIZERS: dict[str, tuple[str, ...]] = {
-    "openai_es": ("adam", "sgd"),
-    "pgpe": ("clipup", "adam", "sgd"),
-    "ars": (),
-    "snes": (),
-    "ga": (),
-    "random_search": (),
-    "novelty": ("adam", "sgd"),
-}
 #: The name of something of the user's own.
 CUSTOM_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 #: What a field of the user's own names where that is no class.
 CUSTOM_FORMS = {"behaviour": "module:function"}
-#: Strategies that evaluate each perturbation with both signs.
-MIRRORED = ("openai_es", "pgpe", "ars", "novelty")
-#: Strategies that move a centre by steps.
-GRADIENT_STRATEGIES = ("openai_es", "ars", "pgpe", "snes", "novelty")
-#: Strategies that can learn from a batch of several publications.
-ASYNCHRONOUS = ("openai_es", "pgpe", "ars", "snes", "ga")
 #: What was the default in version 0.1.0: stored settings of then hold it for strategies that have
 #: no use for it.
 FORMER_DEFAULTS = {"sigma_learning_rate": 0.1}
@@ -228,7 +213,7 @@ def validate_combinations(config: RunConfig) -> None:
     _validate_audit(config)
     _validate_async(config)
     _validate_optimizer(config)
-    _validate_unused_options(config)
+    validate_strategy_settings(config)
     if -1 < config.sigma_learning_rate < 0:
         raise UsageError(
             f"sigma_learning_rate is {config.sigma_learning_rate:g}: use 0 or more, or -1 "
@@ -285,7 +270,7 @@ def _validate_task(config: RunConfig) -> None:
             raise UsageError(
                 f"{name} is set, but an objective has no environment and no policy: leave it out"
             )
-    if config.strategy == "novelty" or config.behaviour != "auto":
+    if config.strategy in users_of("behaviour") or config.behaviour != "auto":
         raise UsageError(
             "novelty compares how episodes behave, and an objective has no episodes: use an "
             "env, or another strategy"
@@ -341,10 +326,11 @@ def _validate_async(config: RunConfig) -> None:
                 "for it: leave it out, or use the schedule async"
             )
         return
-    if config.strategy not in ASYNCHRONOUS:
+    asynchronous = tuple(name for name, facts in STRATEGIES.items() if facts.asynchronous)
+    if config.strategy in STRATEGIES and config.strategy not in asynchronous:
         raise UsageError(
             f"schedule is async, but {config.strategy} learns from whole generations: use "
-            f"the schedule sync, or the strategy {_format_choices(ASYNCHRONOUS)}"
+            f"the schedule sync, or the strategy {_format_choices(asynchronous)}"
         )
     for name in ("min_steps", "audit", "rollback"):
         if getattr(config, name):
@@ -361,14 +347,15 @@ def _validate_async(config: RunConfig) -> None:
 
 def _validate_population(config: RunConfig) -> None:
     population, largest = config.population, config.population_max
-    if config.strategy in MIRRORED:
+    facts = STRATEGIES.get(config.strategy)
+    if facts is not None and facts.pairs:
         for name, value in (("population", population), ("population_max", largest)):
             if value % 2:
                 raise UsageError(
                     f"{name} is {value}, but {config.strategy} samples mirrored pairs: use "
                     "an even number"
                 )
-    elif config.env_seeds == "pair" and config.strategy in OPTIMIZERS:
+    elif config.env_seeds == "pair" and facts is not None:
         raise UsageError(
             f"env_seeds is pair, but {config.strategy} samples no pairs: use generation or slot"
         )
@@ -394,39 +381,61 @@ def _validate_population(config: RunConfig) -> None:
         )
 
 
-def _validate_unused_options(config: RunConfig) -> None:
-    """An option that the chosen strategy or policy would ignore is a mistake of whoever set it."""
+def ineffective_settings(config: RunConfig) -> dict[str, str]:
+    """Settings that another setting leaves without effect, each with a sentence that refuses an
+    explicit value.
+    """
+    rules: tuple[tuple[bool, str, tuple[str, ...], str], ...] = (
+        (
+            not config.obs_norm,
+            "without obs_norm observations are taken as they are",
+            ("obs_clip", "obs_sample"),
+            "leave --no-obs-norm out",
+        ),
+        (
+            config.batch_norm == VIRTUAL,
+            "with batch_norm virtual observations are taken as they are",
+            ("obs_clip", "obs_sample"),
+            "leave batch_norm out",
+        ),
+        (
+            config.eval_every == 0,
+            "eval_every is 0, so nothing is evaluated before the end",
+            ("eval_episodes",),
+            "set eval_every to 1 or more",
+        ),
+        (
+            config.sigma_learning_rate == 0,
+            "sigma_learning_rate is 0, so sigma is fixed",
+            ("sigma_max_change",),
+            "set sigma_learning_rate above 0",
+        ),
+    )
+    return {
+        name: f"{name} is {getattr(config, name):g}, but {reason}: leave {name} out, or {fix}"
+        for holds, reason, names, fix in rules
+        if holds
+        for name in names
+    }
+
+
+def validate_strategy_settings(config: RunConfig, explicit: Collection[str] = ()) -> None:
+    """An option that the chosen strategy or policy would ignore is a mistake of whoever set it.
+
+    explicit: names of settings for which a former default is no excuse
+    """
     changed = {
         option_field.name
         for option_field in fields(config)
-        if getattr(config, option_field.name)
-        not in (option_field.default, FORMER_DEFAULTS.get(option_field.name, option_field.default))
+        if getattr(config, option_field.name) != option_field.default
+        and (
+            option_field.name in explicit
+            or getattr(config, option_field.name) != FORMER_DEFAULTS.get(option_field.name)
+        )
     }
+    strategy_settings = [field.name for field in fields(StrategySettings)]
     owners: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-        ("top", "strategy", ("ars",)),
-        ("shaping", "strategy", ("openai_es", "pgpe")),
-        ("l2", "strategy", ("openai_es", "novelty")),
-        ("gradient_form", "strategy", ("openai_es", "novelty")),
-        ("momentum", "strategy", ("openai_es", "pgpe", "novelty")),
-        ("max_speed", "strategy", ("pgpe",)),
-        ("sigma_learning_rate", "strategy", ("pgpe", "snes")),
-        ("sigma_max_change", "strategy", ("pgpe",)),
-        ("learning_rate", "strategy", GRADIENT_STRATEGIES),
-        ("learning_rate_schedule", "strategy", GRADIENT_STRATEGIES),
-        ("weight_decay", "strategy", GRADIENT_STRATEGIES),
-        ("truncation", "strategy", ("ga",)),
-        *((name, "strategy", ("ga", "random_search")) for name in ("candidates", "elite_episodes")),
-        *(
-            (name, "strategy", ("novelty",))
-            for name in (
-                "novelty",
-                "members",
-                "neighbours",
-                "archive_size",
-                "behaviour",
-                "behaviour_episodes",
-            )
-        ),
+        *((name, "strategy", users_of(name)) for name in strategy_settings),
         ("hidden", "policy", ("mlp", "rnn", "lstm", "gru")),
         ("activation", "policy", ("mlp",)),
         ("batch_norm", "policy", ("mlp", *IMAGE_POLICIES)),
@@ -437,10 +446,10 @@ def _validate_unused_options(config: RunConfig) -> None:
             continue
         if name in changed and chosen not in users:
             raise _unused_option_error(config, name, chooser, chosen, users)
-    if config.strategy not in OPTIMIZERS:
+    if config.strategy not in STRATEGIES:
         return
-    optimizer, offered = _optimizer(config), OPTIMIZERS[config.strategy]
-    for name, users in (("max_speed", ("clipup",)), ("momentum", ("clipup", "sgd"))):
+    optimizer, offered = _optimizer(config), STRATEGIES[config.strategy].optimizers
+    for name, users in OPTIMIZER_USERS.items():
         if name in changed and optimizer not in users:
             raise _unused_option_error(
                 config,
@@ -463,7 +472,9 @@ def _unused_option_error(
 
 
 def _validate_optimizer(config: RunConfig) -> None:
-    allowed = OPTIMIZERS.get(config.strategy, (config.optimizer,))
+    if config.strategy not in STRATEGIES:
+        return
+    allowed = STRATEGIES[config.strategy].optimizers
     if config.optimizer != "auto" and config.optimizer not in allowed:
         fix = f"use {_format_choices(('auto', *allowed))}" if allowed else "leave it at auto"
         raise UsageError(
@@ -476,7 +487,7 @@ def _optimizer(config: RunConfig) -> str:
     return (
         config.optimizer
         if config.optimizer != "auto"
-        else next(iter(OPTIMIZERS[config.strategy]), "")
+        else next(iter(STRATEGIES[config.strategy].optimizers), "")
     )
 
 

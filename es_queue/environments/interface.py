@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.config.run_config import AUTO, RunConfig
+from es_queue.config.run_config import AUTO, RunConfig, users_of
 
 Floats = NDArray[np.float32]
 
@@ -49,7 +49,9 @@ class EnvironmentRequest:
     def of(cls, config: RunConfig) -> EnvironmentRequest:
         """What a run asks for."""
         behaviour = (
-            config.behaviour if config.strategy == "novelty" or config.behaviour != AUTO else ""
+            config.behaviour
+            if config.strategy in users_of("behaviour") or config.behaviour != AUTO
+            else ""
         )
         return cls(
             config.task,

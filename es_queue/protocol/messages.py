@@ -48,6 +48,7 @@ MAX_OBSERVATION = 2**18
 MAX_REASON = 400
 MAX_BEHAVIOUR = 4096  # bytes a slot
 HOST_FAILURE = "host: "  # begins the reason of a failure that another host may not have
+STRATEGY_FAILURE = "strategy: "  # begins the reason of a failure of the user's own strategy
 
 TRAIN, CENTRE, ELITE, EVAL, CONFIRM, FINAL = "train", "centre", "elite", "eval", "confirm", "final"
 KINDS = (TRAIN, CENTRE, ELITE, EVAL, CONFIRM, FINAL)

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import importlib
+import pkgutil
 from inspect import isabstract
 
-from es_queue.config.run_config import AUTO, RunConfig
+import numpy as np
+
+from es_queue.config.run_config import ASYNC, AUTO, RunConfig
 from es_queue.config.schedules import rate_factors
 from es_queue.errors import UsageError
 from es_queue.security.user_code import check_import
-from es_queue.strategies.ars import ARS
-from es_queue.strategies.base import Batch, NoiseRows, State, Strategy
-from es_queue.strategies.ga import GA
-from es_queue.strategies.novelty import Novelty
-from es_queue.strategies.openai_es import OpenaiES
-from es_queue.strategies.pgpe import PGPE
-from es_queue.strategies.random_search import RandomSearch
-from es_queue.strategies.snes import SNES
+from es_queue.strategies.base import (
+    Batch,
+    NoiseRows,
+    State,
+    Strategy,
+    strategy_failure,
+    validate_individuals,
+)
 
 __all__ = [
     "STRATEGIES",
@@ -28,15 +31,18 @@ __all__ = [
     "strategy_class",
 ]
 
-STRATEGIES: dict[str, type[Strategy]] = {
-    "ars": ARS,
-    "ga": GA,
-    "novelty": Novelty,
-    "openai_es": OpenaiES,
-    "pgpe": PGPE,
-    "random_search": RandomSearch,
-    "snes": SNES,
-}
+
+def discover() -> dict[str, type[Strategy]]:
+    """The strategies of this package by name: every module's classes that have a name."""
+    kinds: dict[str, type[Strategy]] = {}
+    for module in pkgutil.iter_modules(__path__):
+        for kind in vars(importlib.import_module(f"{__name__}.{module.name}")).values():
+            if isinstance(kind, type) and issubclass(kind, Strategy) and vars(kind).get("name"):
+                kinds[kind.name] = kind
+    return dict(sorted(kinds.items()))
+
+
+STRATEGIES = discover()
 
 
 def make_strategy(config: RunConfig, size: int, generation: int = 0) -> Strategy:
@@ -48,14 +54,38 @@ def make_strategy(config: RunConfig, size: int, generation: int = 0) -> Strategy
     kind = strategy_class(config)
     _validate_population(config, kind)
     _validate_optimizer(config, kind)
-    if kind.wants_behaviour and config.strategy != "novelty" and config.behaviour == AUTO:
+    if kind.wants_behaviour and not kind.name and config.behaviour == AUTO:
         raise UsageError(
             f"the strategy {config.strategy} compares behaviours, and behaviour is auto: say "
             "which with --behaviour"
         )
     if size < 1:
         raise UsageError("the policy has no parameters to train")
+    if config.schedule == ASYNC and not kind.asynchronous:
+        raise UsageError(
+            f"schedule is async, but the strategy {config.strategy} learns from whole "
+            "generations: use the schedule sync, or set asynchronous = True in its class"
+        )
     return kind(config, size, rate_factors(config, generation))
+
+
+def try_strategy(strategy: Strategy) -> None:
+    """Start a strategy of the user's own and build a slot's individuals, so that it is known before
+    the run begins that it can. Raises StrategyFailure in one sentence.
+    """
+    if ":" not in strategy.config.strategy:
+        return
+    method = "start"
+    try:
+        state = strategy.start(np.zeros(strategy.size, np.float32))
+        method = "published"
+        published = strategy.published(state)
+        method = "ask"
+        noise = np.zeros((1, strategy.size), np.float32)
+        individuals = strategy.ask(published, strategy.sigma(state), noise)
+    except Exception as error:
+        raise strategy_failure(strategy, method, error) from error
+    validate_individuals(strategy, individuals, (1, strategy.per_slot, strategy.size))
 
 
 def strategy_class(config: RunConfig) -> type[Strategy]:
@@ -84,7 +114,7 @@ def load_strategy_class(path: str) -> type[Strategy]:
     if not (isinstance(loaded, type) and issubclass(loaded, Strategy)) or isabstract(loaded):
         raise UsageError(
             f"the strategy {path} is no class that extends es_queue.strategies.Strategy and "
-            "defines improve"
+            "defines tell"
         )
     if loaded.per_slot not in (1, 2):
         raise UsageError(

@@ -13,21 +13,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.numerics.ordered_sums import norm, unit_scaled, weighted_rows
-from es_queue.strategies.base import Batch, Info, State, Strategy
+from es_queue.strategies.base import Batch, Info, State
+from es_queue.strategies.capabilities.gradient import GradientStrategy
+from es_queue.strategies.setting import Setting
 from es_queue.strategies.shaping import all_equal, with_failures_lowest
 
 
-class ARS(Strategy):
+class ARS(GradientStrategy):
     """θ ← θ + α/(b σ_R) Σ (r⁺ − r⁻) ε over the b best directions; not divided by σ."""
 
-    shapes: ClassVar[bool] = False
+    name: ClassVar[str] = "ars"
+    asynchronous: ClassVar[bool] = True
+    settings: ClassVar[tuple[Setting, ...]] = (
+        Setting("top", 0, "directions that are kept, best first; 0 keeps all", "pairs", low=0),
+    )
     #: Deviation of the perturbations (the paper's ν), tuned with LEARNING_RATE on BipedalWalker.
     SIGMA: ClassVar[float] = 0.03
     #: The paper's α. A step moves a parameter by about α/√b times the normalised difference of a
     #: pair.
     LEARNING_RATE: ClassVar[float] = 0.02
 
-    def improve(self, state: State, batch: Batch) -> tuple[State, Info]:
+    def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
         """One step, or none when the kept directions are all alike (σ_R = 0)."""
         best = self.best_slots(batch.fitness)
         # The step does not change when all fitness is scaled, so scale away what could overflow in

@@ -1,26 +1,35 @@
 """Strategy: both halves of an algorithm, how an individual is built and what is learnt from the
 results.
 
-Workers call ``individuals``, the master all else. Pure functions of arrays: no Redis, no clock, no
-random state.
+Workers call ``ask``, the master all else. What only some strategies do is in ``capabilities``. Pure
+functions of arrays: no Redis, no clock, no random state.
 """
 
 from __future__ import annotations
 
+import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.config.run_config import AUTO, RunConfig
+from es_queue.config.run_config import RunConfig
 from es_queue.config.schedules import RateFactors
-from es_queue.numerics.normalization import RunningMoments
+from es_queue.errors import EsQueueError, StrategyFailure
 from es_queue.numerics.ordered_sums import NoiseRows, norm
-from es_queue.numerics.slot_plan import max_slots
-from es_queue.protocol.messages import TRAIN
+from es_queue.strategies.capabilities.hooks import (
+    Builder,
+    BuildsIndividuals,
+    SeveralCentres,
+    SteadyState,
+    candidates,
+    centre_count,
+)
+from es_queue.strategies.setting import Setting
 from es_queue.strategies.shaping import BY_SIGN
 
 __all__ = ["Batch", "NoiseRows", "State", "Strategy"]
@@ -28,24 +37,8 @@ __all__ = ["Batch", "NoiseRows", "State", "Strategy"]
 #: Arrays only (0-d for counters), so that it goes into an .npz checkpoint as it is.
 State = dict[str, NDArray[Any]]
 Info = dict[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class SlotDraw:
-    """A slot of a publication as its plan has it.
-
-    kind: of the slot (``messages.TRAIN`` or ``ELITE``); noise: float32[size], the row at ``index``
-    """
-
-    kind: str
-    generation: int
-    slot: int
-    index: int
-    noise: NDArray[np.float32]
-
-
-#: (what is published, sigma, the slot) -> its individuals, float32[per_slot, size].
-Builder = Callable[[NDArray[np.float32], float, SlotDraw], NDArray[np.float32]]
+#: A figure of ``learn`` where there was no step because the new state was not finite.
+NOT_FINITE = "not_finite"
 
 
 @dataclass(frozen=True)
@@ -117,10 +110,12 @@ class Strategy(ABC):
     changes.
     """
 
-    #: True when a slot is a pair θ ± σε.
-    mirrored: ClassVar[bool] = True
-    #: Individuals a slot.
+    #: What ``--strategy`` calls it; a class without a name of its own is not registered.
+    name: ClassVar[str] = ""
+    #: Individuals per slot: 2 for a pair θ ± σε, which shares its environment seed.
     per_slot: ClassVar[int] = 2
+    #: Settings that this class adds to those of its bases; ``used_settings`` has all.
+    settings: ClassVar[tuple[Setting, ...]] = ()
     #: True when individuals are evaluated again, on fresh seeds, before the strategy learns.
     reevaluates: ClassVar[bool] = False
     #: True when workers must say how individuals behaved (see
@@ -128,8 +123,8 @@ class Strategy(ABC):
     wants_behaviour: ClassVar[bool] = False
     #: Optimizers that the strategy can use; the first is its own choice ("auto").
     optimizers: ClassVar[tuple[str, ...]] = ()
-    #: True when fitness is shaped into utilities.
-    shapes: ClassVar[bool] = True
+    #: True when it can learn from a batch of several publications (``Batch.segments``).
+    asynchronous: ClassVar[bool] = False
     #: Deviation of the perturbations when the configuration says 0.
     SIGMA: ClassVar[float]
 
@@ -143,11 +138,16 @@ class Strategy(ABC):
         self.config = config
         self.size = size
         self.pace = pace
-        self.fitness_by_sign = self.shapes and config.shaping in BY_SIGN
+        self.fitness_by_sign = "shaping" in self.used_settings() and config.shaping in BY_SIGN
 
-    def optimizer_name(self) -> str:
-        """The configured optimizer, or the strategy's own choice."""
-        return self.optimizers[0] if self.config.optimizer == AUTO else self.config.optimizer
+    @classmethod
+    def used_settings(cls) -> dict[str, Setting]:
+        """The settings of this class and of its bases, by name."""
+        return {
+            setting.name: setting
+            for base in reversed(cls.__mro__)
+            for setting in vars(base).get("settings", ())
+        }
 
     # --- what is published, and what workers do with it
 
@@ -163,64 +163,23 @@ class Strategy(ABC):
         """What workers get, float32 [published_size]."""
         return state["parameters"]
 
-    def published_digest_input(self, published: NDArray[np.float32]) -> NDArray[np.float32]:
-        """What the run's digest is of; for most strategies all that is published."""
-        return published
-
     def digest_input(self, state: State, published: NDArray[np.float32]) -> NDArray[np.float32]:
-        """What the run's digest is of, given what the state publishes; a strategy may have more to
-        it than it publishes.
-        """
-        return self.published_digest_input(published)
-
-    def published_size(self) -> int:
-        """Length of what is published, in floats."""
-        return self.size
+        """What the run's digest is of, given what the state publishes."""
+        return published
 
     def fits(self, size: int, observations: int) -> bool:
         """Whether so many floats can have been published, for policies of so many observations."""
-        return size == self.published_size()
+        return size == self.size
 
     def centre(self, published: NDArray[np.float32]) -> NDArray[np.float32]:
         """The unperturbed policy, float32 [size]."""
         return published[: self.size]
 
-    @property
-    def max_centres(self) -> int:
-        """Centre slots that a generation can have: slot 0 is the unperturbed policy, others are
-        what ``centre_count`` asks for.
-        """
-        return 1
-
-    def centre_count(self, state: State) -> int:
-        """Centre slots of the state's generation; those from 1 on are played on seeds of their own
-        for ``learn``.
-        """
-        return 1
-
-    def centre_of(self, published: NDArray[np.float32], slot: int) -> NDArray[np.float32]:
-        """The policy of a centre slot, float32 [size]."""
-        return self.centre(published)
-
-    def centre_statistics(
-        self, published: NDArray[np.float32], slot: int
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32]] | None:
-        """Mean and deviation float32 [d] of a centre slot's observations, where they are not the
-        generation's.
-        """
-        return None
-
     def sigma(self, state: State) -> float:
         """The deviation of the perturbations; goes to workers as a float32, and to people."""
         return (self.config.sigma or self.SIGMA) * self.pace.sigma
 
-    def spread(self, state: State) -> NDArray[np.float32]:
-        """What ``learn`` must know of a state's perturbations when a later one learns from them;
-        nothing but where σ is learnt.
-        """
-        return np.empty(0, np.float32)
-
-    def individuals(
+    def ask(
         self, published: NDArray[np.float32], sigma: float, noise: NDArray[np.float32]
     ) -> NDArray[np.float32]:
         """θ + σε and θ − σε for each row of ``noise`` [S, size], float32 [S, 2, size], in float32
@@ -228,66 +187,7 @@ class Strategy(ABC):
         """
         return mirror(self.centre(published), np.float32(sigma) * noise)
 
-    def builder(self, noise: NoiseRows) -> Builder:
-        """What builds individuals in one process, which may remember what it has made;
-        ``individuals``, one slot at a time.
-        """
-        return lambda published, sigma, drawn: self.individuals(
-            published, sigma, drawn.noise[np.newaxis]
-        )[0]
-
-    def genome(self, state: State) -> State:
-        """How the centre was made, for seed lists; nothing where only its numbers say so."""
-        return {}
-
-    def with_statistics(self, state: State, moments: RunningMoments) -> State:
-        """The first state with the observation statistics with which the run begins."""
-        return state
-
-    def exchange_statistics(
-        self, before: State, after: State, moments: RunningMoments
-    ) -> tuple[State, RunningMoments]:
-        """The state ``after`` a generation and its observation statistics, as the next generation
-        begins with them: the same, but where a strategy trains policies in turn that each have
-        their own.
-        """
-        return after, moments
-
-    def migrate_state(self, state: State, before: Strategy) -> State:
-        """``state``, which ``before`` made, as this strategy of other settings or of a later
-        generation begins with it.
-        """
-        return state
-
     # --- what the master learns
-
-    @property
-    def centre_slot(self) -> int:
-        """The slot by whose number the centre is evaluated again: the one after all that a
-        generation can ever have.
-        """
-        return max_slots(self.config, self.per_slot)[TRAIN]
-
-    def candidates(self, state: State, batch: Batch) -> NDArray[np.int64]:
-        """Slots to be evaluated again before ``learn``, ascending, as a pure function of the first
-        results; ``centre_slot`` is the centre.
-        """
-        return np.empty(0, np.int64)
-
-    def batch_slots(self) -> int:
-        """How many training slots close a batch of the asynchronous schedule."""
-        return self.config.population // self.per_slot
-
-    @property
-    def handles_all_failed(self) -> bool:
-        """Whether ``improve`` has something to do where every individual failed."""
-        return False
-
-    def elite_slot_count(self, state: State, generation: int) -> int:
-        """How many slots of kind elite are evaluated in a generation of the asynchronous schedule:
-        all from 0 on.
-        """
-        return 0
 
     def learn(self, state: State, batch: Batch) -> tuple[State, Info]:
         """The state after a generation, and figures for people; changes neither argument.
@@ -304,10 +204,11 @@ class Strategy(ABC):
             raise ValueError(
                 f"fitness of shape {batch.fitness.shape} where {expected_shape} is due"
             )
-        if not np.isfinite(batch.fitness).any() and not self.handles_all_failed:
+        handles_all_failed = isinstance(self, SteadyState) and self.handles_all_failed
+        if not np.isfinite(batch.fitness).any() and not handles_all_failed:
             return self.stay(state)
         expected_count = len(
-            self.candidates(state, batch) if batch.elite_slots is None else batch.elite_slots
+            candidates(self, state, batch) if batch.elite_slots is None else batch.elite_slots
         )
         if batch.elite_fitness.shape != (expected_count,):
             raise ValueError(
@@ -315,28 +216,31 @@ class Strategy(ABC):
             )
         if self.wants_behaviour and (
             batch.behaviour.shape[:2] != expected_shape
-            or len(batch.centre_behaviour) != self.centre_count(state) - 1
+            or len(batch.centre_behaviour) != centre_count(self, state) - 1
         ):
             raise ValueError(
                 f"behaviours of shape {batch.behaviour.shape} and "
                 f"{len(batch.centre_behaviour)} of centres where {expected_shape} and "
-                f"{self.centre_count(state) - 1} are due"
+                f"{centre_count(self, state) - 1} are due"
             )
         with np.errstate(
             over="ignore", invalid="ignore"
         ):  # what overflows is seen, and dropped, below
-            after, info = self.improve(state, batch)
-        numbers: tuple[Any, ...] = (*after.values(), *info.values())
-        return (
-            (after, info)
-            if all(bool(np.isfinite(array).all()) for array in numbers)
-            else self.stay(state)
-        )
+            try:
+                after, info = self.tell(state, batch)
+                numbers: tuple[Any, ...] = (*after.values(), *info.values())
+                finite = all(bool(np.isfinite(array).all()) for array in numbers)
+            except Exception as error:
+                raise strategy_failure(self, "tell", error) from error
+        if finite:
+            return after, info
+        state, info = self.stay(state)
+        return state, {**info, NOT_FINITE: 1.0}
 
     @abstractmethod
-    def improve(self, state: State, batch: Batch) -> tuple[State, Info]:
-        """``learn`` for a batch of right shape in which an individual succeeded, or any with
-        ``handles_all_failed``.
+    def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
+        """The next state and its ``figures`` after a batch of right shape in which an individual
+        succeeded.
         """
 
     def stay(self, state: State) -> tuple[State, Info]:
@@ -356,11 +260,48 @@ class Strategy(ABC):
             "no_step": float(no_step),
         }
 
-    def moved(
-        self, parameters: NDArray[np.float32], step: NDArray[np.float32]
-    ) -> NDArray[np.float32]:
-        """(1 − weight_decay)(θ + step), float32 [size]; the decay passes through no optimizer."""
-        return np.float32(1 - self.config.weight_decay * self.pace.decay) * (parameters + step)
+
+def make_builder(strategy: Strategy, noise: NoiseRows) -> Builder:
+    """What builds individuals in one process: the strategy's own builder, or ``ask``, one slot at
+    a time.
+    """
+    if isinstance(strategy, BuildsIndividuals):
+        return strategy.builder(noise)
+    return lambda published, sigma, drawn: strategy.ask(published, sigma, drawn.noise[np.newaxis])[
+        0
+    ]
+
+
+def centre_of(strategy: Strategy, published: NDArray[np.float32], slot: int) -> NDArray[np.float32]:
+    """The policy of a centre slot, float32 [size]."""
+    if isinstance(strategy, SeveralCentres):
+        return strategy.centre_of(published, slot)
+    return strategy.centre(published)
+
+
+def strategy_failure(strategy: Strategy, method: str, error: Exception) -> Exception:
+    """A sentence that names the user's own strategy and the line that raised ``error``; for a
+    strategy of es-queue the error itself.
+    """
+    if type(strategy).__module__.startswith("es_queue.") or isinstance(error, EsQueueError):
+        return error
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    text = " ".join(str(error).split())
+    return StrategyFailure(
+        f"the strategy {strategy.config.strategy} failed in {method}: {type(error).__name__}: "
+        f"{text}{place}"
+    )
+
+
+def validate_individuals(strategy: Strategy, individuals: Any, shape: tuple[int, ...]) -> None:
+    """Raises StrategyFailure for individuals that are no float32 of this shape."""
+    actual = getattr(individuals, "shape", None), getattr(individuals, "dtype", None)
+    if actual != (shape, np.float32):
+        raise StrategyFailure(
+            f"the strategy {strategy.config.strategy} made individuals of shape {actual[0]} and "
+            f"type {actual[1]}: its individuals must be float32 of shape {shape} per slot"
+        )
 
 
 def mirror(centre: NDArray[np.float32], steps: NDArray[np.float32]) -> NDArray[np.float32]:

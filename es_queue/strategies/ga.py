@@ -29,12 +29,24 @@ from es_queue.genetics.parent_cache import ParentCache
 from es_queue.numerics.ordered_sums import NoiseRows, norm
 from es_queue.numerics.slot_plan import draw_parents
 from es_queue.protocol.messages import ELITE
-from es_queue.strategies.base import Batch, Builder, Info, SlotDraw, State, Strategy
-from es_queue.strategies.elite_evaluation import NO_EVALUATION, EliteEvaluation
-from es_queue.strategies.random_search import best_and_centre, best_reevaluated
+from es_queue.strategies.base import Batch, Info, State, Strategy
+from es_queue.strategies.capabilities.elite_evaluation import (
+    NO_EVALUATION,
+    EliteEvaluation,
+    best_reevaluated,
+)
+from es_queue.strategies.capabilities.hooks import (
+    Builder,
+    BuildsIndividuals,
+    LearntSpread,
+    Reevaluates,
+    SlotDraw,
+    SteadyState,
+)
+from es_queue.strategies.setting import Setting
 
 
-class GA(Strategy):
+class GA(Reevaluates, LearntSpread, BuildsIndividuals, SteadyState, Strategy):
     """Individuals are parent + σε. Parents are the elite, unmutated among them, and the best
     others, ``truncation`` in all.
 
@@ -43,10 +55,20 @@ class GA(Strategy):
     (``es_queue.genetics.mutation_chain``).
     """
 
-    mirrored: ClassVar[bool] = False
+    name: ClassVar[str] = "ga"
     per_slot: ClassVar[int] = 1
-    shapes: ClassVar[bool] = False
-    reevaluates: ClassVar[bool] = True
+    asynchronous: ClassVar[bool] = True
+    settings: ClassVar[tuple[Setting, ...]] = (
+        Setting(
+            "truncation",
+            0,
+            "parents: the elite and the best others of the population; 0: 20, or a smaller "
+            "population",
+            "individuals",
+            low=0,
+            high=1_000_000,
+        ),
+    )
     #: Some tens of normalised inputs of a unit then change its sum by a third; networks of millions
     #: want Uber's 0.002 to 0.005.
     SIGMA: ClassVar[float] = 0.05
@@ -102,19 +124,15 @@ class GA(Strategy):
         )
         return np.concatenate([state["parameters"], family.base, table.encode()])
 
-    def published_size(self) -> int:
-        """The least that it can be; it is another in each generation."""
-        return 2 * self.size + HEADER_FLOATS
-
     def fits(self, size: int, observations: int) -> bool:
         """At most as many mutations as a run can have."""
-        return self.published_size() <= size <= 2 * self.size + MAX_TABLE_FLOATS
+        return 2 * self.size + HEADER_FLOATS <= size <= 2 * self.size + MAX_TABLE_FLOATS
 
-    def published_digest_input(self, published: Floats) -> Floats:
+    def digest_input(self, state: State, published: Floats) -> Floats:
         """The elite, float32 [size]."""
         return self.centre(published)
 
-    def individuals(self, published: Floats, sigma: float, noise: NDArray[np.float32]) -> Floats:
+    def ask(self, published: Floats, sigma: float, noise: NDArray[np.float32]) -> Floats:
         """Children of the elite, float32 [S, 1, size]; the parents of slots are drawn by
         ``builder``.
         """
@@ -161,12 +179,6 @@ class GA(Strategy):
         mutations = Lineage.from_arrays(state).chain(int(state["parents"][0]))
         return {"index": mutations.index, "sigma": mutations.sigma}
 
-    def candidates(self, state: State, batch: Batch) -> Ints:
-        """The best by their first episodes, ties to the lower slot, none that failed; and the
-        standing elite.
-        """
-        return best_and_centre(batch.fitness[:, 0], self.config.candidates, self.centre_slot)
-
     def batch_slots(self) -> int:
         """An eighth of the population: parents are soon replaced."""
         return max(1, self.config.population // self.BATCHES)
@@ -186,7 +198,7 @@ class GA(Strategy):
         """
         return self.is_steady
 
-    def improve(self, state: State, batch: Batch) -> tuple[State, Info]:
+    def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
         """The next parents, and the elite where a new one did better on fresh episodes."""
         return (
             self._improve_steadily(state, batch)

@@ -25,8 +25,10 @@ from es_queue.numerics.normals import CHUNK, ChunkGenerator
 from es_queue.numerics.ordered_sums import norm
 from es_queue.numerics.slot_plan import MEMBER, uniform
 from es_queue.strategies.base import Batch, Info, State
-from es_queue.strategies.novelty_archive import draw_index, extend_archive, novelty_of
-from es_queue.strategies.openai_es import OpenaiES
+from es_queue.strategies.capabilities.hooks import ComparesBehaviour, SeveralCentres
+from es_queue.strategies.capabilities.novelty_archive import draw_index, extend_archive, novelty_of
+from es_queue.strategies.openai_es import SharedSigmaGradient
+from es_queue.strategies.setting import Setting
 from es_queue.strategies.shaping import utilities
 
 #: How much NSRA's weight of the reward changes, and after how many generations without a better
@@ -37,7 +39,7 @@ WEIGHT_STEP, STAGNATION_LIMIT = 0.05, 50
 FIRST_CHUNK = 2**40
 
 
-class Novelty(OpenaiES):
+class Novelty(SeveralCentres, ComparesBehaviour, SharedSigmaGradient):
     """g = (1/2n) Σ (u⁺ − u⁻) ε − l2 θ of one member of the meta-population, u by novelty and by
     reward.
 
@@ -47,8 +49,37 @@ class Novelty(OpenaiES):
     to be updated; NSRA's ``reward_weight``.
     """
 
-    shapes: ClassVar[bool] = False  # ranks, of both
-    wants_behaviour: ClassVar[bool] = True
+    name: ClassVar[str] = "novelty"
+    settings: ClassVar[tuple[Setting, ...]] = (
+        Setting(
+            "novelty",
+            "nsr",
+            "what is climbed: only novelty (ns), novelty and reward alike (nsr), or a mixture "
+            "that turns to novelty while reward stagnates (nsra)",
+            choices=("ns", "nsr", "nsra"),
+        ),
+        Setting(
+            "members",
+            5,
+            "centres that are trained in turn, the more often the more novel they are",
+            low=1,
+            high=100,
+        ),
+        Setting(
+            "neighbours",
+            10,
+            "nearest behaviours of the archive whose mean distance is novelty",
+            low=1,
+            high=1000,
+        ),
+        Setting(
+            "archive_size",
+            2000,
+            "behaviours that the archive keeps; the oldest go",
+            low=1,
+            high=100_000,
+        ),
+    )
 
     def __init__(self, config: RunConfig, size: int, pace: RateFactors = RateFactors()) -> None:  # noqa: B008 - it is frozen
         """For policies of ``size`` parameters."""
@@ -108,13 +139,9 @@ class Novelty(OpenaiES):
         statistics = self.member_statistics(state, int(state["last"])).freeze(self.config.obs_clip)
         return np.concatenate([vector, statistics.mean, statistics.std])
 
-    def published_size(self) -> int:
-        """Twice the policy's, without statistics."""
-        return 2 * self.size
-
     def fits(self, size: int, observations: int) -> bool:
         """With the statistics, where observations are normalised."""
-        return size == self.published_size() + 2 * observations * self.config.obs_norm
+        return size == 2 * self.size + 2 * observations * self.config.obs_norm
 
     def digest_input(self, state: State, published: NDArray[np.float32]) -> NDArray[np.float32]:
         """All members in order."""
@@ -188,7 +215,7 @@ class Novelty(OpenaiES):
 
     # --- what the master learns
 
-    def improve(self, state: State, batch: Batch) -> tuple[State, Info]:
+    def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
         """The archive grows, the active member takes a step, and the next one is drawn."""
         played = int(state["active"])
         archive_state = self.updated_archive(state, batch)

@@ -15,18 +15,31 @@ from numpy.typing import NDArray
 from es_queue.config.run_config import RunConfig
 from es_queue.config.schedules import RateFactors
 from es_queue.numerics.ordered_sums import norm, weighted_rows
-from es_queue.strategies.base import Batch, Info, State, Strategy
-from es_queue.strategies.optimizers import make_optimizer
-from es_queue.strategies.shaping import utilities
+from es_queue.strategies.base import Batch, Info, State
+from es_queue.strategies.capabilities.gradient import GradientStrategy
+from es_queue.strategies.optimizers import OPTIMIZER_SETTINGS, chosen_optimizer, make_optimizer
+from es_queue.strategies.setting import Setting
+from es_queue.strategies.shaping import SHAPING, utilities
 
 
-class OpenaiES(Strategy):
-    """g = (1/2n) Σ (u⁺ − u⁻) ε − l2 θ over n pairs, climbed by Adam or SGD.
+class SharedSigmaGradient(GradientStrategy):
+    """The gradient g = (1/2n) Σ (u⁺ − u⁻) ε − l2 θ of utilities over n pairs, for Adam or SGD.
 
     Without 1/σ, as the starter has it: Adam does not see the difference, l2 weighs more against the
     gradient. With ``gradient_form`` true the sum is divided by σ, as the paper has it.
     """
 
+    settings: ClassVar[tuple[Setting, ...]] = (
+        *OPTIMIZER_SETTINGS,
+        Setting(
+            "gradient_form",
+            "starter",
+            "starter leaves the gradient as evolution-strategies-starter has it, true divides it "
+            "by sigma as the paper does",
+            choices=("starter", "true"),
+        ),
+        Setting("l2", 0.0, "coefficient of -l2*parameters added to the gradient", low=0.0),
+    )
     optimizers: ClassVar[tuple[str, ...]] = ("adam", "sgd")
     #: Deviation of the perturbations; the starter's 0.02 suits its large networks, not a linear
     #: policy.
@@ -38,7 +51,7 @@ class OpenaiES(Strategy):
     def __init__(self, config: RunConfig, size: int, pace: RateFactors = RateFactors()) -> None:  # noqa: B008 - it is frozen
         """For policies of ``size`` parameters."""
         super().__init__(config, size, pace)
-        name = self.optimizer_name()
+        name = chosen_optimizer(config, self.optimizers)
         rate = (config.learning_rate or self.LEARNING_RATES[name]) * pace.learning_rate
         self.optimizer = make_optimizer(name, rate, config.momentum)
 
@@ -46,7 +59,25 @@ class OpenaiES(Strategy):
         """``parameters`` and the optimizer's moments."""
         return {**super().start(parameters), **self.optimizer.start(self.size)}
 
-    def improve(self, state: State, batch: Batch) -> tuple[State, Info]:
+    def climb(
+        self, parameters: NDArray[np.float32], batch: Batch, shaped: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """g of utilities ``shaped`` [S, 2]."""
+        weights = (shaped[:, 0] - shaped[:, 1]) / shaped.size
+        slope = weighted_rows(batch.noise, batch.noise_indices, weights, self.size)
+        if self.config.gradient_form == "true":
+            slope = slope / self.sigma({})
+        return slope - self.config.l2 * self.pace.decay * parameters.astype(np.float64)
+
+
+class OpenaiES(SharedSigmaGradient):
+    """The gradient of shaped fitness, climbed by Adam or SGD."""
+
+    name: ClassVar[str] = "openai_es"
+    asynchronous: ClassVar[bool] = True
+    settings: ClassVar[tuple[Setting, ...]] = (SHAPING,)
+
+    def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
         """One step up the gradient."""
         gradient = self.gradient(state["parameters"], batch)
         step, moments = self.optimizer.step(state, gradient)
@@ -58,13 +89,3 @@ class OpenaiES(Strategy):
         fitness).
         """
         return self.climb(parameters, batch, utilities(self.config.shaping, batch.fitness))
-
-    def climb(
-        self, parameters: NDArray[np.float32], batch: Batch, shaped: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
-        """g of utilities ``shaped`` [S, 2]."""
-        weights = (shaped[:, 0] - shaped[:, 1]) / shaped.size
-        slope = weighted_rows(batch.noise, batch.noise_indices, weights, self.size)
-        if self.config.gradient_form == "true":
-            slope = slope / self.sigma({})
-        return slope - self.config.l2 * self.pace.decay * parameters.astype(np.float64)

@@ -15,7 +15,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from es_queue.config.run_config import AUTO, RunConfig
 from es_queue.numerics.ordered_sums import norm
+from es_queue.strategies.setting import Setting
+
+#: What strategies declare that use an optimizer.
+OPTIMIZER_SETTINGS = (
+    Setting(
+        "optimizer",
+        AUTO,
+        "what turns a gradient into a step",
+        choices=(AUTO, "adam", "sgd", "clipup"),
+    ),
+    Setting(
+        "momentum",
+        0.9,
+        "momentum of sgd and clipup",
+        low=0.0,
+        high=0.9999,
+        optimizers=("clipup", "sgd"),
+    ),
+)
 
 Moments = dict[str, NDArray[Any]]
 
@@ -120,6 +140,11 @@ class ClipUp(Optimizer):
         if speed > self.max_speed:
             velocity = velocity * np.float32(self.max_speed / speed)
         return velocity, {"velocity": velocity}
+
+
+def chosen_optimizer(config: RunConfig, offered: tuple[str, ...]) -> str:
+    """The configured optimizer, or the first of those that a strategy offers."""
+    return offered[0] if config.optimizer == AUTO else config.optimizer
 
 
 def make_optimizer(

@@ -17,15 +17,37 @@ from numpy.typing import NDArray
 from es_queue.config.run_config import RunConfig
 from es_queue.config.schedules import RateFactors
 from es_queue.numerics.ordered_sums import norm, weighted_rows
-from es_queue.strategies.adaptive_sigma import AdaptiveSigma
+from es_queue.numerics.portable import squared_less_one
 from es_queue.strategies.base import Batch, Info, State, mirror
-from es_queue.strategies.optimizers import make_optimizer
-from es_queue.strategies.shaping import utilities
+from es_queue.strategies.capabilities.adaptive_sigma import AdaptiveSigma
+from es_queue.strategies.optimizers import OPTIMIZER_SETTINGS, chosen_optimizer, make_optimizer
+from es_queue.strategies.setting import Setting
+from es_queue.strategies.shaping import SHAPING, utilities
 
 
 class PGPE(AdaptiveSigma):
     """∇μ = (1/n) Σ ½(u⁺ − u⁻) σ⊙ε and ∇σ = (1/n) Σ ½(u⁺ + u⁻) σ⊙(ε² − 1) over n pairs."""
 
+    name: ClassVar[str] = "pgpe"
+    asynchronous: ClassVar[bool] = True
+    settings: ClassVar[tuple[Setting, ...]] = (
+        *OPTIMIZER_SETTINGS,
+        SHAPING,
+        Setting(
+            "max_speed",
+            0.0,
+            "largest step of clipup; 0 is twice the learning rate",
+            low=0.0,
+            optimizers=("clipup",),
+        ),
+        Setting(
+            "sigma_max_change",
+            0.2,
+            "largest relative change of the learnt sigma per generation",
+            low=0.0,
+            high=0.99,
+        ),
+    )
     optimizers: ClassVar[tuple[str, ...]] = ("clipup", "adam", "sgd")
     #: ClipUp's is the length of a step before momentum; Adam's about the step of each parameter;
     #: SGD's is large because ∇μ has a factor σ where the gradient of the fitness has 1/σ.
@@ -42,7 +64,7 @@ class PGPE(AdaptiveSigma):
         longest step with it.
         """
         super().__init__(config, size, pace)
-        name = self.optimizer_name()
+        name = chosen_optimizer(config, self.optimizers)
         learning_rate = config.learning_rate or self.LEARNING_RATES[name]
         # Other optimizers' rates are no lengths: their first radius is that of ClipUp's default.
         longest = self.SPEED * (
@@ -70,7 +92,7 @@ class PGPE(AdaptiveSigma):
         given = self.config.sigma_learning_rate
         return self.SIGMA_LEARNING_RATE if given < 0 else given
 
-    def individuals(
+    def ask(
         self, published: NDArray[np.float32], sigma: float, noise: NDArray[np.float32]
     ) -> NDArray[np.float32]:
         """μ ± σ⊙ε with the published σ, float32 [S, 2, size]; the scalar ``sigma`` is not used."""
@@ -78,7 +100,7 @@ class PGPE(AdaptiveSigma):
 
     # --- what the master learns
 
-    def improve(self, state: State, batch: Batch) -> tuple[State, Info]:
+    def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
         """One step of the centre and one of the deviations."""
         shaped = utilities(self.config.shaping, batch.fitness)
         shaped = (
@@ -131,9 +153,3 @@ class PGPE(AdaptiveSigma):
         change = rate * slope
         most = self.config.sigma_max_change
         return (sigma * (1 + np.clip(change, -most, most))).astype(np.float32)
-
-
-def squared_less_one(noise: NDArray[np.float32], out: NDArray[np.float32]) -> None:
-    """ε² − 1, element by element, into ``out`` of the same shape."""
-    np.square(noise, out)
-    np.subtract(out, np.float32(1), out)

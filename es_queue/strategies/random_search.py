@@ -15,9 +15,11 @@ from numpy.typing import NDArray
 
 from es_queue.numerics.ordered_sums import norm
 from es_queue.strategies.base import Batch, Info, State, Strategy
+from es_queue.strategies.capabilities.elite_evaluation import best_reevaluated
+from es_queue.strategies.capabilities.hooks import Reevaluates
 
 
-class RandomSearch(Strategy):
+class RandomSearch(Reevaluates, Strategy):
     """Individuals are first + σ ε; the elite is the best by new episodes among the best by their
     first ones and itself.
 
@@ -25,10 +27,8 @@ class RandomSearch(Strategy):
     it keep a score.
     """
 
-    mirrored: ClassVar[bool] = False
+    name: ClassVar[str] = "random_search"
     per_slot: ClassVar[int] = 1
-    shapes: ClassVar[bool] = False
-    reevaluates: ClassVar[bool] = True
     #: Some tens of normalised inputs of a unit then add up to about 1.
     SIGMA: ClassVar[float] = 0.2
 
@@ -42,15 +42,15 @@ class RandomSearch(Strategy):
         """The elite and the first parameters, float32 [2 · size]."""
         return np.concatenate([state["parameters"], state["first"]])
 
-    def published_size(self) -> int:
+    def fits(self, size: int, observations: int) -> bool:
         """Twice the policy's."""
-        return 2 * self.size
+        return size == 2 * self.size
 
-    def published_digest_input(self, published: NDArray[np.float32]) -> NDArray[np.float32]:
+    def digest_input(self, state: State, published: NDArray[np.float32]) -> NDArray[np.float32]:
         """The elite, float32 [size]."""
         return self.centre(published)
 
-    def individuals(
+    def ask(
         self, published: NDArray[np.float32], sigma: float, noise: NDArray[np.float32]
     ) -> NDArray[np.float32]:
         """first + σε for each row of ``noise`` [S, size], float32 [S, 1, size]."""
@@ -59,13 +59,7 @@ class RandomSearch(Strategy):
 
     # --- what the master learns
 
-    def candidates(self, state: State, batch: Batch) -> NDArray[np.int64]:
-        """The best by their first episodes, ties to the lower slot, none that failed; and the
-        standing elite.
-        """
-        return best_and_centre(batch.fitness[:, 0], self.config.candidates, self.centre_slot)
-
-    def improve(self, state: State, batch: Batch) -> tuple[State, Info]:
+    def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
         """The elite is replaced by whoever did better on the new episodes; the standing one wins a
         tie.
         """
@@ -81,27 +75,6 @@ class RandomSearch(Strategy):
             return after, {**info, **figures}
         index = batch.noise_indices[slots[place]]
         noise = batch.noise.rows(np.array([index]), 0, self.size)
-        elite = self.individuals(self.published(state), self.sigma(state), noise)[0, 0]
+        elite = self.ask(self.published(state), self.sigma(state), noise)[0, 0]
         after = {**state, "parameters": elite}
         return after, {**self.figures(after, 0.0, norm(elite - state["parameters"])), **figures}
-
-
-def best_and_centre(
-    fitness: NDArray[np.float64], count: int, centre_slot: int
-) -> NDArray[np.int64]:
-    """The slots of the ``count`` largest of ``fitness`` [S] that are finite, ties to the lower
-    slot, ascending; then ``centre_slot``.
-    """
-    order = np.argsort(-fitness, kind="stable")
-    best = order[np.isfinite(fitness[order])][:count]
-    return np.append(np.sort(best), centre_slot).astype(np.int64)
-
-
-def best_reevaluated(fitness: NDArray[np.float64]) -> int:
-    """The place of the best second result: the last one, of the standing elite, wins ties, then the
-    lower slot; failures lose.
-    """
-    values = np.where(np.isfinite(fitness), fitness, -np.inf)
-    last = len(values) - 1
-    place = int(np.argmax(values))
-    return last if values[last] == values[place] else place

@@ -7,13 +7,14 @@ utility is exactly 0.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.numerics.ordered_sums import unit_scaled
+from es_queue.numerics.portable import recombination_weights
+from es_queue.strategies.setting import Setting
 
 Floats = NDArray[np.float64]
 
@@ -77,14 +78,8 @@ def centered_rank(fitness: Floats) -> Floats:
 
 
 def log_rank(fitness: Floats) -> Floats:
-    """max(0, ln(m/2 + 1) − ln k)/Σ − 1/m for the k-th best of m (Wierstra et al. 2014, NES, section
-    3.1).
-    """
-    size = len(fitness)
-    # math.log, not np.log: numpy's has other last bits with AVX-512.
-    logs = np.array([math.log(k) for k in range(1, size + 1)])
-    raw = np.maximum(0.0, math.log(size / 2 + 1) - logs)
-    return share_by_rank(fitness, (raw / raw.sum() - 1 / size)[::-1])
+    """``recombination_weights`` of the rank, ties shared."""
+    return share_by_rank(fitness, recombination_weights(len(fitness))[::-1])
 
 
 def z_score(fitness: Floats) -> Floats:
@@ -111,3 +106,7 @@ SHAPINGS: dict[str, Callable[[Floats], Floats]] = {
     "sign": raw_fitness,
     "z-score": z_score,
 }
+
+SHAPING = Setting(
+    "shaping", "centered-rank", "how fitness becomes utility", choices=tuple(SHAPINGS)
+)

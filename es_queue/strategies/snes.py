@@ -16,21 +16,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.numerics.ordered_sums import norm, weighted_rows
-from es_queue.strategies.adaptive_sigma import AdaptiveSigma
+from es_queue.numerics.portable import squared_less_one, steady_exp
 from es_queue.strategies.base import Batch, Info, State
-from es_queue.strategies.pgpe import squared_less_one
+from es_queue.strategies.capabilities.adaptive_sigma import AdaptiveSigma
 from es_queue.strategies.shaping import utilities
-
-#: Terms of the series in ``steady_exp``; the next one is below 2^-60 for |r| ≤ ½ ln 2.
-TERMS = 14
 
 
 class SNES(AdaptiveSigma):
     """μ ← μ + η_μ σ⊙Σ u s and σ ← σ⊙exp(½ η_σ Σ u (s² − 1)) over individuals μ + σ⊙s."""
 
-    mirrored: ClassVar[bool] = False
+    name: ClassVar[str] = "snes"
     per_slot: ClassVar[int] = 1
-    shapes: ClassVar[bool] = False
+    asynchronous: ClassVar[bool] = True
     #: η_μ (table 1).
     LEARNING_RATE: ClassVar[float] = 1.0
     #: Length ‖σ‖ of the first perturbations: what pgpe begins with, too, in policies of any size.
@@ -41,14 +38,14 @@ class SNES(AdaptiveSigma):
         first = self.config.sigma or self.RADIUS / math.sqrt(self.size)
         return {**super().start(parameters), "sigma": self.first_sigma(first)}
 
-    def individuals(
+    def ask(
         self, published: NDArray[np.float32], sigma: float, noise: NDArray[np.float32]
     ) -> NDArray[np.float32]:
         """μ + σ⊙s with the published σ, float32 [S, 1, size]; the scalar ``sigma`` is not used."""
         tried: NDArray[np.float32] = self.centre(published) + published[self.size :] * noise
         return tried[:, np.newaxis]
 
-    def improve(self, state: State, batch: Batch) -> tuple[State, Info]:
+    def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
         """One step of the centre and one of the deviations; none when all individuals are alike."""
         shaped = utilities("log-rank", batch.fitness)[:, 0]
         if not shaped.any():
@@ -92,18 +89,3 @@ class SNES(AdaptiveSigma):
         """η_σ, by default (3 + ln d)/(5 √d) for d parameters."""
         given = self.config.sigma_learning_rate
         return (3 + math.log(self.size)) / (5 * math.sqrt(self.size)) if given < 0 else given
-
-
-def steady_exp(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """exp, element by element, by sums and products alone: numpy's own has other last bits on other
-    CPUs.
-
-    Within a few units in the last place where the result is a normal number; ∞ or 0 beyond.
-    """
-    bounded = np.clip(values, -1000.0, 1000.0)
-    twos = np.rint(bounded / math.log(2))
-    rest = bounded - twos * math.log(2)
-    series = np.ones_like(rest)
-    for term in range(TERMS, 0, -1):
-        series = 1.0 + rest / term * series
-    return np.asarray(np.ldexp(series, twos.astype(np.int32)))

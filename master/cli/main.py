@@ -170,7 +170,7 @@ def run(values: dict[str, Any], launch: Launch, stop: StopSignals | None = None)
     from master.run.session import Session, resumable_settings
 
     limit_blas_threads()
-    config = resolve(values) if launch.resume is None else None
+    config = resolve(values, launch.inherited) if launch.resume is None else None
     reports: list[Reporter] = []
 
     def make_view(place: RunPaths, config: RunConfig, redis_name: str) -> Reporter:

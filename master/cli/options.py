@@ -54,11 +54,12 @@ def parse_command_line(argv: list[str] | None) -> tuple[dict[str, Any], Launch]:
         ),
         control_args=control_args,
     )
-    values = {} if recipe is None else named_recipe(recipe)
+    inherited = {} if recipe is None else named_recipe(recipe)
+    explicit: dict[str, Any] = {}
     if path is not None:
-        settings, notes = read_config_file(Path(path))
-        values, launch = values | settings, replace(launch, starter_notes=notes)
-        if modules := modules_named_by(settings):
+        explicit, notes = read_config_file(Path(path))
+        launch = replace(launch, starter_notes=notes)
+        if modules := modules_named_by(explicit):
             launch = replace(
                 launch,
                 warnings=(
@@ -67,7 +68,9 @@ def parse_command_line(argv: list[str] | None) -> tuple[dict[str, Any], Launch]:
                 ),
             )
     for name, value in named.items():
-        values[name] = _validate_flag(option_fields()[name], value)
+        explicit[name] = _validate_flag(option_fields()[name], value)
+    values = inherited | explicit
+    launch = replace(launch, inherited=tuple(inherited.keys() - explicit.keys()))
     if launch.resume is not None:
         _validate_resume_settings(values)
     _validate_combinations(launch, values)
@@ -89,6 +92,12 @@ def _validate_combinations(launch: Launch, values: dict[str, Any]) -> None:
                 f"--{launch.control_args.verb} asks something of a run and trains nothing, "
                 f"so leave --{flag_name([*trained, *values][0])} out"
             )
+    if launch.video_every and values.get("keep_generations") == 0:
+        raise UsageError(
+            f"video_every is {launch.video_every}, but keep_generations is 0 and a video is made from "
+            "the individuals that the run's folder keeps: leave --video-every out, or set "
+            "--keep-generations to 1 or more"
+        )
     if launch.standby and launch.redis_url is None:
         raise UsageError(
             "--standby waits beside a run on a shared Redis, for a private server ends with "

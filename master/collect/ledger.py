@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from es_queue.errors import DecodeError, EnvironmentFailure
+from es_queue.errors import DecodeError, EnvironmentFailure, StrategyFailure
 from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.protocol import messages
 from es_queue.protocol.channel import ReconcileRequest
@@ -342,6 +342,8 @@ class Ledger:
                 f"{named} failed {times} times for want of something on the hosts: "
                 f"{reason.removeprefix(messages.HOST_FAILURE)}"
             )
+        if reason.startswith(messages.STRATEGY_FAILURE):
+            raise StrategyFailure(reason.removeprefix(messages.STRATEGY_FAILURE))
         if slot[0] not in messages.TRAINED:
             raise EnvironmentFailure(
                 f"{named} failed {times} times, and an evaluation has no worst: {reason}"

@@ -18,6 +18,7 @@ from es_queue.errors import EnvironmentFailure
 from es_queue.protocol import messages
 from es_queue.protocol.channel import ReconcileReport
 from es_queue.protocol.messages import Block, publication_generation
+from es_queue.strategies.capabilities import hooks
 from master.collect.async_ledger import AsyncLedger, PriorPublication, UnusedResult, slots_of_ranges
 from master.collect.block_scheduler import list_equal_blocks
 from master.collect.collector import Collector
@@ -145,7 +146,7 @@ class AsyncLoop(Loop):
             return super()._make_ledger(state, publication, required)
         older, fresh = self._carried_over or (self._restore_open_publications(state), [])
         strategy, most = self._learner.strategy, required[messages.TRAIN]
-        batch = strategy.batch_slots()
+        batch = hooks.batch_slots(strategy)
         required = {**required, messages.TRAIN: max(1, batch - len(fresh))}
         ledger = AsyncLedger(
             publication,
@@ -153,13 +154,14 @@ class AsyncLoop(Loop):
             required,
             batch,
             state.step_limit,
-            strategy.spread(state.strategy),
+            hooks.spread(strategy, state.strategy),
             older,
             fresh,
             most,
         )
         ledger.require_slots(
-            messages.ELITE, range(strategy.elite_slot_count(state.strategy, state.generation))
+            messages.ELITE,
+            range(hooks.elite_slot_count(strategy, state.strategy, state.generation)),
         )
         return ledger
 

@@ -24,6 +24,7 @@ from es_queue.numerics.return_statistics import ReturnStatistics, return_statist
 from es_queue.protocol import messages
 from es_queue.protocol.messages import SlotResult, publication_generation
 from es_queue.strategies.base import Batch, BatchSegment, NoiseRows, Strategy
+from es_queue.strategies.capabilities import hooks
 from master.collect.ledger import Ledger
 from master.loop.result_arrays import (
     PrefixAccumulator,
@@ -177,8 +178,8 @@ class Learner:
             **self.behaviour_arrays(closed_generation),
         )
         after, figures = self.strategy.learn(state.strategy, batch)
-        after, moments = self.strategy.exchange_statistics(
-            state.strategy, after, self._merge_moments(state, closed_generation)
+        after, moments = hooks.exchange_statistics(
+            self.strategy, state.strategy, after, self._merge_moments(state, closed_generation)
         )
         limit = self._step_limit_rule.next_limit(
             state.step_limit,
@@ -203,7 +204,7 @@ class Learner:
         batch = Batch(
             self.noise, columns.noise_indices, self.fitness(columns), generation=state.generation
         )
-        slots: list[int] = self.strategy.candidates(state.strategy, batch).tolist()
+        slots: list[int] = hooks.candidates(self.strategy, state.strategy, batch).tolist()
         return slots
 
     def fitness(self, columns: ResultArrays) -> NDArray[np.float64]:
@@ -282,7 +283,7 @@ class Learner:
         if kind == messages.FINAL:
             return 1
         if kind == messages.CENTRE:  # an archive of behaviours keeps what it is told
-            return int(self.strategy.max_centres > 1)
+            return int(hooks.max_centres(self.strategy) > 1)
         best = state.best
         if self.is_target_passed(figures) or (
             kind == messages.EVAL
@@ -332,7 +333,7 @@ class Learner:
             state.generation,
             eval_mean,
             confirmed,
-            self.strategy.genome(state.strategy),
+            hooks.genome(self.strategy, state.strategy),
         )
 
 

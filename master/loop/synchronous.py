@@ -19,6 +19,8 @@ from es_queue.numerics.slot_plan import max_slots
 from es_queue.protocol import messages
 from es_queue.protocol.channel import MasterChannel, PublishRequest
 from es_queue.protocol.messages import Task
+from es_queue.strategies.base import NOT_FINITE
+from es_queue.strategies.capabilities import hooks
 from master.collect.collector import Collector, Interrupted
 from master.collect.ledger import AnswerChecker, Ledger
 from master.collect.observation_limits import ObservationLimits
@@ -110,7 +112,7 @@ class Loop:
         self._prefetcher = Prefetcher(self._timeline, learner.noise)
         self._slot_limits = {
             **max_slots(learner.config, learner.strategy.per_slot),
-            messages.CENTRE: learner.strategy.max_centres,
+            messages.CENTRE: hooks.max_centres(learner.strategy),
         }
         self._config: RunConfig = learner.config
         self._record: Record = {}
@@ -180,7 +182,7 @@ class Loop:
             else {}
         )
         if state.stage == TRAINING:
-            required[messages.CENTRE] = self._learner.strategy.centre_count(state.strategy)
+            required[messages.CENTRE] = hooks.centre_count(self._learner.strategy, state.strategy)
             required[messages.TRAIN] = self._config.population // self._learner.strategy.per_slot
         return required
 
@@ -394,6 +396,11 @@ class Loop:
         after = current
         if state.stage == TRAINING and not confirmed:
             after, figures = self._next_search(state, current, closed)
+            if figures.pop(NOT_FINITE, 0):
+                self._sink.note(
+                    f"generation {state.generation}: no step, because the new state of the "
+                    f"strategy {self._config.strategy} was not finite (no_step is 1)"
+                )
             figures["sigma"] = self._learner.strategy.sigma(
                 state.strategy
             )  # what this generation was perturbed by

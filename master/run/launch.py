@@ -33,6 +33,7 @@ class Launch:
     shared:        make the run's folder accessible to the user's group
     warnings:      warnings about how the password was given, printed at once
     starter_notes: how each key of an evolution-strategies-starter file was translated
+    inherited:     settings whose values come from a named recipe
     """
 
     redis_url: str | None = field(default=None, repr=False)
@@ -55,12 +56,13 @@ class Launch:
     shared: bool = False
     warnings: tuple[str, ...] = ()
     starter_notes: tuple[str, ...] = ()
+    inherited: tuple[str, ...] = ()
 
 
 LAUNCH_FIELDS = tuple(
     launch_field.name
     for launch_field in fields(Launch)
-    if launch_field.name not in ("control_args", "warnings", "starter_notes")
+    if launch_field.name not in ("control_args", "warnings", "starter_notes", "inherited")
 )
 
 

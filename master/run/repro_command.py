@@ -12,6 +12,7 @@ from typing import Any
 from es_queue.config.recipes import recipe_for
 from es_queue.config.resolution import TUNED_SETTINGS, resolve
 from es_queue.config.run_config import RunConfig, default_of
+from es_queue.config.validation import ineffective_settings
 from master.cli.flags import flag_name
 from master.run.launch import format_warm_start
 
@@ -22,10 +23,13 @@ def repro_command(config: RunConfig, warm_start: Path | None = None) -> str:
     """
     explicit = explicit_settings(config)
     values, base = config.to_dict(), resolve(explicit).to_dict()
+    ineffective = ineffective_settings(config)
     words = [
         word
         for name in values
-        if name in explicit or name == "seed" or values[name] != base[name]
+        if name in explicit
+        or name == "seed"
+        or (values[name] != base[name] and name not in ineffective)
         for word in format_flags(name, values[name])
     ]
     return " ".join(

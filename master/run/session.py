@@ -37,7 +37,7 @@ from master.run.lease import holder_name, take_lease, validate_lease_free
 from master.run.manifest import write_manifest
 from master.run.run import LEAVE_SECONDS, RunView, TrainingRun
 from master.run.run_paths import RunPaths, existing_paths, make_new_paths
-from master.run.setup import format_unnormalised, prepare_run
+from master.run.setup import format_unnormalised, prepare_run, validate_action_bound
 from master.run.standby import Standby
 from master.run.stopping import reopen_state
 from master.run.warm_start import make_warm_state
@@ -120,6 +120,7 @@ class Session:
     def _begin(self, config: RunConfig, keep_going: Callable[[Record], bool]) -> dict[str, Any]:
         self._modules = named_modules(config)
         setup = prepare_run(config, self.launch.noise_dir)
+        validate_action_bound(config, setup.spec)
         start = (
             setup.initial_state()
             if self.launch.warm_start is None

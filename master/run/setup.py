@@ -21,8 +21,9 @@ from es_queue.numerics.slot_plan import max_slots, resolve_seed_sharing
 from es_queue.policies import Policy, make_policy
 from es_queue.policies.actions import ActionMap
 from es_queue.protocol.messages import MAX_OBSERVATION, TRAIN
-from es_queue.strategies import make_strategy, strategy_class
+from es_queue.strategies import make_strategy, strategy_class, try_strategy
 from es_queue.strategies.base import Strategy
+from es_queue.strategies.capabilities import hooks
 from master.loop.learner import Learner
 from master.loop.state import Floats, RunState
 from master.run.stopping import target_of
@@ -66,7 +67,7 @@ class Setup:
         )
         return RunState(
             0,
-            self.strategy.with_statistics(self.strategy.start(first), statistics),
+            hooks.with_statistics(self.strategy, self.strategy.start(first), statistics),
             statistics,
             limit,
             origin=origin,
@@ -90,6 +91,7 @@ def prepare_run(
         config
     )  # an environment that cannot show it fails here, before anything is begun
     strategy = make_strategy(config, policy.size)
+    try_strategy(strategy)
     table = table or NoiseTable.open(config.noise_size, noise_folder)
     learner = Learner(config, spec, strategy, table, target_of(config, spec))
     return Setup(config, spec, policy, strategy, table, learner)
@@ -147,6 +149,15 @@ def format_unnormalised(requested: RunConfig, config: RunConfig) -> list[str]:
             "numbers, or seen through batch_norm are taken as they are"
         )
     ]
+
+
+def validate_action_bound(config: RunConfig, spec: EnvironmentSpec) -> None:
+    """A new run does not bound actions that are choices. Raises UsageError."""
+    if config.action_bound == "tanh" and (spec.action.kind != "box" or spec.action.bins):
+        raise UsageError(
+            f"action_bound is tanh, but {config.task} has actions that are chosen, not numbers "
+            "between bounds: leave action_bound out"
+        )
 
 
 def validate_environment_settings(config: RunConfig, spec: EnvironmentSpec) -> None:

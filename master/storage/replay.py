@@ -23,6 +23,7 @@ from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.slot_plan import make_generation_plan
 from es_queue.security.user_code import describe_error
 from es_queue.strategies.base import Batch, NoiseRows, Strategy
+from es_queue.strategies.capabilities import hooks
 from master.loop.config_timeline import strategy_of
 from master.loop.learner import PublicationSlice, batch_segments, slot_plans
 from master.loop.state import Floats, OpenPublication, RollbackPoint, RunState
@@ -143,7 +144,7 @@ def next_state(config: RunConfig, state: RunState, step: ReplayStep, noise: Nois
     return replace(
         state,
         generation=state.generation + 1,
-        strategy=next_strategy.migrate_state(after, strategy),
+        strategy=hooks.migrate_state(next_strategy, after, strategy),
         moments=step.moments,
         step_limit=step.step_limit,
         changes=changes,
@@ -212,7 +213,7 @@ def perturbation_spreads(
     """
     known = {
         **{publication.publication: publication.spread for publication in state.open},
-        step.publication: strategy.spread(state.strategy),
+        step.publication: hooks.spread(strategy, state.strategy),
     }
     missing = [name for name, _ in step.used if name not in known]
     if missing:
@@ -232,7 +233,7 @@ def open_publications(
     published = OpenPublication(
         step.publication,
         state.step_limit,
-        strategy.spread(state.strategy),
+        hooks.spread(strategy, state.strategy),
         np.empty((0, 2), np.int64),
     )
     return tuple(

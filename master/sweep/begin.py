@@ -30,7 +30,7 @@ def run_sweep(values: dict[str, Any], launch: Launch) -> int:
     before the first run is started.
     """
     stop = SweepStopSignals()
-    config = resolve(values)
+    config = resolve(values, launch.inherited)
     run = base_run_id(config.task, launch)
     paths = RunPaths(run, launch.run_dir or Path("runs") / run, launch.shared)
     if paths.config_file.exists() or (paths.run_dir / SWEEP_FILE).exists():

@@ -11,6 +11,7 @@ from typing import Any
 
 from es_queue.config.parsing import FORMER_NAMES, config_from_values
 from es_queue.config.run_config import RunConfig, option_fields
+from es_queue.config.validation import ineffective_settings
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.numerics.aggregates import Aggregates, aggregate
 from es_queue.protocol.keys import RUN_ID
@@ -179,12 +180,13 @@ def _validate_text(value: Any) -> str | None:
 
 
 def format_settings_toml(config: RunConfig) -> str:
-    """Every setting but the seed as a TOML file for --config; ``read_settings`` of
-    ``master.cli.config_file`` reads the same values.
+    """Every setting but the seed, and but those without effect, as a TOML file for --config;
+    ``read_settings`` of ``master.cli.config_file`` reads the same values.
     """
+    left_out = {"seed", *ineffective_settings(config)}
     lines = ["# Written by es-master --seeds: what all runs of this study share.\n"]
     for name in option_fields():
-        if name != "seed":
+        if name not in left_out:
             lines.append(f"{name} = {_format_toml_value(name, getattr(config, name))}\n")
     return "".join(lines)
 

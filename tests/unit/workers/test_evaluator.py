@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from es_queue.errors import StrategyFailure
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.normalization import Moments, RunningMoments
 from es_queue.numerics.slot_plan import SEED_RANGES, TRAINING, make_generation_plan
@@ -15,7 +16,7 @@ from tests.parts import TABLE, config_of, evaluator, task_of
 from tests.ring import quick_config
 from tests.tiny import MOODY, Script, spec_of
 from workers.episode import EpisodeControl, Leaving
-from workers.evaluator import Evaluator, FailureReport, failure_prefix, pack_moments
+from workers.evaluator import Evaluator, FailureReport, failure_reason, pack_moments
 from workers.join import join
 
 WORKER = "host-1-abcdef"
@@ -330,10 +331,10 @@ def test_more_final_episodes_than_the_worker_joined_for_are_played() -> None:
 
 
 def test_what_the_host_lacks_is_told_apart_from_what_the_slot_does() -> None:
-    assert (
-        failure_prefix(FileNotFoundError("no model")) == failure_prefix(MemoryError()) == "host: "
-    )
-    assert failure_prefix(ValueError("fell over")) == ""
+    assert failure_reason(FileNotFoundError("no model")) == "host: FileNotFoundError: no model"
+    assert failure_reason(MemoryError("full")) == "host: MemoryError: full"
+    assert failure_reason(ValueError("fell over")) == "ValueError: fell over"
+    assert failure_reason(StrategyFailure("it failed")) == "strategy: it failed"
 
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])

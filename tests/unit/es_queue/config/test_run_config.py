@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from es_queue.config.parsing import config_from_json, config_from_values
 from es_queue.config.run_config import RunConfig, option_fields
-from es_queue.config.validation import OPTIMIZERS
+from es_queue.config.strategy_settings import STRATEGIES
 from es_queue.errors import UsageError
 
 NAMES = st.text(st.characters(categories=("L",)), min_size=1, max_size=8).filter(str.isidentifier)
@@ -54,7 +54,7 @@ def fitting_values(draw: st.DrawFn) -> dict[str, Any]:
         "strategy": strategy,
         "population": population,
         **({"top": draw(st.integers(0, population // 2))} if strategy == "ars" else {}),
-        "optimizer": draw(st.sampled_from(["auto", *OPTIMIZERS[strategy]])),
+        "optimizer": draw(st.sampled_from(["auto", *STRATEGIES[strategy].optimizers])),
         "sigma": draw(finite(0, 1e300)),
         "weight_decay": draw(finite(0, 1)),
         "step_limit": draw(st.sampled_from(["env", "1600", "adaptive:100,0.5,1.5", "mean:2"])),
@@ -276,7 +276,7 @@ BAD_PAIRS: list[tuple[dict[str, Any], str]] = [
         {"l2": 0.1},
         (
             "l2 is 0.1, but the strategy pgpe has no use for it: leave it out, or use the "
-            "strategy openai_es or novelty"
+            "strategy novelty or openai_es"
         ),
     ),
     (
@@ -298,7 +298,7 @@ BAD_PAIRS: list[tuple[dict[str, Any], str]] = [
         {"strategy": "random_search", "weight_decay": 0.1},
         (
             "weight_decay is 0.1, but the strategy random_search has no use for it: leave it "
-            "out, or use the strategy openai_es, ars, pgpe, snes or novelty"
+            "out, or use the strategy ars, novelty, openai_es, pgpe or snes"
         ),
     ),
     (
@@ -354,7 +354,7 @@ BAD_PAIRS: list[tuple[dict[str, Any], str]] = [
         {"momentum": 0.5, "strategy": "ars"},
         (
             "momentum is 0.5, but the strategy ars has no use for it: leave it out, or use the "
-            "strategy openai_es, pgpe or novelty"
+            "strategy novelty, openai_es or pgpe"
         ),
     ),
     (

@@ -430,8 +430,8 @@ class Curious(OpenaiES):
 
     wants_behaviour = True
 
-    def improve(self, state: State, batch: Batch) -> tuple[State, Info]:
-        after, info = super().improve(state, batch)
+    def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
+        after, info = super().tell(state, batch)
         return after, {
             **info,
             "spread": float(np.ptp(batch.behaviour)),

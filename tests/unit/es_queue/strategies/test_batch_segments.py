@@ -13,6 +13,7 @@ import pytest
 from es_queue.config.run_config import RunConfig
 from es_queue.strategies import Batch, make_strategy
 from es_queue.strategies.base import BatchSegment
+from es_queue.strategies.capabilities import hooks
 from es_queue.strategies.shaping import utilities
 from tests.unit.es_queue.strategies.test_pgpe import (
     BATCH,
@@ -68,8 +69,11 @@ def test_both_gradients_of_two_parts_are_those_of_a_naive_loop() -> None:
 def test_a_step_without_deviations_in_it_is_the_same_for_any_parts(strategy: str) -> None:
     made = make_strategy(RunConfig(strategy=strategy, population=2 * PAIRS), SIZE)
     state = made.start(START)
-    assert made.spread(state).size == 0
-    parts = [BatchSegment(FIRST, made.spread(state)), BatchSegment(PAIRS, made.spread(state))]
+    assert hooks.spread(made, state).size == 0
+    parts = [
+        BatchSegment(FIRST, hooks.spread(made, state)),
+        BatchSegment(PAIRS, hooks.spread(made, state)),
+    ]
     plain, mixed = (
         made.learn(state, Batch(NOISE, INDICES, BATCH.fitness, segments=some))[0]
         for some in ((), parts)

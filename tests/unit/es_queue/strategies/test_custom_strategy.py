@@ -127,11 +127,11 @@ class Loner(SNES):
             "tests.tiny:Quad",
             (
                 "tests.tiny:Quad is no class that extends es_queue.strategies.Strategy and "
-                "defines improve"
+                "defines tell"
             ),
         ),
         ("tests.tiny:eventually", "is no class that extends"),
-        ("tests.unit.es_queue.strategies.test_custom_strategy:Half", "and defines improve"),
+        ("tests.unit.es_queue.strategies.test_custom_strategy:Half", "and defines tell"),
         (
             "tests.unit.es_queue.strategies.test_custom_strategy:Triple",
             "has 3 individuals a slot: one, or two for pairs, are possible",
@@ -150,7 +150,7 @@ def test_what_is_no_strategy_is_refused_in_one_sentence(path: str, sentence: str
 def test_what_does_not_name_a_class_is_refused(text: str) -> None:
     with pytest.raises(
         UsageError,
-        match="use openai_es, ars, pgpe, snes, ga, random_search, novelty or module:Class",
+        match="use ars, ga, novelty, openai_es, pgpe, random_search, snes or module:Class",
     ):
         config_from_values({"env": "X-v0", "strategy": text}, "the test")
 

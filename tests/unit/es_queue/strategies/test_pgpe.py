@@ -136,7 +136,7 @@ def test_workers_perturb_each_parameter_by_its_own_published_sigma() -> None:
     strategy = made()
     published = strategy.published({"parameters": START, "sigma": SIGMA})
     rows = NOISE.rows(INDICES[:1], 0, SIZE)
-    plus, minus = strategy.individuals(published, 99.0, rows)[0]
+    plus, minus = strategy.ask(published, 99.0, rows)[0]
     np.testing.assert_array_equal(plus, START + SIGMA * rows[0])
     np.testing.assert_array_equal(minus, START - SIGMA * rows[0])
     assert published.tobytes() == START.tobytes() + SIGMA.tobytes()

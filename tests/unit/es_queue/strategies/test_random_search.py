@@ -12,7 +12,7 @@ import pytest
 from es_queue.config.run_config import RunConfig
 from es_queue.numerics.ordered_sums import ArrayNoise
 from es_queue.strategies import Batch, State, Strategy, make_strategy
-from es_queue.strategies.random_search import best_and_centre, best_reevaluated
+from es_queue.strategies.capabilities.elite_evaluation import best_and_centre, best_reevaluated
 
 NOISE = ArrayNoise(np.random.default_rng(0).standard_normal(5_000, dtype=np.float32))
 SIZE = 6
@@ -80,7 +80,7 @@ def test_the_best_of_the_new_results_wins_and_the_standing_elite_wins_ties(
 def test_the_elite_is_the_very_vector_that_the_workers_played() -> None:
     strategy = made()
     state = begun(strategy)
-    tried = strategy.individuals(
+    tried = strategy.ask(
         strategy.published(state), strategy.sigma(state), NOISE.rows(INDICES, 0, SIZE)
     )
     assert strategy.candidates(state, batch()).tolist() == [0, 2, 5]
@@ -110,22 +110,23 @@ def test_individuals_stand_around_the_first_parameters_whatever_the_elite_is() -
     strategy = made(sigma=0.5)
     state = begun(strategy)
     rows = NOISE.rows(INDICES, 0, SIZE)
-    tried = strategy.individuals(strategy.published(state), 0.5, rows)
+    tried = strategy.ask(strategy.published(state), 0.5, rows)
     assert (tried.dtype, tried.shape) == (np.float32, (5, 1, SIZE))
     assert np.array_equal(tried[:, 0], state["first"] + np.float32(0.5) * rows)
 
 
 def test_the_digest_is_of_the_elite_alone() -> None:
     strategy = made()
-    published = strategy.published(begun(strategy))
+    state = begun(strategy)
+    published = strategy.published(state)
     assert (
-        strategy.published_digest_input(published).tolist()
+        strategy.digest_input(state, published).tolist()
         == strategy.centre(published).tolist()
         == pytest.approx([0.3] * SIZE)
     )
     pgpe = make_strategy(RunConfig(), SIZE)
     own = pgpe.published(pgpe.start(np.zeros(SIZE, np.float32)))
-    assert pgpe.published_digest_input(own) is own
+    assert pgpe.digest_input({}, own) is own
 
 
 @pytest.mark.parametrize("again", [(), (1.0, 2.0), (1.0, 2.0, 3.0, 4.0)])

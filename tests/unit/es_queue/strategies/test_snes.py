@@ -13,7 +13,6 @@ from es_queue.config.run_config import RunConfig
 from es_queue.numerics.ordered_sums import ArrayNoise
 from es_queue.strategies import Batch, State, Strategy, make_strategy
 from es_queue.strategies.base import BatchSegment
-from es_queue.strategies.snes import steady_exp
 
 NOISE = ArrayNoise(np.random.default_rng(0).standard_normal(5_000, dtype=np.float32))
 SIZE = 9
@@ -150,7 +149,7 @@ def test_an_individual_is_the_centre_and_its_own_deviations() -> None:
     strategy = made()
     state = begun(strategy)
     rows = NOISE.rows(INDICES, 0, SIZE)
-    tried = strategy.individuals(strategy.published(state), 99.0, rows)
+    tried = strategy.ask(strategy.published(state), 99.0, rows)
     assert (tried.dtype, tried.shape) == (np.float32, (5, 1, SIZE))
     assert np.array_equal(tried[:, 0], state["parameters"] + state["sigma"] * rows)
 
@@ -163,28 +162,3 @@ def test_a_named_sigma_is_the_first_of_every_parameter_and_set_scales_what_was_l
     np.testing.assert_allclose(
         scaled["sigma"] / state["sigma"], 0.6 / made().sigma(state), rtol=1e-6
     )
-
-
-def test_the_exponential_is_exact_to_a_few_units_in_the_last_place() -> None:
-    values = np.concatenate(
-        [
-            np.linspace(-700, 700, 2001),
-            np.linspace(-1, 1, 2001),
-            [0.0, -0.0, 1e-300, math.log(2) / 2],
-        ]
-    )
-    wanted = np.array([math.exp(one) for one in values])
-    assert (np.abs(steady_exp(values) - wanted) <= 4e-13 * wanted).all()
-    near = np.abs(values) <= 1
-    assert (np.abs(steady_exp(values) - wanted) <= 4 * np.spacing(wanted))[near].all()
-    assert steady_exp(np.array([0.0, -0.0])).tolist() == [1.0, 1.0]
-
-
-def test_the_exponential_ends_in_nothing_or_infinity() -> None:
-    with np.errstate(over="ignore"):
-        assert steady_exp(np.array([-1e9, -800.0, 800.0, math.inf])).tolist() == [
-            0.0,
-            0.0,
-            math.inf,
-            math.inf,
-        ]

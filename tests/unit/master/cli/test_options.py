@@ -121,8 +121,8 @@ def test_every_field_of_the_configuration_has_its_flag() -> None:
         (
             ["--strategy", "cma"],
             (
-                "strategy is 'cma' in the command line: use openai_es, ars, pgpe, snes, ga, "
-                "random_search, novelty or module:Class"
+                "strategy is 'cma' in the command line: use ars, ga, novelty, openai_es, "
+                "pgpe, random_search, snes or module:Class"
             ),
         ),
         (["--env-arg", "size"], "env_arg is 'size' in the command line: use key=value"),
@@ -411,3 +411,18 @@ def test_a_resumed_run_refuses_what_would_change_it(tmp_path: Path) -> None:
 
 def test_what_may_change_on_resume_are_fields_of_the_configuration() -> None:
     assert set(RESUMABLE) <= set(option_fields())
+
+
+def test_what_a_named_recipe_sets_is_told_from_what_the_user_sets() -> None:
+    _, launch = parse_command_line(["--env", "X-v0", "--recipe", "ars-v2", "--obs-clip", "3"])
+    assert "strategy" in launch.inherited and "obs_clip" not in launch.inherited
+    assert "env" not in launch.inherited
+
+
+def test_videos_of_a_run_that_keeps_no_individuals_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("master.cli.options.validate_video_support", lambda every: None)
+    words = ["--env", "X-v0", "--video-every", "5", "--keep-generations"]
+    assert "video_every is 5, but keep_generations is 0" in refused(*words, "0")
+    assert parse_command_line([*words, "1"])[1].video_every == 5

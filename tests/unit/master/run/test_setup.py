@@ -13,7 +13,7 @@ import pytest
 
 from es_queue.errors import EnvironmentFailure, UsageError
 from es_queue.numerics.noise_table import NoiseTable, default_size
-from master.run.setup import prepare_run, target_of
+from master.run.setup import prepare_run, target_of, validate_action_bound
 from tests.parts import TABLE
 from tests.ring import quick_config
 from tests.tiny import QUAD
@@ -161,3 +161,14 @@ def test_the_target_is_the_environments_unless_it_is_said(text: str, target: flo
 
 def test_an_environment_without_a_threshold_has_no_target() -> None:
     assert prepare_run(quick_config(env="Pendulum-v1"), table=TABLE).learner.target is None
+
+
+def test_a_bound_of_actions_that_are_choices_is_refused_in_a_new_run_and_read_in_an_old_one() -> (
+    None
+):
+    config = quick_config(env="CartPole-v1", action_bound="tanh")
+    setup = prepare_run(config, table=TABLE)
+    with pytest.raises(UsageError, match="action_bound is tanh, but CartPole-v1 has actions that"):
+        validate_action_bound(config, setup.spec)
+    box = quick_config(env="Pendulum-v1", action_bound="tanh")
+    validate_action_bound(box, prepare_run(box, table=TABLE).spec)

@@ -66,7 +66,9 @@ def evaluated_by_a_worker(
 ) -> list[float]:
     """The returns of the final evaluation in slot order, by the code that answers blocks."""
     parameters, mean, std = vectors
-    published = np.zeros(worker.evaluator._strategy.published_size(), np.float32)
+    strategy = worker.evaluator._strategy
+    first = strategy.start(np.zeros(strategy.size, np.float32))
+    published = np.zeros(len(strategy.published(first)), np.float32)
     published[: len(parameters)] = parameters
     task = Task(
         PUBLICATION,

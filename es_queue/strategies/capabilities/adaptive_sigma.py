@@ -5,18 +5,32 @@ taken over.
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.numerics.ordered_sums import norm
 from es_queue.strategies.base import State, Strategy
+from es_queue.strategies.capabilities.gradient import GradientStrategy
+from es_queue.strategies.capabilities.hooks import LearntSpread, MigratesState
+from es_queue.strategies.setting import Setting
 
 
-class AdaptiveSigma(Strategy):
+class AdaptiveSigma(LearntSpread, MigratesState, GradientStrategy):
     """A strategy whose state has ``sigma``, float32 [size], beside ``parameters``; both are
     published.
     """
+
+    settings: ClassVar[tuple[Setting, ...]] = (
+        Setting(
+            "sigma_learning_rate",
+            -1.0,
+            "step size of the learnt sigma; 0 keeps sigma fixed, -1 takes the strategy's own "
+            "default",
+            low=-1.0,
+        ),
+    )
 
     def first_sigma(self, deviation: float) -> NDArray[np.float32]:
         """The deviations before the first generation, all alike."""
@@ -26,9 +40,9 @@ class AdaptiveSigma(Strategy):
         """The centre and the deviations, float32 [2 · size]."""
         return np.concatenate([state["parameters"], state["sigma"]])
 
-    def published_size(self) -> int:
+    def fits(self, size: int, observations: int) -> bool:
         """Twice the policy's."""
-        return 2 * self.size
+        return size == 2 * self.size
 
     def sigma(self, state: State) -> float:
         """The root mean square of the deviations, ‖σ‖/√size; workers use the published vector, not

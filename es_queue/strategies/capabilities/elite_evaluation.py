@@ -15,6 +15,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.numerics.return_statistics import sum_in_order
+from es_queue.strategies.setting import Setting
+
+#: What strategies declare that evaluate their best individuals again.
+ELITE_SETTINGS = (
+    Setting(
+        "candidates",
+        10,
+        "best individuals of a generation that are evaluated again before one becomes the elite",
+        low=1,
+        high=1000,
+    ),
+    Setting(
+        "elite_episodes",
+        30,
+        "fresh episodes of such an evaluation, the same for all of them",
+        low=1,
+        high=1000,
+    ),
+)
 
 PENDING, PLAYED, FAILED = range(3)
 
@@ -102,3 +121,24 @@ class EliteEvaluation:
 
 
 NO_EVALUATION = EliteEvaluation.of(-1, np.empty(0, np.int64), 1)
+
+
+def best_and_centre(
+    fitness: NDArray[np.float64], count: int, centre_slot: int
+) -> NDArray[np.int64]:
+    """The slots of the ``count`` largest of ``fitness`` [S] that are finite, ties to the lower
+    slot, ascending; then ``centre_slot``.
+    """
+    order = np.argsort(-fitness, kind="stable")
+    best = order[np.isfinite(fitness[order])][:count]
+    return np.append(np.sort(best), centre_slot).astype(np.int64)
+
+
+def best_reevaluated(fitness: NDArray[np.float64]) -> int:
+    """The place of the best second result: the last one, of the standing elite, wins ties, then the
+    lower slot; failures lose.
+    """
+    values = np.where(np.isfinite(fitness), fitness, -np.inf)
+    last = len(values) - 1
+    place = int(np.argmax(values))
+    return last if values[last] == values[place] else place

@@ -1,0 +1,1 @@
+"""What a strategy may adopt beside ``Strategy``: one capability per file."""

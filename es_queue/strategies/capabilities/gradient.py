@@ -1,0 +1,43 @@
+"""What strategies share that move a centre by steps: their rate and their decay."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_queue.strategies.base import Strategy
+from es_queue.strategies.setting import Setting
+
+
+class GradientStrategy(Strategy):
+    """A strategy whose centre moves by a step, and then decays."""
+
+    settings: ClassVar[tuple[Setting, ...]] = (
+        Setting(
+            "learning_rate",
+            0.0,
+            "step size of the update; 0 takes the strategy's own default",
+            low=0.0,
+        ),
+        Setting(
+            "learning_rate_schedule",
+            "constant",
+            "factor of the learning rate over generations: constant, exponential:RATE[,LEAST], "
+            "linear:END,N or piecewise:N=FACTOR,...",
+        ),
+        Setting(
+            "weight_decay",
+            0.0,
+            "parameters are multiplied by 1 - weight_decay after each step",
+            low=0.0,
+            high=1.0,
+        ),
+    )
+
+    def moved(
+        self, parameters: NDArray[np.float32], step: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
+        """(1 − weight_decay)(θ + step), float32 [size]; the decay passes through no optimizer."""
+        return np.float32(1 - self.config.weight_decay * self.pace.decay) * (parameters + step)

@@ -1,0 +1,241 @@
+"""Capabilities that a strategy adopts by inheriting from a class of this file, and what holds for
+strategies that have not adopted them.
+
+Master and workers call the functions, for any strategy; the methods have the same names.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_queue.config.run_config import RunConfig
+from es_queue.numerics.normalization import RunningMoments
+from es_queue.numerics.ordered_sums import NoiseRows
+from es_queue.numerics.slot_plan import max_slots
+from es_queue.protocol.messages import TRAIN
+from es_queue.strategies.capabilities.elite_evaluation import ELITE_SETTINGS, best_and_centre
+from es_queue.strategies.setting import Setting
+
+Floats = NDArray[np.float32]
+State = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class SlotDraw:
+    """A slot of a publication as its plan has it.
+
+    kind: of the slot (``messages.TRAIN`` or ``ELITE``); noise: float32[size], the row at ``index``
+    """
+
+    kind: str
+    generation: int
+    slot: int
+    index: int
+    noise: Floats
+
+
+#: (what is published, sigma, the slot) -> its individuals, float32[per_slot, size].
+Builder = Callable[[Floats, float, SlotDraw], Floats]
+
+
+class LearntSpread(ABC):
+    """Perturbations of each publication have a spread of their own."""
+
+    @abstractmethod
+    def spread(self, state: State) -> Floats:
+        """What ``tell`` must know of a state's perturbations when a later one learns from them."""
+
+
+def spread(strategy: object, state: State) -> Floats:
+    """Nothing unless the strategy has a ``LearntSpread``."""
+    return strategy.spread(state) if isinstance(strategy, LearntSpread) else np.empty(0, np.float32)
+
+
+class MigratesState(ABC):
+    """A state follows a change of settings or a schedule."""
+
+    @abstractmethod
+    def migrate_state(self, state: State, before: Any) -> State:
+        """``state``, which ``before`` made, as this strategy of other settings or of a later
+        generation begins with it.
+        """
+
+
+def migrate_state(strategy: object, state: State, before: Any) -> State:
+    """The same state unless the strategy ``MigratesState``."""
+    return strategy.migrate_state(state, before) if isinstance(strategy, MigratesState) else state
+
+
+class BuildsIndividuals(ABC):
+    """Workers remember what they have built; individuals are known by how they were made."""
+
+    @abstractmethod
+    def builder(self, noise: NoiseRows) -> Builder:
+        """What builds individuals in one process."""
+
+    @abstractmethod
+    def genome(self, state: State) -> State:
+        """How the centre was made, for seed lists."""
+
+
+def genome(strategy: object, state: State) -> State:
+    """How the centre was made; nothing if only its numbers say so."""
+    return strategy.genome(state) if isinstance(strategy, BuildsIndividuals) else {}
+
+
+class Reevaluates:
+    """The best individuals are evaluated again, on fresh seeds, before the strategy learns."""
+
+    reevaluates: ClassVar[bool] = True
+    settings: ClassVar[tuple[Setting, ...]] = ELITE_SETTINGS
+    per_slot: ClassVar[int]
+    config: RunConfig
+
+    @property
+    def centre_slot(self) -> int:
+        """The slot by whose number the centre is evaluated again: the one after all that a
+        generation can ever have.
+        """
+        return max_slots(self.config, self.per_slot)[TRAIN]
+
+    def candidates(self, state: State, batch: Any) -> NDArray[np.int64]:
+        """Slots to be evaluated again before ``tell``, ascending, as a pure function of the first
+        results: the best, ties to the lower slot, none that failed; and the standing elite.
+        """
+        return best_and_centre(batch.fitness[:, 0], self.config.candidates, self.centre_slot)
+
+
+def candidates(strategy: object, state: State, batch: Any) -> NDArray[np.int64]:
+    """None unless the strategy ``Reevaluates``."""
+    if isinstance(strategy, Reevaluates):
+        return strategy.candidates(state, batch)
+    return np.empty(0, np.int64)
+
+
+class SteadyState(ABC):
+    """In the asynchronous schedule the strategy has no generations."""
+
+    @abstractmethod
+    def batch_slots(self) -> int:
+        """How many training slots close a batch."""
+
+    @abstractmethod
+    def elite_slot_count(self, state: State, generation: int) -> int:
+        """How many slots of kind elite are evaluated in a generation: all from 0 on."""
+
+    @property
+    @abstractmethod
+    def handles_all_failed(self) -> bool:
+        """Whether ``tell`` has something to do when every individual failed."""
+
+
+def batch_slots(strategy: Any) -> int:
+    """A population's, unless the strategy is a ``SteadyState``."""
+    if isinstance(strategy, SteadyState):
+        return strategy.batch_slots()
+    return int(strategy.config.population // strategy.per_slot)
+
+
+def elite_slot_count(strategy: object, state: State, generation: int) -> int:
+    """None unless the strategy is a ``SteadyState``."""
+    if isinstance(strategy, SteadyState):
+        return strategy.elite_slot_count(state, generation)
+    return 0
+
+
+class ComparesBehaviour:
+    """Workers say how individuals behaved (``es_queue.environments.behaviour_descriptor``)."""
+
+    wants_behaviour: ClassVar[bool] = True
+    settings: ClassVar[tuple[Setting, ...]] = (
+        Setting(
+            "behaviour",
+            "auto",
+            "what of an episode is compared: its last-observation, its final-position, the ram of "
+            "an Atari game, or module:function of your own, of the environment at its end; auto "
+            "is what fits the environment",
+            choices=("auto", "last-observation", "final-position", "ram"),
+            custom=True,
+        ),
+        Setting(
+            "behaviour_episodes",
+            5,
+            "episodes whose mean behaviour enters the archive for a new centre",
+            low=1,
+            high=1000,
+        ),
+    )
+
+
+class SeveralCentres(ABC):
+    """More centres than the unperturbed policy are played, each with statistics of its own."""
+
+    @property
+    @abstractmethod
+    def max_centres(self) -> int:
+        """Centre slots that a generation can have; slot 0 is the unperturbed policy."""
+
+    @abstractmethod
+    def centre_count(self, state: State) -> int:
+        """Centre slots of the state's generation; those from 1 on are played on seeds of their own
+        for ``tell``.
+        """
+
+    @abstractmethod
+    def centre_of(self, published: Floats, slot: int) -> Floats:
+        """The policy of a centre slot, float32 [size]."""
+
+    @abstractmethod
+    def centre_statistics(self, published: Floats, slot: int) -> tuple[Floats, Floats] | None:
+        """Mean and deviation float32 [d] of a centre slot's observations; None for the
+        generation's.
+        """
+
+    @abstractmethod
+    def with_statistics(self, state: State, moments: RunningMoments) -> State:
+        """The first state with the observation statistics with which the run begins."""
+
+    @abstractmethod
+    def exchange_statistics(
+        self, before: State, after: State, moments: RunningMoments
+    ) -> tuple[State, RunningMoments]:
+        """The state ``after`` a generation and its observation statistics, as the next generation
+        begins with them.
+        """
+
+
+def max_centres(strategy: object) -> int:
+    """Only the unperturbed policy, unless the strategy has ``SeveralCentres``."""
+    return strategy.max_centres if isinstance(strategy, SeveralCentres) else 1
+
+
+def centre_count(strategy: object, state: State) -> int:
+    return strategy.centre_count(state) if isinstance(strategy, SeveralCentres) else 1
+
+
+def centre_statistics(
+    strategy: object, published: Floats, slot: int
+) -> tuple[Floats, Floats] | None:
+    if isinstance(strategy, SeveralCentres):
+        return strategy.centre_statistics(published, slot)
+    return None
+
+
+def with_statistics(strategy: object, state: State, moments: RunningMoments) -> State:
+    if isinstance(strategy, SeveralCentres):
+        return strategy.with_statistics(state, moments)
+    return state
+
+
+def exchange_statistics(
+    strategy: object, before: State, after: State, moments: RunningMoments
+) -> tuple[State, RunningMoments]:
+    if isinstance(strategy, SeveralCentres):
+        return strategy.exchange_statistics(before, after, moments)
+    return after, moments

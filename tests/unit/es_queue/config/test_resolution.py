@@ -1,0 +1,82 @@
+"""Explicit settings that another setting leaves without effect are refused, and only those."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from es_queue.config.parsing import config_from_json, config_from_values
+from es_queue.config.resolution import resolve
+from es_queue.config.run_config import RunConfig
+from es_queue.config.validation import ineffective_settings
+from es_queue.errors import UsageError
+from master.run.repro_command import repro_command
+from master.sweep.record import format_settings_toml
+
+WITHOUT_EFFECT: list[tuple[dict[str, Any], str]] = [
+    (
+        {"obs_norm": False, "obs_clip": 3.0},
+        "obs_clip is 3, but without obs_norm observations are taken as they are: leave obs_clip "
+        "out, or leave --no-obs-norm out",
+    ),
+    ({"obs_norm": False, "obs_sample": 0.5}, "obs_sample is 0.5, but without obs_norm"),
+    ({"obs_norm": False, "obs_clip": 5.0}, "obs_clip is 5, but without obs_norm"),
+    (
+        {"policy": "mlp", "batch_norm": "virtual", "obs_clip": 3.0},
+        "obs_clip is 3, but with batch_norm virtual observations are taken as they are",
+    ),
+    (
+        {"eval_every": 0, "eval_episodes": 7, "target_reward": "none"},
+        "eval_episodes is 7, but eval_every is 0, so nothing is evaluated before the end: leave "
+        "eval_episodes out, or set eval_every to 1 or more",
+    ),
+    (
+        {"strategy": "pgpe", "sigma_learning_rate": 0.0, "sigma_max_change": 0.1},
+        "sigma_max_change is 0.1, but sigma_learning_rate is 0, so sigma is fixed",
+    ),
+    (
+        {"strategy": "ars", "sigma_learning_rate": 0.1},
+        "sigma_learning_rate is 0.1, but the strategy ars has no use for it",
+    ),
+]
+
+
+@pytest.mark.parametrize(("values", "sentence"), WITHOUT_EFFECT)
+def test_an_explicit_setting_without_effect_is_refused_with_the_fix(
+    values: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        resolve({"env": "X-v0", **values})
+    assert str(caught.value).startswith(sentence) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("values", "sentence"), WITHOUT_EFFECT)
+def test_a_stored_setting_without_effect_is_read(values: dict[str, Any], sentence: str) -> None:
+    config = config_from_values({"env": "X-v0", **values}, "the test")
+    assert config_from_json(config.to_json()) == config
+
+
+def test_a_recipes_setting_without_effect_is_no_mistake_of_the_user() -> None:
+    recipe = {"obs_clip": 0.0, "sigma_max_change": 0.1, "eval_episodes": 5}
+    config = resolve(
+        {
+            "env": "X-v0",
+            "obs_norm": False,
+            "eval_every": 0,
+            "sigma_learning_rate": 0.0,
+            "target_reward": "none",
+            **recipe,
+        },
+        recipe,
+    )
+    assert ineffective_settings(config).keys() == {"obs_sample", *recipe}
+    own_recipe = resolve({"env": "LunarLander-v3", "eval_every": 0, "target_reward": "none"})
+    assert own_recipe.eval_every == 0
+
+
+def test_a_command_that_repeats_a_run_names_no_setting_without_effect() -> None:
+    config = RunConfig(env="X-v0", seed=1, obs_norm=False, obs_clip=3.0, eval_every=0)
+    assert "--obs-clip" not in repro_command(config) and "--no-obs-norm" in repro_command(config)
+    text = format_settings_toml(config)
+    assert "obs_clip" not in text and "eval_episodes" not in text and "obs_norm = false" in text
