@@ -94,8 +94,8 @@ def _validate_combinations(launch: Launch, values: dict[str, Any]) -> None:
             )
     if launch.video_every and values.get("keep_generations") == 0:
         raise UsageError(
-            f"video_every is {launch.video_every}, but keep_generations is 0 and a video is made from "
-            "the individuals that the run's folder keeps: leave --video-every out, or set "
+            f"video_every is {launch.video_every}, but keep_generations is 0 and a video is made "
+            "from the individuals that the run's folder keeps: leave --video-every out, or set "
             "--keep-generations to 1 or more"
         )
     if launch.standby and launch.redis_url is None:
