@@ -54,7 +54,7 @@ def make_strategy(config: RunConfig, size: int, generation: int = 0) -> Strategy
     kind = strategy_class(config)
     _validate_population(config, kind)
     _validate_optimizer(config, kind)
-    if kind.wants_behaviour and not kind.name and config.behaviour == AUTO:
+    if kind.wants_behaviour and ":" in config.strategy and config.behaviour == AUTO:
         raise UsageError(
             f"the strategy {config.strategy} compares behaviours, and behaviour is auto: say "
             "which with --behaviour"

@@ -1,5 +1,5 @@
-"""What strategies share that learn a deviation for each parameter: it is published, scheduled and
-taken over.
+"""What strategies share that learn their deviation, one for each parameter or one for all: it is
+scheduled, and it is kept when settings change.
 """
 
 from __future__ import annotations
@@ -17,10 +17,8 @@ from es_queue.strategies.capabilities.hooks import LearntSpread, MigratesState
 from es_queue.strategies.setting import Setting
 
 
-class AdaptiveSigma(LearntSpread, MigratesState, GradientStrategy):
-    """A strategy whose state has ``sigma``, float32 [size], beside ``parameters``; both are
-    published.
-    """
+class LearntSigma(LearntSpread, MigratesState, GradientStrategy):
+    """A strategy whose state has ``sigma``, float32 [n], beside ``parameters``."""
 
     settings: ClassVar[tuple[Setting, ...]] = (
         Setting(
@@ -31,6 +29,28 @@ class AdaptiveSigma(LearntSpread, MigratesState, GradientStrategy):
             low=-1.0,
         ),
     )
+
+    def spread(self, state: State) -> NDArray[np.float32]:
+        """The deviations, float32 [n]."""
+        return state["sigma"]
+
+    def migrate_state(self, state: State, before: Strategy) -> State:
+        """The learnt σ scaled: to the root mean square that ``--set sigma`` names, else by what the
+        schedule changed.
+        """
+        factor = self.pace.sigma / before.pace.sigma if before.pace.sigma > 0 else 1.0
+        if self.config.sigma and self.config.sigma != before.config.sigma:
+            now = self.sigma(state)
+            factor = self.config.sigma * self.pace.sigma / now if now > 0 else 1.0
+        return (
+            state
+            if factor == 1.0
+            else {**state, "sigma": (state["sigma"] * factor).astype(np.float32)}
+        )
+
+
+class AdaptiveSigma(LearntSigma):
+    """A deviation for each parameter: ``sigma`` is float32 [size], and is published too."""
 
     def first_sigma(self, deviation: float) -> NDArray[np.float32]:
         """The deviations before the first generation, all alike."""
@@ -50,20 +70,16 @@ class AdaptiveSigma(LearntSpread, MigratesState, GradientStrategy):
         """
         return norm(state["sigma"]) / math.sqrt(self.size)
 
-    def spread(self, state: State) -> NDArray[np.float32]:
-        """The deviations, float32 [size]."""
-        return state["sigma"]
 
-    def migrate_state(self, state: State, before: Strategy) -> State:
-        """The learnt σ scaled: to the root mean square that ``--set sigma`` names, else by what the
-        schedule changed.
-        """
-        factor = self.pace.sigma / before.pace.sigma if before.pace.sigma > 0 else 1.0
-        if self.config.sigma and self.config.sigma != before.config.sigma:
-            now = self.sigma(state)
-            factor = self.config.sigma * self.pace.sigma / now if now > 0 else 1.0
-        return (
-            state
-            if factor == 1.0
-            else {**state, "sigma": (state["sigma"] * factor).astype(np.float32)}
-        )
+class AdaptiveSharedSigma(LearntSigma):
+    """One deviation for all parameters: ``sigma`` is float32 [1], and workers get it as the
+    publication's sigma.
+    """
+
+    def first_sigma(self, deviation: float) -> NDArray[np.float32]:
+        """The deviation before the first generation."""
+        return np.full(1, deviation * self.pace.sigma, np.float32)
+
+    def sigma(self, state: State) -> float:
+        """The deviation."""
+        return float(state["sigma"][0])

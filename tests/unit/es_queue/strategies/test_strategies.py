@@ -6,29 +6,22 @@ Parametrised over the registry: a new strategy is tested here by being registere
 
 from __future__ import annotations
 
-import io
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from es_queue import testing
 from es_queue.config.run_config import RunConfig
 from es_queue.config.strategy_settings import STRATEGIES as FACTS
 from es_queue.errors import UsageError
-from es_queue.numerics.ordered_sums import ArrayNoise
-from es_queue.protocol.messages import TRAIN
 from es_queue.strategies import STRATEGIES, Batch, State, Strategy, make_strategy
-from es_queue.strategies.base import centre_of, make_builder
-from es_queue.strategies.capabilities import hooks
-from es_queue.strategies.capabilities.hooks import SlotDraw
 from tools import write_strategies
 
-NOISE = ArrayNoise(np.random.default_rng(0).standard_normal(60_000, dtype=np.float32))
-SIZE = 12
-GOAL = np.linspace(-0.6, 0.6, SIZE)
-FIGURES = {"norm", "gradient_norm", "update_ratio", "sigma", "no_step"}
+NOISE, SIZE, FIGURES = testing.NOISE, testing.SIZE, testing.FIGURES
 VARIANTS: list[dict[str, Any]] = [
     *(
         {"strategy": "openai_es", "shaping": shaping}
@@ -72,76 +65,27 @@ def made(size: int = SIZE, **settings: Any) -> Strategy:
     )
 
 
-def sphere(policies: np.ndarray) -> np.ndarray:
-    """Highest (0) at GOAL."""
-    return -np.square(policies - GOAL, dtype=np.float64).sum(axis=-1)
-
-
-def tried(strategy: Strategy, state: State, seed: int) -> Batch:
-    """A generation on the sphere."""
-    slots = strategy.config.population // strategy.per_slot
-    indices = np.random.default_rng(seed).choice(50_000, slots, replace=False)
-    build, published = make_builder(strategy, NOISE), strategy.published(state)
-    drawn = [
-        SlotDraw(TRAIN, 0, slot, int(index), NOISE.views(indices, 0, strategy.size)[slot])
-        for slot, index in enumerate(indices)
-    ]
-    policies = np.stack([build(published, strategy.sigma(state), one) for one in drawn])
-    return replied(
-        strategy, state, Batch(NOISE, indices, sphere(policies), behaviour=policies[:, :, :2])
-    )
-
-
-def replied(strategy: Strategy, state: State, batch: Batch) -> Batch:
-    """The batch with the second results of its candidates: better than the first ones, and than the
-    centre's; and how all behaved.
-    """
-    slots = hooks.candidates(strategy, state, batch)
-    if strategy.wants_behaviour:
-        published = strategy.published(state)
-        centres = np.array(
-            [
-                centre_of(strategy, published, slot)
-                for slot in range(1, hooks.centre_count(strategy, state))
-            ]
-        )
-        behaviour = (
-            batch.behaviour
-            if batch.behaviour.size
-            else np.clip(batch.fitness, -1e9, 1e9).astype(np.float32)[..., None].repeat(2, axis=-1)
-        )
-        batch = replace(
-            batch,
-            behaviour=behaviour,
-            centre_fitness=sphere(centres),
-            centre_behaviour=centres[:, :2],
-        )
-    return replace(
-        batch,
-        elite_fitness=np.array(
-            [batch.fitness[slot, 0] if slot < len(batch.fitness) else -np.inf for slot in slots]
-        ),
-    )
-
-
 def batch_of(strategy: Strategy, state: State, fitness: np.ndarray) -> Batch:
     """A generation whose pairs (or as many individuals) had the ``fitness`` [S, 2]."""
     flat = fitness.reshape(-1, strategy.per_slot)
     return replied(strategy, state, Batch(NOISE, np.arange(len(flat)), flat))
 
 
-def begun(strategy: Strategy, generations: int = 3) -> State:
-    """A state in the middle of a run, so that no array of it is trivially zero."""
-    state = strategy.start(np.full(strategy.size, 0.1, np.float32))
-    for seed in range(generations):
-        state, _ = strategy.learn(state, tried(strategy, state, seed))
-    return state
+begun, same, tried = testing.begin, testing.is_same, testing.run_generation
+sphere, replied = testing.sphere, testing.with_extra_results
 
 
-def same(one: State, other: State) -> bool:
-    return one.keys() == other.keys() and all(
-        np.array_equal(one[name], other[name]) for name in one
-    )
+@each_variant
+@pytest.mark.parametrize("check", testing.CHECKS, ids=lambda check: check.__name__)
+def test_each_strategy_does_what_every_strategy_must(
+    check: Callable[[Strategy], None], variant: dict[str, Any]
+) -> None:
+    check(made(**variant))
+
+
+def test_each_strategy_passes_the_shared_suite_with_its_defaults() -> None:
+    for kind in STRATEGIES.values():
+        testing.check_strategy(kind)
 
 
 @pytest.mark.parametrize(
@@ -157,30 +101,6 @@ def test_each_strategy_climbs_the_sphere(variant: dict[str, Any]) -> None:
 
 
 @each_variant
-def test_learning_changes_neither_the_state_nor_the_batch(variant: dict[str, Any]) -> None:
-    strategy = made(**variant)
-    state = begun(strategy)
-    batch = tried(strategy, state, 9)
-    copies = {name: array.copy() for name, array in state.items()}
-    fitness, indices = batch.fitness.copy(), batch.noise_indices.copy()
-    for array in (*state.values(), batch.fitness, batch.noise_indices):
-        array.flags.writeable = False
-    after, _ = strategy.learn(state, batch)
-    assert same(state, copies)
-    assert np.array_equal(batch.fitness, fitness)
-    assert np.array_equal(batch.noise_indices, indices)
-    assert not same(after, state)
-
-
-@each_variant
-def test_learning_twice_from_the_same_gives_the_same_bits(variant: dict[str, Any]) -> None:
-    strategy = made(**variant)
-    state = begun(strategy)
-    batch = tried(strategy, state, 9)
-    assert same(strategy.learn(state, batch)[0], made(**variant).learn(state, batch)[0])
-
-
-@each_variant
 def test_results_that_arrive_in_any_order_give_the_same_bits(variant: dict[str, Any]) -> None:
     strategy = made(**variant)
     state = begun(strategy)
@@ -191,33 +111,6 @@ def test_results_that_arrive_in_any_order_give_the_same_bits(variant: dict[str, 
     assert same(
         strategy.learn(state, batch)[0], strategy.learn(state, replace(batch, fitness=arrived))[0]
     )
-
-
-@each_variant
-def test_a_state_survives_an_npz_file_and_learns_on_to_the_same_bits(
-    variant: dict[str, Any],
-) -> None:
-    strategy = made(**variant)
-    state = begun(strategy)
-    file = io.BytesIO()
-    np.savez(file, **state)
-    file.seek(0)
-    with np.load(file, allow_pickle=False) as stored:
-        restored = dict(stored)
-    batch = tried(strategy, state, 9)
-    assert same(strategy.learn(state, batch)[0], strategy.learn(restored, batch)[0])
-
-
-@each_variant
-def test_a_generation_in_which_all_failed_is_no_step(variant: dict[str, Any]) -> None:
-    strategy = made(**variant)
-    state = begun(strategy)
-    batch = tried(strategy, state, 9)
-    batch.fitness[:] = math.nan
-    after, info = strategy.learn(state, batch)
-    assert same(after, state)
-    assert after is not state
-    assert (info["no_step"], info["update_ratio"], info["gradient_norm"]) == (1, 0, 0)
 
 
 @each_variant
@@ -294,31 +187,6 @@ def test_a_pair_is_the_centre_plus_and_minus_one_perturbation_in_float32(
     assert np.array_equal(pairs[:, 1], strategy.centre(published) - steps)
 
 
-@each_variant
-def test_an_individual_is_the_same_alone_and_in_a_block(variant: dict[str, Any]) -> None:
-    strategy = made(**variant)
-    state = begun(strategy)
-    published, sigma = strategy.published(state), strategy.sigma(state)
-    rows = NOISE.rows(np.arange(7), 0, SIZE)
-    block = strategy.ask(published, sigma, rows)
-    for slot in range(7):
-        assert np.array_equal(strategy.ask(published, sigma, rows[slot : slot + 1])[0], block[slot])
-
-
-@each_variant
-def test_what_is_published_is_float32_of_the_promised_length_and_holds_the_centre(
-    variant: dict[str, Any],
-) -> None:
-    strategy = made(**variant)
-    state = begun(strategy)
-    published = strategy.published(state)
-    assert (
-        published.dtype == np.float32 and strategy.fits(len(published), 0) and published.ndim == 1
-    )
-    assert np.array_equal(strategy.centre(published), state["parameters"])
-    assert published.flags.c_contiguous
-
-
 @each_alone
 def test_parameters_and_moments_stay_float32(variant: dict[str, Any]) -> None:
     strategy = made(**variant)
@@ -331,20 +199,6 @@ def test_parameters_and_moments_stay_float32(variant: dict[str, Any]) -> None:
         assert (array.dtype, array.shape) == (
             (np.int64, ()) if name == "step" else (np.float32, (SIZE,))
         )
-
-
-@each_strategy
-def test_the_start_is_a_copy_of_the_first_parameters(name: str) -> None:
-    first = np.full(SIZE, 0.5, np.float32)
-    state = made(strategy=name).start(first)
-    first[:] = 9
-    assert np.array_equal(state["parameters"], np.full(SIZE, 0.5, np.float32))
-
-
-@each_strategy
-def test_a_first_vector_of_another_length_is_an_error(name: str) -> None:
-    with pytest.raises(ValueError, match=r"\(5,\) for a policy of 12"):
-        made(strategy=name).start(np.zeros(5, np.float32))
 
 
 @each_strategy
