@@ -29,8 +29,8 @@ from master.status.redis_reader import (
     MOST_FIELD_BYTES,
     RedisReader,
     Texts,
-    to_text,
 )
+from master.status.values import to_text
 
 Command = tuple[str, ...]
 #: RQ's own sets of workers: a thousand take a tenth of this.

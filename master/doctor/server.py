@@ -17,6 +17,7 @@ from master.doctor.finding import (
     unknown_finding,
     warning_finding,
 )
+from master.status.values import to_text
 
 LEAST_LEFT_BYTES = 64 * 2**20
 LEAST_LEFT_FRACTION = 0.10
@@ -367,7 +368,3 @@ def parse_settings(answers: Sequence[Mapping[Any, Any]]) -> dict[str, str]:
         if isinstance(answer, Mapping)
         for name, value in answer.items()
     }
-
-
-def to_text(value: object) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import textwrap
 from collections.abc import Sequence
-from typing import TextIO, cast
 
 from es_queue.security.sanitize import sanitize
 from master.display.log_view import SafeStream, to_encodable
@@ -36,10 +35,11 @@ def format_finding(finding: Finding) -> str:
 
 def print_on_terminal(finding: Finding, out: SafeStream) -> None:
     # start-up: rich, which JSON does not need
-    from rich.console import Console
     from rich.text import Text
 
-    console = Console(file=cast(TextIO, out), markup=False, highlight=False, force_terminal=True)
+    from master.display.terminal import make_console
+
+    console = make_console(out)
     sign = STATE_SIGNS[finding.state][
         0
         if to_encodable(STATE_SIGNS[finding.state][0], out.encoding)

@@ -21,8 +21,8 @@ from es_queue.security.private_directory import regular
 from es_queue.security.sanitize import sanitize
 from master.display.format import LARGEST_DRAWN, drawable_or_none, finite_or_none
 from master.display.reporter import METRICS
-from master.status.history import parse_json_lines
 from master.status.run_folders import read_settings
+from master.status.values import parse_json_lines
 from master.sweep.record import SWEEP_FILE as STUDY
 
 Floats = NDArray[np.float64]

@@ -18,11 +18,10 @@ from master.status.redis_reader import (
     RedisReader,
     RunDetails,
     RunSummary,
-    parse_json_object,
-    to_text,
     too_large,
 )
 from master.status.render import BAD, FAINT, STRONG, Page, PagePart
+from master.status.values import parse_json_object, to_text
 from master.status.views import format_ago
 
 MOST_REPORTS = 20

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -19,8 +18,8 @@ from master.status.redis_reader import (
     MOST_KEY_BYTES,
     PROGRESS_FIELDS,
     RedisReader,
-    to_text,
 )
+from master.status.values import parse_json_lines, to_text
 
 #: Read so many entries at most, in pieces, until there are so many evaluations.
 MOST_EVALUATIONS = 500
@@ -159,14 +158,3 @@ def _read_records(path: Path) -> Iterable[dict[str, Any]]:
             )
     except OSError:
         return
-
-
-def parse_json_lines(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    """The JSON objects among lines; what is none is passed over."""
-    for line in lines:
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(record, dict):
-            yield record

@@ -18,7 +18,7 @@ from es_queue.security.bounded_reads import key_sizes
 from es_queue.security.sanitize import sanitize
 from master.display.format import format_duration
 from master.display.terminal import FittingTable
-from master.status.redis_reader import LONGEST_NAME, PROGRESS_FIELDS, RedisReader, to_text
+from master.status.redis_reader import LONGEST_NAME, PROGRESS_FIELDS, RedisReader
 from master.status.render import FAINT, STRONG, Page, PagePart, page_fields
 from master.status.values import (
     FIRST_BYTES,
@@ -32,6 +32,7 @@ from master.status.values import (
     run_of,
     summarize_floats,
     to_plain_json,
+    to_text,
 )
 
 #: A larger value is described by its size and its first bytes.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +27,7 @@ from es_queue.util.command_path import format_command
 from master.display.format import finite_or_none
 from master.run.lease import format_host
 from master.services.private_server import PrivateServer
+from master.status.values import parse_json_object, to_text
 
 ORPHANED = "orphaned"
 
@@ -422,20 +422,6 @@ def key_name(data: bytes) -> str:
         return data.decode("utf-8") if len(data) <= LONGEST_NAME else ""
     except UnicodeDecodeError:
         return ""
-
-
-def to_text(data: object) -> str:
-    """Bytes as text, whatever they are."""
-    return data.decode("utf-8", "replace") if isinstance(data, bytes) else str(data)
-
-
-def parse_json_object(data: bytes | None) -> dict[str, Any]:
-    """The JSON object that bytes hold; empty for anything else."""
-    try:
-        parsed = json.loads(data or b"")
-    except (ValueError, RecursionError):
-        return {}
-    return parsed if isinstance(parsed, dict) else {}
 
 
 def make_named_reader(url: str, given_by_flag: bool) -> RedisReader:

@@ -25,9 +25,9 @@ from master.status.redis_reader import (
     PROGRESS_FIELDS,
     RunSummary,
     Texts,
-    parse_json_object,
     run_dir_flag,
 )
+from master.status.values import parse_json_object
 
 #: A configuration has about 5 KB and a hundred names.
 MOST_BYTES = 2**16

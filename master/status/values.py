@@ -1,5 +1,6 @@
-"""Values of the keyspace decoded for people and programs, whatever they are: what cannot be read is
-shown as bytes.
+"""The one decoder of what Redis holds, for es-status, its page, its view of keys and the doctor.
+
+The protocol decodes its own messages. What cannot be read is shown as bytes.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import math
 import re
 import warnings
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from es_queue.errors import DecodeError
@@ -49,6 +50,11 @@ def run_of(key: str) -> str:
 
 
 # --- any bytes
+
+
+def to_text(data: object) -> str:
+    """Bytes as text, whatever they are."""
+    return data.decode("utf-8", "replace") if isinstance(data, bytes) else str(data)
 
 
 def escape_bytes(data: bytes, longest: int = FIRST_BYTES) -> str:
@@ -103,6 +109,22 @@ def load_json(data: bytes, longest: int = LONGEST_JSON) -> Any:
         return to_plain_json(json.loads(data))
     except RecursionError:
         raise ValueError("too deep") from None
+
+
+def parse_json_object(data: bytes | None) -> dict[str, Any]:
+    """The JSON object that bytes hold; empty for anything else."""
+    return next(parse_json_lines([data or b""]), {})
+
+
+def parse_json_lines(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """The JSON objects among lines; what is none is passed over."""
+    for line in lines:
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(record, dict):
+            yield record
 
 
 # --- strings, by what their key says they hold

@@ -77,7 +77,13 @@ def draw_pages(pages: Iterable[Page], out: SafeStream) -> int:
     page: Page | None = None
     try:
         # It is redrawn each second, and so fits a terminal that changes its size.
-        with Live(console=make_console(out), screen=True, refresh_per_second=1) as live:
+        with Live(
+            console=make_console(out),
+            screen=True,
+            refresh_per_second=1,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        ) as live:
             for page in pages:
                 live.update(Group(*page.parts), refresh=True)
     finally:

@@ -11,8 +11,9 @@ from typing import Any
 from es_queue.protocol.keys import RunKeys
 from es_queue.security.private_directory import regular
 from master.display.format import drawable_or_none, finite_or_none
-from master.status.history import History, is_readable, parse_entry, parse_json_lines
-from master.status.redis_reader import RedisReader, to_text
+from master.status.history import History, is_readable, parse_entry
+from master.status.redis_reader import RedisReader
+from master.status.values import parse_json_lines, to_text
 
 #: Neighbouring points are averaged when there are so many: a screen has no more columns.
 MOST_POINTS = 800

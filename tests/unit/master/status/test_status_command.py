@@ -12,12 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from es_queue.errors import RedisError, UsageError
 from master.display.format import parse_number
 from master.display.log_view import SafeStream
-from master.display.terminal import FittingTable
 from master.status.command import main
 from master.status.discovery import RunSources, sources_in
 from master.status.history import History
@@ -343,31 +341,6 @@ def test_a_digit_of_another_script_is_no_whole_number() -> None:
         and parse_number("²") is None
         and parse_number("9" * 30) == pytest.approx(1e30)
     )
-
-
-def columns_at(width: int, table: FittingTable) -> str:
-    """The head of a table on a terminal of that width."""
-    console = Console(width=width, file=io.StringIO())
-    with console.capture() as capture:
-        console.print(table)
-    return " ".join(capture.get().splitlines()[0].split())
-
-
-def test_what_does_not_fit_a_narrow_terminal_goes_in_the_given_order() -> None:
-    rows = [("r" * 10, "e" * 10, "b" * 10, "1")]
-    table = FittingTable(("run", "env", "best", "n"), rows, (), ("best", "env"))
-    shown = [columns_at(width, table) for width in (37, 36, 23)]
-    assert shown == ["run env best n", "run env n", "run n"]
-
-
-def test_the_last_column_gives_way_before_another_one_goes() -> None:
-    rows = [("k" * 10, "string", "c" * 80)]
-    table = FittingTable(("key", "type", "content"), rows, (), ("type",))
-    assert columns_at(32, table) == "key type content" and columns_at(31, table) == "key content"
-    console = Console(width=40, file=io.StringIO())
-    with console.capture() as capture:
-        console.print(table)
-    assert f"{'k' * 10}  string  {'c' * 19}…" in capture.get()
 
 
 class Terminal(io.StringIO):
