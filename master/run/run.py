@@ -162,7 +162,9 @@ class TrainingRun:
         )
         self._replay_log = ReplayLog(paths.run_dir)
         self._video_jobs = VideoJobs(paths.run_dir, launch.video_every, launch.noise_dir, view.note)
-        slot_files = SlotFiles(paths.run, paths.run_dir, config.keep_slots, reader=self._video_jobs)
+        slot_files = SlotFiles(
+            paths.run, paths.run_dir, config.keep_generations, reader=self._video_jobs
+        )
         self._loop = loop_class(
             channel,
             setup.learner,
