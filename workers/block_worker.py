@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import time
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -17,6 +15,7 @@ from workers.episode import Leaving
 from workers.evaluator import Evaluator, FailureReport, Floats
 from workers.join import Refusal, load_task
 from workers.parameter_cache import ParameterCache
+from workers.worker_info import send_report
 
 #: Seconds that a claim may wait, well below the socket's own time-out.
 MAX_WAIT = 2.0
@@ -164,12 +163,7 @@ class BlockWorker:
         if data is None:
             return None
         if changed := self._evaluator.table.recheck():
-            about = {
-                "time": round(time.time(), 3),
-                "worker": self._channel.worker,
-                "reason": changed,
-            }
-            self._channel.report(json.dumps(about))
+            send_report(self._channel, changed)
         if shared is None:
             self._cache.write_header(task.publication, raw)
         self._evaluator.control.set_poll(task.poll)
@@ -177,20 +171,14 @@ class BlockWorker:
 
     def report(self, failure: FailureReport) -> None:
         """Tell people of an episode that raised."""
-        config = self._evaluator.config
-        self._channel.report(
-            json.dumps(
-                {
-                    "time": round(time.time(), 3),
-                    "worker": self._channel.worker,
-                    "environment": config.task,
-                    "seed": failure.seed,
-                    "slot": failure.slot,
-                    "generation": self.generation,
-                    "reason": failure.reason,
-                    "trace": failure.trace[-4000:],
-                }
-            )
+        send_report(
+            self._channel,
+            failure.reason,
+            environment=self._evaluator.config.task,
+            seed=failure.seed,
+            slot=failure.slot,
+            generation=self.generation,
+            trace=failure.trace[-4000:],
         )
 
 

@@ -7,7 +7,6 @@ wait. It always returns normally: whatever goes wrong is reported to the run, no
 from __future__ import annotations
 
 import faulthandler
-import json
 import os
 import platform
 import random
@@ -114,6 +113,7 @@ class Seat:
         from workers.block_worker import make_worker_id
         from workers.episode import EpisodeControl, Leaving
         from workers.heartbeat import leave_in_outage
+        from workers.worker_info import send_report
 
         control = EpisodeControl()
         install_sigterm(control)
@@ -126,8 +126,10 @@ class Seat:
         )
         time.sleep(guard.begin_seat())
         try:
-            if self._horse:
-                self._report_crash(channel, guard.start_trace(self.run))
+            if self._horse and (trace := guard.start_trace(self.run)):
+                # Python's last words: the process that crashed could tell nobody.
+                reason = "the seat before this one crashed on this RQ worker"
+                send_report(channel, reason, trace=trace)
             self._serve(channel, control)
         except Leaving:
             self.print_line(f"left: {control.leave_reason}")
@@ -137,35 +139,14 @@ class Seat:
         except Exception as error:
             retry.give_up()
             with suppress(Exception):
-                channel.report(
-                    json.dumps(
-                        {
-                            "time": time.time(),
-                            "worker": channel.worker,
-                            "reason": repr(error)[:400],
-                            "trace": traceback.format_exc(limit=-12),
-                        }
-                    )
-                )
+                trace = traceback.format_exc(limit=-12)
+                send_report(channel, repr(error)[:400], trace=trace)
             self.print_line(f"left: {type(error).__name__}: {error}")
         else:
             self.print_line(f"left: {control.leave_reason}")
             guard.end_seat()
         finally:
             channel.depart()
-
-    def _report_crash(self, channel: RedisWorkerChannel, trace: str) -> None:
-        """What Python said when this RQ worker's last seat crashed; that process could
-        tell nobody.
-        """
-        if trace:
-            about = {
-                "time": round(time.time(), 3),
-                "worker": channel.worker,
-                "reason": "the seat before this one crashed on this RQ worker",
-                "trace": trace,
-            }
-            channel.report(json.dumps(about))
 
     def _serve(self, channel: RedisWorkerChannel, control: EpisodeControl) -> None:
         # start-up: numpy, whose threads must be fixed before it loads
@@ -260,6 +241,7 @@ class Seat:
         from es_queue.protocol.seats import is_other_run_waiting
         from workers.episode import Leaving
         from workers.heartbeat import Heartbeat, ProcessLimits, end_this_process, leave_in_outage
+        from workers.worker_info import send_report
 
         client = clone_client(self._client)
         heartbeat_channel = RedisWorkerChannel(
@@ -271,17 +253,9 @@ class Seat:
         )
 
         def report(reason: str, **more: object) -> None:
-            text = {
-                "time": round(time.time(), 3),
-                "worker": channel.worker,
-                "environment": config.task,
-                "reason": reason,
-                **more,
-            }
-            with suppress(
-                EsQueueError, Leaving
-            ):  # Redis may be away for long; the episode must end all the same
-                heartbeat_channel.report(json.dumps(text))
+            # Redis may be away for long; the episode must end all the same.
+            with suppress(EsQueueError, Leaving):
+                send_report(heartbeat_channel, reason, environment=config.task, **more)
 
         def expire() -> None:
             report(

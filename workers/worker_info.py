@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Callable
 
+from es_queue.protocol.channel import WorkerChannel
 from es_queue.protocol.timing import Clocks
 from es_queue.util import host_info
 
 MAX_TEXT = 400
+
+
+def send_report(channel: WorkerChannel, reason: str, **more: object) -> None:
+    """Tell people of trouble, in the run's list of errors. Raises what the channel raises."""
+    about = {"time": round(time.time(), 3), "worker": channel.worker, "reason": reason}
+    channel.report(json.dumps({**about, **more}))
 
 
 def worker_info(clocks: Clocks, hardened: bool = False) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 ``python -m es_queue.security.acl FOLDER`` makes an ACL file with fresh passwords, of which it holds
 SHA-256 digests alone; ``--scaler`` behind it adds a user for an autoscaler, which counts waiting
-seats. This is the only place with the rules; ``docker/users.acl`` is ``template()``.
+seats. This is the only place with the rules; ``docker/users.acl`` is ``format_acl({})``.
 """
 
 from __future__ import annotations
@@ -169,11 +169,6 @@ def format_acl(passwords: Mapping[str, str]) -> str:
     return "\n".join(
         ["user default off", *(format_user_line(user, passwords.get(user)) for user in users), ""]
     )
-
-
-def template() -> str:
-    """The file with every user switched off, as ``docker/users.acl`` has it."""
-    return format_acl({})
 
 
 def write_acl_files(folder: Path, users: Sequence[str] = USERS) -> dict[str, Path]:

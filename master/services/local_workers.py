@@ -123,10 +123,6 @@ class LocalWorkers:
             self._spawn(worker)
         return [worker.number for worker in restarted]
 
-    def count_alive(self) -> int:
-        """How many worker processes run now."""
-        return len(self._running())
-
     def stop(self, deadline: float = STOP_SECONDS) -> None:
         """End all: SIGTERM and up to ``deadline`` seconds to finish, a second SIGTERM, then SIGKILL
         to the rest.

@@ -108,13 +108,6 @@ class PrivateServer:
         password = read_password(self.folder)
         return f"unix://{'' if password is None else f':{password}@'}{quote(str(self.socket_path))}"
 
-    @property
-    def is_owned(self) -> bool:
-        """Whether this object may start and stop the server; False beside another living owner's
-        server.
-        """
-        return self._owner_lock is not None
-
     def start(self) -> None:
         """Have a server that answers: another living owner's, or one of our own.
 

@@ -49,7 +49,6 @@ class SupervisorClient:
     environment: what the supervisor gets in place of this process's own; a URL with a password goes
     this way
     server:      the private server that it keeps, if it does, to see that of another living master
-    is_adopted:     the supervisor is that of a master before us, and so are its server and workers
     """
 
     def __init__(
@@ -69,7 +68,6 @@ class SupervisorClient:
         self._owner_lock: int | None = None
         self._is_launched = self._is_released = False
         self._news_offset = 0
-        self.is_adopted = False
 
     def start(self) -> None:
         """Have a supervisor that is ready: a dead master's, if it does what is wanted, else one of
@@ -92,7 +90,6 @@ class SupervisorClient:
         lock = try_lock(self._files.supervisor_lock)
         if lock is None:
             if self._is_adoptable():
-                self.is_adopted = True
                 self._news_offset = self._files.news_end()
                 return
             self._end()

@@ -192,8 +192,8 @@ def test_a_second_owner_uses_the_first_ones_server_and_leaves_it_running(
     guest = PrivateServer(server.folder)
     guest.start()
     assert pid_of(guest) == pid_of(server)
-    assert server.is_owned
-    assert not guest.is_owned
+    assert server._owner_lock is not None
+    assert guest._owner_lock is None
     guest.stop()
     assert server.is_alive()
 
@@ -226,7 +226,7 @@ def test_a_server_that_outlived_its_owner_is_ended_before_a_second_starts(
     server.start()
     try:
         assert not running(pid)
-        assert server.is_owned
+        assert server._owner_lock is not None
         with redis.Redis.from_url(server.url) as client:
             assert client.get("made by") == b"the first master"
     finally:
@@ -243,7 +243,7 @@ def test_a_server_that_cannot_start_is_explained_by_the_end_of_its_log(tmp_path:
     server = PrivateServer(tmp_path)
     with pytest.raises(RedisError, match=r"ended with code 1; .*redis\.log ends: .*base file"):
         server.start()
-    assert not server.is_owned
+    assert server._owner_lock is None
 
 
 def test_without_any_server_the_remedy_is_named(

@@ -76,7 +76,7 @@ def test_local_workers_do_the_jobs_of_their_queue(
 ) -> None:
     workers = make_workers(2, queue)
     assert result_of(run_job(client, "math.hypot", 3, 4, queue=queue)) == 5.0
-    assert workers.count_alive() == 2
+    assert len(workers._running()) == 2
 
 
 def test_local_workers_keep_the_noise_table_where_they_are_told_to(
@@ -153,7 +153,7 @@ def test_a_killed_worker_is_replaced_after_its_back_off(
     pid = result_of(run_job(client, "os.getppid"))
     assert isinstance(pid, int)
     os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: workers.count_alive() == 0)
+    wait_until(lambda: len(workers._running()) == 0)
     assert workers.supervise() == []
     wait_until(lambda: workers.supervise() == [1])
     assert result_of(run_job(client, "os.getppid")) != pid
@@ -178,7 +178,7 @@ def test_a_horse_that_lost_its_worker_is_told_to_leave(
     workers = make_workers()
     pid = with_busy_horse(client)
     os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: workers.count_alive() == 0)
+    wait_until(lambda: len(workers._running()) == 0)
     assert len(session_of(pid)) == 1
     workers.supervise()
     wait_until(lambda: session_of(pid) == [])
@@ -192,7 +192,7 @@ def test_stop_ends_a_busy_worker_and_its_horse(
     workers = make_workers()
     pid = with_busy_horse(client)
     workers.stop(deadline)
-    assert workers.count_alive() == 0
+    assert len(workers._running()) == 0
     wait_until(lambda: session_of(pid) == [])
 
 
@@ -219,7 +219,7 @@ def test_stop_ends_a_deaf_horse_whose_worker_is_gone_already(
     pid = with_busy_horse(client, "builtins.exec", code)
     wait_until(deaf.exists)
     os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: workers.count_alive() == 0)
+    wait_until(lambda: len(workers._running()) == 0)
     workers.supervise()
     workers.stop()
     wait_until(lambda: session_of(pid) == [])
@@ -233,7 +233,7 @@ def test_stop_ends_workers_that_answer_no_signal(
     pid = with_busy_horse(client)
     os.kill(pid, signal.SIGSTOP)
     workers.stop(deadline=0.0)
-    assert workers.count_alive() == 0
+    assert len(workers._running()) == 0
     wait_until(lambda: session_of(pid) == [])
 
 
