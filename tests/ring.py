@@ -12,6 +12,7 @@ from es_queue.config.run_config import RunConfig
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.protocol.memory_channel import MemoryMasterChannel, MemoryServer, MemoryWorkerChannel
 from es_queue.protocol.timing import Clocks
+from master.collect.block_scheduler import make_scheduler
 from master.control.inbox import ControlInbox
 from master.loop.asynchronous import schedule_classes
 from master.loop.config_timeline import ConfigTimeline
@@ -111,7 +112,7 @@ def make_loop(
         token,
         "test",
         QUICK,
-        setup.config.block,
+        make_scheduler(setup.config, setup.strategy.per_slot, setup.policy.size),
         None,
         sink.live,
         sink.note,

@@ -106,7 +106,7 @@ class Collector:
         token: str,
         holder: str,
         clocks: Clocks,
-        block: int,
+        scheduler: BlockScheduler,
         maintenance: MaintenanceTask | None,
         show_live: Callable[[Record], None],
         note: Callable[[str], None],
@@ -128,7 +128,7 @@ class Collector:
         self.recoveries = RecoveryStatistics()
         self.extra_progress: dict[str, str] = {}
         self.idle_work: deque[Callable[[], object]] = deque()
-        self.scheduler = BlockScheduler(fixed=block)
+        self.scheduler = scheduler
         self._paused_at: float | None = None
         self._paused_for = 0.0
         self._answered_at = time.time()
@@ -151,7 +151,7 @@ class Collector:
         self._lost_worker_check = LostWorkerCheck(clocks.lease + clocks.beat_ttl, note)
         self._next_tick = 0.0
         self._grace_until = 0.0
-        self._stragglers = StragglerTracker(self.scheduler, clocks.overdue)
+        self._stragglers = StragglerTracker(scheduler, clocks.overdue)
         self._idle, self._silent = IdleWorkers(), SilentWorkers(LimitedNotes(note))
         self._answers: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()

@@ -146,7 +146,7 @@ class TrainingRun:
             token,
             holder,
             clocks,
-            config.block,
+            make_scheduler(config, setup.strategy.per_slot, setup.policy.size),
             maintenance,
             self._live,
             view.note,
@@ -156,10 +156,7 @@ class TrainingRun:
             config.strict,
             verification,
         )
-        self._collector.extra_progress, self._collector.scheduler = (
-            {"queue": launch.queue},
-            make_scheduler(config, setup.strategy.per_slot, setup.policy.size),
-        )
+        self._collector.extra_progress = {"queue": launch.queue}
         self._replay_log = ReplayLog(paths.run_dir)
         self._video_jobs = VideoJobs(paths.run_dir, launch.video_every, launch.noise_dir, view.note)
         slot_files = SlotFiles(

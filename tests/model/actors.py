@@ -10,7 +10,7 @@ from es_queue.protocol.channel import RUNNING, MasterChannel, PublishRequest
 from es_queue.protocol.memory_channel import MemoryMasterChannel, MemoryWorkerChannel
 from es_queue.protocol.messages import KINDS, Answer, Block, Task, token_number
 from es_queue.protocol.timing import Clocks
-from master.collect.block_scheduler import list_equal_blocks
+from master.collect.block_scheduler import BlockScheduler, list_equal_blocks
 from master.collect.collector import Collector
 from master.collect.ledger import Ledger
 from tests.model.world import (
@@ -146,7 +146,7 @@ def master(world: World, number: int) -> Iterator[None]:
         token,
         f"master {number}",
         CLOCKS,
-        2,
+        BlockScheduler(fixed=2),
         None,
         lambda _: None,
         blames_an_honest_worker(world),

@@ -25,6 +25,7 @@ from es_queue.protocol.keys import RunKeys
 from es_queue.protocol.messages import Answer, EpisodeMoments, SlotResult, Task
 from es_queue.protocol.redis_channel import RedisMasterChannel
 from es_queue.protocol.timing import Clocks
+from master.collect.block_scheduler import BlockScheduler
 from master.collect.collector import Collector
 from master.collect.ledger import AnswerChecker, Ledger
 from master.services.private_server import PrivateServer
@@ -90,7 +91,14 @@ def once(client: redis.Redis, blocks: int, slots: int, obs_norm: bool) -> dict[s
     )
     channel = RedisMasterChannel(client, RUN)
     collector = Collector(
-        channel, TOKEN, "bench", Clocks(), 1, None, lambda _: None, lambda _: None
+        channel,
+        TOKEN,
+        "bench",
+        Clocks(),
+        BlockScheduler(fixed=1),
+        None,
+        lambda _: None,
+        lambda _: None,
     )
     collector.fleet.update(
         {worker_of(number): {"host": f"host{number % 30}"} for number in range(WORKERS)}

@@ -33,6 +33,7 @@ from es_queue.protocol.messages import (
 )
 from es_queue.protocol.timing import Clocks
 from es_queue.strategies import make_strategy
+from master.collect.block_scheduler import BlockScheduler
 from master.collect.collector import Collector
 from master.collect.ledger import AnswerChecker, Ledger
 from master.display.reporter import Reporter
@@ -213,7 +214,14 @@ def once(size: Size, table: NoiseTable, generations: int) -> dict[str, list[floa
             stream=io.StringIO(),
         )
         collector = Collector(
-            channel, token, "bench", clocks, BLOCK, None, report.live, report.note
+            channel,
+            token,
+            "bench",
+            clocks,
+            BlockScheduler(fixed=BLOCK),
+            None,
+            report.live,
+            report.note,
         )
         log = ReplayLog(run_dir)
         loop = Loop(

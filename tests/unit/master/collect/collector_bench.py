@@ -10,6 +10,7 @@ from es_queue.protocol import messages
 from es_queue.protocol.channel import PublishRequest
 from es_queue.protocol.memory_channel import MemoryMasterChannel, MemoryServer, MemoryWorkerChannel
 from es_queue.protocol.messages import Answer, Block, SlotResult
+from master.collect.block_scheduler import BlockScheduler
 from master.collect.collector import Collector
 from master.collect.ledger import AnswerChecker, Ledger
 from tests.ring import QUICK, quick_config
@@ -25,6 +26,7 @@ class Bench:
     """A collector over a memory server, with hands to play its workers."""
 
     block: int = 2
+    scheduler: BlockScheduler | None = None
     slots: int = 6
     is_interrupted: Any = lambda: False
     housekeeper: Any = None
@@ -43,7 +45,7 @@ class Bench:
             TOKEN,
             "me",
             QUICK,
-            self.block,
+            self.scheduler or BlockScheduler(fixed=self.block),
             self.housekeeper,
             self.shown.append,
             self.notes.append,

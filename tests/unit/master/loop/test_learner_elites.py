@@ -339,10 +339,8 @@ def test_lost_elites_are_issued_again_in_blocks_of_their_own_length() -> None:
     """A slot of 40 episodes where training's has two: a block of as many slots would take twenty
     times as long.
     """
-    bench = Bench(block=0)
-    bench.collector.scheduler = BlockScheduler(
-        per_slot=2, episodes_per_slot={ELITE: 40}, seconds={TRAIN: 0.01}
-    )
+    scheduler = BlockScheduler(per_slot=2, episodes_per_slot={ELITE: 40}, seconds={TRAIN: 0.01})
+    bench = Bench(scheduler=scheduler)
     bench.ledger = Ledger(
         bench.ledger.publication,
         AnswerChecker(CONFIG, 3, 8, 1, 2, {TRAIN: 12, ELITE: 13}),
