@@ -25,7 +25,7 @@ from es_queue.protocol.timing import Clocks
 from es_queue.security.bounded_reads import MAX_WORKERS
 from master.collect.audit import Audit
 from master.collect.block_scheduler import BlockScheduler, blocks_of_slots
-from master.collect.ledger import Ledger, Slot
+from master.collect.ledger import Ledger, LedgerContext, Slot
 from master.collect.observation_limits import format_implausible
 from master.collect.recovery_statistics import REDIS_AWAY, REDIS_LOST, STRAGGLER, RecoveryStatistics
 from master.collect.stragglers import (
@@ -79,6 +79,10 @@ class StreamCursor:
     cursor: str = "0"
     seen: set[str] = field(default_factory=set)
 
+    def move_to(self, cursor: str) -> None:
+        """Read on from there."""
+        self.cursor = cursor
+
 
 class MaintenanceTask(Protocol):
     """What else must be looked after each second while the master waits."""
@@ -115,8 +119,11 @@ class Collector:
         audit: float = 0.0,
         strict: bool = False,
         verification: Verification | None = None,
+        extra_progress: Mapping[str, str] | None = None,
     ) -> None:
-        """``verification``: what plays again the evaluations that decide something; None where only
+        """``extra_progress``: what else progress shows of the run.
+
+        ``verification``: what plays again the evaluations that decide something; None where only
         the master's own workers can answer.
         """
         self.inbox = inbox or ControlInbox(channel, note)
@@ -126,7 +133,11 @@ class Collector:
         )
         self.verification = verification
         self.recoveries = RecoveryStatistics()
-        self.extra_progress: dict[str, str] = {}
+        self._answers: Counter[str] = Counter()
+        self.context = LedgerContext(
+            self.fleet, self.audit if audit else None, self.recoveries, self._answers
+        )
+        self._extra_progress = extra_progress or {}
         self.idle_work: deque[Callable[[], object]] = deque()
         self.scheduler = scheduler
         self._paused_at: float | None = None
@@ -153,7 +164,6 @@ class Collector:
         self._grace_until = 0.0
         self._stragglers = StragglerTracker(scheduler, clocks.overdue)
         self._idle, self._silent = IdleWorkers(), SilentWorkers(LimitedNotes(note))
-        self._answers: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
         self._workers: dict[str, dict[str, str]] = {}
         self._late = self._late_reported = self._issues = 0
@@ -165,6 +175,12 @@ class Collector:
         self.contributors: set[str] = set()
 
     # --- opening
+
+    def opening_time(self, *, adopted: bool) -> float:
+        """When the publication that opens next was published, on the monotonic clock. Of what a
+        former master published it is unknown; its answers are bounded all the same.
+        """
+        return time.monotonic() - (self._clocks.grace if adopted else 0.0)
 
     def leave_poll_seconds(self) -> float:
         """Seconds between a worker's looks at the leave flags: 2,500 looks a second of all workers
@@ -181,17 +197,7 @@ class Collector:
         self._stragglers.reset()
         self._refused += self._ledger.refused if self._ledger is not None else Counter()
         self._ledger = ledger
-        ledger.recoveries, ledger.answers = self.recoveries, self._answers
-        # Of what a former master published it is unknown when it was; its answers are bounded all
-        # the same.
-        since = time.monotonic() - (self._clocks.grace if adopted else 0.0)
-        ledger.longest = lambda: time.monotonic() - since
         self.audit.begin(sum(ledger.required.values()))
-        ledger.fleet, ledger.guarded = (
-            self.fleet,
-            bool(self.audit.fraction or self.fleet.strict or self.fleet.quarantined),
-        )
-        ledger.audit = self.audit if self.audit.fraction else None
         self.contributors = ledger.contributors
         before, self._open_publication = self._open_publication, ledger.publication
         self._cursors = {
@@ -361,7 +367,7 @@ class Collector:
         ]
         self._channel.discard(publication, refused)
         cursor.seen.difference_update(refused)  # they are gone: a flood is not remembered either
-        cursor.cursor = entries[-1].id
+        cursor.move_to(entries[-1].id)
         self._has_results = self._has_results or bool(ledger.contributors)
         if len(refused) < len(unseen):
             self._answered_at = time.time()
@@ -372,8 +378,8 @@ class Collector:
         """Take up requests, renew, notice loss, reconcile, look after workers, show."""
         began = time.monotonic()
         self._next_tick = began + min(self._clocks.renew, self._clocks.reconcile)
-        ledger.needs_reconcile = False
-        self._poll_requests(publication_generation(ledger.publication))
+        ledger.start_reconcile()
+        self._poll_requests(ledger)
         stored = self._channel.renew(
             self._token,
             self._holder,
@@ -443,13 +449,16 @@ class Collector:
             ledger.record_death(blocks)
         if second is not None and given + second.requeued:
             self._reread_streams()
-            ledger.reissued += max(
-                0, given + second.requeued - len(self.audit.questions)
+            ledger.count_reissued(
+                max(0, given + second.requeued - len(self.audit.questions))
             )  # what the audit asks for was not lost
 
-    def _poll_requests(self, generation: int) -> None:
+    def _poll_requests(self, ledger: Ledger) -> None:
         """What people ask; the time that a pause takes is no time of the run."""
-        self.inbox.poll(generation)
+        self.inbox.poll(
+            publication_generation(ledger.publication),
+            is_training=messages.TRAIN in ledger.required,
+        )
         now = time.monotonic()
         if self._paused_at is not None:
             self._paused_for += now - self._paused_at
@@ -485,7 +494,7 @@ class Collector:
     def _rewind_streams(self) -> None:
         """All streams are read from their beginning again (rule 9)."""
         for tail in self._cursors.values():
-            tail.cursor = "0"
+            tail.move_to("0")
 
     def _reread_streams(self) -> None:
         """From the beginning (rule 9), in case something stands where nobody looks; of many entries
@@ -523,7 +532,7 @@ class Collector:
             self.recoveries.start_recovery(STRAGGLER, first)
         first += self._give(ledger, more)
         self._stragglers.record_copies(ledger, first, now)
-        ledger.reissued += len(first)
+        ledger.count_reissued(len(first))
 
     def _give(self, ledger: Ledger, slots: Iterable[Slot]) -> list[Slot]:
         """Put slots into the claims of idle workers, a little for each; those that found one."""
@@ -544,9 +553,8 @@ class Collector:
         self._lost_worker_check.update(workers, self._channel.outages, self._give_way)
         self.fleet.update(self._workers)
         if len(self._answers) > MAX_WORKERS:  # whoever answers names itself
-            self._answers = ledger.answers = Counter(
-                {name: count for name, count in self._answers.items() if name in workers}
-            )
+            for name in set(self._answers) - set(workers):
+                del self._answers[name]
         ledger.decide()
         for slot in self.audit.review():
             ledger.withdraw(slot)
@@ -572,7 +580,7 @@ class Collector:
             **recoveries,
             **self.fleet.progress_fields(),
             **self.audit.progress_fields(),
-            **self.extra_progress,
+            **self._extra_progress,
         }
 
     def take_late_count(self) -> int:

@@ -140,9 +140,11 @@ class AsyncLoop(Loop):
     def _progress_fields(self, state: RunState, digest: str) -> Mapping[str, str]:
         return {**super()._progress_fields(state, digest), "schedule": ASYNC_LABEL}
 
-    def _make_ledger(self, state: RunState, publication: str, required: dict[str, int]) -> Ledger:
+    def _make_ledger(
+        self, state: RunState, publication: str, required: dict[str, int], opened_at: float
+    ) -> Ledger:
         if messages.TRAIN not in required:
-            return super()._make_ledger(state, publication, required)
+            return super()._make_ledger(state, publication, required, opened_at)
         older, fresh = self._carried_over or (self._restore_open_publications(state), [])
         strategy, most = self._learner.strategy, required[messages.TRAIN]
         batch = strategy.batch_slots()
@@ -157,6 +159,8 @@ class AsyncLoop(Loop):
             older,
             fresh,
             most,
+            self._collector.context,
+            opened_at,
         )
         ledger.require_slots(
             messages.ELITE, range(strategy.elite_slot_count(state.strategy, state.generation))

@@ -216,7 +216,8 @@ class Loop:
             self._noise_digest,
             self._collector.leave_poll_seconds(),
         )
-        ledger = self._make_ledger(state, publication, required)
+        opened_at = self._collector.opening_time(adopted=adopted is not None)
+        ledger = self._make_ledger(state, publication, required, opened_at)
         saved = self._encode_checkpoint(state)
         often = (
             len(saved) <= REDIS_CHECKPOINT_BYTES or state.generation % REDIS_CHECKPOINT_EVERY == 0
@@ -230,7 +231,6 @@ class Loop:
             self._history_fields(),
             saved if often else None,
         )
-        self._collector.inbox.is_training = state.stage == TRAINING
         self._collector.open(ledger, request, data, adopted=adopted is not None)
         if self._collector.verification is not None:
             self._collector.verification.begin(
@@ -247,11 +247,19 @@ class Loop:
             )
         return ledger
 
-    def _make_ledger(self, state: RunState, publication: str, required: dict[str, int]) -> Ledger:
-        ledger = Ledger(publication, self._make_checker(state, required), required)
-        if messages.TRAIN in required:
-            ledger.prefix = PrefixAccumulator(state.moments, required[messages.TRAIN])
-        return ledger
+    def _make_ledger(
+        self, state: RunState, publication: str, required: dict[str, int], opened_at: float
+    ) -> Ledger:
+        return Ledger(
+            publication,
+            self._make_checker(state, required),
+            required,
+            self._collector.context,
+            prefix=PrefixAccumulator(state.moments, required[messages.TRAIN])
+            if messages.TRAIN in required
+            else None,
+            opened_at=opened_at,
+        )
 
     def _make_checker(self, state: RunState, required: dict[str, int]) -> AnswerChecker:
         strategy = self._learner.strategy

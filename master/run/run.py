@@ -75,7 +75,9 @@ class RunContext(Protocol):
 
     launch: Launch
     clocks: Clocks
-    is_looping: bool
+
+    @property
+    def is_looping(self) -> bool: ...
 
     @property
     def client(self) -> Any: ...
@@ -89,6 +91,8 @@ class RunContext(Protocol):
     @property
     def is_interrupted(self) -> Callable[[], bool]: ...
 
+    def start_looping(self) -> None: ...
+
     def start_supervisor(self, place: RunPaths) -> SupervisorClient | None: ...
 
 
@@ -100,29 +104,31 @@ class TrainingRun:
         session: RunContext,
         paths: RunPaths,
         setup: Setup,
-        channel: RedisMasterChannel,
         view: RunView,
         holder: str,
         token: str,
         keep_going: Callable[[Record], bool],
         is_resumed: bool = False,
     ) -> None:
-        self._session, self._paths, self._setup, self._channel, self._view = (
-            session,
-            paths,
-            setup,
-            channel,
-            view,
+        self._session, self._paths, self._setup, self._view = session, paths, setup, view
+        channel = RedisMasterChannel(
+            session.client, paths.run, Retry(on_outage=self._handle_outage)
         )
+        self._channel = channel
         self._token, self._holder, self._is_resumed = token, holder, is_resumed
         self._start_time = time.monotonic()
         self._checkpoints = Checkpoints(paths.run_dir)
         config, clocks, launch = setup.config, session.clocks, session.launch
         timeout = int(clocks.seat_lease + config.wall_limit + clocks.seat_margin)
         self._seat_manager = SeatManager(
-            session.client, launch.queue, paths.run, secrets.token_hex(3), timeout, view.note
+            session.client,
+            launch.queue,
+            paths.run,
+            secrets.token_hex(3),
+            timeout,
+            view.note,
+            channel.record_failure,
         )
-        self._seat_manager.on_error = channel.record_failure
         self._own_client = clone_client(session.client)
         self._renewal = LeaseRenewal(
             RedisMasterChannel(self._own_client, paths.run, Retry(clocks.renew)),
@@ -132,7 +138,6 @@ class TrainingRun:
         )
         maintenance = Maintenance(session.start_supervisor(paths), self._seat_manager, view.note)
         self._maintenance, self._is_ended = maintenance, False
-        channel.retry.on_outage = self._handle_outage
         self._inbox = ControlInbox(
             channel, view.note, ConfigTimeline(setup.learner).refusal, self._location_flags()
         )
@@ -155,8 +160,8 @@ class TrainingRun:
             config.audit,
             config.strict,
             verification,
+            {"queue": launch.queue},
         )
-        self._collector.extra_progress = {"queue": launch.queue}
         self._replay_log = ReplayLog(paths.run_dir)
         self._video_jobs = VideoJobs(paths.run_dir, launch.video_every, launch.noise_dir, view.note)
         slot_files = SlotFiles(
@@ -216,7 +221,7 @@ class TrainingRun:
         former_state: the run's state as its last master left it; a paused run stays so. Interrupted
         before the first publish it raises KeyboardInterrupt: there is nothing to go on with.
         """
-        self._session.is_looping = True
+        self._session.start_looping()
         self._renewal.show_sign()
         self._renewal.start()
         film_seconds = 0.0  # nobody who ends a run early waits for its film
@@ -280,7 +285,7 @@ class TrainingRun:
         """Where the newest tracebacks of workers are, for the end of a sentence: a private server
         ends with its run.
         """
-        self._channel.retry.seconds, self._channel.retry.on_outage = LEAVE_SECONDS, lambda _: None
+        self._channel.retry.give_up_after(LEAVE_SECONDS)
         path = self._paths.run_dir / ERROR_REPORTS_FILE
         with suppress(Exception):
             reports = self._channel.errors()
@@ -379,8 +384,7 @@ class TrainingRun:
         """
         if self._is_ended:
             return
-        retry = self._channel.retry
-        retry.seconds, retry.on_outage = LEAVE_SECONDS, lambda _: None
+        self._channel.retry.give_up_after(LEAVE_SECONDS)
         current = self._loop.current_or_none()
         if current is not None:
             with suppress(Exception):

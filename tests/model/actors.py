@@ -154,7 +154,9 @@ def master(world: World, number: int) -> Iterator[None]:
     )
     while generation < GENERATIONS:
         kinds = wanted(generation)
-        ledger = Ledger(adopted or f"{generation}.{token}", expectations(generation), kinds)
+        ledger = Ledger(
+            adopted or f"{generation}.{token}", expectations(generation), kinds, watcher.context
+        )
         what = PublishRequest(
             ledger.publication,
             task_of(ledger.publication, parameters).encode(),

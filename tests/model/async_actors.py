@@ -134,6 +134,7 @@ def async_master(world: AsyncWorld, number: int) -> Iterator[None]:
             spread_of(parameters),
             older,
             fresh,
+            context=watcher.context,
         )
         what = PublishRequest(
             publication,

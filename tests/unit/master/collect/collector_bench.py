@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,6 +35,7 @@ class Bench:
 
     audit: float = 0.0
     strict: bool = False
+    prefix: Any = None
 
     def __post_init__(self) -> None:
         self.channel = MemoryMasterChannel(self.server)
@@ -55,13 +55,16 @@ class Bench:
         )
         expectations = AnswerChecker(CONFIG, 3, 8, 2, 4, {messages.TRAIN: 12, messages.CENTRE: 1})
         self.ledger = Ledger(
-            PUBLICATION, expectations, {messages.CENTRE: 1, messages.TRAIN: self.slots}
+            PUBLICATION,
+            expectations,
+            {messages.CENTRE: 1, messages.TRAIN: self.slots},
+            self.collector.context,
+            prefix=self.prefix,
         )
         self.what = PublishRequest(PUBLICATION, b"task", (), "{}", {"state": "running"})
 
     def open(self, *, adopted: bool = False) -> Bench:
         self.collector.open(self.ledger, self.what, PARAMETERS, adopted=adopted)
-        self.ledger.longest = lambda: math.inf  # what is answered at once took as long as it says
         return self
 
     def worker(self, name: str = "a", **about: str) -> MemoryWorkerChannel:

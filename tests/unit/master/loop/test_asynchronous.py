@@ -400,7 +400,7 @@ def test_what_is_answered_in_a_pause_has_nothing_issued_in_its_place() -> None:
     setup = prepare_run(config_of(), table=TABLE)
     loop = make_loop(setup, MemoryServer(), Sink())
     book, collector = (
-        loop._make_ledger(setup.initial_state(), "0.1-0000000a", {"train": PAIRS}),
+        loop._make_ledger(setup.initial_state(), "0.1-0000000a", {"train": PAIRS}, 0.0),
         loop._collector,
     )
     book.require("train", 1)

@@ -345,6 +345,7 @@ def test_lost_elites_are_issued_again_in_blocks_of_their_own_length() -> None:
         bench.ledger.publication,
         AnswerChecker(CONFIG, 3, 8, 1, 2, {TRAIN: 12, ELITE: 13}),
         {TRAIN: 12},
+        bench.collector.context,
     )
     bench.open()
     lost = bench.server.todo.copy()

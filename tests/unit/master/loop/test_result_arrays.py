@@ -288,11 +288,10 @@ def test_what_a_master_had_no_time_to_add_after_publishing_is_owed_to_its_succes
 
 
 def test_nothing_is_gathered_where_an_audit_may_replace_a_result() -> None:
-    audited, plain = (Bench(audit=share).open() for share in (1.0, 0.0))
+    audited, plain = (Bench(audit=share, prefix=Told()).open() for share in (1.0, 0.0))
     for bench in (audited, plain):
         bench.answer(bench.worker(), Block(PUBLICATION, messages.TRAIN, 0, 2))
         bench.collector.drain(bench.ledger, 0.0)
-        bench.ledger.prefix = Told()
         bench.ledger.extend_prefix()
     assert (audited.ledger.prefix.asked, plain.ledger.prefix.asked) == (0, 1)
 

@@ -61,6 +61,9 @@ class Process:
     def is_interrupted(self) -> bool:
         return len(self.view.records) >= self.last
 
+    def start_looping(self) -> None:
+        self.is_looping = True
+
     def start_supervisor(self, paths: RunPaths) -> None: ...
 
 
@@ -106,9 +109,8 @@ def test_durations_of_one_generation_reach_the_straggler_tracker_of_the_next(
     view, paths = View(), RunPaths("slow", tmp_path)
     paths.prepare()
     process = Process(redis_client, valkey_url, view, last=3)
-    channel = RedisMasterChannel(redis_client, "slow")
-    token = take_lease(channel, "test", HASTY, wait=False)
-    run = TrainingRun(process, paths, setup, channel, view, "test", token, lambda _: True)
+    token = take_lease(RedisMasterChannel(redis_client, "slow"), "test", HASTY, wait=False)
+    run = TrainingRun(process, paths, setup, view, "test", token, lambda _: True)
     with ExitStack() as stack:
         for number in range(4):
             stack.enter_context(worker(valkey_url, f"host{number}-{number}-abcdef", setup))
