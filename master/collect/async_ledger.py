@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 
 from es_queue.protocol import messages
 from es_queue.protocol.messages import Answer, SlotResult, publication_generation
+from master.collect.block_issue import BlockIssue, EndlessBatch
+from master.collect.block_scheduler import BlockScheduler
 from master.collect.ledger import AnswerChecker, Ledger, LedgerContext, to_ranges
 from master.loop.learner import PublicationSlice
 from master.loop.state import Floats, OpenPublication
@@ -202,8 +204,10 @@ class AsyncLedger(Ledger):
         pending = issued - len(self._newest.answered)
         return max(0, min(most - issued, least + least // 2 - pending)) if pending < least else 0
 
+    def block_issue(self, scheduler: BlockScheduler) -> BlockIssue:
+        return EndlessBatch(self, scheduler)
+
     def update_held(self, held: set[str]) -> None:
-        """``held``: publications of which living workers have blocks."""
         for publication in self.older.values():
             publication.update_held(held)
 

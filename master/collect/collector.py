@@ -24,6 +24,7 @@ from es_queue.protocol.messages import Block, publication_generation
 from es_queue.protocol.timing import Clocks
 from es_queue.security.bounded_reads import MAX_WORKERS
 from master.collect.audit import Audit
+from master.collect.block_issue import BlockIssue
 from master.collect.block_scheduler import BlockScheduler, blocks_of_slots
 from master.collect.ledger import Ledger, LedgerContext, Slot
 from master.collect.observation_limits import format_implausible
@@ -182,6 +183,10 @@ class Collector:
         """
         return time.monotonic() - (self._clocks.grace if adopted else 0.0)
 
+    def progress_field(self, name: str) -> str | None:
+        """What a former master left in the run's progress."""
+        return self._channel.progress_field(name)
+
     def leave_poll_seconds(self) -> float:
         """Seconds between a worker's looks at the leave flags: 2,500 looks a second of all workers
         together at the most.
@@ -221,7 +226,7 @@ class Collector:
         Nobody waits for blocks that come late in the generation: they follow at once. Of a master
         that ends between the two its successor finds them owed, for todo is a hint (rules 1, 8).
         """
-        blocks = iter(self._schedule_blocks(ledger))
+        blocks = iter(self._block_issue(ledger).blocks(self._worker_count()))
         first = list(
             islice(blocks, max(FIRST_BLOCKS, FIRST_BLOCKS_PER_WORKER * len(self._workers)))
         )
@@ -253,26 +258,29 @@ class Collector:
 
     def extend(self, ledger: Ledger) -> None:
         """Issue the slots that the ledger has come to want."""
-        self._issue_blocks(ledger, iter(self._schedule_blocks(ledger)))
+        self._issue_blocks(
+            ledger, iter(self._block_issue(ledger).more_blocks(self._worker_count()))
+        )
 
     def _issue_blocks(self, ledger: Ledger, blocks: Iterator[Block], *, new: bool = False) -> None:
         while chunk := list(islice(blocks, BLOCKS_PER_SCRIPT)):
             self._channel.extend(self._token, ledger.publication, chunk, new=new)
 
-    def _schedule_blocks(self, ledger: Ledger) -> Iterable[Block]:
-        workers = self._workers or self._poller.poll(
-            self._channel
-        )  # a new master has not looked yet
-        return self.scheduler.iterate_blocks(
-            ledger.publication, ledger.unanswered_ranges(), max(1, len(workers))
-        )
+    def _block_issue(self, ledger: Ledger) -> BlockIssue:
+        return ledger.block_issue(self.scheduler)
+
+    def _worker_count(self) -> int:
+        """A new master has not looked yet."""
+        return max(1, len(self._workers or self._poller.poll(self._channel)))
 
     # --- reading
 
     def collect(self, ledger: Ledger) -> None:
         """Until the ledger is complete and the run not paused. Raises Interrupted, FencedError,
-        RedisError, EnvironmentFailure.
+        RedisError, EnvironmentFailure. What is there already does not keep the lease waiting.
         """
+        if time.monotonic() >= self._next_tick:
+            self.tick(ledger)
         while (
             (verifying := self._verifying(ledger))
             or self.inbox.paused_by
@@ -306,6 +314,17 @@ class Collector:
             self.idle_work.popleft()()
 
     def drain(self, ledger: Ledger, wait: float) -> bool:
+        """Drain what is there, and issue slots in its place where the ledger wants more. Whether
+        nothing is left.
+        """
+        drained = self._read(ledger, wait)
+        if not self.inbox.paused_by:
+            blocks = self._block_issue(ledger).refill(max(1, len(self._workers)))
+            if blocks:
+                self._channel.extend(self._token, ledger.publication, blocks)
+        return drained
+
+    def _read(self, ledger: Ledger, wait: float) -> bool:
         """Drain what is there, in bulk, but no flood for ever: a thousand entries, or 32 MiB, and
         the other duties come first.
 
@@ -473,16 +492,8 @@ class Collector:
         return paused
 
     def _reissue_size(self, ledger: Ledger) -> int:
-        """Slots of a block that is issued again; it may be of any kind that is owed, and of some a
-        slot has many episodes.
-        """
-        owed = {kind for kind, _, _ in ledger.unanswered_ranges()} or {messages.TRAIN}
-        return min(
-            self.scheduler.reissue_size(
-                kind, ledger.required.get(kind, 1), max(1, len(self._workers))
-            )
-            for kind in owed
-        )
+        """Slots of a block that is issued again."""
+        return self._block_issue(ledger).reissue_size(max(1, len(self._workers)))
 
     def _apply_reconciliation(self, ledger: Ledger, report: ReconcileReport) -> None:
         for _, blocks in report.dead[:MOST_DEAD]:
@@ -490,6 +501,11 @@ class Collector:
         late = (min(count, MOST_LATE * self._answers[name]) for name, count in report.late.items())
         self._late = max(self._late, sum(late))
         self._copy_straggling_blocks(ledger, report)
+        # Workers that have answered before that look hold nothing any more.
+        if ledger.prior_publications and self._drain_fully(ledger):
+            ledger.update_held(
+                {block.publication for blocks in report.claims.values() for block in blocks}
+            )
 
     def _rewind_streams(self) -> None:
         """All streams are read from their beginning again (rule 9)."""

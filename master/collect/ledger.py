@@ -19,6 +19,8 @@ from es_queue.protocol.messages import Answer, Block, SlotResult
 from es_queue.security.sanitize import sanitize
 from master.collect.answer_check import IMPLAUSIBLE, AnswerChecker, without_moments
 from master.collect.audit import Audit, Verdict
+from master.collect.block_issue import BlockIssue, WholeGeneration
+from master.collect.block_scheduler import BlockScheduler
 from master.collect.pending_slots import PendingSlots as Owing
 from master.collect.pending_slots import Ranges, to_ranges
 from master.collect.recovery_statistics import WORKER_DIED, RecoveryStatistics
@@ -528,6 +530,13 @@ class Ledger:
             {slot for slot, count in self._deaths.items() if count >= SUSPECT_DEATHS}
             | set(self._failures)
         )
+
+    def block_issue(self, scheduler: BlockScheduler) -> BlockIssue:
+        """In which blocks the slots are issued."""
+        return WholeGeneration(self, scheduler)
+
+    def update_held(self, held: set[str]) -> None:
+        """``held``: publications of which living workers have blocks."""
 
     def reconcile_request(
         self, block: int, grace: bool, give_way: Sequence[str], dismissed: Sequence[str] = ()

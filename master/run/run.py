@@ -25,18 +25,21 @@ from es_queue.protocol.timing import Clocks
 from es_queue.security.sanitize import sanitize
 from es_queue.util.command_path import format_command
 from master.collect.block_scheduler import make_scheduler
-from master.collect.collector import Interrupted
+from master.collect.collector import Collector, Interrupted
 from master.collect.recovery_statistics import TAKEOVER
 from master.collect.verification import Verification
 from master.collect.verifier import VerificationError, Verifier
 from master.control.inbox import ControlInbox
 from master.display.video_jobs import LAST_VIDEO_SECONDS, VideoJobs
 from master.fleet.seat_manager import SeatManager
-from master.loop.asynchronous import ASYNC_LABEL, schedule_classes
+from master.loop.asynchronous import ASYNC_LABEL
 from master.loop.config_timeline import ConfigTimeline
+from master.loop.generation_loop import make_loop
 from master.loop.learner import Record
+from master.loop.listeners import Outcome, RunFiles, Sink
+from master.loop.messages import vector_digest
+from master.loop.publisher import RunIdentity
 from master.loop.state import FINAL, RunState
-from master.loop.synchronous import Outcome, Sink, vector_digest
 from master.run.launch import Launch
 from master.run.lease import LeaseRenewal
 from master.run.run_paths import RunPaths
@@ -145,8 +148,7 @@ class TrainingRun:
         # Only the master's own workers have the password of a private server.
         shared = session.private_server is None or launch.listen is not None
         verification = Verification(self._verifier, view.note) if shared else None
-        collector_class, loop_class = schedule_classes(config)
-        self._collector = collector_class(
+        self._collector = Collector(
             channel,
             token,
             holder,
@@ -167,17 +169,13 @@ class TrainingRun:
         slot_files = SlotFiles(
             paths.run, paths.run_dir, config.keep_slots, on_written=self._video_jobs.start_video
         )
-        self._loop = loop_class(
-            channel,
+        self._loop = make_loop(
+            RunIdentity(paths.run, token, setup.table.digest),
             setup.learner,
-            token,
-            setup.table.digest,
             self._collector,
             view,
-            self._checkpoints,
+            RunFiles(self._checkpoints, self._replay_log, slot_files),
             self._with_table_check(keep_going),
-            self._replay_log,
-            slot_files,
         )
 
     def _with_table_check(self, keep_going: Callable[[Record], bool]) -> Callable[[Record], bool]:

@@ -1,5 +1,5 @@
 """Masters of the asynchronous schedule, in the same small world: the real AsyncLedger and the real
-AsyncCollector.
+Collector.
 
 Who comes first decides what is learnt, so there is no one right end. What is watched instead: every
 slot that counts was answered by the parameters of its own publication, and in the past of no state
@@ -18,7 +18,7 @@ from es_queue.protocol.channel import RUNNING, PublishRequest
 from es_queue.protocol.messages import EVAL, TRAIN, Task, publication_generation
 from master.collect.async_ledger import AsyncLedger, PriorPublication, slots_of_ranges
 from master.collect.block_scheduler import BlockScheduler
-from master.loop.asynchronous import AsyncCollector
+from master.collect.collector import Collector
 from master.loop.learner import PublicationSlice
 from master.loop.state import Floats, OpenPublication
 from tests.model.actors import CLOCKS, collecting, seized
@@ -107,7 +107,7 @@ def async_master(world: AsyncWorld, number: int) -> Iterator[None]:
     channel = world.channel()
     token = yield from seized(world, channel, number)
     state, adopted = resumed(world)
-    watcher = AsyncCollector(
+    watcher = Collector(
         channel,
         token,
         f"master {number}",

@@ -26,6 +26,7 @@ from es_queue.protocol.channel import StreamEntry
 from es_queue.protocol.memory_channel import MemoryMasterChannel, MemoryServer
 from es_queue.protocol.messages import CENTRE, EVAL, TRAIN, SlotResult, Task
 from master.collect import collector
+from master.collect.answer_check import ResultShape
 from master.collect.ledger import AnswerChecker
 
 T = TypeVar("T")
@@ -92,7 +93,9 @@ def wanted(generation: int) -> dict[str, int]:
 
 @lru_cache
 def expectations(generation: int) -> AnswerChecker:
-    return AnswerChecker(CONFIG, generation, SIZE, 2, 4, {**wanted(generation), TRAIN: MOST_SLOTS})
+    return AnswerChecker(
+        CONFIG, generation, ResultShape(SIZE, 2, 4), {**wanted(generation), TRAIN: MOST_SLOTS}
+    )
 
 
 def result(parameters: bytes, generation: int, kind: str, slot: int) -> SlotResult:

@@ -9,6 +9,7 @@ from es_queue.protocol import messages
 from es_queue.protocol.channel import PublishRequest
 from es_queue.protocol.memory_channel import MemoryMasterChannel, MemoryServer, MemoryWorkerChannel
 from es_queue.protocol.messages import Answer, Block, SlotResult
+from master.collect.answer_check import ResultShape
 from master.collect.block_scheduler import BlockScheduler
 from master.collect.collector import Collector
 from master.collect.ledger import AnswerChecker, Ledger
@@ -53,7 +54,9 @@ class Bench:
             audit=self.audit,
             strict=self.strict,
         )
-        expectations = AnswerChecker(CONFIG, 3, 8, 2, 4, {messages.TRAIN: 12, messages.CENTRE: 1})
+        expectations = AnswerChecker(
+            CONFIG, 3, ResultShape(8, 2, 4), {messages.TRAIN: 12, messages.CENTRE: 1}
+        )
         self.ledger = Ledger(
             PUBLICATION,
             expectations,

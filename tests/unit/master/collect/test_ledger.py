@@ -24,6 +24,7 @@ from es_queue.protocol.messages import (
     EpisodeMoments,
     SlotResult,
 )
+from master.collect.answer_check import ResultBounds, ResultShape
 from master.collect.block_scheduler import list_equal_blocks
 from master.collect.ledger import (
     DEATHS,
@@ -42,7 +43,9 @@ CONFIG = RunConfig(
     env="CartPole-v1", seed=3, noise_size=2**18, population=16, obs_norm=True, obs_sample=0.3
 )
 SLOTS, OBSERVED = 8, 4
-EXPECTATIONS = AnswerChecker(CONFIG, 4, 100, 2, OBSERVED, {TRAIN: 12, CENTRE: 1, EVAL: 5})
+EXPECTATIONS = AnswerChecker(
+    CONFIG, 4, ResultShape(100, 2, OBSERVED), {TRAIN: 12, CENTRE: 1, EVAL: 5}
+)
 SAMPLED = [
     slot
     for slot in range(12)
@@ -427,7 +430,13 @@ def test_failures_that_do_not_count_are_counted_as_refused_and_not_remembered() 
     )
 
 
-LIMITED = AnswerChecker(CONFIG, 4, 100, 2, OBSERVED, {TRAIN: 12, CENTRE: 1, EVAL: 5}, (10, 20))
+LIMITED = AnswerChecker(
+    CONFIG,
+    4,
+    ResultShape(100, 2, OBSERVED),
+    {TRAIN: 12, CENTRE: 1, EVAL: 5},
+    ResultBounds((10, 20)),
+)
 
 
 @pytest.mark.parametrize(("kind", "most"), [(TRAIN, 10), (CENTRE, 10), (EVAL, 20)])

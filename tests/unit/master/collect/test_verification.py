@@ -17,6 +17,7 @@ from es_queue.config.run_config import RunConfig
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.return_statistics import ReturnStatistics
 from es_queue.protocol.messages import CONFIRM, EVAL, FINAL, TRAIN, Answer, Block, SlotResult, Task
+from master.collect.answer_check import ResultShape
 from master.collect.ledger import AnswerChecker, Ledger
 from master.collect.verification import DRAWN, EXTREME, MOST_NOTES, Verification
 from master.collect.verifier import VerificationError, Verifier, VerifierReply
@@ -31,7 +32,9 @@ NOISE = NoiseTable.in_memory(2**18)
 PUBLICATION, WORKER = "4.2-0000000a", "host-1-000001"
 CONFIG = RunConfig(env="CartPole-v1", seed=3, noise_size=2**18, population=16, obs_norm=False)
 MANY = 40
-EXPECTATIONS = AnswerChecker(CONFIG, 4, 100, 2, 4, {TRAIN: 8, EVAL: MANY, CONFIRM: 100, FINAL: 4})
+EXPECTATIONS = AnswerChecker(
+    CONFIG, 4, ResultShape(100, 2, 4), {TRAIN: 8, EVAL: MANY, CONFIRM: 100, FINAL: 4}
+)
 
 
 def honest(kind: str, slot: int) -> SlotResult:

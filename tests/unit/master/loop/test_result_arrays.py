@@ -21,9 +21,12 @@ from es_queue.protocol import messages
 from es_queue.protocol.memory_channel import MemoryMasterChannel
 from es_queue.protocol.messages import Block, EpisodeMoments, SlotResult
 from master.collect import block_scheduler, collector
+from master.collect.collector import Interrupted
 from master.collect.ledger import Ledger
 from master.collect.pending_slots import PendingSlots, to_ranges
 from master.loop import result_arrays
+from master.loop.listeners import CheckpointWriter
+from master.loop.publisher import OpenGeneration
 from master.loop.result_arrays import (
     PrefixAccumulator,
     ResultArrays,
@@ -31,12 +34,11 @@ from master.loop.result_arrays import (
     ordered_statistics,
 )
 from master.loop.state import TRAINING
-from master.loop.synchronous import Interrupted
 from master.storage import checkpoint
 from master.storage.checkpoint import Checkpoints
 from tests.ring import workers
 from tests.unit.master.collect.collector_bench import PUBLICATION, Bench
-from tests.unit.master.loop.test_synchronous import TABLE, Run, lively, same, tiny
+from tests.unit.master.loop.test_generation_loop import TABLE, Run, lively, same, tiny
 
 numbers = st.floats(-1e300, 1e300, allow_nan=False)
 
@@ -373,8 +375,10 @@ def test_the_best_policys_file_follows_the_publish_and_is_written_again_only_whe
     state = checkpoint.decode(run.server.checkpoint or b"")[1]
     assert state.best is not None
     order.clear()
-    loop = run.loop()
-    loop._save(replace(state, stage=TRAINING), b"")
+    state, writer = replace(state, stage=TRAINING), CheckpointWriter(run.saved, "memory", print)
+    opened = OpenGeneration(state, run.setup.learner, Any, Any, Any, "", b"", 0.0)
+    writer.on_published(opened)
     assert order == [], "the file is of these parameters already"
-    loop._save(replace(state, stage=TRAINING, best=replace(state.best, eval_mean=9.0)), b"")
+    better = replace(state, best=replace(state.best, eval_mean=9.0))
+    writer.on_published(replace(opened, state=better))
     assert order == ["best"]
