@@ -12,8 +12,10 @@ from es_queue.config.run_config import RunConfig
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.protocol.memory_channel import MemoryMasterChannel, MemoryServer, MemoryWorkerChannel
 from es_queue.protocol.timing import Clocks
-from master.collect.block_scheduler import make_scheduler
+from master.collect.blocks.block_publisher import MasterLease
+from master.collect.blocks.block_scheduler import make_scheduler
 from master.collect.collector import Collector
+from master.collect.worker_watch import CollectorCallbacks
 from master.control.inbox import ControlInbox
 from master.loop.config_timeline import ConfigTimeline
 from master.loop.generation_loop import Loop
@@ -110,15 +112,9 @@ def make_loop(
     interrupted = more.pop("interrupted", lambda: False)
     requests = ControlInbox(channel, sink.note, ConfigTimeline(setup.learner).refusal)
     collector = Collector(
-        channel,
-        token,
-        "test",
-        QUICK,
+        MasterLease(channel, token, "test", QUICK),
         make_scheduler(setup.config, setup.strategy.per_slot, setup.policy.size),
-        None,
-        sink.live,
-        sink.note,
-        interrupted,
+        CollectorCallbacks(sink.note, sink.live, interrupted),
         requests,
     )
     identity = RunIdentity(channel.run, token, setup.table.digest)

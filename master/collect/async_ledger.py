@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from es_queue.protocol import messages
 from es_queue.protocol.messages import Answer, SlotResult, publication_generation
-from master.collect.block_issue import BlockIssue, EndlessBatch
-from master.collect.block_scheduler import BlockScheduler
+from master.collect.blocks.block_issue import BlockIssue, EndlessBatch
+from master.collect.blocks.block_scheduler import BlockScheduler
 from master.collect.ledger import AnswerChecker, Ledger, LedgerContext, to_ranges
 from master.loop.learner import PublicationSlice
 from master.loop.state import Floats, OpenPublication

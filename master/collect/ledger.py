@@ -19,8 +19,8 @@ from es_queue.protocol.messages import Answer, Block, SlotResult
 from es_queue.security.sanitize import sanitize
 from master.collect.answer_check import IMPLAUSIBLE, AnswerChecker, without_moments
 from master.collect.audit import Audit, Verdict
-from master.collect.block_issue import BlockIssue, WholeGeneration
-from master.collect.block_scheduler import BlockScheduler
+from master.collect.blocks.block_issue import BlockIssue, WholeGeneration
+from master.collect.blocks.block_scheduler import BlockScheduler
 from master.collect.pending_slots import PendingSlots as Owing
 from master.collect.pending_slots import Ranges, to_ranges
 from master.collect.recovery_statistics import WORKER_DIED, RecoveryStatistics

@@ -98,7 +98,7 @@ class Loop:
         """Take up what former masters have counted."""
         quarantined = self._collector.progress_field("quarantined")
         self._collector.fleet.restore(state.numerics, quarantined)
-        self._collector.recoveries.restore(state.recoveries)
+        self._collector.context.recoveries.restore(state.recoveries)
         state = replace(state, reproducible=state.reproducible and self._schedule.is_reproducible)
         for listener in self._listeners:
             listener.on_begin(state)
@@ -149,14 +149,14 @@ class Loop:
             # What this generation was perturbed by.
             figures["sigma"] = learner.strategy.sigma(state.strategy)
         fleet = self._collector.fleet
-        self._collector.recoveries.finish_all()
+        self._collector.context.recoveries.finish_all()
         after = replace(
             after,
             counters=self._totals.count(generation, closed, waiting.paused),
-            recoveries=self._collector.recoveries.totals(),
+            recoveries=self._collector.context.recoveries.totals(),
             reproducible=state.reproducible
             and fleet.is_uniform
-            and not self._collector.audit.undecided,
+            and not self._collector.is_undecided,
             numerics=fleet.numerics,
         )
         record: Record = {

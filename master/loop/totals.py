@@ -67,7 +67,7 @@ class RunTotals:
         return {
             **{name: getattr(counters, name) for name in COUNTER_NAMES},
             "steps_per_second": steps / seconds if seconds > 0 else None,
-            "workers": len(self._collector.contributors),
+            "workers": len(generation.ledger.contributors),
             "eta": remaining_seconds(
                 generation.learner.config, counters.seconds, counters.env_steps, state.generation
             ),

@@ -24,11 +24,13 @@ from es_queue.protocol.retry import Retry
 from es_queue.protocol.timing import Clocks
 from es_queue.security.sanitize import sanitize
 from es_queue.util.command_path import format_command
-from master.collect.block_scheduler import make_scheduler
-from master.collect.collector import Collector, Interrupted
+from master.collect.blocks.block_publisher import MasterLease
+from master.collect.blocks.block_scheduler import make_scheduler
+from master.collect.collector import Collector, Interrupted, TrustRules
 from master.collect.recovery_statistics import TAKEOVER
 from master.collect.verification import Verification
 from master.collect.verifier import VerificationError, Verifier
+from master.collect.worker_watch import CollectorCallbacks
 from master.control.inbox import ControlInbox
 from master.display.video_jobs import LAST_VIDEO_SECONDS, VideoJobs
 from master.fleet.seat_manager import SeatManager
@@ -149,19 +151,11 @@ class TrainingRun:
         shared = session.private_server is None or launch.listen is not None
         verification = Verification(self._verifier, view.note) if shared else None
         self._collector = Collector(
-            channel,
-            token,
-            holder,
-            clocks,
+            MasterLease(channel, token, holder, clocks),
             make_scheduler(config, setup.strategy.per_slot, setup.policy.size),
-            maintenance,
-            self._live,
-            view.note,
-            session.is_interrupted,
+            CollectorCallbacks(view.note, self._live, session.is_interrupted, maintenance),
             self._inbox,
-            config.audit,
-            config.strict,
-            verification,
+            TrustRules(config.audit, config.strict, verification),
             {"queue": launch.queue},
         )
         self._replay_log = ReplayLog(paths.run_dir)
@@ -229,7 +223,7 @@ class TrainingRun:
                 state.changes, former_state, self._channel.progress_field("paused_by")
             )
             if former_state in (RUNNING, PAUSED):  # its master was killed
-                self._collector.recoveries.record_recovery(
+                self._collector.context.recoveries.record_recovery(
                     TAKEOVER, time.monotonic() - self._start_time
                 )
             self._fix_fingerprint()

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from es_queue.protocol.messages import TRAIN, Answer, Block
-from master.collect.block_scheduler import BlockScheduler
+from master.collect.blocks.block_scheduler import BlockScheduler
+from master.collect.blocks.stragglers import STRAGGLER_FACTOR, StragglerTracker
 from master.collect.ledger import Ledger
-from master.collect.stragglers import STRAGGLER_FACTOR, StragglerTracker
 from tests.abuse.cluster import cluster_of
 from tests.abuse.lying_strangely import LIE
 from tests.abuse.test_hoarder import VALUES, hoarding

@@ -17,7 +17,8 @@ import numpy as np
 from es_queue.protocol.channel import RUNNING, PublishRequest
 from es_queue.protocol.messages import EVAL, TRAIN, Task, publication_generation
 from master.collect.async_ledger import AsyncLedger, PriorPublication, slots_of_ranges
-from master.collect.block_scheduler import BlockScheduler
+from master.collect.blocks.block_publisher import MasterLease
+from master.collect.blocks.block_scheduler import BlockScheduler
 from master.collect.collector import Collector
 from master.loop.learner import PublicationSlice
 from master.loop.state import Floats, OpenPublication
@@ -108,14 +109,7 @@ def async_master(world: AsyncWorld, number: int) -> Iterator[None]:
     token = yield from seized(world, channel, number)
     state, adopted = resumed(world)
     watcher = Collector(
-        channel,
-        token,
-        f"master {number}",
-        CLOCKS,
-        BlockScheduler(fixed=2),
-        None,
-        lambda _: None,
-        lambda _: None,
+        MasterLease(channel, token, f"master {number}", CLOCKS), BlockScheduler(fixed=2)
     )
     older, fresh = [reopened(one) for one in state.open], []
     while state.generation < GENERATIONS:

@@ -25,8 +25,9 @@ from es_queue.protocol import memory_channel
 from es_queue.protocol.channel import StreamEntry
 from es_queue.protocol.memory_channel import MemoryMasterChannel, MemoryServer
 from es_queue.protocol.messages import CENTRE, EVAL, TRAIN, SlotResult, Task
-from master.collect import collector
+from master.collect import collector, stream_reader
 from master.collect.answer_check import ResultShape
+from master.collect.blocks import reissuer
 from master.collect.ledger import AnswerChecker
 
 T = TypeVar("T")
@@ -312,6 +313,8 @@ class World:
         with (
             patch.object(memory_channel, "time", self.clock),
             patch.object(collector, "time", self.clock),
+            patch.object(reissuer, "time", self.clock),
+            patch.object(stream_reader, "time", self.clock),
         ):
             for _ in range(self.dice.randint(1, 3)):
                 new_worker(self)

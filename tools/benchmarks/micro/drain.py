@@ -26,7 +26,8 @@ from es_queue.protocol.messages import Answer, EpisodeMoments, SlotResult, Task
 from es_queue.protocol.redis_channel import RedisMasterChannel
 from es_queue.protocol.timing import Clocks
 from master.collect.answer_check import ResultShape
-from master.collect.block_scheduler import BlockScheduler
+from master.collect.blocks.block_publisher import MasterLease
+from master.collect.blocks.block_scheduler import BlockScheduler
 from master.collect.collector import Collector
 from master.collect.ledger import AnswerChecker, Ledger
 from master.services.private_server import PrivateServer
@@ -91,16 +92,7 @@ def once(client: redis.Redis, blocks: int, slots: int, obs_norm: bool) -> dict[s
         obs_norm=obs_norm,
     )
     channel = RedisMasterChannel(client, RUN)
-    collector = Collector(
-        channel,
-        TOKEN,
-        "bench",
-        Clocks(),
-        BlockScheduler(fixed=1),
-        None,
-        lambda _: None,
-        lambda _: None,
-    )
+    collector = Collector(MasterLease(channel, TOKEN, "bench", Clocks()), BlockScheduler(fixed=1))
     collector.fleet.update(
         {worker_of(number): {"host": f"host{number % 30}"} for number in range(WORKERS)}
     )

@@ -34,9 +34,11 @@ from es_queue.protocol.messages import (
 from es_queue.protocol.timing import Clocks
 from es_queue.strategies import make_strategy
 from master.collect.answer_check import ResultShape
-from master.collect.block_scheduler import BlockScheduler
+from master.collect.blocks.block_publisher import MasterLease
+from master.collect.blocks.block_scheduler import BlockScheduler
 from master.collect.collector import Collector
 from master.collect.ledger import AnswerChecker, Ledger
+from master.collect.worker_watch import CollectorCallbacks
 from master.display.reporter import Reporter
 from master.loop.generation_loop import make_loop
 from master.loop.learner import Learner
@@ -215,14 +217,9 @@ def once(size: Size, table: NoiseTable, generations: int) -> dict[str, list[floa
             stream=io.StringIO(),
         )
         collector = Collector(
-            channel,
-            token,
-            "bench",
-            clocks,
+            MasterLease(channel, token, "bench", clocks),
             BlockScheduler(fixed=BLOCK),
-            None,
-            report.live,
-            report.note,
+            CollectorCallbacks(report.note, report.live),
         )
         log = ReplayLog(run_dir)
         loop = make_loop(

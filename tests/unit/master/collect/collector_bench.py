@@ -9,10 +9,13 @@ from es_queue.protocol import messages
 from es_queue.protocol.channel import PublishRequest
 from es_queue.protocol.memory_channel import MemoryMasterChannel, MemoryServer, MemoryWorkerChannel
 from es_queue.protocol.messages import Answer, Block, SlotResult
+from es_queue.protocol.timing import Clocks
 from master.collect.answer_check import ResultShape
-from master.collect.block_scheduler import BlockScheduler
-from master.collect.collector import Collector
+from master.collect.blocks.block_publisher import MasterLease
+from master.collect.blocks.block_scheduler import BlockScheduler
+from master.collect.collector import Collector, TrustRules
 from master.collect.ledger import AnswerChecker, Ledger
+from master.collect.worker_watch import CollectorCallbacks
 from tests.ring import QUICK, quick_config
 
 TOKEN, PUBLICATION = "1-00000000", "3.1-00000000"
@@ -37,22 +40,19 @@ class Bench:
     audit: float = 0.0
     strict: bool = False
     prefix: Any = None
+    clocks: Clocks = QUICK
 
     def __post_init__(self) -> None:
+        self.scheduler = self.scheduler or BlockScheduler(fixed=self.block)
         self.channel = MemoryMasterChannel(self.server)
         self.channel.renew(TOKEN, "me", 10, {}, {})
         self.collector = Collector(
-            self.channel,
-            TOKEN,
-            "me",
-            QUICK,
-            self.scheduler or BlockScheduler(fixed=self.block),
-            self.housekeeper,
-            self.shown.append,
-            self.notes.append,
-            self.is_interrupted,
-            audit=self.audit,
-            strict=self.strict,
+            MasterLease(self.channel, TOKEN, "me", self.clocks),
+            self.scheduler,
+            CollectorCallbacks(
+                self.notes.append, self.shown.append, self.is_interrupted, self.housekeeper
+            ),
+            trust=TrustRules(self.audit, self.strict),
         )
         expectations = AnswerChecker(
             CONFIG, 3, ResultShape(8, 2, 4), {messages.TRAIN: 12, messages.CENTRE: 1}

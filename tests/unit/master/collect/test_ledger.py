@@ -25,7 +25,7 @@ from es_queue.protocol.messages import (
     SlotResult,
 )
 from master.collect.answer_check import ResultBounds, ResultShape
-from master.collect.block_scheduler import list_equal_blocks
+from master.collect.blocks.block_scheduler import list_equal_blocks
 from master.collect.ledger import (
     DEATHS,
     FAILURES,

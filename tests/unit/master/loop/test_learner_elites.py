@@ -17,7 +17,7 @@ from es_queue.numerics.slot_plan import evaluation_seeds, make_generation_plan
 from es_queue.protocol.memory_channel import MemoryWorkerChannel
 from es_queue.protocol.messages import CENTRE, ELITE, TRAIN, Answer, Block, SlotResult
 from master.collect.answer_check import ResultBounds, ResultShape
-from master.collect.block_scheduler import BlockScheduler
+from master.collect.blocks.block_scheduler import BlockScheduler
 from master.collect.collector import Interrupted
 from master.collect.ledger import FAILURES, AnswerChecker, Ledger
 from master.loop.learner import ClosedGeneration, Learner

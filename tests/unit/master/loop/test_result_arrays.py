@@ -20,7 +20,7 @@ from es_queue.numerics.slot_plan import GenerationPlan
 from es_queue.protocol import messages
 from es_queue.protocol.memory_channel import MemoryMasterChannel
 from es_queue.protocol.messages import Block, EpisodeMoments, SlotResult
-from master.collect import block_scheduler, collector
+from master.collect.blocks import block_publisher, block_scheduler
 from master.collect.collector import Interrupted
 from master.collect.ledger import Ledger
 from master.collect.pending_slots import PendingSlots, to_ranges
@@ -252,8 +252,8 @@ def test_repeats_are_drawn_anew_in_slot_order(size: int, seed: int, data: st.Dat
 def test_blocks_beyond_the_first_follow_the_publication_and_all_slots_are_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(collector, "FIRST_BLOCKS", 2)
-    monkeypatch.setattr(collector, "BLOCKS_PER_SCRIPT", 1)
+    monkeypatch.setattr(block_publisher, "FIRST_BLOCKS", 2)
+    monkeypatch.setattr(block_publisher, "BLOCKS_PER_SCRIPT", 1)
     bench, published, real = Bench(block=1), [], block_scheduler.BlockScheduler.iterate_blocks
     monkeypatch.setattr(
         bench.channel,
@@ -265,9 +265,7 @@ def test_blocks_beyond_the_first_follow_the_publication_and_all_slots_are_there(
     bench.open()
     todo = [Block.decode(entry) for entry in bench.server.todo]
     assert published == [2] and todo == list(
-        real(
-            bench.collector.scheduler, bench.ledger.publication, bench.ledger.unanswered_ranges(), 1
-        )
+        real(bench.scheduler, bench.ledger.publication, bench.ledger.unanswered_ranges(), 1)
     )
     assert {block.kind for block in todo} == {messages.CENTRE, messages.TRAIN} and len(todo) == 7
 
@@ -275,7 +273,7 @@ def test_blocks_beyond_the_first_follow_the_publication_and_all_slots_are_there(
 def test_what_a_master_had_no_time_to_add_after_publishing_is_owed_to_its_successor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(collector, "FIRST_BLOCKS", 2)
+    monkeypatch.setattr(block_publisher, "FIRST_BLOCKS", 2)
     bench = Bench(block=1)
     monkeypatch.setattr(bench.channel, "extend", lambda *_, **__: True)  # it ended there
     bench.open()

@@ -16,7 +16,7 @@ from es_queue.numerics.noise_table import NoiseTable
 from es_queue.protocol.connection import client_from_url
 from es_queue.protocol.redis_channel import RedisMasterChannel, RedisWorkerChannel
 from es_queue.protocol.timing import Clocks
-from master.collect import stragglers
+from master.collect.blocks import stragglers
 from master.run.launch import Launch
 from master.run.lease import take_lease
 from master.run.run import TrainingRun

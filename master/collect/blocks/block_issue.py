@@ -7,7 +7,7 @@ from typing import Protocol
 
 from es_queue.protocol import messages
 from es_queue.protocol.messages import Block
-from master.collect.block_scheduler import BlockScheduler, SlotRanges, list_equal_blocks
+from master.collect.blocks.block_scheduler import BlockScheduler, SlotRanges, list_equal_blocks
 
 #: Blocks for each living worker: the one that it plays and one that waits; half as many again are
 #: issued when there are fewer. What waits when parameters change is not played, so it makes no

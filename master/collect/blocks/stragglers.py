@@ -15,7 +15,7 @@ from itertools import islice
 
 from es_queue.protocol.channel import ReconcileReport
 from es_queue.protocol.messages import Block
-from master.collect.block_scheduler import BLOCK_SECONDS, BlockScheduler
+from master.collect.blocks.block_scheduler import BLOCK_SECONDS, BlockScheduler
 from master.collect.ledger import Ledger, Slot
 
 #: How many times its expected duration a block may take before an idle worker plays it too; and how
