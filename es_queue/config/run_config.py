@@ -661,7 +661,7 @@ class RunConfig:
         high=2**24,
     )
 
-    keep_slots: int = option(
+    keep_generations: int = option(
         200,
         "machinery",
         text=(
