@@ -12,11 +12,17 @@ from es_queue.config.run_config import RunConfig
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.protocol.memory_channel import MemoryMasterChannel, MemoryServer, MemoryWorkerChannel
 from es_queue.protocol.timing import Clocks
+from master.collect.blocks.block_publisher import MasterLease
+from master.collect.blocks.block_scheduler import make_scheduler
+from master.collect.collector import Collector
+from master.collect.worker_watch import CollectorCallbacks
 from master.control.inbox import ControlInbox
-from master.loop.asynchronous import schedule_classes
 from master.loop.config_timeline import ConfigTimeline
+from master.loop.generation_loop import Loop
+from master.loop.generation_loop import make_loop as compose_loop
+from master.loop.listeners import Outcome, RunFiles
+from master.loop.publisher import RunIdentity
 from master.loop.state import RunState
-from master.loop.synchronous import Loop, Outcome
 from master.run.lease import take_lease
 from master.run.setup import Setup, prepare_run
 from workers.block_worker import BlockWorker, make_worker_id
@@ -104,22 +110,15 @@ def make_loop(
     token = take_lease(channel, "test", QUICK, wait=True)
     interrupted = more.pop("interrupted", lambda: False)
     requests = ControlInbox(channel, sink.note, ConfigTimeline(setup.learner).refusal)
-    collects, loops = schedule_classes(setup.config)
-    collector = collects(
-        channel,
-        token,
-        "test",
-        QUICK,
-        setup.config.block,
-        None,
-        sink.live,
-        sink.note,
-        interrupted,
+    collector = Collector(
+        MasterLease(channel, token, "test", QUICK),
+        make_scheduler(setup.config, setup.strategy.per_slot, setup.policy.size),
+        CollectorCallbacks(sink.note, sink.live, interrupted),
         requests,
     )
-    return loops(
-        channel, setup.learner, token, setup.table.digest, collector, sink, checkpoints, **more
-    )
+    identity = RunIdentity(channel.run, token, setup.table.digest)
+    files = RunFiles(checkpoints, more.pop("log", None), more.pop("slot_files", None))
+    return compose_loop(identity, setup.learner, collector, sink, files, **more)
 
 
 def run_ring(

@@ -14,7 +14,7 @@ from gymnasium import spaces
 
 from es_queue.environments.spaces import ActionSpec, EnvironmentSpec
 
-QUAD, MOODY = "tests.tiny:Quad-v0", "tests.tiny:Moody-v0"
+QUAD, MOODY, SLOW = (f"tests.tiny:{name}-v0" for name in ("Quad", "Moody", "Slow"))
 BOX = ActionSpec("box", shape=(1,), low=(-1.0,), high=(1.0,))
 
 
@@ -123,6 +123,16 @@ class Moody(Quad):
         return observation, reward, *rest  # type: ignore[return-value]
 
 
-for _name, _class in (("Quad-v0", Quad), ("Moody-v0", Moody)):
+class Slow(Quad):
+    """Quad whose episodes take a while."""
+
+    SECONDS = 0.25
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        time.sleep(self.SECONDS)
+        return super().reset(seed=seed)
+
+
+for _name, _class in (("Quad-v0", Quad), ("Moody-v0", Moody), ("Slow-v0", Slow)):
     if _name not in gymnasium.registry:
         gymnasium.register(_name, _class, max_episode_steps=5, reward_threshold=-0.5)

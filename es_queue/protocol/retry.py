@@ -52,6 +52,10 @@ class Retry:
         self._refusing = False
         self._ended: deque[float] = deque(maxlen=MAX_OUTAGES_KEPT)
 
+    def give_up_after(self, seconds: float) -> None:
+        """Try no longer than that from now on, and call nobody meanwhile."""
+        self.seconds, self.on_outage = seconds, lambda _: None
+
     def pop_ended_outages(self) -> list[float]:
         """The seconds that each outage lasted that ended since the last call; none while another
         one is under way.

@@ -32,7 +32,7 @@ class Clocks:
     claim_wait: float = 0.25
     collect_wait: float = 1.0
     reconcile: float = 1.0
-    overdue: float = 0.5
+    overdue: float = 1.0
     seat_lease: float = 600.0
     seat_margin: float = 60.0
     grace: float = 60.0

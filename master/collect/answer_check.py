@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -45,16 +44,37 @@ class PlannedSlots:
     sampled: list[bool]
 
 
-@lru_cache(maxsize=2)
-def plan_slots(
-    config: RunConfig, generation: int, size: int, individuals: int, count: int
-) -> PlannedSlots:
-    """The plan of a generation's first ``count`` slots. Made ahead of its use while answers are
-    awaited, so it is kept.
+@dataclass(frozen=True)
+class ResultShape:
+    """parameters: of a policy; individuals: of a training slot; observation, behaviour: numbers in
+    an observation and in a description of behaviour
     """
-    plan = make_generation_plan(config, generation, size, individuals).slots(0, count)
+
+    parameters: int
+    individuals: int
+    observation: int
+    behaviour: int = 0
+
+
+@dataclass(frozen=True)
+class ResultBounds:
+    """What results may say. steps: of an episode in training and in evaluation; observed: what
+    moments may be; spec: whose rewards bound the returns; by_sign: whether the strategy learns from
+    the signs of rewards
+    """
+
+    steps: tuple[int, int] = (MOST_STEPS, MOST_STEPS)
+    observed: ObservationLimits | None = None
+    spec: EnvironmentSpec | None = None
+    by_sign: bool = False
+
+
+def plan_slots(config: RunConfig, generation: int, shape: ResultShape, count: int) -> PlannedSlots:
+    """The plan of a generation's first ``count`` slots."""
+    plan = make_generation_plan(config, generation, shape.parameters, shape.individuals)
+    slots = plan.slots(0, count)
     return PlannedSlots(
-        plan, plan.noise_indices.tolist(), plan.seeds[:, 0, 0].tolist(), plan.sampled.tolist()
+        slots, slots.noise_indices.tolist(), slots.seeds[:, 0, 0].tolist(), slots.sampled.tolist()
     )
 
 
@@ -80,42 +100,27 @@ class AnswerChecker:
         self,
         config: RunConfig,
         generation: int,
-        size: int,
-        individuals: int,
-        observation_size: int,
+        shape: ResultShape,
         slot_limits: dict[str, int],
-        limits: tuple[int, int] = (MOST_STEPS, MOST_STEPS),
-        behaviour: int = 0,
-        observed: ObservationLimits | None = None,
-        spec: EnvironmentSpec | None = None,
-        by_sign: bool = False,
+        bounds: ResultBounds | None = None,
+        plan: PlannedSlots | None = None,
     ) -> None:
-        """``slot_limits``: how many slots each kind may ever have in this publication; ``limits``:
-        steps of an episode in training and in evaluation; ``behaviour``: its floats; ``observed``:
-        what moments may be; ``spec``: whose rewards bound the returns; ``by_sign``: whether the
-        strategy learns from the signs of rewards.
+        """``slot_limits``: how many slots each kind may ever have in this publication; ``plan``: of
+        its training slots, where it is made already.
         """
-        self.slot_limits, self._limits = slot_limits, limits
+        bounds = bounds or ResultBounds()
+        self.slot_limits, self._bounds = slot_limits, bounds
         self.generation, self.environment = generation, config.task
-        self._spec = spec
-        trained, evaluated = training_rules(config, limits[0], by_sign), evaluation_rules(limits[1])
+        trained = training_rules(config, bounds.steps[0], bounds.by_sign)
+        evaluated = evaluation_rules(bounds.steps[1])
         self._rules = {
             kind: trained if kind in messages.TRAINED else evaluated for kind in messages.KINDS
         }
-        self._observed = observed or ObservationLimits.unbounded(observation_size)
-        self._shared = resolve_seed_sharing(config, individuals) == "generation"
-        self._individuals, self._moment_bytes, self._behaviour = (
-            individuals,
-            8 * observation_size,
-            4 * behaviour,
-        )
-        self._moments_per_sampled_slot, self._episodes = (
-            individuals * config.episodes,
-            config.episodes,
-        )
-        self._plan = plan_slots(
-            config, generation, size, individuals, max(1, slot_limits.get(messages.TRAIN, 0))
-        )
+        self._observed = bounds.observed or ObservationLimits.unbounded(shape.observation)
+        self._shared = resolve_seed_sharing(config, shape.individuals) == "generation"
+        self._shape, self._episodes = shape, config.episodes
+        count = max(1, slot_limits.get(messages.TRAIN, 0))
+        self.plan = plan or plan_slots(config, generation, shape, count)
         self._seeds = {
             kind: evaluation_seeds(config, stream, generation, slot_limits[kind])
             for kind, stream in EVALUATION_STREAMS.items()
@@ -131,10 +136,10 @@ class AnswerChecker:
             0,
             config.behaviour_episodes,
         )
-        sampled = sum(self._plan.sampled) * self._moments_per_sampled_slot
+        sampled = sum(self.plan.sampled) * shape.individuals * config.episodes
         self.largest_slots = min(messages.MAX_BLOCK, max(slot_limits.values(), default=1))
         self.largest_bytes = messages.max_answer_bytes(
-            self.largest_slots, individuals, sampled, observation_size, behaviour
+            self.largest_slots, shape.individuals, sampled, shape.observation, shape.behaviour
         )
 
     def expected_answer(self, kind: str, slot: int) -> ExpectedAnswer | None:
@@ -142,28 +147,28 @@ class AnswerChecker:
         if slot >= self.slot_limits.get(kind, 0):
             return None
         if kind == messages.TRAIN:
-            sampled = self._moments_per_sampled_slot if self._plan.sampled[slot] else 0
+            sampled = self._shape.individuals * self._episodes if self.plan.sampled[slot] else 0
             return ExpectedAnswer(
-                self._plan.noise_indices[slot],
-                self._plan.seeds[slot],
-                self._individuals,
+                self.plan.noise_indices[slot],
+                self.plan.seeds[slot],
+                self._shape.individuals,
                 sampled,
                 self._episodes,
-                self._individuals * self._behaviour,
+                4 * self._shape.individuals * self._shape.behaviour,
             )
         if (
             kind == messages.CENTRE
         ):  # the first under training's own seeds, the others to see how they behave
             return ExpectedAnswer(
                 -1,
-                *(self._behaviour_fields if slot else (self._plan.seeds[0], 1, 0, self._episodes)),
-                self._behaviour,
+                *(self._behaviour_fields if slot else (self.plan.seeds[0], 1, 0, self._episodes)),
+                4 * self._shape.behaviour,
             )
         if kind == messages.ELITE and self._elites_by_episode:
             return ExpectedAnswer(-1, self._elite_seeds[slot % len(self._elite_seeds)], 1, 0)
         if kind == messages.ELITE:  # the last of them is the centre
             index = (
-                -1 if slot == self.slot_limits[messages.TRAIN] else self._plan.noise_indices[slot]
+                -1 if slot == self.slot_limits[messages.TRAIN] else self.plan.noise_indices[slot]
             )
             return ExpectedAnswer(index, self._elite_seeds[0], 1, 0, len(self._elite_seeds))
         return ExpectedAnswer(-1, int(self._seeds[kind][slot]), 1, 0)
@@ -198,9 +203,9 @@ class AnswerChecker:
             expected.behaviour,
         ):
             return "wrong-shape"
-        if any(len(moments.mean) != self._moment_bytes for moments in result.moments):
+        if any(len(moments.mean) != 8 * self._shape.observation for moments in result.moments):
             return "wrong-shape"
-        limit = self._limits[kind not in messages.TRAINED]
+        limit = self._bounds.steps[kind not in messages.TRAINED]
         if not _has_plausible_steps(result, expected.episodes, limit):
             return "wrong-length"
         if not self._is_possible_return(result, expected.episodes):
@@ -213,7 +218,7 @@ class AnswerChecker:
         """Whether the environment's rewards can sum up to the returns."""
         if max(map(abs, result.fitness + result.returns)) > MOST_RETURN:
             return False
-        spec = self._spec
+        spec = self._bounds.spec
         if spec is None or (spec.highest_reward is None and spec.lowest_reward is None):
             return True
         pairs = zip(result.returns, result.steps, strict=True)
@@ -225,7 +230,7 @@ class AnswerChecker:
         """Whether each fitness can be that of episodes with its return. Most often the two are one
         number.
         """
-        return first_unrelated_row(self._rules[kind], self._spec, result, episodes) is None
+        return first_unrelated_row(self._rules[kind], self._bounds.spec, result, episodes) is None
 
     def _moments_refusal(self, moments: tuple[EpisodeMoments, ...]) -> str:
         """Why moments of a slot do not count; empty where they do."""

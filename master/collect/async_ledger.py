@@ -7,6 +7,7 @@ one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -16,7 +17,9 @@ from numpy.typing import NDArray
 
 from es_queue.protocol import messages
 from es_queue.protocol.messages import Answer, SlotResult, publication_generation
-from master.collect.ledger import AnswerChecker, Ledger, to_ranges
+from master.collect.blocks.block_issue import BlockIssue, EndlessBatch
+from master.collect.blocks.block_scheduler import BlockScheduler
+from master.collect.ledger import AnswerChecker, Ledger, LedgerContext, to_ranges
 from master.loop.learner import PublicationSlice
 from master.loop.state import Floats, OpenPublication
 
@@ -51,6 +54,10 @@ class PriorPublication:
     reevaluated: set[int] = field(default_factory=set)
     is_held: bool = True
 
+    def update_held(self, held: set[str]) -> None:
+        """``held``: publications of which living workers have blocks."""
+        self.is_held = self.publication in held
+
 
 class AsyncLedger(Ledger):
     """Which slots of the newest publication are owed, and what counts of older ones.
@@ -70,8 +77,10 @@ class AsyncLedger(Ledger):
         older: Sequence[PriorPublication] = (),
         unused: Iterable[UnusedResult] = (),
         most: int = 0,
+        context: LedgerContext | None = None,
+        opened_at: float = -math.inf,
     ) -> None:
-        super().__init__(publication, checker, required)
+        super().__init__(publication, checker, required, context, opened_at=opened_at)
         self.batch, self.most = batch, most or batch
         self.reevaluated: list[UnusedResult] = []
         self.older = {
@@ -195,10 +204,12 @@ class AsyncLedger(Ledger):
         pending = issued - len(self._newest.answered)
         return max(0, min(most - issued, least + least // 2 - pending)) if pending < least else 0
 
+    def block_issue(self, scheduler: BlockScheduler) -> BlockIssue:
+        return EndlessBatch(self, scheduler)
+
     def update_held(self, held: set[str]) -> None:
-        """``held``: publications of which living workers have blocks."""
         for publication in self.older.values():
-            publication.is_held = publication.publication in held
+            publication.update_held(held)
 
     # --- closing
 

@@ -45,6 +45,19 @@ class Question:
     tries: int = 0
     proof: Future[VerifierReply] | None = None
 
+    def ask_master(self, proof: Future[VerifierReply]) -> None:
+        """The master plays the slot."""
+        self.proof = proof
+
+    def mark_inconclusive(self) -> None:
+        """Somebody played it again and had nothing new to say."""
+        self.inconclusive = True
+
+    def count_try(self) -> None:
+        """Another look at it."""
+        self.tries += self.inconclusive
+        self.inconclusive = False
+
     def distinct_results(self) -> list[SlotResult]:
         """The different ones among the opinions."""
         distinct: list[SlotResult] = []
@@ -134,7 +147,7 @@ class Audit:
         if self.alone >= PROVEN_AT_MOST or self.draw() >= self.share:
             return False
         self.alone += 1
-        question.proof = self.play([slot])
+        question.ask_master(self.play([slot]))
         self.questions[slot] = question
         return True
 
@@ -182,7 +195,7 @@ class Audit:
             )
             return
         self.played += 1
-        question.proof = play([slot])
+        question.ask_master(play([slot]))
 
     def poll_verdicts(self) -> list[Verdict]:
         """Verdicts of the questions that the master has played since the last call."""
@@ -243,7 +256,7 @@ class Audit:
         since the last look.
         """
         if slot in self.questions:
-            self.questions[slot].inconclusive = True
+            self.questions[slot].mark_inconclusive()
 
     def _decide(self, slot: Slot, question: Question, result: SlotResult) -> Verdict | None:
         agreeing = frozenset(
@@ -298,8 +311,7 @@ class Audit:
         """
         to_replay = []
         for slot, question in list(self.questions.items()):
-            question.tries += question.inconclusive
-            question.inconclusive = False
+            question.count_try()
             if question.proof is not None:
                 continue
             if not self.fleet.has_others(question.opinions, question.numerics):
@@ -323,7 +335,7 @@ class Audit:
         """
         if question.tries and self.play is not None and self.played < PROVEN_AT_MOST:
             self.played += 1
-            question.proof = self.play([slot])
+            question.ask_master(self.play([slot]))
         elif question.tries >= MOST_TRIES_AGREED:
             self._settle(slot, question, result, frozenset(question.opinions))
 

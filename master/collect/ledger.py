@@ -5,8 +5,10 @@ know what is owed.
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 from es_queue.errors import DecodeError, EnvironmentFailure, StrategyFailure
@@ -17,6 +19,8 @@ from es_queue.protocol.messages import Answer, Block, SlotResult
 from es_queue.security.sanitize import sanitize
 from master.collect.answer_check import IMPLAUSIBLE, AnswerChecker, without_moments
 from master.collect.audit import Audit, Verdict
+from master.collect.blocks.block_issue import BlockIssue, WholeGeneration
+from master.collect.blocks.block_scheduler import BlockScheduler
 from master.collect.pending_slots import PendingSlots as Owing
 from master.collect.pending_slots import Ranges, to_ranges
 from master.collect.recovery_statistics import WORKER_DIED, RecoveryStatistics
@@ -37,22 +41,51 @@ HELD_AT_DEATH = 4  # blocks of a dead worker that are looked at; honest ones hol
 Slot = tuple[str, int]
 
 
+@dataclass(frozen=True)
+class LedgerContext:
+    """What the ledgers of one run share.
+
+    fleet: the workers that have joined, None where it does not matter who answers; audit: None
+    where no slot is played again; answers: how many answers of each worker counted
+    """
+
+    fleet: WorkerRegistry | None = None
+    audit: Audit | None = None
+    recoveries: RecoveryStatistics = field(default_factory=RecoveryStatistics)
+    answers: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def is_guarded(self) -> bool:
+        """Whether it matters which worker answers."""
+        return self.fleet is not None and bool(
+            self.audit or self.fleet.strict or self.fleet.quarantined
+        )
+
+
 class Ledger:
     """Truth (rule 1): which slots of the open publication have no accepted answer.
 
     prior_publications: older publications that are open still; none but in the asynchronous
     schedule
     prefix: what was made of the first training slots so far, where closing is the better for it
-    answers: how many answers of each worker counted, over all publications of a collector
-    longest: seconds that an answer can have taken at the most, as far as the master itself has seen
     """
 
     prior_publications: tuple[str, ...] = ()
 
-    def __init__(self, publication: str, checker: AnswerChecker, required: dict[str, int]) -> None:
+    def __init__(
+        self,
+        publication: str,
+        checker: AnswerChecker,
+        required: dict[str, int],
+        context: LedgerContext | None = None,
+        *,
+        prefix: PrefixAccumulator | None = None,
+        opened_at: float = -math.inf,
+    ) -> None:
         """``required``: how many slots of each kind the publication closes on; ``require`` may
-        raise it.
+        raise it. ``opened_at``: on the master's monotonic clock; no answer took longer than since.
         """
+        self.context, self.prefix, self._opened_at = context or LedgerContext(), prefix, opened_at
         self.publication = publication
         self.checker = checker
         self.results: dict[str, dict[int, SlotResult]] = {kind: {} for kind in messages.KINDS}
@@ -61,7 +94,6 @@ class Ledger:
         self._pending: dict[str, Owing] = {}
         for kind, count in required.items():
             self.require(kind, count)
-        self.prefix: PrefixAccumulator | None = None
         self.refused: Counter[str] = Counter()
         self.reissued = 0
         self.recovered = 0
@@ -69,13 +101,7 @@ class Ledger:
         self.last_reason = ""
         self.implausible = ""  # who last sent moments that were left out
         self.contributors: set[str] = set()
-        self.answers: Counter[str] = Counter()
         self.needs_reconcile = False
-        self.recoveries = RecoveryStatistics()
-        self.fleet: WorkerRegistry | None = None
-        # whether it matters who answers: with --audit, --strict or somebody in quarantine
-        self.guarded = False
-        self.audit: Audit | None = None
         self.unverified: set[str] = (
             set()
         )  # kinds that decide nothing, because the master could not verify them
@@ -84,7 +110,6 @@ class Ledger:
         self._failure_reports: set[str] = set()
         self._deaths: Counter[Slot] = Counter()
         self._seconds: dict[str, tuple[float, int]] = {}
-        self.longest: Callable[[], float] = lambda: math.inf
 
     # --- what comes in
 
@@ -128,13 +153,14 @@ class Ledger:
         """Whether nothing of it counts because of its worker. A worker beats before its first
         claim, so an honest one is enrolled.
         """
-        if self.fleet is None:
+        fleet = self.context.fleet
+        if fleet is None:
             return False
         refusal = (
-            self.fleet.refusal(answer.worker)
-            if self.guarded
+            fleet.refusal(answer.worker)
+            if self.context.is_guarded
             else ""
-            if self.fleet.has_joined(answer.worker)
+            if fleet.has_joined(answer.worker)
             else UNKNOWN
         )
         if refusal:
@@ -145,10 +171,13 @@ class Ledger:
         """Who worked, and how long, where something counted."""
         if taken:
             self.contributors.add(answer.worker)
-            self.answers[answer.worker] += 1
+            self.context.answers[answer.worker] += 1
             seconds, slots = self._seconds.get(answer.kind, (0.0, 0))
-            took = min(answer.seconds, self.longest())  # a worker may say anything
-            self._seconds[answer.kind] = (seconds + took, slots + len(answer.results))
+            longest = time.monotonic() - self._opened_at  # a worker may say anything
+            self._seconds[answer.kind] = (
+                seconds + min(answer.seconds, longest),
+                slots + len(answer.results),
+            )
 
     def _record_failures(self, answer: Answer, payload: bytes, live: int) -> list[bool]:
         """Failures, each once: an answer may be sent twice, and the stream be read twice. Only what
@@ -172,7 +201,8 @@ class Ledger:
         former = self.results[answer.kind].get(result.slot)
         if not refusal and former is not None:
             is_audited = (
-                self.audit is not None and (answer.kind, result.slot) in self.audit.questions
+                self.context.audit is not None
+                and (answer.kind, result.slot) in self.context.audit.questions
             )
             refusal = "conflict" if former != result else "audit" if is_audited else "duplicate"
             self.lost_steps += 0 if is_audited else sum(result.steps)
@@ -185,12 +215,12 @@ class Ledger:
         self.failed_slots.discard((answer.kind, result.slot))
         if answer.kind in self._pending:
             self._pending[answer.kind].mark_answered(result.slot)
-        self.recoveries.record_answer((answer.kind, result.slot))
-        if self.audit is not None:
+        self.context.recoveries.record_answer((answer.kind, result.slot))
+        if self.context.audit is not None:
             self._answered_by[(answer.kind, result.slot)] = answer.worker
-            self.audit.sample_slot((answer.kind, result.slot), answer.worker, result)
+            self.context.audit.sample_slot((answer.kind, result.slot), answer.worker, result)
             self.needs_reconcile = (
-                self.needs_reconcile or (answer.kind, result.slot) in self.audit.questions
+                self.needs_reconcile or (answer.kind, result.slot) in self.context.audit.questions
             )
         return True
 
@@ -215,18 +245,18 @@ class Ledger:
         """A slot that has a result was played again. The second result is an opinion only where the
         audit asked for it.
         """
-        if self.audit is None or slot not in self.audit.questions:
+        if self.context.audit is None or slot not in self.context.audit.questions:
             return
-        verdict = self.audit.add_result(slot, worker, result)
-        self.needs_reconcile = self.needs_reconcile or slot in self.audit.questions
+        verdict = self.context.audit.add_result(slot, worker, result)
+        self.needs_reconcile = self.needs_reconcile or slot in self.context.audit.questions
         if verdict is not None and verdict.wrong:
-            self._apply_verdict(verdict, self.audit)
+            self._apply_verdict(verdict, self.context.audit)
 
     def decide(self) -> None:
         """Take up what the master's own episodes have proven."""
-        if self.audit is not None:
-            for verdict in self.audit.poll_verdicts():
-                self._apply_verdict(verdict, self.audit)
+        if self.context.audit is not None:
+            for verdict in self.context.audit.poll_verdicts():
+                self._apply_verdict(verdict, self.context.audit)
 
     def _apply_verdict(self, verdict: Verdict, audit: Audit) -> None:
         """The right result stands; of a worker that gave another nothing counts but what somebody
@@ -284,8 +314,8 @@ class Ledger:
         self.results[slot[0]].pop(slot[1], None)
         self._answered_by.pop(slot, None)
         self._refresh(slot)
-        if self.audit is not None:
-            self.audit.questions.pop(slot, None)
+        if self.context.audit is not None:
+            self.context.audit.questions.pop(slot, None)
 
     def _withdraw_failures(self, wrong: WorkerIdentity) -> None:
         """What it reported as failed may not have failed."""
@@ -304,8 +334,8 @@ class Ledger:
             return False
         if slot[1] in self.results[slot[0]]:
             self.refused["late-failure"] += 1
-            if self.audit is not None:
-                self.audit.mark_inconclusive(slot)
+            if self.context.audit is not None:
+                self.context.audit.mark_inconclusive(slot)
             return False
         if slot in self.failed_slots:  # more reports of it would be remembered without end
             self.refused["late-failure"] += 1
@@ -329,9 +359,9 @@ class Ledger:
         """Who a worker is over all its seats, by whatever id it reports; empty for one that nobody
         has heard of.
         """
-        if self.fleet is None:
+        if self.context.fleet is None:
             return worker
-        identity = self.fleet.identity(worker)
+        identity = self.context.fleet.identity(worker)
         return "" if identity is None else str(identity)
 
     def _fail_slot(self, slot: Slot, times: int, reason: str) -> None:
@@ -370,9 +400,9 @@ class Ledger:
         if (
             blocks[0].publication != self.publication
         ):  # a copy was answered, and the generation closed, before it was missed
-            self.recoveries.record_recovery(WORKER_DIED, 0.0)
+            self.context.recoveries.record_recovery(WORKER_DIED, 0.0)
             return
-        self.recoveries.start_recovery(
+        self.context.recoveries.start_recovery(
             WORKER_DIED,
             (slot for block in blocks[:HELD_AT_DEATH] for slot in self.missing_slots(block)),
         )
@@ -387,6 +417,14 @@ class Ledger:
                         "or need more memory than the hosts have; the workers' terminals say how "
                         "they ended"
                     )
+
+    def count_reissued(self, slots: int) -> None:
+        """So many slots were issued again."""
+        self.reissued += slots
+
+    def start_reconcile(self) -> None:
+        """What made a reconcile necessary is looked at now."""
+        self.needs_reconcile = False
 
     def missing_slots(self, block: Block) -> list[Slot]:
         """The slots of a block that are wanted and have no answer."""
@@ -442,7 +480,7 @@ class Ledger:
     def _audited_slots(self, kind: str) -> set[int]:
         """Wanted slots that are answered, but played again for the audit."""
         audited, pending = (
-            self.audit.questions if self.audit is not None else {},
+            self.context.audit.questions if self.context.audit is not None else {},
             self._pending[kind],
         )
         return (
@@ -467,7 +505,8 @@ class Ledger:
         questions = {
             slot
             for slot in self._audited_slots(kind)
-            if self.audit is None or self.audit.questions[(kind, slot)].proof is None
+            if self.context.audit is None
+            or self.context.audit.questions[(kind, slot)].proof is None
         }
         return (
             to_ranges(sorted({*self._pending[kind].iterate_unanswered(), *questions}), kind)
@@ -482,7 +521,7 @@ class Ledger:
         """Do of closing what can be done before the last answer is there. With an audit a result
         may be replaced, so nothing.
         """
-        if self.prefix is not None and self.audit is None:
+        if self.prefix is not None and self.context.audit is None:
             self.prefix.extend(
                 self.results[messages.TRAIN], self._pending[messages.TRAIN].first_unanswered()
             )
@@ -493,6 +532,13 @@ class Ledger:
             {slot for slot, count in self._deaths.items() if count >= SUSPECT_DEATHS}
             | set(self._failures)
         )
+
+    def block_issue(self, scheduler: BlockScheduler) -> BlockIssue:
+        """In which blocks the slots are issued."""
+        return WholeGeneration(self, scheduler)
+
+    def update_held(self, held: set[str]) -> None:
+        """``held``: publications of which living workers have blocks."""
 
     def reconcile_request(
         self, block: int, grace: bool, give_way: Sequence[str], dismissed: Sequence[str] = ()
@@ -513,8 +559,8 @@ class Ledger:
 
     def has_answers(self, kind: str, start: int, stop: int) -> bool:
         """Whether every slot of a range is answered, and none of them in question."""
-        if self.audit is not None and any(
-            (kind, slot) in self.audit.questions for slot in range(start, stop)
+        if self.context.audit is not None and any(
+            (kind, slot) in self.context.audit.questions for slot in range(start, stop)
         ):
             return False
         return all(self._is_settled(kind, slot) for slot in range(start, stop))

@@ -35,8 +35,8 @@ class ControlInbox:
     """One master's requests.
 
     paused_by: who paused the run, empty while it goes on; stopped_by: who asked it to stop;
-    pending_changes: changes for generations to come, until the loop takes them; is_training:
-    whether there are any; location_flags: the flags by which others find the run
+    pending_changes: changes for generations to come, until the loop takes them;
+    location_flags: the flags by which others find the run
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class ControlInbox:
             validate_change,
             location_flags,
         )
-        self.is_training = True
+        self._is_training = True
         self.paused_by = ""
         self.stopped_by = ""
         self.pending_changes: list[Change] = []
@@ -89,8 +89,9 @@ class ControlInbox:
 
     # --- each second
 
-    def poll(self, generation: int) -> None:
-        """Take up what is new, while ``generation`` is open."""
+    def poll(self, generation: int, *, is_training: bool = True) -> None:
+        """Take up what is new, while ``generation`` is open. is_training: whether others follow."""
+        self._is_training = is_training
         answered = []
         for raw in self._channel.requests():
             try:
@@ -130,7 +131,7 @@ class ControlInbox:
         settings, first = dict(request.settings), max(request.generation or 0, generation + 1)
         reason = (
             NO_GENERATION_LEFT
-            if not self.is_training
+            if not self._is_training
             else self._validate_change(
                 (*self._accepted_changes, *self.pending_changes), settings, first
             )

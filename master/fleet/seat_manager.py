@@ -70,6 +70,7 @@ class SeatManager:
         nonce: str,
         timeout: int,
         note: Callable[[str], None],
+        on_error: Callable[[Exception], None] = lambda _: None,
     ) -> None:
         self._client: Any = client
         self._queue, self._run, self._nonce, self._timeout, self._note = (
@@ -88,7 +89,7 @@ class SeatManager:
         self._settled_at = 0.0
         self._noted_troubles: set[str] = set()
         self._cleaner = SeatCleaner(client, queue, run)
-        self.on_error: Callable[[Exception], None] = lambda _: None
+        self._on_error = on_error
 
     def tick(
         self,
@@ -143,7 +144,7 @@ class SeatManager:
 
     def _note_trouble(self, error: Exception, what: str = "opened") -> None:
         """Once for each kind: what goes wrong here goes wrong each second."""
-        self.on_error(error)
+        self._on_error(error)
         kind = f"{what} {type(error).__name__}"
         if kind not in self._noted_troubles:
             self._noted_troubles.add(kind)

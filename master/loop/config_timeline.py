@@ -34,17 +34,17 @@ class ConfigTimeline:
     """
 
     def __init__(self, learner: Learner) -> None:
-        self._base = learner
+        self.base = learner
         self._cached_learner = lru_cache(maxsize=8)(self._make_learner)
 
     @property
     def config(self) -> RunConfig:
         """The settings that the run began or was resumed with."""
-        return self._base.config
+        return self.base.config
 
     def config_at(self, changes: Sequence[Change], generation: int) -> RunConfig:
         """The settings of a generation, before schedules."""
-        return config_at(self._base.config, changes, generation)
+        return config_at(self.base.config, changes, generation)
 
     def learner_at(self, state: RunState) -> Learner:
         """What learns in the state's generation."""
@@ -78,13 +78,13 @@ class ConfigTimeline:
             for changed_generation in sorted(
                 {change.generation for change in requested if change.generation >= generation}
             ):
-                config_at(self._base.config, requested, changed_generation)
+                config_at(self.base.config, requested, changed_generation)
         except UsageError as error:
             return str(error)
         return ""
 
     def _make_learner(self, config: RunConfig, generation: int) -> Learner:
-        base = self._base
+        base = self.base
         if config == base.config and rate_factors(config, generation) == base.strategy.pace:
             return base
         strategy = make_strategy(config, base.strategy.size, generation)

@@ -379,6 +379,16 @@ def training_record(closed_generation: ClosedGeneration) -> Record:
     return record
 
 
+def lag_record(state: RunState, closed_generation: ClosedGeneration) -> Record:
+    """How many generations ago the results of an asynchronous batch were published."""
+    lags = [
+        state.generation - publication_generation(part.publication)
+        for part in closed_generation.used
+        for _ in part.slots
+    ]
+    return {"lag_mean": sum(lags) / len(lags), "lag_max": max(lags)} if lags else {}
+
+
 def is_all_at_patience(closed_generation: ClosedGeneration, config: RunConfig) -> bool:
     """Whether patience ended every episode at the first step at which it can: no reward was ever
     positive.

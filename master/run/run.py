@@ -24,19 +24,24 @@ from es_queue.protocol.retry import Retry
 from es_queue.protocol.timing import Clocks
 from es_queue.security.sanitize import sanitize
 from es_queue.util.command_path import format_command
-from master.collect.block_scheduler import make_scheduler
-from master.collect.collector import Interrupted
+from master.collect.blocks.block_publisher import MasterLease
+from master.collect.blocks.block_scheduler import make_scheduler
+from master.collect.collector import Collector, Interrupted, TrustRules
 from master.collect.recovery_statistics import TAKEOVER
 from master.collect.verification import Verification
 from master.collect.verifier import VerificationError, Verifier
+from master.collect.worker_watch import CollectorCallbacks
 from master.control.inbox import ControlInbox
 from master.display.video_jobs import LAST_VIDEO_SECONDS, VideoJobs
 from master.fleet.seat_manager import SeatManager
-from master.loop.asynchronous import ASYNC_LABEL, schedule_classes
+from master.loop.asynchronous import ASYNC_LABEL
 from master.loop.config_timeline import ConfigTimeline
+from master.loop.generation_loop import make_loop
 from master.loop.learner import Record
+from master.loop.listeners import Outcome, RunFiles, Sink
+from master.loop.messages import vector_digest
+from master.loop.publisher import RunIdentity
 from master.loop.state import FINAL, RunState
-from master.loop.synchronous import Outcome, Sink, vector_digest
 from master.run.launch import Launch
 from master.run.lease import LeaseRenewal
 from master.run.run_paths import RunPaths
@@ -75,7 +80,9 @@ class RunContext(Protocol):
 
     launch: Launch
     clocks: Clocks
-    is_looping: bool
+
+    @property
+    def is_looping(self) -> bool: ...
 
     @property
     def client(self) -> Any: ...
@@ -89,6 +96,8 @@ class RunContext(Protocol):
     @property
     def is_interrupted(self) -> Callable[[], bool]: ...
 
+    def start_looping(self) -> None: ...
+
     def start_supervisor(self, place: RunPaths) -> SupervisorClient | None: ...
 
 
@@ -100,29 +109,31 @@ class TrainingRun:
         session: RunContext,
         paths: RunPaths,
         setup: Setup,
-        channel: RedisMasterChannel,
         view: RunView,
         holder: str,
         token: str,
         keep_going: Callable[[Record], bool],
         is_resumed: bool = False,
     ) -> None:
-        self._session, self._paths, self._setup, self._channel, self._view = (
-            session,
-            paths,
-            setup,
-            channel,
-            view,
+        self._session, self._paths, self._setup, self._view = session, paths, setup, view
+        channel = RedisMasterChannel(
+            session.client, paths.run, Retry(on_outage=self._handle_outage)
         )
+        self._channel = channel
         self._token, self._holder, self._is_resumed = token, holder, is_resumed
         self._start_time = time.monotonic()
         self._checkpoints = Checkpoints(paths.run_dir)
         config, clocks, launch = setup.config, session.clocks, session.launch
         timeout = int(clocks.seat_lease + config.wall_limit + clocks.seat_margin)
         self._seat_manager = SeatManager(
-            session.client, launch.queue, paths.run, secrets.token_hex(3), timeout, view.note
+            session.client,
+            launch.queue,
+            paths.run,
+            secrets.token_hex(3),
+            timeout,
+            view.note,
+            channel.record_failure,
         )
-        self._seat_manager.on_error = channel.record_failure
         self._own_client = clone_client(session.client)
         self._renewal = LeaseRenewal(
             RedisMasterChannel(self._own_client, paths.run, Retry(clocks.renew)),
@@ -132,7 +143,6 @@ class TrainingRun:
         )
         maintenance = Maintenance(session.start_supervisor(paths), self._seat_manager, view.note)
         self._maintenance, self._is_ended = maintenance, False
-        channel.retry.on_outage = self._handle_outage
         self._inbox = ControlInbox(
             channel, view.note, ConfigTimeline(setup.learner).refusal, self._location_flags()
         )
@@ -140,42 +150,26 @@ class TrainingRun:
         # Only the master's own workers have the password of a private server.
         shared = session.private_server is None or launch.listen is not None
         verification = Verification(self._verifier, view.note) if shared else None
-        collector_class, loop_class = schedule_classes(config)
-        self._collector = collector_class(
-            channel,
-            token,
-            holder,
-            clocks,
-            config.block,
-            maintenance,
-            self._live,
-            view.note,
-            session.is_interrupted,
-            self._inbox,
-            config.audit,
-            config.strict,
-            verification,
-        )
-        self._collector.extra_progress, self._collector.scheduler = (
-            {"queue": launch.queue},
+        self._collector = Collector(
+            MasterLease(channel, token, holder, clocks),
             make_scheduler(config, setup.strategy.per_slot, setup.policy.size),
+            CollectorCallbacks(view.note, self._live, session.is_interrupted, maintenance),
+            self._inbox,
+            TrustRules(config.audit, config.strict, verification),
+            {"queue": launch.queue},
         )
         self._replay_log = ReplayLog(paths.run_dir)
         self._video_jobs = VideoJobs(paths.run_dir, launch.video_every, launch.noise_dir, view.note)
         slot_files = SlotFiles(
             paths.run, paths.run_dir, config.keep_generations, reader=self._video_jobs
         )
-        self._loop = loop_class(
-            channel,
+        self._loop = make_loop(
+            RunIdentity(paths.run, token, setup.table.digest),
             setup.learner,
-            token,
-            setup.table.digest,
             self._collector,
             view,
-            self._checkpoints,
+            RunFiles(self._checkpoints, self._replay_log, slot_files),
             self._with_table_check(keep_going),
-            self._replay_log,
-            slot_files,
         )
 
     def _with_table_check(self, keep_going: Callable[[Record], bool]) -> Callable[[Record], bool]:
@@ -219,7 +213,7 @@ class TrainingRun:
         former_state: the run's state as its last master left it; a paused run stays so. Interrupted
         before the first publish it raises KeyboardInterrupt: there is nothing to go on with.
         """
-        self._session.is_looping = True
+        self._session.start_looping()
         self._renewal.show_sign()
         self._renewal.start()
         film_seconds = 0.0  # nobody who ends a run early waits for its film
@@ -229,7 +223,7 @@ class TrainingRun:
                 state.changes, former_state, self._channel.progress_field("paused_by")
             )
             if former_state in (RUNNING, PAUSED):  # its master was killed
-                self._collector.recoveries.record_recovery(
+                self._collector.context.recoveries.record_recovery(
                     TAKEOVER, time.monotonic() - self._start_time
                 )
             self._fix_fingerprint()
@@ -283,7 +277,7 @@ class TrainingRun:
         """Where the newest tracebacks of workers are, for the end of a sentence: a private server
         ends with its run.
         """
-        self._channel.retry.seconds, self._channel.retry.on_outage = LEAVE_SECONDS, lambda _: None
+        self._channel.retry.give_up_after(LEAVE_SECONDS)
         path = self._paths.run_dir / ERROR_REPORTS_FILE
         with suppress(Exception):
             reports = self._channel.errors()
@@ -368,8 +362,7 @@ class TrainingRun:
         """
         if self._is_ended:
             return
-        retry = self._channel.retry
-        retry.seconds, retry.on_outage = LEAVE_SECONDS, lambda _: None
+        self._channel.retry.give_up_after(LEAVE_SECONDS)
         current = self._loop.current_or_none()
         if current is not None:
             with suppress(Exception):

@@ -115,6 +115,10 @@ class Session:
         if self._supervisor is not None:
             self._supervisor.kill()
 
+    def start_looping(self) -> None:
+        """The run begins: from now on an interrupt ends it in order."""
+        self.is_looping = True
+
     # --- beginning and resuming
 
     def _begin(self, config: RunConfig, keep_going: Callable[[Record], bool]) -> dict[str, Any]:
@@ -147,7 +151,7 @@ class Session:
         with self._release_on_error(channel, token, 0):
             write_atomically(paths.config_file, setup.config.to_json().encode())
             write_manifest(paths.run_dir, paths.run, setup.config, self.launch.warm_start)
-            training_run = TrainingRun(self, paths, setup, channel, view, holder, token, keep_going)
+            training_run = TrainingRun(self, paths, setup, view, holder, token, keep_going)
         return training_run.run(start, None)
 
     def _resume(
@@ -223,7 +227,7 @@ class Session:
             learner = ConfigTimeline(setup.learner).learner_at(state)
             state = reopen_state(learner.config, state, learner.target)
             training_run = TrainingRun(
-                self, paths, setup, channel, view, holder, token, keep_going, is_resumed=True
+                self, paths, setup, view, holder, token, keep_going, is_resumed=True
             )
             adopted = training_run.adoptable_publication(state)
             former_state = channel.state()
@@ -249,7 +253,7 @@ class Session:
         try:
             yield
         except BaseException as error:
-            channel.retry.seconds = LEAVE_SECONDS
+            channel.retry.give_up_after(LEAVE_SECONDS)
             stopped = isinstance(error, KeyboardInterrupt)
             why = {} if stopped else {"why": str(error)[:300]}
             with suppress(Exception):
@@ -276,13 +280,12 @@ class Session:
 
     def _connect(self, paths: RunPaths) -> RedisMasterChannel:
         """The channel over the server that was named, or over a private one in the run's folder."""
-        url, retry = self.launch.redis_url, Retry()
+        url, retry = self.launch.redis_url, Retry(on_outage=self._restart_supervisor)
         if url is None:
             paths.prepare()
             self._server = PrivateServer(paths.run_dir / "redis")
             self.start_supervisor(paths)
             url = self._server.url
-            retry.on_outage = self._restart_supervisor
         self.url = url
         self._redis_name = redacted_url(url)
         self.client = client_from_url(url)
@@ -308,7 +311,7 @@ class Session:
 
     def _restart_supervisor(self, _: float) -> None:
         """The private server did not answer, and no supervisor looks after it yet."""
-        if self._supervisor is not None:
+        if self._server is not None and self._supervisor is not None:
             self._supervisor.ensure()
 
     @property

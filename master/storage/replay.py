@@ -26,8 +26,8 @@ from es_queue.strategies.base import Batch, NoiseRows, Strategy
 from es_queue.strategies.capabilities import hooks
 from master.loop.config_timeline import strategy_of
 from master.loop.learner import PublicationSlice, batch_segments, slot_plans
+from master.loop.messages import vector_digest
 from master.loop.state import Floats, OpenPublication, RollbackPoint, RunState
-from master.loop.synchronous import vector_digest
 from master.storage import checkpoint
 from master.storage.checkpoint import Checkpoints
 from master.storage.replay_log import REPLAY_FOLDER, ReplayStep, list_log_files, read_frames

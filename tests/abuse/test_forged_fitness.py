@@ -12,6 +12,7 @@ from es_queue.environments.factory import describe
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.environments.spaces import EnvironmentSpec
 from es_queue.protocol.messages import CENTRE, EVAL, TRAIN, SlotResult
+from master.collect.answer_check import ResultBounds, ResultShape
 from master.collect.ledger import AnswerChecker
 from tests.abuse.cluster import cluster_of
 from tests.abuse.lying_strangely import LIE
@@ -33,7 +34,9 @@ def accepted(
 ) -> str:
     config = dataclasses.replace(CONFIG, **settings)
     most = {TRAIN: 12, CENTRE: 1, EVAL: 5}
-    expectations = AnswerChecker(config, 4, 100, 2, OBSERVED, most, spec=spec, by_sign=by_sign)
+    expectations = AnswerChecker(
+        config, 4, ResultShape(100, 2, OBSERVED), most, ResultBounds(spec=spec, by_sign=by_sign)
+    )
     honest = result(PLAIN[0] if kind == TRAIN else 0, kind, RETURN)
     return expectations.refusal(
         kind, dataclasses.replace(honest, fitness=(fitness,) * len(honest.fitness))

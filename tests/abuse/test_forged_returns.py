@@ -9,6 +9,7 @@ import pytest
 from es_queue.environments.factory import describe
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.protocol.messages import EVAL, TRAIN, SlotResult
+from master.collect.answer_check import ResultBounds, ResultShape
 from master.collect.ledger import AnswerChecker, Ledger
 from tests.unit.master.collect.test_ledger import (
     CONFIG,
@@ -26,7 +27,7 @@ HUGE = [1e308, -1e308, 1.1e100]
 @pytest.mark.parametrize("name", ["returns", "fitness"])
 @pytest.mark.parametrize("kind", [TRAIN, EVAL])
 def test_a_return_whose_square_is_infinite_is_refused(kind: str, name: str, value: float) -> None:
-    expectations = AnswerChecker(CONFIG, 4, 100, 2, OBSERVED, {TRAIN: 12, EVAL: 5})
+    expectations = AnswerChecker(CONFIG, 4, ResultShape(100, 2, OBSERVED), {TRAIN: 12, EVAL: 5})
     ledger = Ledger(PUBLICATION, expectations, {TRAIN: 12, EVAL: 5})
     honest = result(PLAIN[0] if kind == TRAIN else 0, kind)
     forged = dataclasses.replace(honest, **{name: (value,) * len(honest.returns)})
@@ -38,7 +39,9 @@ def test_a_return_whose_square_is_infinite_is_refused(kind: str, name: str, valu
 def test_returns_that_the_declared_rewards_exclude_are_refused() -> None:
     spec = describe(EnvironmentRequest("MountainCar-v0"))  # each step costs 1
     spec = dataclasses.replace(spec, lowest_reward=-1.0)
-    expectations = AnswerChecker(CONFIG, 4, 100, 2, OBSERVED, {TRAIN: 12}, spec=spec)
+    expectations = AnswerChecker(
+        CONFIG, 4, ResultShape(100, 2, OBSERVED), {TRAIN: 12}, ResultBounds(spec=spec)
+    )
 
     def of(value: float) -> SlotResult:
         return result(PLAIN[0], value=value)  # of 10 steps

@@ -41,14 +41,14 @@ class Countdown:
 def arm(point: str, count: int) -> None:
     """Replace what stands at the point. Imports numpy, so the numeric environment must stand."""
     import master.collect.verifier
-    import master.loop.synchronous
+    import master.loop.listeners
     import master.storage.checkpoint
     from es_queue.protocol.redis_channel import RedisMasterChannel
     from master.collect.ledger import Ledger
     from master.loop.learner import Learner
 
     die = Countdown(count)
-    master.loop.synchronous.LEAST_SECONDS_BETWEEN_SAVES = 0.0  # a checkpoint for each generation
+    master.loop.listeners.LEAST_SECONDS_BETWEEN_SAVES = 0.0  # a checkpoint for each generation
     place: dict[str, tuple[Any, str, Callable[[Any], Any]]] = {
         "before publish": (RedisMasterChannel, "publish", lambda publish: before(publish, die)),
         "after publish": (RedisMasterChannel, "publish", lambda publish: after(publish, die)),

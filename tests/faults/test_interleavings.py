@@ -46,7 +46,7 @@ when its rule is taken away.
         contract/test_lost_replies.py::test_renew_and_finish_may_be_sent_twice
 1.11  A woken master finishes, expires or overwrites the run of the one that took over.
         faults/test_takeover.py::test_a_woken_master_can_write_nothing_at_all
-        unit/master/loop/test_synchronous.py::test_a_second_master_takes_over_and_the_first_writes_nothing_more
+        unit/master/loop/test_generation_loop.py::test_a_second_master_takes_over_and_the_first_writes_nothing_more
         faults/test_interleavings_takeovers.py::test_the_checkpoint_of_a_woken_master_hides_no_newer_one
 1.12  The old master publishes between the new one's reading of the checkpoint and its raising of
       the token.
@@ -54,7 +54,7 @@ when its rule is taken away.
 1.13  Redis is emptied: the blocked master and the blocked workers wait for ever.
         faults/test_interleavings_masters.py::test_a_redis_that_is_emptied_while_the_master_waits_for_answers_is_filled_again
         unit/master/collect/test_collector_losses.py::test_what_redis_lost_is_published_again_without_what_is_answered
-        unit/master/loop/test_synchronous.py::test_a_redis_that_comes_back_empty_costs_nothing_but_time
+        unit/master/loop/test_generation_loop.py::test_a_redis_that_comes_back_empty_costs_nothing_but_time
 1.14  The stream begins anew with ids below the master's cursor: its answers are never read.
         faults/test_interleavings_masters.py::test_an_answer_below_the_cursor_is_found
 1.15  One generation number stands for two sets of parameters: a reward of the other set is counted.

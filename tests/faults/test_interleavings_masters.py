@@ -17,7 +17,10 @@ from es_queue.protocol.connection import client_from_url
 from es_queue.protocol.messages import Answer, Block, token_number
 from es_queue.protocol.redis_channel import RedisMasterChannel
 from es_queue.protocol.retry import Retry
+from master.collect.blocks.block_publisher import MasterLease
+from master.collect.blocks.block_scheduler import BlockScheduler
 from master.collect.collector import GENERATION_LOST, Collector
+from master.collect.worker_watch import CollectorCallbacks
 from master.run.lease import take_lease
 from tests.contract.places import (
     HIGHER,
@@ -58,7 +61,9 @@ class Real(Bench):
         channel.renew(FIRST, "me", 60, {}, {})
         self.channel = channel
         self.collector = Collector(
-            channel, FIRST, "me", QUICK, self.block, None, self.shown.append, self.notes.append
+            MasterLease(channel, FIRST, "me", QUICK),
+            BlockScheduler(fixed=self.block),
+            CollectorCallbacks(self.notes.append, self.shown.append),
         )
 
     def payload(self, *blocks: Block) -> bytes:

@@ -17,7 +17,7 @@ from es_queue.protocol import messages
 from es_queue.protocol.channel import RUNNING, PublishRequest
 from es_queue.protocol.memory_channel import MemoryWorkerChannel
 from es_queue.protocol.messages import Answer, Block, token_number
-from master.loop.synchronous import Interrupted
+from master.collect.collector import Interrupted
 from master.run.launch import Launch
 from master.run.lease import take_lease
 from master.run.run import TrainingRun
@@ -29,7 +29,7 @@ from tests.integration.processes import Heard
 from tests.parts import setup_of, trained
 from tests.ring import QUICK
 from tests.unit.master.collect.collector_bench import PUBLICATION, Bench
-from tests.unit.master.loop.test_synchronous import Run, tiny
+from tests.unit.master.loop.test_generation_loop import Run, tiny
 
 SETUP = setup_of("pgpe")
 

@@ -17,14 +17,13 @@ import redis
 
 import es_queue.numerics.slot_plan
 import master.collect.answer_check
-import master.loop.prefetch
 import workers.evaluator
 from es_queue.config.resolution import resolve
 from es_queue.config.run_config import RunConfig
 from es_queue.numerics.normalization import Moments, RunningMoments
 from master.loop.learner import ClosedGeneration, Learner
+from master.loop.listeners import Outcome
 from master.loop.state import RunState
-from master.loop.synchronous import Outcome
 from tests.integration.processes import (
     NERVOUS,
     WALKER,
@@ -200,10 +199,7 @@ def merged_by_block(self: Learner, state: RunState, done: ClosedGeneration) -> R
 
 
 def test_seeds_drawn_from_the_runs_id_would_show(monkeypatch: pytest.MonkeyPatch) -> None:
-    config, unkept = (
-        resolve({**WALKER, "generations": 2}),
-        master.collect.answer_check.plan_slots.__wrapped__,
-    )
+    config = resolve({**WALKER, "generations": 2})
 
     def ring_of(run: str) -> str:
         def plan(config: RunConfig, *rest: Any) -> es_queue.numerics.slot_plan.GenerationPlan:
@@ -213,11 +209,6 @@ def test_seeds_drawn_from_the_runs_id_would_show(monkeypatch: pytest.MonkeyPatch
 
         for module in (master.collect.answer_check, workers.evaluator):
             monkeypatch.setattr(module, "make_generation_plan", plan)
-        for keeper in (
-            master.collect.answer_check,
-            master.loop.prefetch,
-        ):  # a kept plan is known by the config alone
-            monkeypatch.setattr(keeper, "plan_slots", unkept)
         return run_ring(config)[0].digest
 
     assert ring_of("first") == ring_of("first")

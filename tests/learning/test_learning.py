@@ -15,7 +15,7 @@ import pytest
 
 from es_queue.strategies.base import Batch, Info, State
 from es_queue.strategies.pgpe import PGPE
-from master.loop.synchronous import Outcome
+from master.loop.listeners import Outcome
 from tests.ring import Sink, quick_config, run_ring
 from tests.tiny import QUAD
 

@@ -10,9 +10,11 @@ from es_queue.protocol.channel import RUNNING, MasterChannel, PublishRequest
 from es_queue.protocol.memory_channel import MemoryMasterChannel, MemoryWorkerChannel
 from es_queue.protocol.messages import KINDS, Answer, Block, Task, token_number
 from es_queue.protocol.timing import Clocks
-from master.collect.block_scheduler import list_equal_blocks
-from master.collect.collector import Collector
+from master.collect.blocks.block_publisher import MasterLease
+from master.collect.blocks.block_scheduler import BlockScheduler, list_equal_blocks
+from master.collect.collector import Collector, TrustRules
 from master.collect.ledger import Ledger
+from master.collect.worker_watch import CollectorCallbacks
 from tests.model.world import (
     BEAT_TTL,
     FIRST,
@@ -142,19 +144,16 @@ def master(world: World, number: int) -> Iterator[None]:
     token = yield from seized(world, channel, number)
     generation, parameters, adopted = resumed(world)
     watcher = Collector(
-        channel,
-        token,
-        f"master {number}",
-        CLOCKS,
-        2,
-        None,
-        lambda _: None,
-        blames_an_honest_worker(world),
-        audit=world.rules.audit,
+        MasterLease(channel, token, f"master {number}", CLOCKS),
+        BlockScheduler(fixed=2),
+        CollectorCallbacks(blames_an_honest_worker(world)),
+        trust=TrustRules(world.rules.audit),
     )
     while generation < GENERATIONS:
         kinds = wanted(generation)
-        ledger = Ledger(adopted or f"{generation}.{token}", expectations(generation), kinds)
+        ledger = Ledger(
+            adopted or f"{generation}.{token}", expectations(generation), kinds, watcher.context
+        )
         what = PublishRequest(
             ledger.publication,
             task_of(ledger.publication, parameters).encode(),

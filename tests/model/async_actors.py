@@ -1,5 +1,5 @@
 """Masters of the asynchronous schedule, in the same small world: the real AsyncLedger and the real
-AsyncCollector.
+Collector.
 
 Who comes first decides what is learnt, so there is no one right end. What is watched instead: every
 slot that counts was answered by the parameters of its own publication, and in the past of no state
@@ -17,7 +17,9 @@ import numpy as np
 from es_queue.protocol.channel import RUNNING, PublishRequest
 from es_queue.protocol.messages import EVAL, TRAIN, Task, publication_generation
 from master.collect.async_ledger import AsyncLedger, PriorPublication, slots_of_ranges
-from master.loop.asynchronous import AsyncCollector
+from master.collect.blocks.block_publisher import MasterLease
+from master.collect.blocks.block_scheduler import BlockScheduler
+from master.collect.collector import Collector
 from master.loop.learner import PublicationSlice
 from master.loop.state import Floats, OpenPublication
 from tests.model.actors import CLOCKS, collecting, seized
@@ -106,8 +108,8 @@ def async_master(world: AsyncWorld, number: int) -> Iterator[None]:
     channel = world.channel()
     token = yield from seized(world, channel, number)
     state, adopted = resumed(world)
-    watcher = AsyncCollector(
-        channel, token, f"master {number}", CLOCKS, 2, None, lambda _: None, lambda _: None
+    watcher = Collector(
+        MasterLease(channel, token, f"master {number}", CLOCKS), BlockScheduler(fixed=2)
     )
     older, fresh = [reopened(one) for one in state.open], []
     while state.generation < GENERATIONS:
@@ -126,6 +128,7 @@ def async_master(world: AsyncWorld, number: int) -> Iterator[None]:
             spread_of(parameters),
             older,
             fresh,
+            context=watcher.context,
         )
         what = PublishRequest(
             publication,

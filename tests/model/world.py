@@ -25,7 +25,9 @@ from es_queue.protocol import memory_channel
 from es_queue.protocol.channel import StreamEntry
 from es_queue.protocol.memory_channel import MemoryMasterChannel, MemoryServer
 from es_queue.protocol.messages import CENTRE, EVAL, TRAIN, SlotResult, Task
-from master.collect import collector
+from master.collect import collector, stream_reader
+from master.collect.answer_check import ResultShape
+from master.collect.blocks import reissuer
 from master.collect.ledger import AnswerChecker
 
 T = TypeVar("T")
@@ -92,7 +94,9 @@ def wanted(generation: int) -> dict[str, int]:
 
 @lru_cache
 def expectations(generation: int) -> AnswerChecker:
-    return AnswerChecker(CONFIG, generation, SIZE, 2, 4, {**wanted(generation), TRAIN: MOST_SLOTS})
+    return AnswerChecker(
+        CONFIG, generation, ResultShape(SIZE, 2, 4), {**wanted(generation), TRAIN: MOST_SLOTS}
+    )
 
 
 def result(parameters: bytes, generation: int, kind: str, slot: int) -> SlotResult:
@@ -309,6 +313,8 @@ class World:
         with (
             patch.object(memory_channel, "time", self.clock),
             patch.object(collector, "time", self.clock),
+            patch.object(reissuer, "time", self.clock),
+            patch.object(stream_reader, "time", self.clock),
         ):
             for _ in range(self.dice.randint(1, 3)):
                 new_worker(self)

@@ -33,20 +33,19 @@ GROUPS = {
     "metrics": (
         "master.display.reporter:Reporter.generation",
         "master.display.reporter:Reporter.live",
-        "master.loop.synchronous:training_record",
-        "master.loop.synchronous:episodes_record",
-        "master.loop.synchronous:Loop._totals_record",
-        "master.loop.synchronous:Loop._progress_fields",
-        "master.loop.synchronous:Loop._history_fields",
+        "master.loop.generation_loop:training_record",
+        "master.loop.generation_loop:episodes_record",
+        "master.loop.totals:RunTotals.record",
+        "master.loop.publisher:Publisher._progress_fields",
     ),
     "statistics": (
         "master.loop.learner:Learner._merge_moments",
         "master.loop.state:RunState.statistics",
     ),
     "evaluation": (
-        "master.loop.synchronous:evaluation_record",
+        "master.loop.generation_loop:evaluation_record",
         "master.loop.learner:Learner.with_best",
-        "master.loop.synchronous:Loop._require_more",
+        "master.loop.schedule:SynchronousSchedule.require_more",
     ),
 }
 

@@ -13,6 +13,7 @@ from es_queue.config.resolution import resolve
 from es_queue.numerics.slot_plan import make_generation_plan
 from es_queue.protocol.messages import CENTRE, TRAIN
 from es_queue.protocol.redis_channel import MAX_ERRORS
+from master.collect.answer_check import ResultShape
 from master.collect.ledger import DEATHS, FAILURES, MOST_FAILURES, AnswerChecker
 from tests.faults import worlds
 from tests.faults.scenario import Arena, Row, Stopwatch, finish, scenario
@@ -295,7 +296,7 @@ def first_seeds(values: dict[str, Any]) -> dict[int, int]:
     found = {}
     for generation in reversed(range(values["generations"])):
         expectations = AnswerChecker(
-            config, generation, 5, 2, 4, {TRAIN: values["population"] // 2, CENTRE: 1}
+            config, generation, ResultShape(5, 2, 4), {TRAIN: values["population"] // 2, CENTRE: 1}
         )
         for slot in range(values["population"] // 2):
             expected = expectations.expected_answer(TRAIN, slot)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from es_queue.config.run_config import ASYNC, SYNC
 from es_queue.protocol.timing import Clocks
-from master.collect.block_scheduler import BLOCK_SECONDS, SHARES_PER_WORKER
+from master.collect.blocks.block_scheduler import BLOCK_SECONDS, SHARES_PER_WORKER
 from tools.benchmarks.cluster.services import Services
 from tools.benchmarks.cluster.simulation.discrete_events import POLLS_PER_SECOND, WORTH_SHARING
 

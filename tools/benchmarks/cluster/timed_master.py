@@ -77,15 +77,19 @@ def install(watch: Watch) -> None:
     """The phases of a generation, and the channel's commands within them."""
     from es_queue.protocol.redis_channel import RedisMasterChannel as Channel
     from master.collect.collector import Collector
-    from master.loop.synchronous import Loop
+    from master.collect.stream_reader import StreamReader
+    from master.loop.generation_loop import Loop
 
-    watch.time_method(Loop, "_open", "open", opens=True)
-    watch.time_method(Loop, "_close", "close")
+    watch.time_method(Loop, "_publish", "open", opens=True)
+    watch.time_method(Loop, "_learn", "close")
     watch.time_method(
-        Collector, "_accept_entries", "take in", lambda arguments, _: of_entries(arguments[3])
+        StreamReader, "_accept_entries", "take in", lambda arguments, _: of_entries(arguments[3])
     )
     watch.time_method(
-        Collector, "tick", "tick", lambda arguments, _: (len(arguments[0]._workers), 0)
+        Collector,
+        "tick",
+        "tick",
+        lambda arguments, _: (len(arguments[0]._parts.workers.present), 0),
     )
     watch.time_method(Channel, "stage", "stage", lambda arguments, _: (len(arguments[2]), 0))
     watch.time_method(

@@ -25,6 +25,9 @@ from es_queue.protocol.keys import RunKeys
 from es_queue.protocol.messages import Answer, EpisodeMoments, SlotResult, Task
 from es_queue.protocol.redis_channel import RedisMasterChannel
 from es_queue.protocol.timing import Clocks
+from master.collect.answer_check import ResultShape
+from master.collect.blocks.block_publisher import MasterLease
+from master.collect.blocks.block_scheduler import BlockScheduler
 from master.collect.collector import Collector
 from master.collect.ledger import AnswerChecker, Ledger
 from master.services.private_server import PrivateServer
@@ -89,13 +92,13 @@ def once(client: redis.Redis, blocks: int, slots: int, obs_norm: bool) -> dict[s
         obs_norm=obs_norm,
     )
     channel = RedisMasterChannel(client, RUN)
-    collector = Collector(
-        channel, TOKEN, "bench", Clocks(), 1, None, lambda _: None, lambda _: None
-    )
+    collector = Collector(MasterLease(channel, TOKEN, "bench", Clocks()), BlockScheduler(fixed=1))
     collector.fleet.update(
         {worker_of(number): {"host": f"host{number % 30}"} for number in range(WORKERS)}
     )
-    expectations = AnswerChecker(config, 0, 100, 2, OBSERVATION, {messages.TRAIN: blocks * slots})
+    expectations = AnswerChecker(
+        config, 0, ResultShape(100, 2, OBSERVATION), {messages.TRAIN: blocks * slots}
+    )
     ledger = Ledger(PUBLICATION, expectations, {messages.TRAIN: blocks * slots})
     zeros = np.zeros(OBSERVATION, "<f4").tobytes()
     task = Task(PUBLICATION, 0.1, 1600, 25, bytes_digest(b"x" * 100), zeros, zeros, "0" * 32, 1.0)

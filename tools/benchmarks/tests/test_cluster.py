@@ -19,6 +19,7 @@ from es_queue.protocol import messages
 from es_queue.protocol.messages import Block, Task
 from es_queue.protocol.redis_channel import RedisWorkerChannel
 from master.cli.options import parse_command_line
+from master.collect.answer_check import ResultShape
 from master.collect.ledger import AnswerChecker, Ledger
 from tests.ring import QUICK
 from tools.benchmarks.cluster import advice, scale_table
@@ -161,7 +162,7 @@ def test_an_error_is_found_in_a_transactions_reply() -> None:
 def test_the_master_accepts_a_simulated_workers_answers() -> None:
     config = replace(configuration(20, 1, WALKER), noise_size=2**18)
     most = max_slots(config, 2)
-    expectations = AnswerChecker(config, 0, 100, 2, 24, most)
+    expectations = AnswerChecker(config, 0, ResultShape(100, 2, 24), most)
     ledger = Ledger(PUBLICATION, expectations, {messages.TRAIN: 10, messages.CENTRE: 1})
     shared = Shared(Loop(), QUICK, {}, Cost(), np.zeros(24, "<f8").tobytes())
     worker = Worker(shared, NAME, Host(), None, None, commands())  # type: ignore[arg-type]

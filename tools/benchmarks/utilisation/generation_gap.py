@@ -33,11 +33,17 @@ from es_queue.protocol.messages import (
 )
 from es_queue.protocol.timing import Clocks
 from es_queue.strategies import make_strategy
+from master.collect.answer_check import ResultShape
+from master.collect.blocks.block_publisher import MasterLease
+from master.collect.blocks.block_scheduler import BlockScheduler
 from master.collect.collector import Collector
 from master.collect.ledger import AnswerChecker, Ledger
+from master.collect.worker_watch import CollectorCallbacks
 from master.display.reporter import Reporter
+from master.loop.generation_loop import make_loop
 from master.loop.learner import Learner
-from master.loop.synchronous import Loop
+from master.loop.listeners import RunFiles
+from master.loop.publisher import RunIdentity
 from master.run.lease import take_lease
 from master.run.setup import Setup
 from master.storage.checkpoint import Checkpoints
@@ -165,9 +171,7 @@ class Scripted(MemoryMasterChannel):
         expectations = AnswerChecker(
             setup.config,
             publication_generation(what.publication),
-            setup.policy.size,
-            2,
-            observed,
+            ResultShape(setup.policy.size, 2, observed),
             most,
         )
         for kind, count in most.items():
@@ -213,18 +217,17 @@ def once(size: Size, table: NoiseTable, generations: int) -> dict[str, list[floa
             stream=io.StringIO(),
         )
         collector = Collector(
-            channel, token, "bench", clocks, BLOCK, None, report.live, report.note
+            MasterLease(channel, token, "bench", clocks),
+            BlockScheduler(fixed=BLOCK),
+            CollectorCallbacks(report.note, report.live),
         )
         log = ReplayLog(run_dir)
-        loop = Loop(
-            channel,
+        loop = make_loop(
+            RunIdentity(channel.run, token, table.digest),
             replace(setup, learner=stopping(setup, generations)).learner,
-            token,
-            table.digest,
             collector,
             report,
-            Checkpoints(run_dir),
-            log=log,
+            RunFiles(Checkpoints(run_dir), log),
         )
         found["ticks"] = ticks(collector, partial(fresh_ledger, setup))
         loop.run(setup.initial_state())
@@ -247,7 +250,7 @@ def stopping(setup: Setup, generations: int) -> Learner:
 def fresh_ledger(setup: Setup) -> Ledger:
     wanted = {messages.CENTRE: 1, messages.TRAIN: setup.config.population // 2}
     expectations = AnswerChecker(
-        setup.config, 0, setup.policy.size, 2, setup.spec.observation_size, wanted
+        setup.config, 0, ResultShape(setup.policy.size, 2, setup.spec.observation_size), wanted
     )
     return Ledger("0.1-00000000", expectations, wanted)
 

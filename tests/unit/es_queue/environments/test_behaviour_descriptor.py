@@ -39,6 +39,7 @@ from es_queue.security.user_code import named_modules
 from es_queue.strategies import Batch, State, make_strategy
 from es_queue.strategies.base import Info
 from es_queue.strategies.openai_es import OpenaiES
+from master.collect.answer_check import ResultBounds, ResultShape
 from master.collect.ledger import AnswerChecker, Ledger
 from tests.deceptive import MAZE
 from tests.parts import config_of, evaluator, task_of
@@ -541,7 +542,7 @@ def test_the_largest_honest_answer_has_room_for_behaviours() -> None:
 
 CONFIG = config_of(**NOVEL, obs_norm=False)
 EXPECTATIONS = AnswerChecker(
-    CONFIG, 4, 2, 2, 2, {TRAIN: 4, CENTRE: 3, EVAL: 2}, (50, 100), behaviour=3
+    CONFIG, 4, ResultShape(2, 2, 2, 3), {TRAIN: 4, CENTRE: 3, EVAL: 2}, ResultBounds((50, 100))
 )
 
 
@@ -579,7 +580,7 @@ def test_an_answer_counts_with_a_behaviour_of_the_right_length_alone(
 
 
 def test_a_run_that_compares_nothing_refuses_behaviours() -> None:
-    plain = AnswerChecker(CONFIG, 4, 2, 2, 2, {TRAIN: 4})
+    plain = AnswerChecker(CONFIG, 4, ResultShape(2, 2, 2), {TRAIN: 4})
     ledger = Ledger(PUBLICATION, plain, {TRAIN: 2})
     assert not ledger.accept(
         Answer(PUBLICATION, TRAIN, "host-1-000001", 0.1, (result(TRAIN, 1),)).encode()

@@ -41,8 +41,8 @@ a_small_spread_around_a_large_mean_is_not_lost |
 | statistics move within a generation | EvoTorch | test_objective, test_digests: equal bits for any
 workers |
 | statistics are missing in the checkpoint, moments of Adam after resume | ray, RLlib, the starter |
-test_checkpoint; test_synchronous: going_on_from_any_checkpoint_gives_the_same_run |
-| ranks by worker, not over the population | EvoTorch | test_synchronous:
+test_checkpoint; test_generation_loop: going_on_from_any_checkpoint_gives_the_same_run |
+| ranks by worker, not over the population | EvoTorch | test_generation_loop:
 the_result_is_the_same_for_any_workers_and_blocks |
 | NaN and infinite returns | ray, evosax | test_evaluator:
 a_return_that_is_not_finite_is_a_failure_and_no_result; test_strategies |

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,8 +9,13 @@ from es_queue.protocol import messages
 from es_queue.protocol.channel import PublishRequest
 from es_queue.protocol.memory_channel import MemoryMasterChannel, MemoryServer, MemoryWorkerChannel
 from es_queue.protocol.messages import Answer, Block, SlotResult
-from master.collect.collector import Collector
+from es_queue.protocol.timing import Clocks
+from master.collect.answer_check import ResultShape
+from master.collect.blocks.block_publisher import MasterLease
+from master.collect.blocks.block_scheduler import BlockScheduler
+from master.collect.collector import Collector, TrustRules
 from master.collect.ledger import AnswerChecker, Ledger
+from master.collect.worker_watch import CollectorCallbacks
 from tests.ring import QUICK, quick_config
 
 TOKEN, PUBLICATION = "1-00000000", "3.1-00000000"
@@ -25,6 +29,7 @@ class Bench:
     """A collector over a memory server, with hands to play its workers."""
 
     block: int = 2
+    scheduler: BlockScheduler | None = None
     slots: int = 6
     is_interrupted: Any = lambda: False
     housekeeper: Any = None
@@ -34,32 +39,35 @@ class Bench:
 
     audit: float = 0.0
     strict: bool = False
+    prefix: Any = None
+    clocks: Clocks = QUICK
 
     def __post_init__(self) -> None:
+        self.scheduler = self.scheduler or BlockScheduler(fixed=self.block)
         self.channel = MemoryMasterChannel(self.server)
         self.channel.renew(TOKEN, "me", 10, {}, {})
         self.collector = Collector(
-            self.channel,
-            TOKEN,
-            "me",
-            QUICK,
-            self.block,
-            self.housekeeper,
-            self.shown.append,
-            self.notes.append,
-            self.is_interrupted,
-            audit=self.audit,
-            strict=self.strict,
+            MasterLease(self.channel, TOKEN, "me", self.clocks),
+            self.scheduler,
+            CollectorCallbacks(
+                self.notes.append, self.shown.append, self.is_interrupted, self.housekeeper
+            ),
+            trust=TrustRules(self.audit, self.strict),
         )
-        expectations = AnswerChecker(CONFIG, 3, 8, 2, 4, {messages.TRAIN: 12, messages.CENTRE: 1})
+        expectations = AnswerChecker(
+            CONFIG, 3, ResultShape(8, 2, 4), {messages.TRAIN: 12, messages.CENTRE: 1}
+        )
         self.ledger = Ledger(
-            PUBLICATION, expectations, {messages.CENTRE: 1, messages.TRAIN: self.slots}
+            PUBLICATION,
+            expectations,
+            {messages.CENTRE: 1, messages.TRAIN: self.slots},
+            self.collector.context,
+            prefix=self.prefix,
         )
         self.what = PublishRequest(PUBLICATION, b"task", (), "{}", {"state": "running"})
 
     def open(self, *, adopted: bool = False) -> Bench:
         self.collector.open(self.ledger, self.what, PARAMETERS, adopted=adopted)
-        self.ledger.longest = lambda: math.inf  # what is answered at once took as long as it says
         return self
 
     def worker(self, name: str = "a", **about: str) -> MemoryWorkerChannel:

@@ -20,6 +20,7 @@ from es_queue.protocol.messages import (
     EpisodeMoments,
     SlotResult,
 )
+from master.collect.answer_check import ResultShape
 from master.collect.async_ledger import (
     MOST_BATCHES_AHEAD,
     AsyncLedger,
@@ -44,7 +45,7 @@ MOST = {TRAIN: max_slots(CONFIG, 2)[TRAIN], CENTRE: 1, EVAL: 2, CONFIRM: 3}
 
 
 def expectations(publication: str) -> AnswerChecker:
-    return AnswerChecker(CONFIG, int(publication[0]), 100, 2, OBSERVED, MOST)
+    return AnswerChecker(CONFIG, int(publication[0]), ResultShape(100, 2, OBSERVED), MOST)
 
 
 def spread(publication: str) -> np.ndarray:

@@ -13,7 +13,7 @@ from es_queue.config.run_config import RunConfig
 from es_queue.numerics.slot_plan import ELITE as SEEDS
 from es_queue.numerics.slot_plan import evaluation_seeds, max_slots
 from es_queue.protocol.messages import CENTRE, ELITE, TRAIN, Answer, Block, SlotResult
-from master.collect.answer_check import AnswerChecker
+from master.collect.answer_check import AnswerChecker, ResultShape
 from master.collect.async_ledger import MOST_BATCHES_AHEAD, AsyncLedger, PriorPublication
 from master.collect.ledger import FAILURES
 from tests.parts import evaluator, task_of
@@ -39,7 +39,7 @@ SPREAD = np.zeros(3, np.float32)
 
 
 def expectations(publication: str) -> AnswerChecker:
-    return AnswerChecker(CONFIG, int(publication[0]), 100, 1, 4, MOST)
+    return AnswerChecker(CONFIG, int(publication[0]), ResultShape(100, 1, 4), MOST)
 
 
 def window(elites: int = 4, *older: PriorPublication) -> AsyncLedger:

@@ -386,14 +386,14 @@ def test_the_generation_stays_open_until_what_is_played_again_is_answered() -> N
     bench, channels = bench_of("a", "b")
     bench.work(channels["a"])
     bench.collector.drain(bench.ledger, 0.0)
-    assert not bench.ledger.is_complete() and len(bench.collector.audit.questions) == 7
+    assert not bench.ledger.is_complete() and len(bench.collector.context.audit.questions) == 7
     bench.tick()
     assert sum(int(one.split()[2]) - int(one.split()[1]) for one in bench.todo()) == 7, (
         "reconcile issues them"
     )
     bench.work(channels["b"])
     bench.collector.drain(bench.ledger, 0.0)
-    assert bench.ledger.is_complete() and bench.collector.audit.checked == 7
+    assert bench.ledger.is_complete() and bench.collector.context.audit.checked == 7
     assert bench.ledger.refused == {"audit": 7}, "it was asked for, so it is no fault of anybody"
 
 
@@ -449,16 +449,19 @@ def test_a_question_at_which_the_others_only_fail_does_not_stay_open_for_ever() 
     bench.work(channels["a"])
     bench.collector.drain(bench.ledger, 0.0)
     for number in range(MOST_TRIES):
-        assert (TRAIN, 0) in bench.collector.audit.questions
+        assert (TRAIN, 0) in bench.collector.context.audit.questions
         payload = Answer(
             bench.ledger.publication, TRAIN, "b-1-abcdef", 0.1, (), ((0, f"attempt {number}"),)
         ).encode()
         channels["b"].answer(Block(bench.ledger.publication, TRAIN, 0, 1), payload)
         bench.collector.drain(bench.ledger, 0.0)
         bench.tick()
-    assert (TRAIN, 0) not in bench.collector.audit.questions and 0 not in bench.ledger.results[
-        TRAIN
-    ], "its result does not stand either"
+    assert (
+        TRAIN,
+        0,
+    ) not in bench.collector.context.audit.questions and 0 not in bench.ledger.results[TRAIN], (
+        "its result does not stand either"
+    )
 
 
 def test_a_liars_reports_of_failures_are_taken_back() -> None:
@@ -509,11 +512,11 @@ def test_the_claims_of_a_dismissed_worker_hold_nothing_up() -> None:
 def test_what_nobody_has_questioned_of_a_liar_is_owed_again_too() -> None:
     bench, channels = bench_of("a", "b", "liar")
     draws = iter([2.0] * 6 + [0.0] + [2.0] * 99)
-    bench.collector.audit.draw = lambda: next(draws)
+    bench.collector.context.audit.draw = lambda: next(draws)
     honest, bench.result = bench.result, lambda kind, slot: lie(bench, honest(kind, slot))
     bench.work(channels["liar"])
     bench.collector.drain(bench.ledger, 0.0)
-    assert list(bench.collector.audit.questions) == [("train", 5)]
+    assert list(bench.collector.context.audit.questions) == [("train", 5)]
     bench.result = honest
     for name in ("a", "b"):
         bench.answer(channels[name], Block(bench.ledger.publication, TRAIN, 5, 6))

@@ -7,7 +7,7 @@ import hypothesis.strategies as st
 import pytest
 
 from es_queue.protocol.messages import CENTRE, ELITE, EVAL, TRAIN, Block
-from master.collect.block_scheduler import (
+from master.collect.blocks.block_scheduler import (
     BLOCK_SECONDS,
     BatchLimits,
     BlockScheduler,

@@ -11,7 +11,9 @@ import pytest
 from es_queue.protocol import messages
 from es_queue.protocol.messages import Answer, Block
 from master.collect import collector as module
+from master.collect import stream_reader
 from master.collect.ledger import Ledger
+from master.collect.stream_reader import StreamReader
 from tests.ring import QUICK
 from tests.tiny import eventually
 from tests.unit.master.collect.collector_bench import (
@@ -21,6 +23,10 @@ from tests.unit.master.collect.collector_bench import (
     Bench,
     all_but_one_block,
 )
+
+
+def reader_of(bench: Bench) -> StreamReader:
+    return bench.collector._parts.reader
 
 
 def test_opening_publishes_what_is_owed_in_blocks() -> None:
@@ -33,7 +39,7 @@ def test_collecting_ends_with_every_slot_and_knows_who_helped() -> None:
     bench.work(bench.worker("a"))
     bench.worker("idle")
     bench.collector.collect(bench.ledger)
-    assert bench.ledger.is_complete() and bench.collector.contributors == {"a-1-abcdef"}
+    assert bench.ledger.is_complete() and bench.ledger.contributors == {"a-1-abcdef"}
 
 
 def test_a_pause_takes_what_nobody_holds_out_of_todo_and_continue_puts_it_back() -> None:
@@ -57,12 +63,9 @@ def test_a_pause_takes_what_nobody_holds_out_of_todo_and_continue_puts_it_back()
 
 
 def test_a_pause_issues_nothing_twice_and_looks_no_oftener(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = Bench().open()
+    bench = Bench(clocks=replace(QUICK, renew=1.0, reconcile=1.0, overdue=0.5)).open()
     now = [100.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(
-        bench.collector, "_clocks", replace(QUICK, renew=1.0, reconcile=1.0, overdue=0.5)
-    )
     all_but_one_block(bench)
     bench.collector.inbox.paused_by = "ada"
     for _ in range(3):
@@ -75,7 +78,7 @@ def test_a_pause_issues_nothing_twice_and_looks_no_oftener(monkeypatch: pytest.M
 
 
 def test_reconcile_waits_until_all_answers_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_READ", 2)
+    monkeypatch.setattr(stream_reader, "MOST_READ", 2)
     bench = Bench(block=1, slots=12).open()
     bench.work(bench.worker())
     bench.tick()
@@ -100,9 +103,7 @@ def test_an_answer_that_comes_just_before_reconcile_is_neither_issued_again_nor_
         return reconcile(token, owed)
 
     monkeypatch.setattr(bench.channel, "reconcile", late)
-    monkeypatch.setattr(
-        bench.collector, "_rewind_streams", lambda: pytest.fail("everything is read again")
-    )
+    monkeypatch.setattr(reader_of(bench), "rewind", lambda: pytest.fail("all is read again"))
     bench.tick()
     assert (
         bench.todo() == waiting
@@ -112,23 +113,22 @@ def test_an_answer_that_comes_just_before_reconcile_is_neither_issued_again_nor_
 
 
 def test_an_outage_within_a_tick_kills_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = Bench().open()
+    bench = Bench(clocks=replace(QUICK, beat_ttl=60.0)).open()
     bench.tick()
     worker = bench.worker()
     held, drained, outages = (
         worker.claim(0.0),
-        bench.collector._drain_fully,
+        reader_of(bench).drain_fully,
         [bench.channel.outages],
     )
 
-    def away(ledger: Ledger) -> bool:
+    def away(ledger: Ledger, workers: int) -> bool:
         bench.server.lives.clear()
         outages[0] += 1
-        return drained(ledger)
+        return drained(ledger, workers)
 
     monkeypatch.setattr(type(bench.channel), "outages", property(lambda _: outages[0]))
-    monkeypatch.setattr(bench.collector, "_drain_fully", away)
-    monkeypatch.setattr(bench.collector, "_clocks", replace(QUICK, beat_ttl=60.0))
+    monkeypatch.setattr(reader_of(bench), "drain_fully", away)
     bench.tick()
     assert bench.server.claims[worker.worker] == [str(held)] and bench.server.attempts == {}
 
@@ -164,7 +164,7 @@ def test_a_flood_that_does_not_end_puts_reconcile_off_for_a_while_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bench = Bench().open()
-    monkeypatch.setattr(bench.collector, "drain", lambda ledger, wait: False)
+    monkeypatch.setattr(reader_of(bench), "drain", lambda ledger, wait, workers: False)
     seen = [0]
     reconcile = bench.channel.reconcile
     monkeypatch.setattr(
@@ -172,7 +172,7 @@ def test_a_flood_that_does_not_end_puts_reconcile_off_for_a_while_only(
         "reconcile",
         lambda *given: seen.__setitem__(0, seen[0] + 1) or reconcile(*given),
     )
-    for _ in range(module.MOST_POSTPONED_TICKS):
+    for _ in range(stream_reader.MOST_POSTPONED_TICKS):
         bench.tick()
     assert seen == [0]
     bench.tick()
@@ -183,12 +183,12 @@ def test_many_entries_are_seldom_read_again(monkeypatch: pytest.MonkeyPatch) -> 
     bench = Bench().open()
     now = [100.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
-    tail = bench.collector._cursors[bench.ledger.publication]
-    tail.seen.update(str(number) for number in range(10 * module.MOST_REREAD_PER_SECOND))
+    tail = reader_of(bench)._cursors[bench.ledger.publication]
+    tail.seen.update(str(number) for number in range(10 * stream_reader.MOST_REREAD_PER_SECOND))
     for later, cursor in ((0.0, "0"), (9.0, "7-0"), (1.1, "0")):
         now[0] += later
         tail.cursor = "7-0"
-        bench.collector._reread_streams()
+        reader_of(bench).reread()
         assert tail.cursor == cursor
 
 

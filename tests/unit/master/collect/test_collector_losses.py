@@ -11,6 +11,7 @@ from es_queue.errors import FencedError
 from es_queue.protocol.memory_channel import MemoryMasterChannel, MemoryWorkerChannel
 from es_queue.protocol.messages import Block
 from master.collect import collector as module
+from master.collect.blocks.stragglers import STRAGGLER_CHECK_SECONDS
 from tests.ring import QUICK
 from tests.unit.master.collect.collector_bench import (
     ALL,
@@ -167,7 +168,7 @@ def test_a_worker_that_holds_blocks_for_longer_than_any_may_and_answers_none_get
     all_but_one_block(bench)
     bench.worker("busy").claim(0)
     bench.server.claims["busy-1-abcdef"] = [f"{PUBLICATION} train 0 2"]
-    late = bench.collector.scheduler.patience(Block(PUBLICATION, "train", 0, 2)) + 1
+    late = bench.scheduler.patience(Block(PUBLICATION, "train", 0, 2)) + 1
     for wait in (0.0, late - 2, 2.0):
         now[0] += wait
         bench.server.lives = {
@@ -175,12 +176,12 @@ def test_a_worker_that_holds_blocks_for_longer_than_any_may_and_answers_none_get
         }
         assert bench.notes == []
         if wait == late - 2:  # what counts says that it works
-            bench.collector._answers["busy-1-abcdef"] += 1
+            bench.collector.context.answers["busy-1-abcdef"] += 1
         bench.tick()
     assert len(bench.notes) == 1 and bench.notes[0].startswith(
         "worker slow-1-abcdef has held blocks for "
     )
-    assert bench.collector._silent.names == {"slow-1-abcdef"}
+    assert bench.collector._reissuer._silent.names == {"slow-1-abcdef"}
     bench.tick()
     assert (
         not bench.server.claims.get("slow-1-abcdef")
@@ -191,23 +192,20 @@ def test_a_worker_that_holds_blocks_for_longer_than_any_may_and_answers_none_get
     assert bench.server.attempts == {} and bench.ledger.recovered == 0, (
         "that it has gone is no sign that a slot kills workers"
     )
-    assert bench.collector._silent.names == set()
+    assert bench.collector._reissuer._silent.names == set()
 
 
 def test_a_generations_end_is_looked_at_more_often_once_somebody_is_idle(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    bench = Bench().open()
+    bench = Bench(clocks=replace(QUICK, renew=1.0, reconcile=1.0, overdue=0.5)).open()
     now = [100.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(
-        bench.collector, "_clocks", replace(QUICK, renew=1.0, reconcile=1.0, overdue=0.5)
-    )
     bench.tick()
     assert bench.collector._next_tick == now[0] + 1.0
     all_but_one_block(bench)
     bench.tick()
-    assert bench.collector._next_tick == now[0] + module.STRAGGLER_CHECK_SECONDS
+    assert bench.collector._next_tick == now[0] + STRAGGLER_CHECK_SECONDS
 
 
 def test_nothing_is_issued_twice_while_nobody_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:

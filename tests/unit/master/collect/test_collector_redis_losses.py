@@ -10,7 +10,8 @@ import pytest
 
 from es_queue.errors import RedisError
 from es_queue.protocol.channel import PublishRequest
-from master.collect.collector import FORMER_GENERATION_LOST, MOST_STAGING_ATTEMPTS
+from master.collect.blocks.block_publisher import MOST_STAGING_ATTEMPTS
+from master.collect.collector import FORMER_GENERATION_LOST
 from master.collect.recovery_statistics import REDIS_AWAY, REDIS_LOST
 from tests.unit.master.collect.collector_bench import ALL, PARAMETERS, PUBLICATION, Bench
 
@@ -26,7 +27,7 @@ def next_generation(bench: Bench) -> None:
 def test_the_next_generation_over_the_one_before_is_no_loss() -> None:
     bench = Bench().open()
     next_generation(bench)
-    assert bench.notes == [] and bench.collector.recoveries.count(REDIS_LOST) == 0
+    assert bench.notes == [] and bench.collector.context.recoveries.count(REDIS_LOST) == 0
 
 
 @pytest.mark.parametrize("stored", [None, "2.1-00000000"], ids=["nothing", "an older one"])
@@ -38,7 +39,7 @@ def test_a_generation_that_was_lost_before_the_next_is_published_is_noticed(
     next_generation(bench)
     assert (
         bench.notes == [FORMER_GENERATION_LOST]
-        and bench.collector.recoveries.count(REDIS_LOST) == 1
+        and bench.collector.context.recoveries.count(REDIS_LOST) == 1
     )
     assert bench.server.progress["publication"] == NEXT
 
@@ -90,4 +91,4 @@ def test_outages_that_ended_since_the_last_look_are_one() -> None:
     bench = Bench().open()
     bench.channel.ended_outages = lambda: [0.5, 1.5]  # type: ignore[method-assign]
     bench.tick()
-    assert bench.collector.recoveries.totals()[REDIS_AWAY] == [1, 2.0, 2.0]
+    assert bench.collector.context.recoveries.totals()[REDIS_AWAY] == [1, 2.0, 2.0]

@@ -24,8 +24,17 @@ from es_queue.protocol.messages import (
     EpisodeMoments,
     SlotResult,
 )
-from master.collect.block_scheduler import list_equal_blocks
-from master.collect.ledger import DEATHS, FAILURES, MOST_FAILURES, AnswerChecker, Ledger, to_ranges
+from master.collect.answer_check import ResultBounds, ResultShape
+from master.collect.blocks.block_scheduler import list_equal_blocks
+from master.collect.ledger import (
+    DEATHS,
+    FAILURES,
+    MOST_FAILURES,
+    AnswerChecker,
+    Ledger,
+    LedgerContext,
+    to_ranges,
+)
 from master.collect.recovery_statistics import WORKER_DIED
 from master.fleet.worker_registry import WorkerRegistry
 
@@ -34,7 +43,9 @@ CONFIG = RunConfig(
     env="CartPole-v1", seed=3, noise_size=2**18, population=16, obs_norm=True, obs_sample=0.3
 )
 SLOTS, OBSERVED = 8, 4
-EXPECTATIONS = AnswerChecker(CONFIG, 4, 100, 2, OBSERVED, {TRAIN: 12, CENTRE: 1, EVAL: 5})
+EXPECTATIONS = AnswerChecker(
+    CONFIG, 4, ResultShape(100, 2, OBSERVED), {TRAIN: 12, CENTRE: 1, EVAL: 5}
+)
 SAMPLED = [
     slot
     for slot in range(12)
@@ -47,8 +58,9 @@ def worker(number: int = 1) -> str:
     return f"host-1-{number:06x}"
 
 
-def ledger(**wanted: int) -> Ledger:
-    return Ledger(PUBLICATION, EXPECTATIONS, wanted or {EVAL: 2, CENTRE: 1, TRAIN: SLOTS})
+def ledger(fleet: WorkerRegistry | None = None, **wanted: int) -> Ledger:
+    kinds = wanted or {EVAL: 2, CENTRE: 1, TRAIN: SLOTS}
+    return Ledger(PUBLICATION, EXPECTATIONS, kinds, LedgerContext(fleet))
 
 
 def result(at: int, kind: str = TRAIN, value: float = 1.0, **changes: Any) -> SlotResult:
@@ -301,7 +313,7 @@ def test_the_death_of_an_idle_worker_or_over_another_publication_is_nobodys_faul
     for _ in range(DEATHS + 1):
         book.record_death(())
         book.record_death((Block(OTHER, TRAIN, 0, 1),))
-    assert book.recovered == book.recoveries.count(WORKER_DIED) == DEATHS + 1, (
+    assert book.recovered == book.context.recoveries.count(WORKER_DIED) == DEATHS + 1, (
         "it is told all the same, but for the idle"
     )
     assert not book.reconcile_request(4, False, []).suspects
@@ -418,7 +430,13 @@ def test_failures_that_do_not_count_are_counted_as_refused_and_not_remembered() 
     )
 
 
-LIMITED = AnswerChecker(CONFIG, 4, 100, 2, OBSERVED, {TRAIN: 12, CENTRE: 1, EVAL: 5}, (10, 20))
+LIMITED = AnswerChecker(
+    CONFIG,
+    4,
+    ResultShape(100, 2, OBSERVED),
+    {TRAIN: 12, CENTRE: 1, EVAL: 5},
+    ResultBounds((10, 20)),
+)
 
 
 @pytest.mark.parametrize(("kind", "most"), [(TRAIN, 10), (CENTRE, 10), (EVAL, 20)])
@@ -453,24 +471,24 @@ def test_moments_that_no_float32_observation_has_are_refused(mean: float, m2: fl
 
 
 def test_reports_of_failures_count_by_worker_whatever_ids_it_invents() -> None:
-    book = ledger()
     known: dict[str, dict[str, str]] = {
         worker(number): {"host": "one", "rq_name": "w"} for number in (1, 2)
     }
-    book.fleet = WorkerRegistry(lambda text: None, lambda: known)
-    book.fleet.update(known)
+    fleet = WorkerRegistry(lambda text: None, lambda: known)
+    book = ledger(fleet)
+    fleet.update(known)
     for number, by in enumerate((1, 2, 1, 7, 8, 9)):
         book.accept(failed(PLAIN[0], by=by, attempt=number), live=2)
     assert book.failed_slots == set() and book.refused == {"unknown-worker": 3}
     known[worker(3)] = {"host": "two", "rq_name": "w"}
-    book.fleet.update(known)
+    fleet.update(known)
     book.accept(failed(PLAIN[0], by=3, attempt=9), live=2)
     assert book.failed_slots == {(TRAIN, PLAIN[0])}
 
 
 def test_results_of_a_worker_that_never_enrolled_are_refused_and_the_slot_stays_owed() -> None:
-    book, there = ledger(), {worker(1): {"host": "one", "rq_name": "w", "numerics": "1" * 32}}
-    book.fleet = WorkerRegistry(lambda text: None, lambda: there)
+    there = {worker(1): {"host": "one", "rq_name": "w", "numerics": "1" * 32}}
+    book = ledger(WorkerRegistry(lambda text: None, lambda: there))
     assert not book.accept(answer(result(PLAIN[0]), by=2))
     assert book.refused == {"unknown-worker": 1} and not book.has_answers(
         TRAIN, PLAIN[0], PLAIN[0] + 1
@@ -481,8 +499,9 @@ def test_results_of_a_worker_that_never_enrolled_are_refused_and_the_slot_stays_
 
 
 def test_a_lapsed_beat_voids_no_result() -> None:
-    book, there = ledger(), {worker(1): {"host": "one", "rq_name": "w", "numerics": "1" * 32}}
-    book.fleet = WorkerRegistry(lambda text: None, dict)
-    book.fleet.update(there)
-    book.fleet.update({})
+    there = {worker(1): {"host": "one", "rq_name": "w", "numerics": "1" * 32}}
+    fleet = WorkerRegistry(lambda text: None, dict)
+    book = ledger(fleet)
+    fleet.update(there)
+    fleet.update({})
     assert book.accept(answer(result(PLAIN[0]), by=1)) and not book.refused

@@ -13,7 +13,7 @@ from es_queue.environments.interface import EnvironmentRequest
 from es_queue.environments.observation_probe import STEPS, with_observed
 from es_queue.numerics.normalization import Moments, RunningMoments
 from es_queue.protocol.messages import TRAIN, EpisodeMoments
-from master.collect.answer_check import IMPLAUSIBLE, without_moments
+from master.collect.answer_check import IMPLAUSIBLE, ResultBounds, ResultShape, without_moments
 from master.collect.ledger import AnswerChecker, Ledger
 from master.collect.observation_limits import LARGEST, MOST_GROWTH, REACH, ObservationLimits
 from tests.tiny import QUAD, spec_of
@@ -110,7 +110,9 @@ def test_implausible_moments_are_left_out_and_the_slot_counts() -> None:
         replace(spec_of(OBSERVED), observation_scale=1.0), RunningMoments.empty(OBSERVED)
     )
     most = {TRAIN: 12}
-    expectations = AnswerChecker(CONFIG, 4, 100, 2, OBSERVED, most, observed=limits)
+    expectations = AnswerChecker(
+        CONFIG, 4, ResultShape(100, 2, OBSERVED), most, ResultBounds(observed=limits)
+    )
     odd = result(SAMPLED[0], moments=moments(11.0, 0.0))
     assert expectations.refusal(TRAIN, odd) == IMPLAUSIBLE
     ledger = Ledger(PUBLICATION, expectations, {TRAIN: 12})
@@ -122,13 +124,13 @@ def test_implausible_moments_are_left_out_and_the_slot_counts() -> None:
 
 
 def test_a_negative_sum_of_squares_is_refused() -> None:
-    expectations = AnswerChecker(CONFIG, 4, 100, 2, OBSERVED, {TRAIN: 12})
+    expectations = AnswerChecker(CONFIG, 4, ResultShape(100, 2, OBSERVED), {TRAIN: 12})
     odd = result(SAMPLED[0], moments=moments(0.0, -1e-9))
     assert expectations.refusal(TRAIN, odd) == "wrong-moments"
 
 
 def test_moments_of_nothing_are_no_reason() -> None:
     empty = EpisodeMoments(0, bytes(8 * OBSERVED), bytes(8 * OBSERVED))
-    expectations = AnswerChecker(CONFIG, 4, 100, 2, OBSERVED, {TRAIN: 12})
+    expectations = AnswerChecker(CONFIG, 4, ResultShape(100, 2, OBSERVED), {TRAIN: 12})
     none = result(SAMPLED[0], moments=(empty,) * len(moments(0.0, 0.0)))
     assert expectations.refusal(TRAIN, none) == ""

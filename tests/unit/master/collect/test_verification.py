@@ -27,6 +27,7 @@ from es_queue.protocol.messages import (
     SlotResult,
     Task,
 )
+from master.collect.answer_check import ResultShape
 from master.collect.ledger import AnswerChecker, Ledger
 from master.collect.verification import DRAWN, EXTREME, MOST_NOTES, Verification
 from master.collect.verifier import VerificationError, Verifier, VerifierReply
@@ -42,7 +43,10 @@ PUBLICATION, WORKER = "4.2-0000000a", "host-1-000001"
 CONFIG = RunConfig(env="CartPole-v1", seed=3, noise_size=2**18, population=16, obs_norm=False)
 MANY = 40
 EXPECTATIONS = AnswerChecker(
-    CONFIG, 4, 100, 2, 4, {TRAIN: 8, EVAL: MANY, CONFIRM: 100, FINAL: 4, CENTRE: 2}, behaviour=4
+    CONFIG,
+    4,
+    ResultShape(100, 2, 4, 4),
+    {TRAIN: 8, EVAL: MANY, CONFIRM: 100, FINAL: 4, CENTRE: 2},
 )
 
 

@@ -216,8 +216,7 @@ def test_a_change_that_cannot_be_is_refused_with_the_reason() -> None:
 def test_a_run_that_plays_its_last_episodes_takes_no_change() -> None:
     server = MemoryServer()
     requests, _ = heard(server, ADA)
-    requests.is_training = False
-    requests.poll(3)
+    requests.poll(3, is_training=False)
     assert (requests.pending_changes, server.commands) == ([], [])
     assert "no generation is to come" in json.loads(requests.progress_fields()["replies"])[ADA.id]
 

@@ -21,9 +21,11 @@ from es_queue.errors import EnvironmentFailure, UsageError
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.protocol.memory_channel import MemoryServer, MemoryWorkerChannel
 from es_queue.protocol.messages import Answer, Block, Task
-from master.loop.asynchronous import AsyncLoop
+from master.collect.collector import Interrupted
+from master.loop.asynchronous import AsynchronousSchedule, make_schedule
+from master.loop.listeners import Outcome
+from master.loop.schedule import SynchronousSchedule
 from master.loop.state import RunState
-from master.loop.synchronous import Interrupted, Loop, Outcome
 from master.run.setup import prepare_run
 from master.storage import checkpoint
 from master.storage.checkpoint import Checkpoints
@@ -385,7 +387,7 @@ def test_a_paused_run_issues_nothing_until_it_goes_on() -> None:
 def test_the_newest_publication_always_has_blocks() -> None:
     setup, server = prepare_run(config_of(eval_every=0), table=TABLE), MemoryServer()
     loop, hand = make_loop(setup, server, Sink()), Hand(server, setup.config)
-    book = loop._open(setup.initial_state(), None)
+    book = loop._publish(setup.initial_state(), {}, None).ledger
     for answered in range(1, PAIRS):
         assert hand.answer(hand.claim())
         loop._collector.drain(book, 0.0)
@@ -399,10 +401,8 @@ def test_the_newest_publication_always_has_blocks() -> None:
 def test_what_is_answered_in_a_pause_has_nothing_issued_in_its_place() -> None:
     setup = prepare_run(config_of(), table=TABLE)
     loop = make_loop(setup, MemoryServer(), Sink())
-    book, collector = (
-        loop._make_ledger(setup.initial_state(), "0.1-0000000a", {"train": PAIRS}),
-        loop._collector,
-    )
+    book = loop._publish(setup.initial_state(), {}, None).ledger
+    collector = loop._collector
     book.require("train", 1)
     collector.inbox.paused_by = "ada"
     collector.drain(book, 0.0)
@@ -435,10 +435,9 @@ def test_a_lag_without_the_schedule_is_refused() -> None:
         config_from_values({"env": QUAD, "max_lag": 3}, "the settings")
 
 
-def test_the_synchronous_schedule_has_the_synchronous_loop() -> None:
-    for schedule, kind in (("sync", Loop), ("async", AsyncLoop)):
-        setup = prepare_run(replace(config_of(), schedule=schedule), table=TABLE)
-        assert type(make_loop(setup, MemoryServer(), Sink())) is kind
+def test_the_settings_choose_the_schedule() -> None:
+    for schedule, kind in (("sync", SynchronousSchedule), ("async", AsynchronousSchedule)):
+        assert type(make_schedule(replace(config_of(), schedule=schedule))) is kind
 
 
 assert QUICK.reconcile < 1, "the ring's clocks are short"

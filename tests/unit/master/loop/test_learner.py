@@ -18,6 +18,7 @@ from es_queue.numerics.return_statistics import return_statistics
 from es_queue.protocol import messages
 from es_queue.protocol.messages import Answer, EpisodeMoments, SlotResult
 from es_queue.strategies.base import Batch
+from master.collect.answer_check import ResultShape
 from master.collect.ledger import AnswerChecker, Ledger
 from master.loop.learner import (
     ClosedGeneration,
@@ -91,7 +92,7 @@ def test_a_slot_that_failed_counts_no_steps_but_takes_its_place() -> None:
 
 
 def ledger_of(config: Any, slots: int, **most: int) -> Ledger:
-    expectations = AnswerChecker(config, 0, 6, 2, 3, {messages.TRAIN: slots, **most})
+    expectations = AnswerChecker(config, 0, ResultShape(6, 2, 3), {messages.TRAIN: slots, **most})
     return Ledger("0.1-00000000", expectations, {messages.TRAIN: slots, **most})
 
 
@@ -114,7 +115,9 @@ def test_what_lies_beyond_the_batch_is_surplus_and_not_used() -> None:
 
 def test_an_empty_ledger_closes_on_nothing() -> None:
     done = close_generation(
-        Ledger("0.1-00000000", AnswerChecker(setup_of().config, 0, 6, 2, 3, {}), {}), 4, 100
+        Ledger("0.1-00000000", AnswerChecker(setup_of().config, 0, ResultShape(6, 2, 3), {}), {}),
+        4,
+        100,
     )
     assert (list(done.counted), list(done.surplus), done.evaluation, done.centre) == (
         [],

@@ -12,20 +12,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-import master.loop.synchronous as module
 from es_queue.numerics.slot_plan import ELITE as SEEDS
 from es_queue.numerics.slot_plan import evaluation_seeds, make_generation_plan
 from es_queue.protocol.memory_channel import MemoryWorkerChannel
 from es_queue.protocol.messages import CENTRE, ELITE, TRAIN, Answer, Block, SlotResult
-from master.collect.block_scheduler import BlockScheduler
+from master.collect.answer_check import ResultBounds, ResultShape
+from master.collect.blocks.block_scheduler import BlockScheduler
+from master.collect.collector import Interrupted
 from master.collect.ledger import FAILURES, AnswerChecker, Ledger
 from master.loop.learner import ClosedGeneration, Learner
-from master.loop.synchronous import Interrupted
+from master.loop.schedule import SynchronousSchedule
+from master.loop.state import RunState
 from master.storage import checkpoint
 from tests.parts import TABLE, config_of, evaluator, task_of
 from tests.tiny import MOODY, Script
 from tests.unit.master.collect.collector_bench import Bench
-from tests.unit.master.loop.test_synchronous import Run, lively, same, tiny
+from tests.unit.master.loop.test_generation_loop import Run, lively, same, tiny
 
 PUBLICATION = "4.1-00000000"
 SEARCH: dict[str, Any] = {
@@ -36,7 +38,9 @@ SEARCH: dict[str, Any] = {
     "obs_norm": False,
 }
 CONFIG = config_of(**SEARCH)
-EXPECTATIONS = AnswerChecker(CONFIG, 4, 2, 1, 2, {TRAIN: 8, CENTRE: 1, ELITE: 9}, (50, 100))
+EXPECTATIONS = AnswerChecker(
+    CONFIG, 4, ResultShape(2, 1, 2), {TRAIN: 8, CENTRE: 1, ELITE: 9}, ResultBounds((50, 100))
+)
 
 
 def answered(ledger: Ledger, kind: str, *slots: int, **changes: Any) -> bool:
@@ -128,7 +132,7 @@ def test_an_answer_that_cannot_be_is_refused(
 
 
 def test_a_publication_without_elites_knows_none() -> None:
-    expectations = AnswerChecker(CONFIG, 4, 2, 1, 2, {TRAIN: 8, CENTRE: 1})
+    expectations = AnswerChecker(CONFIG, 4, ResultShape(2, 1, 2), {TRAIN: 8, CENTRE: 1})
     ledger = Ledger(PUBLICATION, expectations, {TRAIN: 8})
     assert not answered(ledger, ELITE, 2) and ledger.refused == {"unknown-slot": 1}
 
@@ -320,18 +324,18 @@ def test_a_redis_that_comes_back_empty_among_the_elites_costs_nothing_but_time(
 
 def test_another_training_result_chooses_other_elites(monkeypatch: pytest.MonkeyPatch) -> None:
     """An audit may replace a result after the elites of the first one were chosen."""
-    run, chosen, real = Run(tiny(**SEARCH, generations=1)), [], module.Loop._require_more
+    run, chosen, real = Run(tiny(**SEARCH, generations=1)), [], SynchronousSchedule.require_more
 
-    def more(self: module.Loop, state: Any, ledger: Ledger) -> bool:
+    def more(self: SynchronousSchedule, state: RunState, learner: Learner, ledger: Ledger) -> bool:
         if chosen and ledger.is_complete() and len(chosen) == 1:
             worst = min(range(8), key=lambda slot: ledger.results[TRAIN][slot].fitness)
             ledger.results[TRAIN][worst] = replace(ledger.results[TRAIN][worst], fitness=(0.0,))
-        again = real(self, state, ledger)
+        again = real(self, state, learner, ledger)
         if again:
             chosen.append([one.slot if one else None for one in ledger.results_in_order(ELITE)])
         return again
 
-    monkeypatch.setattr(module.Loop, "_require_more", more)
+    monkeypatch.setattr(SynchronousSchedule, "require_more", more)
     run.play()
     assert len(chosen) == 2
     assert sum(one is None for one in chosen[1]) == 1, "of the new choice one was not yet evaluated"
@@ -341,14 +345,13 @@ def test_lost_elites_are_issued_again_in_blocks_of_their_own_length() -> None:
     """A slot of 40 episodes where training's has two: a block of as many slots would take twenty
     times as long.
     """
-    bench = Bench(block=0)
-    bench.collector.scheduler = BlockScheduler(
-        per_slot=2, episodes_per_slot={ELITE: 40}, seconds={TRAIN: 0.01}
-    )
+    scheduler = BlockScheduler(per_slot=2, episodes_per_slot={ELITE: 40}, seconds={TRAIN: 0.01})
+    bench = Bench(scheduler=scheduler)
     bench.ledger = Ledger(
         bench.ledger.publication,
-        AnswerChecker(CONFIG, 3, 8, 1, 2, {TRAIN: 12, ELITE: 13}),
+        AnswerChecker(CONFIG, 3, ResultShape(8, 1, 2), {TRAIN: 12, ELITE: 13}),
         {TRAIN: 12},
+        bench.collector.context,
     )
     bench.open()
     lost = bench.server.todo.copy()

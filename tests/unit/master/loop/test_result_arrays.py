@@ -20,10 +20,13 @@ from es_queue.numerics.slot_plan import GenerationPlan
 from es_queue.protocol import messages
 from es_queue.protocol.memory_channel import MemoryMasterChannel
 from es_queue.protocol.messages import Block, EpisodeMoments, SlotResult
-from master.collect import block_scheduler, collector
+from master.collect.blocks import block_publisher, block_scheduler
+from master.collect.collector import Interrupted
 from master.collect.ledger import Ledger
 from master.collect.pending_slots import PendingSlots, to_ranges
 from master.loop import result_arrays
+from master.loop.listeners import CheckpointWriter
+from master.loop.publisher import OpenGeneration
 from master.loop.result_arrays import (
     PrefixAccumulator,
     ResultArrays,
@@ -31,12 +34,11 @@ from master.loop.result_arrays import (
     ordered_statistics,
 )
 from master.loop.state import TRAINING
-from master.loop.synchronous import Interrupted
 from master.storage import checkpoint
 from master.storage.checkpoint import Checkpoints
 from tests.ring import workers
 from tests.unit.master.collect.collector_bench import PUBLICATION, Bench
-from tests.unit.master.loop.test_synchronous import TABLE, Run, lively, same, tiny
+from tests.unit.master.loop.test_generation_loop import TABLE, Run, lively, same, tiny
 
 numbers = st.floats(-1e300, 1e300, allow_nan=False)
 
@@ -250,8 +252,8 @@ def test_repeats_are_drawn_anew_in_slot_order(size: int, seed: int, data: st.Dat
 def test_blocks_beyond_the_first_follow_the_publication_and_all_slots_are_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(collector, "FIRST_BLOCKS", 2)
-    monkeypatch.setattr(collector, "BLOCKS_PER_SCRIPT", 1)
+    monkeypatch.setattr(block_publisher, "FIRST_BLOCKS", 2)
+    monkeypatch.setattr(block_publisher, "BLOCKS_PER_SCRIPT", 1)
     bench, published, real = Bench(block=1), [], block_scheduler.BlockScheduler.iterate_blocks
     monkeypatch.setattr(
         bench.channel,
@@ -263,9 +265,7 @@ def test_blocks_beyond_the_first_follow_the_publication_and_all_slots_are_there(
     bench.open()
     todo = [Block.decode(entry) for entry in bench.server.todo]
     assert published == [2] and todo == list(
-        real(
-            bench.collector.scheduler, bench.ledger.publication, bench.ledger.unanswered_ranges(), 1
-        )
+        real(bench.scheduler, bench.ledger.publication, bench.ledger.unanswered_ranges(), 1)
     )
     assert {block.kind for block in todo} == {messages.CENTRE, messages.TRAIN} and len(todo) == 7
 
@@ -273,7 +273,7 @@ def test_blocks_beyond_the_first_follow_the_publication_and_all_slots_are_there(
 def test_what_a_master_had_no_time_to_add_after_publishing_is_owed_to_its_successor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(collector, "FIRST_BLOCKS", 2)
+    monkeypatch.setattr(block_publisher, "FIRST_BLOCKS", 2)
     bench = Bench(block=1)
     monkeypatch.setattr(bench.channel, "extend", lambda *_, **__: True)  # it ended there
     bench.open()
@@ -288,11 +288,10 @@ def test_what_a_master_had_no_time_to_add_after_publishing_is_owed_to_its_succes
 
 
 def test_nothing_is_gathered_where_an_audit_may_replace_a_result() -> None:
-    audited, plain = (Bench(audit=share).open() for share in (1.0, 0.0))
+    audited, plain = (Bench(audit=share, prefix=Told()).open() for share in (1.0, 0.0))
     for bench in (audited, plain):
         bench.answer(bench.worker(), Block(PUBLICATION, messages.TRAIN, 0, 2))
         bench.collector.drain(bench.ledger, 0.0)
-        bench.ledger.prefix = Told()
         bench.ledger.extend_prefix()
     assert (audited.ledger.prefix.asked, plain.ledger.prefix.asked) == (0, 1)
 
@@ -374,8 +373,10 @@ def test_the_best_policys_file_follows_the_publish_and_is_written_again_only_whe
     state = checkpoint.decode(run.server.checkpoint or b"")[1]
     assert state.best is not None
     order.clear()
-    loop = run.loop()
-    loop._save(replace(state, stage=TRAINING), b"")
+    state, writer = replace(state, stage=TRAINING), CheckpointWriter(run.saved, "memory", print)
+    opened = OpenGeneration(state, run.setup.learner, Any, Any, Any, "", b"", 0.0)
+    writer.on_published(opened)
     assert order == [], "the file is of these parameters already"
-    loop._save(replace(state, stage=TRAINING, best=replace(state.best, eval_mean=9.0)), b"")
+    better = replace(state, best=replace(state.best, eval_mean=9.0))
+    writer.on_published(replace(opened, state=better))
     assert order == ["best"]

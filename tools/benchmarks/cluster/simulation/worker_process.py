@@ -21,6 +21,7 @@ from es_queue.protocol import messages
 from es_queue.protocol.connection import client_from_url
 from es_queue.protocol.keys import RunKeys
 from es_queue.protocol.timing import Clocks
+from master.collect.answer_check import ResultShape
 from master.collect.ledger import AnswerChecker
 from tools.benchmarks.cluster.simulation.connections import Link, Loop
 from tools.benchmarks.cluster.simulation.durations import Durations
@@ -108,7 +109,9 @@ def simulate(order: Order) -> dict[str, Any]:
     config, clocks, loop = run_of(order), Clocks(), Loop()
     most = max_slots(config, order.per_slot)
     expected = [
-        AnswerChecker(config, number, order.size, order.per_slot, order.observation, most)
+        AnswerChecker(
+            config, number, ResultShape(order.size, order.per_slot, order.observation), most
+        )
         for number in range(order.generations)
     ]
     prepared = generations(expected, Durations(order.durations, order.seed), most[messages.TRAIN])

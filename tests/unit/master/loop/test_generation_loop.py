@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import master.loop.synchronous as module
+import master.loop.listeners as module
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import EnvironmentFailure, FencedError, RunFolderError
 from es_queue.numerics.noise_table import NoiseTable
@@ -20,9 +20,11 @@ from es_queue.numerics.return_statistics import ReturnStatistics
 from es_queue.numerics.slot_plan import CONFIRM_EPISODES
 from es_queue.protocol.memory_channel import MemoryMasterChannel, MemoryServer, MemoryWorkerChannel
 from es_queue.protocol.messages import Block
+from master.collect.collector import Interrupted
+from master.loop.generation_loop import Loop
 from master.loop.learner import Learner
+from master.loop.listeners import Outcome
 from master.loop.state import CLOSING, FINAL, Best, RunState
-from master.loop.synchronous import Interrupted, Loop, Outcome
 from master.run.lease import take_lease
 from master.run.setup import Setup, prepare_run
 from master.storage import checkpoint

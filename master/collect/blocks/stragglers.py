@@ -15,12 +15,12 @@ from itertools import islice
 
 from es_queue.protocol.channel import ReconcileReport
 from es_queue.protocol.messages import Block
-from master.collect.block_scheduler import BLOCK_SECONDS, BlockScheduler
+from master.collect.blocks.block_scheduler import BLOCK_SECONDS, BlockScheduler
 from master.collect.ledger import Ledger, Slot
 
 #: How many times its expected duration a block may take before an idle worker plays it too; and how
 #: often that is looked at once nothing waits to be claimed.
-STRAGGLER_FACTOR, STRAGGLER_CHECK_SECONDS = 2, 0.25
+STRAGGLER_FACTOR, STRAGGLER_CHECK_SECONDS = 3, 0.25
 #: Copies of one look at the most, and the longest wait between two copies of a slot, in seconds.
 MOST_COPIES, LONGEST_WAIT = 4096, 60.0
 #: Workers that are given blocks at one look at the most, and how many blocks each.

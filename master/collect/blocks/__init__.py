@@ -1,0 +1,1 @@
+"""In which blocks slots are issued, and issued again."""

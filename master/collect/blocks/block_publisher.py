@@ -1,0 +1,101 @@
+"""Publishing a generation's parameters and issuing its blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from es_queue.errors import RedisError
+from es_queue.protocol.channel import MasterChannel, PublishRequest, PublishResult
+from es_queue.protocol.messages import Block
+from es_queue.protocol.timing import Clocks
+from master.collect.blocks.block_scheduler import BlockScheduler
+from master.collect.ledger import Ledger
+from master.collect.worker_watch import WorkerWatch
+
+#: Blocks that are published with the parameters, in all and for each worker; the others follow, so
+#: many in one script.
+FIRST_BLOCKS, FIRST_BLOCKS_PER_WORKER, BLOCKS_PER_SCRIPT = 1024, 4, 8192
+MOST_STAGING_ATTEMPTS = 10
+
+
+@dataclass(frozen=True)
+class MasterLease:
+    """The channel of the master that holds a run's lease. holder: its name; token: fences every
+    write
+    """
+
+    channel: MasterChannel
+    token: str
+    holder: str
+    clocks: Clocks
+
+
+class BlockPublisher:
+    """Publishes what a ledger wants, in the blocks that the scheduler cuts."""
+
+    def __init__(self, lease: MasterLease, scheduler: BlockScheduler, workers: WorkerWatch) -> None:
+        self._lease, self._scheduler, self._workers = lease, scheduler, workers
+        self._request = PublishRequest("", b"", (), "", {})
+        self._parameters = b""
+
+    def open(
+        self, ledger: Ledger, request: PublishRequest, parameters: bytes, *, adopted: bool
+    ) -> bool:
+        """Publish, unless a former master has left it open. False where Redis had another
+        publication open than this master's last.
+        """
+        before = self._request.publication
+        self._request, self._parameters = request, parameters
+        if adopted:
+            return True
+        opened = self.publish(ledger)
+        # ours: sent again after a lost reply
+        return not before or opened.previous in (before, ledger.publication)
+
+    def publish(self, ledger: Ledger) -> PublishResult:
+        """Stage, then publish the unanswered slots (rules 3, 4).
+
+        Nobody waits for blocks that come late in the generation: they follow at once. Of a master
+        that ends between the two its successor finds them owed, for todo is a hint (rules 1, 8).
+        """
+        issue = ledger.block_issue(self._scheduler)
+        blocks = iter(issue.blocks(self._workers.expected_count()))
+        workers = len(self._workers.present)
+        first = list(islice(blocks, max(FIRST_BLOCKS, FIRST_BLOCKS_PER_WORKER * workers)))
+        request = replace(self._request, blocks=first, keep=ledger.prior_publications)
+        for _ in range(MOST_STAGING_ATTEMPTS):
+            self._lease.channel.stage(ledger.publication, self._parameters)
+            opened = self._lease.channel.publish(self._lease.token, request)
+            if opened.succeeded:
+                self._issue(ledger, blocks, new=True)
+                return opened
+        raise RedisError(
+            f"the parameters of publication {ledger.publication} went from Redis "
+            f"{MOST_STAGING_ATTEMPTS} times before they were published: "
+            "find out what removes keys there"
+        )
+
+    def extend(self, ledger: Ledger) -> None:
+        """Issue the slots that the ledger has come to want."""
+        issue = ledger.block_issue(self._scheduler)
+        self._issue(ledger, issue.more_blocks(self._workers.expected_count()))
+
+    def refill(self, ledger: Ledger) -> None:
+        """Issue new slots in place of those that were answered, where the ledger wants more."""
+        blocks = ledger.block_issue(self._scheduler).refill(self._workers.live_count())
+        if blocks:
+            self._lease.channel.extend(self._lease.token, ledger.publication, blocks)
+
+    def learn_durations(self, ledger: Ledger) -> None:
+        """The next blocks are cut by what this generation's slots took."""
+        for kind in ledger.required:
+            seconds = ledger.seconds_per_slot(kind)
+            if seconds is not None:
+                self._scheduler.seconds[kind] = seconds
+
+    def _issue(self, ledger: Ledger, blocks: Iterable[Block], *, new: bool = False) -> None:
+        rest: Iterator[Block] = iter(blocks)
+        while chunk := list(islice(rest, BLOCKS_PER_SCRIPT)):
+            self._lease.channel.extend(self._lease.token, ledger.publication, chunk, new=new)

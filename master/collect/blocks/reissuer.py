@@ -1,0 +1,230 @@
+"""What nobody holds and nobody has answered is issued again; stragglers are copied."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from es_queue.protocol.channel import MasterChannel, ReconcileReport
+from es_queue.protocol.messages import Block
+from master.collect.blocks.block_publisher import MasterLease
+from master.collect.blocks.block_scheduler import BlockScheduler, blocks_of_slots
+from master.collect.blocks.stragglers import (
+    BLOCKS_GIVEN,
+    STRAGGLER_CHECK_SECONDS,
+    IdleWorkers,
+    StragglerTracker,
+    slots_of,
+)
+from master.collect.ledger import Ledger, LedgerContext, Slot
+from master.collect.recovery_statistics import REDIS_LOST, STRAGGLER
+from master.collect.stream_reader import StreamReader
+from master.collect.worker_watch import WorkerWatch
+from master.fleet.silent_workers import SilentWorkers
+
+MOST_DEAD = 1000
+MOST_LATE = 10  # late answers of a worker that are believed, for each of its answers that counted
+#: So often in one publication what nobody holds goes to todo alone; from then on idle workers are
+#: given some of it by name.
+ISSUES_TO_ALL = 2
+
+
+class OutageWatch:
+    """Nobody is declared dead for a while after Redis was away, and with it every beat (rule 7)."""
+
+    def __init__(self, channel: MasterChannel, grace: float) -> None:
+        self._channel, self._grace = channel, grace
+        self._outages = channel.outages
+        self._until = 0.0
+
+    def has_ended(self) -> bool:
+        """Whether Redis was away since the last call."""
+        if self._channel.outages == self._outages:
+            return False
+        self._outages = self._channel.outages
+        self.begin_grace()
+        return True
+
+    def begin_grace(self) -> None:
+        self._until = time.monotonic() + self._grace
+
+    def is_grace(self) -> bool:
+        return time.monotonic() < self._until
+
+
+@dataclass
+class LateAnswers:
+    """Answers that came too late, as living workers count them."""
+
+    count: int = 0
+    taken: int = 0
+
+    def update(self, count: int) -> None:
+        self.count = max(self.count, count)
+
+    def take(self) -> int:
+        """Those since the last call."""
+        fresh, self.taken = max(0, self.count - self.taken), self.count
+        return fresh
+
+
+@dataclass(frozen=True)
+class CollectorParts:
+    """What reconciling reads and writes: streams, workers, and the counts of all publications."""
+
+    reader: StreamReader
+    workers: WorkerWatch
+    context: LedgerContext
+
+
+class Reissuer:
+    """One master's. late: answers that came too late; outages: whether Redis was away"""
+
+    def __init__(
+        self,
+        lease: MasterLease,
+        scheduler: BlockScheduler,
+        parts: CollectorParts,
+        silent: SilentWorkers,
+    ) -> None:
+        self._lease, self._scheduler, self._parts, self._silent = lease, scheduler, parts, silent
+        self.late, self.outages = (
+            LateAnswers(),
+            OutageWatch(lease.channel, lease.clocks.beat_ttl),
+        )
+        self._stragglers = StragglerTracker(scheduler, lease.clocks.overdue)
+        self._idle = IdleWorkers()
+        self._issues = 0
+
+    def open(self) -> None:
+        """Another publication is open."""
+        self._issues = 0
+        self._stragglers.reset()
+
+    def forget_copies(self) -> None:
+        """Copies are gone from todo."""
+        self._stragglers.reset()
+
+    def record_loss(self, began: float) -> None:
+        """Redis had forgotten something and was told again; it took from ``began`` on."""
+        self._parts.reader.restart()
+        self.forget_copies()
+        self._parts.context.recoveries.record_recovery(REDIS_LOST, time.monotonic() - began)
+        self.outages.begin_grace()
+
+    def notice_outage(self, ledger: Ledger) -> None:
+        if self.outages.has_ended():
+            self._parts.reader.rewind()
+            ledger.restore_deaths(self._lease.channel.deaths())
+
+    def update(self, ledger: Ledger, *, paused: bool) -> float:
+        """Return the blocks of the dead, copy those of stragglers, issue again what nobody holds.
+        Seconds after which stragglers are worth another look.
+        """
+        report = self._reconcile(ledger, (), paused=paused)
+        if report is None:
+            return math.inf
+        self._record_deaths(ledger, report)
+        answers = self._parts.context.answers
+        self.late.update(
+            sum(min(count, MOST_LATE * answers[name]) for name, count in report.late.items())
+        )
+        has_idle = self._update_holders(ledger, report)
+        copies = has_idle and not report.todo and not paused
+        if copies:
+            self._copy_stragglers(ledger)
+        # Workers that have answered before that look hold nothing any more.
+        if ledger.prior_publications and self._drain_fully(ledger):
+            held = {block.publication for blocks in report.claims.values() for block in blocks}
+            ledger.update_held(held)
+        self._reissue(ledger, report, paused=paused)
+        return STRAGGLER_CHECK_SECONDS if copies else math.inf
+
+    def _drain_fully(self, ledger: Ledger) -> bool:
+        return self._parts.reader.drain_fully(ledger, len(self._parts.workers.present))
+
+    def _reconcile(
+        self, ledger: Ledger, only: Sequence[tuple[str, int, int]], *, paused: bool
+    ) -> ReconcileReport | None:
+        self.notice_outage(ledger)  # it may have been away since the tick began
+        fleet = self._parts.context.fleet
+        dismissed = {*self._silent.names, *(fleet.dismissed_workers() if fleet else ())}
+        request = ledger.reconcile_request(
+            self._block_size(ledger),
+            self.outages.is_grace(),
+            self._parts.workers.give_way,
+            sorted(dismissed),
+        )
+        # What is owed to nobody leaves todo: the workers of a paused run finish what they hold and
+        # wait.
+        ranges = () if paused else request.ranges
+        return self._lease.channel.reconcile(
+            self._lease.token, replace(request, only=only, ranges=ranges)
+        )
+
+    def _block_size(self, ledger: Ledger) -> int:
+        """Slots of a block that is issued again."""
+        return ledger.block_issue(self._scheduler).reissue_size(self._parts.workers.live_count())
+
+    def _record_deaths(self, ledger: Ledger, report: ReconcileReport) -> None:
+        for _, blocks in report.dead[:MOST_DEAD]:
+            ledger.record_death(blocks)
+
+    def _reissue(self, ledger: Ledger, report: ReconcileReport, *, paused: bool) -> None:
+        """What nobody held at that look, and what is not among the answers that were there by then
+        either.
+
+        An answer and the end of its claim are one: whoever was seen without one has answered
+        before, or never will.
+        """
+        if not report.unclaimed or not self._drain_fully(ledger):
+            return
+        self._issues += 1
+        by_name = (
+            self._issues > ISSUES_TO_ALL and not paused
+        )  # somebody takes it from todo again and again
+        given = len(self._give(ledger, slots_of(report.unclaimed))) if by_name else 0
+        second = self._reconcile(ledger, report.unclaimed, paused=paused)
+        if second is None:
+            return
+        self._record_deaths(ledger, second)
+        if issued := given + second.requeued:
+            self._parts.reader.reread()
+            # What the audit asks for was not lost.
+            audit = self._parts.context.audit
+            ledger.count_reissued(max(0, issued - (len(audit.questions) if audit else 0)))
+
+    def _update_holders(self, ledger: Ledger, report: ReconcileReport) -> bool:
+        """Note who holds what; whether a worker that may be given work is idle."""
+        now, present = time.monotonic(), self._parts.workers.present
+        answers = self._parts.context.answers
+        self._stragglers.update(ledger.publication, report, now)
+        self._silent.update(report.claims, present, answers, self._scheduler.patience, now)
+        joined = [worker for worker in present if worker not in self._silent.names]
+        return self._idle.update(report.claims, joined, answers)
+
+    def _copy_stragglers(self, ledger: Ledger) -> None:
+        now = time.monotonic()
+        first, more = self._stragglers.overdue_slots(ledger, now)
+        if first:
+            blocks = [Block(ledger.publication, kind, slot, slot + 1) for kind, slot in first]
+            self._lease.channel.extend(self._lease.token, ledger.publication, blocks)
+            self._parts.context.recoveries.start_recovery(STRAGGLER, first)
+        first += self._give(ledger, more)
+        self._stragglers.record_copies(ledger, first, now)
+        ledger.count_reissued(len(first))
+
+    def _give(self, ledger: Ledger, slots: Iterable[Slot]) -> list[Slot]:
+        """Put slots into the claims of idle workers, a little for each; those that found one."""
+        most, singles = self._block_size(ledger), ledger.singles()
+
+        def send(worker: str, some: Sequence[Slot]) -> bool:
+            blocks = blocks_of_slots(ledger.publication, some, most, singles)
+            return self._lease.channel.extend(
+                self._lease.token, ledger.publication, blocks, to=worker
+            )
+
+        missing = (slot for slot in slots if not ledger.has_answers(slot[0], slot[1], slot[1] + 1))
+        return self._idle.give(missing, BLOCKS_GIVEN * most, send)

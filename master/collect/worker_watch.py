@@ -1,0 +1,92 @@
+"""Which workers are there: asked once a second, for those who display, warn and start seats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from es_queue.protocol.channel import MasterChannel
+from es_queue.protocol.timing import Clocks
+from es_queue.security.bounded_reads import MAX_WORKERS
+from master.collect.ledger import Ledger, LedgerContext
+from master.fleet.idle_monitor import IdleMonitor
+from master.fleet.lost_workers import LostWorkerCheck
+from master.fleet.worker_poller import WorkerPoller
+from master.loop.learner import Record
+
+
+class MaintenanceTask(Protocol):
+    """What else must be looked after each second while the master waits."""
+
+    def tick(
+        self,
+        channel: MasterChannel,
+        workers: Mapping[str, Mapping[str, str]],
+        served: bool,
+        paused: bool,
+    ) -> list[str]: ...
+
+
+@dataclass(frozen=True)
+class CollectorCallbacks:
+    """What a collector calls. show_live: once a second; is_interrupted: whether a person asked to
+    stop
+    """
+
+    note: Callable[[str], None] = lambda _: None
+    show_live: Callable[[Record], None] = lambda _: None
+    is_interrupted: Callable[[], bool] = lambda: False
+    maintenance: MaintenanceTask | None = None
+
+
+class WorkerWatch:
+    """present: the workers that do not refuse to work, by id; give_way: those that should leave for
+    another run
+    """
+
+    def __init__(
+        self,
+        channel: MasterChannel,
+        clocks: Clocks,
+        context: LedgerContext,
+        callbacks: CollectorCallbacks,
+    ) -> None:
+        self._channel, self._context, self._callbacks = channel, context, callbacks
+        self._poller = WorkerPoller()
+        self._idle_monitor = IdleMonitor(callbacks.note)
+        self._lost_worker_check = LostWorkerCheck(clocks.lease + clocks.beat_ttl, callbacks.note)
+        self.present: dict[str, dict[str, str]] = {}
+        self.give_way: list[str] = []
+
+    def live_count(self) -> int:
+        return max(1, len(self.present))
+
+    def expected_count(self) -> int:
+        """A new master has not looked yet."""
+        return max(1, len(self.present or self._poller.poll(self._channel)))
+
+    def update(self) -> None:
+        """Who is there, and who refuses."""
+        answers = self._context.answers
+        workers = self._poller.poll(self._channel, answers)
+        self.present = {name: about for name, about in workers.items() if "refuses" not in about}
+        self._idle_monitor.update(workers)
+        self._lost_worker_check.update(workers, self._channel.outages, self.give_way)
+        if self._context.fleet is not None:
+            self._context.fleet.update(self.present)
+        if len(answers) > MAX_WORKERS:  # whoever answers names itself
+            for name in set(answers) - set(workers):
+                del answers[name]
+
+    def maintain(self, ledger: Ledger, has_results: bool, paused_by: str) -> None:
+        """Seats, supervision, and the display."""
+        if self._callbacks.maintenance is not None:
+            self.give_way = self._callbacks.maintenance.tick(
+                self._channel, self.present, has_results, bool(paused_by)
+            )
+        done, total = ledger.answer_counts()
+        waiting = {"waiting": f"paused by {paused_by}"} if paused_by else {}
+        self._callbacks.show_live(
+            {"workers": len(self.present), "answered": done, "slots": total, **waiting}
+        )

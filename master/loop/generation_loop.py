@@ -1,0 +1,250 @@
+"""The generation loop of evolution strategies (Salimans et al. 2017), over workers that come and
+go.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from es_queue.numerics.return_statistics import return_statistics
+from es_queue.protocol import messages
+from es_queue.strategies.base import NOT_FINITE
+from master.collect.collector import Collector
+from master.loop.asynchronous import make_schedule
+from master.loop.config_timeline import ConfigTimeline
+from master.loop.learner import (
+    ClosedGeneration,
+    Learner,
+    Record,
+    episodes_record,
+    evaluation_record,
+    first_returns,
+    lag_record,
+    training_record,
+)
+from master.loop.listeners import (
+    CheckpointWriter,
+    GenerationListener,
+    GenerationReport,
+    Outcome,
+    ReplayRecorder,
+    RunFiles,
+    Sink,
+    SinkListener,
+    SlotFileRecorder,
+)
+from master.loop.messages import validate_patience
+from master.loop.publisher import OpenGeneration, Publisher, RunIdentity
+from master.loop.rollback import has_regressed, roll_back, with_rollback_point
+from master.loop.schedule import ClosingSchedule
+from master.loop.state import CLOSING, FINAL, TRAINING, RunState
+from master.loop.totals import RunTotals
+from master.run.stopping import reason_to_stop
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Seconds that the results of a generation took, without pauses; and those."""
+
+    seconds: float
+    paused: float
+
+
+class Loop:
+    """One master's work on one run: learner, schedule and ledger decide, this gives them order.
+
+    keep_going: whether the caller wants another generation
+    """
+
+    def __init__(
+        self,
+        timeline: ConfigTimeline,
+        publisher: Publisher,
+        collector: Collector,
+        schedule: ClosingSchedule,
+        listeners: Sequence[GenerationListener],
+        keep_going: Callable[[Record], bool] = lambda _: True,
+    ) -> None:
+        self._timeline, self._publisher, self._collector = timeline, publisher, collector
+        self._schedule, self._listeners, self._keep_going = schedule, listeners, keep_going
+        self._totals = RunTotals(collector)
+        self._current: OpenGeneration | None = None
+
+    def run(self, state: RunState, adopted: str | None = None) -> Outcome:
+        """Train until a budget, the target or a person ends it, then play the chosen parameters'
+        final episodes.
+
+        adopted: the publication that a former master left open for exactly this state (rule 11).
+        Raises Interrupted between two looks at the results; what is collected so far stays in
+        Redis.
+        """
+        state, record = self._begin(state), dict[str, float | int | str | None]()
+        while state.stage != FINAL:
+            # Publish the parameters: workers play perturbations of them.
+            generation = self._publish(state, record, adopted)
+            adopted = None
+            # Collect the results of every slot.
+            waiting = self._collect(generation)
+            closed = self._schedule.close(state, generation.learner, generation.ledger)
+            # Rank the fitness and update the parameters.
+            report = self._learn(generation, closed, waiting)
+            for listener in self._listeners:
+                listener.on_generation(report)
+            state, record = self._next_stage(report), report.record
+        return self._play_final_episodes(state, record)
+
+    def _begin(self, state: RunState) -> RunState:
+        """Take up what former masters have counted."""
+        quarantined = self._collector.progress_field("quarantined")
+        self._collector.fleet.restore(state.numerics, quarantined)
+        self._collector.context.recoveries.restore(state.recoveries)
+        state = replace(state, reproducible=state.reproducible and self._schedule.is_reproducible)
+        for listener in self._listeners:
+            listener.on_begin(state)
+        return state
+
+    def _publish(self, state: RunState, last: Record, adopted: str | None) -> OpenGeneration:
+        generation = self._publisher.publish(state, last, adopted)
+        self._tell_published(generation)
+        return generation
+
+    def _tell_published(self, generation: OpenGeneration) -> None:
+        self._current = generation
+        for listener in self._listeners:
+            listener.on_published(generation)
+
+    def current_or_none(self) -> tuple[RunState, bytes] | None:
+        """The state of the open generation and its checkpoint; None before the first publish."""
+        return None if self._current is None else (self._current.state, self._current.checkpoint)
+
+    def current(self) -> tuple[RunState, bytes]:
+        current = self.current_or_none()
+        assert current is not None, "nothing was published yet"
+        return current
+
+    def _collect(self, generation: OpenGeneration) -> Waiting:
+        """Until every wanted slot is answered and nothing more is asked for."""
+        began, ledger = time.monotonic(), generation.ledger
+        self._collector.collect(ledger)
+        while self._schedule.require_more(generation.state, generation.learner, ledger):
+            self._collector.extend(ledger)
+            self._collector.collect(ledger)
+        paused = self._collector.take_paused_seconds()
+        return Waiting(time.monotonic() - began - paused, paused)
+
+    def _learn(
+        self, generation: OpenGeneration, closed: ClosedGeneration, waiting: Waiting
+    ) -> GenerationReport:
+        """What a closed generation teaches, and what people read of it."""
+        began, learner, state = time.monotonic(), generation.learner, generation.state
+        current = learner.with_best(state, closed)
+        if learner.config.rollback:
+            current = with_rollback_point(state, current, closed.evaluation)
+        has_learnt = state.stage == TRAINING and not is_confirmed(current)
+        returns_to, is_finite = None, True
+        after, figures = current, dict[str, float]()
+        if has_learnt:
+            after, figures, returns_to = self._next_search(generation, current, closed)
+            is_finite = not figures.pop(NOT_FINITE, 0)
+            # What this generation was perturbed by.
+            figures["sigma"] = learner.strategy.sigma(state.strategy)
+        fleet = self._collector.fleet
+        self._collector.context.recoveries.finish_all()
+        after = replace(
+            after,
+            counters=self._totals.count(generation, closed, waiting.paused),
+            recoveries=self._collector.context.recoveries.totals(),
+            reproducible=state.reproducible
+            and fleet.is_uniform
+            and not self._collector.is_undecided,
+            numerics=fleet.numerics,
+        )
+        record: Record = {
+            **generation.record,
+            "seconds_wait": waiting.seconds,
+            **lag_record(state, closed),
+            **training_record(closed),
+            **episodes_record(closed, learner.config.episodes),
+            **evaluation_record(closed, current),
+            **figures,
+            "seconds_update": time.monotonic() - began,
+            "failed": len(generation.ledger.failed_slots),
+        }
+        seconds = generation.seconds + waiting.seconds
+        record |= self._totals.record(generation, after, closed, seconds)
+        return GenerationReport(
+            generation, closed, after, record, has_learnt, returns_to, is_finite
+        )
+
+    def _next_search(
+        self, generation: OpenGeneration, current: RunState, closed: ClosedGeneration
+    ) -> tuple[RunState, dict[str, float], int | None]:
+        """The next generation's search: what was learnt or what is gone back to, under the settings
+        of that generation; and the generation that it goes back to.
+        """
+        returns_to, before = None, generation.learner.strategy
+        if has_regressed(current, closed.evaluation):
+            returns_to = current.anchor.generation if current.anchor else 0
+            after, figures = roll_back(current), {"rolled_back": float(returns_to)}
+            before = self._timeline.strategy_at(after.changes, returns_to)
+        else:
+            after, figures = generation.learner.learn(current, closed)
+        changes = self._collector.inbox.take_changes()
+        return self._timeline.advance(after, changes, before), figures, returns_to
+
+    def _next_stage(self, report: GenerationReport) -> RunState:
+        """Training goes on, or its last parameters are evaluated, or the final episodes
+        are played.
+        """
+        state = report.after
+        validate_patience(state, report.generation.learner.config)
+        if is_confirmed(state):
+            return replace(state, stage=FINAL, reason="target")
+        if state.stage == CLOSING:
+            return replace(state, stage=FINAL)
+        if not self._keep_going(dict(report.record)):
+            return replace(state, stage=CLOSING, reason="stopped by the caller")
+        reason = reason_to_stop(self._timeline.config_at(state.changes, state.generation), state)
+        return replace(state, stage=CLOSING, reason=reason) if reason else state
+
+    def _play_final_episodes(self, state: RunState, record: Record) -> Outcome:
+        """The chosen parameters play the final episodes; whatever comes out is the result."""
+        learner = self._timeline.learner_at(state)
+        best = state.best or learner.best_policy(state, float("nan"))
+        generation = self._publisher.publish_final(state, best, record)
+        self._tell_published(generation)
+        self._collector.collect(generation.ledger)
+        returns = first_returns(generation.ledger.results_in_order(messages.FINAL))
+        outcome = Outcome(state, best, return_statistics(returns), generation.digest)
+        for listener in self._listeners:
+            listener.on_finished(generation, outcome)
+        return outcome
+
+
+def is_confirmed(state: RunState) -> bool:
+    """Whether the best policy has passed the target on fresh episodes."""
+    return state.best is not None and state.best.confirmed
+
+
+def make_loop(
+    identity: RunIdentity,
+    learner: Learner,
+    collector: Collector,
+    sink: Sink,
+    files: RunFiles,
+    keep_going: Callable[[Record], bool] = lambda _: True,
+) -> Loop:
+    """The loop of a run, under the schedule of its settings."""
+    timeline, schedule = ConfigTimeline(learner), make_schedule(learner.config)
+    publisher = Publisher(identity, timeline, collector, schedule)
+    listeners: list[GenerationListener] = []
+    if files.checkpoints is not None:
+        listeners.append(CheckpointWriter(files.checkpoints, identity.run, sink.note))
+    if files.slot_files is not None:
+        listeners.append(SlotFileRecorder(files.slot_files, sink.note))
+    if files.log is not None:
+        listeners.append(ReplayRecorder(files.log, publisher.encode_checkpoint, sink.note))
+    listeners.append(SinkListener(sink))
+    return Loop(timeline, publisher, collector, schedule, listeners, keep_going)

@@ -1,0 +1,238 @@
+"""What is done with each generation besides learning from it: checkpoints, logs, files, display."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from es_queue.errors import RunFolderError
+from es_queue.numerics.return_statistics import ReturnStatistics
+from master.loop.learner import ClosedGeneration, Record
+from master.loop.messages import evaluation_fields
+from master.loop.publisher import OpenGeneration
+from master.loop.state import TRAINING, Best, RunState
+from master.storage import checkpoint
+from master.storage.checkpoint import Checkpoints
+from master.storage.replay_log import ReplayLog, ReplayStep
+from master.storage.slot_files import SlotFiles
+
+LEAST_SECONDS_BETWEEN_SAVES = 5.0
+
+
+class Sink(Protocol):
+    """Who hears of the run: the console, the files, Python's callback."""
+
+    def generation(self, record: Record) -> None: ...
+
+    def live(self, figures: Record) -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """What is written of a run; None where nobody wants it."""
+
+    checkpoints: Checkpoints | None = None
+    log: ReplayLog | None = None
+    slot_files: SlotFiles | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended. evaluation: the final one, the only figure to quote."""
+
+    state: RunState
+    best: Best
+    evaluation: ReturnStatistics | None
+    digest: str
+
+
+@dataclass(frozen=True)
+class GenerationReport:
+    """A closed generation and what came of it.
+
+    after: the next generation's state; record: what people read; has_learnt: whether the search
+    moved on; rolled_back_to: the generation that it returned to instead of learning; is_finite:
+    whether what the strategy learnt was finite
+    """
+
+    generation: OpenGeneration
+    closed: ClosedGeneration
+    after: RunState
+    record: Record
+    has_learnt: bool
+    rolled_back_to: int | None
+    is_finite: bool = True
+
+
+class GenerationListener:
+    """Told of a run by its loop, in this order."""
+
+    def on_begin(self, state: RunState) -> None:
+        """The first generation is about to be published."""
+
+    def on_published(self, generation: OpenGeneration) -> None:
+        """Workers play it."""
+
+    def on_generation(self, report: GenerationReport) -> None:
+        """It has closed; the next one is not published yet."""
+
+    def on_finished(self, generation: OpenGeneration, outcome: Outcome) -> None:
+        """The final episodes are played."""
+
+
+class SinkListener(GenerationListener):
+    """Shows each generation to people."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+
+    def on_generation(self, report: GenerationReport) -> None:
+        ledger, closed = report.generation.ledger, report.closed
+        number = report.generation.state.generation
+        if report.rolled_back_to is not None:
+            self._sink.note(
+                f"generation {number} evaluated below the best, of generation "
+                f"{report.rolled_back_to}: the search goes back to that"
+            )
+        if not report.is_finite:
+            strategy = report.generation.learner.config.strategy
+            self._sink.note(
+                f"generation {number}: no step, because the new state of the strategy {strategy} "
+                "was not finite (no_step is 1)"
+            )
+        if closed.reevaluations and not any(closed.reevaluations):
+            self._sink.note(
+                f"all who were evaluated again in generation {number} failed in an "
+                "episode: nobody could be compared, and the elite stays"
+            )
+        if ledger.failed_slots:
+            self._sink.note(
+                f"{len(ledger.failed_slots)} slots of generation {number} failed "
+                f"everywhere and count as the worst: {ledger.last_reason}"
+            )
+        self._sink.generation(report.record)
+
+
+class ReplayRecorder(GenerationListener):
+    """Logs what a replay needs of each generation; begins a new file once in a long while."""
+
+    def __init__(
+        self,
+        log: ReplayLog,
+        encode_checkpoint: Callable[[RunState], bytes],
+        note: Callable[[str], None],
+    ) -> None:
+        self._log, self._encode_checkpoint, self._note = log, encode_checkpoint, note
+        self._is_ended = False
+
+    def on_begin(self, state: RunState) -> None:
+        self._log.begin(state, self._encode_checkpoint(state))
+
+    def on_generation(self, report: GenerationReport) -> None:
+        if self._is_ended or not report.has_learnt:
+            return
+        state, after, closed = report.generation.state, report.after, report.closed
+        learner = report.generation.learner
+        step = ReplayStep(
+            state.generation,
+            report.generation.digest,
+            learner.fitness(closed.arrays),
+            after.moments,
+            after.step_limit,
+            report.rolled_back_to,
+            after.anchor is not state.anchor,
+            after.changes[len(state.changes) :],
+            learner.reevaluated_fitness(closed.reevaluations),
+            report.generation.ledger.publication,
+            tuple((part.publication, part.slots) for part in closed.used),
+            tuple(closed.tried),
+            **learner.behaviour_arrays(closed),
+        )
+        self._log.append(step)
+        if self._log.is_full:
+            self._log.start_new_file(after, self._encode_checkpoint(after))
+        if self._log.trouble:
+            self._note(self._log.trouble)
+            self._is_ended = True
+
+
+class SlotFileRecorder(GenerationListener):
+    """Writes who lived in a generation once the next one is published: workers should not wait for
+    a disk.
+    """
+
+    def __init__(self, files: SlotFiles, note: Callable[[str], None]) -> None:
+        self._files, self._note = files, note
+
+    def on_published(self, generation: OpenGeneration) -> None:
+        try_write(
+            partial(self._files.write_pending, generation.task, generation.vector), self._note
+        )
+
+    def on_generation(self, report: GenerationReport) -> None:
+        learner = report.generation.learner
+        self._files.record_closed(learner.config, learner, report.closed)
+
+
+class CheckpointWriter(GenerationListener):
+    """The disk's checkpoint follows an accepted publish; not more often than every few seconds."""
+
+    def __init__(self, checkpoints: Checkpoints, run: str, note: Callable[[str], None]) -> None:
+        self._checkpoints, self._run, self._note = checkpoints, run, note
+        self._last_saved = 0.0
+        self._saved_best: Best | None = None
+
+    def on_published(self, generation: OpenGeneration) -> None:
+        state = generation.state
+        self._save_best(generation)
+        if (
+            time.monotonic() - self._last_saved < LEAST_SECONDS_BETWEEN_SAVES
+            and state.stage == TRAINING
+        ):
+            return
+        self._last_saved = time.monotonic()
+        try_write(
+            partial(self._checkpoints.save, state.generation, generation.checkpoint), self._note
+        )
+
+    def _save_best(self, generation: OpenGeneration) -> None:
+        """The best policy's file follows the publish too, for workers play meanwhile. A master that
+        ends before leaves an older file, but the checkpoint holds the best as well, and its
+        successor compares.
+        """
+        best = generation.state.best
+        if best is None or best is self._saved_best:
+            return
+        data = self._encode_best(generation, best, None)
+        is_stored = self._saved_best is None and self._checkpoints.is_best_stored(best)
+        if is_stored or try_write(partial(self._checkpoints.save_best, data), self._note):
+            self._saved_best = best
+
+    def on_finished(self, generation: OpenGeneration, outcome: Outcome) -> None:
+        figures = outcome.evaluation
+        evaluation = None if figures is None else evaluation_fields(figures)
+        self._checkpoints.save_best(self._encode_best(generation, outcome.best, evaluation))
+
+    def _encode_best(
+        self, generation: OpenGeneration, best: Best, evaluation: dict[str, float | int] | None
+    ) -> bytes:
+        learner = generation.learner
+        return checkpoint.encode_best(learner.config, learner.spec, self._run, best, evaluation)
+
+
+def try_write(write: Callable[[], object], note: Callable[[str], None]) -> bool:
+    """A folder that cannot be written does not stop training: Redis holds every generation, and
+    the next checkpoint is tried again. The run's last ones must be written, for they are what
+    is left of it. Whether it was written.
+    """
+    try:
+        write()
+    except RunFolderError as error:
+        note(f"{error}; training goes on and tries again")
+        return False
+    return True

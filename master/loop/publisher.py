@@ -1,0 +1,299 @@
+"""Publishing a generation: its parameters, the blocks of its slots, and the run's checkpoint."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from es_queue.config.episode_rules import evaluation_limit
+from es_queue.numerics.slot_plan import max_slots
+from es_queue.protocol import messages
+from es_queue.protocol.channel import PublishRequest
+from es_queue.protocol.messages import Task
+from es_queue.strategies.base import Strategy
+from es_queue.strategies.capabilities import hooks
+from master.collect.answer_check import AnswerChecker, ResultBounds, ResultShape
+from master.collect.collector import Collector
+from master.collect.ledger import Ledger
+from master.collect.observation_limits import ObservationLimits
+from master.loop.config_timeline import ConfigTimeline, format_changes
+from master.loop.learner import Learner, Record
+from master.loop.messages import format_values, vector_digest
+from master.loop.prefetch import PlanRequest, Prefetcher
+from master.loop.schedule import ClosingSchedule, Opening
+from master.loop.state import FINAL, TRAINING, Best, Floats, RunState
+from master.storage import checkpoint
+
+REDIS_CHECKPOINT_BYTES = 8 * 2**20
+REDIS_CHECKPOINT_EVERY = 10
+
+
+@dataclass(frozen=True)
+class RunIdentity:
+    """run: its id; token: the fencing token of this master; noise: digest of the noise table"""
+
+    run: str
+    token: str
+    noise: str
+
+
+@dataclass(frozen=True)
+class PublishedParameters:
+    """vector: what workers perturb; mean, std: what normalises observations; vector_digest: of the
+    vector; digest: the run's, of the parameters that the state stands for
+    """
+
+    vector: Floats
+    mean: Floats
+    std: Floats
+    vector_digest: str
+    digest: str
+
+
+@dataclass(frozen=True)
+class OpenGeneration:
+    """A published generation.
+
+    vector: what workers perturb; digest: the run's, of these parameters; checkpoint: of the
+    state; seconds: that publishing took
+    """
+
+    state: RunState
+    learner: Learner
+    ledger: Ledger
+    task: Task
+    vector: Floats
+    digest: str
+    checkpoint: bytes
+    seconds: float
+
+    @property
+    def record(self) -> Record:
+        """What is known of it when it is open."""
+        changes = [
+            change for change in self.state.changes if change.generation == self.state.generation
+        ]
+        return {
+            "generation": self.state.generation,
+            "publication": self.ledger.publication,
+            "digest": self.digest,
+            "bytes_published": 4 * len(self.vector),
+            "seconds_publish": self.seconds,
+            "step_limit": self.state.step_limit,
+            "changed": format_changes(changes) or None,
+        }
+
+
+class Publisher:
+    """One master's. ``publish`` and ``publish_final`` return once workers can play."""
+
+    def __init__(
+        self,
+        identity: RunIdentity,
+        timeline: ConfigTimeline,
+        collector: Collector,
+        schedule: ClosingSchedule,
+    ) -> None:
+        self._identity, self._timeline, self._collector = identity, timeline, collector
+        self._schedule = schedule
+        self._prefetcher = Prefetcher(timeline)
+        strategy = timeline.base.strategy
+        self._slot_limits = {
+            **max_slots(timeline.config, strategy.per_slot),
+            messages.CENTRE: hooks.max_centres(strategy),
+        }
+
+    def publish(self, state: RunState, last: Record, adopted: str | None = None) -> OpenGeneration:
+        """The generation of a state. last: the record of the one before; adopted: the publication
+        that a former master left open for exactly this state.
+        """
+        began, learner = time.monotonic(), self._timeline.learner_at(state)
+        strategy, statistics = learner.strategy, state.statistics(learner.config.obs_clip)
+        vector = strategy.published(state.strategy)
+        digest, identified = vector_digest(vector), strategy.digest_input(state.strategy, vector)
+        parameters = PublishedParameters(
+            vector,
+            statistics.mean,
+            statistics.std,
+            digest,
+            digest if identified is vector else vector_digest(identified),
+        )
+        generation = self._open(state, learner, parameters, last, adopted)
+        generation = replace(generation, seconds=time.monotonic() - began)
+        self._prefetch(generation)
+        return generation
+
+    def _prefetch(self, generation: OpenGeneration) -> None:
+        """What may be done while answers are awaited."""
+        learner, checker = generation.learner, generation.ledger.checker
+        if count := checker.slot_limits.get(messages.TRAIN, 0):
+            prefetcher, shape = self._prefetcher, result_shape(learner)
+            self._collector.idle_work.extend(
+                (
+                    partial(prefetcher.prefetch_plan, generation.state, shape, count),
+                    partial(prefetcher.prefetch_noise, learner, checker.plan),
+                )
+            )
+
+    def publish_final(self, state: RunState, best: Best, last: Record) -> OpenGeneration:
+        """The chosen parameters, for the final episodes."""
+        learner = self._timeline.learner_at(state)
+        chosen = np.zeros_like(learner.strategy.published(state.strategy))
+        chosen[: len(best.parameters)] = best.parameters
+        parameters = PublishedParameters(
+            chosen, best.mean, best.std, vector_digest(chosen), run_digest(state, learner.strategy)
+        )
+        return self._open(state, learner, parameters, last, None)
+
+    def _open(
+        self,
+        state: RunState,
+        learner: Learner,
+        parameters: PublishedParameters,
+        last: Record,
+        adopted: str | None,
+    ) -> OpenGeneration:
+        collector, data = self._collector, parameters.vector.astype("<f4").tobytes()
+        # The final episodes are published after the closing generation, so under the next number.
+        number = state.generation + (state.stage == FINAL)
+        task = Task(
+            adopted or f"{number}.{self._identity.token}",
+            learner.strategy.sigma(state.strategy),
+            state.step_limit,
+            len(parameters.vector),
+            parameters.vector_digest,
+            parameters.mean.astype("<f4").tobytes(),
+            parameters.std.astype("<f4").tobytes(),
+            self._identity.noise,
+            collector.leave_poll_seconds(),
+        )
+        ledger = self._schedule.open(
+            Opening(
+                state,
+                learner,
+                task.publication,
+                required_slots(state, learner),
+                partial(self._make_checker, learner),
+                collector.context,
+                collector.opening_time(adopted=adopted is not None),
+            )
+        )
+        saved = self.encode_checkpoint(state)
+        often = (
+            len(saved) <= REDIS_CHECKPOINT_BYTES or state.generation % REDIS_CHECKPOINT_EVERY == 0
+        )
+        request = PublishRequest(
+            task.publication,
+            task.encode(),
+            (),
+            learner.config.to_json(),
+            self._progress_fields(state, learner, parameters.digest, last),
+            format_values(last) if last else None,
+            saved if often else None,
+        )
+        collector.open(ledger, request, data, adopted=adopted is not None)
+        if collector.verification is not None:
+            collector.verification.begin(request.task, data, partial(learner.weighs, state))
+        collector.inbox.acknowledge_changes()
+        return OpenGeneration(
+            state, learner, ledger, task, parameters.vector, parameters.digest, saved, 0.0
+        )
+
+    def _make_checker(
+        self, learner: Learner, state: RunState, required: dict[str, int]
+    ) -> AnswerChecker:
+        strategy, spec = learner.strategy, learner.spec
+        kinds = set(required)
+        if messages.EVAL in required and learner.target is not None:
+            kinds.add(messages.CONFIRM)
+        if messages.TRAIN in required and strategy.reevaluates:
+            kinds.add(messages.ELITE)
+        limits = {kind: count for kind, count in self._slot_limits.items() if kind in kinds}
+        shape, count = result_shape(learner), max(1, limits.get(messages.TRAIN, 0))
+        bounds = ResultBounds(
+            (state.step_limit, evaluation_limit(learner.config, spec)),
+            ObservationLimits.of(spec, state.moments),
+            spec,
+            strategy.fitness_by_sign,
+        )
+        plan = self._prefetcher.plan(PlanRequest(learner.config, state.generation, shape, count))
+        return AnswerChecker(learner.config, state.generation, shape, limits, bounds, plan)
+
+    def encode_checkpoint(self, state: RunState) -> bytes:
+        """The checkpoint of a state."""
+        strategy = self._timeline.learner_at(state).strategy
+        return checkpoint.encode(
+            self._timeline.config,
+            self._timeline.base.spec,
+            self._identity.run,
+            replace(
+                state,
+                epoch=messages.token_number(self._identity.token),
+                noise=self._identity.noise,
+            ),
+            strategy.centre(strategy.published(state.strategy)),
+        )
+
+    def _progress_fields(
+        self, state: RunState, learner: Learner, digest: str, last: Record
+    ) -> Mapping[str, str]:
+        fields = {
+            name: value
+            for name, value in last.items()
+            if value is not None and name not in ("publication", "changed")
+        }
+        renamed = {
+            f"reward_{name}": fields[f"return_{name}"]
+            for name in ("mean", "max")
+            if f"return_{name}" in fields
+        }
+        changes = format_changes(
+            change for change in state.changes if change.generation <= state.generation
+        )
+        about = {
+            "changed": changes.rpartition("; ")[2],
+            "origin": state.origin,
+            **self._collector.inbox.progress_fields(),
+            "stage": state.stage,
+            "env": learner.config.task,
+            "strategy": learner.config.strategy,
+            "schedule": self._schedule.label,
+            "noise": self._identity.noise,
+        }
+        evaluation = {} if state.last_evaluation is None else {"eval_mean": state.last_evaluation}
+        now = {
+            "digest": digest,
+            "generation": state.generation,
+            "updated": f"{time.time():.3f}",
+        }
+        return format_values({**fields, **renamed, **about, **evaluation, **now})
+
+
+def result_shape(learner: Learner) -> ResultShape:
+    strategy, spec = learner.strategy, learner.spec
+    behaviour = spec.behaviour_size if strategy.wants_behaviour else 0
+    return ResultShape(strategy.size, strategy.per_slot, spec.observation_size, behaviour)
+
+
+def required_slots(state: RunState, learner: Learner) -> dict[str, int]:
+    """Slots of each kind that a generation closes on; evaluation first, so that it costs no
+    tail.
+    """
+    config, strategy = learner.config, learner.strategy
+    if state.stage == FINAL:
+        return {messages.FINAL: config.final_episodes}
+    evaluation = learner.is_evaluation_due(state)
+    required = {messages.EVAL: config.eval_episodes} if evaluation else {}
+    if state.stage == TRAINING:
+        required[messages.CENTRE] = hooks.centre_count(strategy, state.strategy)
+        required[messages.TRAIN] = config.population // strategy.per_slot
+    return required
+
+
+def run_digest(state: RunState, strategy: Strategy) -> str:
+    """The digest by which people compare runs: of the parameters of a state."""
+    return vector_digest(strategy.digest_input(state.strategy, strategy.published(state.strategy)))
