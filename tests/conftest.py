@@ -36,6 +36,20 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+#: The fast tier: what needs no processes of ours but a server. Elsewhere a test is of the fast tier
+#: by its own mark.
+FAST_FOLDERS = ("tests/unit/", "tests/contract/", "tests/model/", "tools/")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Every test is of one tier: slow by its mark, else fast by its folder or mark, else full."""
+    for item in items:
+        if item.get_closest_marker("slow") or item.get_closest_marker("fast"):
+            continue
+        item.add_marker("fast" if item.nodeid.startswith(FAST_FOLDERS) else "full")
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Passwords of tests must stand in nothing that any test has left: logs, run folders, outputs
     of processes, servers' data.

@@ -12,7 +12,7 @@ from es_queue.errors import UsageError
 #: What --resume may change: how long a run goes on and how its end is measured, never what was
 #: trained so far.
 BUDGET_OPTIONS = ("generations", "max_steps", "max_seconds", "target_reward", "final_episodes")
-RESUMABLE = (*BUDGET_OPTIONS, "audit", "strict", "keep_slots")
+RESUMABLE = (*BUDGET_OPTIONS, "audit", "strict", "keep_generations")
 #: What --set may change of a run that is under way, from a generation on.
 CHANGEABLE = (
     *BUDGET_OPTIONS,

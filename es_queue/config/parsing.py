@@ -13,6 +13,8 @@ from es_queue.security import strict_json
 MAX_JSON = 2**20
 #: Names the source of a setting in error sentences.
 COMMAND_LINE = "the command line"
+#: Former names of settings, which files and command lines may still have.
+FORMER_NAMES = {"keep_slots": "keep_generations"}
 
 
 def config_from_json(text: str | bytes) -> RunConfig:
@@ -33,6 +35,7 @@ def config_from_values(values: dict[str, Any], source: str) -> RunConfig:
     sentence.
     """
     known = option_fields()
+    values = {FORMER_NAMES.get(name, name): value for name, value in values.items()}
     for name in values:
         if name not in known:
             raise UsageError(format_unknown_option(name, source))

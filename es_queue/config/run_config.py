@@ -452,7 +452,7 @@ class RunConfig(StrategySettings):
         high=2**24,
     )
 
-    keep_slots: int = option(
+    keep_generations: int = option(
         200,
         "machinery",
         text=(

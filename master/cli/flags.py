@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import es_queue
 from es_queue.config.changeable import CHANGEABLE, RESUMABLE
-from es_queue.config.parsing import COMMAND_LINE
+from es_queue.config.parsing import COMMAND_LINE, FORMER_NAMES
 from es_queue.config.recipes import recipe_names
 from es_queue.config.run_config import option_fields
 from es_queue.config.validation import number_or_text
@@ -113,6 +113,8 @@ def make_parser() -> argparse.ArgumentParser:
         if title not in groups:
             groups[title] = parser.add_argument_group(title)
         _add_option(groups[title], option)
+    for former, name in FORMER_NAMES.items():
+        parser.add_argument(f"--{flag_name(former)}", dest=name, help=argparse.SUPPRESS)
     return parser
 
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import re
-import tomllib
 from dataclasses import Field, replace
 from pathlib import Path
 from typing import Any
 
 from es_queue.config.changeable import RESUMABLE
-from es_queue.config.parsing import COMMAND_LINE, format_unknown_option
+from es_queue.config.parsing import COMMAND_LINE
 from es_queue.config.recipes import named_recipe
 from es_queue.config.run_config import option_fields
 from es_queue.config.validation import checked_value, number_or_text
 from es_queue.errors import UsageError
+from es_queue.security.user_code import modules_named_by
+from master.cli.config_file import read_config_file
 from master.cli.flags import (
-    LAUNCH_NAMES,
     flag_name,
     join_negative_numbers,
     make_parser,
@@ -58,8 +57,16 @@ def parse_command_line(argv: list[str] | None) -> tuple[dict[str, Any], Launch]:
     inherited = {} if recipe is None else named_recipe(recipe)
     explicit: dict[str, Any] = {}
     if path is not None:
-        explicit, notes = read_file(Path(path))
+        explicit, notes = read_config_file(Path(path))
         launch = replace(launch, starter_notes=notes)
+        if modules := modules_named_by(explicit):
+            launch = replace(
+                launch,
+                warnings=(
+                    *launch.warnings,
+                    f"{path} names code that es-master and its workers run: {', '.join(modules)}",
+                ),
+            )
     for name, value in named.items():
         explicit[name] = _validate_flag(option_fields()[name], value)
     values = inherited | explicit
@@ -85,11 +92,11 @@ def _validate_combinations(launch: Launch, values: dict[str, Any]) -> None:
                 f"--{launch.control_args.verb} asks something of a run and trains nothing, "
                 f"so leave --{flag_name([*trained, *values][0])} out"
             )
-    if launch.video_every and values.get("keep_slots") == 0:
+    if launch.video_every and values.get("keep_generations") == 0:
         raise UsageError(
-            f"video_every is {launch.video_every}, but keep_slots is 0 and a video is made from "
-            "the individuals that the run's folder keeps: leave --video-every out, or set "
-            "--keep-slots to 1 or more"
+            f"video_every is {launch.video_every}, but keep_generations is 0 and a video is made "
+            "from the individuals that the run's folder keeps: leave --video-every out, or set "
+            "--keep-generations to 1 or more"
         )
     if launch.standby and launch.redis_url is None:
         raise UsageError(
@@ -105,58 +112,6 @@ def _validate_combinations(launch: Launch, values: dict[str, Any]) -> None:
             "--listen opens the private server, but a Redis is named (by --redis-url, "
             "RQ_REDIS_URL or REDIS_URL), so none is started: leave one out"
         )
-
-
-def read_file(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Checked settings of a --config file, and what is to be said of them. Raises UsageError."""
-    if path.suffix == ".json":
-        # start-up: only for a .json file
-        from master.cli.starter_file import read_starter_file
-
-        return read_starter_file(path)
-    return read_settings(path), ()
-
-
-def read_settings(path: Path) -> dict[str, Any]:
-    """Checked settings from a flat TOML file, its names with dashes or underscores. Raises
-    UsageError.
-    """
-    values: dict[str, Any] = {}
-    for key, value in _read_toml(path).items():
-        name = key.replace("-", "_")
-        if name in values:
-            raise UsageError(
-                f"{path} has {name} twice, with a dash and with an underscore: keep one"
-            )
-        if name in LAUNCH_NAMES:
-            raise UsageError(
-                f"{path} has {key!r}, which only the command line takes: use "
-                f"--{name.replace('_', '-')}"
-            )
-        if name not in option_fields():
-            raise UsageError(format_unknown_option(key, str(path)))
-        values[name] = checked_value(option_fields()[name], value, str(path))
-    return values
-
-
-def _read_toml(path: Path) -> dict[str, Any]:
-    # start-up: only --config needs it
-    from master.cli.starter_file import read_given
-
-    text = ""
-    try:
-        text = read_given(path).decode("utf-8")
-        return tomllib.loads(text)
-    except UnicodeDecodeError:
-        raise UsageError(f"{path} is not UTF-8 text, as TOML must be") from None
-    except (
-        ValueError,
-        RecursionError,
-    ) as error:  # ValueError also covers a number of thousands of digits
-        reason, _, place = str(error).partition(" (at ")
-        line_match = re.search(r"line (\d+)", place)
-        line = line_match.group(1) if line_match else max(1, len(text.splitlines()))
-        raise UsageError(f"{path}, line {line}: not TOML: {reason}") from None
 
 
 def _validate_flag(option: Field[Any], value: Any) -> Any:

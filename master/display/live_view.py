@@ -127,7 +127,7 @@ class LiveView(LivePanel):
             ("unperturbed", format_centre_rank(self._last_trained.get("centre_rank"))),
             ("workers", self._workers(now)),
             ("slots", self._slots(now)),
-            ("mended", format_recoveries(now)),
+            ("recovered", format_recoveries(now)),
             ("expect", format_expectation(self._config, steps)),
         ]
 

@@ -67,7 +67,8 @@ def chosen_files(run_dir: Path, generations: Sequence[int]) -> list[Path]:
     there = recorded_generations(run_dir)
     if not there:
         raise UsageError(
-            f"--cloud draws who lived in a generation, and {run_dir} has kept none (--keep-slots)"
+            f"--cloud draws who lived in a generation, and {run_dir} has kept none "
+            "(--keep-generations)"
         )
     missing = [generation for generation in generations if generation not in there]
     if missing:

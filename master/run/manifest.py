@@ -197,7 +197,7 @@ summary.json    how it ended; only its eval_mean is a result to quote. It is the
 has finished
 checkpoints/    the newest two, and best.npz: the parameters with the best evaluation
 replay/         what each generation learnt from, for es-master --replay
-slots/          what each individual did, of the generations that --keep-slots keeps
+slots/          what each individual did, of the generations that --keep-generations keeps
 videos/         with --video-every: films of the policy
 logs/           what local workers said
 tensorboard/    with --tensorboard: for tensorboard --logdir

@@ -163,7 +163,10 @@ class TrainingRun:
         self._replay_log = ReplayLog(paths.run_dir)
         self._video_jobs = VideoJobs(paths.run_dir, launch.video_every, launch.noise_dir, view.note)
         slot_files = SlotFiles(
-            paths.run, paths.run_dir, config.keep_slots, on_written=self._video_jobs.start_video
+            paths.run,
+            paths.run_dir,
+            config.keep_generations,
+            on_written=self._video_jobs.start_video,
         )
         self._loop = loop_class(
             channel,

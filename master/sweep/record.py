@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from es_queue.config.parsing import config_from_values
+from es_queue.config.parsing import FORMER_NAMES, config_from_values
 from es_queue.config.run_config import RunConfig, option_fields
 from es_queue.config.validation import ineffective_settings
 from es_queue.errors import RunFolderError, UsageError
@@ -134,9 +134,11 @@ def _parse_record(about: dict[str, Any], where: str) -> SweepRecord:
     if not 0 < len(entries) <= MOST_SEEDS or len({entry.seed for entry in entries}) < len(entries):
         raise ValueError("its runs are not one for each seed")
     config = config_from_values(about["settings"], where)
-    changes = {
-        name: value for name, value in dict(about["changes"]).items() if name in option_fields()
+    given = {
+        FORMER_NAMES.get(str(name), str(name)): value
+        for name, value in dict(about["changes"]).items()
     }
+    changes = {name: value for name, value in given.items() if name in option_fields()}
     return SweepRecord(
         _validate_run_id(about["run"]),
         config,
@@ -178,8 +180,8 @@ def _validate_text(value: Any) -> str | None:
 
 
 def format_settings_toml(config: RunConfig) -> str:
-    """Every setting but the seed, and but those without effect, as a TOML file for --config, from
-    which ``options.read_settings`` reads the same values.
+    """Every setting but the seed and those without effect, as a TOML file for --config;
+    ``read_settings`` of ``master.cli.config_file`` reads the same values.
     """
     left_out = {"seed", *ineffective_settings(config)}
     lines = ["# Written by es-master --seeds: what all runs of this study share.\n"]

@@ -1,4 +1,6 @@
-"""Module names that operators have typed work although the modules have new names."""
+"""Names of modules and settings that operators have typed, and that files hold, work although they
+have new names.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,9 @@ from pathlib import Path
 
 from rq.utils import import_attribute
 
+from es_queue.config.parsing import FORMER_NAMES, config_from_json
+from es_queue.config.run_config import RunConfig, option_fields
+from master.cli.options import parse_command_line
 from master.services.local_workers import HARDENED_CLASSES
 from workers.hardened_worker import SeatJob, SeatWorker
 
@@ -62,3 +67,17 @@ def test_python_m_master_supervised_still_is_the_supervised_command() -> None:
     old, new = (run("-m", name) for name in ("master.supervised", "master.cli.supervised"))
     assert old.returncode == new.returncode == 2
     assert old.stderr == new.stderr != ""
+
+
+def test_former_names_of_settings_are_read_from_flags_files_and_stored_runs(tmp_path: Path) -> None:
+    assert set(FORMER_NAMES.values()) <= set(option_fields())
+    assert not set(FORMER_NAMES) & set(option_fields())
+    config_file = tmp_path / "run.toml"
+    config_file.write_text('env = "CartPole-v1"\nkeep-slots = 7\n')
+    for words in (["--keep-slots", "7"], ["--config", str(config_file)]):
+        values, _ = parse_command_line(["--env", "CartPole-v1", *words])
+        assert values["keep_generations"] == 7
+    stored = RunConfig(env="CartPole-v1", keep_generations=7).to_json()
+    assert "keep_generations" in stored
+    former = stored.replace("keep_generations", "keep_slots")
+    assert config_from_json(former).keep_generations == 7

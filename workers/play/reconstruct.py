@@ -98,7 +98,7 @@ def load_record(run_dir: Path, selector: IndividualSelector) -> SlotRecord:
 def format_kept(generations: Sequence[int]) -> str:
     """Which generations there are, in a few words."""
     if not generations:
-        return "the run has kept none (--keep-slots)"
+        return "the run has kept none (--keep-generations)"
     return (
         f"it has {len(generations)} of {generations[0]} to {generations[-1]}, the newest of them "
         f"{', '.join(map(str, generations[-8:]))}"

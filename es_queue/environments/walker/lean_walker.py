@@ -2,18 +2,13 @@
 rounding.
 """
 
-# ruff: noqa: N802 - Box2D calls its listeners by these names.
-
 from __future__ import annotations
 
-import math
-from typing import Any
-
-import Box2D
 import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.environments.walker import terrain
+from es_queue.environments.walker.lidar import RAYS, Lidar, LidarV2
 from es_queue.environments.walker.mt19937 import Mt19937
 from es_queue.environments.walker.terrain import SCALE, STEP
 from es_queue.environments.walker.walker_body import (
@@ -25,44 +20,12 @@ from es_queue.environments.walker.walker_body import (
 
 FPS = 50.0
 SPEED_HIP, SPEED_KNEE = 4.0, 6.0
-LIDAR_RANGE = 160 / SCALE
 FINISH = (terrain.LENGTH - terrain.GRASS_LENGTH) * STEP
-
-#: Where the ten lidar rays end, seen from the hull: (right, down), from straight down to almost
-#: level.
-LIDAR = [
-    (math.sin(1.5 * i / 10.0) * LIDAR_RANGE, math.cos(1.5 * i / 10.0) * LIDAR_RANGE)
-    for i in range(10)
-]
 
 _f = np.float32
 _ZERO, _ONE, _FIVE, _SCALE, _FORWARD = _f(0), _f(1), _f(5), _f(SCALE), _f(130)
 _TORQUE_PRICE = _f(0.00035) * _f(MOTORS_TORQUE)
 _IDLE = np.zeros(4, np.float32)
-
-
-class Lidar(Box2D.b2RayCastCallback):  # type: ignore[misc]
-    """One ray as BipedalWalker-v3 has it: passes through the walker, ends at the nearest ground."""
-
-    fraction = 1.0
-
-    def ReportFixture(self, fixture: Any, point: Any, normal: Any, fraction: float) -> float:
-        # Friction tells ground (2.5) from walker (at most 0.2) at a third of the category bits'
-        # price.
-        if fixture.friction < 2.0:
-            return -1.0
-        self.fraction = fraction
-        return fraction
-
-
-class LidarV2(Lidar):
-    """One ray as version 2 had it: ends at the first ground that Box2D's tree happens to report."""
-
-    def ReportFixture(self, fixture: Any, point: Any, normal: Any, fraction: float) -> float:
-        if fixture.friction < 2.0:
-            return 1.0
-        self.fraction = fraction
-        return 0.0
 
 
 class LeanWalker:
@@ -154,7 +117,7 @@ class LeanWalker:
             body.contacts.ground_contacts[1],
         ]
         origin = (x, y)
-        for right, down in LIDAR:
+        for right, down in RAYS:
             lidar.fraction = 1.0
             ray(lidar, origin, (x + right, y - down))
             state.append(lidar.fraction)

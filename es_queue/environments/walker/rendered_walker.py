@@ -10,7 +10,8 @@ from gymnasium.envs.box2d.bipedal_walker import BipedalWalker
 from numpy.typing import NDArray
 
 from es_queue.environments.walker import terrain
-from es_queue.environments.walker.lean_walker import LIDAR, LeanWalker
+from es_queue.environments.walker.lean_walker import LeanWalker
+from es_queue.environments.walker.lidar import RAYS
 from es_queue.environments.walker.terrain import SCALE
 from es_queue.errors import UsageError
 
@@ -98,7 +99,7 @@ class RenderedWalker(LeanWalker):
             SimpleNamespace(
                 p1=(x, y), p2=(_ray_end(x, x + right, reach), _ray_end(y, y - down, reach))
             )
-            for (right, down), reach in zip(LIDAR, observation[14:], strict=True)
+            for (right, down), reach in zip(RAYS, observation[14:], strict=True)
         ]
         if self._canvas.render_mode == "human":
             self._canvas.render()

@@ -81,11 +81,12 @@ def plan_cost(config: RunConfig) -> float:
     )  # type: ignore[arg-type]
     last = config.population // setup.strategy.per_slot
     zeros = np.zeros(setup.spec.observation_size, "<f4").tobytes()
+    parameters = np.zeros(setup.policy.size, np.float32)
     task = Task(PUBLICATION, 0.1, 1000, 1, "0" * 32, zeros, zeros, table.digest, 1.0)
     return (
         cpu_of(
             lambda: evaluator._training_jobs(
-                task, Block(PUBLICATION, messages.TRAIN, last - 1, last)
+                task, parameters, Block(PUBLICATION, messages.TRAIN, last - 1, last)
             ),
             5,
         )

@@ -50,6 +50,14 @@ def toml(folder: Path, text: str) -> str:
     return str(path)
 
 
+def test_a_settings_file_that_names_code_is_said_to(tmp_path: Path) -> None:
+    code = 'env = "physics:Cart-v0"\nwrapper = ["bodies:Heavy"]\n'
+    _, launch = parse_command_line(["--config", toml(tmp_path, code)])
+    assert len(launch.warnings) == 1 and launch.warnings[0].endswith("run: physics, bodies")
+    _, launch = parse_command_line(["--config", toml(tmp_path, 'env = "CartPole-v1"\n')])
+    assert launch.warnings == ()
+
+
 # --- flags
 
 
@@ -381,7 +389,7 @@ def test_a_resumed_run_takes_new_budgets_ends_and_guards() -> None:
         "--audit",
         "0.1",
         "--strict",
-        "--keep-slots",
+        "--keep-generations",
         "9",
     ]
     values, launch = parse_command_line(words)
@@ -413,6 +421,6 @@ def test_videos_of_a_run_that_keeps_no_individuals_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("master.cli.options.validate_video_support", lambda every: None)
-    words = ["--env", "X-v0", "--video-every", "5", "--keep-slots"]
-    assert "video_every is 5, but keep_slots is 0" in refused(*words, "0")
+    words = ["--env", "X-v0", "--video-every", "5", "--keep-generations"]
+    assert "video_every is 5, but keep_generations is 0" in refused(*words, "0")
     assert parse_command_line([*words, "1"])[1].video_every == 5

@@ -33,7 +33,7 @@ SMALL = {
 
 def trained(folder: Path, **values: Any) -> RunConfig:
     config = quick_config(**{**SMALL, **values})
-    run_ring(config, slot_files=SlotFiles("memory", folder, config.keep_slots, pause=0))
+    run_ring(config, slot_files=SlotFiles("memory", folder, config.keep_generations, pause=0))
     return config
 
 
@@ -159,11 +159,11 @@ def test_however_long_a_run_lives_files_stay_bounded_and_its_whole_life_in_view(
 
 
 def test_only_as_many_files_stay_as_were_asked_for_and_none_where_none(tmp_path: Path) -> None:
-    trained(tmp_path / "some", generations=9, keep_slots=4)
+    trained(tmp_path / "some", generations=9, keep_generations=4)
     assert recorded_generations(tmp_path / "some") == [0, 4, 7, 8] and not list(
         (tmp_path / "some" / "slots").glob(".*")
     )
-    trained(tmp_path / "none", keep_slots=0)
+    trained(tmp_path / "none", keep_generations=0)
     assert not (tmp_path / "none").exists()
 
 

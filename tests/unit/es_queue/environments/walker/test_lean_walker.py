@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from es_queue.environments.factory import open_environment
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.environments.walker import terrain
-from es_queue.environments.walker.lean_walker import LIDAR, LeanWalker, Lidar, LidarV2
+from es_queue.environments.walker.lean_walker import LeanWalker
+from es_queue.environments.walker.lidar import RAYS, Lidar, LidarV2
 from es_queue.environments.walker.mt19937 import Mt19937
 from es_queue.environments.walker.walker_v2 import BipedalWalkerV2
 
@@ -145,7 +146,7 @@ def test_the_lidar_of_version_2_may_see_otherwise_on_normal_ground_too() -> None
     """
     world = LeanWalker(False)
     world.reset(705186550)
-    (x, y), (right, down) = (33.74006639843245, 4.56162757176712), LIDAR[9]
+    (x, y), (right, down) = (33.74006639843245, 4.56162757176712), RAYS[9]
     seen = []
     for lidar in (Lidar(), LidarV2()):
         world.body.world.RayCast(lidar, (x, y), (x + right, y - down))
