@@ -182,10 +182,14 @@ class Strategy(ABC):
     def ask(
         self, published: NDArray[np.float32], sigma: float, noise: NDArray[np.float32]
     ) -> NDArray[np.float32]:
-        """θ + σε and θ − σε for each row of ``noise`` [S, size], float32 [S, 2, size], in float32
-        arithmetic.
+        """θ + σε, and θ − σε where a slot is a pair, for each row of ``noise`` [S, size]: float32
+        [S, per_slot, size], in float32 arithmetic.
         """
-        return mirror(self.centre(published), np.float32(sigma) * noise)
+        steps = np.float32(sigma) * noise
+        if self.per_slot == 2:
+            return mirror(self.centre(published), steps)
+        single: NDArray[np.float32] = self.centre(published) + steps
+        return single[:, np.newaxis]
 
     # --- what the master learns
 

@@ -132,12 +132,6 @@ class GA(Reevaluates, LearntSpread, BuildsIndividuals, SteadyState, Strategy):
         """The elite, float32 [size]."""
         return self.centre(published)
 
-    def ask(self, published: Floats, sigma: float, noise: NDArray[np.float32]) -> Floats:
-        """Children of the elite, float32 [S, 1, size]; the parents of slots are drawn by
-        ``builder``.
-        """
-        return (self.centre(published) + np.float32(sigma) * noise)[:, np.newaxis]
-
     def builder(self, noise: NoiseRows) -> Builder:
         """Remembers decoded parents. Raises ValueError for a table that cannot be."""
         cache, current = ParentCache(noise), list[tuple[Floats, ParentTable]]()

@@ -19,7 +19,7 @@ from es_queue.config.schedules import RateFactors
 from es_queue.numerics.ordered_sums import norm, weighted_rows
 from es_queue.numerics.portable import squared_less_one
 from es_queue.strategies.base import Batch, Info, State, mirror
-from es_queue.strategies.capabilities.adaptive_sigma import AdaptiveSigma
+from es_queue.strategies.capabilities.adaptive_sigma import SIGMA_LEARNING_RATE, AdaptiveSigma
 from es_queue.strategies.optimizers import OPTIMIZER_SETTINGS, chosen_optimizer, make_optimizer
 from es_queue.strategies.setting import Setting
 from es_queue.strategies.shaping import SHAPING, utilities
@@ -33,6 +33,7 @@ class PGPE(AdaptiveSigma):
     settings: ClassVar[tuple[Setting, ...]] = (
         *OPTIMIZER_SETTINGS,
         SHAPING,
+        SIGMA_LEARNING_RATE,
         Setting(
             "max_speed",
             0.0,

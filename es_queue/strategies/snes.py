@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from es_queue.numerics.ordered_sums import norm, weighted_rows
 from es_queue.numerics.portable import squared_less_one, steady_exp
 from es_queue.strategies.base import Batch, Info, State
-from es_queue.strategies.capabilities.adaptive_sigma import AdaptiveSigma
+from es_queue.strategies.capabilities.adaptive_sigma import SIGMA_LEARNING_RATE, AdaptiveSigma
+from es_queue.strategies.setting import Setting
 from es_queue.strategies.shaping import utilities
 
 
@@ -28,6 +29,7 @@ class SNES(AdaptiveSigma):
     name: ClassVar[str] = "snes"
     per_slot: ClassVar[int] = 1
     asynchronous: ClassVar[bool] = True
+    settings: ClassVar[tuple[Setting, ...]] = (SIGMA_LEARNING_RATE,)
     #: η_μ (table 1).
     LEARNING_RATE: ClassVar[float] = 1.0
     #: Length ‖σ‖ of the first perturbations: what pgpe begins with, too, in policies of any size.

@@ -5,7 +5,6 @@ scheduled, and it is kept when settings change.
 from __future__ import annotations
 
 import math
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,19 +15,17 @@ from es_queue.strategies.capabilities.gradient import GradientStrategy
 from es_queue.strategies.capabilities.hooks import LearntSpread, MigratesState
 from es_queue.strategies.setting import Setting
 
+#: What strategies declare whose learnt sigma has a rate.
+SIGMA_LEARNING_RATE = Setting(
+    "sigma_learning_rate",
+    -1.0,
+    "step size of the learnt sigma; 0 keeps sigma fixed, -1 takes the strategy's own default",
+    low=-1.0,
+)
+
 
 class LearntSigma(LearntSpread, MigratesState, GradientStrategy):
     """A strategy whose state has ``sigma``, float32 [n], beside ``parameters``."""
-
-    settings: ClassVar[tuple[Setting, ...]] = (
-        Setting(
-            "sigma_learning_rate",
-            -1.0,
-            "step size of the learnt sigma; 0 keeps sigma fixed, -1 takes the strategy's own "
-            "default",
-            low=-1.0,
-        ),
-    )
 
     def spread(self, state: State) -> NDArray[np.float32]:
         """The deviations, float32 [n]."""

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from es_queue.config.parsing import config_from_json, config_from_values
-from es_queue.config.run_config import RunConfig, option_fields
+from es_queue.config.run_config import RunConfig, option_fields, users_of
 from es_queue.config.strategy_settings import STRATEGIES
 from es_queue.errors import UsageError
 
@@ -26,6 +26,12 @@ SCALARS = (
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text()
 )
+
+
+def users(setting: str) -> str:
+    """The strategies that use a setting, as a sentence names them."""
+    names = users_of(setting)
+    return f"{', '.join(names[:-1])} or {names[-1]}"
 
 
 def configured(**values: Any) -> RunConfig:
@@ -283,7 +289,7 @@ BAD_PAIRS: list[tuple[dict[str, Any], str]] = [
         {"strategy": "ars", "sigma_learning_rate": 0.2},
         (
             "sigma_learning_rate is 0.2, but the strategy ars has no use for it: leave it out, "
-            "or use the strategy pgpe or snes"
+            f"or use the strategy {users('sigma_learning_rate')}"
         ),
     ),
     (
@@ -298,7 +304,7 @@ BAD_PAIRS: list[tuple[dict[str, Any], str]] = [
         {"strategy": "random_search", "weight_decay": 0.1},
         (
             "weight_decay is 0.1, but the strategy random_search has no use for it: leave it "
-            "out, or use the strategy ars, novelty, openai_es, pgpe or snes"
+            f"out, or use the strategy {users('weight_decay')}"
         ),
     ),
     (

@@ -13,7 +13,7 @@ from es_queue.config.parsing import config_from_json, config_from_values
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import UsageError
 from es_queue.security.user_code import ALLOW, named_modules
-from es_queue.strategies import Strategy, make_strategy
+from es_queue.strategies import STRATEGIES, Strategy, make_strategy
 from es_queue.strategies.snes import SNES
 from tests.ring import quick_config, run_ring
 from tests.tiny import QUAD
@@ -150,7 +150,7 @@ def test_what_is_no_strategy_is_refused_in_one_sentence(path: str, sentence: str
 def test_what_does_not_name_a_class_is_refused(text: str) -> None:
     with pytest.raises(
         UsageError,
-        match="use ars, ga, novelty, openai_es, pgpe, random_search, snes or module:Class",
+        match=f"use {', '.join(STRATEGIES)} or module:Class",
     ):
         config_from_values({"env": "X-v0", "strategy": text}, "the test")
 

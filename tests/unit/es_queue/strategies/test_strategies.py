@@ -253,10 +253,7 @@ def test_signs_are_asked_for_exactly_where_shaping_is_of_signs(shaping: str) -> 
     [
         (
             {"strategy": "cma"},
-            (
-                "no strategy is called 'cma'; there are ars, ga, novelty, openai_es, pgpe, "
-                "random_search, snes"
-            ),
+            f"no strategy is called 'cma'; there are {', '.join(STRATEGIES)}",
         ),
         (
             {"strategy": "pgpe", "population": 31},

@@ -12,6 +12,7 @@ import pytest
 from es_queue.config.changeable import RESUMABLE
 from es_queue.config.resolution import recipe_values, resolve
 from es_queue.config.run_config import RunConfig, option_fields
+from es_queue.config.strategy_settings import STRATEGIES
 from es_queue.errors import UsageError
 from master.cli.flags import LAUNCH_NAMES
 from master.cli.options import parse_command_line
@@ -100,10 +101,10 @@ def test_every_field_of_the_configuration_has_its_flag() -> None:
         "stall": "1:1:1",
     }
     for name, one in option_fields().items():
-        sample = (
-            special.get(name)
-            or (one.metadata["choices"] or [samples.get(str(one.type), "auto")])[0]
-        )
+        allowed = one.metadata["choices"] or [samples.get(str(one.type), "auto")]
+        if one.type in ("int", "float") and (one.metadata["low"] or 0) > 0:
+            allowed = [str(one.metadata["low"])]
+        sample = special.get(name) or allowed[0]
         words = [f"--{name.replace('_', '-')}"] + ([] if sample is None else [sample])
         assert set(parsed(*words)) == {name}
 
@@ -120,10 +121,7 @@ def test_every_field_of_the_configuration_has_its_flag() -> None:
         (["--reward-shift", "-inf"], "reward_shift is -inf in the command line"),
         (
             ["--strategy", "cma"],
-            (
-                "strategy is 'cma' in the command line: use ars, ga, novelty, openai_es, "
-                "pgpe, random_search, snes or module:Class"
-            ),
+            f"strategy is 'cma' in the command line: use {', '.join(STRATEGIES)} or module:Class",
         ),
         (["--env-arg", "size"], "env_arg is 'size' in the command line: use key=value"),
         (["--workers", "-1"], "workers is '-1' in the command line: use a whole number from 0"),
