@@ -18,12 +18,13 @@ from dataclasses import dataclass, field
 from es_queue.errors import EsQueueError
 from es_queue.protocol.messages import SlotResult
 from master.collect.verifier import VerifierReply
+from master.fleet.responsive_workers import ResponsiveWorkers
 from master.fleet.worker_registry import WorkerIdentity, WorkerRegistry
 
 Slot = tuple[str, int]
 # looks at which those who played a slot again had nothing new to say, before the question is
-# dropped; and before workers of one host, who agree, are believed
-MOST_TRIES, MOST_TRIES_AGREED = 16, 4
+# dropped; before workers of one host, who agree, are believed; and before the master plays the slot
+MOST_TRIES, MOST_TRIES_AGREED, TRIES_BEFORE_PLAYING = 16, 4, 2
 NONDETERMINISTIC_RESULTS = 3  # results of one slot that say that it does not repeat itself
 MOST_OPINIONS = 8
 # slots of one publication that the master plays itself: false opinions must not keep it busy
@@ -85,6 +86,9 @@ class Audit:
     play: slots of the open publication, played by the master itself; None where it cannot
     questions: those of the open publication; checked: slots that two agreed on; disputed: that
     nobody could decide
+    responsive: the workers that may be asked, unless all of them are the master's own
+    withdrawn: slots of the open publication whose first result nobody confirmed; no other result of
+    theirs is sampled, or they would never close
     """
 
     fleet: WorkerRegistry
@@ -101,6 +105,8 @@ class Audit:
     alone: int = 0
     share: float = 1.0
     is_noted: bool = False
+    responsive: ResponsiveWorkers = field(default_factory=ResponsiveWorkers)
+    withdrawn: set[Slot] = field(default_factory=set)
 
     def begin(self, slots: int = 0) -> None:
         """Another publication is open, of so many slots. share: of the sampled slots, those that
@@ -108,6 +114,8 @@ class Audit:
         """
         self.questions.clear()
         self.confirmed.clear()
+        self.withdrawn.clear()
+        self.responsive.begin(self.fleet.present)
         self.played = self.alone = 0
         self.share = min(1.0, PROVEN_AT_MOST / max(1.0, self.fraction * slots))
 
@@ -116,20 +124,28 @@ class Audit:
         to do it.
         """
         member = self.fleet.registered_worker(worker)
-        if member is None or self.draw() >= self.fraction:
+        if member is None:
+            return
+        self.responsive.record_answer(member.identity)
+        if slot in self.withdrawn or self.draw() >= self.fraction:
             return
         question = Question(member.numerics, {member.identity: result}, {member.identity: worker})
-        if self.fleet.has_others([member.identity], member.numerics):
+        if self._askable(member.numerics) - {member.identity}:
             self.questions[slot] = question
         else:
             self._play_alone(slot, question)
+
+    def _askable(self, numerics: str) -> set[WorkerIdentity]:
+        """The workers that can be asked. The master waits for its own ones in any case."""
+        peers = self.fleet.peers(numerics)
+        return peers if self.play is None else peers & self.responsive.identities
 
     def _play_alone(self, slot: Slot, question: Question) -> bool:
         """No second worker can be asked: the master plays the slot, unless it has played enough of
         this publication.
         """
         if self.play is None:
-            self._tell("no second worker has the same arithmetic")
+            self._tell("no second worker of the same arithmetic answers")
             return False
         if self.alone >= PROVEN_AT_MOST or self.draw() >= self.share:
             return False
@@ -158,6 +174,7 @@ class Audit:
             if len(question.distinct_results()) == 1:
                 self.mark_inconclusive(slot)
             return None
+        self.responsive.record_answer(member.identity)
         question.opinions[member.identity] = result
         question.workers[member.identity] = worker
         if self.play is not None and len(question.distinct_results()) > 1:
@@ -235,7 +252,7 @@ class Audit:
             return self._settle(slot, question, results[0], frozenset(question.opinions))
         else:
             del self.questions[slot]
-            self._tell(f"no second worker has the same arithmetic, and {why}")
+            self._tell(f"no second worker of the same arithmetic answers, and {why}")
         return None
 
     def mark_inconclusive(self, slot: Slot) -> None:
@@ -269,7 +286,7 @@ class Audit:
         """
         return len(agreeing) >= 2 and (
             len({identity.host for identity in agreeing}) >= 2
-            or not self.fleet.has_several_hosts(question.numerics)
+            or len({identity.host for identity in self._askable(question.numerics)}) < 2
         )
 
     def _settle(
@@ -297,18 +314,22 @@ class Audit:
         anew.
         """
         to_replay = []
+        if any(question.proof is None for question in self.questions.values()):
+            self.responsive.expire()
         for slot, question in list(self.questions.items()):
             question.tries += question.inconclusive
             question.inconclusive = False
             if question.proof is not None:
                 continue
-            if not self.fleet.has_others(question.opinions, question.numerics):
+            if not self._askable(question.numerics) - set(question.opinions):
                 self._close(slot, question)
             elif len(question.opinions) == 1:
-                if question.tries >= MOST_TRIES and not (
-                    self.play is not None and self._play_alone(slot, question)
-                ):
+                if self.play is not None and question.tries == TRIES_BEFORE_PLAYING:
+                    question.tries += 1
+                    self._play_alone(slot, question)
+                elif question.tries >= MOST_TRIES:
                     del self.questions[slot]
+                    self.withdrawn.add(slot)
                     to_replay.append(slot)
             elif len(results := question.distinct_results()) == 1:
                 self._hurry(slot, question, results[0])

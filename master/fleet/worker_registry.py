@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from heapq import nsmallest
 
@@ -160,26 +160,16 @@ class WorkerRegistry:
     def _has_other_numerics(self, member: RegisteredWorker) -> bool:
         return self.strict and bool(member.numerics) and member.numerics != self.numerics
 
-    def has_others(self, known: Iterable[WorkerIdentity], numerics: str) -> bool:
-        """Whether somebody else is there, on the same arithmetic, who may be asked."""
-        excluded = set(known) | self.quarantined
-        return any(
-            member.numerics == numerics and member.identity not in excluded
-            for member in self._present.values()
-        )
+    @property
+    def present(self) -> set[WorkerIdentity]:
+        """The workers that are there."""
+        return {member.identity for member in self._present.values()}
 
-    def has_several_hosts(self, numerics: str) -> bool:
-        """Whether workers of this arithmetic are there on more hosts than one."""
-        return (
-            len(
-                {
-                    member.identity.host
-                    for member in self._present.values()
-                    if member.numerics == numerics and member.identity not in self.quarantined
-                }
-            )
-            > 1
-        )
+    def peers(self, numerics: str) -> set[WorkerIdentity]:
+        """The workers of this arithmetic that are there and not in quarantine."""
+        return {
+            member.identity for member in self._present.values() if member.numerics == numerics
+        } - self.quarantined
 
     def identity(self, worker: str) -> WorkerIdentity | None:
         """Who a worker is, also one that has not joined yet; None where nobody has heard of it."""
@@ -194,7 +184,7 @@ class WorkerRegistry:
         name of each of them.
         """
         expelled = self.quarantined | {identity}
-        staying = {member.identity for member in self._present.values()} - expelled
+        staying = self.present - expelled
         if len(expelled) > min(len(staying), MAX_QUARANTINED):
             return False
         self.quarantined = expelled

@@ -14,6 +14,7 @@ import pytest
 from es_queue.protocol.messages import TRAIN, Answer, Block, SlotResult
 from master.collect.audit import MOST_TRIES, MOST_TRIES_AGREED, PROVEN_AT_MOST, Audit
 from master.collect.verifier import VerificationError, VerifierReply
+from master.fleet.responsive_workers import LEAST_PATIENCE, ResponsiveWorkers
 from master.fleet.worker_registry import WorkerIdentity, WorkerRegistry
 from tests.unit.master.collect.collector_bench import Bench
 
@@ -34,7 +35,11 @@ class Court:
         self.notes: list[str] = []
         self.fleet = WorkerRegistry(self.notes.append, dict)
         self.present(*names, **numerics)
-        self.audit = Audit(self.fleet, fraction, self.notes.append, lambda: 0.5)
+        self.now = 0.0
+        self.responsive = ResponsiveWorkers(lambda: self.now)
+        self.audit = Audit(
+            self.fleet, fraction, self.notes.append, lambda: 0.5, responsive=self.responsive
+        )
 
     def present(self, *names: str, **numerics: str) -> None:
         self.fleet.update(
@@ -218,8 +223,14 @@ def test_a_second_answer_that_nobody_asked_for_is_no_opinion() -> None:
 class Own:
     """What the master plays itself: ``result``, when ``done`` is called."""
 
-    def __init__(self, court: Court, numerics: str = ONE) -> None:
+    def __init__(
+        self, court: Court, numerics: str = ONE, answered: Sequence[str] | None = None
+    ) -> None:
+        """``answered``: workers that have answered something before; all without it."""
         self.numerics, self.asked = numerics, list[tuple[str, int]]()
+        for member in court.fleet.present:
+            if answered is None or member.host in answered:
+                court.responsive.record_answer(member)
         self.future: Future[VerifierReply] = Future()
         court.audit.play = self.play
 
@@ -317,8 +328,85 @@ def test_a_question_is_dropped_when_nobody_is_left_to_answer_it() -> None:
     court.audit.review()
     assert court.audit.questions == {} and not court.audit.undecided
     assert court.notes == [
-        "audit: some results are not audited: no second worker has the same arithmetic"
+        "audit: some results are not audited: no second worker of the same arithmetic answers"
     ]
+
+
+def test_a_worker_that_has_answered_nothing_is_not_waited_for() -> None:
+    court = Court("a", "silent")
+    own = Own(court, answered=())
+    court.audit.sample_slot(SLOT, "a", HONEST)
+    assert own.asked == [SLOT]
+    own.succeeded(HONEST)
+    assert [verdict.right for verdict in court.audit.poll_verdicts()] == [{identity("a")}]
+
+
+def test_a_worker_that_answers_no_more_is_waited_for_once() -> None:
+    court = Court("a", "b")
+    own = Own(court)
+    court.audit.begin(8)
+    court.audit.sample_slot(SLOT, "a", HONEST)
+    court.now = LEAST_PATIENCE
+    assert court.audit.review() == [] and own.asked == []
+    court.now += 0.1
+    assert court.audit.review() == [] and own.asked == [SLOT]
+    court.audit.begin(8)
+    court.audit.sample_slot(SLOT, "a", HONEST)
+    assert own.asked == [SLOT] * 2, "the next question goes to the master at once"
+    court.audit.sample_slot((TRAIN, 4), "b", HONEST)
+    court.audit.sample_slot((TRAIN, 5), "a", HONEST)
+    assert own.asked == [SLOT] * 2 and court.audit.add_result((TRAIN, 5), "b", HONEST)
+
+
+def test_a_worker_is_waited_for_longer_if_results_take_longer() -> None:
+    court = Court("a", "b")
+    own = Own(court)
+    court.audit.begin(8)
+    court.now = 30.0
+    court.audit.sample_slot(SLOT, "a", HONEST)
+    court.now = 89.0
+    court.audit.review()
+    assert own.asked == []
+    court.now = 91.0
+    court.audit.review()
+    assert own.asked == [SLOT]
+
+
+def test_where_nobody_answers_and_the_master_has_played_enough_the_first_result_stands() -> None:
+    court = Court("a", "b")
+    own = Own(court)
+    court.audit.begin(PROVEN_AT_MOST + 8)
+    court.audit.share = 1.0
+    for slot in range(PROVEN_AT_MOST + 8):
+        court.audit.sample_slot((TRAIN, slot), "a", HONEST)
+    court.now = LEAST_PATIENCE + 0.1
+    assert court.audit.review() == []
+    assert list(court.audit.questions) == own.asked and len(own.asked) == PROVEN_AT_MOST
+
+
+def test_after_two_looks_without_an_opinion_the_master_plays_the_slot() -> None:
+    court = Court("a", "b")
+    own = Own(court)
+    court.audit.begin(1)
+    court.audit.sample_slot(SLOT, "a", HONEST)
+    for expected in ([], [SLOT]):
+        court.audit.add_result(SLOT, "a", HONEST)
+        assert court.audit.review() == [] and own.asked == expected
+
+
+def test_a_result_that_nobody_confirmed_is_taken_back_once() -> None:
+    court = Court("a", "b")
+    court.audit.sample_slot(SLOT, "a", HONEST)
+    for _ in range(MOST_TRIES - 1):
+        court.audit.mark_inconclusive(SLOT)
+        assert court.audit.review() == []
+    court.audit.mark_inconclusive(SLOT)
+    assert court.audit.review() == [SLOT]
+    court.audit.sample_slot(SLOT, "a", HONEST)
+    assert court.audit.questions == {}
+    court.audit.begin()
+    court.audit.sample_slot(SLOT, "a", HONEST)
+    assert list(court.audit.questions) == [SLOT], "the slot of the next publication is another one"
 
 
 @pytest.mark.parametrize(("told", "wrong"), [(HONEST, set()), (LIE, {identity("a")})])
@@ -363,7 +451,10 @@ def test_what_nobody_can_audit_is_noted_once() -> None:
     )
     court.audit.sample_slot(SLOT, "a", LIE)
     assert court.audit.poll_verdicts() == []
-    assert len(court.notes) == 1 and "no second worker has the same arithmetic" in court.notes[0]
+    assert (
+        len(court.notes) == 1
+        and "no second worker of the same arithmetic answers" in court.notes[0]
+    )
 
 
 # --- with the ledger and the collector around it

@@ -126,16 +126,14 @@ def test_it_remembers_a_bounded_number_of_workers(monkeypatch: object) -> None:
     assert len(bench.fleet._registered) == module.MOST_REMEMBERED
 
 
-def test_somebody_else_has_the_same_arithmetic_another_name_and_no_quarantine() -> None:
+def test_the_peers_of_an_arithmetic_are_there_and_not_in_quarantine() -> None:
     bench = Bench()
-    fleet = bench.update(a=about("a"), b=about("b", TWO))
-    assert not fleet.has_others([WorkerIdentity("a", "w")], ONE)
     fleet = bench.update(a=about("a"), b=about("b", TWO), c=about("c"))
-    assert fleet.has_others([WorkerIdentity("a", "w")], ONE) and not fleet.has_others(
-        [WorkerIdentity("b", "w")], TWO
-    )
+    assert fleet.peers(ONE) == {WorkerIdentity("a", "w"), WorkerIdentity("c", "w")}
+    assert fleet.peers(TWO) == {WorkerIdentity("b", "w")}
     fleet.quarantine(WorkerIdentity("c", "w"))
-    assert not fleet.has_others([WorkerIdentity("a", "w")], ONE)
+    assert fleet.peers(ONE) == {WorkerIdentity("a", "w")}
+    assert bench.update(b=about("b", TWO)).peers(ONE) == set()
 
 
 def test_what_progress_says_of_quarantine_is_checked() -> None:
