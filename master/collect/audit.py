@@ -22,6 +22,7 @@ from master.fleet.responsive_workers import ResponsiveWorkers
 from master.fleet.worker_registry import WorkerIdentity, WorkerRegistry
 
 Slot = tuple[str, int]
+CountedResult = Callable[[str, SlotResult], SlotResult]
 # looks at which those who played a slot again had nothing new to say, before the question is
 # dropped; before workers of one host, who agree, are believed; and before the master plays the slot
 MOST_TRIES, MOST_TRIES_AGREED, TRIES_BEFORE_PLAYING = 16, 4, 2
@@ -201,8 +202,10 @@ class Audit:
         self.played += 1
         question.proof = play([slot])
 
-    def poll_verdicts(self) -> list[Verdict]:
-        """Verdicts of the questions that the master has played since the last call."""
+    def poll_verdicts(self, counted_result: CountedResult) -> list[Verdict]:
+        """Verdicts of the questions that the master has played since the last call. Its results are
+        compared as those of workers count.
+        """
         done = [
             (slot, question)
             for slot, question in self.questions.items()
@@ -211,14 +214,16 @@ class Audit:
         return [
             verdict
             for slot, question in done
-            if (verdict := self._prove_verdict(slot, question)) is not None
+            if (verdict := self._prove_verdict(slot, question, counted_result)) is not None
         ]
 
-    def _prove_verdict(self, slot: Slot, question: Question) -> Verdict | None:
+    def _prove_verdict(
+        self, slot: Slot, question: Question, counted_result: CountedResult
+    ) -> Verdict | None:
         assert question.proof is not None, "it is done"
         try:
             played = question.proof.result()
-            true_result = played.results[slot]
+            true_result = counted_result(slot[0], played.results[slot])
         except (EsQueueError, KeyError) as error:
             why = f"the master cannot play it ({' '.join(str(error).split())})"
             return self._leave_undecided(slot, question, why)

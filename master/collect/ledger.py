@@ -225,7 +225,7 @@ class Ledger:
     def decide(self) -> None:
         """Take up what the master's own episodes have proven."""
         if self.audit is not None:
-            for verdict in self.audit.poll_verdicts():
+            for verdict in self.audit.poll_verdicts(self.checker.counted_result):
                 self._apply_verdict(verdict, self.audit)
 
     def _apply_verdict(self, verdict: Verdict, audit: Audit) -> None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from es_queue.protocol.messages import TRAIN, Answer, Block, SlotResult
-from master.collect.audit import MOST_TRIES, MOST_TRIES_AGREED, PROVEN_AT_MOST, Audit
+from master.collect.audit import MOST_TRIES, MOST_TRIES_AGREED, PROVEN_AT_MOST, Audit, Verdict
 from master.collect.verifier import VerificationError, VerifierReply
 from master.fleet.responsive_workers import LEAST_PATIENCE, ResponsiveWorkers
 from master.fleet.worker_registry import WorkerIdentity, WorkerRegistry
@@ -48,6 +48,10 @@ class Court:
                 for name in (*names, *numerics)
             }
         )
+
+    def verdicts(self) -> list[Verdict]:
+        """What the master has proven."""
+        return self.audit.poll_verdicts(lambda _, result: result)
 
 
 def test_two_that_agree_confirm_the_slot() -> None:
@@ -171,7 +175,7 @@ def test_a_host_that_answers_nothing_does_not_hold_what_two_of_another_agree_on(
         audit.add_result(SLOT, "a", HONEST)
         assert audit.review() == []
     assert played == ([[SLOT]] if can_play else [])
-    assert len(audit.poll_verdicts()) == len(played)
+    assert len(audit.poll_verdicts(lambda _, result: result)) == len(played)
     assert (audit.questions, audit.checked, audit.disputed) == ({}, 1, 0)
 
 
@@ -248,9 +252,9 @@ def test_two_invented_workers_that_agree_do_not_outvote_an_honest_one() -> None:
     court.audit.sample_slot(SLOT, "honest", HONEST)
     for name in ("one", "two"):
         assert court.audit.add_result(SLOT, name, LIE) is None
-    assert own.asked == [SLOT] and court.audit.poll_verdicts() == [] and court.audit.review() == []
+    assert own.asked == [SLOT] and court.verdicts() == [] and court.audit.review() == []
     own.succeeded(HONEST)
-    (verdict,) = court.audit.poll_verdicts()
+    (verdict,) = court.verdicts()
     assert (verdict.result, verdict.author, verdict.wrong) == (HONEST, "honest", {identity("one")})
     assert court.audit.questions == {} and court.audit.checked == 1
 
@@ -270,7 +274,7 @@ def test_what_proves_nothing_expels_nobody(
     court.audit.sample_slot(SLOT, "liar", LIE)
     court.audit.add_result(SLOT, "honest", HONEST)
     own.succeeded(own_result)
-    assert not any(verdict.wrong for verdict in court.audit.poll_verdicts())
+    assert not any(verdict.wrong for verdict in court.verdicts())
     assert court.audit.undecided and expected in court.notes[0]
 
 
@@ -281,7 +285,7 @@ def test_a_master_that_cannot_play_a_slot_says_why_and_the_first_result_counts()
     court.audit.add_result(SLOT, "honest", HONEST)
     own.future.set_exception(VerificationError("no such environment here"))
     assert (
-        court.audit.poll_verdicts() == []
+        court.verdicts() == []
         and "the master cannot play it (no such environment here)" in court.notes[0]
     )
 
@@ -338,7 +342,7 @@ def test_a_worker_that_has_answered_nothing_is_not_waited_for() -> None:
     court.audit.sample_slot(SLOT, "a", HONEST)
     assert own.asked == [SLOT]
     own.succeeded(HONEST)
-    assert [verdict.right for verdict in court.audit.poll_verdicts()] == [{identity("a")}]
+    assert [verdict.right for verdict in court.verdicts()] == [{identity("a")}]
 
 
 def test_a_worker_that_answers_no_more_is_waited_for_once() -> None:
@@ -418,7 +422,7 @@ def test_the_master_plays_what_no_second_worker_can_be_asked_for(
     court.audit.sample_slot(SLOT, "a", told)
     assert own.asked == [SLOT] and SLOT in court.audit.questions
     own.succeeded(HONEST)
-    (verdict,) = court.audit.poll_verdicts()
+    (verdict,) = court.verdicts()
     assert (verdict.result, verdict.wrong, court.audit.checked, court.audit.undecided) == (
         HONEST,
         wrong,
@@ -444,13 +448,9 @@ def test_what_nobody_can_audit_is_noted_once() -> None:
     own = Own(court, TWO)
     court.audit.sample_slot(SLOT, "a", LIE)
     own.succeeded(HONEST)
-    assert (
-        court.audit.poll_verdicts() == []
-        and court.audit.questions == {}
-        and not court.audit.undecided
-    )
+    assert court.verdicts() == [] and court.audit.questions == {} and not court.audit.undecided
     court.audit.sample_slot(SLOT, "a", LIE)
-    assert court.audit.poll_verdicts() == []
+    assert court.verdicts() == []
     assert (
         len(court.notes) == 1
         and "no second worker of the same arithmetic answers" in court.notes[0]
