@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import importlib
 import operator
+import sys
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -209,6 +210,8 @@ def _load_wrapper(path: str) -> Any:
     module, _, name = path.partition(":")
     if not module or not name:
         raise UsageError(f"the wrapper {path!r} is not of the form module:Class")
+    if module.partition(".")[0] in sys.stdlib_module_names:
+        raise UsageError(f"the wrapper {path!r} is of Python's own library, which has none")
     wrapper = load_attribute(f"wrapper {path!r}", path, UsageError)
     if not callable(wrapper):
         raise UsageError(f"the wrapper {path!r} is not a class")

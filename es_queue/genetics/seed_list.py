@@ -30,6 +30,7 @@ from es_queue.policies import Policy
 from es_queue.policies.checkpoint_policy import policy_from_meta
 from es_queue.security import strict_json
 from es_queue.security.npz_reader import UNREADABLE, read_arrays
+from es_queue.security.private_directory import regular
 from es_queue.security.user_code import is_trusted
 
 KIND = "es-queue seed list"
@@ -118,7 +119,7 @@ def read_seed_list(path: Path) -> tuple[Arrays, dict[str, Any]]:
     one sentence.
     """
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=regular) as file:
             data = file.read(MAX_BYTES + 1)
         refuse_long(data)
         values = strict_json.loads(data, MAX_BYTES)

@@ -13,7 +13,7 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import packages_distributions
 from typing import Any
@@ -25,6 +25,8 @@ ALLOW = "ES_QUEUE_ALLOW"
 INSTALLED = "installed"
 #: A package's module of this name is a program: to import it can be to run it.
 PROGRAM = "__main__"
+#: Settings that may be ``module:name``.
+CODE_SETTINGS = ("env", "objective", "strategy", "policy", "behaviour")
 MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 
 
@@ -32,10 +34,15 @@ def named_modules(config: RunConfig) -> list[str]:
     """The modules of a run's own code: of its environment or objective, of its strategy, of its
     policy, of what it compares and of its wrappers.
     """
-    named = (config.task, config.strategy, config.policy, config.behaviour)
+    return modules_named_by({name: getattr(config, name) for name in (*CODE_SETTINGS, "wrapper")})
+
+
+def modules_named_by(settings: Mapping[str, Any]) -> list[str]:
+    """The modules of which some settings would have code imported."""
+    references = (str(settings.get(name) or "") for name in CODE_SETTINGS)
     modules = (
-        *(reference.rpartition(":")[0] for reference in named),
-        *(path.partition(":")[0] for path in config.wrapper),
+        *(reference.rpartition(":")[0] for reference in references),
+        *(str(path).partition(":")[0] for path in settings.get("wrapper", ())),
     )
     return list(dict.fromkeys(filter(None, modules)))
 

@@ -12,6 +12,7 @@ from es_queue.config.recipes import named_recipe
 from es_queue.config.run_config import option_fields
 from es_queue.config.validation import checked_value, number_or_text
 from es_queue.errors import UsageError
+from es_queue.security.user_code import modules_named_by
 from master.cli.config_file import read_config_file
 from master.cli.flags import (
     flag_name,
@@ -57,6 +58,14 @@ def parse_command_line(argv: list[str] | None) -> tuple[dict[str, Any], Launch]:
     if path is not None:
         settings, notes = read_config_file(Path(path))
         values, launch = values | settings, replace(launch, starter_notes=notes)
+        if modules := modules_named_by(settings):
+            launch = replace(
+                launch,
+                warnings=(
+                    *launch.warnings,
+                    f"{path} names code that es-master and its workers run: {', '.join(modules)}",
+                ),
+            )
     for name, value in named.items():
         values[name] = _validate_flag(option_fields()[name], value)
     if launch.resume is not None:

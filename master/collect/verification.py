@@ -23,7 +23,7 @@ from master.collect.audit import Slot
 from master.collect.ledger import Ledger
 from master.collect.verifier import Verifier, VerifierReply
 
-VERIFIED = (messages.EVAL, messages.CONFIRM, messages.FINAL)
+VERIFIED = (messages.EVAL, messages.CONFIRM, messages.FINAL, messages.CENTRE)
 #: Slots of one evaluation that are played again, as long as none differs.
 EXTREME, DRAWN = 8, 8
 MOST_NOTES = 5
@@ -144,11 +144,16 @@ class Verification:
         return False
 
     def _mark_unverified(self, ledger: Ledger, kind: str, error: Exception) -> None:
-        """Nothing is decided by what cannot be verified."""
+        """Nothing is decided by what cannot be verified, but the search cannot do without its
+        centre.
+        """
         self._settled_kinds.add(kind)
         ledger.unverified.add(kind)
+        effect = (
+            "count as the workers returned them" if kind == messages.CENTRE else "decide nothing"
+        )
         self._note_limited(
-            f"the {kind} episodes of generation {ledger.checker.generation} decide nothing: "
+            f"the {kind} episodes of generation {ledger.checker.generation} {effect}: "
             f"the master cannot verify them ({' '.join(str(error).split())}); "
             "make the environment play on the master's host"
         )

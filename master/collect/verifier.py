@@ -95,7 +95,7 @@ class Verifier:
             for start in range(slot_range.start, slot_range.stop, messages.MAX_BLOCK)
         ]
         seconds = START_SECONDS + self._config.wall_limit * len(requested) * max(
-            1, self._config.elite_episodes, self._config.episodes
+            1, self._config.elite_episodes, self._config.episodes, self._config.behaviour_episodes
         )
         return self._submit_request([task, parameters, [str(block) for block in blocks]], seconds)
 

@@ -281,6 +281,8 @@ class Learner:
         """
         if kind == messages.FINAL:
             return 1
+        if kind == messages.CENTRE:  # an archive of behaviours keeps what it is told
+            return int(self.strategy.max_centres > 1)
         best = state.best
         if self.is_target_passed(figures) or (
             kind == messages.EVAL

@@ -101,6 +101,13 @@ def test_the_newest_checkpoint_may_not_be_a_pipe(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [pipe, endless])
+def test_a_seed_list_may_not_be_a_pipe(kind: Callable[[Path], None], tmp_path: Path) -> None:
+    kind(tmp_path / "list.json")
+    done = tell(tmp_path, "es-play", "list.json")
+    assert done.returncode == 6 and done.stderr.count("\n") == 1, done.stderr[-500:]
+
+
+@pytest.mark.parametrize("kind", [pipe, endless])
 @pytest.mark.parametrize("name", ["given.toml", "given.json"])
 def test_settings_are_read_from_files_alone(
     name: str, kind: Callable[[Path], None], tmp_path: Path

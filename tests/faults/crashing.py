@@ -68,8 +68,8 @@ def arm(point: str, count: int) -> None:
         ),
         "mid-verification": (
             master.collect.verifier,
-            "received",
-            lambda received: before(received, die),
+            "request_results",
+            lambda request: before(request, die),
         ),
     }
     owner, name, replaced = place[point]

@@ -256,10 +256,14 @@ def test_a_bad_wrapper_path_gives_a_sentence(
         describe(EnvironmentRequest(own, wrappers=(path,)))
 
 
-def test_a_wrapper_that_is_none_gives_a_sentence(own: str) -> None:
-    assert "yield no gymnasium.Env" in failure(EnvironmentRequest(own, wrappers=("builtins:repr",)))
+def test_a_wrapper_that_is_none_gives_a_sentence(own: str, tmp_path: Path) -> None:
+    functions = "\ndef words(environment): return 'none'\ndef nothing(): pass\n"
+    (tmp_path / "own_module.py").write_text(OWN_MODULE + functions)
+    assert "yield no gymnasium.Env" in failure(
+        EnvironmentRequest(own, wrappers=("own_module:words",))
+    )
     assert "cannot be made: TypeError" in failure(
-        EnvironmentRequest(own, wrappers=("builtins:int",))
+        EnvironmentRequest(own, wrappers=("own_module:nothing",))
     )
 
 

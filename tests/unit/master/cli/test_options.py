@@ -49,6 +49,14 @@ def toml(folder: Path, text: str) -> str:
     return str(path)
 
 
+def test_a_settings_file_that_names_code_is_said_to(tmp_path: Path) -> None:
+    code = 'env = "physics:Cart-v0"\nwrapper = ["bodies:Heavy"]\n'
+    _, launch = parse_command_line(["--config", toml(tmp_path, code)])
+    assert len(launch.warnings) == 1 and launch.warnings[0].endswith("run: physics, bodies")
+    _, launch = parse_command_line(["--config", toml(tmp_path, 'env = "CartPole-v1"\n')])
+    assert launch.warnings == ()
+
+
 # --- flags
 
 

@@ -16,7 +16,17 @@ import pytest
 from es_queue.config.run_config import RunConfig
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.return_statistics import ReturnStatistics
-from es_queue.protocol.messages import CONFIRM, EVAL, FINAL, TRAIN, Answer, Block, SlotResult, Task
+from es_queue.protocol.messages import (
+    CENTRE,
+    CONFIRM,
+    EVAL,
+    FINAL,
+    TRAIN,
+    Answer,
+    Block,
+    SlotResult,
+    Task,
+)
 from master.collect.ledger import AnswerChecker, Ledger
 from master.collect.verification import DRAWN, EXTREME, MOST_NOTES, Verification
 from master.collect.verifier import VerificationError, Verifier, VerifierReply
@@ -31,14 +41,26 @@ NOISE = NoiseTable.in_memory(2**18)
 PUBLICATION, WORKER = "4.2-0000000a", "host-1-000001"
 CONFIG = RunConfig(env="CartPole-v1", seed=3, noise_size=2**18, population=16, obs_norm=False)
 MANY = 40
-EXPECTATIONS = AnswerChecker(CONFIG, 4, 100, 2, 4, {TRAIN: 8, EVAL: MANY, CONFIRM: 100, FINAL: 4})
+EXPECTATIONS = AnswerChecker(
+    CONFIG, 4, 100, 2, 4, {TRAIN: 8, EVAL: MANY, CONFIRM: 100, FINAL: 4, CENTRE: 2}, behaviour=4
+)
 
 
 def honest(kind: str, slot: int) -> SlotResult:
     expected = EXPECTATIONS.expected_answer(kind, slot)
     assert expected is not None
     value = float(slot)
-    return SlotResult(slot, -1, expected.seed, (value,), (value,), (10,), (0,), (0,))
+    return SlotResult(
+        slot,
+        -1,
+        expected.seed,
+        (value,),
+        (value,),
+        (10,),
+        (0,),
+        (0,),
+        behaviour=bytes(expected.behaviour),
+    )
 
 
 def lie(kind: str, slot: int, value: float = 1e9) -> SlotResult:
@@ -264,6 +286,25 @@ def test_a_rollback_depends_on_low_returns() -> None:
         setup.learner.weighs(state, EVAL, ReturnStatistics(mean, 10.0, mean, mean, 50))
         for mean in (20.0, 99.0, 101.0)
     ] == [-1, 0, 1]
+
+
+@pytest.mark.parametrize(("strategy", "expected"), [("novelty", 1), ("pgpe", 0)])
+def test_what_an_archive_of_behaviours_is_told_is_verified(strategy: str, expected: int) -> None:
+    learner = prepare_run(quick_config(strategy=strategy), table=NOISE).learner
+    assert learner.weighs(state_of(None), CENTRE, ReturnStatistics(1.0, 0.0, 1, 1, 1)) == expected
+
+
+@pytest.mark.parametrize("can_play", [True, False])
+def test_a_false_behaviour_of_a_centre_does_not_enter_the_archive(can_play: bool) -> None:
+    bench = Bench(count=2, kind=CENTRE)
+    bench.own.error = None if can_play else VerificationError("no such game here")
+    false = replace(honest(CENTRE, 1), behaviour=np.full(4, 3e38, "<f4").tobytes())
+    bench.ledger.accept(
+        Answer(PUBLICATION, CENTRE, WORKER, 0.1, (honest(CENTRE, 0), false)).encode()
+    )
+    assert bench.settle()[1] == (honest(CENTRE, 1) if can_play else false)
+    assert len(bench.notes) == 1
+    assert can_play or "count as the workers returned them" in bench.notes[0]
 
 
 # --- the process
