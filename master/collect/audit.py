@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from es_queue.errors import EsQueueError
 from es_queue.protocol.messages import SlotResult
 from master.collect.verifier import VerifierReply
+from master.display.limited_notes import LimitedNotes
 from master.fleet.responsive_workers import ResponsiveWorkers
 from master.fleet.worker_registry import WorkerIdentity, WorkerRegistry
 
@@ -109,6 +110,9 @@ class Audit:
     responsive: ResponsiveWorkers = field(default_factory=ResponsiveWorkers)
     withdrawn: set[Slot] = field(default_factory=set)
 
+    def __post_init__(self) -> None:
+        self.note_limited = LimitedNotes(self.note)
+
     def begin(self, slots: int = 0) -> None:
         """Another publication is open, of so many slots. share: of the sampled slots, those that
         the master can play itself where no second worker can be asked.
@@ -116,6 +120,7 @@ class Audit:
         self.questions.clear()
         self.confirmed.clear()
         self.withdrawn.clear()
+        self.fleet.end_suspensions()
         self.responsive.begin(self.fleet.present)
         self.played = self.alone = 0
         self.share = min(1.0, PROVEN_AT_MOST / max(1.0, self.fraction * slots))
@@ -381,6 +386,30 @@ class Audit:
                 f"for {slot[0]} slot {slot[1]}, and {why}; {counts} counts, and bits are not "
                 "promised"
             )
+
+    def exclude(
+        self, wrong: WorkerIdentity, verdict: Verdict, slot_name: str, withdrawn: int
+    ) -> bool:
+        """Whether a worker that gave a wrong result is out, so that its other results, so many, are
+        taken back. If the quarantine is full, one that the master has proven wrong is out for this
+        publication.
+        """
+        cause = f"audit: {wrong} gave another result for {slot_name} than {verdict.others}"
+        rest = f"what else it answered in this generation ({withdrawn} slots) is evaluated again"
+        if self.fleet.quarantine(wrong):
+            self.note(
+                f"{cause}: it is in quarantine, and {rest}; see to that host's memory, packages "
+                "and versions"
+            )
+            return True
+        cause += ", but no more workers are put in quarantine than stay"
+        is_suspended = verdict.proven and self.fleet.suspend(wrong)
+        self.note_limited(
+            f"{cause}: none of its results counts in this generation, and {rest}"
+            if is_suspended
+            else cause
+        )
+        return is_suspended
 
     def remove_opinions(self, identity: WorkerIdentity) -> None:
         """Somebody is in quarantine: what it said has no weight in what is still open."""

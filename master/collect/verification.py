@@ -121,7 +121,10 @@ class Verification:
         """Whether more has to be played."""
         try:
             played = check.outcome.result().results
-            results = {slot: played[(kind, slot)] for slot in check.slots}
+            results = {
+                slot: ledger.checker.counted_result(kind, played[(kind, slot)])
+                for slot in check.slots
+            }
         except (EsQueueError, KeyError) as error:
             self._mark_unverified(ledger, kind, error)
             return False

@@ -5,6 +5,7 @@ others.
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -14,6 +15,7 @@ import pytest
 from es_queue.protocol.messages import TRAIN, Answer, Block, SlotResult
 from master.collect.audit import MOST_TRIES, MOST_TRIES_AGREED, PROVEN_AT_MOST, Audit, Verdict
 from master.collect.verifier import VerificationError, VerifierReply
+from master.display.limited_notes import MOST_NOTES
 from master.fleet.responsive_workers import LEAST_PATIENCE, ResponsiveWorkers
 from master.fleet.worker_registry import WorkerIdentity, WorkerRegistry
 from tests.unit.master.collect.collector_bench import Bench
@@ -630,3 +632,46 @@ def test_a_decided_slot_is_not_opened_again_by_another_answer() -> None:
     assert bench.ledger.refused["conflict"] == 3 and bench.ledger.results[TRAIN][5] == honest(
         TRAIN, 5
     )
+
+
+def test_of_a_proven_liar_that_cannot_be_quarantined_nothing_counts_in_this_publication() -> None:
+    bench, channels = bench_of("a", "b", "liar")
+    burnt = json.dumps([[f"burnt{number}", "w"] for number in range(3)])
+    bench.collector.fleet.restore(ONE, burnt)
+    honest = bench.result
+
+    def play(slots: Sequence[tuple[str, int]]) -> Future[VerifierReply]:
+        reply: Future[VerifierReply] = Future()
+        reply.set_result(VerifierReply(ONE, {slot: honest(*slot) for slot in slots}))
+        return reply
+
+    draws = iter([2.0] * 6 + [0.0] * 2 + [2.0] * 99)
+    bench.collector.audit.play, bench.collector.audit.draw = play, lambda: next(draws)
+    bench.result = lambda kind, slot: lie(bench, honest(kind, slot))
+    bench.work(channels["liar"])
+    bench.collector.drain(bench.ledger, 0.0)
+    bench.ledger.decide()
+    assert len(bench.collector.fleet.quarantined) == 3
+    assert bench.ledger.unanswered_ranges() == [("centre", 0, 1), ("train", 0, 5)]
+    bench.answer(channels["liar"], Block(bench.ledger.publication, TRAIN, 0, 2))
+    bench.collector.drain(bench.ledger, 0.0)
+    assert bench.ledger.refused["quarantined"] == 2
+    assert bench.ledger.unanswered_ranges() == [("centre", 0, 1), ("train", 0, 5)]
+    assert [note for note in bench.notes if "none of its results counts in this generation" in note]
+    bench.collector.audit.begin()
+    assert bench.collector.fleet.refusal("liar-1-abcdef") == ""
+
+
+def test_a_lone_worker_that_differs_from_the_master_is_not_asked_again_and_again() -> None:
+    court = Court("a")
+    verdict = Verdict(SLOT, HONEST, frozenset(), frozenset({identity("a")}), proven=True)
+    assert not court.audit.exclude(identity("a"), verdict, "train slot 3", 5)
+    assert court.fleet.refusal("a") == "" and "evaluated again" not in court.notes[0]
+
+
+def test_a_flood_of_false_results_does_not_become_a_flood_of_notes() -> None:
+    court = Court("a")
+    verdict = Verdict(SLOT, HONEST, frozenset(), frozenset(), proven=True)
+    for _ in range(10 * MOST_NOTES):
+        court.audit.exclude(identity("a"), verdict, "train slot 3", 0)
+    assert len(court.notes) == MOST_NOTES

@@ -204,3 +204,27 @@ def test_a_master_of_another_arithmetic_than_its_run_began_with_promises_no_bits
     bench.fleet.restore(ONE, None)
     assert (bench.fleet.numerics, bench.fleet.is_uniform) == (TWO, False)
     assert "bits are not promised" in bench.notes[0]
+
+
+def test_a_majority_of_those_present_is_never_suspended() -> None:
+    bench = Bench()
+    fleet = bench.update(**{name: about(name) for name in "abcde"})
+    assert [fleet.suspend(WorkerIdentity(name, "w")) for name in "abcd"] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert [fleet.refusal(name) for name in "abc"] == ["quarantined", "quarantined", ""]
+    assert fleet.dismissed_workers() == [] and fleet.quarantined == set()
+    assert len(fleet.peers(ONE)) == 3
+    fleet.end_suspensions()
+    assert fleet.refusal("a") == "" and len(fleet.peers(ONE)) == 5
+
+
+def test_a_suspended_worker_that_has_left_does_not_protect_the_next_one() -> None:
+    bench = Bench()
+    for number in range(10):
+        name = f"liar{number}"
+        fleet = bench.update(a=about("a"), b=about("b"), **{name: about(name)})
+        assert fleet.suspend(WorkerIdentity(name, "w")) and fleet.refusal(name) == "quarantined"
