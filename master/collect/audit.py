@@ -394,6 +394,8 @@ class Audit:
         taken back. If the quarantine is full, one that the master has proven wrong is out for this
         publication.
         """
+        if wrong in self.fleet.suspended:
+            return False
         cause = f"audit: {wrong} gave another result for {slot_name} than {verdict.others}"
         rest = f"what else it answered in this generation ({withdrawn} slots) is evaluated again"
         if self.fleet.quarantine(wrong):

@@ -30,7 +30,9 @@ from master.collect.observation_limits import format_implausible
 from master.collect.recovery_statistics import REDIS_AWAY, REDIS_LOST, STRAGGLER, RecoveryStatistics
 from master.collect.stragglers import (
     BLOCKS_GIVEN,
+    ISSUES_TO_ALL,
     STRAGGLER_CHECK_SECONDS,
+    DirectIssue,
     IdleWorkers,
     StragglerTracker,
     slots_of,
@@ -55,9 +57,6 @@ MOST_READ_BYTES = 4 * 2**20  # of one reply, as far as its size can be told from
 FIRST_BLOCKS, FIRST_BLOCKS_PER_WORKER, BLOCKS_PER_SCRIPT = 1024, 4, 8192
 MOST_STAGING_ATTEMPTS, MOST_DEAD = 10, 1000
 MOST_LATE = 10  # late answers of a worker that are believed, for each of its answers that counted
-#: So often in one publication what nobody holds goes to todo alone; from then on idle workers are
-#: given some of it by name.
-ISSUES_TO_ALL = 2
 #: Between two looks at what the master plays itself.
 VERIFYING_SECONDS = 0.02
 GENERATION_LOST = "Redis has lost this generation: it is published again"
@@ -152,6 +151,7 @@ class Collector:
         self._next_tick = 0.0
         self._grace_until = 0.0
         self._stragglers = StragglerTracker(self.scheduler, clocks.overdue)
+        self._direct = DirectIssue()
         self._idle, self._silent = IdleWorkers(), SilentWorkers(LimitedNotes(note))
         self._answers: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
@@ -179,6 +179,7 @@ class Collector:
         self._publication, self._parameters, self._issues = request, parameters, 0
         self.idle_work.clear()
         self._stragglers.reset()
+        self._direct.begin(self._answers)
         self._refused += self._ledger.refused if self._ledger is not None else Counter()
         self._ledger = ledger
         ledger.recoveries, ledger.answers = self.recoveries, self._answers
@@ -215,7 +216,8 @@ class Collector:
         Nobody waits for blocks that come late in the generation: they follow at once. Of a master
         that ends between the two its successor finds them owed, for todo is a hint (rules 1, 8).
         """
-        blocks = iter(self._schedule_blocks(ledger))
+        named = self._direct.share_blocks(self._schedule_blocks(ledger), self._workers)
+        blocks = iter(() if named else self._schedule_blocks(ledger))
         first = list(
             islice(blocks, max(FIRST_BLOCKS, FIRST_BLOCKS_PER_WORKER * len(self._workers)))
         )
@@ -228,6 +230,8 @@ class Collector:
             )
             if opened.succeeded:
                 self._issue_blocks(ledger, blocks, new=True)
+                for worker, some in named.items():
+                    self._channel.extend(self._token, ledger.publication, some, to=worker)
                 return opened
         raise RedisError(
             f"the parameters of publication {ledger.publication} went from Redis "
@@ -435,9 +439,15 @@ class Collector:
             return
         self._issues += 1
         by_name = (
-            self._issues > ISSUES_TO_ALL and not self.inbox.paused_by
-        )  # somebody takes it from todo again and again
+            self._direct.is_on or self._issues > ISSUES_TO_ALL
+        ) and not self.inbox.paused_by  # somebody takes it from todo again and again
         given = len(self._give(ledger, slots_of(report.unclaimed))) if by_name else 0
+        apart = ledger.singles()
+        self._direct.record_unclaimed(
+            slot
+            for slot in slots_of(report.unclaimed)
+            if slot not in self.audit.questions and slot not in apart
+        )
         second = self._reconcile(ledger, report.unclaimed)
         for _, blocks in second.dead[:MOST_DEAD] if second is not None else ():
             ledger.record_death(blocks)
@@ -514,6 +524,8 @@ class Collector:
             return
         self._next_tick = min(self._next_tick, now + STRAGGLER_CHECK_SECONDS)
         first, more = self._stragglers.overdue_slots(ledger, now)
+        if self._direct.is_on:
+            first, more = [], first + more
         if first:
             self._channel.extend(
                 self._token,
@@ -521,7 +533,9 @@ class Collector:
                 [Block(ledger.publication, kind, slot, slot + 1) for kind, slot in first],
             )
             self.recoveries.start_recovery(STRAGGLER, first)
-        first += self._give(ledger, more)
+        given = self._give(ledger, more)
+        self._direct.record_copies(given, report.claims, self._answers)
+        first += given
         self._stragglers.record_copies(ledger, first, now)
         ledger.reissued += len(first)
 
