@@ -214,6 +214,10 @@ class AnswerChecker:
             return "wrong-fitness"
         return self._moments_refusal(result.moments)
 
+    def counted_result(self, kind: str, result: SlotResult) -> SlotResult:
+        """The result as it counts: without moments that are implausible."""
+        return without_moments(result) if self.refusal(kind, result) == IMPLAUSIBLE else result
+
     def _is_possible_return(self, result: SlotResult, episodes: int) -> bool:
         """Whether the environment's rewards can sum up to the returns."""
         if max(map(abs, result.fitness + result.returns)) > MOST_RETURN:

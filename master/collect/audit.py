@@ -18,12 +18,15 @@ from dataclasses import dataclass, field
 from es_queue.errors import EsQueueError
 from es_queue.protocol.messages import SlotResult
 from master.collect.verifier import VerifierReply
+from master.display.limited_notes import LimitedNotes
+from master.fleet.responsive_workers import ResponsiveWorkers
 from master.fleet.worker_registry import WorkerIdentity, WorkerRegistry
 
 Slot = tuple[str, int]
+CountedResult = Callable[[str, SlotResult], SlotResult]
 # looks at which those who played a slot again had nothing new to say, before the question is
-# dropped; and before workers of one host, who agree, are believed
-MOST_TRIES, MOST_TRIES_AGREED = 16, 4
+# dropped; before workers of one host, who agree, are believed; and before the master plays the slot
+MOST_TRIES, MOST_TRIES_AGREED, TRIES_BEFORE_PLAYING = 16, 4, 2
 NONDETERMINISTIC_RESULTS = 3  # results of one slot that say that it does not repeat itself
 MOST_OPINIONS = 8
 # slots of one publication that the master plays itself: false opinions must not keep it busy
@@ -57,6 +60,10 @@ class Question:
         """Another look at it."""
         self.tries += self.inconclusive
         self.inconclusive = False
+
+    def pass_try(self) -> None:
+        """The master was to play it at this try, once."""
+        self.tries += 1
 
     def distinct_results(self) -> list[SlotResult]:
         """The different ones among the opinions."""
@@ -98,6 +105,9 @@ class Audit:
     play: slots of the open publication, played by the master itself; None where it cannot
     questions: those of the open publication; checked: slots that two agreed on; disputed: that
     nobody could decide
+    responsive: the workers that may be asked, unless all of them are the master's own
+    withdrawn: slots of the open publication whose first result nobody confirmed; no other result of
+    theirs is sampled, or they would never close
     """
 
     fleet: WorkerRegistry
@@ -114,6 +124,11 @@ class Audit:
     alone: int = 0
     share: float = 1.0
     is_noted: bool = False
+    responsive: ResponsiveWorkers = field(default_factory=ResponsiveWorkers)
+    withdrawn: set[Slot] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.note_limited = LimitedNotes(self.note)
 
     def begin(self, slots: int = 0) -> None:
         """Another publication is open, of so many slots. share: of the sampled slots, those that
@@ -121,6 +136,9 @@ class Audit:
         """
         self.questions.clear()
         self.confirmed.clear()
+        self.withdrawn.clear()
+        self.fleet.end_suspensions()
+        self.responsive.begin(self.fleet.present)
         self.played = self.alone = 0
         self.share = min(1.0, PROVEN_AT_MOST / max(1.0, self.fraction * slots))
 
@@ -129,20 +147,28 @@ class Audit:
         to do it.
         """
         member = self.fleet.registered_worker(worker)
-        if member is None or self.draw() >= self.fraction:
+        if member is None:
+            return
+        self.responsive.record_answer(member.identity)
+        if slot in self.withdrawn or self.draw() >= self.fraction:
             return
         question = Question(member.numerics, {member.identity: result}, {member.identity: worker})
-        if self.fleet.has_others([member.identity], member.numerics):
+        if self._askable(member.numerics) - {member.identity}:
             self.questions[slot] = question
         else:
             self._play_alone(slot, question)
+
+    def _askable(self, numerics: str) -> set[WorkerIdentity]:
+        """The workers that can be asked. The master waits for its own ones in any case."""
+        peers = self.fleet.peers(numerics)
+        return peers if self.play is None else peers & self.responsive.identities
 
     def _play_alone(self, slot: Slot, question: Question) -> bool:
         """No second worker can be asked: the master plays the slot, unless it has played enough of
         this publication.
         """
         if self.play is None:
-            self._tell("no second worker has the same arithmetic")
+            self._tell("no second worker of the same arithmetic answers")
             return False
         if self.alone >= PROVEN_AT_MOST or self.draw() >= self.share:
             return False
@@ -171,6 +197,7 @@ class Audit:
             if len(question.distinct_results()) == 1:
                 self.mark_inconclusive(slot)
             return None
+        self.responsive.record_answer(member.identity)
         question.opinions[member.identity] = result
         question.workers[member.identity] = worker
         if self.play is not None and len(question.distinct_results()) > 1:
@@ -197,8 +224,10 @@ class Audit:
         self.played += 1
         question.ask_master(play([slot]))
 
-    def poll_verdicts(self) -> list[Verdict]:
-        """Verdicts of the questions that the master has played since the last call."""
+    def poll_verdicts(self, counted_result: CountedResult) -> list[Verdict]:
+        """Verdicts of the questions that the master has played since the last call. Its results are
+        compared as those of workers count.
+        """
         done = [
             (slot, question)
             for slot, question in self.questions.items()
@@ -207,14 +236,16 @@ class Audit:
         return [
             verdict
             for slot, question in done
-            if (verdict := self._prove_verdict(slot, question)) is not None
+            if (verdict := self._prove_verdict(slot, question, counted_result)) is not None
         ]
 
-    def _prove_verdict(self, slot: Slot, question: Question) -> Verdict | None:
+    def _prove_verdict(
+        self, slot: Slot, question: Question, counted_result: CountedResult
+    ) -> Verdict | None:
         assert question.proof is not None, "it is done"
         try:
             played = question.proof.result()
-            true_result = played.results[slot]
+            true_result = counted_result(slot[0], played.results[slot])
         except (EsQueueError, KeyError) as error:
             why = f"the master cannot play it ({' '.join(str(error).split())})"
             return self._leave_undecided(slot, question, why)
@@ -248,7 +279,7 @@ class Audit:
             return self._settle(slot, question, results[0], frozenset(question.opinions))
         else:
             del self.questions[slot]
-            self._tell(f"no second worker has the same arithmetic, and {why}")
+            self._tell(f"no second worker of the same arithmetic answers, and {why}")
         return None
 
     def mark_inconclusive(self, slot: Slot) -> None:
@@ -282,7 +313,7 @@ class Audit:
         """
         return len(agreeing) >= 2 and (
             len({identity.host for identity in agreeing}) >= 2
-            or not self.fleet.has_several_hosts(question.numerics)
+            or len({identity.host for identity in self._askable(question.numerics)}) < 2
         )
 
     def _settle(
@@ -310,17 +341,21 @@ class Audit:
         anew.
         """
         to_replay = []
+        if any(question.proof is None for question in self.questions.values()):
+            self.responsive.expire()
         for slot, question in list(self.questions.items()):
             question.count_try()
             if question.proof is not None:
                 continue
-            if not self.fleet.has_others(question.opinions, question.numerics):
+            if not self._askable(question.numerics) - set(question.opinions):
                 self._close(slot, question)
             elif len(question.opinions) == 1:
-                if question.tries >= MOST_TRIES and not (
-                    self.play is not None and self._play_alone(slot, question)
-                ):
+                if self.play is not None and question.tries == TRIES_BEFORE_PLAYING:
+                    question.pass_try()
+                    self._play_alone(slot, question)
+                elif question.tries >= MOST_TRIES:
                     del self.questions[slot]
+                    self.withdrawn.add(slot)
                     to_replay.append(slot)
             elif len(results := question.distinct_results()) == 1:
                 self._hurry(slot, question, results[0])
@@ -367,6 +402,32 @@ class Audit:
                 f"for {slot[0]} slot {slot[1]}, and {why}; {counts} counts, and bits are not "
                 "promised"
             )
+
+    def exclude(
+        self, wrong: WorkerIdentity, verdict: Verdict, slot_name: str, withdrawn: int
+    ) -> bool:
+        """Whether a worker that gave a wrong result is out, so that its other results, so many, are
+        taken back. If the quarantine is full, one that the master has proven wrong is out for this
+        publication.
+        """
+        if wrong in self.fleet.suspended:
+            return False
+        cause = f"audit: {wrong} gave another result for {slot_name} than {verdict.others}"
+        rest = f"what else it answered in this generation ({withdrawn} slots) is evaluated again"
+        if self.fleet.quarantine(wrong):
+            self.note(
+                f"{cause}: it is in quarantine, and {rest}; see to that host's memory, packages "
+                "and versions"
+            )
+            return True
+        cause += ", but no more workers are put in quarantine than stay"
+        is_suspended = verdict.proven and self.fleet.suspend(wrong)
+        self.note_limited(
+            f"{cause}: none of its results counts in this generation, and {rest}"
+            if is_suspended
+            else cause
+        )
+        return is_suspended
 
     def remove_opinions(self, identity: WorkerIdentity) -> None:
         """Somebody is in quarantine: what it said has no weight in what is still open."""

@@ -16,6 +16,7 @@ from master.collect.audit import Audit
 from master.collect.blocks.block_publisher import BlockPublisher, MasterLease
 from master.collect.blocks.block_scheduler import BlockScheduler
 from master.collect.blocks.reissuer import CollectorParts, Reissuer
+from master.collect.blocks.stragglers import DirectIssue
 from master.collect.ledger import Ledger, LedgerContext
 from master.collect.observation_limits import format_implausible
 from master.collect.recovery_statistics import REDIS_AWAY
@@ -144,9 +145,10 @@ class Collector:
         reader = StreamReader(channel, lease.clocks.reconcile)
         workers = WorkerWatch(channel, lease.clocks, self.context, callbacks)
         self._parts = CollectorParts(reader, workers, self.context)
-        self._publisher = BlockPublisher(lease, scheduler, workers)
+        direct = DirectIssue()
+        self._publisher = BlockPublisher(lease, scheduler, workers, direct)
         silent = SilentWorkers(LimitedNotes(note))
-        self._reissuer = Reissuer(lease, scheduler, self._parts, silent)
+        self._reissuer = Reissuer(lease, scheduler, self._parts, silent, direct)
         self._progress = RunProgress(self._parts, self.inbox, extra_progress or {})
         self._pauses = PauseClock()
         self._next_tick = 0.0

@@ -255,7 +255,7 @@ class Ledger:
     def decide(self) -> None:
         """Take up what the master's own episodes have proven."""
         if self.context.audit is not None:
-            for verdict in self.context.audit.poll_verdicts():
+            for verdict in self.context.audit.poll_verdicts(self.checker.counted_result):
                 self._apply_verdict(verdict, self.context.audit)
 
     def _apply_verdict(self, verdict: Verdict, audit: Audit) -> None:
@@ -264,13 +264,6 @@ class Ledger:
         """
         self.refute(verdict.slot, verdict.result, verdict.author)
         for wrong in sorted(verdict.wrong - audit.fleet.quarantined):
-            if not audit.fleet.quarantine(wrong):
-                audit.note(
-                    f"audit: {wrong} gave a wrong result for "
-                    f"{self.checker.format_slot(*verdict.slot)} too, but no more workers are "
-                    "put in quarantine than stay"
-                )
-                continue
             withdrawn = [
                 slot
                 for slot, worker in self._answered_by.items()
@@ -278,17 +271,13 @@ class Ledger:
                 and self._has_identity(worker, wrong, audit)
                 and wrong not in audit.confirmed.get(slot, ())
             ]
+            named = self.checker.format_slot(*verdict.slot)
+            if not audit.exclude(wrong, verdict, named, len(withdrawn)):
+                continue
             for slot in withdrawn:
                 self.withdraw(slot)
             self._withdraw_failures(wrong)
             audit.remove_opinions(wrong)
-            audit.note(
-                f"audit: {wrong} gave another result for "
-                f"{self.checker.format_slot(*verdict.slot)} than {verdict.others}: "
-                "it is in quarantine, and what else it answered in this generation "
-                f"({len(withdrawn)} slots) is evaluated again; see to that host's memory, "
-                "packages and versions"
-            )
         self.needs_reconcile = True
 
     def _has_identity(self, worker: str, identity: WorkerIdentity, audit: Audit) -> bool:

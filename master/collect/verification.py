@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from es_queue.errors import EsQueueError
 from es_queue.numerics.return_statistics import ReturnStatistics, return_statistics
 from es_queue.protocol import messages
+from es_queue.protocol.messages import SlotResult
 from master.collect.audit import Slot
 from master.collect.ledger import Ledger
 from master.collect.verifier import Verifier, VerifierReply
@@ -37,13 +38,12 @@ DecisiveSign = Callable[[str, ReturnStatistics], int]
 class Recheck:
     """Slots of one evaluation that the master plays again.
 
-    last: whether their results settle it; void: whether others differed before
+    is_last: whether their results settle it
     """
 
     slots: list[int]
     is_last: bool
     outcome: Future[VerifierReply]
-    is_void: bool = False
 
 
 class Verification:
@@ -61,6 +61,9 @@ class Verification:
         self._task, self._parameters, self._decisive_sign = task, parameters, decisive_sign
         self._checks: dict[str, Recheck] = {}
         self._settled_kinds: set[str] = set()
+        self._void_kinds: set[str] = set()
+        # the results that a check, or the settlement, is about
+        self._checked_results: dict[str, dict[int, SlotResult]] = {}
 
     def play(self, slots: Sequence[Slot]) -> Future[VerifierReply]:
         """Slots of the open publication, by the master's own process."""
@@ -76,12 +79,13 @@ class Verification:
         return bool(waiting)
 
     def _is_kind_pending(self, ledger: Ledger, kind: str) -> bool:
-        if ledger.left(kind):  # not answered yet, or taken back by the audit
+        is_incomplete = ledger.left(kind) > 0
+        # Between two looks the audit may take results back, and others may replace them.
+        if is_incomplete or ledger.results[kind] != self._checked_results.get(kind):
             self._checks.pop(kind, None)
             self._settled_kinds.discard(kind)
             ledger.unverified.discard(kind)
-            return False
-        if kind in self._settled_kinds:
+        if is_incomplete or kind in self._settled_kinds:
             return False
         check = self._checks.get(kind)
         if check is None:
@@ -90,6 +94,7 @@ class Verification:
 
     def _start_check(self, ledger: Ledger, kind: str) -> bool:
         """Choose slots and ask, where anything depends on them."""
+        self._checked_results[kind] = dict(ledger.results[kind])
         returns = {
             result.slot: result.returns[0]
             for result in ledger.results_in_order(kind)
@@ -100,9 +105,10 @@ class Verification:
         if not sign:
             self._settled_kinds.add(kind)
             return False
-        first = sorted(returns, key=lambda slot: (-sign * returns[slot], slot))
-        rest = first[EXTREME:]
-        slots = first[:EXTREME] + self._draw(rest, min(DRAWN, len(rest)))
+        slots = sorted(returns, key=lambda slot: (-sign * returns[slot], slot))
+        if kind not in self._void_kinds:
+            rest = slots[EXTREME:]
+            slots = slots[:EXTREME] + self._draw(rest, min(DRAWN, len(rest)))
         self._checks[kind] = Recheck(
             slots, len(slots) == len(returns), self._play_kind(kind, slots)
         )
@@ -115,22 +121,27 @@ class Verification:
         """Whether more has to be played."""
         try:
             played = check.outcome.result().results
-            results = {slot: played[(kind, slot)] for slot in check.slots}
+            results = {
+                slot: ledger.checker.counted_result(kind, played[(kind, slot)])
+                for slot in check.slots
+            }
         except (EsQueueError, KeyError) as error:
             self._mark_unverified(ledger, kind, error)
             return False
         wrong = [
             slot for slot, result in results.items() if ledger.results[kind].get(slot) != result
         ]
-        if wrong and not check.is_void:
+        if wrong and kind not in self._void_kinds:
             self._note_limited(
                 format_difference(ledger, kind, wrong[0], results[wrong[0]].returns[0])
             )
         for slot in wrong:
             ledger.refute((kind, slot), results[slot])
+            self._checked_results[kind][slot] = results[slot]
+            self._void_kinds.add(kind)
         if wrong and not check.is_last:
             rest = sorted(set(range(ledger.required[kind])) - set(check.slots))
-            self._checks[kind] = Recheck(rest, True, self._play_kind(kind, rest), is_void=True)
+            self._checks[kind] = Recheck(rest, True, self._play_kind(kind, rest))
             return True
         self._settled_kinds.add(kind)
         return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from heapq import nsmallest
 
@@ -46,7 +46,8 @@ class WorkerRegistry:
     """Kept by the master from what workers say of themselves each second.
 
     numerics: the fingerprint that the run began with, empty before there is one; is_uniform:
-    whether every worker since had the same; quarantined: whose answers do not count any more
+    whether every worker since had the same; quarantined: whose answers do not count any more;
+    suspended: whose answers do not count in the open publication
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class WorkerRegistry:
         self.numerics, self.is_uniform = "", True
         self._fixed = ""
         self.quarantined: set[WorkerIdentity] = set()
+        self.suspended: set[WorkerIdentity] = set()
 
     def restore(self, numerics: str, quarantined: str | None) -> None:
         """What a former master knew: from the checkpoint, and from the progress that it left."""
@@ -139,7 +141,7 @@ class WorkerRegistry:
         member = self.registered_worker(worker)
         if member is None:
             return "unknown-worker"
-        if member.identity in self.quarantined:
+        if member.identity in self.quarantined | self.suspended:
             return "quarantined"
         return "other-numerics" if self.strict and member.numerics != self.numerics else ""
 
@@ -160,26 +162,16 @@ class WorkerRegistry:
     def _has_other_numerics(self, member: RegisteredWorker) -> bool:
         return self.strict and bool(member.numerics) and member.numerics != self.numerics
 
-    def has_others(self, known: Iterable[WorkerIdentity], numerics: str) -> bool:
-        """Whether somebody else is there, on the same arithmetic, who may be asked."""
-        excluded = set(known) | self.quarantined
-        return any(
-            member.numerics == numerics and member.identity not in excluded
-            for member in self._present.values()
-        )
+    @property
+    def present(self) -> set[WorkerIdentity]:
+        """The workers that are there."""
+        return {member.identity for member in self._present.values()}
 
-    def has_several_hosts(self, numerics: str) -> bool:
-        """Whether workers of this arithmetic are there on more hosts than one."""
-        return (
-            len(
-                {
-                    member.identity.host
-                    for member in self._present.values()
-                    if member.numerics == numerics and member.identity not in self.quarantined
-                }
-            )
-            > 1
-        )
+    def peers(self, numerics: str) -> set[WorkerIdentity]:
+        """The workers of this arithmetic that are there and whose answers count."""
+        return {
+            member.identity for member in self._present.values() if member.numerics == numerics
+        } - (self.quarantined | self.suspended)
 
     def identity(self, worker: str) -> WorkerIdentity | None:
         """Who a worker is, also one that has not joined yet; None where nobody has heard of it."""
@@ -194,11 +186,26 @@ class WorkerRegistry:
         name of each of them.
         """
         expelled = self.quarantined | {identity}
-        staying = {member.identity for member in self._present.values()} - expelled
+        staying = self.present - expelled
         if len(expelled) > min(len(staying), MAX_QUARANTINED):
             return False
         self.quarantined = expelled
         return True
+
+    def suspend(self, identity: WorkerIdentity) -> bool:
+        """Nothing that it returns counts in the open publication. It is not sent away, so it is
+        compared with those who are there: a majority of them is never suspended.
+        """
+        suspended = self.suspended | {identity}
+        staying = self.present - self.quarantined - suspended
+        if len(suspended & self.present) > len(staying):
+            return False
+        self.suspended = suspended
+        return True
+
+    def end_suspensions(self) -> None:
+        """Another publication is open."""
+        self.suspended = set()
 
     def progress_fields(self) -> dict[str, str]:
         """For progress, where workers read it when they join."""

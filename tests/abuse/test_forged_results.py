@@ -289,3 +289,28 @@ def test_second_answers_that_nobody_asked_for_expel_no_honest_worker(
 def expelled(seen: Seen) -> list[list[str]]:
     found: list[list[str]] = json.loads(seen.progress().get("quarantined") or "[]")
     return found
+
+
+def test_a_registered_worker_that_answers_nothing_does_not_hold_an_audited_run(
+    household: Household, tmp_path: Path
+) -> None:
+    master = household.master(
+        "--run",
+        RUN,
+        "--run-dir",
+        tmp_path / "run",
+        "--workers",
+        0,
+        "--json",
+        "--audit",
+        1.0,
+        *flags({**TINY, "generations": 100_000, "eval_every": 0, "target_reward": "none"}),
+    )
+    seen = Seen(household.client, RUN)
+    seen.joined(household.worker("--name", "honest"))
+    wait_for(seen.has_reached(2), "the honest worker answers")
+    Intruder(household).enrol("silent-1-aaaaaa", "silent")
+    wait_for(lambda: int(seen.progress()["workers"]) == 2, "the master has seen both")
+    wait_for(seen.has_reached(seen.generation() + 10), "the generations close", 30)
+    assert int(seen.progress()["audited"]) > 0
+    assert not expelled(seen) and master.process.poll() is None

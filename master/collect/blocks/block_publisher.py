@@ -11,6 +11,7 @@ from es_queue.protocol.channel import MasterChannel, PublishRequest, PublishResu
 from es_queue.protocol.messages import Block
 from es_queue.protocol.timing import Clocks
 from master.collect.blocks.block_scheduler import BlockScheduler
+from master.collect.blocks.stragglers import DirectIssue
 from master.collect.ledger import Ledger
 from master.collect.worker_watch import WorkerWatch
 
@@ -35,8 +36,16 @@ class MasterLease:
 class BlockPublisher:
     """Publishes what a ledger wants, in the blocks that the scheduler cuts."""
 
-    def __init__(self, lease: MasterLease, scheduler: BlockScheduler, workers: WorkerWatch) -> None:
+    def __init__(
+        self,
+        lease: MasterLease,
+        scheduler: BlockScheduler,
+        workers: WorkerWatch,
+        direct: DirectIssue,
+    ) -> None:
+        """``direct``: whether blocks go to workers by name."""
         self._lease, self._scheduler, self._workers = lease, scheduler, workers
+        self._direct = direct
         self._request = PublishRequest("", b"", (), "", {})
         self._parameters = b""
 
@@ -62,6 +71,7 @@ class BlockPublisher:
         """
         issue = ledger.block_issue(self._scheduler)
         blocks = iter(issue.blocks(self._workers.expected_count()))
+        shares = self._direct.share_blocks(blocks, self._workers.present)
         workers = len(self._workers.present)
         first = list(islice(blocks, max(FIRST_BLOCKS, FIRST_BLOCKS_PER_WORKER * workers)))
         request = replace(self._request, blocks=first, keep=ledger.prior_publications)
@@ -70,6 +80,10 @@ class BlockPublisher:
             opened = self._lease.channel.publish(self._lease.token, request)
             if opened.succeeded:
                 self._issue(ledger, blocks, new=True)
+                for worker, share in shares.items():
+                    self._lease.channel.extend(
+                        self._lease.token, ledger.publication, share, to=worker
+                    )
                 return opened
         raise RedisError(
             f"the parameters of publication {ledger.publication} went from Redis "

@@ -13,7 +13,9 @@ from master.collect.blocks.block_publisher import MasterLease
 from master.collect.blocks.block_scheduler import BlockScheduler, blocks_of_slots
 from master.collect.blocks.stragglers import (
     BLOCKS_GIVEN,
+    ISSUES_TO_ALL,
     STRAGGLER_CHECK_SECONDS,
+    DirectIssue,
     IdleWorkers,
     StragglerTracker,
     slots_of,
@@ -26,9 +28,6 @@ from master.fleet.silent_workers import SilentWorkers
 
 MOST_DEAD = 1000
 MOST_LATE = 10  # late answers of a worker that are believed, for each of its answers that counted
-#: So often in one publication what nobody holds goes to todo alone; from then on idle workers are
-#: given some of it by name.
-ISSUES_TO_ALL = 2
 
 
 class OutageWatch:
@@ -88,8 +87,10 @@ class Reissuer:
         scheduler: BlockScheduler,
         parts: CollectorParts,
         silent: SilentWorkers,
+        direct: DirectIssue,
     ) -> None:
         self._lease, self._scheduler, self._parts, self._silent = lease, scheduler, parts, silent
+        self._direct = direct
         self.late, self.outages = (
             LateAnswers(),
             OutageWatch(lease.channel, lease.clocks.beat_ttl),
@@ -102,6 +103,7 @@ class Reissuer:
         """Another publication is open."""
         self._issues = 0
         self._stragglers.reset()
+        self._direct.begin(self._parts.context.answers)
 
     def forget_copies(self) -> None:
         """Copies are gone from todo."""
@@ -134,7 +136,7 @@ class Reissuer:
         has_idle = self._update_holders(ledger, report)
         copies = has_idle and not report.todo and not paused
         if copies:
-            self._copy_stragglers(ledger)
+            self._copy_stragglers(ledger, report)
         # Workers that have answered before that look hold nothing any more.
         if ledger.prior_publications and self._drain_fully(ledger):
             held = {block.publication for blocks in report.claims.values() for block in blocks}
@@ -182,10 +184,15 @@ class Reissuer:
         if not report.unclaimed or not self._drain_fully(ledger):
             return
         self._issues += 1
-        by_name = (
-            self._issues > ISSUES_TO_ALL and not paused
-        )  # somebody takes it from todo again and again
+        # Somebody takes it from todo again and again.
+        by_name = (self._direct.is_on or self._issues > ISSUES_TO_ALL) and not paused
         given = len(self._give(ledger, slots_of(report.unclaimed))) if by_name else 0
+        audit, singles = self._parts.context.audit, ledger.singles()
+        self._direct.record_unclaimed(
+            slot
+            for slot in slots_of(report.unclaimed)
+            if slot not in singles and (audit is None or slot not in audit.questions)
+        )
         second = self._reconcile(ledger, report.unclaimed, paused=paused)
         if second is None:
             return
@@ -193,7 +200,6 @@ class Reissuer:
         if issued := given + second.requeued:
             self._parts.reader.reread()
             # What the audit asks for was not lost.
-            audit = self._parts.context.audit
             ledger.count_reissued(max(0, issued - (len(audit.questions) if audit else 0)))
 
     def _update_holders(self, ledger: Ledger, report: ReconcileReport) -> bool:
@@ -205,14 +211,18 @@ class Reissuer:
         joined = [worker for worker in present if worker not in self._silent.names]
         return self._idle.update(report.claims, joined, answers)
 
-    def _copy_stragglers(self, ledger: Ledger) -> None:
+    def _copy_stragglers(self, ledger: Ledger, report: ReconcileReport) -> None:
         now = time.monotonic()
         first, more = self._stragglers.overdue_slots(ledger, now)
+        if self._direct.is_on:
+            first, more = [], first + more
         if first:
             blocks = [Block(ledger.publication, kind, slot, slot + 1) for kind, slot in first]
             self._lease.channel.extend(self._lease.token, ledger.publication, blocks)
             self._parts.context.recoveries.start_recovery(STRAGGLER, first)
-        first += self._give(ledger, more)
+        given = self._give(ledger, more)
+        self._direct.record_copies(given, report.claims, self._parts.context.answers)
+        first += given
         self._stragglers.record_copies(ledger, first, now)
         ledger.count_reissued(len(first))
 

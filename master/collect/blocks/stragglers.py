@@ -25,6 +25,14 @@ STRAGGLER_FACTOR, STRAGGLER_CHECK_SECONDS = 3, 0.25
 MOST_COPIES, LONGEST_WAIT = 4096, 60.0
 #: Workers that are given blocks at one look at the most, and how many blocks each.
 MOST_GIVEN, BLOCKS_GIVEN = 100, 2
+#: So often in one publication what nobody holds goes to todo alone; from then on idle workers are
+#: given some of it by name.
+ISSUES_TO_ALL = 2
+#: Publications in a row at the most whose blocks are given by name from the beginning.
+MOST_GIVEN_AHEAD = 64
+#: Slots of one look of which it is counted how often nobody held them, and blocks that are compared
+#: with the copies of a look.
+MOST_COUNTED = 1000
 
 
 class StragglerTracker:
@@ -163,3 +171,79 @@ class IdleWorkers:
                 self._before[worker] = self._answers.get(worker, 0)
                 given += some
         return given
+
+
+class DirectIssue:
+    """Whether the blocks of a publication go into workers' claims from the beginning, and not to
+    todo: where somebody took all of todo and answered nothing, each publication would find that out
+    after seconds. That is tried without after twice as many publications each time.
+    """
+
+    def __init__(self) -> None:
+        self._left = self._length = 0
+        self._is_needed = False
+        self._unclaimed: Counter[Slot] = Counter()
+        self._former: Mapping[str, int] = {}
+        self._before: Mapping[str, int] = {}
+
+    @property
+    def is_on(self) -> bool:
+        return self._left > 0
+
+    def begin(self, answers: Mapping[str, int]) -> None:
+        """Another publication is open; ``answers``: how many of each worker counted so far."""
+        if self._left:
+            self._left -= 1
+        else:
+            self._length = min(max(1, 2 * self._length), MOST_GIVEN_AHEAD) * self._is_needed
+            self._left = self._length
+        self._is_needed = False
+        self._unclaimed.clear()
+        self._former, self._before = self._before, dict(answers)
+
+    def record_unclaimed(self, slots: Iterable[Slot]) -> None:
+        """Nobody held these, though nobody failed at them either. Somebody takes what is lost more
+        often than it was issued to all.
+        """
+        for slot in islice(slots, MOST_COUNTED):
+            self._unclaimed[slot] += 1
+            self._is_needed = self._is_needed or self._unclaimed[slot] > ISSUES_TO_ALL
+
+    def record_copies(
+        self,
+        slots: Iterable[Slot],
+        claims: Mapping[str, Iterable[Block]],
+        answers: Mapping[str, int],
+    ) -> None:
+        """Copies of these were given by name. It is no slowness if somebody holds one of whom
+        nothing has counted since the publication before this one began.
+        """
+        held = [
+            block
+            for worker, blocks in claims.items()
+            if answers.get(worker, 0) == self._former.get(worker, 0)
+            for block in blocks
+        ]
+        self._is_needed = self._is_needed or any(
+            block.kind == kind and block.start <= slot < block.stop
+            for kind, slot in islice(slots, MOST_GIVEN)
+            for block in held[:MOST_COUNTED]
+        )
+
+    def share_blocks(
+        self, blocks: Iterable[Block], workers: Iterable[str]
+    ) -> dict[str, list[Block]]:
+        """The blocks by worker, among those that answered in the publication before; none if they
+        go to todo.
+        """
+        active = [
+            worker
+            for worker in workers
+            if self._before.get(worker, 0) > self._former.get(worker, 0)
+        ]
+        if not self.is_on or not active:
+            return {}
+        listed = list(blocks)
+        return {
+            worker: listed[number :: len(active)] for number, worker in enumerate(sorted(active))
+        }

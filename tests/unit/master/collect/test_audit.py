@@ -5,6 +5,7 @@ others.
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -12,8 +13,10 @@ from dataclasses import replace
 import pytest
 
 from es_queue.protocol.messages import TRAIN, Answer, Block, SlotResult
-from master.collect.audit import MOST_TRIES, MOST_TRIES_AGREED, PROVEN_AT_MOST, Audit
+from master.collect.audit import MOST_TRIES, MOST_TRIES_AGREED, PROVEN_AT_MOST, Audit, Verdict
 from master.collect.verifier import VerificationError, VerifierReply
+from master.display.limited_notes import MOST_NOTES
+from master.fleet.responsive_workers import LEAST_PATIENCE, ResponsiveWorkers
 from master.fleet.worker_registry import WorkerIdentity, WorkerRegistry
 from tests.unit.master.collect.collector_bench import Bench
 
@@ -34,7 +37,11 @@ class Court:
         self.notes: list[str] = []
         self.fleet = WorkerRegistry(self.notes.append, dict)
         self.present(*names, **numerics)
-        self.audit = Audit(self.fleet, fraction, self.notes.append, lambda: 0.5)
+        self.now = 0.0
+        self.responsive = ResponsiveWorkers(lambda: self.now)
+        self.audit = Audit(
+            self.fleet, fraction, self.notes.append, lambda: 0.5, responsive=self.responsive
+        )
 
     def present(self, *names: str, **numerics: str) -> None:
         self.fleet.update(
@@ -43,6 +50,10 @@ class Court:
                 for name in (*names, *numerics)
             }
         )
+
+    def verdicts(self) -> list[Verdict]:
+        """What the master has proven."""
+        return self.audit.poll_verdicts(lambda _, result: result)
 
 
 def test_two_that_agree_confirm_the_slot() -> None:
@@ -166,7 +177,7 @@ def test_a_host_that_answers_nothing_does_not_hold_what_two_of_another_agree_on(
         audit.add_result(SLOT, "a", HONEST)
         assert audit.review() == []
     assert played == ([[SLOT]] if can_play else [])
-    assert len(audit.poll_verdicts()) == len(played)
+    assert len(audit.poll_verdicts(lambda _, result: result)) == len(played)
     assert (audit.questions, audit.checked, audit.disputed) == ({}, 1, 0)
 
 
@@ -218,8 +229,14 @@ def test_a_second_answer_that_nobody_asked_for_is_no_opinion() -> None:
 class Own:
     """What the master plays itself: ``result``, when ``done`` is called."""
 
-    def __init__(self, court: Court, numerics: str = ONE) -> None:
+    def __init__(
+        self, court: Court, numerics: str = ONE, answered: Sequence[str] | None = None
+    ) -> None:
+        """``answered``: workers that have answered something before; all without it."""
         self.numerics, self.asked = numerics, list[tuple[str, int]]()
+        for member in court.fleet.present:
+            if answered is None or member.host in answered:
+                court.responsive.record_answer(member)
         self.future: Future[VerifierReply] = Future()
         court.audit.play = self.play
 
@@ -237,9 +254,9 @@ def test_two_invented_workers_that_agree_do_not_outvote_an_honest_one() -> None:
     court.audit.sample_slot(SLOT, "honest", HONEST)
     for name in ("one", "two"):
         assert court.audit.add_result(SLOT, name, LIE) is None
-    assert own.asked == [SLOT] and court.audit.poll_verdicts() == [] and court.audit.review() == []
+    assert own.asked == [SLOT] and court.verdicts() == [] and court.audit.review() == []
     own.succeeded(HONEST)
-    (verdict,) = court.audit.poll_verdicts()
+    (verdict,) = court.verdicts()
     assert (verdict.result, verdict.author, verdict.wrong) == (HONEST, "honest", {identity("one")})
     assert court.audit.questions == {} and court.audit.checked == 1
 
@@ -259,7 +276,7 @@ def test_what_proves_nothing_expels_nobody(
     court.audit.sample_slot(SLOT, "liar", LIE)
     court.audit.add_result(SLOT, "honest", HONEST)
     own.succeeded(own_result)
-    assert not any(verdict.wrong for verdict in court.audit.poll_verdicts())
+    assert not any(verdict.wrong for verdict in court.verdicts())
     assert court.audit.undecided and expected in court.notes[0]
 
 
@@ -270,7 +287,7 @@ def test_a_master_that_cannot_play_a_slot_says_why_and_the_first_result_counts()
     court.audit.add_result(SLOT, "honest", HONEST)
     own.future.set_exception(VerificationError("no such environment here"))
     assert (
-        court.audit.poll_verdicts() == []
+        court.verdicts() == []
         and "the master cannot play it (no such environment here)" in court.notes[0]
     )
 
@@ -317,8 +334,85 @@ def test_a_question_is_dropped_when_nobody_is_left_to_answer_it() -> None:
     court.audit.review()
     assert court.audit.questions == {} and not court.audit.undecided
     assert court.notes == [
-        "audit: some results are not audited: no second worker has the same arithmetic"
+        "audit: some results are not audited: no second worker of the same arithmetic answers"
     ]
+
+
+def test_a_worker_that_has_answered_nothing_is_not_waited_for() -> None:
+    court = Court("a", "silent")
+    own = Own(court, answered=())
+    court.audit.sample_slot(SLOT, "a", HONEST)
+    assert own.asked == [SLOT]
+    own.succeeded(HONEST)
+    assert [verdict.right for verdict in court.verdicts()] == [{identity("a")}]
+
+
+def test_a_worker_that_answers_no_more_is_waited_for_once() -> None:
+    court = Court("a", "b")
+    own = Own(court)
+    court.audit.begin(8)
+    court.audit.sample_slot(SLOT, "a", HONEST)
+    court.now = LEAST_PATIENCE
+    assert court.audit.review() == [] and own.asked == []
+    court.now += 0.1
+    assert court.audit.review() == [] and own.asked == [SLOT]
+    court.audit.begin(8)
+    court.audit.sample_slot(SLOT, "a", HONEST)
+    assert own.asked == [SLOT] * 2, "the next question goes to the master at once"
+    court.audit.sample_slot((TRAIN, 4), "b", HONEST)
+    court.audit.sample_slot((TRAIN, 5), "a", HONEST)
+    assert own.asked == [SLOT] * 2 and court.audit.add_result((TRAIN, 5), "b", HONEST)
+
+
+def test_a_worker_is_waited_for_longer_if_results_take_longer() -> None:
+    court = Court("a", "b")
+    own = Own(court)
+    court.audit.begin(8)
+    court.now = 30.0
+    court.audit.sample_slot(SLOT, "a", HONEST)
+    court.now = 89.0
+    court.audit.review()
+    assert own.asked == []
+    court.now = 91.0
+    court.audit.review()
+    assert own.asked == [SLOT]
+
+
+def test_where_nobody_answers_and_the_master_has_played_enough_the_first_result_stands() -> None:
+    court = Court("a", "b")
+    own = Own(court)
+    court.audit.begin(PROVEN_AT_MOST + 8)
+    court.audit.share = 1.0
+    for slot in range(PROVEN_AT_MOST + 8):
+        court.audit.sample_slot((TRAIN, slot), "a", HONEST)
+    court.now = LEAST_PATIENCE + 0.1
+    assert court.audit.review() == []
+    assert list(court.audit.questions) == own.asked and len(own.asked) == PROVEN_AT_MOST
+
+
+def test_after_two_looks_without_an_opinion_the_master_plays_the_slot() -> None:
+    court = Court("a", "b")
+    own = Own(court)
+    court.audit.begin(1)
+    court.audit.sample_slot(SLOT, "a", HONEST)
+    for expected in ([], [SLOT]):
+        court.audit.add_result(SLOT, "a", HONEST)
+        assert court.audit.review() == [] and own.asked == expected
+
+
+def test_a_result_that_nobody_confirmed_is_taken_back_once() -> None:
+    court = Court("a", "b")
+    court.audit.sample_slot(SLOT, "a", HONEST)
+    for _ in range(MOST_TRIES - 1):
+        court.audit.mark_inconclusive(SLOT)
+        assert court.audit.review() == []
+    court.audit.mark_inconclusive(SLOT)
+    assert court.audit.review() == [SLOT]
+    court.audit.sample_slot(SLOT, "a", HONEST)
+    assert court.audit.questions == {}
+    court.audit.begin()
+    court.audit.sample_slot(SLOT, "a", HONEST)
+    assert list(court.audit.questions) == [SLOT], "the slot of the next publication is another one"
 
 
 @pytest.mark.parametrize(("told", "wrong"), [(HONEST, set()), (LIE, {identity("a")})])
@@ -330,7 +424,7 @@ def test_the_master_plays_what_no_second_worker_can_be_asked_for(
     court.audit.sample_slot(SLOT, "a", told)
     assert own.asked == [SLOT] and SLOT in court.audit.questions
     own.succeeded(HONEST)
-    (verdict,) = court.audit.poll_verdicts()
+    (verdict,) = court.verdicts()
     assert (verdict.result, verdict.wrong, court.audit.checked, court.audit.undecided) == (
         HONEST,
         wrong,
@@ -356,14 +450,13 @@ def test_what_nobody_can_audit_is_noted_once() -> None:
     own = Own(court, TWO)
     court.audit.sample_slot(SLOT, "a", LIE)
     own.succeeded(HONEST)
-    assert (
-        court.audit.poll_verdicts() == []
-        and court.audit.questions == {}
-        and not court.audit.undecided
-    )
+    assert court.verdicts() == [] and court.audit.questions == {} and not court.audit.undecided
     court.audit.sample_slot(SLOT, "a", LIE)
-    assert court.audit.poll_verdicts() == []
-    assert len(court.notes) == 1 and "no second worker has the same arithmetic" in court.notes[0]
+    assert court.verdicts() == []
+    assert (
+        len(court.notes) == 1
+        and "no second worker of the same arithmetic answers" in court.notes[0]
+    )
 
 
 # --- with the ledger and the collector around it
@@ -542,3 +635,48 @@ def test_a_decided_slot_is_not_opened_again_by_another_answer() -> None:
     assert bench.ledger.refused["conflict"] == 3 and bench.ledger.results[TRAIN][5] == honest(
         TRAIN, 5
     )
+
+
+def test_of_a_proven_liar_that_cannot_be_quarantined_nothing_counts_in_this_publication() -> None:
+    bench, channels = bench_of("a", "b", "liar")
+    burnt = json.dumps([[f"burnt{number}", "w"] for number in range(3)])
+    bench.collector.fleet.restore(ONE, burnt)
+    honest = bench.result
+
+    def play(slots: Sequence[tuple[str, int]]) -> Future[VerifierReply]:
+        reply: Future[VerifierReply] = Future()
+        reply.set_result(VerifierReply(ONE, {slot: honest(*slot) for slot in slots}))
+        return reply
+
+    draws = iter([2.0] * 6 + [0.0] * 2 + [2.0] * 99)
+    audit = bench.collector.context.audit
+    assert audit is not None
+    audit.play, audit.draw = play, lambda: next(draws)
+    bench.result = lambda kind, slot: lie(bench, honest(kind, slot))
+    bench.work(channels["liar"])
+    bench.collector.drain(bench.ledger, 0.0)
+    bench.ledger.decide()
+    assert len(bench.collector.fleet.quarantined) == 3
+    assert bench.ledger.unanswered_ranges() == [("centre", 0, 1), ("train", 0, 5)]
+    bench.answer(channels["liar"], Block(bench.ledger.publication, TRAIN, 0, 2))
+    bench.collector.drain(bench.ledger, 0.0)
+    assert bench.ledger.refused["quarantined"] == 2
+    assert bench.ledger.unanswered_ranges() == [("centre", 0, 1), ("train", 0, 5)]
+    assert [note for note in bench.notes if "none of its results counts in this generation" in note]
+    audit.begin()
+    assert bench.collector.fleet.refusal("liar-1-abcdef") == ""
+
+
+def test_a_lone_worker_that_differs_from_the_master_is_not_asked_again_and_again() -> None:
+    court = Court("a")
+    verdict = Verdict(SLOT, HONEST, frozenset(), frozenset({identity("a")}), proven=True)
+    assert not court.audit.exclude(identity("a"), verdict, "train slot 3", 5)
+    assert court.fleet.refusal("a") == "" and "evaluated again" not in court.notes[0]
+
+
+def test_a_flood_of_false_results_does_not_become_a_flood_of_notes() -> None:
+    court = Court("a")
+    verdict = Verdict(SLOT, HONEST, frozenset(), frozenset(), proven=True)
+    for _ in range(10 * MOST_NOTES):
+        court.audit.exclude(identity("a"), verdict, "train slot 3", 0)
+    assert len(court.notes) == MOST_NOTES

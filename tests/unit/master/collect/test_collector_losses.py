@@ -11,7 +11,8 @@ from es_queue.errors import FencedError
 from es_queue.protocol.memory_channel import MemoryMasterChannel, MemoryWorkerChannel
 from es_queue.protocol.messages import Block
 from master.collect import collector as module
-from master.collect.blocks.stragglers import STRAGGLER_CHECK_SECONDS
+from master.collect.blocks.stragglers import STRAGGLER_CHECK_SECONDS, DirectIssue
+from master.collect.ledger import Ledger
 from tests.ring import QUICK
 from tests.unit.master.collect.collector_bench import (
     ALL,
@@ -157,6 +158,66 @@ def test_what_is_taken_from_todo_again_and_again_is_given_to_an_idle_worker() ->
         "train 0 2",
         "train 2 3",
     ]
+
+
+@pytest.mark.parametrize("keeps", [False, True], ids=["drops them", "keeps them"])
+def test_where_somebody_takes_every_block_the_next_publication_is_given_by_name_at_once(
+    keeps: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, now = Bench(), [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    honest, hoarder = bench.worker("honest"), bench.worker("hoarder")
+    seconds, todo = list[float](), list[int]()
+    for generation in range(3, 9):
+        publish_next(bench, generation)
+        todo.append(len(bench.server.todo))
+        began = now[0]
+        while not bench.ledger.is_complete():
+            while (taken := bench.server.todo and hoarder.claim(0.0)) and not keeps:
+                hoarder.drop(taken)
+            for block in honest.held_blocks():
+                bench.answer(honest, block)
+            bench.tick()
+            now[0] += QUICK.overdue
+            bench.present({name: ({}, now[0] + 60) for name in (honest.worker, hoarder.worker)})
+            assert now[0] < 100 + 1000 * QUICK.overdue
+        seconds.append(now[0] - began)
+    assert [count == 0 for count in todo] == [False, True, False, True, True, False]
+    assert max(seconds[1], *seconds[3:5]) < min(seconds[0], seconds[2], seconds[5]) / 2
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_a_slow_worker_that_answers_is_nobody_who_takes_every_block(answered: bool) -> None:
+    direct, held = DirectIssue(), Block(PUBLICATION, "train", 0, 2)
+    for count in (0, 1, 1 + answered):
+        direct.begin({"slow": count, "quick": 10 * count})
+    direct.record_copies([("train", 1)], {"slow": (held,), "quick": ()}, {"slow": 1 + answered})
+    direct.begin({"slow": 1 + answered, "quick": 99})
+    assert direct.is_on is not answered
+
+
+def test_slots_that_workers_lose_one_after_the_other_are_nobodys_doing() -> None:
+    direct = DirectIssue()
+    for slot in range(9):
+        direct.record_unclaimed([("train", slot), ("train", slot + 1)])
+    direct.begin({"a": 1})
+    assert not direct.is_on
+    for _ in range(3):
+        direct.record_unclaimed([("train", 0)])
+    direct.begin({"a": 2})
+    blocks = [Block(PUBLICATION, "train", slot, slot + 1) for slot in range(3)]
+    assert direct.is_on and direct.share_blocks(blocks, ["a", "b"]) == {"a": blocks}
+    assert direct.share_blocks(blocks, ["b"]) == {}, "of those that answer nobody is there"
+
+
+def publish_next(bench: Bench, generation: int) -> None:
+    """Another publication of the bench's run."""
+    publication = f"{generation}.1-00000000"
+    bench.ledger = Ledger(
+        publication, bench.ledger.checker, bench.ledger.required, bench.collector.context
+    )
+    bench.what = replace(bench.what, publication=publication)
+    bench.open()
 
 
 def test_a_worker_that_holds_blocks_for_longer_than_any_may_and_answers_none_gets_no_more(

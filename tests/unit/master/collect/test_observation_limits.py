@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from concurrent.futures import Future
 from dataclasses import replace
 
 import numpy as np
@@ -14,8 +15,11 @@ from es_queue.environments.observation_probe import STEPS, with_observed
 from es_queue.numerics.normalization import Moments, RunningMoments
 from es_queue.protocol.messages import TRAIN, EpisodeMoments
 from master.collect.answer_check import IMPLAUSIBLE, ResultBounds, ResultShape, without_moments
-from master.collect.ledger import AnswerChecker, Ledger
+from master.collect.audit import Audit
+from master.collect.ledger import AnswerChecker, Ledger, LedgerContext
 from master.collect.observation_limits import LARGEST, MOST_GROWTH, REACH, ObservationLimits
+from master.collect.verifier import VerifierReply
+from master.fleet.worker_registry import WorkerRegistry
 from tests.tiny import QUAD, spec_of
 from tests.unit.master.collect.test_ledger import (
     CONFIG,
@@ -24,6 +28,7 @@ from tests.unit.master.collect.test_ledger import (
     SAMPLED,
     answer,
     result,
+    worker,
 )
 
 INF = float("inf")
@@ -121,6 +126,27 @@ def test_implausible_moments_are_left_out_and_the_slot_counts() -> None:
     kept = ledger.results[TRAIN][SAMPLED[0]]
     assert kept == without_moments(odd) and not any(one.count for one in kept.moments)
     assert kept.fitness == odd.fitness
+
+
+def test_a_proof_is_compared_without_implausible_moments_as_every_result_is() -> None:
+    limits = ObservationLimits.of(
+        replace(spec_of(OBSERVED), observation_scale=1.0), RunningMoments.empty(OBSERVED)
+    )
+    expectations = AnswerChecker(
+        CONFIG, 4, ResultShape(100, 2, OBSERVED), {TRAIN: 12}, ResultBounds(observed=limits)
+    )
+    odd = result(SAMPLED[0], moments=moments(11.0, 0.0))
+    played: Future[VerifierReply] = Future()
+    played.set_result(VerifierReply("1" * 32, {(TRAIN, odd.slot): odd}))
+    fleet = WorkerRegistry([].append, dict)
+    fleet.update({worker(): {"host": "a", "rq_name": "w", "numerics": "1" * 32}})
+    audit = Audit(fleet, 1.0, [].append, lambda: 0.0, lambda _: played)
+    ledger = Ledger(PUBLICATION, expectations, {TRAIN: 12}, LedgerContext(fleet, audit))
+    assert ledger.accept(answer(odd))
+    ledger.decide()
+    assert fleet.quarantined == set() and ledger.refused == {IMPLAUSIBLE: 1}
+    assert audit.checked == 1
+    assert ledger.results[TRAIN][odd.slot] == without_moments(odd)
 
 
 def test_a_negative_sum_of_squares_is_refused() -> None:

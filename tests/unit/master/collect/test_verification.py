@@ -106,7 +106,12 @@ class Bench:
             self.own, self.notes.append, lambda rest, number: list(rest[:number])
         )
         self.ledger = Ledger(PUBLICATION, EXPECTATIONS, {kind: count})
-        self.verification.begin(b"", b"", lambda kind, figures: self.seen.append(figures) or sign)
+        self.decisive_sign = sign
+        self.verification.begin(b"", b"", self._record_figures)
+
+    def _record_figures(self, kind: str, figures: ReturnStatistics) -> int:
+        self.seen.append(figures)
+        return self.decisive_sign
 
     def answered(self, *lies: int, value: float = 1e9) -> Bench:
         results = tuple(
@@ -115,6 +120,14 @@ class Bench:
         )
         self.ledger.accept(Answer(PUBLICATION, self.kind, WORKER, 0.1, results).encode())
         return self
+
+    def replace_all_by_lies(self) -> None:
+        """As one look of the collector does: the audit takes everything back, and other answers
+        are there already.
+        """
+        for slot in range(self.count):
+            self.ledger.withdraw((self.kind, slot))
+        self.answered(*range(self.count))
 
     def is_pending(self) -> bool:
         return self.verification.is_pending(self.ledger)
@@ -195,6 +208,39 @@ def test_a_result_that_is_taken_back_is_verified_anew() -> None:
     assert not bench.is_pending()
     bench.ledger.accept(Answer(PUBLICATION, EVAL, WORKER, 0.1, (lie(EVAL, 39),)).encode())
     assert bench.settle()[39] == honest(EVAL, 39)
+
+
+@pytest.mark.parametrize("sign", [0, 1], ids=["nothing depended on it", "it was verified"])
+def test_results_that_replace_others_between_two_looks_are_verified(sign: int) -> None:
+    bench = Bench(sign).answered()
+    bench.settle()
+    bench.decisive_sign = 1
+    bench.replace_all_by_lies()
+    assert bench.settle() == [honest(EVAL, slot) for slot in range(MANY)]
+
+
+@pytest.mark.parametrize("lies", [set(), {39}], ids=["the first look", "the whole evaluation"])
+def test_results_that_replace_others_while_the_master_plays_are_verified(lies: set[int]) -> None:
+    bench = Bench().answered(*lies)
+    bench.own.wait = True
+    assert bench.is_pending()
+    if lies:
+        bench.own.answer()
+        assert bench.is_pending() and len(bench.own.asked) == 2
+    bench.replace_all_by_lies()
+    bench.own.answer()
+    bench.own.wait = False
+    assert bench.settle() == [honest(EVAL, slot) for slot in range(MANY)]
+
+
+def test_an_evaluation_that_could_not_be_verified_is_verified_if_its_results_change() -> None:
+    bench = Bench().answered()
+    bench.own.error = VerificationError("no such environment here")
+    bench.settle()
+    bench.own.error = None
+    bench.replace_all_by_lies()
+    bench.settle()
+    assert bench.ledger.verified_results(EVAL) == [honest(EVAL, slot) for slot in range(MANY)]
 
 
 def test_a_run_is_told_of_a_few_differences_only() -> None:

@@ -126,16 +126,14 @@ def test_it_remembers_a_bounded_number_of_workers(monkeypatch: object) -> None:
     assert len(bench.fleet._registered) == module.MOST_REMEMBERED
 
 
-def test_somebody_else_has_the_same_arithmetic_another_name_and_no_quarantine() -> None:
+def test_the_peers_of_an_arithmetic_are_there_and_not_in_quarantine() -> None:
     bench = Bench()
-    fleet = bench.update(a=about("a"), b=about("b", TWO))
-    assert not fleet.has_others([WorkerIdentity("a", "w")], ONE)
     fleet = bench.update(a=about("a"), b=about("b", TWO), c=about("c"))
-    assert fleet.has_others([WorkerIdentity("a", "w")], ONE) and not fleet.has_others(
-        [WorkerIdentity("b", "w")], TWO
-    )
+    assert fleet.peers(ONE) == {WorkerIdentity("a", "w"), WorkerIdentity("c", "w")}
+    assert fleet.peers(TWO) == {WorkerIdentity("b", "w")}
     fleet.quarantine(WorkerIdentity("c", "w"))
-    assert not fleet.has_others([WorkerIdentity("a", "w")], ONE)
+    assert fleet.peers(ONE) == {WorkerIdentity("a", "w")}
+    assert bench.update(b=about("b", TWO)).peers(ONE) == set()
 
 
 def test_what_progress_says_of_quarantine_is_checked() -> None:
@@ -206,3 +204,27 @@ def test_a_master_of_another_arithmetic_than_its_run_began_with_promises_no_bits
     bench.fleet.restore(ONE, None)
     assert (bench.fleet.numerics, bench.fleet.is_uniform) == (TWO, False)
     assert "bits are not promised" in bench.notes[0]
+
+
+def test_a_majority_of_those_present_is_never_suspended() -> None:
+    bench = Bench()
+    fleet = bench.update(**{name: about(name) for name in "abcde"})
+    assert [fleet.suspend(WorkerIdentity(name, "w")) for name in "abcd"] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert [fleet.refusal(name) for name in "abc"] == ["quarantined", "quarantined", ""]
+    assert fleet.dismissed_workers() == [] and fleet.quarantined == set()
+    assert len(fleet.peers(ONE)) == 3
+    fleet.end_suspensions()
+    assert fleet.refusal("a") == "" and len(fleet.peers(ONE)) == 5
+
+
+def test_a_suspended_worker_that_has_left_does_not_protect_the_next_one() -> None:
+    bench = Bench()
+    for number in range(10):
+        name = f"liar{number}"
+        fleet = bench.update(a=about("a"), b=about("b"), **{name: about(name)})
+        assert fleet.suspend(WorkerIdentity(name, "w")) and fleet.refusal(name) == "quarantined"

@@ -26,7 +26,7 @@ from tests.ring import QUICK, Sink, quick_config
 from tests.tiny import SLOW
 from workers.block_worker import BlockWorker
 from workers.episode import EpisodeControl
-from workers.heartbeat import Heartbeat
+from workers.heartbeat import Heartbeat, ProcessLimits
 from workers.join import join
 
 #: A block that nobody has measured is overdue at once: only a measured one has time.
@@ -77,7 +77,7 @@ def worker(url: str, name: str, setup: Setup) -> Iterator[None]:
         joined = join(setup.config, control, table=setup.table)
         about = {"host": name, "numerics": joined.numerics}
         heartbeat = Heartbeat(
-            beats, control, lambda: about, HASTY, wall_limit=60.0, on_wall_limit=lambda: None
+            beats, control, lambda: about, HASTY, ProcessLimits(60.0, lambda: None)
         )
         channel.arrive(about, HASTY.beat_ttl)
         heartbeat.start()
