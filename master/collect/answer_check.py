@@ -110,15 +110,12 @@ class AnswerChecker:
         """
         bounds = bounds or ResultBounds()
         self.slot_limits, self._bounds = slot_limits, bounds
-        self.generation, self.environment = generation, config.task
+        self.generation, self._config, self._shape = generation, config, shape
         trained = training_rules(config, bounds.steps[0], bounds.by_sign)
         evaluated = evaluation_rules(bounds.steps[1])
         self._rules = {
             kind: trained if kind in messages.TRAINED else evaluated for kind in messages.KINDS
         }
-        self._observed = bounds.observed or ObservationLimits.unbounded(shape.observation)
-        self._shared = resolve_seed_sharing(config, shape.individuals) == "generation"
-        self._shape, self._episodes = shape, config.episodes
         count = max(1, slot_limits.get(messages.TRAIN, 0))
         self.plan = plan or plan_slots(config, generation, shape, count)
         self._seeds = {
@@ -129,7 +126,6 @@ class AnswerChecker:
         self._elite_seeds = evaluation_seeds(
             config, ELITE, generation, config.elite_episodes
         ).tolist()
-        self._elites_by_episode = config.schedule == ASYNC
         self._behaviour_fields = (
             int(evaluation_seeds(config, BEHAVIOUR, generation, 1)[0]),
             1,
@@ -147,13 +143,15 @@ class AnswerChecker:
         if slot >= self.slot_limits.get(kind, 0):
             return None
         if kind == messages.TRAIN:
-            sampled = self._shape.individuals * self._episodes if self.plan.sampled[slot] else 0
+            sampled = (
+                self._shape.individuals * self._config.episodes if self.plan.sampled[slot] else 0
+            )
             return ExpectedAnswer(
                 self.plan.noise_indices[slot],
                 self.plan.seeds[slot],
                 self._shape.individuals,
                 sampled,
-                self._episodes,
+                self._config.episodes,
                 4 * self._shape.individuals * self._shape.behaviour,
             )
         if (
@@ -161,10 +159,14 @@ class AnswerChecker:
         ):  # the first under training's own seeds, the others to see how they behave
             return ExpectedAnswer(
                 -1,
-                *(self._behaviour_fields if slot else (self.plan.seeds[0], 1, 0, self._episodes)),
+                *(
+                    self._behaviour_fields
+                    if slot
+                    else (self.plan.seeds[0], 1, 0, self._config.episodes)
+                ),
                 4 * self._shape.behaviour,
             )
-        if kind == messages.ELITE and self._elites_by_episode:
+        if kind == messages.ELITE and self._config.schedule == ASYNC:
             return ExpectedAnswer(-1, self._elite_seeds[slot % len(self._elite_seeds)], 1, 0)
         if kind == messages.ELITE:  # the last of them is the centre
             index = (
@@ -180,7 +182,7 @@ class AnswerChecker:
         """
         return (
             ": all of them had one environment seed; --env-seeds slot gives each its own"
-            if self._shared
+            if resolve_seed_sharing(self._config, self._shape.individuals) == "generation"
             else ""
         )
 
@@ -188,7 +190,7 @@ class AnswerChecker:
         """A slot in words: what a person needs to play its first episode again."""
         expected = self.expected_answer(kind, slot)
         seed = "" if expected is None else f", environment seed {expected.seed}"
-        return f"{kind} slot {slot} (generation {self.generation} of {self.environment}{seed})"
+        return f"{kind} slot {slot} (generation {self.generation} of {self._config.task}{seed})"
 
     def refusal(self, kind: str, result: SlotResult) -> str:
         """Empty, or why the result is refused; IMPLAUSIBLE where only its moments are."""
@@ -251,7 +253,7 @@ class AnswerChecker:
         if m2s.min(initial=0.0) < 0:
             return "wrong-moments"
         limits, greatest, most = (
-            self._observed,
+            self._bounds.observed or ObservationLimits.unbounded(self._shape.observation),
             np.abs(means).max(initial=0.0),
             m2s.max(initial=0.0),
         )

@@ -8,7 +8,7 @@ one.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -59,36 +59,42 @@ class PriorPublication:
         self.is_held = self.publication in held
 
 
-class AsyncLedger(Ledger):
-    """Which slots of the newest publication are owed, and what counts of older ones.
+class BatchSize(NamedTuple):
+    """fewest: training slots that close a batch, besides the evaluation; most: it has no more"""
 
-    batch: training slots that close it, besides its evaluation; most: of which a batch has no more,
-    ``batch`` itself where it is 0
+    fewest: int
+    most: int
+
+
+class CarriedOver(NamedTuple):
+    """What earlier generations leave: older publications that are open still, and results that no
+    batch has used.
     """
+
+    older: Sequence[PriorPublication] = ()
+    unused: Sequence[UnusedResult] = ()
+
+
+class AsyncLedger(Ledger):
+    """Which slots of the newest publication are owed, and what counts of older ones."""
 
     def __init__(
         self,
-        publication: str,
-        checker: AnswerChecker,
+        newest: PriorPublication,
         required: dict[str, int],
-        batch: int,
-        step_limit: int,
-        spread: Floats,
-        older: Sequence[PriorPublication] = (),
-        unused: Iterable[UnusedResult] = (),
-        most: int = 0,
+        size: BatchSize,
+        carried: CarriedOver | None = None,
         context: LedgerContext | None = None,
         opened_at: float = -math.inf,
     ) -> None:
-        super().__init__(publication, checker, required, context, opened_at=opened_at)
-        self.batch, self.most = batch, most or batch
+        super().__init__(newest.publication, newest.checker, required, context, opened_at=opened_at)
+        older, unused = carried or CarriedOver()
+        self.batch, self.most = size
         self.reevaluated: list[UnusedResult] = []
-        self.older = {
-            publication_entry.publication: publication_entry for publication_entry in older
-        }
+        self.older = {prior.publication: prior for prior in older}
         self.unused = list(unused)
         self.prior_publications = tuple(self.older)
-        self._newest = PriorPublication(publication, checker, step_limit, spread)
+        self._newest = newest
 
     # --- what comes in
 

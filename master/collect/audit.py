@@ -119,7 +119,6 @@ class Audit:
     confirmed: dict[Slot, frozenset[WorkerIdentity]] = field(default_factory=dict)
     checked: int = 0
     disputed: int = 0
-    undecided: bool = False
     played: int = 0
     alone: int = 0
     share: float = 1.0
@@ -129,6 +128,11 @@ class Audit:
 
     def __post_init__(self) -> None:
         self.note_limited = LimitedNotes(self.note)
+
+    @property
+    def undecided(self) -> bool:
+        """Whether there was a slot that nobody could decide."""
+        return self.disputed > 0
 
     def begin(self, slots: int = 0) -> None:
         """Another publication is open, of so many slots. share: of the sampled slots, those that
@@ -395,7 +399,6 @@ class Audit:
             "the first one" if first else "the master's own",
         )
         self.disputed += 1
-        self.undecided = True
         if self.disputed <= 10:  # each is counted, not each is said
             self.note(
                 f"audit: {' and '.join(map(str, question.opinions))} gave different results "

@@ -9,14 +9,19 @@ evaluation in hand, as in the synchronous schedule; training goes on meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from es_queue.config.run_config import ASYNC, RunConfig
 from es_queue.errors import EnvironmentFailure
 from es_queue.protocol import messages
 from es_queue.strategies.capabilities import hooks
-from master.collect.async_ledger import AsyncLedger, PriorPublication, UnusedResult, slots_of_ranges
+from master.collect.async_ledger import (
+    AsyncLedger,
+    BatchSize,
+    CarriedOver,
+    PriorPublication,
+    slots_of_ranges,
+)
 from master.collect.ledger import Ledger
 from master.loop.learner import ClosedGeneration, Learner
 from master.loop.schedule import ClosingSchedule, Opening, SynchronousSchedule, require_confirmation
@@ -36,7 +41,7 @@ class AsynchronousSchedule:
     def __init__(self) -> None:
         self._whole = SynchronousSchedule()
         self._batch_ledger: AsyncLedger | None = None
-        self._carried_over: tuple[Sequence[PriorPublication], Sequence[UnusedResult]] | None = None
+        self._carried_over: CarriedOver | None = None
         self._failed_in_a_row = 0
 
     def open(self, opening: Opening) -> Ledger:
@@ -44,19 +49,20 @@ class AsynchronousSchedule:
         if messages.TRAIN not in opening.required:
             return self._whole.open(opening)
         state, strategy = opening.state, opening.learner.strategy
-        older, unused = self._carried_over or (restore_open_publications(opening), ())
+        carried = self._carried_over or CarriedOver(restore_open_publications(opening))
         batch, most = hooks.batch_slots(strategy), opening.required[messages.TRAIN]
-        required = {**opening.required, messages.TRAIN: max(1, batch - len(unused))}
-        ledger = AsyncLedger(
+        required = {**opening.required, messages.TRAIN: max(1, batch - len(carried.unused))}
+        newest = PriorPublication(
             opening.publication,
             opening.make_checker(state, required),
-            required,
-            batch,
             state.step_limit,
             hooks.spread(strategy, state.strategy),
-            older,
-            unused,
-            most,
+        )
+        ledger = AsyncLedger(
+            newest,
+            required,
+            BatchSize(batch, most),
+            carried,
             opening.context,
             opening.opened_at,
         )
@@ -80,7 +86,7 @@ class AsynchronousSchedule:
                 f"every episode of a batch failed; the last was {ledger.last_reason}"
             )
         kept = batch_ledger.take_still_open(state.generation + 1, learner.config.max_lag)
-        self._carried_over = kept, batch_ledger.unused
+        self._carried_over = CarriedOver(kept, batch_ledger.unused)
         return replace(
             closed,
             counted=batch,

@@ -21,7 +21,6 @@ from es_queue.protocol.connection import clone_client
 from es_queue.protocol.messages import Task
 from es_queue.protocol.redis_channel import RedisMasterChannel
 from es_queue.protocol.retry import Retry
-from es_queue.protocol.timing import Clocks
 from es_queue.security.sanitize import sanitize
 from es_queue.util.command_path import format_command
 from master.collect.blocks.block_publisher import MasterLease
@@ -42,14 +41,12 @@ from master.loop.listeners import Outcome, RunFiles, Sink
 from master.loop.messages import vector_digest
 from master.loop.publisher import RunIdentity
 from master.loop.state import FINAL, RunState
-from master.run.launch import Launch
 from master.run.lease import LeaseRenewal
 from master.run.run_paths import RunPaths
+from master.run.run_services import LeaseClaim, Services
 from master.run.setup import Setup
 from master.services.maintenance import Maintenance
-from master.services.private_server import PrivateServer
 from master.services.start_lines import redis_flag, start_lines
-from master.services.supervisor_client import SupervisorClient
 from master.storage.checkpoint import Checkpoints, write_atomically
 from master.storage.replay_log import ReplayLog
 from master.storage.slot_files import SlotFiles
@@ -72,61 +69,31 @@ class RunView(Sink, Protocol):
     def summary(self, record: Record) -> None: ...
 
 
-class RunContext(Protocol):
-    """What a run needs of the process that it runs in; ``Session`` is one.
-
-    is_looping: set when the run has begun, so that an interrupt ends it in order
-    """
-
-    launch: Launch
-    clocks: Clocks
-
-    @property
-    def is_looping(self) -> bool: ...
-
-    @property
-    def client(self) -> Any: ...
-
-    @property
-    def url(self) -> str: ...
-
-    @property
-    def private_server(self) -> PrivateServer | None: ...
-
-    @property
-    def is_interrupted(self) -> Callable[[], bool]: ...
-
-    def start_looping(self) -> None: ...
-
-    def start_supervisor(self, place: RunPaths) -> SupervisorClient | None: ...
-
-
 class TrainingRun:
     """The run itself, with the lease in hand."""
 
     def __init__(
         self,
-        session: RunContext,
+        services: Services,
         paths: RunPaths,
         setup: Setup,
         view: RunView,
-        holder: str,
-        token: str,
+        claim: LeaseClaim,
         keep_going: Callable[[Record], bool],
         is_resumed: bool = False,
     ) -> None:
-        self._session, self._paths, self._setup, self._view = session, paths, setup, view
+        self._services, self._paths, self._setup, self._view = services, paths, setup, view
         channel = RedisMasterChannel(
-            session.client, paths.run, Retry(on_outage=self._handle_outage)
+            services.client, paths.run, Retry(on_outage=self._handle_outage)
         )
         self._channel = channel
-        self._token, self._holder, self._is_resumed = token, holder, is_resumed
+        self._claim, self._is_resumed = claim, is_resumed
         self._start_time = time.monotonic()
         self._checkpoints = Checkpoints(paths.run_dir)
-        config, clocks, launch = setup.config, session.clocks, session.launch
+        config, clocks, launch = setup.config, services.clocks, services.launch
         timeout = int(clocks.seat_lease + config.wall_limit + clocks.seat_margin)
         self._seat_manager = SeatManager(
-            session.client,
+            services.client,
             launch.queue,
             paths.run,
             secrets.token_hex(3),
@@ -134,26 +101,26 @@ class TrainingRun:
             view.note,
             channel.record_failure,
         )
-        self._own_client = clone_client(session.client)
+        self._own_client = clone_client(services.client)
         self._renewal = LeaseRenewal(
             RedisMasterChannel(self._own_client, paths.run, Retry(clocks.renew)),
-            token,
-            holder,
+            claim.token,
+            claim.holder,
             clocks,
         )
-        maintenance = Maintenance(session.start_supervisor(paths), self._seat_manager, view.note)
+        maintenance = Maintenance(services.supervisor, self._seat_manager, view.note)
         self._maintenance, self._is_ended = maintenance, False
         self._inbox = ControlInbox(
             channel, view.note, ConfigTimeline(setup.learner).refusal, self._location_flags()
         )
         self._verifier = Verifier(config, launch.noise_dir)
         # Only the master's own workers have the password of a private server.
-        shared = session.private_server is None or launch.listen is not None
+        shared = services.private_server is None or launch.listen is not None
         verification = Verification(self._verifier, view.note) if shared else None
         self._collector = Collector(
-            MasterLease(channel, token, holder, clocks),
+            MasterLease(channel, claim.token, claim.holder, clocks),
             make_scheduler(config, setup.strategy.per_slot, setup.policy.size),
-            CollectorCallbacks(view.note, self._live, session.is_interrupted, maintenance),
+            CollectorCallbacks(view.note, self._live, services.stop.is_interrupted, maintenance),
             self._inbox,
             TrustRules(config.audit, config.strict, verification),
             {"queue": launch.queue},
@@ -164,7 +131,7 @@ class TrainingRun:
             paths.run, paths.run_dir, config.keep_generations, reader=self._video_jobs
         )
         self._loop = make_loop(
-            RunIdentity(paths.run, token, setup.table.digest),
+            RunIdentity(paths.run, claim.token, setup.table.digest),
             setup.learner,
             self._collector,
             view,
@@ -186,7 +153,7 @@ class TrainingRun:
         """The open publication, when it is whole and of exactly this state's parameters."""
         stored = self._channel.stored_run()[1]
         stored_state = self._channel.renew(
-            self._token, self._holder, self._session.clocks.lease, {}, {}
+            self._claim.token, self._claim.holder, self._services.clocks.lease, {}, {}
         )
         try:
             task = Task.decode(stored) if stored is not None else None
@@ -213,7 +180,7 @@ class TrainingRun:
         former_state: the run's state as its last master left it; a paused run stays so. Interrupted
         before the first publish it raises KeyboardInterrupt: there is nothing to go on with.
         """
-        self._session.start_looping()
+        self._services.stop.start_looping()
         self._renewal.show_sign()
         self._renewal.start()
         film_seconds = 0.0  # nobody who ends a run early waits for its film
@@ -263,7 +230,7 @@ class TrainingRun:
         asked = self._verifier.fingerprint()
         while not wait([asked], SIGN_SECONDS).done:
             self._renewal.show_sign()
-            if self._session.is_interrupted():
+            if self._services.stop.is_interrupted():
                 raise Interrupted
         try:
             self._collector.fleet.fix(asked.result().numerics)
@@ -296,17 +263,17 @@ class TrainingRun:
     def _handle_outage(self, seconds: float) -> None:
         """Redis did not answer; a person need not wait until it does."""
         self._renewal.show_sign()
-        if self._session.is_looping and self._session.is_interrupted():
+        if self._services.stop.is_looping and self._services.stop.is_interrupted():
             raise Interrupted
         self._maintenance.handle_outage(seconds, self._channel.retry.last_error)
 
     def _start_information(self, state: RunState) -> dict[str, str]:
-        session = self._session
+        services = self._services
         lines = start_lines(
-            session.url,
-            session.launch.queue,
+            services.url,
+            services.launch.queue,
             self._paths.run_dir,
-            session.private_server,
+            services.private_server,
             self._paths.run,
         )
         about = {**lines, "seed": str(self._setup.config.seed)}
@@ -324,9 +291,9 @@ class TrainingRun:
 
     def _location_flags(self) -> str:
         """The flags by which another terminal finds the run."""
-        if self._session.private_server is None:
-            return redis_flag(self._session.url, "--redis-url")
-        return "" if self._session.launch.run_dir is None else f" --run-dir {self._paths.run_dir}"
+        if self._services.private_server is None:
+            return redis_flag(self._services.url, "--redis-url")
+        return "" if self._services.launch.run_dir is None else f" --run-dir {self._paths.run_dir}"
 
     # --- ends
 
@@ -341,13 +308,13 @@ class TrainingRun:
         self._view.summary(summary)
         url = (
             ""
-            if self._session.private_server is not None
-            else redis_flag(self._session.url, "--redis-url")
+            if self._services.private_server is not None
+            else redis_flag(self._services.url, "--redis-url")
         )
         folder = (
-            f" --run-dir {self._paths.run_dir}" if self._session.launch.run_dir is not None else ""
+            f" --run-dir {self._paths.run_dir}" if self._services.launch.run_dir is not None else ""
         )
-        listen_flag = "" if self._session.launch.listen is None else " --listen"
+        listen_flag = "" if self._services.launch.listen is None else " --listen"
         command = (
             f"{format_command('es-master')} --resume {self._paths.run}{folder}{url}{listen_flag}"
         )
@@ -397,7 +364,7 @@ class TrainingRun:
         self._renewal.end(LEAVE_SECONDS)  # a renewal after the end would take the lease again
         texts = {name: str(value) for name, value in more.items() if value is not None}
         self._channel.finish(
-            self._token,
+            self._claim.token,
             {
                 "state": state,
                 "updated": f"{time.time():.3f}",

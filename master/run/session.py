@@ -37,6 +37,7 @@ from master.run.lease import holder_name, take_lease, validate_lease_free
 from master.run.manifest import write_manifest
 from master.run.run import LEAVE_SECONDS, RunView, TrainingRun
 from master.run.run_paths import RunPaths, existing_paths, make_new_paths
+from master.run.run_services import LeaseClaim, Services, StopSignal
 from master.run.setup import format_unnormalised, prepare_run, validate_action_bound
 from master.run.standby import Standby
 from master.run.stopping import reopen_state
@@ -66,9 +67,8 @@ class Session:
         write: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.launch, self.clocks = launch, clocks
-        self._make_view, self._is_interrupted = make_view, is_interrupted
+        self._make_view, self._stop = make_view, StopSignal(is_interrupted)
         self._write = write
-        self.is_looping = False
         self._new_folder: Path | None = None
         self._warnings: list[str] = []
         self._modules: list[str] = []
@@ -115,10 +115,6 @@ class Session:
         if self._supervisor is not None:
             self._supervisor.kill()
 
-    def start_looping(self) -> None:
-        """The run begins: from now on an interrupt ends it in order."""
-        self.is_looping = True
-
     # --- beginning and resuming
 
     def _begin(self, config: RunConfig, keep_going: Callable[[Record], bool]) -> dict[str, Any]:
@@ -151,7 +147,9 @@ class Session:
         with self._release_on_error(channel, token, 0):
             write_atomically(paths.config_file, setup.config.to_json().encode())
             write_manifest(paths.run_dir, paths.run, setup.config, self.launch.warm_start)
-            training_run = TrainingRun(self, paths, setup, view, holder, token, keep_going)
+            training_run = TrainingRun(
+                self._services(paths), paths, setup, view, LeaseClaim(holder, token), keep_going
+            )
         return training_run.run(start, None)
 
     def _resume(
@@ -227,7 +225,13 @@ class Session:
             learner = ConfigTimeline(setup.learner).learner_at(state)
             state = reopen_state(learner.config, state, learner.target)
             training_run = TrainingRun(
-                self, paths, setup, view, holder, token, keep_going, is_resumed=True
+                self._services(paths),
+                paths,
+                setup,
+                view,
+                LeaseClaim(holder, token),
+                keep_going,
+                is_resumed=True,
             )
             adopted = training_run.adoptable_publication(state)
             former_state = channel.state()
@@ -237,7 +241,7 @@ class Session:
         """Stand by until the run has lost its master, and take it; None when it has ended. The
         first of several gets it.
         """
-        standby = Standby(channel, self.clocks, self._write, self._is_interrupted)
+        standby = Standby(channel, self.clocks, self._write, self._stop.is_interrupted)
         while standby.wait():
             try:
                 return take_lease(channel, holder, self.clocks, wait=False, floor=floor)
@@ -315,12 +319,15 @@ class Session:
             self._supervisor.ensure()
 
     @property
-    def private_server(self) -> PrivateServer | None:
-        return self._server
+    def is_looping(self) -> bool:
+        return self._stop.is_looping
 
-    @property
-    def is_interrupted(self) -> Callable[[], bool]:
-        return self._is_interrupted
+    def _services(self, paths: RunPaths) -> Services:
+        """What a run is given, once connected."""
+        supervisor = self.start_supervisor(paths)
+        return Services(
+            self.launch, self.clocks, self.client, self.url, self._stop, self._server, supervisor
+        )
 
 
 def newest_checkpoint(

@@ -17,10 +17,7 @@ from es_queue.protocol.connection import client_from_url
 from es_queue.protocol.messages import Answer, Block, token_number
 from es_queue.protocol.redis_channel import RedisMasterChannel
 from es_queue.protocol.retry import Retry
-from master.collect.blocks.block_publisher import MasterLease
-from master.collect.blocks.block_scheduler import BlockScheduler
-from master.collect.collector import GENERATION_LOST, Collector
-from master.collect.worker_watch import CollectorCallbacks
+from master.collect.collector import GENERATION_LOST
 from master.run.lease import take_lease
 from tests.contract.places import (
     HIGHER,
@@ -38,7 +35,6 @@ from tests.faults.proxy import Proxy
 from tests.ring import QUICK
 from tests.tiny import eventually
 from tests.unit.master.collect.collector_bench import PUBLICATION, Bench
-from tests.unit.master.collect.collector_bench import TOKEN as FIRST
 
 AHEAD = "9999999999999-1"  # an id of a server whose clock is centuries ahead
 
@@ -55,16 +51,8 @@ class Real(Bench):
         self.place = place
         super().__init__()
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        channel: Any = self.place.master()
-        channel.renew(FIRST, "me", 60, {}, {})
-        self.channel = channel
-        self.collector = Collector(
-            MasterLease(channel, FIRST, "me", QUICK),
-            BlockScheduler(fixed=self.block),
-            CollectorCallbacks(self.notes.append, self.shown.append),
-        )
+    def make_channel(self) -> Any:
+        return self.place.master()
 
     def payload(self, *blocks: Block) -> bytes:
         one = blocks[0]

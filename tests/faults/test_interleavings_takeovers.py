@@ -111,7 +111,7 @@ def test_a_resumed_master_counts_on_from_the_token_of_its_checkpoint(
 ) -> None:
     Checkpoints(tmp_path / RUN).save(4, saved(4, epoch=7))
     drive, generation = resumed(monkeypatch, valkey_url, tmp_path)
-    assert generation == 4 and token_number(drive._token) == 8
+    assert generation == 4 and token_number(drive._claim.token) == 8
     assert token_number(str(place.master().epoch())) == 8
 
 

@@ -180,7 +180,7 @@ def started(server: PrivateServer, folder: Path, noise: Path) -> Master:
 def test_a_redis_that_stays_away_is_one_sentence(
     own_server: PrivateServer, tmp_path: Path, short_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session_module, "Retry", lambda: Retry(0.3))
+    monkeypatch.setattr(drive_module, "Retry", lambda seconds=0.3, **hooks: Retry(seconds, **hooks))
     monkeypatch.setattr(drive_module, "LEAVE_SECONDS", 0.3)
     run = started(own_server, tmp_path, short_folder / "noise")
     own_server.stop()

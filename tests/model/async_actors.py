@@ -16,7 +16,13 @@ import numpy as np
 
 from es_queue.protocol.channel import RUNNING, PublishRequest
 from es_queue.protocol.messages import EVAL, TRAIN, Task, publication_generation
-from master.collect.async_ledger import AsyncLedger, PriorPublication, slots_of_ranges
+from master.collect.async_ledger import (
+    AsyncLedger,
+    BatchSize,
+    CarriedOver,
+    PriorPublication,
+    slots_of_ranges,
+)
 from master.collect.blocks.block_publisher import MasterLease
 from master.collect.blocks.block_scheduler import BlockScheduler
 from master.collect.collector import Collector
@@ -120,15 +126,13 @@ def async_master(world: AsyncWorld, number: int) -> Iterator[None]:
         )
         world.published[publication] = parameters
         window = AsyncLedger(
-            publication,
-            expectations(state.generation),
+            PriorPublication(
+                publication, expectations(state.generation), LIMIT, spread_of(parameters)
+            ),
             kinds,
-            SLOTS,
-            LIMIT,
-            spread_of(parameters),
-            older,
-            fresh,
-            context=watcher.context,
+            BatchSize(SLOTS, SLOTS),
+            CarriedOver(older, fresh),
+            watcher.context,
         )
         what = PublishRequest(
             publication,

@@ -44,8 +44,8 @@ class Bench:
 
     def __post_init__(self) -> None:
         self.scheduler = self.scheduler or BlockScheduler(fixed=self.block)
-        self.channel = MemoryMasterChannel(self.server)
-        self.channel.renew(TOKEN, "me", 10, {}, {})
+        self.channel: Any = self.make_channel()
+        self.channel.renew(TOKEN, "me", 60, {}, {})
         self.collector = Collector(
             MasterLease(self.channel, TOKEN, "me", self.clocks),
             self.scheduler,
@@ -65,6 +65,9 @@ class Bench:
             prefix=self.prefix,
         )
         self.what = PublishRequest(PUBLICATION, b"task", (), "{}", {"state": "running"})
+
+    def make_channel(self) -> Any:
+        return MemoryMasterChannel(self.server)
 
     def open(self, *, adopted: bool = False) -> Bench:
         self.collector.open(self.ledger, self.what, PARAMETERS, adopted=adopted)

@@ -24,6 +24,8 @@ from master.collect.answer_check import ResultShape
 from master.collect.async_ledger import (
     MOST_BATCHES_AHEAD,
     AsyncLedger,
+    BatchSize,
+    CarriedOver,
     PriorPublication,
     slots_of_ranges,
 )
@@ -60,7 +62,8 @@ def older(publication: str, *answered: int) -> PriorPublication:
 
 def window(*others: PriorPublication, **more: int) -> AsyncLedger:
     wanted = {CENTRE: 1, TRAIN: BATCH, **more}
-    return AsyncLedger(NEW, expectations(NEW), wanted, BATCH, 60, spread(NEW), others)
+    newest = PriorPublication(NEW, expectations(NEW), 60, spread(NEW))
+    return AsyncLedger(newest, wanted, BatchSize(BATCH, BATCH), CarriedOver(others))
 
 
 def result(publication: str, slot: int, kind: str = TRAIN, **changes: Any) -> SlotResult:

@@ -14,7 +14,13 @@ from es_queue.numerics.slot_plan import ELITE as SEEDS
 from es_queue.numerics.slot_plan import evaluation_seeds, max_slots
 from es_queue.protocol.messages import CENTRE, ELITE, TRAIN, Answer, Block, SlotResult
 from master.collect.answer_check import AnswerChecker, ResultShape
-from master.collect.async_ledger import MOST_BATCHES_AHEAD, AsyncLedger, PriorPublication
+from master.collect.async_ledger import (
+    MOST_BATCHES_AHEAD,
+    AsyncLedger,
+    BatchSize,
+    CarriedOver,
+    PriorPublication,
+)
 from master.collect.ledger import FAILURES
 from tests.parts import evaluator, task_of
 from tests.tiny import Script
@@ -44,15 +50,10 @@ def expectations(publication: str) -> AnswerChecker:
 
 def window(elites: int = 4, *older: PriorPublication) -> AsyncLedger:
     book = AsyncLedger(
-        NEW,
-        expectations(NEW),
+        PriorPublication(NEW, expectations(NEW), 60, SPREAD),
         {CENTRE: 1, TRAIN: BATCH},
-        BATCH,
-        60,
-        SPREAD,
-        older,
-        (),
-        MOST_OF_A_BATCH,
+        BatchSize(BATCH, MOST_OF_A_BATCH),
+        CarriedOver(older),
     )
     book.require_slots(ELITE, range(elites))
     return book

@@ -15,12 +15,12 @@ import redis
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.protocol.connection import client_from_url
 from es_queue.protocol.redis_channel import RedisMasterChannel, RedisWorkerChannel
-from es_queue.protocol.timing import Clocks
 from master.collect.blocks import stragglers
 from master.run.launch import Launch
 from master.run.lease import take_lease
 from master.run.run import TrainingRun
 from master.run.run_paths import RunPaths
+from master.run.run_services import LeaseClaim, Services, StopSignal
 from master.run.setup import Setup, prepare_run
 from tests.ring import QUICK, Sink, quick_config
 from tests.tiny import SLOW
@@ -30,7 +30,7 @@ from workers.heartbeat import Heartbeat, ProcessLimits
 from workers.join import join
 
 #: A block that nobody has measured is overdue at once: only a measured one has time.
-HASTY = replace(QUICK, overdue=0.01)
+GENERATIONS, HASTY = 3, replace(QUICK, overdue=0.01)
 
 
 @dataclass
@@ -43,28 +43,6 @@ class View(Sink):
 
     def summary(self, record: dict[str, Any]) -> None:
         self.summaries.append(record)
-
-
-@dataclass
-class Process:
-    """What a run needs of its process. last: generations after which a person interrupts it."""
-
-    client: redis.Redis
-    url: str
-    view: View
-    last: int
-    launch: Launch = field(default_factory=Launch)
-    clocks: Clocks = HASTY
-    is_looping: bool = False
-    private_server: None = None
-
-    def is_interrupted(self) -> bool:
-        return len(self.view.records) >= self.last
-
-    def start_looping(self) -> None:
-        self.is_looping = True
-
-    def start_supervisor(self, paths: RunPaths) -> None: ...
 
 
 @contextmanager
@@ -108,9 +86,10 @@ def test_durations_of_one_generation_reach_the_straggler_tracker_of_the_next(
     setup = prepare_run(config, table=NoiseTable.in_memory(config.noise_size))
     view, paths = View(), RunPaths("slow", tmp_path)
     paths.prepare()
-    process = Process(redis_client, valkey_url, view, last=3)
+    stop = StopSignal(lambda: len(view.records) >= GENERATIONS)
+    services = Services(Launch(), HASTY, redis_client, valkey_url, stop)
     token = take_lease(RedisMasterChannel(redis_client, "slow"), "test", HASTY, wait=False)
-    run = TrainingRun(process, paths, setup, view, "test", token, lambda _: True)
+    run = TrainingRun(services, paths, setup, view, LeaseClaim("test", token), lambda _: True)
     with ExitStack() as stack:
         for number in range(4):
             stack.enter_context(worker(valkey_url, f"host{number}-{number}-abcdef", setup))

@@ -9,8 +9,8 @@ from typing import Any
 
 from es_queue.config.run_config import RunConfig
 from es_queue.protocol.messages import TRAIN, Block
+from master.collect.blocks.block_issue import BLOCKS_PER_WORKER
 from master.collect.blocks.block_scheduler import list_equal_blocks
-from master.loop.asynchronous import BLOCKS_PER_WORKER
 from tools.benchmarks.cluster.simulation.discrete_events import Cluster, Member
 from tools.benchmarks.cluster.simulation.durations import Seconds
 
