@@ -11,7 +11,7 @@ from es_queue.protocol.timing import Clocks
 from es_queue.security.bounded_reads import MAX_WORKERS
 from master.collect.ledger import Ledger, LedgerContext
 from master.fleet.idle_monitor import IdleMonitor
-from master.fleet.lost_workers import LostWorkerCheck
+from master.fleet.missing_after_outage import MissingAfterOutage
 from master.fleet.worker_poller import WorkerPoller
 from master.loop.learner import Record
 
@@ -55,7 +55,7 @@ class WorkerWatch:
         self._channel, self._context, self._callbacks = channel, context, callbacks
         self._poller = WorkerPoller()
         self._idle_monitor = IdleMonitor(callbacks.note)
-        self._lost_worker_check = LostWorkerCheck(clocks.lease + clocks.beat_ttl, callbacks.note)
+        self._missing_check = MissingAfterOutage(clocks.lease + clocks.beat_ttl, callbacks.note)
         self.present: dict[str, dict[str, str]] = {}
         self.give_way: list[str] = []
 
@@ -72,7 +72,7 @@ class WorkerWatch:
         workers = self._poller.poll(self._channel, answers)
         self.present = {name: about for name, about in workers.items() if "refuses" not in about}
         self._idle_monitor.update(workers)
-        self._lost_worker_check.update(workers, self._channel.outages, self.give_way)
+        self._missing_check.update(workers, self._channel.outages, self.give_way)
         if self._context.fleet is not None:
             self._context.fleet.update(self.present)
         if len(answers) > MAX_WORKERS:  # whoever answers names itself

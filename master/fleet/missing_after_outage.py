@@ -1,4 +1,4 @@
-"""LostWorkerCheck: workers that were present before a Redis outage and have not returned."""
+"""MissingAfterOutage: workers that were present before a Redis outage and have not returned."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ WorkerInfo = Mapping[str, Mapping[str, str]]
 HOSTS_NAMED = 5
 
 
-class LostWorkerCheck:
+class MissingAfterOutage:
     """Asked once a second. RQ ends a plain worker that needs Redis while Redis is away; nothing
     else would tell of it.
 

@@ -1,4 +1,4 @@
-"""LostWorkerCheck after an outage: who did not come back is named, once, with what to do."""
+"""MissingAfterOutage after an outage: who did not come back is named, once, with what to do."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Iterable
 
 import pytest
 
-from master.fleet.lost_workers import HOSTS_NAMED, LostWorkerCheck
+from master.fleet.missing_after_outage import HOSTS_NAMED, MissingAfterOutage
 
 
 class Bench:
     def __init__(self) -> None:
         self.now, self.notes = 100.0, list[str]()
-        self.roll = LostWorkerCheck(3.0, self.notes.append, lambda: self.now)
+        self.roll = MissingAfterOutage(3.0, self.notes.append, lambda: self.now)
 
     def update(
         self, names: str, outages: int, after: float = 1.0, leaving: Iterable[str] = ()
