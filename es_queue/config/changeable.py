@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from es_queue.config.parsing import FORMER_NAMES
 from es_queue.config.run_config import option_fields
 from es_queue.config.validation import checked_value, number_or_text
 from es_queue.errors import UsageError
@@ -28,6 +29,7 @@ CHANGEABLE = (
 
 def validate_resume_changes(values: dict[str, Any]) -> dict[str, Any]:
     """What a resumed run may change, from Python. Raises UsageError."""
+    values = {FORMER_NAMES.get(name, name): value for name, value in values.items()}
     fixed = [name for name in values if name not in RESUMABLE]
     if fixed:
         raise UsageError(

@@ -31,7 +31,12 @@ from es_queue.environments.space_codec import (
     observation_tree,
 )
 from es_queue.errors import EnvironmentFailure, MissingPackage, UsageError
-from es_queue.security.user_code import check_function, describe_error, load_attribute
+from es_queue.security.user_code import (
+    check_function,
+    check_import,
+    describe_error,
+    load_attribute,
+)
 
 #: Modules whose environments keep nothing from one episode to the next (held by a test).
 CLEAN_MODULES = (
@@ -210,6 +215,7 @@ def _load_wrapper(path: str) -> Any:
     module, _, name = path.partition(":")
     if not module or not name:
         raise UsageError(f"the wrapper {path!r} is not of the form module:Class")
+    check_import(f"wrapper {path}", module)
     if module.partition(".")[0] in sys.stdlib_module_names:
         raise UsageError(f"the wrapper {path!r} is of Python's own library, which has none")
     wrapper = load_attribute(f"wrapper {path!r}", path, UsageError)

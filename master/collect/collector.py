@@ -211,8 +211,10 @@ class Collector:
         """Until the ledger is complete and the run not paused. Raises Interrupted, FencedError,
         RedisError, EnvironmentFailure. What is there already does not keep the lease waiting.
         """
-        if time.monotonic() >= self._next_tick:
-            self.tick(ledger)
+        if ledger.is_complete():
+            self._raise_if_interrupted()
+            if time.monotonic() >= self._next_tick:
+                self.tick(ledger)
         while (
             (verifying := self._is_verifying(ledger))
             or self.inbox.paused_by
@@ -222,13 +224,16 @@ class Collector:
             wait = min(longest, max(0.001, self._next_tick - time.monotonic()))
             if self.drain(ledger, wait):
                 self._work_while_idle(ledger)
-            if self._callbacks.is_interrupted() or self.inbox.stopped_by:
-                raise Interrupted
+            self._raise_if_interrupted()
             if time.monotonic() >= self._next_tick or ledger.needs_reconcile:
                 self.tick(ledger)
         if sentence := self._progress.implausible_sentence(ledger):
             self._callbacks.note(sentence)
         self._publisher.learn_durations(ledger)
+
+    def _raise_if_interrupted(self) -> None:
+        if self._callbacks.is_interrupted() or self.inbox.stopped_by:
+            raise Interrupted
 
     def _is_verifying(self, ledger: Ledger) -> bool:
         return self.verification is not None and self.verification.is_pending(ledger)
@@ -244,9 +249,12 @@ class Collector:
         Whether nothing is left.
         """
         drained = self._parts.reader.drain(ledger, wait, len(self._parts.workers.present))
+        self._refill(ledger)
+        return drained
+
+    def _refill(self, ledger: Ledger) -> None:
         if not self.inbox.paused_by:
             self._publisher.refill(ledger)
-        return drained
 
     # --- each second
 
@@ -257,16 +265,19 @@ class Collector:
         ledger.start_reconcile()
         self._poll_requests(ledger)
         self._renew(ledger, began)
-        self._reissuer.notice_outage(ledger)
+        was_away = self._reissuer.notice_outage(ledger)
         reader, workers, audit = self._parts.reader, self._parts.workers, self.context.audit
         workers.update()
         ledger.decide()
+        if audit is not None and (was_away or self.inbox.paused_by):
+            audit.responsive.restart_clock()  # nobody could answer
         for slot in audit.review() if audit is not None else ():
             ledger.withdraw(slot)
         workers.maintain(ledger, reader.has_results, self.inbox.paused_by)
         if reader.drain_fully(ledger, len(workers.present)):
             pause = self._reissuer.update(ledger, paused=bool(self.inbox.paused_by))
             self._next_tick = min(self._next_tick, time.monotonic() + pause)
+        self._refill(ledger)  # in place of what was read here
 
     def _poll_requests(self, ledger: Ledger) -> None:
         """What people ask."""

@@ -44,13 +44,16 @@ class VideoJobs:
         self._process: subprocess.Popen[bytes] | None = None
         self._stderr_file: IO[bytes] | None = None
         self._next_generation = 0
-        #: Generations without a film yet, the one that is filmed now first.
+        #: The generation that is filmed now, and those that wait for their turn.
+        self._filmed: int | None = None
         self._queue = deque[int]()
 
     def needs(self, generation: int) -> bool:
         """Whether the generation's record must be there until its film is made."""
         return bool(self._every) and (
-            generation >= self._next_generation or generation in self._queue
+            generation >= self._next_generation
+            or generation == self._filmed
+            or generation in self._queue
         )
 
     def add(self, generation: int) -> None:
@@ -62,13 +65,16 @@ class VideoJobs:
 
     def drop(self, generation: int) -> None:
         """The generation's record is gone."""
-        if generation in self._queue:
-            self._queue.remove(generation)
+        if generation == self._filmed or generation in self._queue:
+            if generation == self._filmed:
+                self._filmed = None
+            else:
+                self._queue.remove(generation)
             self._note("films cannot keep up with the generations: some are left out")
 
     def _start_next(self) -> None:
         if not self._is_busy() and self._queue:
-            self._start_video(self._queue[0])
+            self._start_video(self._queue.popleft())
 
     def _start_video(self, generation: int) -> None:
         target = self._run_dir / VIDEO_FOLDER / f"{generation:08d}.gif"
@@ -89,6 +95,7 @@ class VideoJobs:
         except OSError as error:
             self._disable(str(error))
             return
+        self._filmed = generation
         with suppress(OSError):  # it has ended already
             os.setpriority(os.PRIO_PROCESS, self._process.pid, NICENESS)
 
@@ -97,8 +104,9 @@ class VideoJobs:
         other.
         """
         try:
-            if seconds and len(self._queue) > 1:
-                self._note(f"{len(self._queue)} films are still to be made: Ctrl-C leaves them out")
+            waiting = len(self._queue) + (self._process is not None)
+            if seconds and waiting > 1:
+                self._note(f"{waiting} films are still to be made: Ctrl-C leaves them out")
             while self._process is not None:
                 self._process.wait(seconds)
                 if not self._is_busy() and seconds:
@@ -120,9 +128,8 @@ class VideoJobs:
         if code is None:
             return True
         self._process = None
-        if self._queue:  # its record may have been removed meanwhile
-            self._queue.popleft()
-        if code:
+        is_kept, self._filmed = self._filmed is not None, None
+        if code and is_kept:  # a record that went meanwhile is no trouble
             lines = self._read_stderr()
             self._disable(lines[-1] if lines else f"es-play ended with {code}")
         return False

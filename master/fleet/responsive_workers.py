@@ -36,6 +36,10 @@ class ResponsiveWorkers:
         self._answered_at = now
         self.identities.add(identity)
 
+    def restart_clock(self) -> None:
+        """The run is paused, or Redis was away: this time is no silence of the workers."""
+        self._answered_at = self._clock()
+
     def expire(self) -> None:
         """There are questions: after too long a silence no worker counts until it answers again."""
         patience = max(LEAST_PATIENCE, PATIENCE_FACTOR * self._longest_gap)

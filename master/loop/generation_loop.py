@@ -106,9 +106,10 @@ class Loop:
         return state
 
     def _publish(self, state: RunState, last: Record, adopted: str | None) -> OpenGeneration:
+        began = time.monotonic()
         generation = self._publisher.publish(state, last, adopted)
         self._tell_published(generation)
-        return generation
+        return replace(generation, seconds=time.monotonic() - began)
 
     def _tell_published(self, generation: OpenGeneration) -> None:
         self._current = generation

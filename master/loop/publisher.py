@@ -111,7 +111,7 @@ class Publisher:
         """The generation of a state. last: the record of the one before; adopted: the publication
         that a former master left open for exactly this state.
         """
-        began, learner = time.monotonic(), self._timeline.learner_at(state)
+        learner = self._timeline.learner_at(state)
         strategy, statistics = learner.strategy, state.statistics(learner.config.obs_clip)
         vector = strategy.published(state.strategy)
         digest, identified = vector_digest(vector), strategy.digest_input(state.strategy, vector)
@@ -123,7 +123,6 @@ class Publisher:
             digest if identified is vector else vector_digest(identified),
         )
         generation = self._open(state, learner, parameters, last, adopted)
-        generation = replace(generation, seconds=time.monotonic() - began)
         self._prefetch(generation)
         return generation
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from es_queue.config.run_config import ASYNC
 from es_queue.environments.observation_layout import format_parts
-from es_queue.errors import DecodeError, EnvironmentFailure, FencedError
+from es_queue.errors import DecodeError, EnvironmentFailure, FencedError, StrategyFailure
 from es_queue.protocol import keys
 from es_queue.protocol.channel import FAILED, FINISHED, PAUSED, RUNNING, STOPPED
 from es_queue.protocol.connection import clone_client
@@ -207,8 +207,8 @@ class TrainingRun:
         except KeyboardInterrupt:
             self._finish_early(STOPPED)
             raise
-        except EnvironmentFailure as error:
-            explained = EnvironmentFailure(f"{error}{self._save_error_reports()}")
+        except (EnvironmentFailure, StrategyFailure) as error:
+            explained = type(error)(f"{error}{self._save_error_reports()}")
             self._finish_early(FAILED, why=sanitize(error, 300))
             raise explained from None
         except BaseException as error:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from es_queue.config.parsing import FORMER_NAMES, config_from_values
-from es_queue.config.run_config import RunConfig, option_fields
-from es_queue.config.validation import ineffective_settings
+from es_queue.config.run_config import RunConfig, option_fields, users_of
+from es_queue.config.validation import FORMER_DEFAULTS, ineffective_settings
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.numerics.aggregates import Aggregates, aggregate
 from es_queue.protocol.keys import RUN_ID
@@ -183,7 +183,12 @@ def format_settings_toml(config: RunConfig) -> str:
     """Every setting but the seed and those without effect, as a TOML file for --config;
     ``read_settings`` of ``master.cli.config_file`` reads the same values.
     """
-    left_out = {"seed", *ineffective_settings(config)}
+    former = {
+        name
+        for name, value in FORMER_DEFAULTS.items()
+        if getattr(config, name) == value and config.strategy not in users_of(name)
+    }
+    left_out = {"seed", *ineffective_settings(config), *former}
     lines = ["# Written by es-master --seeds: what all runs of this study share.\n"]
     for name in option_fields():
         if name not in left_out:

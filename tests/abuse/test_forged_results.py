@@ -258,7 +258,15 @@ def test_second_answers_that_nobody_asked_for_expel_no_honest_worker(
         1,
         "--audit",
         0.2,
-        *flags({**TINY, "generations": 100_000, "eval_every": 0, "target_reward": "none"}),
+        *flags(
+            {
+                **TINY,
+                "generations": 100_000,
+                "eval_every": 0,
+                "eval_episodes": None,
+                "target_reward": "none",
+            }
+        ),
     )
     seen, stop = Seen(household.client, RUN), threading.Event()
     honest = [household.worker("--name", f"honest-{number}") for number in range(3)]
@@ -304,7 +312,15 @@ def test_a_registered_worker_that_answers_nothing_does_not_hold_an_audited_run(
         "--json",
         "--audit",
         1.0,
-        *flags({**TINY, "generations": 100_000, "eval_every": 0, "target_reward": "none"}),
+        *flags(
+            {
+                **TINY,
+                "generations": 100_000,
+                "eval_every": 0,
+                "eval_episodes": None,
+                "target_reward": "none",
+            }
+        ),
     )
     seen = Seen(household.client, RUN)
     seen.joined(household.worker("--name", "honest"))

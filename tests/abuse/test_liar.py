@@ -118,7 +118,7 @@ def test_a_liar_among_four_is_found_as_soon_as_sampling_predicts_and_learning_co
 ) -> None:
     """16 slots a generation, of which it plays a few; one in ten is played again."""
     fraction, seen = 0.1, Seen(redis_client, "sampled")
-    run = patient("sampled", audit=fraction, generations=2000, eval_every=0)
+    run = patient("sampled", audit=fraction, generations=2000, eval_every=0, eval_episodes=None)
     among_three(processes, valkey_url, seen)
     began = seen.generation()
     wait_for(lambda: quarantined(seen), "the liar is found", 120)

@@ -82,11 +82,16 @@ def wait_for(condition: Callable[[], T], what: str, seconds: float = 40.0) -> T:
     return found
 
 
+def given(values: dict[str, Any]) -> dict[str, Any]:
+    """Settings without those that are left out by None."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
 def flags(values: dict[str, Any]) -> list[str]:
-    """Settings as es-master's flags."""
+    """Settings as es-master's flags; None for one that is left out."""
     return [
         word
-        for name, value in values.items()
+        for name, value in given(values).items()
         for word in (f"--{name.replace('_', '-')}", str(value))
     ]
 
@@ -100,7 +105,7 @@ def quiet_digest(values: dict[str, Any], generation: int = -1) -> str:
         f"numpy was loaded before {', '.join(missing)} were set: fix_numeric_environment "
         "must come first in tests/conftest.py"
     )
-    return _ring_digests(resolve(values))[generation]
+    return _ring_digests(resolve(given(values)))[generation]
 
 
 @cache
@@ -389,7 +394,7 @@ class Master:
     ) -> None:
         self.heard = Heard()
         self._stop = threading.Event()
-        self._config = resolve(values)
+        self._config = resolve(given(values))
         launch = Launch(redis_url=url, workers=0, run=run, run_dir=folder, noise_dir=noise)
         self._session = Session(launch, clocks, lambda *_: self.heard, self._stop.is_set)
         self._summary: dict[str, Any] = {}

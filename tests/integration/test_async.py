@@ -103,7 +103,7 @@ def test_a_straggler_holds_nothing_up_and_counts_when_it_comes(
     tmp_path: Path,
 ) -> None:
     seen, pair = Seen(redis_client, "slow"), [processes.worker(valkey_url) for _ in range(2)]
-    run = start_master("slow", {**LONG, "eval_every": 0})
+    run = start_master("slow", {**LONG, "eval_every": 0, "eval_episodes": None})
     seats = [seen.joined(one) for one in pair]
 
     def held_in_training() -> int | None:

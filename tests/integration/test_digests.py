@@ -104,6 +104,7 @@ def test_the_workers_of_a_host_fetch_each_publication_once_between_them(
         "step_limit": "60",
         "noise_size": 2**20,
         "eval_every": 0,
+        "eval_episodes": None,
         "block": 1,
     }
     run = start_master("shared", values)

@@ -33,6 +33,7 @@ TINY = {
     "population": 8,
     "step_limit": "10",
     "eval_every": 0,
+    "eval_episodes": None,
     "eval_step_limit": 10,
     "generations": 1,
 }

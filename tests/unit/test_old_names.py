@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rq.utils import import_attribute
 
+from es_queue.config.changeable import validate_resume_changes
 from es_queue.config.parsing import FORMER_NAMES, config_from_json
 from es_queue.config.run_config import RunConfig, option_fields
 from master.cli.options import parse_command_line
@@ -77,6 +78,7 @@ def test_former_names_of_settings_are_read_from_flags_files_and_stored_runs(tmp_
     for words in (["--keep-slots", "7"], ["--config", str(config_file)]):
         values, _ = parse_command_line(["--env", "CartPole-v1", *words])
         assert values["keep_generations"] == 7
+    assert validate_resume_changes({"keep_slots": 7}) == {"keep_generations": 7}
     stored = RunConfig(env="CartPole-v1", keep_generations=7).to_json()
     assert "keep_generations" in stored
     former = stored.replace("keep_generations", "keep_slots")

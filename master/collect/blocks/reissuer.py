@@ -116,10 +116,13 @@ class Reissuer:
         self._parts.context.recoveries.record_recovery(REDIS_LOST, time.monotonic() - began)
         self.outages.begin_grace()
 
-    def notice_outage(self, ledger: Ledger) -> None:
-        if self.outages.has_ended():
+    def notice_outage(self, ledger: Ledger) -> bool:
+        """Whether Redis was away since the last call."""
+        has_ended = self.outages.has_ended()
+        if has_ended:
             self._parts.reader.rewind()
             ledger.restore_deaths(self._lease.channel.deaths())
+        return has_ended
 
     def update(self, ledger: Ledger, *, paused: bool) -> float:
         """Return the blocks of the dead, copy those of stragglers, issue again what nobody holds.

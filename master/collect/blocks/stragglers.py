@@ -30,6 +30,8 @@ MOST_GIVEN, BLOCKS_GIVEN = 100, 2
 ISSUES_TO_ALL = 2
 #: Publications in a row at the most whose blocks are given by name from the beginning.
 MOST_GIVEN_AHEAD = 64
+#: Blocks that a worker is given at once; reconcile looks at a hundred claims of a worker.
+MOST_SHARED = 64
 #: Slots of one look of which it is counted how often nobody held them, and blocks that are compared
 #: with the copies of a look.
 MOST_COUNTED = 1000
@@ -231,10 +233,10 @@ class DirectIssue:
         )
 
     def share_blocks(
-        self, blocks: Iterable[Block], workers: Iterable[str]
+        self, blocks: Iterator[Block], workers: Iterable[str]
     ) -> dict[str, list[Block]]:
-        """The blocks by worker, among those that answered in the publication before; none if they
-        go to todo.
+        """The first blocks by worker, among those that answered in the publication before; none if
+        all go to todo.
         """
         active = [
             worker
@@ -243,7 +245,7 @@ class DirectIssue:
         ]
         if not self.is_on or not active:
             return {}
-        listed = list(blocks)
+        listed = list(islice(blocks, MOST_SHARED * len(active)))
         return {
             worker: listed[number :: len(active)] for number, worker in enumerate(sorted(active))
         }

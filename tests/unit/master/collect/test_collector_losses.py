@@ -196,6 +196,18 @@ def test_a_slow_worker_that_answers_is_nobody_who_takes_every_block(answered: bo
     assert direct.is_on is not answered
 
 
+def test_no_worker_is_given_more_blocks_at_once_than_reconcile_looks_at() -> None:
+    direct = DirectIssue()
+    direct.begin({"a": 1})
+    for _ in range(3):
+        direct.record_unclaimed([("train", 0)])
+    direct.begin({"a": 2})
+    blocks = iter([Block(PUBLICATION, "train", slot, slot + 1) for slot in range(500)])
+    shares = direct.share_blocks(blocks, ["a"])
+    assert 0 < len(shares["a"]) <= 100
+    assert len(shares["a"]) + len(list(blocks)) == 500, "the others go to todo"
+
+
 def test_slots_that_workers_lose_one_after_the_other_are_nobodys_doing() -> None:
     direct = DirectIssue()
     for slot in range(9):

@@ -115,6 +115,21 @@ def test_a_record_that_is_gone_is_not_filmed(tmp_path: Path, player: Path) -> No
     assert generations(player) == ["0", "2"] and "some are left out" in said[0]
 
 
+def test_the_film_after_one_whose_record_has_gone_is_made(tmp_path: Path, player: Path) -> None:
+    waits = f"while not os.path.exists({str(tmp_path / 'go')!r}): time.sleep(0.01)"
+    player.write_text(f"import time, os, sys\n{waits}\nsys.exit('0' in sys.argv)")
+    said: list[str] = []
+    one = VideoJobs(tmp_path / "run", 1, None, said.append)
+    for generation in range(3):
+        one.add(generation)
+    until(lambda: len(asked(player)) == 1)
+    one.drop(0)
+    (tmp_path / "go").write_text("")
+    one.close()
+    assert generations(player) == ["0", "1", "2"]
+    assert not any("no more films" in text for text in said)
+
+
 def test_a_film_that_fails_is_said_once_and_ends_the_filming(tmp_path: Path, player: Path) -> None:
     player.write_text("sys.exit('es-play: Objective draws nothing')")
     said: list[str] = []

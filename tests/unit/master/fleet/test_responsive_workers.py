@@ -40,6 +40,16 @@ def test_the_longest_gap_between_results_of_a_publication_sets_the_patience() ->
     assert bench.expire(LEAST_PATIENCE + 0.1) == set()
 
 
+def test_a_pause_is_neither_a_silence_nor_a_gap_between_results() -> None:
+    bench = Bench()
+    for _ in range(10):
+        bench.now += 360.0
+        bench.responsive.restart_clock()
+    assert bench.expire(LEAST_PATIENCE) == {A}
+    bench.responsive.record_answer(A)
+    assert bench.expire(PATIENCE_FACTOR * LEAST_PATIENCE + 0.1) == set()
+
+
 def test_a_worker_that_has_left_does_not_count() -> None:
     bench = Bench()
     bench.responsive.begin({B})

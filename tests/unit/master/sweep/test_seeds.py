@@ -137,6 +137,12 @@ SETTINGS: list[dict[str, Any]] = [
 ]
 
 
+def test_a_former_default_that_the_strategy_ignores_is_not_written(tmp_path: Path) -> None:
+    stored = RunConfig(env="CartPole-v1", strategy="openai_es", sigma_learning_rate=0.1)
+    (tmp_path / "written.toml").write_text(format_settings_toml(stored))
+    assert resolve(read_settings(tmp_path / "written.toml")).sigma_learning_rate == -1
+
+
 @pytest.mark.parametrize("values", SETTINGS, ids=lambda values: ",".join(values) or "defaults")
 def test_the_settings_file_gives_the_very_values(values: dict[str, Any], tmp_path: Path) -> None:
     values = {"env": "CartPole-v1", **values}
