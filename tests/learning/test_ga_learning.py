@@ -78,5 +78,5 @@ def test_nothing_is_reached_when_nothing_is_learnt(
     def unlearnt(self: GA, state: State, batch: Batch) -> tuple[State, Info]:
         return self.stay(state)
 
-    monkeypatch.setattr(GA, "improve", unlearnt)
+    monkeypatch.setattr(GA, "tell", unlearnt)
     assert end({**EVOLVED, "schedule": schedule, "seed": 1}) < 5 * REACHED
