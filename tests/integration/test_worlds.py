@@ -35,6 +35,7 @@ TINY = {
     "eval_every": 0,
     "eval_episodes": None,
     "eval_step_limit": 10,
+    "obs_sample": None,
     "generations": 1,
 }
 FAMILIES = {

@@ -11,9 +11,9 @@ _ENVS = "es_queue.environments.gym_compat.gym_envs"
 #: id -> entry point, its arguments, step limit, reward threshold. gym 0.26 has the old landers
 #: itself.
 IDS: dict[str, tuple[str, dict[str, Any], int | None, float | None]] = {
-    "BipedalWalker-v2": (f"{_ENVS}:BipedalWalkerV2", {}, 1600, 300.0),
-    "BipedalWalkerHardcore-v2": (f"{_ENVS}:BipedalWalkerV2", {"hardcore": True}, 2000, 300.0),
-    "Marvin-v0": (f"{_ENVS}:Marvin", {}, None, None),
+    "BipedalWalker-v2": (f"{_ENVS}:GymBipedalWalkerV2", {}, 1600, 300.0),
+    "BipedalWalkerHardcore-v2": (f"{_ENVS}:GymBipedalWalkerV2", {"hardcore": True}, 2000, 300.0),
+    "Marvin-v0": (f"{_ENVS}:GymMarvin", {}, None, None),
 }
 
 
