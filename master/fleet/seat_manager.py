@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import redis
@@ -37,6 +38,8 @@ SETTLE_SECONDS = 3.0
 MOST_FAILED_READ = 100
 #: Seats that this master has opened or seen in the queue: no other seat's failure counts.
 MOST_OPENED = 20_000
+#: Seats before the newest one that count as opened: workers open and take some between two looks.
+OPENED_UNSEEN = 64
 #: Seats whose failure is remembered: a worker may write any number of names into RQ's registry.
 MOST_FAILED = 1000
 CLOCK_SKEW = 24 * 3600.0
@@ -227,7 +230,7 @@ class SeatManager:
         ):
             seat = name.decode("ascii", "replace")
             if (
-                seat not in self._opened
+                not self._was_opened(seat)
                 or seat in self._failed_seats
                 or len(self._failed_seats) >= MOST_FAILED
             ):
@@ -260,6 +263,23 @@ class SeatManager:
                 f"install es-queue where the workers of queue {self._queue!r} run, or use "
                 "--queue with a queue of your own"
             )
+
+    def _was_opened(self, seat: str) -> bool:
+        """Whether the seat was opened in this session, as far as can be told: workers write the
+        registries, so they can name any number.
+        """
+        if seat in self._opened:
+            return True
+        prefix, _, number = seat.rpartition("-")
+        newest = max(
+            (int(name.rpartition("-")[2]) for name in islice(reversed(self._opened), MOST_OPEN)),
+            default=0,
+        )
+        return (
+            prefix == keys.seat_id(self._run, self._nonce, 0).rpartition("-")[0]
+            and number.isdecimal()
+            and newest - OPENED_UNSEEN <= int(number) <= newest
+        )
 
     def _read_incompatible(self, seat: str) -> IncompatibleWorker:
         results = keys.rq_results(seat)

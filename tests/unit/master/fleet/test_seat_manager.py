@@ -334,6 +334,16 @@ def test_only_seats_that_this_master_has_opened_can_fail(client: Client) -> None
     assert said == [] and client.mine() == 1
 
 
+def test_a_seat_that_workers_opened_and_took_between_two_looks_can_fail(client: Client) -> None:
+    said: list[str] = []
+    mine = keeper(client, said)
+    mine._opened = dict.fromkeys([seat(1), seat(4)])
+    client.fail(3, "rq-7", "Work-horse terminated unexpectedly; waitpid returned 9 (signal 9)")
+    client.fail(5, "rq-8", "Work-horse terminated unexpectedly; waitpid returned 9 (signal 9)")
+    mine.tick(ALONE, {}, False)
+    assert said == ["worker rq-7 on box lost its seat: its work horse was killed or crashed"]
+
+
 def test_seats_that_were_opened_are_remembered_up_to_a_bound(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
