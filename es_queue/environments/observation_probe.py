@@ -5,6 +5,8 @@ Workers say how observations are distributed. This is what their word is compare
 
 from __future__ import annotations
 
+import os
+import warnings
 from contextlib import suppress
 from dataclasses import replace
 
@@ -14,6 +16,7 @@ from numpy.typing import NDArray
 from es_queue.environments.factory import open_environment, portable_request
 from es_queue.environments.interface import Environment, EnvironmentRequest
 from es_queue.environments.spaces import EnvironmentSpec
+from es_queue.errors import EnvironmentFailure
 from es_queue.policies.actions import ActionMap
 
 STEPS, EPISODES = 100, 3
@@ -22,12 +25,13 @@ UNBOUNDED = 1e30  # some environments declare the largest float in place of infi
 
 
 def with_observed(spec: EnvironmentSpec, request: EnvironmentRequest) -> EnvironmentSpec:
-    """The spec with ``observation_scale``, and without the bounds that its environment ignores."""
-    world = open_environment(portable_request(request))
-    try:
-        rows = random_observations(world, spec)
-    finally:
-        world.close()
+    """The spec with ``observation_scale``, and without the bounds that its environment ignores.
+    Raises EnvironmentFailure where the user's own environment ends its process.
+    """
+    if ":" in request.id and hasattr(os, "fork"):
+        rows = observations_apart(request, spec)
+    else:
+        rows = played_observations(request, spec)
     scale = float(np.abs(rows[np.isfinite(rows)]).max(initial=0.0))
     if not spec.observation_low:
         return replace(spec, observation_scale=scale)
@@ -41,6 +45,46 @@ def with_observed(spec: EnvironmentSpec, request: EnvironmentRequest) -> Environ
         observation_low=tuple(np.where(kept, low, -np.inf).tolist()),
         observation_high=tuple(np.where(kept, high, np.inf).tolist()),
     )
+
+
+def played_observations(request: EnvironmentRequest, spec: EnvironmentSpec) -> NDArray[np.float64]:
+    """float64[n, d] of ``random_observations``, from an environment of its own."""
+    world = open_environment(portable_request(request))
+    try:
+        return random_observations(world, spec)
+    finally:
+        world.close()
+
+
+def observations_apart(request: EnvironmentRequest, spec: EnvironmentSpec) -> NDArray[np.float64]:
+    """``played_observations`` in a child process: a user's environment may end its process."""
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        # Python 3.12 warns of forks beside threads; the child runs nothing of theirs.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.close(reading)
+            rows = played_observations(request, spec)
+            with os.fdopen(writing, "wb") as stream:
+                stream.write(rows.tobytes())
+            code = 0
+        finally:
+            os._exit(code)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as stream:
+        data = stream.read()
+    ended_by = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if ended_by < 0:
+        raise EnvironmentFailure(
+            f"{request.id} ended its process by signal {-ended_by} in its first steps: it cannot "
+            "be played"
+        )
+    if ended_by:  # it raises: what it says is said here
+        return played_observations(request, spec)
+    return np.frombuffer(data, np.float64).reshape(-1, spec.observation_size)
 
 
 def random_observations(world: Environment, spec: EnvironmentSpec) -> NDArray[np.float64]:

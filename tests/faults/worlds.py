@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -76,8 +77,8 @@ class Trapped(CartPoleEnv):
 class Poisoned(CartPoleEnv):
     """Every sixth seed of training (or each of the evaluations) is poisoned.
 
-    poison: one of POISONS, "hang", "crash", "at-once" for a crash with every seed, "all" for each
-    of POISONS by the seed; "evaluation" poisons evaluations
+    poison: one of POISONS, "hang", "crash", "at-once" for a crash of workers with every seed,
+    "all" for each of POISONS by the seed; "evaluation" poisons evaluations
     """
 
     def __init__(self, poison: str = "all", **more: Any) -> None:
@@ -116,7 +117,7 @@ def poison_of(poison: str, seed: int) -> str:
     if seed >= EVALUATION:
         return "raise" if poison == "evaluation" else ""
     if poison == "at-once":
-        return poison
+        return "" if "es-master" in sys.argv[0] else poison
     if (
         poison == "evaluation" or seed % EVERY != EVERY - 1
     ):  # no worker's check before it joins has such a seed

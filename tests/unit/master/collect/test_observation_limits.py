@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from concurrent.futures import Future
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from es_queue.environments.factory import describe
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.environments.observation_probe import STEPS, with_observed
+from es_queue.errors import EnvironmentFailure
 from es_queue.numerics.normalization import Moments, RunningMoments
 from es_queue.protocol.messages import TRAIN, EpisodeMoments
 from master.collect.answer_check import IMPLAUSIBLE, ResultBounds, ResultShape, without_moments
@@ -147,6 +149,33 @@ def test_a_proof_is_compared_without_implausible_moments_as_every_result_is() ->
     assert fleet.quarantined == set() and ledger.refused == {IMPLAUSIBLE: 1}
     assert audit.checked == 1
     assert ledger.results[TRAIN][odd.slot] == without_moments(odd)
+
+
+CRASHING = """
+import os, signal, gymnasium
+from gymnasium.envs.classic_control import CartPoleEnv
+class Crashing(CartPoleEnv):
+    def reset(self, **options):
+        self.steps = 0
+        return super().reset(**options)
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps > 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(action)
+gymnasium.register("Crashing-v0", "crashing_module:Crashing")
+"""
+
+
+def test_an_environment_that_ends_its_process_is_named_and_the_master_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "crashing_module.py").write_text(CRASHING)
+    monkeypatch.syspath_prepend(tmp_path)
+    request = EnvironmentRequest("crashing_module:Crashing-v0")
+    with pytest.raises(EnvironmentFailure, match="ended its process by signal 9"):
+        with_observed(describe(request), request)
 
 
 def test_a_negative_sum_of_squares_is_refused() -> None:
