@@ -4,6 +4,7 @@ one mark.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 from collections.abc import Iterator
@@ -26,6 +27,11 @@ def password(name: str) -> str:
 def simple_password(name: str) -> str:
     """One that stands in a URL and on a line of redis.conf as it is."""
     return f"{MARK}-{name}"
+
+
+def digest(secret: str) -> str:
+    """The form in which a server's file of users may hold a password."""
+    return hashlib.sha256(secret.encode()).hexdigest()
 
 
 def leaks_in(folder: Path) -> list[str]:

@@ -13,7 +13,7 @@ from es_queue.protocol.connection import client_from_url
 from es_queue.security import acl
 from tests.abuse.servers import WHEEL, serving
 from tests.integration.processes import BIN, Processes, Seen, Started, flags
-from tests.leaks import simple_password
+from tests.leaks import digest, simple_password
 
 ADMIN = simple_password("admin")
 
@@ -58,7 +58,7 @@ class Cluster:
 def cluster_of(folder: Path, processes: Processes, *settings: object) -> Iterator[Cluster]:
     acl.write_acl_files(folder / "keys")
     rules = folder / "keys" / acl.ACL_FILE
-    rules.write_text(rules.read_text() + f"user admin on >{ADMIN} ~* &* +@all\n")
+    rules.write_text(rules.read_text() + f"user admin on #{digest(ADMIN)} ~* &* +@all\n")
     with serving(WHEEL, folder / "server", "--aclfile", rules, *settings) as port:
         found = Cluster(port, folder / "keys", processes)
         try:

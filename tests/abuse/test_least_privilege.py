@@ -31,7 +31,7 @@ from tests.integration.processes import (
     texts,
     wait_for,
 )
-from tests.leaks import simple_password
+from tests.leaks import digest, simple_password
 
 ADMIN = simple_password("admin")
 ENDLESS = {**CARTPOLE, "generations": 100_000}
@@ -105,7 +105,7 @@ def household(
 def guarded(kind: str, folder: Path, processes: Processes) -> Iterator[Household]:
     acl.write_acl_files(folder / "keys")
     rules = folder / "keys" / acl.ACL_FILE
-    rules.write_text(rules.read_text() + f"user admin on >{ADMIN} ~* &* +@all\n")
+    rules.write_text(rules.read_text() + f"user admin on #{digest(ADMIN)} ~* &* +@all\n")
     with (
         serving(kind, folder / "server", "--aclfile", rules) as port,
         client_from_url(f"redis://admin:{ADMIN}@127.0.0.1:{port}") as client,

@@ -23,7 +23,7 @@ from es_queue.security.passwords import PASSWORD_FILE
 from tests.abuse.servers import WHEEL, serving
 from tests.faults.servers import free_port
 from tests.integration.processes import BIN
-from tests.leaks import simple_password
+from tests.leaks import digest, simple_password
 
 ADMIN = simple_password("admin")
 OWN = RunKeys("walk")
@@ -129,7 +129,7 @@ def victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
     folder = tmp_path_factory.mktemp("swollen")
     acl.write_acl_files(folder / "keys")
     rules = folder / "keys" / acl.ACL_FILE
-    rules.write_text(rules.read_text() + f"user admin on >{ADMIN} ~* &* +@all\n")
+    rules.write_text(rules.read_text() + f"user admin on #{digest(ADMIN)} ~* &* +@all\n")
     with serving(WHEEL, folder / "server", "--aclfile", rules) as port:
         found = Victim(port, folder / "keys")
         found.admin.acl_save()  # with digests alone
