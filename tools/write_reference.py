@@ -23,7 +23,7 @@ from es_queue.protocol import keys  # noqa: E402
 from master.cli import flags  # noqa: E402
 from master.plot.command import main as es_plot  # noqa: E402
 from master.status.command import main as es_status  # noqa: E402
-from tools import write_strategies  # noqa: E402
+from tools import write_settings  # noqa: E402
 from workers.play.cli import main as es_play  # noqa: E402
 
 WRITTEN = "<!-- written by tools/write_reference.py -->"
@@ -39,8 +39,10 @@ GROUPS = {
 
 
 def main() -> None:
-    if write_strategies.PAGE.read_text("utf-8") != write_strategies.written():
-        write_strategies.PAGE.write_text(write_strategies.written(), "utf-8")
+    modules = write_settings.written()
+    if any(path.read_text("utf-8") != text for path, text in modules.items()):
+        for path, text in modules.items():
+            path.write_text(text, "utf-8")
         # The settings that this process has imported are not current.
         raise SystemExit(subprocess.run([sys.executable, "-m", "tools.write_reference"]).returncode)
     for name, text in written().items():
@@ -62,8 +64,9 @@ def flags_page() -> str:
         "else from the built-in recipe "
         "for the environment, else from the default. The settings, all groups after the control "
         "of a run, have the same names in a TOML file (with `-` or `_`) "
-        "and in Python's `RunConfig` (with `_`), and there the types of the last column. 0, -1 "
-        "and `auto` mean what the effect says.\n",
+        "and in Python's `RunConfig` (with `_`); the last column has their types. A default such "
+        "as `auto (0)` is a word for a number: flags and TOML files take both, Python takes the "
+        "number.\n",
         "## es-master: launch\n",
         *actions(flags.make_parser(), "launch"),
         "\n## es-master: control of a run\n",
@@ -132,15 +135,20 @@ def settings(group: str, title: str) -> Iterator[str]:
 def setting(one: Field[Any]) -> str:
     about = one.metadata
     allowed = ", ".join(
-        (*about["choices"], *(("`module:Class`",) if about["own"] else ()))
+        (*about["choices"], *((f"`{about['own']}`",) if about["own"] else ()))
     ) or bounds(about["low"], about["high"])
     flag = f"`--{flags.flag_name(one.name)}`" + (
         f", `--no-{flags.flag_name(one.name)}`" if one.type == "bool" else ""
     )
     return (
         f"| {flag} | {cell(about['text'])} | {about['unit']} | "
-        f"{cell(flags._format_default(one.default))} | {allowed} | {cell(str(one.type))} |"
+        f"{cell(default_with_number(one))} | {allowed} | {cell(str(one.type))} |"
     )
+
+
+def default_with_number(one: Field[Any]) -> str:
+    shown = flags.format_default(one)
+    return f"{shown} ({one.default:g})" if one.metadata["default_word"] else shown
 
 
 def bounds(low: float | None, high: float | None) -> str:
@@ -184,8 +192,8 @@ def keys_page() -> str:
                 "the id that a worker has on one seat, `<host>-<pid>-<6 hex>`. "
                 f'A lifetime of "run" is {keys.RUN_SECONDS // 86400} days from the last publish, '
                 f"and {keys.FINISHED_SECONDS // 3600} hours once the run has finished. "
-                "`es-status RUN --keys` shows them decoded. Who may touch what is in "
-                "[security](../security.md); what stands inside is in [formats](formats.md).\n",
+                "`es-status RUN --keys` shows them decoded. [Security](../security.md) lists "
+                "which user can touch which key. The contents are in [formats](formats.md).\n",
                 "| key | type | content | lifetime |\n|---|---|---|---|",
                 *table,
                 (
@@ -207,7 +215,7 @@ def exit_codes_page() -> str:
         (
             errors.EXIT_INTERRUPTED,
             "-",
-            "Interrupted: Ctrl-C, SIGTERM, or somebody stopped the run.",
+            "Interrupted: Ctrl-C, SIGTERM, or `es-master --stop`.",
         ),
         *raised(),
     ]
@@ -217,14 +225,14 @@ def exit_codes_page() -> str:
             [
                 f"{WRITTEN}\n\n# Exit codes\n",
                 (
-                    "Of all commands; the error says in one sentence what is wrong and how to "
-                    "mend it. The classes are in `es_queue.errors`.\n"
+                    "All commands use these codes. An error states the problem and the fix in "
+                    "one sentence. The classes are in `es_queue.errors`.\n"
                 ),
                 "| code | error | meaning |\n|---|---|---|",
                 *lines,
                 (
-                    "\n`es-status RUN` tells a run's health by its own: 0 healthy, 10 done, 11 "
-                    "stalled, 12 orphaned (its master is gone), 13 failed."
+                    "\n`es-status RUN` has its own codes for a run's health: 0 healthy, 10 done, "
+                    "11 stalled, 12 orphaned (its master is gone), 13 failed."
                 ),
             ]
         )

@@ -13,9 +13,9 @@ from es_queue.protocol.messages import Answer, Block, Task
 from es_queue.protocol.timing import Clocks
 from workers.episode import Leaving
 from workers.evaluator import Evaluator, FailureReport, Floats
+from workers.heartbeat import send_report
 from workers.join import Refusal, load_task
 from workers.parameter_cache import ParameterCache
-from workers.worker_info import send_report
 
 #: Seconds that a claim may wait, well below the socket's own time-out.
 MAX_WAIT = 2.0

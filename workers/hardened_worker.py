@@ -147,9 +147,9 @@ class SeatWorker(Worker):
         with suppress(ANY_ERROR):
             super().set_current_job_working_time(current_job_working_time, pipeline)
 
-    def maintain_heartbeats(self, job: Job) -> None:
+    def maintain_heartbeats(self, job: Job, *execution: Any) -> None:  # RQ 3 has the latter
         with suppress(ANY_ERROR):
-            super().maintain_heartbeats(job)
+            super().maintain_heartbeats(job, *execution)
 
     def set_shutdown_requested_date(self) -> None:
         rq: Any = super()
@@ -267,7 +267,7 @@ class SeatWorker(Worker):
         self._refused += 1
         if self._refused <= LOGGED_REFUSALS or self._refused % LOG_REFUSALS_EVERY == 0:
             self.log.warning(
-                "Worker %s: %s: refused a job that is no seat: %s",
+                "Worker %s: %s: refused a job that is not a seat: %s",
                 self.name,
                 queue.name,
                 ascii(raw[:60]),

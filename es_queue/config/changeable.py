@@ -50,8 +50,8 @@ def validate_changes(values: Mapping[str, Any], source: str) -> dict[str, Any]:
     for name, value in values.items():
         if name not in CHANGEABLE:
             raise UsageError(
-                f"{str(name)[:60]!r} in {source} cannot change while a run is under way: "
-                f"only {', '.join(CHANGEABLE)} can"
+                f"{str(name)[:60]!r} in {source} cannot change during a run: only "
+                f"{', '.join(CHANGEABLE)} can"
             )
         option = option_fields()[name]
         numeric = option.type in ("int", "float") and isinstance(value, str)

@@ -1,42 +1,41 @@
-"""How a setting is declared, and what is known of a strategy without importing it."""
+"""How a setting is declared, and what is known of strategies and policies without numpy."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
+Bounds = tuple[float | None, float | None]
 
-def option(
-    default: Any,
-    group: str,
-    *,
-    text: str,
-    unit: str = "",
-    choices: tuple[str, ...] = (),
-    custom: bool = False,
-    low: float | None = None,
-    high: float | None = None,
-) -> Any:
-    """A dataclass field with what ``--help`` and the checks need: group, sentence, unit, allowed
-    values.
 
-    custom: besides the choices, the name of something of the user's own, module:Name
+@dataclass(frozen=True)
+class Setting:
+    """A setting that strategies or policies declare. ``python -m tools.write_reference`` makes
+    flags of them.
+
+    Classes that share a setting declare the same object. The configured value is
+    ``config.<name>``.
+
+    choices: of a text; a form such as module:Class among them allows a name of the user's own code
+    low, high: bounds of a number, both allowed
+    optimizers: those that use it; empty if it does not depend on the optimizer
+    default_word: what people write and read in place of the default number, such as ``auto``
     """
-    metadata = {
-        "group": group,
-        "text": text,
-        "unit": unit,
-        "choices": choices,
-        "own": custom,
-        "low": low,
-        "high": high,
-    }
-    return field(default=default, metadata=metadata)
+
+    name: str
+    default: bool | int | float | str | tuple[int, ...]
+    text: str
+    unit: str = ""
+    choices: tuple[str, ...] = ()
+    low: float | None = None
+    high: float | None = None
+    optimizers: tuple[str, ...] = ()
+    default_word: str = ""
 
 
 @dataclass(frozen=True)
 class StrategyFacts:
-    """What a strategy's class says of itself, for checks that load no numpy.
+    """What a strategy's class declares.
 
     pairs: whether a slot is a pair θ ± σε; asynchronous: whether it takes ``--schedule async``
     optimizers: those that it can use, its own choice first; settings: names of those it uses
@@ -46,3 +45,32 @@ class StrategyFacts:
     asynchronous: bool
     optimizers: tuple[str, ...]
     settings: tuple[str, ...]
+
+
+def option(
+    default: Any,
+    group: str,
+    text: str,
+    *,
+    unit: str = "",
+    choices: tuple[str, ...] = (),
+    bounds: Bounds = (None, None),
+    default_word: str = "",
+) -> Any:
+    """A dataclass field with what ``--help`` and the checks need.
+
+    text: the sentence of ``--help``; bounds: lowest and highest number, None for no bound
+    choices: a form such as module:Class among them allows a name of the user's own code
+    default_word: what people write and read in place of the default number, such as ``auto``
+    """
+    metadata = {
+        "group": group,
+        "text": text,
+        "unit": unit,
+        "choices": tuple(choice for choice in choices if ":" not in choice),
+        "own": "".join(choice for choice in choices if ":" in choice),
+        "low": bounds[0],
+        "high": bounds[1],
+        "default_word": default_word,
+    }
+    return field(default=default, metadata=metadata)

@@ -23,9 +23,9 @@ LARGEST_LIMIT = 1_000_000_000
 #: The smallest number that is not zero: the lower bound of what must be positive.
 ABOVE_ZERO = math.ulp(0.0)
 
-STEP_LIMIT_FORMS = "env, a number of steps, adaptive:init,fraction,ratio[,max] or mean:2"
-PATIENCE_FORM = "N,d (N steps of 1 or more, a gain d of 0 or more) or none"
-STALL_FORM = "i:x:N (index of an observation, a number above 0, steps of 1 or more) or none"
+STEP_LIMIT_FORMS = "env, a number of steps, adaptive:START,FRACTION,RATIO[,MAX] or mean:FACTOR"
+PATIENCE_FORM = "N,D (N steps, 1 or more; a gain D, 0 or more) or none"
+STALL_FORM = "I:X:N (index of an observation, a number above 0, 1 step or more) or none"
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ def _parse_adaptive(parts: list[str]) -> StepLimitRule:
 
 
 def parse_patience(text: str) -> Patience | None:
-    """Read ``N,d``, or ``none`` as None. Raises UsageError."""
+    """Read ``N,D``, or ``none`` as None. Raises UsageError."""
     if text == "none":
         return None
     try:
@@ -197,7 +197,7 @@ def parse_patience(text: str) -> Patience | None:
 
 
 def parse_stall(text: str) -> Stall | None:
-    """Read ``i:x:N``, or ``none`` as None. Raises UsageError."""
+    """Read ``I:X:N``, or ``none`` as None. Raises UsageError."""
     if text == "none":
         return None
     try:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Any
 
 from es_queue.config.run_config import RunConfig, option_fields
 from es_queue.config.validation import checked_value, validate_combinations
 from es_queue.errors import DecodeError, UsageError
 from es_queue.security import strict_json
+from es_queue.util.suggestions import format_suggestion
 
 MAX_JSON = 2**20
 #: Names the source of a setting in error sentences.
@@ -47,9 +47,9 @@ def config_from_values(values: dict[str, Any], source: str) -> RunConfig:
 
 
 def format_unknown_option(name: str, source: str) -> str:
-    """One sentence for a name that no option has, with the nearest names."""
-    near = difflib.get_close_matches(name.replace("-", "_"), option_fields(), n=3)
-    hint = (
-        f"; did you mean {' or '.join(near)}?" if near else "; es-master --help lists all options"
+    """One sentence for an unknown option, with the nearest names."""
+    hint = format_suggestion(name.replace("-", "_"), option_fields())
+    return (
+        f"{source} has the unknown option {name!r}; "
+        f"{hint or 'es-master --help-all lists all options'}"
     )
-    return f"{source} has the unknown option {name!r}{hint}"

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from es_queue.config.parsing import config_from_values
+from es_queue.config.policy_settings import PolicySettings
 from es_queue.config.recipes import recipe_for
 from es_queue.config.run_config import RunConfig, default_of, option_fields
 from es_queue.config.validation import ineffective_settings, validate_strategy_settings
@@ -14,8 +15,6 @@ from es_queue.errors import UsageError
 #: A recipe's search settings are one tuned set: they are left out whole when one of these is chosen
 #: otherwise.
 TUNED_SETTINGS = ("strategy", "policy", "optimizer")
-#: What a recipe says of its own policy; another one may have no use for it.
-POLICY_SETTINGS = ("hidden", "activation", "batch_norm", "init")
 
 
 def resolve(values: dict[str, Any], inherited: Collection[str] = ()) -> RunConfig:
@@ -49,7 +48,9 @@ def recipe_values(values: dict[str, Any]) -> dict[str, Any]:
     """
     recipe = recipe_for(str(values.get("env", "")))
     if values.get("policy", recipe.get("policy")) != recipe.get("policy"):
-        recipe = {name: value for name, value in recipe.items() if name not in POLICY_SETTINGS}
+        # Another policy may have no use for what shapes the recipe's own.
+        shape = PolicySettings.__annotations__
+        recipe = {name: value for name, value in recipe.items() if name not in shape}
     tuned = all(
         values[name] == recipe.get(name, default_of(name))
         for name in TUNED_SETTINGS

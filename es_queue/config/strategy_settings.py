@@ -1,4 +1,4 @@
-"""What the classes in ``es_queue/strategies`` say of themselves, readable without numpy.
+"""What the classes in ``es_queue/strategies`` declare, readable without numpy.
 
 Written by ``python -m tools.write_reference``: edit the classes.
 """
@@ -14,21 +14,36 @@ STRATEGIES: dict[str, StrategyFacts] = {
         pairs=True,
         asynchronous=True,
         optimizers=(),
-        settings=(
-            "learning_rate",
-            "learning_rate_schedule",
-            "top",
-            "weight_decay",
-        ),
+        settings=("learning_rate", "learning_rate_schedule", "top", "weight_decay"),
+    ),
+    "cma_es": StrategyFacts(
+        pairs=False,
+        asynchronous=False,
+        optimizers=(),
+        settings=("active", "learning_rate", "learning_rate_schedule", "restarts", "weight_decay"),
+    ),
+    "csa_es": StrategyFacts(
+        pairs=False,
+        asynchronous=False,
+        optimizers=(),
+        settings=("learning_rate", "learning_rate_schedule", "restarts", "weight_decay"),
     ),
     "ga": StrategyFacts(
         pairs=False,
         asynchronous=True,
         optimizers=(),
+        settings=("candidates", "elite_episodes", "truncation"),
+    ),
+    "lm_ma_es": StrategyFacts(
+        pairs=False,
+        asynchronous=False,
+        optimizers=(),
         settings=(
-            "candidates",
-            "elite_episodes",
-            "truncation",
+            "directions",
+            "learning_rate",
+            "learning_rate_schedule",
+            "restarts",
+            "weight_decay",
         ),
     ),
     "novelty": StrategyFacts(
@@ -86,21 +101,19 @@ STRATEGIES: dict[str, StrategyFacts] = {
         pairs=False,
         asynchronous=False,
         optimizers=(),
-        settings=(
-            "candidates",
-            "elite_episodes",
-        ),
+        settings=("candidates", "elite_episodes"),
+    ),
+    "sep_cma_es": StrategyFacts(
+        pairs=False,
+        asynchronous=False,
+        optimizers=(),
+        settings=("active", "learning_rate", "learning_rate_schedule", "restarts", "weight_decay"),
     ),
     "snes": StrategyFacts(
         pairs=False,
         asynchronous=True,
         optimizers=(),
-        settings=(
-            "learning_rate",
-            "learning_rate_schedule",
-            "sigma_learning_rate",
-            "weight_decay",
-        ),
+        settings=("learning_rate", "learning_rate_schedule", "sigma_learning_rate", "weight_decay"),
     ),
 }
 #: The optimizers that use a setting, for settings that not all of them use.
@@ -114,215 +127,192 @@ OPTIMIZER_USERS: dict[str, tuple[str, ...]] = {
 class StrategySettings:
     """The settings that strategies declare; ``RunConfig`` has them all."""
 
+    active: bool = option(
+        True,
+        "search",
+        "the covariance also learns from the worse half of a generation, by negative weights "
+        "(cma_es, sep_cma_es)",
+    )
+
     archive_size: int = option(
         2000,
         "search",
-        text="behaviours that the archive keeps; the oldest go (novelty)",
-        low=1,
-        high=100000,
+        "size of the archive of behaviours; the oldest are removed (novelty)",
+        bounds=(1, 100000),
     )
 
     behaviour: str = option(
         "auto",
         "search",
-        text=(
-            "what of an episode is compared: its last-observation, its final-position, the ram "
-            "of an Atari game, or module:function of your own, of the environment at its end; "
-            "auto is what fits the environment (novelty)"
-        ),
-        choices=(
-            "auto",
-            "last-observation",
-            "final-position",
-            "ram",
-        ),
-        custom=True,
+        "descriptor of an episode's behaviour: last-observation, final-position, ram (Atari games),"
+        " or your own function of the environment at the episode's end; auto suits the environment "
+        "(novelty)",
+        choices=("auto", "last-observation", "final-position", "ram", "module:function"),
     )
 
     behaviour_episodes: int = option(
         5,
         "search",
-        text="episodes whose mean behaviour enters the archive for a new centre (novelty)",
-        low=1,
-        high=1000,
+        "episodes whose mean behaviour is archived for each new centre (novelty)",
+        bounds=(1, 1000),
     )
 
     candidates: int = option(
         10,
         "search",
-        text=(
-            "best individuals of a generation that are evaluated again before one becomes the "
-            "elite (ga, random_search)"
-        ),
-        low=1,
-        high=1000,
+        "number of best individuals evaluated again before one of them becomes the elite (ga, "
+        "random_search)",
+        bounds=(1, 1000),
+    )
+
+    directions: int = option(
+        0,
+        "search",
+        "number of paths of which the matrix is a product; auto is 4 + 3 ln of the parameters "
+        "(lm_ma_es)",
+        bounds=(0, 1000),
+        default_word="auto",
     )
 
     elite_episodes: int = option(
         30,
         "search",
-        text="fresh episodes of such an evaluation, the same for all of them (ga, random_search)",
-        low=1,
-        high=1000,
+        "fresh episodes for that evaluation, the same for all candidates (ga, random_search)",
+        bounds=(1, 1000),
     )
 
     gradient_form: str = option(
         "starter",
         "search",
-        text=(
-            "starter leaves the gradient as evolution-strategies-starter has it, true divides "
-            "it by sigma as the paper does (novelty, openai_es)"
-        ),
-        choices=(
-            "starter",
-            "true",
-        ),
+        "starter: the gradient of evolution-strategies-starter; true: divided by sigma, as in the "
+        "paper (novelty, openai_es)",
+        choices=("starter", "true"),
     )
 
     l2: float = option(
         0.0,
         "search",
-        text="coefficient of -l2*parameters added to the gradient (novelty, openai_es)",
-        low=0.0,
+        "coefficient of -l2*parameters added to the gradient (novelty, openai_es)",
+        bounds=(0.0, None),
     )
 
     learning_rate: float = option(
         0.0,
         "search",
-        text=(
-            "step size of the update; 0 takes the strategy's own default (ars, novelty, "
-            "openai_es, pgpe, snes)"
-        ),
-        low=0.0,
+        "step size of the update; auto is the strategy's own default (ars, cma_es, csa_es, "
+        "lm_ma_es, novelty, openai_es, pgpe, sep_cma_es, snes)",
+        bounds=(0.0, None),
+        default_word="auto",
     )
 
     learning_rate_schedule: str = option(
         "constant",
         "search",
-        text=(
-            "factor of the learning rate over generations: constant, exponential:RATE[,LEAST], "
-            "linear:END,N or piecewise:N=FACTOR,... (ars, novelty, openai_es, pgpe, snes)"
-        ),
+        "factor of the learning rate over generations: constant, exponential:RATE[,LEAST], "
+        "linear:END,N or piecewise:N=FACTOR,... (ars, cma_es, csa_es, lm_ma_es, novelty, openai_es,"
+        " pgpe, sep_cma_es, snes)",
     )
 
     max_speed: float = option(
         0.0,
         "search",
-        text="largest step of clipup; 0 is twice the learning rate (pgpe)",
-        low=0.0,
+        "longest step of clipup; auto is twice the learning rate (pgpe)",
+        bounds=(0.0, None),
+        default_word="auto",
     )
 
     members: int = option(
         5,
         "search",
-        text="centres that are trained in turn, the more often the more novel they are (novelty)",
-        low=1,
-        high=100,
+        "number of centres trained in turn; novel ones more often (novelty)",
+        bounds=(1, 100),
     )
 
     momentum: float = option(
         0.9,
         "search",
-        text="momentum of sgd and clipup (novelty, openai_es, pgpe)",
-        low=0.0,
-        high=0.9999,
+        "momentum of sgd and clipup (novelty, openai_es, pgpe)",
+        bounds=(0.0, 0.9999),
     )
 
     neighbours: int = option(
         10,
         "search",
-        text="nearest behaviours of the archive whose mean distance is novelty (novelty)",
-        low=1,
-        high=1000,
+        "number of nearest behaviours in the archive; their mean distance is the novelty (novelty)",
+        bounds=(1, 1000),
     )
 
     novelty: str = option(
         "nsr",
         "search",
-        text=(
-            "what is climbed: only novelty (ns), novelty and reward alike (nsr), or a mixture "
-            "that turns to novelty while reward stagnates (nsra) (novelty)"
-        ),
-        choices=(
-            "ns",
-            "nsr",
-            "nsra",
-        ),
+        "what is maximised: only novelty (ns), novelty and reward equally (nsr), or a mixture that "
+        "moves to novelty while the reward stagnates (nsra) (novelty)",
+        choices=("ns", "nsr", "nsra"),
     )
 
     optimizer: str = option(
         "auto",
         "search",
-        text=(
-            "what turns a gradient into a step (novelty: adam, sgd; openai_es: adam, sgd; pgpe:"
-            " clipup, adam, sgd)"
-        ),
-        choices=(
-            "auto",
-            "adam",
-            "sgd",
-            "clipup",
-        ),
+        "optimizer of the update (novelty: adam, sgd; openai_es: adam, sgd; pgpe: clipup, adam, "
+        "sgd)",
+        choices=("auto", "adam", "sgd", "clipup"),
+    )
+
+    restarts: str = option(
+        "none",
+        "search",
+        "what follows a descent that stagnates: nothing (none), a descent with a larger population "
+        "(ipop), or with larger and smaller ones in turn (bipop) (cma_es, csa_es, lm_ma_es, "
+        "sep_cma_es)",
+        choices=("none", "ipop", "bipop"),
     )
 
     shaping: str = option(
         "centered-rank",
         "search",
-        text="how fitness becomes utility (openai_es, pgpe)",
-        choices=(
-            "centered-rank",
-            "centered-sign-rank",
-            "log-rank",
-            "sign",
-            "z-score",
-        ),
+        "how fitness is converted to utility (openai_es, pgpe)",
+        choices=("centered-rank", "centered-sign-rank", "log-rank", "sign", "z-score"),
     )
 
     sigma_learning_rate: float = option(
         -1.0,
         "search",
-        text=(
-            "step size of the learnt sigma; 0 keeps sigma fixed, -1 takes the strategy's own "
-            "default (pgpe, snes)"
-        ),
-        low=-1.0,
+        "step size of the learnt sigma; 0 keeps sigma fixed, auto is the strategy's own default "
+        "(pgpe, snes)",
+        bounds=(-1.0, None),
+        default_word="auto",
     )
 
     sigma_max_change: float = option(
         0.2,
         "search",
-        text="largest relative change of the learnt sigma per generation (pgpe)",
-        low=0.0,
-        high=0.99,
+        "largest relative change of the learnt sigma per generation (pgpe)",
+        bounds=(0.0, 0.99),
     )
 
     top: int = option(
         0,
         "search",
-        text="directions that are kept, best first; 0 keeps all (ars)",
+        "number of directions that are used, best first (ars)",
         unit="pairs",
-        low=0,
+        bounds=(0, None),
+        default_word="all",
     )
 
     truncation: int = option(
         0,
         "search",
-        text=(
-            "parents: the elite and the best others of the population; 0: 20, or a smaller "
-            "population (ga)"
-        ),
+        "number of parents: the elite and the best others of the population; auto is 20, or a "
+        "smaller population (ga)",
         unit="individuals",
-        low=0,
-        high=1000000,
+        bounds=(0, 1000000),
+        default_word="auto",
     )
 
     weight_decay: float = option(
         0.0,
         "search",
-        text=(
-            "parameters are multiplied by 1 - weight_decay after each step (ars, novelty, "
-            "openai_es, pgpe, snes)"
-        ),
-        low=0.0,
-        high=1.0,
+        "multiply the parameters by 1 - weight_decay after each step (ars, cma_es, csa_es, "
+        "lm_ma_es, novelty, openai_es, pgpe, sep_cma_es, snes)",
+        bounds=(0.0, 1.0),
     )

@@ -19,24 +19,24 @@ from es_queue.config.episode_rules import (
     parse_step_limit,
     parse_target,
 )
-from es_queue.config.run_config import ASYNC, IMAGE_POLICIES, VIRTUAL, users_of
+from es_queue.config.policy_settings import PolicySettings
+from es_queue.config.run_config import ASYNC, VIRTUAL, policies_with, users_of
 from es_queue.config.schedules import parse_schedule
 from es_queue.config.strategy_settings import OPTIMIZER_USERS, STRATEGIES, StrategySettings
 from es_queue.errors import UsageError
+from es_queue.util.suggestions import format_suggestion
 
 if TYPE_CHECKING:
     from es_queue.config.run_config import RunConfig
 
 #: The name of something of the user's own.
 CUSTOM_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
-#: What a field of the user's own names where that is no class.
-CUSTOM_FORMS = {"behaviour": "module:function"}
-#: What was the default in version 0.1.0: stored settings of then hold it for strategies that have
-#: no use for it.
+#: Defaults of version 0.1.0. Stored settings of that time hold them, also for strategies that do
+#: not use them.
 FORMER_DEFAULTS = {"sigma_learning_rate": 0.1}
 #: Text options that a TOML file may also give as a bare number.
 NUMBERS_AS_TEXT = ("step_limit", "reward_floor", "target_reward")
-#: Fewer episodes say too little to throw training away for.
+#: Fewer episodes are too little evidence to discard training.
 ROLLBACK_EPISODES = 50
 #: Beyond it a float no longer holds every whole number, so it cannot stand for one.
 EXACT_FLOAT = 2**53
@@ -45,11 +45,13 @@ EXACT_FLOAT = 2**53
 def checked_value(field: Field[Any], value: Any, source: str) -> Any:
     """``value`` in the type of the field, within the choices and bounds of the field's metadata.
 
-    Lists and comma separated text become tuples, whole floats become ints where an int is due
-    (``1e6``), a table or a list of ``key=value`` becomes ``env_arg``. Raises UsageError with one
-    sentence that names the field, the value, ``source`` (where it stands) and the fix.
+    Lists and comma separated text become tuples, whole floats (``1e6``) become ints, a word such
+    as ``auto`` becomes the default number, a table or a list of ``key=value`` becomes ``env_arg``.
+    Raises UsageError with one sentence: the field, the value, its ``source`` and the fix.
     """
     kind = str(field.type)
+    if isinstance(value, str) and value and value == field.metadata.get("default_word"):
+        return field.default
     if field.name == "env_arg":
         return _env_arg(value, source)
     if kind.startswith("tuple"):
@@ -95,14 +97,15 @@ def _text(field: Field[Any], value: Any, source: str) -> str:
         and not isinstance(value, bool)
     ):
         value = repr(value)
-    choices, custom = field.metadata.get("choices", ()), field.metadata.get("own", False)
+    choices, custom = field.metadata["choices"], field.metadata["own"]
     if (
         choices
         and value not in choices
         and not (custom and isinstance(value, str) and CUSTOM_NAME.fullmatch(value))
     ):
-        custom_forms = [CUSTOM_FORMS.get(field.name, "module:Class")] if custom else []
-        fix = f"use {_format_choices((*choices, *custom_forms))}"
+        fix = f"use {_format_choices((*choices, *filter(None, (custom,))))}"
+        if near := format_suggestion(str(value), choices):
+            fix += f" ({near})"
         raise _usage_error(field.name, value, source, fix)
     # Settings are printed on terminals, so an escape sequence must not hide in one.
     if not isinstance(value, str) or not value.isprintable():
@@ -216,8 +219,8 @@ def validate_combinations(config: RunConfig) -> None:
     validate_strategy_settings(config)
     if -1 < config.sigma_learning_rate < 0:
         raise UsageError(
-            f"sigma_learning_rate is {config.sigma_learning_rate:g}: use 0 or more, or -1 "
-            "for the strategy's own default"
+            f"sigma_learning_rate is {config.sigma_learning_rate:g}: use 0 or more, or auto for "
+            "the strategy's own default"
         )
     if config.rollback and (config.eval_every == 0 or config.eval_episodes < ROLLBACK_EPISODES):
         raise UsageError(
@@ -229,7 +232,7 @@ def validate_combinations(config: RunConfig) -> None:
     if config.eval_every == 0 and config.target_reward not in ("auto", "none"):
         raise UsageError(
             f"target_reward is {config.target_reward}, but eval_every is 0 and only evaluations "
-            "are held against it: "
+            "are compared with it: "
             "set eval_every to 1 or more, or target_reward to none"
         )
 
@@ -256,8 +259,8 @@ def _validate_task(config: RunConfig) -> None:
         raise UsageError(f"objective is {config.objective!r}: use module:function")
     if not config.parameters:
         raise UsageError(
-            f"objective is {config.objective}, but parameters is 0: say how long its vector "
-            "is with --parameters"
+            f"objective is {config.objective}, but parameters is 0: set --parameters to "
+            "the length of its vector"
         )
     for name, value, plain in (
         ("env_arg", config.env_arg, ()),
@@ -272,13 +275,13 @@ def _validate_task(config: RunConfig) -> None:
             )
     if config.strategy in users_of("behaviour") or config.behaviour != "auto":
         raise UsageError(
-            "novelty compares how episodes behave, and an objective has no episodes: use an "
-            "env, or another strategy"
+            "strategy novelty compares how episodes behave, but an objective has no episodes: use "
+            "an env, or another strategy"
         )
     if config.backend not in ("auto", "stock"):
         raise UsageError(
-            f"backend is {config.backend}, but an objective is played by stock alone: leave "
-            "it at auto"
+            f"backend is {config.backend}, but an objective runs only on stock: leave backend at "
+            "auto"
         )
 
 
@@ -299,8 +302,8 @@ def _validate_schedules(config: RunConfig) -> None:
     }
     if schedules["sigma_schedule"].lowest <= 0:
         raise UsageError(
-            f"sigma_schedule is {config.sigma_schedule}, but without any perturbation "
-            "nothing is learnt: use factors above 0"
+            f"sigma_schedule is {config.sigma_schedule}, but a run learns nothing "
+            "without perturbations: use factors above 0"
         )
     if config.decay_schedule != "constant" and not (config.l2 or config.weight_decay):
         raise UsageError(
@@ -312,8 +315,8 @@ def _validate_schedules(config: RunConfig) -> None:
 def _validate_audit(config: RunConfig) -> None:
     if config.audit and config.allow_nondeterministic:
         raise UsageError(
-            f"audit is {config.audit:g}, but with allow_nondeterministic two results of a "
-            "slot may differ by right: leave one of them out"
+            f"audit is {config.audit:g}, but with allow_nondeterministic two correct results of "
+            "a slot may differ: leave one of the two settings out"
         )
 
 
@@ -322,8 +325,8 @@ def _validate_async(config: RunConfig) -> None:
     if config.schedule != ASYNC:
         if config.max_lag != type(config).max_lag:
             raise UsageError(
-                f"max_lag is {config.max_lag}, but the schedule {config.schedule} has no use "
-                "for it: leave it out, or use the schedule async"
+                f"max_lag is {config.max_lag}, but the schedule {config.schedule} does not "
+                "use it: leave it out, or use the schedule async"
             )
         return
     asynchronous = tuple(name for name, facts in STRATEGIES.items() if facts.asynchronous)
@@ -332,8 +335,8 @@ def _validate_async(config: RunConfig) -> None:
             f"schedule is async, but {config.strategy} learns from whole generations: use "
             f"the schedule sync, or the strategy {_format_choices(asynchronous)}"
         )
-    for name in ("min_steps", "audit", "rollback"):
-        if getattr(config, name):
+    for name in ("min_steps", "audit", "rollback", "islands"):
+        if getattr(config, name) != getattr(type(config), name):
             raise UsageError(
                 f"schedule is async, but {name} needs generations that close on their own "
                 f"slots: leave {name} out, or use the schedule sync"
@@ -367,7 +370,7 @@ def _validate_population(config: RunConfig) -> None:
     if largest and largest < population:
         raise UsageError(
             f"population_max is {largest}, below the population of {population}: use "
-            f"{population} or more, or 0"
+            f"{population} or more, or auto"
         )
     if largest and not config.min_steps:
         raise UsageError(
@@ -405,6 +408,12 @@ def ineffective_settings(config: RunConfig) -> dict[str, str]:
             "set eval_every to 1 or more",
         ),
         (
+            config.islands == 1,
+            "islands is 1, so none ends",
+            ("island_generations",),
+            "set islands to 2 or more",
+        ),
+        (
             config.sigma_learning_rate == 0,
             "sigma_learning_rate is 0, so sigma is fixed",
             ("sigma_max_change",),
@@ -420,9 +429,9 @@ def ineffective_settings(config: RunConfig) -> dict[str, str]:
 
 
 def validate_strategy_settings(config: RunConfig, explicit: Collection[str] = ()) -> None:
-    """An option that the chosen strategy or policy would ignore is a mistake of whoever set it.
+    """Refuse an option that the chosen strategy or policy would ignore. Raises UsageError.
 
-    explicit: names of settings for which a former default is no excuse
+    explicit: settings that the user set, which are refused even at a former default
     """
     changed = {
         option_field.name
@@ -433,12 +442,9 @@ def validate_strategy_settings(config: RunConfig, explicit: Collection[str] = ()
             or getattr(config, option_field.name) != FORMER_DEFAULTS.get(option_field.name)
         )
     }
-    strategy_settings = [field.name for field in fields(StrategySettings)]
     owners: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-        *((name, "strategy", users_of(name)) for name in strategy_settings),
-        ("hidden", "policy", ("mlp", "rnn", "lstm", "gru")),
-        ("activation", "policy", ("mlp",)),
-        ("batch_norm", "policy", ("mlp", *IMAGE_POLICIES)),
+        *((name, "strategy", users_of(name)) for name in StrategySettings.__annotations__),
+        *((name, "policy", policies_with(name)) for name in PolicySettings.__annotations__),
     )
     for name, chooser, users in owners:
         chosen = getattr(config, chooser)
@@ -466,7 +472,7 @@ def _unused_option_error(
     value = getattr(config, name)
     text = ",".join(map(str, value)) if isinstance(value, tuple) else value
     return UsageError(
-        f"{name} is {text}, but the {chooser} {chosen} has no use for it: leave it out, or "
+        f"{name} is {text}, but the {chooser} {chosen} does not use it: leave it out, or "
         f"use the {chooser} {_format_choices(users)}"
     )
 
@@ -501,9 +507,13 @@ def _format_range(field: Field[Any]) -> str:
     low, high = (
         int(bound) if bound is not None and bound == int(bound) else bound for bound in (low, high)
     )
+    word = field.metadata.get("default_word")
+    if word and low == -1:  # the number that the word stands for
+        low = 0
+    otherwise = f", or {word}" if word else ""
     if high is not None:
-        return f" from {low} to {high}"
-    return "" if low is None else f" of {low} or more"
+        return f" from {low} to {high}{otherwise}"
+    return otherwise if low is None else f" of {low} or more{otherwise}"
 
 
 def _format_choices(words: tuple[str, ...]) -> str:

@@ -1,1 +1,39 @@
-"""Environments: what they are like, and how their episodes are stepped."""
+"""Environments, the back ends that step them, and what each needs; readable without numpy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Backend:
+    """How environments are stepped.
+
+    text: for ``--help``; extra: of es-queue, that installs what it needs, empty for nothing
+    reads_inside: whether behaviours inside an environment can be read, however it is made
+    """
+
+    name: str
+    text: str
+    extra: str = ""
+    reads_inside: bool = False
+
+    @property
+    def install(self) -> str:
+        """The command that installs what it needs."""
+        return f"pip install 'es-queue[{self.extra}]'"
+
+
+LEAN = Backend("lean", "es-queue's own, faster")
+ENVPOOL = Backend("envpool", "many episodes at once in C++", extra="envpool")
+STOCK = Backend("stock", "Gymnasium's own", reads_inside=True)
+GYM = Backend("gym", "the old gym's own", extra="gym", reads_inside=True)
+ANY = Backend("any", "lean or envpool, whichever a host has, if both give the same bits")
+#: By the name that ``--backend`` gives.
+BACKENDS = {backend.name: backend for backend in (LEAN, ENVPOOL, STOCK, GYM, ANY)}
+
+
+def format_backends() -> str:
+    """All of them with their texts, for ``--help``."""
+    *most, last = (f"{backend.name} ({backend.text})" for backend in BACKENDS.values())
+    return f"{', '.join(most)}, or {last}"

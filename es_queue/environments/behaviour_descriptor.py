@@ -76,7 +76,7 @@ def final_position(environment: GymEnvironment) -> Any:
         return hull.position.x, hull.position.y
     if data is None or len(getattr(data, "qpos", ())) < 2:
         raise EnvironmentFailure(
-            f"final-position is not known of {type(body).__name__}: use the behaviour "
+            f"final-position is not known for {type(body).__name__}: use the behaviour "
             "last-observation, or module:function"
         )
     return data.qpos[:2]
@@ -87,7 +87,7 @@ def memory(environment: GymEnvironment) -> Any:
     console = getattr(environment.unwrapped, "ale", None)
     if console is None:
         raise EnvironmentFailure(
-            f"{type(environment.unwrapped).__name__} is no Atari game and has no ram: use "
+            f"{type(environment.unwrapped).__name__} is not an Atari game and has no ram: use "
             "the behaviour last-observation, or module:function"
         )
     return console.getRAM()
@@ -98,10 +98,10 @@ def behaviour_vector(values: Any) -> Floats:
     try:
         descriptor: Floats = np.array(values, np.float32).ravel()
     except (TypeError, ValueError):
-        raise EnvironmentFailure("the behaviour is no array of numbers") from None
+        raise EnvironmentFailure("the behaviour is not an array of numbers") from None
     validate_length(len(descriptor))
     if not np.isfinite(descriptor).all():
-        raise EnvironmentFailure("the behaviour holds what is not finite")
+        raise EnvironmentFailure("the behaviour contains numbers that are not finite")
     return descriptor
 
 
@@ -110,5 +110,5 @@ def validate_length(numbers: int) -> None:
     if not 0 < numbers <= MAX_NUMBERS:
         raise EnvironmentFailure(
             f"the behaviour has {numbers} numbers, where 1 to {MAX_NUMBERS} are possible: "
-            "use module:function for what matters of it"
+            "use module:function to select the relevant ones"
         )

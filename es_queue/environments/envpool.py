@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from es_queue.environments import ENVPOOL
 from es_queue.environments.interface import Floats, VectorEnvironment
 from es_queue.errors import EnvironmentFailure, MissingPackage
 from es_queue.security.user_code import describe_error
@@ -24,7 +25,6 @@ MAX_AT_ONCE = 64
 MIN_AT_ONCE = 12
 #: The pool applies no limit: the rollout does. The largest that EnvPool takes.
 _NO_LIMIT = 2**31 - 1
-_INSTALL = 'pip install "envpool>=1.2.5,<1.3"'
 
 
 def is_installed() -> bool:
@@ -41,14 +41,14 @@ def load_envpool(environment_id: str) -> Any:
     """EnvPool's module. Raises EnvironmentFailure, in one sentence, where it cannot be imported."""
     if importlib.util.find_spec("envpool") is None:
         raise MissingPackage(
-            f"{environment_id} is to be played by EnvPool, which is not installed here: {_INSTALL}"
+            f"{environment_id} runs on EnvPool, which is not installed here: {ENVPOOL.install}"
         )
     try:
         return importlib.import_module("envpool")
     except Exception as error:
         raise EnvironmentFailure(
-            f"{environment_id} is to be played by EnvPool, which cannot be imported: "
-            f"{describe_error(error)}: {_INSTALL}"
+            f"{environment_id} runs on EnvPool, which cannot be imported: "
+            f"{describe_error(error)}: {ENVPOOL.install}"
         ) from error
 
 

@@ -57,12 +57,13 @@ def initial_vector(request: EnvironmentRequest) -> Floats:
         vector = np.array(initial, np.float32)
     except (TypeError, ValueError) as error:
         raise EnvironmentFailure(
-            f"the initial vector of {request.id} is no array of numbers: {describe_error(error)}"
+            f"the initial vector of {request.id} is not an array of numbers: "
+            f"{describe_error(error)}"
         ) from None
     if vector.shape != (request.parameters,) or not np.isfinite(vector).all():
         raise EnvironmentFailure(
-            f"the initial vector of {request.id} has the shape {list(vector.shape)} or holds "
-            f"what is not finite, where {request.parameters} numbers are due"
+            f"the initial vector of {request.id} has the shape {list(vector.shape)} or numbers "
+            f"that are not finite: it must have {request.parameters} finite numbers"
         )
     return vector
 

@@ -42,8 +42,8 @@ class ObservationLeaf:
         flat = np.asarray(value).reshape(-1) if self.choices else flatten(value)
         if len(flat) != (len(self.choices) or self.size):
             raise ValueError(
-                f"the observation{name and ' ' + name} has {len(flat)} numbers, where "
-                f"{len(self.choices) or self.size} are due"
+                f"the observation{name and ' ' + name} has {len(flat)} numbers, but must have "
+                f"{len(self.choices) or self.size}"
             )
         if not self.choices:
             out[:] = flat
@@ -52,8 +52,8 @@ class ObservationLeaf:
         for chosen, count, start in zip(flat.tolist(), self.choices, self.starts, strict=True):
             if not start <= chosen < start + count:
                 raise ValueError(
-                    f"the observation{name and ' ' + name} is {chosen}, where {start} to "
-                    f"{start + count - 1} are possible"
+                    f"the observation{name and ' ' + name} is {chosen}, but must be from "
+                    f"{start} to {start + count - 1}"
                 )
             out[at + int(chosen) - start] = 1
             at += count
@@ -84,7 +84,7 @@ class ObservationGroup:
         )
         if not fits or len(value) != len(self.keys):
             raise ValueError(
-                f"the observation{name and ' ' + name} is not made of "
+                f"the observation{name and ' ' + name} must have exactly the parts "
                 f"{', '.join(map(str, self.keys))}"
             )
         at = 0
@@ -163,7 +163,7 @@ def to_json(tree: ObservationTree) -> dict[str, Any]:
 def from_json(values: Any, depth: int = MAX_DEPTH) -> ObservationTree:
     """The tree of what ``to_json`` gave. Raises ValueError for anything else."""
     if not isinstance(values, dict) or depth < 1:
-        raise ValueError("the description of the observations is none")
+        raise ValueError("the description of the observations is invalid")
     tree = _group_from_json(values, depth) if "keys" in values else _leaf_from_json(values)
     if not 0 < tree.size <= MAX_NUMBERS:
         raise ValueError(f"an observation of {tree.size} numbers is not possible")
@@ -178,7 +178,7 @@ def _leaf_from_json(values: dict[str, Any]) -> ObservationLeaf:
         or min(choices, default=1) < 1
         or (choices and sum(choices) != size)
     ):
-        raise ValueError("the choices of the observations are none")
+        raise ValueError("the choices of the observations are invalid")
     return ObservationLeaf(size, choices, starts)
 
 
@@ -190,17 +190,19 @@ def _group_from_json(values: dict[str, Any], depth: int) -> ObservationGroup:
         or not keys
         or len(keys) != len(items)
     ):
-        raise ValueError("the parts of the observations are none")
+        raise ValueError("the parts of the observations are invalid")
     if keys != list(range(len(keys))) and (
         any(type(key) is not str for key in keys) or len(set(keys)) != len(keys)
     ):
-        raise ValueError("the names of the observations' parts are none")
+        raise ValueError("the names of the observations' parts are invalid")
     return ObservationGroup(tuple(keys), tuple(from_json(item, depth - 1) for item in items))
 
 
 def _whole_numbers(values: Any) -> tuple[int, ...]:
     if not isinstance(values, list) or any(type(number) is not int for number in values):
-        raise ValueError("the description of the observations holds what is no whole number")
+        raise ValueError(
+            "the description of the observations contains something other than whole numbers"
+        )
     return tuple(values)
 
 

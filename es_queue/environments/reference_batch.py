@@ -56,8 +56,8 @@ def _collect_batch(request: EnvironmentRequest, seed: int) -> Floats:
         ) from error
     if not np.isfinite(batch).all():
         raise EnvironmentFailure(
-            f"{spec.id} shows observations that are not finite, by which batch_norm "
-            f"{VIRTUAL} cannot normalise: leave it out"
+            f"{spec.id} has observations that are not finite, so batch_norm "
+            f"{VIRTUAL} cannot normalise them: leave it out"
         )
     batch.flags.writeable = False
     return batch

@@ -7,7 +7,6 @@ Gymnasium.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import sys
 import warnings
@@ -22,6 +21,7 @@ from es_queue.environments.interface import EnvironmentRequest
 from es_queue.environments.mujoco.ids import current_id
 from es_queue.errors import EnvironmentFailure, MissingPackage, UsageError
 from es_queue.security.user_code import check_import, describe_error
+from es_queue.util.suggestions import format_suggestion
 
 WALKER_V3 = "gymnasium.envs.box2d.bipedal_walker:BipedalWalker"
 WALKER_V2 = "es_queue.environments.walker.walker_v2:BipedalWalkerV2"
@@ -38,13 +38,16 @@ BUNDLED_IDS: dict[str, tuple[str, dict[str, Any], int | None, float | None]] = {
     "Marvin-v0": (MARVIN, {}, None, None),
 }
 
-#: Where an environment lives -> what to install for it.
+#: Folder of an environment in Gymnasium, and the extra that it needs.
 _EXTRAS = {
     "mujoco": "mujoco",
     "box2d": "box2d",
     "toy_text": "toy-text",
     "classic_control": "classic-control",
 }
+
+#: Extras that es-queue has under the same name.
+OWN_EXTRAS = ("mujoco", "atari")
 
 #: Arguments of gymnasium.make that the world sets itself.
 _RESERVED = ("id", "max_episode_steps", "disable_env_checker", "render_mode")
@@ -65,6 +68,11 @@ class RegisteredEnvironment:
     @property
     def id(self) -> str:
         return f"{self.module}:{self.spec.id}" if self.module else self.spec.id
+
+    @property
+    def reward_threshold(self) -> float | None:
+        threshold = self.spec.reward_threshold
+        return None if threshold is None else float(threshold)
 
     @property
     def entry_point(self) -> str:
@@ -152,7 +160,7 @@ def validate_reserved_arguments(request: EnvironmentRequest) -> None:
     for argument, _ in request.arguments:
         if argument in _RESERVED:
             raise UsageError(
-                f"the environment argument {argument} cannot be given: es-queue sets it itself"
+                f"the environment argument {argument} is not allowed: es-queue sets it itself"
             )
 
 
@@ -163,7 +171,7 @@ def _format_known_to_gym(name: str) -> str:
     gym = sys.modules.get("gym")
     registry = getattr(getattr(getattr(gym, "envs", None), "registration", None), "registry", {})
     return (
-        f"Gymnasium does not know {name!r}, the old gym does: use --backend gym"
+        f"Gymnasium does not know {name!r}, but the old gym does: use --backend gym"
         if name in registry
         else ""
     )
@@ -171,11 +179,8 @@ def _format_known_to_gym(name: str) -> str:
 
 def format_unknown_id(name: str, known: list[str]) -> str:
     """The sentence for an id that is not among the ``known``."""
-    close = difflib.get_close_matches(name, known, n=3)
-    hint = (
-        f"did you mean {' or '.join(close)}?"
-        if close
-        else "give your own as module:Id-v0, where the module registers it"
+    hint = format_suggestion(name, known) or (
+        "name your own as module:Id-v0, with the module that registers it"
     )
     return f"there is no environment {name!r}: {hint}"
 
@@ -188,7 +193,8 @@ def format_missing_package(entry: RegisteredEnvironment, error: Exception) -> st
     extra = "box2d" if entry.entry_point == MARVIN else extra
     if extra is None or "gymnasium-robotics" in str(error):
         return f"{entry.id} cannot be imported: {describe_error(error)}"
-    return f'{entry.id} needs a package that is not installed: pip install "gymnasium[{extra}]"'
+    package = "es-queue" if extra in OWN_EXTRAS else "gymnasium"
+    return f"{entry.id} needs a package that is not installed: pip install '{package}[{extra}]'"
 
 
 register_bundled_ids()

@@ -51,9 +51,8 @@ def observation_tree(
     part = f" {name}" if name else ""
     raise EnvironmentFailure(
         f"the observations{part} of {environment_id} are a {type(space).__name__}; es-queue "
-        "takes Box, Discrete, MultiDiscrete, "
-        "MultiBinary, and Dict and Tuple of them (a wrapper of your own may make one of those of "
-        "it)"
+        f"supports Box, Discrete, MultiDiscrete, "
+        "MultiBinary, and Dict and Tuple of them (your own wrapper can convert it to one of these)"
     )
 
 
@@ -119,8 +118,8 @@ def action_spec(space: spaces.Space[Any], environment_id: str) -> ActionSpec:
             "multibinary", shape=space.shape, sizes=(int(np.prod(space.shape)),), starts=(0,)
         )
     raise EnvironmentFailure(
-        f"the actions of {environment_id} are a {type(space).__name__}; es-queue takes Box, "
-        "Discrete, "
+        f"the actions of {environment_id} are a {type(space).__name__}; es-queue supports Box, "
+        f"Discrete, "
         "MultiDiscrete and MultiBinary"
     )
 

@@ -23,6 +23,7 @@ from es_queue.environments.behaviour_descriptor import (
 )
 from es_queue.environments.gym_compat.old_gym import make_gym_environment
 from es_queue.environments.interface import EnvironmentRequest
+from es_queue.environments.observation_layout import ObservationLeaf, ObservationTree
 from es_queue.environments.registry import RegisteredEnvironment, format_missing_package
 from es_queue.environments.space_codec import (
     action_adapter,
@@ -30,6 +31,7 @@ from es_queue.environments.space_codec import (
     observation_encoder,
     observation_tree,
 )
+from es_queue.environments.spaces import EnvironmentSpec
 from es_queue.errors import EnvironmentFailure, MissingPackage, UsageError
 from es_queue.security.user_code import (
     check_function,
@@ -72,21 +74,51 @@ class StockEnvironment:
         self._environment = make_environment(entry, request, render_mode)
         self._was_reset = False
         self._measure = make_measure(resolve_behaviour(entry, request))
-        space = self._environment.observation_space
-        self.observation = observation_tree(space, entry.id)
-        self.observation_size, self._encode = observation_encoder(space, entry.id)
-        self.discrete_start = (
-            int(space.start) if isinstance(space, gymnasium.spaces.Discrete) else None
-        )
-        shape = space.shape if isinstance(space, gymnasium.spaces.Box) else ()
-        self.observation_shape = shape if len(shape) > 1 else ()
-        self.observation_low, self.observation_high = declared_bounds(space)
-        self.action = action_spec(self._environment.action_space, entry.id)
+        self._encode = observation_encoder(self._environment.observation_space, entry.id)[1]
         self._adapt = action_adapter(self._environment.action_space)
-        self.clean_reset = _resets_cleanly(self._environment, entry, request)
+        self.spec = self._describe()
+
+    def _describe(self) -> EnvironmentSpec:
+        """What it is like."""
+        entry, space = self._entry, self._environment.observation_space
+        tree = observation_tree(space, entry.id)
+        shape = space.shape if isinstance(space, gymnasium.spaces.Box) else ()
+        low, high = declared_bounds(space)
+        lowest, highest = self._reward_range()
+        return EnvironmentSpec(
+            id=entry.id,
+            observation_size=tree.size,
+            action=action_spec(self._environment.action_space, entry.id),
+            step_limit=entry.spec.max_episode_steps,
+            reward_threshold=entry.reward_threshold,
+            highest_reward=highest,
+            lowest_reward=lowest,
+            backend="gym" if self._request.backend == "gym" else "stock",
+            clean_reset=_resets_cleanly(self._environment, entry, self._request),
+            note=entry.note,
+            discrete_start=(
+                int(space.start) if isinstance(space, gymnasium.spaces.Discrete) else None
+            ),
+            observation_shape=shape if len(shape) > 1 else (),
+            observation=composite_tree(tree),
+            observation_low=low,
+            observation_high=high,
+        )
+
+    def _reward_range(self) -> tuple[float | None, float | None]:
+        """The finite ends of the ``reward_range`` that the outermost object declares; for the upper
+        one, else what is known.
+        """
+        declared = getattr(self._environment, "reward_range", None)
+        ends = (-np.inf, np.inf) if declared is None else declared
+        low, high = (float(end) if np.isfinite(end) else None for end in ends)
+        changed = self._entry.module or self._request.wrappers or self._request.arguments
+        if high is None and not changed:
+            high = HIGHEST_REWARDS.get(self._entry.spec.id)
+        return low, high
 
     def reset(self, seed: int) -> NDArray[np.float32]:
-        if self._was_reset and not self.clean_reset:
+        if self._was_reset and not self.spec.clean_reset:
             self._environment.close()
             self._environment = make_environment(self._entry, self._request, self._render_mode)
         self._was_reset = True
@@ -117,22 +149,12 @@ class StockEnvironment:
     def close(self) -> None:
         self._environment.close()
 
-    @property
-    def lowest_reward(self) -> float | None:
-        """The lower end of the ``reward_range`` that the outermost object declares."""
-        declared = getattr(self._environment, "reward_range", None)
-        return float(declared[0]) if declared is not None and np.isfinite(declared[0]) else None
 
-    @property
-    def highest_reward(self) -> float | None:
-        """The upper end of the ``reward_range`` that the outermost object declares, else what is
-        known.
-        """
-        declared = getattr(self._environment, "reward_range", None)
-        if declared is not None and np.isfinite(declared[1]):
-            return float(declared[1])
-        changed = self._entry.module or self._request.wrappers or self._request.arguments
-        return None if changed else HIGHEST_REWARDS.get(self._entry.spec.id)
+def composite_tree(tree: ObservationTree) -> ObservationTree | None:
+    """What must be known of observations beside their size and shape; None for an array and for one
+    Discrete.
+    """
+    return None if isinstance(tree, ObservationLeaf) and len(tree.choices) < 2 else tree
 
 
 def declared_bounds(space: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -162,7 +184,7 @@ def make_environment(
     except Exception as error:
         raise EnvironmentFailure(_format_make_error(entry, request, error)) from error
     if not isinstance(environment, gymnasium.Env):
-        raise EnvironmentFailure(f"the wrappers of {entry.id} yield no gymnasium.Env")
+        raise EnvironmentFailure(f"the wrappers of {entry.id} do not return a gymnasium.Env")
     return environment
 
 
@@ -206,7 +228,7 @@ def _format_make_error(
 ) -> str:
     if isinstance(error, TypeError) and request.arguments:
         given = ", ".join(f"{name}={value!r}" for name, value in request.arguments)
-        return f"{entry.id} does not take the arguments {given}: {describe_error(error)}"
+        return f"{entry.id} does not accept the arguments {given}: {describe_error(error)}"
     return f"{entry.id} cannot be made: {describe_error(error)}"
 
 
@@ -217,7 +239,9 @@ def _load_wrapper(path: str) -> Any:
         raise UsageError(f"the wrapper {path!r} is not of the form module:Class")
     check_import(f"wrapper {path}", module)
     if module.partition(".")[0] in sys.stdlib_module_names:
-        raise UsageError(f"the wrapper {path!r} is of Python's own library, which has none")
+        raise UsageError(
+            f"the wrapper {path!r} is from Python's standard library, which has no wrappers"
+        )
     wrapper = load_attribute(f"wrapper {path!r}", path, UsageError)
     if not callable(wrapper):
         raise UsageError(f"the wrapper {path!r} is not a class")

@@ -35,7 +35,7 @@ def export_bytes(
         return npz_bytes(arrays, meta)
     if ending not in ENDINGS:
         raise UsageError(
-            f"there is no export to {ending or 'a file without an ending'}: use FILE.json "
+            f"es-queue cannot export to {ending or 'a file without an ending'}: use FILE.json "
             f"(seed list), {', '.join('FILE' + suffix for suffix in ENDINGS)}"
         )
     write = onnx_bytes if ending == ".onnx" else torch_bytes

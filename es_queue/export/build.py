@@ -20,15 +20,13 @@ def build_graph(saved: SavedPolicy) -> Graph:
             "torch: use FILE.npz, which load_policy reads"
         )
     graph = Graph({OBSERVATION: saved.policy.observation_size})
+    graph.outputs[RAW] = ("float32", (saved.policy.outputs,))
     if saved.policy.memory_size:
         graph.inputs[MEMORY] = saved.policy.memory_size
-        graph.outputs[AFTER] = ("float32", (saved.policy.memory_size,))
     raw = layers(saved.policy, saved.parameters, graph, add_normalisation(saved, graph))
-    graph.outputs = {
-        RAW: ("float32", (saved.policy.outputs,)),
-        ACTION: add_action_map(saved.action, saved.config.action_bound, graph, raw),
-        **graph.outputs,
-    }
+    graph.outputs[ACTION] = add_action_map(saved.action, saved.config.action_bound, graph, raw)
+    if saved.policy.memory_size:
+        graph.outputs[AFTER] = ("float32", (saved.policy.memory_size,))
     graph.add("Identity", raw, output=RAW)
     return graph
 

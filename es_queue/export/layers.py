@@ -12,8 +12,7 @@ from es_queue.policies.conv import ConvPolicy
 from es_queue.policies.layers.convolution import Convolution
 from es_queue.policies.layers.image_shape import ImageShape
 from es_queue.policies.linear import LinearPolicy
-from es_queue.policies.mlp import MlpPolicy
-from es_queue.policies.normalised_mlp import NormalisedMlpPolicy
+from es_queue.policies.mlp import MlpPolicy, NormalisedMlpPolicy
 from es_queue.policies.recurrent import RecurrentPolicy
 
 Layers = Callable[[Any, Floats, Graph, str], str]

@@ -277,7 +277,7 @@ def decode_parent_table(values: Floats, index_count: int) -> ParentTable:
         values[:HEADER_FLOATS], 0, MAX_ROWS, HEADER_FLOATS
     ).tolist()
     if len(values) != HEADER_FLOATS + parents + elite_candidates + 4 * max(0, rows - 1) or not rows:
-        raise ValueError("a table of mutations is not as long as it says")
+        raise ValueError("a table of mutations does not have its stated length")
     named = whole_numbers(
         values[HEADER_FLOATS : HEADER_FLOATS + parents + elite_candidates],
         0,
@@ -296,7 +296,7 @@ def decode_parent_table(values: Floats, index_count: int) -> ParentTable:
         or (index >= index_count).any()
         or not (np.isfinite(sigma) & (sigma >= 0)).all()
     ):
-        raise ValueError("a table of mutations holds what cannot be")
+        raise ValueError("a table of mutations contains impossible values")
     mutations = MutationChain(np.append(0, index), np.append(np.float32(0), sigma))
     return ParentTable(
         MutationTree(np.append(0, parent), mutations), named[:parents], named[parents:]
@@ -311,5 +311,5 @@ def whole_numbers(values: Floats, low: int, high: int, count: int) -> Ints:
         len(values) != count
         or not ((values >= low) & (values <= high) & (np.floor(values) == values)).all()
     ):
-        raise ValueError("a table of mutations holds what is no number of its kind")
+        raise ValueError("a table of mutations contains a number of the wrong type")
     return values.astype(np.int64)

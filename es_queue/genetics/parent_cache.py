@@ -80,7 +80,7 @@ class ParentCache:
 
     def parent(self, number: int) -> Floats:
         """The parameters of a row of the tree, float32 [size]; kept, so never written to."""
-        assert self._table is not None, "no publication was opened"
+        assert self._table is not None, "no publication is open"
         tree, missing, row = self._table.tree, list[int](), number
         while row and self._keys[row] not in self._cache:
             missing.append(row)

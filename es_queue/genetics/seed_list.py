@@ -135,8 +135,8 @@ def read_seed_list(path: Path) -> tuple[Arrays, dict[str, Any]]:
         config, policy, noise = rebuild_parts(meta, mutations)
         if values["noise"] != noise.digest:
             raise RunFolderError(
-                "it was made with other noise than this es-queue makes: play it with the "
-                "es-queue that wrote it"
+                "it was made with another version of the noise table: play it with the es-queue "
+                "that wrote it"
             )
         parameters = decode_parameters(config, policy, mutations, noise)
         validate_digest(values["digest"], parameters)
@@ -149,7 +149,7 @@ def read_seed_list(path: Path) -> tuple[Arrays, dict[str, Any]]:
     except KeyError as error:
         raise RunFolderError(f"the seed list has no {error}") from None
     except (ValueError, TypeError, OverflowError) as error:
-        raise RunFolderError(f"the seed list holds what cannot be: {error}") from None
+        raise RunFolderError(f"the seed list contains an impossible value: {error}") from None
 
 
 def refuse_long(data: bytes) -> None:
@@ -168,21 +168,21 @@ def parse_mutations(values: Mapping[str, Any]) -> MutationChain:
     if not isinstance(seeds, list) or any(
         type(seed) is not int or not 0 <= seed < 2**32 for seed in seeds
     ):
-        raise ValueError("its seeds are no list of noise indices")
+        raise ValueError("its seeds are not a list of noise indices")
     given = parse_vector(sigma if isinstance(sigma, list) else [sigma] * len(seeds))
     if len(given) != len(seeds) or not (given >= 0).all():
-        raise ValueError("its sigma is neither a number of 0 or more nor one for each seed")
+        raise ValueError("its sigma must be a number, 0 or more, or one such number per seed")
     return MutationChain(np.array(seeds, np.int64), given)
 
 
 def parse_vector(values: Any) -> Floats:
     """A list of finite numbers as float32. Raises ValueError."""
     if not isinstance(values, list) or any(type(number) not in (int, float) for number in values):
-        raise ValueError("a list of numbers is none")
+        raise ValueError("a value is not a list of numbers")
     with np.errstate(over="ignore"):
         array = np.array(values, np.float32)
     if not np.isfinite(array).all():
-        raise ValueError("a list of numbers holds one that is not finite")
+        raise ValueError("a list of numbers contains one that is not finite")
     return array
 
 
@@ -216,13 +216,13 @@ def refuse_large(config: RunConfig, size: int, seeds: int) -> None:
         raise RunFolderError(
             f"its policy {config.policy_name} has {size:,} parameters, and a seed list may make "
             "at most "
-            f"{MOST_PARAMETERS:,}: if you trust the file, give --trust"
+            f"{MOST_PARAMETERS:,}: if you trust the file, use --trust"
         )
     if size * seeds > MOST_WORK:
         raise RunFolderError(
             f"its {seeds:,} seeds for {size:,} parameters each take {size * seeds:,} steps, and "
             "a seed "
-            f"list may take at most {MOST_WORK:,}: if you trust the file, give --trust"
+            f"list may take at most {MOST_WORK:,}: if you trust the file, use --trust"
         )
 
 
@@ -238,8 +238,8 @@ def open_noise_table(config: RunConfig, size: int) -> NoiseTable:
     most = max(LARGEST_DEFAULT, default_size(size))
     if config.noise_size > most:
         raise ValueError(
-            f"a noise table of {config.noise_size} floats is larger than the {most} that are "
-            "made for a file; play the run's checkpoint instead"
+            f"a noise table of {config.noise_size} floats is larger than the limit of {most} "
+            f"for a file; play the run's checkpoint instead"
         )
     return NoiseTable.open(config.noise_size)
 
@@ -249,7 +249,7 @@ def validate_digest(digest: str, parameters: Floats) -> None:
     actual = array_digest(parameters)
     if actual != digest:
         raise RunFolderError(
-            f"its seeds make parameters of digest {actual}, not {digest}: the run began with a "
-            "checkpoint of another (--warm-start), "
-            "or this machine computes other first parameters"
+            f"its seeds make parameters of digest {actual}, not {digest}: the run began with "
+            f"another run's checkpoint (--warm-start), or this machine computes other initial "
+            f"parameters"
         )

@@ -89,7 +89,7 @@ class NoiseTable:
                 values = map_table(path, size)
             if is_sound(values, seed, CHECKED_WHEN_OPENED):
                 return cls(values, seed, digest, path)
-            text = f"{path} does not hold the numbers of its seed: another program changed it"
+            text = f"{path} does not contain the numbers of its seed: another program changed it"
             text += "; it is made again"
             warnings.warn(text, RuntimeWarning, stacklevel=2)
             with suppress(OSError):
@@ -174,7 +174,7 @@ class NoiseTable:
         self._values, self.path = table._values, None
         return (
             f"the noise table {path} was changed while this process used it, so results since the "
-            "last check may be wrong; the process now has a table of its own: remove the file, and "
+            "last check may be wrong; the process now uses its own table: remove the file, and "
             f"set {FOLDER_VARIABLE} to a folder that no other program writes to"
         )
 

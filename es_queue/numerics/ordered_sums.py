@@ -138,8 +138,8 @@ def _add_long_rows(
             rows = noise.views(indices[first : first + VIEWS], start, stop)
             _add_views(total[start:stop], rows, factors[first : first + VIEWS], transform)
 
-    enough = len(total) * len(indices) >= WORTH_THREADS
-    threads.for_each(work, column_pieces(len(total)), threads.usable_cores() if enough else 1)
+    pieces = column_pieces(len(total))
+    threads.for_each(work, pieces, _useful_threads(len(total) * len(indices)))
 
 
 def column_pieces(size: int) -> list[tuple[int, int]]:
@@ -184,9 +184,63 @@ def unit_scaled(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
     return np.ldexp(values, -exponent), exponent
 
 
-def norm(vector: NDArray[Any]) -> float:
-    """The Euclidean length of ``vector`` [n] in float64, by chunks of ``COLUMNS`` in order."""
+def combine_rows(matrix: Floats, weights: Floats) -> Floats:
+    """weights @ matrix for ``weights`` [S, m] and ``matrix`` [m, n]: float32 [S, n].
+
+    Rounded as ``weighted_rows`` does it, so a row of the result depends on its own weights only.
+    """
+    combined = np.empty((len(weights), matrix.shape[1]), np.float32)
+
+    def work(row: int) -> None:
+        total = np.zeros(matrix.shape[1], np.float64)
+        summed = np.empty(matrix.shape[1], np.float32)
+        for first in range(0, len(matrix), GROUP):
+            group = slice(first, first + GROUP)
+            product = matrix[group] * weights[row, group, np.newaxis]
+            np.add(total, _sum_in_order(product, summed), out=total)
+        combined[row] = total
+
+    threads.for_each(work, range(len(weights)), _useful_threads(matrix.size * len(weights)))
+    return combined
+
+
+def add_outer_products(
+    matrix: Floats, keep: float, left: NDArray[np.float64], right: NDArray[np.float64]
+) -> Floats:
+    """keep · matrix + Σ_k left[k] ⊗ right[k] for ``left`` [k, m] and ``right`` [k, n]: float32
+    [m, n], added up in float64 in the order of k.
+    """
+    result = np.empty_like(matrix)
+
+    def work(first: int) -> None:
+        rows = slice(first, first + GROUP)
+        total = matrix[rows].astype(np.float64)
+        np.multiply(total, keep, out=total)
+        product = np.empty_like(total)
+        for column, row in zip(left[:, rows], right, strict=True):
+            np.multiply(column[:, np.newaxis], row, out=product)
+            np.add(total, product, out=total)
+        result[rows] = total
+
+    starts = range(0, len(matrix), GROUP)
+    threads.for_each(work, starts, _useful_threads(matrix.size * len(left)))
+    return result
+
+
+def _useful_threads(products: int) -> int:
+    return threads.usable_cores() if products >= WORTH_THREADS else 1
+
+
+def dot(left: NDArray[Any], right: NDArray[Any]) -> float:
+    """Σ left · right of two vectors [n] in float64, by chunks of ``COLUMNS`` in order."""
     total = 0.0
-    for start in range(0, len(vector), COLUMNS):
-        total += float(np.add.reduce(np.square(vector[start : start + COLUMNS], dtype=np.float64)))
-    return math.sqrt(total)
+    for start in range(0, len(left), COLUMNS):
+        chunk = slice(start, start + COLUMNS)
+        products = np.multiply(left[chunk], right[chunk], dtype=np.float64)
+        total += float(np.add.reduce(products))
+    return total
+
+
+def norm(vector: NDArray[Any]) -> float:
+    """The Euclidean length of ``vector`` [n]: the root of its ``dot`` with itself."""
+    return math.sqrt(dot(vector, vector))

@@ -65,7 +65,6 @@ def unrelated_fitness_reason(
         return ""
     return (
         f"the episodes' fitness is {fitness:g} and their return {total:g} after {steps} steps: "
-        "under the run's "
-        "reward settings one does not follow from the other; scale rewards down that are too "
-        "large to be summed"
+        "these do not match under the run's reward settings; scale down rewards that are too "
+        "large to sum"
     )

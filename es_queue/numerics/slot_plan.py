@@ -37,7 +37,8 @@ WORDS = 4  # Philox4x64 puts out four words a counter value
     MEMBER,
     PARENTS,
     REFERENCE,
-) = range(12)
+    RESTARTS,
+) = range(13)
 #: The stream of environment seeds of each kind of evaluation.
 EVALUATION_STREAMS = {EVAL: EVALUATION, CONFIRM: CONFIRMATION, FINAL_KIND: FINAL}
 
@@ -147,7 +148,7 @@ class GenerationPlan:
         """Integers in [low, low + size), drawn again where an earlier slot has the same."""
         drawn = multiply_shift(words, size)
         if len(drawn) > size:
-            raise ValueError(f"{len(drawn)} distinct values were asked of {size}")
+            raise ValueError(f"{len(drawn)} distinct values were requested of {size}")
         ordered = np.sort(drawn)
         if (ordered[1:] == ordered[:-1]).any():
             self._redraw(stream, drawn, size)
@@ -272,7 +273,7 @@ def multiply_shift(words: NDArray[np.uint64], size: int) -> NDArray[np.int64]:
     2019).
     """
     if not 0 < size <= 2**32:
-        raise ValueError(f"cannot draw from {size} values: 1 to 2^32 are possible")
+        raise ValueError(f"cannot draw from {size} values: use 1 to 2^32")
     wide = np.uint64(size)
     high, low = words >> np.uint64(32), words & np.uint64(0xFFFFFFFF)
     return ((high * wide + ((low * wide) >> np.uint64(32))) >> np.uint64(32)).astype(np.int64)

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from es_queue.config.run_config import POLICIES, VIRTUAL, RunConfig
+from es_queue.config.run_config import RunConfig
 from es_queue.environments.spaces import ActionSpec
 from es_queue.errors import UsageError
-from es_queue.policies.base import MAX_PARAMETERS, BoundPolicy, Floats, Policy
+from es_queue.policies.base import MAX_PARAMETERS, BoundPolicy, Floats, Policy, PolicyInputs
 from es_queue.policies.constant import ConstantPolicy
-from es_queue.policies.conv import ARCHITECTURES, ConvPolicy
+from es_queue.policies.conv import ConvPolicy
 from es_queue.policies.custom import load_custom_policy
-from es_queue.policies.layers.cells import CELLS
-from es_queue.policies.layers.image_shape import image_shape_of
 from es_queue.policies.linear import LinearPolicy
-from es_queue.policies.mlp import MlpPolicy
-from es_queue.policies.normalised_mlp import NormalisedMlpPolicy
+from es_queue.policies.mlp import MlpPolicy, NormalisedMlpPolicy
 from es_queue.policies.numpy_policy import NumpyPolicy
 from es_queue.policies.recurrent import RecurrentPolicy
 
 __all__ = [
+    "POLICIES",
     "BoundPolicy",
     "ConstantPolicy",
     "ConvPolicy",
@@ -29,6 +27,13 @@ __all__ = [
     "RecurrentPolicy",
     "make_policy",
 ]
+
+#: The class of each policy that ``--policy`` names.
+POLICIES: dict[str, type[Policy]] = {
+    kind: policy
+    for policy in (LinearPolicy, MlpPolicy, RecurrentPolicy, ConvPolicy)
+    for kind in policy.kinds
+}
 
 
 def make_policy(
@@ -46,7 +51,8 @@ def make_policy(
     Raises UsageError for an unknown policy or activation, for spaces without a number in them,
     where a policy on pictures would get none, and for more parameters than a run can have.
     """
-    policy = _make_by_kind(config, observation_size, action, shape, reference)
+    inputs = PolicyInputs(observation_size, action.outputs, shape, reference)
+    policy = _make_by_kind(config, action, inputs)
     if policy.size > MAX_PARAMETERS:
         raise UsageError(
             f"the policy {config.policy_name} has {policy.size:,} parameters here, and at "
@@ -55,42 +61,20 @@ def make_policy(
     return policy
 
 
-def _make_by_kind(
-    config: RunConfig,
-    observation_size: int,
-    action: ActionSpec,
-    shape: tuple[int, ...],
-    reference: Floats | None,
-) -> Policy:
-    if observation_size < 1 or action.outputs < 1:
+def _make_by_kind(config: RunConfig, action: ActionSpec, inputs: PolicyInputs) -> Policy:
+    if inputs.observation_size < 1 or action.outputs < 1:
         raise UsageError(
-            f"a policy needs an observation and an action, not {observation_size} → "
+            f"a policy needs an observation and an action, not {inputs.observation_size} → "
             f"{action.outputs} numbers"
         )
     if action.kind == "vector":
         return ConstantPolicy(action.outputs)
-    if config.policy == "linear":
-        return LinearPolicy(observation_size, action.outputs)
     if ":" in config.policy:
-        return load_custom_policy(config.policy, observation_size, action.outputs, shape)
-    if config.policy == "mlp":
-        if config.batch_norm == VIRTUAL:
-            return NormalisedMlpPolicy(
-                observation_size, action.outputs, tuple(config.hidden), config.activation, reference
-            )
-        return MlpPolicy(observation_size, action.outputs, tuple(config.hidden), config.activation)
-    if config.policy in CELLS:
-        return RecurrentPolicy(
-            config.policy, observation_size, action.outputs, tuple(config.hidden)
+        return load_custom_policy(
+            config.policy, inputs.observation_size, inputs.outputs, inputs.shape
         )
-    if config.policy in ARCHITECTURES:
-        return ConvPolicy(
-            config.policy,
-            image_shape_of(shape, config.policy),
-            action.outputs,
-            normalised=config.batch_norm == VIRTUAL,
-            reference=reference,
+    if config.policy not in POLICIES:
+        raise UsageError(
+            f"there is no policy {config.policy!r}; choose {', '.join(POLICIES)} or module:Class"
         )
-    raise UsageError(
-        f"there is no policy {config.policy!r}; choose {', '.join(POLICIES)} or module:Class"
-    )
+    return POLICIES[config.policy].make(config, inputs)

@@ -20,7 +20,7 @@ class NonFiniteOutput(EsQueueError):  # noqa: N818 - it is what came out; the se
     """A policy put out NaN or infinity: the episode has failed. ``rows`` are the rows at fault."""
 
     def __init__(self, rows: list[int]) -> None:
-        super().__init__("the policy put out a number that is not finite")
+        super().__init__("the policy returned a number that is not finite")
         self.rows = rows
 
 

@@ -6,9 +6,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from es_queue.config.declarations import Setting
+from es_queue.config.run_config import RunConfig
+from es_queue.policies.layers.initial_weights import INITS
 
 Floats = NDArray[np.float32]
 Forward = Callable[[Floats], Floats]
@@ -16,6 +21,30 @@ Forward = Callable[[Floats], Floats]
 #: Of one individual. A run's settings come over the network: whoever joins makes no larger vector
 #: for them.
 MAX_PARAMETERS = 2**28
+
+INIT = Setting(
+    "init",
+    "auto",
+    "initial parameters; auto is zero for linear policies, normal for images, and orthogonal for "
+    "all others",
+    choices=("auto", *INITS),
+)
+
+
+@dataclass(frozen=True)
+class PolicyInputs:
+    """What a policy is made for, besides the settings.
+
+    observation_size, outputs: see Policy; shape: of the observation, see
+    ``EnvironmentSpec.observation_shape``
+    reference: float32[N, observation_size], what ``batch_norm virtual`` normalises by, None if the
+    policy is not to be bound
+    """
+
+    observation_size: int
+    outputs: int
+    shape: tuple[int, ...] = ()
+    reference: Floats | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +94,11 @@ class Policy(ABC):
     normalised
     """
 
+    #: Names under ``--policy``; a class without any is not registered.
+    kinds: ClassVar[tuple[str, ...]] = ()
+    #: The settings that shape it.
+    settings: ClassVar[tuple[Setting, ...]] = (INIT,)
+
     observation_size: int
     outputs: int
     size: int
@@ -78,6 +112,11 @@ class Policy(ABC):
         same. Empty where it does not say.
         """
         return ()
+
+    @classmethod
+    def make(cls, config: RunConfig, inputs: PolicyInputs) -> Policy:
+        """The configured policy, of a class that has ``kinds``. Raises UsageError."""
+        raise NotImplementedError
 
     @abstractmethod
     def initial(self, seed: int, init: str) -> Floats:

@@ -120,7 +120,7 @@ class SavedPolicy:
         validate_length(std, "obs_std", policy.observation_size)
         if not (std > 0).all():
             raise RunFolderError(
-                "the checkpoint's array 'obs_std' holds a deviation that is not above zero"
+                "the checkpoint's array 'obs_std' contains a deviation that is not above zero"
             )
         statistics = FrozenStatistics(mean, std, config.obs_clip)
         return cls(config, policy, actions, parameters, statistics, discrete, observation)
@@ -169,8 +169,8 @@ def load_policy(path: str | Path) -> SavedPolicy:
     """
     if Path(path).suffix == ".json":
         raise RunFolderError(
-            f"{path} is a list of seeds: es-play {path} --export FILE.npz makes the policy "
-            "of it that can be loaded"
+            f"{path} is a seed list: es-play {path} --export FILE.npz converts it to a policy "
+            f"that can be loaded"
         )
     try:
         return SavedPolicy.from_arrays(*read_checkpoint(Path(path)))
@@ -211,7 +211,7 @@ def validate_import(name: str) -> None:
     module = name.rpartition(":")[0]
     if module and module not in sys.modules and disallowed_reason([module]):
         raise RunFolderError(
-            f"its policy is {name}, code of somebody's own: import {module} before, if you trust it"
+            f"its policy is {name}, which is custom code: import {module} first, if you trust it"
         )
 
 

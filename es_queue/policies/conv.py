@@ -8,7 +8,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from es_queue.policies.base import BoundPolicy, Floats, Forward, Policy, row_product, single_only
+from es_queue.config.run_config import VIRTUAL, RunConfig
+from es_queue.policies.base import (
+    BoundPolicy,
+    Floats,
+    Forward,
+    Policy,
+    PolicyInputs,
+    row_product,
+    single_only,
+)
 from es_queue.policies.layers.activations import ACTIVATIONS, GAINS
 from es_queue.policies.layers.cells import CELLS, Cell
 from es_queue.policies.layers.convolution import (
@@ -18,9 +27,13 @@ from es_queue.policies.layers.convolution import (
     PatchExtractor,
     build_convolutions,
 )
-from es_queue.policies.layers.image_shape import ImageShape
+from es_queue.policies.layers.image_shape import ImageShape, image_shape_of
 from es_queue.policies.layers.initial_weights import draw_initial_weights
-from es_queue.policies.layers.virtual_norm import fold_normalisation, require_reference
+from es_queue.policies.layers.virtual_norm import (
+    BATCH_NORM,
+    fold_normalisation,
+    require_reference,
+)
 
 Layer = tuple[Floats, Floats]  # weights float32[rows, columns], bias float32[columns]
 
@@ -83,7 +96,19 @@ class ConvPolicy(Policy):
     reference: that batch, float32[N, observation_size], None where nothing is bound
     """
 
+    kinds = tuple(ARCHITECTURES)
+    settings = (*Policy.settings, BATCH_NORM)
     takes_pixels = True
+
+    @classmethod
+    def make(cls, config: RunConfig, inputs: PolicyInputs) -> Policy:
+        return cls(
+            config.policy,
+            image_shape_of(inputs.shape, config.policy),
+            inputs.outputs,
+            normalised=config.batch_norm == VIRTUAL,
+            reference=inputs.reference,
+        )
 
     def __init__(
         self,

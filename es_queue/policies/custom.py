@@ -35,9 +35,7 @@ def load_custom_policy(
     except EsQueueError:
         raise
     except Exception as error:  # whatever a user's class raises
-        raise UsageError(
-            f"the policy {path} fails when it is tried out: {describe_error(error)}"
-        ) from error
+        raise UsageError(f"the policy {path} fails in a test: {describe_error(error)}") from error
     return policy
 
 
@@ -94,7 +92,9 @@ def validate_sizes(path: str, policy: Policy, observation_size: int, outputs: in
         value = getattr(policy, name, None)
         if type(value) is not int or not least <= value <= most:
             expected = str(least) if least == most else f"a whole number from {least} to {most}"
-            raise UsageError(f"the policy {path} has the {name} {value!r}, where {expected} is due")
+            raise UsageError(
+                f"the policy {path} has the {name} {value!r}, but must have {expected}"
+            )
 
 
 def validate_actions(path: str, policy: Policy) -> None:
@@ -108,13 +108,13 @@ def validate_actions(path: str, policy: Policy) -> None:
         or not np.isfinite(first[0]).all()
     ):
         raise UsageError(
-            f"the policy {path} has first parameters {first[0].dtype}{list(first[0].shape)}, "
-            f"where {policy.size} finite float32 are due"
+            f"the policy {path} has initial parameters {first[0].dtype}{list(first[0].shape)}, "
+            f"but must have {policy.size} finite float32"
         )
     if first[0].tobytes() != first[1].tobytes():
         raise UsageError(
-            f"the policy {path} has other first parameters each time: initial must draw from "
-            "its seed alone"
+            f"the policy {path} has different initial parameters each time: initial must draw "
+            f"only from its seed"
         )
     bump = np.cos(np.arange(policy.size, dtype=np.float32))
     rows: Floats = np.stack(
@@ -130,19 +130,19 @@ def validate_actions(path: str, policy: Policy) -> None:
         policy.outputs,
     ):
         raise UsageError(
-            f"the policy {path} puts out {together.dtype}{list(together.shape[2:])} for "
-            f"{TRIED_INDIVIDUALS} individuals, where float32[{TRIED_INDIVIDUALS}, "
-            f"{policy.outputs}] is due"
+            f"the policy {path} returns {together.dtype}{list(together.shape[2:])} for "
+            f"{TRIED_INDIVIDUALS} individuals, but must return float32[{TRIED_INDIVIDUALS}, "
+            f"{policy.outputs}]"
         )
     if together.tobytes() != np.concatenate(alone, axis=2).tobytes():
         raise UsageError(
-            f"the policy {path} gives other bits for many individuals at once than for each "
-            "alone: results would depend on the number of workers"
+            f"the policy {path} gives different bits for many individuals at once than for "
+            f"single ones: results would depend on the number of workers"
         )
     if together[0].tobytes() != together[1].tobytes():
         raise UsageError(
-            f"the policy {path} acts otherwise in a second episode that is like the first: "
-            "what it remembers must stand in memory alone"
+            f"the policy {path} acts differently in a second, equal episode: it must keep its "
+            f"state only in memory"
         )
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from es_queue.config.run_config import RunConfig
 from es_queue.policies.base import (
     BoundPolicy,
     Floats,
     Policy,
+    PolicyInputs,
     row_product,
     single_only,
     stacked_product,
@@ -15,6 +17,12 @@ from es_queue.policies.layers.initial_weights import draw_initial_weights
 
 class LinearPolicy(Policy):
     """outputs = observation @ W. The flat vector is W, [observation_size, outputs] in C order."""
+
+    kinds = ("linear",)
+
+    @classmethod
+    def make(cls, config: RunConfig, inputs: PolicyInputs) -> Policy:
+        return cls(inputs.observation_size, inputs.outputs)
 
     def __init__(self, observation_size: int, outputs: int) -> None:
         self.observation_size = observation_size

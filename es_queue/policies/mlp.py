@@ -1,4 +1,6 @@
-"""The multilayer perceptron: any widths, biases, one activation between the layers."""
+"""The multilayer perceptron: any widths, biases, one activation between the layers; with virtual
+batch normalisation of its hidden layers too.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +8,35 @@ from itertools import pairwise
 
 import numpy as np
 
+from es_queue.config.declarations import Setting
+from es_queue.config.run_config import VIRTUAL, RunConfig
 from es_queue.errors import UsageError
 from es_queue.policies.base import (
     BoundPolicy,
     Floats,
     Forward,
     Policy,
+    PolicyInputs,
     row_product,
     single_only,
     stacked_product,
 )
-from es_queue.policies.layers.activations import ACTIVATIONS, GAINS, Activation
+from es_queue.policies.layers.activations import ACTIVATION, ACTIVATIONS, GAINS, Activation
 from es_queue.policies.layers.initial_weights import draw_initial_weights
+from es_queue.policies.layers.virtual_norm import (
+    BATCH_NORM,
+    fold_normalisation,
+    require_reference,
+)
+
+HIDDEN = Setting(
+    "hidden",
+    (64, 64),
+    "widths of the hidden layers, or of the recurrent layers, separated by commas",
+    unit="units",
+    low=1,
+    high=65536,
+)
 
 Layer = tuple[Floats, Floats]  # weights float32[B, rows, columns], bias float32[B, columns]
 
@@ -28,6 +47,16 @@ class MlpPolicy(Policy):
     The flat vector is W, b of the first layer, W, b of the second …; each W is [rows, columns] in C
     order.
     """
+
+    kinds = ("mlp",)
+    settings = (*Policy.settings, HIDDEN, ACTIVATION, BATCH_NORM)
+
+    @classmethod
+    def make(cls, config: RunConfig, inputs: PolicyInputs) -> Policy:
+        shape = inputs.observation_size, inputs.outputs, tuple(config.hidden), config.activation
+        if config.batch_norm == VIRTUAL:
+            return NormalisedMlpPolicy(*shape, inputs.reference)
+        return MlpPolicy(*shape)
 
     def __init__(
         self, observation_size: int, outputs: int, hidden: tuple[int, ...], activation: str
@@ -62,13 +91,91 @@ class MlpPolicy(Policy):
 
     def layers(self, parameters: Floats) -> list[Layer]:
         """Views of each layer's weights and biases in float32[B, size]."""
-        layers, start = [], 0
-        for rows, columns in self.shapes:
-            middle, stop = start + rows * columns, start + (rows + 1) * columns
-            weights = parameters[:, start:middle].reshape(-1, rows, columns)
-            layers.append((weights, parameters[:, middle:stop]))
-            start = stop
-        return layers
+        return layer_views(self.shapes, parameters)
+
+
+class NormalisedMlpPolicy(MlpPolicy):
+    """An mlp whose flat vector continues with scale, shift [columns each] of the first hidden
+    layer, of the second …
+
+    reference: float32[N, observation_size], see :mod:`es_queue.policies.layers.virtual_norm`; None
+    where nothing is bound
+    """
+
+    def __init__(
+        self,
+        observation_size: int,
+        outputs: int,
+        hidden: tuple[int, ...],
+        activation: str,
+        reference: Floats | None,
+    ) -> None:
+        super().__init__(observation_size, outputs, hidden, activation)
+        self.reference = reference
+        self._plain = self.size
+        self.size += 2 * sum(hidden)
+
+    @property
+    def description(self) -> tuple[object, ...]:
+        """See :attr:`Policy.description`."""
+        return "normalised mlp", self.activation, tuple(self.shapes)
+
+    def initial(self, seed: int, init: str) -> Floats:
+        """float32[size]: an mlp's, then scales of one and shifts of zero."""
+        norms = [
+            np.repeat(np.array([1, 0], np.float32), columns) for _, columns in self.shapes[:-1]
+        ]
+        return np.concatenate([super().initial(seed, init), *norms])
+
+    def bind(self, parameters: Floats) -> BoundPolicy:
+        """See :meth:`Policy.bind`; it holds weights of its own, no views."""
+        rows = self.checked(parameters)
+        count, activate = len(rows), ACTIVATIONS[self.activation]
+        each = [self.acting_layers(row) for row in rows]
+        layers = [
+            (
+                np.stack([weights for weights, _ in layer_copies]),
+                np.stack([bias for _, bias in layer_copies]),
+            )
+            for layer_copies in zip(*each, strict=True)
+        ]
+        single = forward_one(layers, activate) if count == 1 else single_only(count)
+        return BoundPolicy(count, single, forward_many(layers, activate))
+
+    def acting_layers(self, vector: Floats) -> list[Layer]:
+        """Weights [rows, columns] and bias [columns] of the plain mlp that float32[size]
+        acts as.
+        """
+        with np.errstate(all="ignore"):  # a policy that breaks down is noticed by its outputs
+            return self._normalised_layers(vector)
+
+    def _normalised_layers(self, vector: Floats) -> list[Layer]:
+        x, settled, at = require_reference(self.reference, self.observation_size), [], self._plain
+        layers = [(weights[0], bias[0]) for weights, bias in self.layers(vector[None])]
+        for weights, _ in layers[:-1]:
+            columns = weights.shape[1]
+            layer = fold_normalisation(
+                weights,
+                x @ weights,
+                vector[at : at + columns],
+                vector[at + columns : at + 2 * columns],
+            )
+            at += 2 * columns
+            settled.append(layer)
+            x = x @ layer[0] + layer[1]
+            ACTIVATIONS[self.activation](x, x)
+        return [*settled, layers[-1]]
+
+
+def layer_views(shapes: list[tuple[int, int]], parameters: Floats) -> list[Layer]:
+    """Views of the weights and the bias of each layer of ``shapes`` in float32[B, size]."""
+    layers, start = [], 0
+    for rows, columns in shapes:
+        middle, stop = start + rows * columns, start + (rows + 1) * columns
+        weights = parameters[:, start:middle].reshape(-1, rows, columns)
+        layers.append((weights, parameters[:, middle:stop]))
+        start = stop
+    return layers
 
 
 def forward_many(layers: list[Layer], activate: Activation) -> Forward:

@@ -34,25 +34,25 @@ def widen(small: Policy, parameters: Floats, large: Policy, first: Floats) -> Fl
         return parameters
     if type(small) is not type(large) or policy_kind(small) != policy_kind(large):
         raise UsageError(
-            f"a {policy_kind(small)} policy does not become a {policy_kind(large)} one: use "
+            f"a {policy_kind(small)} policy cannot become a {policy_kind(large)} one: use "
             f"--policy {policy_kind(small)}"
         )
     if isinstance(small, MlpPolicy) and isinstance(large, MlpPolicy):
         _validate_mlp(small, large)
     if type(small) not in (LinearPolicy, ConstantPolicy, MlpPolicy):
         raise UsageError(
-            f"a {policy_kind(small)} policy does not grow: only one of the same "
-            "observations, layers and actions can take its parameters"
+            f"a {policy_kind(small)} policy cannot grow: observations, layers and actions must "
+            f"be equal"
         )
     if small.outputs != large.outputs:
         raise UsageError(
-            f"its policy puts out {small.outputs} numbers for an action, this environment "
+            f"its policy returns {small.outputs} numbers for an action, but this environment "
             f"takes {large.outputs}"
         )
     if small.observation_size > large.observation_size:
         raise UsageError(
-            f"its policy takes {small.observation_size} observations, this environment has "
-            f"{large.observation_size}: fewer cannot be made of more"
+            f"its policy takes {small.observation_size} observations, but this environment has "
+            f"only {large.observation_size}: warm start can add observations, not remove them"
         )
     pairs = zip(layer_arrays(small, parameters), layer_arrays(large, first), strict=True)
     return np.concatenate(
@@ -66,7 +66,7 @@ def layer_arrays(policy: Policy, vector: Floats) -> list[LayerArrays]:
         return [(vector.reshape(policy.observation_size, policy.outputs), np.zeros(0, np.float32))]
     if isinstance(policy, MlpPolicy):
         return [(weights[0], bias[0]) for weights, bias in policy.layers(vector[None])]
-    raise UsageError(f"a {policy_kind(policy)} policy does not grow")
+    raise UsageError(f"a {policy_kind(policy)} policy cannot grow")
 
 
 def _embed(old: LayerArrays, new: LayerArrays) -> tuple[Floats, Floats]:

@@ -61,8 +61,7 @@ class NumpyPolicy(Policy):
             return np.zeros(self.size, np.float32)
         if init != "normal":
             raise UsageError(
-                f"init is {init}, but a policy of your own has no layers that are known: use "
-                "auto, zero or normal"
+                f"init is {init}, but your own policy has no known layers: use auto, zero or normal"
             )
         drawn = draw_normals(
             np.random.Philox(key=np.array([seed, DOMAIN], dtype=np.uint64)), self.size
@@ -85,5 +84,5 @@ class NumpyPolicy(Policy):
         """A new float32[outputs]. Raises ValueError for another number of numbers."""
         flat = np.array(raw, np.float32).reshape(-1)
         if len(flat) != self.outputs:
-            raise ValueError(f"act gave {len(flat)} numbers, where {self.outputs} are due")
+            raise ValueError(f"act returned {len(flat)} numbers, but must return {self.outputs}")
         return flat

@@ -6,12 +6,19 @@ from __future__ import annotations
 
 import numpy as np
 
+from es_queue.config.run_config import RunConfig
 from es_queue.errors import UsageError
-from es_queue.policies.base import BoundPolicy, Floats, Policy, single_only, stacked_product
+from es_queue.policies.base import (
+    BoundPolicy,
+    Floats,
+    Policy,
+    PolicyInputs,
+    single_only,
+    stacked_product,
+)
 from es_queue.policies.layers.cells import CELLS
 from es_queue.policies.layers.initial_weights import draw_initial_weights
-
-Layer = tuple[Floats, Floats]  # weights float32[B, rows, columns], bias float32[B, columns]
+from es_queue.policies.mlp import HIDDEN, Layer, layer_views
 
 
 class RecurrentPolicy(Policy):
@@ -25,6 +32,13 @@ class RecurrentPolicy(Policy):
     kind: rnn, lstm or gru; cell: its equations; hidden: units of each layer; shapes: rows and
     columns of all matrices
     """
+
+    kinds = tuple(CELLS)
+    settings = (*Policy.settings, HIDDEN)
+
+    @classmethod
+    def make(cls, config: RunConfig, inputs: PolicyInputs) -> Policy:
+        return cls(config.policy, inputs.observation_size, inputs.outputs, tuple(config.hidden))
 
     def __init__(
         self, kind: str, observation_size: int, outputs: int, hidden: tuple[int, ...]
@@ -72,14 +86,7 @@ class RecurrentPolicy(Policy):
 
     def layers(self, parameters: Floats) -> list[Layer]:
         """Views of each matrix and its bias in float32[B, size], in the flat vector's order."""
-        layers, start = [], 0
-        for rows, columns in self.shapes:
-            middle, stop = start + rows * columns, start + (rows + 1) * columns
-            layers.append(
-                (parameters[:, start:middle].reshape(-1, rows, columns), parameters[:, middle:stop])
-            )
-            start = stop
-        return layers
+        return layer_views(self.shapes, parameters)
 
     def bind(self, parameters: Floats) -> BoundPolicy:
         """See :meth:`Policy.bind`."""

@@ -62,7 +62,7 @@ class TorchPolicy(Policy):
             return np.zeros(self.size, np.float32)
         if init != "normal":
             raise UsageError(
-                f"init is {init}, but a module of your own has its own: use auto, zero or normal"
+                f"init is {init}, but your own module initialises itself: use auto, zero or normal"
             )
         drawn = draw_normals(
             np.random.Philox(key=np.array([seed, DOMAIN], dtype=np.uint64)), self.size
@@ -103,12 +103,14 @@ class TorchPolicy(Policy):
             memory[...] = after.numpy()
         if not isinstance(outputs, self._torch.Tensor):
             raise TypeError(
-                f"the module gives a {type(outputs).__name__}, where a tensor [1, "
-                f"{self.outputs}] is due; one that remembers has a memory_size"
+                f"the module returns a {type(outputs).__name__}, but must return a tensor [1, "
+                f"{self.outputs}]; a module with memory needs a memory_size"
             )
         flat: Floats = np.array(outputs.numpy(), np.float32).reshape(-1)
         if len(flat) != self.outputs:
-            raise ValueError(f"the module gives {len(flat)} numbers, where {self.outputs} are due")
+            raise ValueError(
+                f"the module returns {len(flat)} numbers, but must return {self.outputs}"
+            )
         return flat
 
     def _build_module(self, seed: int) -> Any:
@@ -130,9 +132,8 @@ class TorchPolicy(Policy):
         buffers = [name for name, _ in self._module.named_buffers()]
         if buffers:
             raise UsageError(
-                f"the policy {self.name} has buffers ({', '.join(buffers[:3])}), which are "
-                "not among its parameters: use layers without, as LayerNorm in place of "
-                "BatchNorm"
+                f"the policy {self.name} has buffers ({', '.join(buffers[:3])}), which are not "
+                f"parameters: use layers without buffers, such as LayerNorm instead of BatchNorm"
             )
         odd = [
             f"{name} is {parameter.dtype} on {parameter.device}"

@@ -36,7 +36,7 @@ def path_of(environment: str, folder: Path = FOLDER) -> Path:
             if path.is_file()
         )
     raise UsageError(
-        f"there is no trained policy for {environment!r}; there are "
+        f"there is no bundled policy for {environment!r}; there are policies for "
         f"{', '.join(environment_names(folder)) or 'none'}"
     )
 
@@ -59,9 +59,9 @@ def add(run_folder: Path, command: str, folder: Path = FOLDER) -> Path:
     arrays, meta = read_checkpoint(path)
     config = config_from_json(json.dumps(meta["config"]))
     if not meta.get("evaluation"):
-        raise RunFolderError(f"{path} has no final evaluation: the run is not over")
+        raise RunFolderError(f"{path} has no final evaluation: the run has not finished")
     if named_modules(config) or not NAME.fullmatch(config.env):
-        raise UsageError(f"{config.task} needs code that does not come with this package")
+        raise UsageError(f"{config.task} needs code that is not part of es-queue")
     about = {**meta, "command": command, "digest": array_digest(arrays["parameters"])}
     seeds = config.strategy == "ga"
     data = (
@@ -71,8 +71,8 @@ def add(run_folder: Path, command: str, folder: Path = FOLDER) -> Path:
     )
     if len(data) > MAX_BYTES:
         raise RunFolderError(
-            f"the policy of {path} takes {len(data)} bytes, and at most {MAX_BYTES} come "
-            "with this package: use a smaller one"
+            f"the policy of {path} takes {len(data)} bytes, and at most {MAX_BYTES} are "
+            f"allowed: use a smaller one"
         )
     return write_policy_file(folder, config.env, ".json" if seeds else ".npz", data)
 

@@ -18,20 +18,16 @@ def main(argv: list[str] | None = None) -> int:
     fix_numeric_environment()
     parser = argparse.ArgumentParser(
         prog="python -m es_queue.pretrained",
-        description="Add a finished run's best policy to those that come with the package.",
+        description="Add a finished run's best policy to the bundled policies.",
     )
-    parser.add_argument(
-        "run", metavar="RUN_FOLDER", type=Path, help="the folder of a run that has ended"
-    )
-    parser.add_argument(
-        "command", metavar="COMMAND", help="the command that made it, with its seed"
-    )
+    parser.add_argument("run", metavar="RUN_FOLDER", type=Path, help="folder of a finished run")
+    parser.add_argument("command", metavar="COMMAND", help="command that trained it, with its seed")
     parser.add_argument(
         "--folder",
         metavar="PATH",
         type=Path,
         default=FOLDER,
-        help="where to write [default: the package's own]",
+        help="folder to write to [default: the package's own]",
     )
     given = parser.parse_args(argv)
     try:

@@ -112,12 +112,12 @@ def decode(data: bytes, limit: int, read: Callable[[Reader], Message]) -> Messag
         reader = Reader(data)
         message = read(reader)
         if reader.tell() != len(data):
-            raise DecodeError("bytes behind the end")
+            raise DecodeError("extra bytes after the end")
         return message
     except DecodeError as error:
         raise DecodeError(f"{error} ({describe_bytes(data)})") from None
     except UNREADABLE:
-        raise DecodeError(f"no message of ours ({describe_bytes(data)})") from None
+        raise DecodeError(f"not an es-queue message ({describe_bytes(data)})") from None
 
 
 def describe_bytes(data: bytes) -> str:
@@ -181,4 +181,4 @@ def decode_loosely(data: bytes) -> Any:
             strict_map_key=True,
         )
     except UNREADABLE:
-        raise DecodeError(f"no message of ours ({describe_bytes(data)})") from None
+        raise DecodeError(f"not an es-queue message ({describe_bytes(data)})") from None

@@ -107,8 +107,8 @@ def client_from_url(url: str) -> redis.Redis:
     """
     if is_torn(url):
         raise RedisError(
-            "the Redis URL cannot be used: its port is no number, or a '/', '?' or '#' of "
-            "its password is not written as %2F, %3F or %23"
+            "the Redis URL cannot be used: its port is not a number, or its password contains "
+            "'/', '?' or '#': write %2F, %3F or %23"
         )
     try:
         client = redis.Redis.from_url(url, **connection_arguments())
@@ -149,16 +149,16 @@ def _describe_url_error(error: Exception) -> str:
     if "schemes" in message:
         return message.split(";")[0]
     if "ssl_" in message and "unexpected keyword" in message:
-        return "it has settings of TLS, so it must begin with rediss://"
+        return "it has TLS settings, so it must begin with rediss://"
     if "unexpected keyword" in message:
-        return "it has a setting behind its '?' that is unknown"
+        return "it has an unknown setting after its '?'"
     if message in SAFE_MESSAGES:
         return message
     if "Certificate Requirements" in message:
         return "its ssl_cert_reqs must be none, optional or required"
     setting = re.match(r"Invalid value for '(\w{1,40})' in connection URL", message)
     if setting:
-        return f"its {setting[1]} has no value that can be"
+        return f"its {setting[1]} has an invalid value"
     return "use redis://USER@HOST:PORT/DB, rediss:// for TLS, or unix://PATH"
 
 
@@ -383,7 +383,7 @@ def validate_server(client: redis.Redis, name: str) -> None:
         raise authentication_error(name, error) from None
     except redis.exceptions.NoPermissionError as error:
         raise RedisError(
-            f"Redis at {name} lets this user do too little ({error}); INFO is needed to "
+            f"Redis at {name} grants this user too few rights ({error}); INFO is needed to "
             "check the server"
         ) from None
     except OUTAGE_ERRORS as error:
@@ -409,10 +409,10 @@ def authentication_error(name: str, error: Exception) -> RedisError:
     """
     name = redact_user(name)
     if "HELLO" in str(error) or "NOAUTH" in str(error):
-        where = f"put it into the URL, in RQ_REDIS_URL, or into a file ({FLAG}, {PASSWORD_FILE})"
+        where = f"put it in the URL, in RQ_REDIS_URL, or in a file ({FLAG}, {PASSWORD_FILE})"
         return RedisError(
-            f"Redis at {name} wants a password: {where}; where it has users (ACL), the URL "
-            "names the user: redis://worker@host"
+            f"Redis at {name} requires a password: {where}; if it has users (ACL), name the "
+            f"user in the URL: redis://worker@host"
         )
     return RedisError(
         f"Redis at {name} refused the user or password ({sanitize(first_line(error))}); "
@@ -449,8 +449,8 @@ def _unfit_reasons(information: dict[str, Any]) -> list[str]:
         )
     if int(information.get("cluster_enabled", 0)):
         reasons.append(
-            "runs in cluster mode, which neither RQ nor multi-key scripts can use: give a "
-            "single server"
+            "runs in cluster mode, which neither RQ nor multi-key scripts can use: use a single "
+            "server"
         )
     if information.get("role") == "slave" and int(information.get("slave_read_only", 1)):
         reasons.append("is a read-only replica: give the URL of its master")

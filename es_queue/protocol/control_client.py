@@ -86,8 +86,8 @@ class ControlClient:
         """
         if self._retry(lambda: self._client.llen(self.keys.commands)) >= MAX_WAITING:  # twice: yes
             raise RedisError(
-                f"{MAX_WAITING} requests wait for the master of {self.run} already: it does "
-                "not look at them"
+                f"{MAX_WAITING} requests already wait for the master of {self.run}: it does not "
+                f"read them"
             )
 
         def push() -> None:
@@ -158,8 +158,8 @@ class ControlClient:
             reply = self._retry(partial(self._scan, cursor, pattern, count))  # twice: yes
             if reply is None and count == 1:
                 raise RedisError(
-                    f"a key {pattern} has a name of more than {MOST_BYTES // 2**20} MB: let an "
-                    "administrator remove it, by redis-cli --scan and UNLINK"
+                    f"a key {pattern} has a name of more than {MOST_BYTES // 2**20} MB: ask an "
+                    f"administrator to remove it with redis-cli --scan and UNLINK"
                 )
             if reply is None:
                 count = max(1, count // 8)

@@ -53,9 +53,9 @@ class ControlRequest:
         """Read what ``encode`` wrote. Raises DecodeError for anything else."""
         values = strict_json.loads(data, MAX_REQUEST)
         if not isinstance(values, dict) or set(values) != set(cls.__dataclass_fields__):
-            raise DecodeError("a request has not the fields of one")
+            raise DecodeError("a request has the wrong fields")
         if not all(_is_valid(name, values[name]) for name in values):
-            raise DecodeError("a field of a request is not possible")
+            raise DecodeError("a field of a request has an impossible value")
         return cls(**values)
 
 

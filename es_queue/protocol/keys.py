@@ -137,7 +137,7 @@ def parse_seat_id(text: str) -> tuple[str, str]:
     """(run, nonce) of a seat's id. Raises UsageError for any other id."""
     match = SEAT_ID.fullmatch(text)
     if match is None:
-        raise UsageError("this job is no seat of an es-queue run")
+        raise UsageError("this job is not a seat of an es-queue run")
     return match["run"], match["nonce"]
 
 

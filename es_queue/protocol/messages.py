@@ -160,21 +160,21 @@ class Task:
             if name == "wire":
                 _validate_wire(reader)
             elif name not in TASK_FIELDS:
-                raise DecodeError("a task has other fields than it must have")
+                raise DecodeError("a task has the wrong fields")
             else:
                 values[name] = TASK_FIELDS[name](reader)
         if len(values) != len(TASK_FIELDS) or pairs == len(values):
             raise DecodeError("a task lacks a field: it is of another version, or damaged")
         task = cls(**values)
         if len(task.obs_mean) != len(task.obs_std) or not 0 < task.poll <= 60 or task.sigma < 0:
-            raise DecodeError("a task's values are not possible")
+            raise DecodeError("a task has impossible values")
         return task
 
 
 def _validate_wire(reader: Reader) -> None:
     version = reader.integer(0, 2**31)
     if version != WIRE:
-        raise DecodeError(f"it is of protocol {version}, and this es-queue speaks {WIRE}")
+        raise DecodeError(f"it uses protocol {version}, but this es-queue uses {WIRE}")
 
 
 NAME, DIGEST = re.compile(r"[a-z_]{1,20}"), re.compile(r"[0-9a-f]{32}")

@@ -1,9 +1,12 @@
-"""The channel over Redis. Beside each command stands whether it may be sent twice (rule 14)."""
+"""The channel over Redis. Each command says whether it may be sent twice (rule 14); all that go
+through ``_send`` may.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from importlib.resources import files
 from typing import Any
@@ -57,14 +60,34 @@ def _with_count(items: Sequence[Any]) -> list[Any]:
     return [len(items), *items]
 
 
-class RedisMasterChannel(MasterChannel):
-    """The master's side over one client. All five scripts may be sent twice."""
+class _RedisSide:
+    """What both sides have: a client, the run's keys, and patience with the server."""
 
-    def __init__(self, client: redis.Redis, run: str, retry: Retry | None = None) -> None:
+    def __init__(self, client: redis.Redis, run: str, retry: Retry | None) -> None:
         self.run = run
         self.keys = keys.RunKeys(run)
         self.retry = retry or Retry()
         self._client: Any = client
+
+    def _send(self, command: str, *arguments: Any, **options: Any) -> Any:
+        """The reply to a command that may be sent twice, sent until the server has answered."""
+        return self.retry(partial(getattr(self._client, command), *arguments, **options))
+
+    @property
+    def outages(self) -> int:
+        return self.retry.outages
+
+    def progress_field(self, name: str) -> str | None:
+        return _text(
+            self.retry(partial(bounded_reads.read_field, self._client, self.keys.progress, name))
+        )  # twice: yes
+
+
+class RedisMasterChannel(_RedisSide, MasterChannel):
+    """The master's side over one client. All five scripts may be sent twice."""
+
+    def __init__(self, client: redis.Redis, run: str, retry: Retry | None = None) -> None:
+        super().__init__(client, run, retry)
         self._entries = EntryReader(client, self.retry)
         folder = files("es_queue.protocol") / "scripts"
         fence = (folder / "fence.lua").read_text()
@@ -101,10 +124,6 @@ class RedisMasterChannel(MasterChannel):
 
         return self.retry(call)
 
-    @property
-    def outages(self) -> int:
-        return self.retry.outages
-
     def ended_outages(self) -> list[float]:
         return self.retry.pop_ended_outages()
 
@@ -113,7 +132,7 @@ class RedisMasterChannel(MasterChannel):
             self.retry.record_failure(error)
 
     def epoch(self) -> str | None:
-        return _text(self.retry(lambda: self._client.get(self.keys.epoch)))  # twice: yes
+        return _text(self._send("get", self.keys.epoch))
 
     def lease_holder(self) -> tuple[str | None, float]:
         def read() -> tuple[str | None, float]:
@@ -127,17 +146,8 @@ class RedisMasterChannel(MasterChannel):
 
         return self.retry(read)  # twice: yes
 
-    def progress_field(self, name: str) -> str | None:
-        return _text(
-            self.retry(partial(bounded_reads.read_field, self._client, self.keys.progress, name))
-        )  # twice: yes
-
     def stage(self, publication: str, parameters: bytes) -> None:
-        self.retry(
-            lambda: self._client.set(
-                self.keys.parameters(publication), parameters, ex=STAGED_SECONDS
-            )
-        )  # twice: yes
+        self._send("set", self.keys.parameters(publication), parameters, ex=STAGED_SECONDS)
 
     def publish(self, token: str, request: PublishRequest) -> PublishResult:
         run_keys = self.keys
@@ -287,9 +297,7 @@ class RedisMasterChannel(MasterChannel):
             *_with_count(run_keys.lasting_keys()),
         ]
         self._script("finish", names, arguments)
-        self.retry(
-            lambda: self._client.delete(run_keys.master)
-        )  # twice: yes; finish is fenced, the lease fences nobody
+        self._send("delete", run_keys.master)  # finish is fenced, the lease fences nobody
 
     def collect_each(
         self, cursors: Mapping[str, str], count: int, wait: float, largest: int = MAX_ANSWER
@@ -305,9 +313,7 @@ class RedisMasterChannel(MasterChannel):
 
     def discard(self, publication: str, ids: Sequence[str]) -> None:
         if ids:
-            self.retry(
-                lambda: self._client.xdel(self.keys.results(publication), *ids)
-            )  # twice: yes
+            self._send("xdel", self.keys.results(publication), *ids)
 
     def stored_run(self) -> tuple[bytes | None, bytes | None, bytes | None]:
         def read() -> list[bytes]:
@@ -392,12 +398,12 @@ class RedisMasterChannel(MasterChannel):
             )
         )  # twice: yes
         if entries is None:  # not a person's: it would stay for ever
-            self.retry(lambda: self._client.unlink(self.keys.commands))  # twice: yes
+            self._send("unlink", self.keys.commands)
         return entries or []
 
     def forget_requests(self, requests: Sequence[bytes]) -> None:
         for entry in requests:
-            self.retry(partial(self._client.lrem, self.keys.commands, 0, entry))  # twice: yes
+            self._send("lrem", self.keys.commands, 0, entry)
 
     def other_workers(self, run: str) -> int | None:
         other = keys.RunKeys(run)
@@ -418,7 +424,7 @@ class RedisMasterChannel(MasterChannel):
         return int(workers) if is_count(workers) else 0
 
 
-class RedisWorkerChannel(WorkerChannel):
+class RedisWorkerChannel(_RedisSide, WorkerChannel):
     """A worker's side over one client; the heartbeat thread has a channel of its own."""
 
     def __init__(
@@ -429,58 +435,39 @@ class RedisWorkerChannel(WorkerChannel):
         rq_name: str = "",
         retry: Retry | None = None,
     ) -> None:
-        self.run, self.worker = run, worker
-        self.keys = keys.RunKeys(run)
-        self.retry = retry or Retry()
+        super().__init__(client, run, retry)
+        self.worker = worker
         self._rq_name = rq_name
-        self._client: Any = client
         self._claims_key = self.keys.claims(worker)
+        self._was_given_block = False
         self._worker_key = self.keys.worker(worker)
 
-    @property
-    def outages(self) -> int:
-        return self.retry.outages
-
     def config(self) -> bytes | None:
-        raw: bytes = self.retry(
-            lambda: self._client.getrange(self.keys.config, 0, MAX_CONFIG)
-        )  # twice: yes
-        return raw or None
-
-    def progress_field(self, name: str) -> str | None:
-        return _text(
-            self.retry(partial(bounded_reads.read_field, self._client, self.keys.progress, name))
-        )  # twice: yes
+        return self._send("getrange", self.keys.config, 0, MAX_CONFIG) or None
 
     def task(self) -> bytes | None:
-        raw: bytes = self.retry(
-            lambda: self._client.getrange(self.keys.task, 0, MAX_TASK)
-        )  # twice: yes
-        return raw or None
+        return self._send("getrange", self.keys.task, 0, MAX_TASK) or None
 
     def parameters(self, publication: str, size: int) -> bytes | None:
-        name, pieces = self.keys.parameters(publication), []
-        for start in range(0, size, PIECE):
-            piece = partial(self._client.getrange, name, start, min(size, start + PIECE) - 1)
-            pieces.append(self.retry(piece))  # twice: yes
-        data = b"".join(pieces)
+        name = self.keys.parameters(publication)
+        data = b"".join(
+            self._send("getrange", name, start, min(size, start + PIECE) - 1)
+            for start in range(0, size, PIECE)
+        )
         return data if len(data) == size else None
 
     def arrive(self, about: Mapping[str, str], ttl: float) -> None:
-        def write() -> None:
-            pipeline = self._client.pipeline(transaction=True)
-            pipeline.hset(self._worker_key, mapping=dict(about)).pexpire(
-                self._worker_key, int(ttl * 1000)
-            )
-            self._register(pipeline).execute()
+        self.retry(partial(self._write, about, ttl, register=True))  # twice: yes
 
-        self.retry(write)  # twice: yes
-
-    def _register(self, pipeline: Any) -> Any:
-        # A worker that slept through the run's end must not leave a set that stays for ever.
-        return pipeline.sadd(self.keys.workers, self.worker).expire(
-            self.keys.workers, keys.RUN_SECONDS
-        )
+    def _write(self, about: Mapping[str, str], ttl: float, *, register: bool) -> None:
+        pipeline = self._client.pipeline(transaction=True)
+        pipeline.hset(self._worker_key, mapping=dict(about))
+        pipeline.pexpire(self._worker_key, int(ttl * 1000))
+        if register:
+            # A worker that slept through the run's end must not leave a set that stays for ever.
+            pipeline.sadd(self.keys.workers, self.worker)
+            pipeline.expire(self.keys.workers, keys.RUN_SECONDS)
+        pipeline.execute()
 
     def beat(self, about: Mapping[str, str], ttl: float) -> None:
         def live() -> list[Any]:
@@ -494,27 +481,14 @@ class RedisWorkerChannel(WorkerChannel):
 
         alive, has_master = self.retry(live)  # twice: yes
         if not alive:
-            if self.retry(
-                lambda: self._client.exists(self.keys.config)
-            ):  # twice: yes; a purged run must not come back by a beat
+            if self._send("exists", self.keys.config):  # a beat must not bring a purged run back
                 self.arrive(about, ttl)
             return
-
-        def write() -> None:
-            pipeline = self._client.pipeline(transaction=True)
-            pipeline.hset(self._worker_key, mapping=dict(about)).pexpire(
-                self._worker_key, int(ttl * 1000)
-            )
-            # the set may be gone, for others may let it expire; that of a run that has ended must
-            # not come back
-            if has_master:
-                self._register(pipeline)
-            pipeline.execute()
-
-        try:
-            write()  # twice: yes, but not worth it
-        except redis.exceptions.RedisError:
-            return  # out of memory, say: what people read may be old, the beat above counted
+        # The set may be gone, for others may let it expire; that of a run that has ended must not
+        # come back.
+        # Out of memory, say: what people read may be old, the beat above counted.
+        with suppress(redis.exceptions.RedisError):
+            self._write(about, ttl, register=bool(has_master))  # twice: yes, but not worth it
 
     def poll_flags(self, publication: str = "") -> WorkerFlags:
         def read() -> list[Any]:
@@ -546,35 +520,38 @@ class RedisWorkerChannel(WorkerChannel):
 
     def held_blocks(self) -> list[Block]:
         blocks = []
-        for entry in self.retry(
-            lambda: self._client.lrange(self._claims_key, 0, MAX_CLAIMS_READ - 1)
-        ):  # twice: yes
+        for entry in self._send("lrange", self._claims_key, 0, MAX_CLAIMS_READ - 1):
             try:
                 blocks.append(Block.decode(entry))
             except DecodeError:
-                self.retry(partial(self._client.lrem, self._claims_key, 0, entry))  # twice: yes
+                self._send("lrem", self._claims_key, 0, entry)
         return blocks
+
+    def _first_held(self) -> Block | None:
+        return next(iter(self.held_blocks()), None)
 
     def claim(self, wait: float) -> Block | None:
         try:
             # Twice: NO. A wait of 0 would be for ever. How long an entry is nobody can know before:
             # no more than the server lets any client send (proto-max-bulk-len in
             # docker/redis.conf).
-            entry = self._client.blmove(
-                self.keys.todo, self._claims_key, max(wait, 0.001), "LEFT", "RIGHT"
-            )
+            # A worker that the master gave its last block by name waits there for the next one.
+            source = self._claims_key if self._was_given_block else self.keys.todo
+            entry = self._client.blmove(source, self._claims_key, max(wait, 0.001), "LEFT", "RIGHT")
         except redis.exceptions.RedisError as error:
             if not is_outage(error):
                 raise refused_error(error) from None
             self.retry.record_failure(error)
             time.sleep(wait)
-            entry = None  # the move may have happened: the claims list knows
+            return self._first_held()  # the move may have happened: the claims list knows
         if entry is None:
-            return next(iter(self.held_blocks()), None)
+            held = self._first_held()
+            self._was_given_block = held is not None
+            return held
         try:
             return Block.decode(entry)
         except DecodeError:
-            self.retry(lambda: self._client.lrem(self._claims_key, 0, entry))  # twice: yes
+            self._send("lrem", self._claims_key, 0, entry)
             return None
 
     def answer(self, block: Block, payload: bytes) -> bool:
@@ -588,7 +565,7 @@ class RedisWorkerChannel(WorkerChannel):
         return self.retry(push) is not None  # twice: yes, the first answer of a slot counts
 
     def drop(self, block: Block) -> None:
-        self.retry(lambda: self._client.lrem(self._claims_key, 0, str(block)))  # twice: yes
+        self._send("lrem", self._claims_key, 0, str(block))
 
     def give_back(self, blocks: Sequence[Block]) -> None:
         if not blocks:
@@ -598,25 +575,18 @@ class RedisWorkerChannel(WorkerChannel):
             pipeline.lrem(self._claims_key, 0, str(block))
             pipeline.lpush(self.keys.todo, str(block))
         pipeline.expire(self.keys.todo, keys.RUN_SECONDS)  # the run may have finished a moment ago
-        try:
+        with suppress(redis.exceptions.RedisError):
             pipeline.execute()  # twice: NO; reconcile returns the blocks when the reply was lost
-        except redis.exceptions.RedisError:
-            return
 
     def report(self, text: str) -> None:
-        if not self.retry(lambda: self._client.exists(self.keys.config)):  # twice: yes
+        if not self._send("exists", self.keys.config):
             return
         pipeline = self._client.pipeline(transaction=True).rpush(self.keys.errors, text)
         pipeline.ltrim(self.keys.errors, -MAX_ERRORS, -1).expire(self.keys.errors, keys.RUN_SECONDS)
-        try:
+        with suppress(redis.exceptions.RedisError):
             pipeline.execute()  # twice: NO
-        except redis.exceptions.RedisError:
-            return
 
     def depart(self) -> None:
-        try:
-            self._client.delete(
-                self._worker_key
-            )  # twice: yes, and not worth waiting for: the beat lapses by itself
-        except redis.exceptions.RedisError:
-            return
+        with suppress(redis.exceptions.RedisError):
+            # twice: yes, and not worth waiting for: the beat lapses by itself
+            self._client.delete(self._worker_key)

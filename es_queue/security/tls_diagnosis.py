@@ -24,30 +24,29 @@ def diagnose_tls(settings: Mapping[str, Any], encrypted: bool, error: Exception)
     if not encrypted:
         closed = "reset" in message or "closed" in message.lower() or "Protocol Error" in message
         return (
-            "it speaks TLS there: write rediss:// in place of redis://"
+            "it expects TLS: write rediss:// instead of redis://"
             if closed and accepts_tls(settings)
             else None
         )
     if "CERTIFICATE_VERIFY_FAILED" in message:
         return describe_untrusted(settings, message)
     if "KEY_VALUES_MISMATCH" in message:
-        return "the key in ssl_keyfile is not that of the certificate in ssl_certfile"
+        return "the key in ssl_keyfile does not belong to the certificate in ssl_certfile"
     if any(word in message for word in ("NO_CERTIFICATE_OR_CRL_FOUND", "PEM lib", "NO_START_LINE")):
         return (
-            "one of ssl_ca_certs, ssl_certfile and ssl_keyfile holds no certificate or no key in "
-            "PEM form"
+            "one of ssl_ca_certs, ssl_certfile and ssl_keyfile contains no certificate or no "
+            "key in PEM form"
         )
     if "WRONG_VERSION_NUMBER" in message or ("imeout" in message and accepts_plaintext(settings)):
         return (
-            "it does not speak TLS there: name its TLS port, or write redis:// in place of "
-            "rediss://"
+            "it does not use TLS there: name its TLS port, or write redis:// instead of rediss://"
         )
     if any(
         word in message
         for word in ("EOF occurred", "CERTIFICATE_REQUIRED", "ALERT", "reset", "closed")
     ):
         return (
-            "it ended the TLS connection: it may want a client's certificate, by "
+            "it ended the TLS connection: it may require a client certificate, "
             "?ssl_certfile=FILE&ssl_keyfile=FILE"
         )
     return None
@@ -57,20 +56,20 @@ def describe_untrusted(settings: Mapping[str, Any], message: str) -> str:
     """Why the server's certificate was refused."""
     if "not valid for" in message:
         return (
-            f"its certificate is for another name than {str(settings.get('host'))[:100]}: "
-            "connect by a name that it has"
+            f"its certificate is not for {str(settings.get('host'))[:100]}: "
+            "connect with a name in the certificate"
         )
     if "expired" in message:
         return "its certificate has expired"
     given = settings.get("ssl_ca_certs")
     if given:
         return (
-            f"its certificate is not signed by the authority in {str(given)[:200]}: give the "
-            "file of the right one by ?ssl_ca_certs=FILE"
+            f"its certificate is not signed by the authority in {str(given)[:200]}: name the "
+            f"right authority's file with ?ssl_ca_certs=FILE"
         )
     return (
-        "its certificate is not signed by an authority that this host knows: give the "
-        "authority's file by ?ssl_ca_certs=FILE"
+        "its certificate is not signed by an authority that this host trusts: name the "
+        "authority's file with ?ssl_ca_certs=FILE"
     )
 
 

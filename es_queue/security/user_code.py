@@ -54,6 +54,11 @@ def environment_allowing(modules: Iterable[str]) -> dict[str, str]:
     return {ALLOW: os.environ.get(ALLOW, ",".join((INSTALLED, *modules)))}
 
 
+def disallowed_modules(modules: Iterable[str], allowed: str) -> list[str]:
+    """Those of ``modules`` that a worker with ES_QUEUE_ALLOW=``allowed`` would refuse."""
+    return [module for module in modules if disallowed_reason([module], allowed)]
+
+
 def disallowed_reason(modules: Iterable[str], allowed: str | None = None) -> str:
     """Why the first module that may not be imported may not, empty where all may. ``allowed``: in
     place of ES_QUEUE_ALLOW.
@@ -62,7 +67,7 @@ def disallowed_reason(modules: Iterable[str], allowed: str | None = None) -> str
     listed = [entry.strip() for entry in given.split(",")]
     for module in modules:
         if not MODULE.fullmatch(module) or PROGRAM in module.split("."):
-            return f"custom code: the run names {module[:80]!r}, which is no module"
+            return f"custom code: the run names {module[:80]!r}, which is not a module name"
         if not any(is_within(module, entry) for entry in listed if entry != INSTALLED) and not (
             INSTALLED in listed and is_installed(module)
         ):
@@ -118,7 +123,7 @@ class ImportGuard:
             raise RunFolderError(
                 f"the {what} would import the module {shown}, which no installed package "
                 "provides: its code would run on this machine; "
-                "if you trust it, give --trust in the folder that holds it, or set "
+                "if you trust it, use --trust in its folder, or set "
                 f"{ALLOW}={INSTALLED},{shown}"
             )
         if "." not in sys.path:
@@ -133,7 +138,7 @@ class ImportGuard:
             shown = module[:80]
             raise RunFolderError(
                 f"the {what} is a function of the module {shown}, which would be called on this "
-                "machine; if you trust the file, give --trust in the folder that holds the module, "
+                "machine; if you trust the file, use --trust in the module's folder, "
                 f"or set {ALLOW}={INSTALLED},{shown}"
             )
 
@@ -145,7 +150,7 @@ class ImportGuard:
         if not self.trust and package != module.partition(".")[0]:
             raise RunFolderError(
                 f"the {what} is not defined by the package {module.partition('.')[0]}: if you "
-                "trust the file, give --trust"
+                f"trust the file, use --trust"
             )
 
     @staticmethod
@@ -204,7 +209,7 @@ def load_function(what: str, path: str, error_type: type[EsQueueError]) -> Calla
         _guard.check_named(f"{what} {path}", path.partition(":")[0])
     function = load_attribute(f"{what} {path}", path, error_type)
     if not callable(function):
-        raise error_type(f"the {what} {path} is no function")
+        raise error_type(f"the {what} {path} is not a function")
     check_function(f"{what} {path}", path.partition(":")[0], function)
     return function  # type: ignore[no-any-return]
 

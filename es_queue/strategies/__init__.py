@@ -20,6 +20,7 @@ from es_queue.strategies.base import (
     strategy_failure,
     validate_individuals,
 )
+from es_queue.strategies.islands import islands_of
 
 __all__ = [
     "STRATEGIES",
@@ -89,16 +90,15 @@ def try_strategy(strategy: Strategy) -> None:
 
 
 def strategy_class(config: RunConfig) -> type[Strategy]:
-    """The configured strategy's class; ``module:Class`` is imported. Raises UsageError where there
-    is none of that name.
+    """The configured strategy's class, or that of its islands; ``module:Class`` is imported. Raises
+    UsageError where there is none of that name, or where it cannot have islands.
     """
-    if ":" in config.strategy:
-        return load_strategy_class(config.strategy)
-    if config.strategy not in STRATEGIES:
+    if ":" not in config.strategy and config.strategy not in STRATEGIES:
         raise UsageError(
             f"no strategy is called {config.strategy!r}; there are {', '.join(STRATEGIES)}"
         )
-    return STRATEGIES[config.strategy]
+    kind = STRATEGIES.get(config.strategy) or load_strategy_class(config.strategy)
+    return islands_of(kind) if config.islands > 1 else kind
 
 
 def load_strategy_class(path: str) -> type[Strategy]:
@@ -118,8 +118,8 @@ def load_strategy_class(path: str) -> type[Strategy]:
         )
     if loaded.per_slot not in (1, 2):
         raise UsageError(
-            f"the strategy {path} has {loaded.per_slot} individuals a slot: one, or two for "
-            "pairs, are possible"
+            f"the strategy {path} has {loaded.per_slot} individuals per slot: use one, or two "
+            f"for pairs"
         )
     return loaded
 
@@ -134,8 +134,16 @@ def _validate_population(config: RunConfig, kind: type[Strategy]) -> None:
         raise UsageError(
             f"--env-seeds is pair, but {config.strategy} tries no pairs: use generation or slot"
         )
-    if config.top > slots:
-        raise UsageError(f"--top {config.top} is more than the {slots} pairs of the population")
+    if slots < 2 * config.islands and config.islands > 1:
+        raise UsageError(
+            f"--population {config.population} has {slots} slots, and each of {config.islands} "
+            f"islands needs two: use --population {2 * config.islands * kind.per_slot} or more"
+        )
+    if config.top > slots // config.islands:
+        raise UsageError(
+            f"--top {config.top} is more than the {slots // config.islands} pairs of the "
+            + ("population" if config.islands == 1 else "first islands")
+        )
 
 
 def _validate_optimizer(config: RunConfig, kind: type[Strategy]) -> None:

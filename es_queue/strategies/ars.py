@@ -12,10 +12,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from es_queue.config.declarations import Setting
 from es_queue.numerics.ordered_sums import norm, unit_scaled, weighted_rows
 from es_queue.strategies.base import Batch, Info, State
 from es_queue.strategies.capabilities.gradient import GradientStrategy
-from es_queue.strategies.setting import Setting
 from es_queue.strategies.shaping import all_equal, with_failures_lowest
 
 
@@ -25,7 +25,14 @@ class ARS(GradientStrategy):
     name: ClassVar[str] = "ars"
     asynchronous: ClassVar[bool] = True
     settings: ClassVar[tuple[Setting, ...]] = (
-        Setting("top", 0, "directions that are kept, best first; 0 keeps all", "pairs", low=0),
+        Setting(
+            "top",
+            0,
+            "number of directions that are used, best first",
+            "pairs",
+            low=0,
+            default_word="all",
+        ),
     )
     #: Deviation of the perturbations (the paper's ν), tuned with LEARNING_RATE on BipedalWalker.
     SIGMA: ClassVar[float] = 0.03

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from es_queue.config.declarations import Setting
 from es_queue.config.run_config import RunConfig
 from es_queue.config.schedules import RateFactors
 from es_queue.errors import EsQueueError, StrategyFailure
@@ -29,7 +30,6 @@ from es_queue.strategies.capabilities.hooks import (
     candidates,
     centre_count,
 )
-from es_queue.strategies.setting import Setting
 from es_queue.strategies.shaping import BY_SIGN
 
 __all__ = ["Batch", "NoiseRows", "State", "Strategy"]

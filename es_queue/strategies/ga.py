@@ -14,6 +14,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from es_queue.config.declarations import Setting
 from es_queue.config.run_config import ASYNC
 from es_queue.genetics.mutation_chain import (
     HEADER_FLOATS,
@@ -43,7 +44,6 @@ from es_queue.strategies.capabilities.hooks import (
     SlotDraw,
     SteadyState,
 )
-from es_queue.strategies.setting import Setting
 
 
 class GA(Reevaluates, LearntSpread, BuildsIndividuals, SteadyState, Strategy):
@@ -62,11 +62,12 @@ class GA(Reevaluates, LearntSpread, BuildsIndividuals, SteadyState, Strategy):
         Setting(
             "truncation",
             0,
-            "parents: the elite and the best others of the population; 0: 20, or a smaller "
-            "population",
+            "number of parents: the elite and the best others of the population; auto is 20, or "
+            "a smaller population",
             "individuals",
             low=0,
             high=1_000_000,
+            default_word="auto",
         ),
     )
     #: Some tens of normalised inputs of a unit then change its sum by a third; networks of millions

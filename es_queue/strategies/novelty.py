@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from es_queue.config.declarations import Setting
 from es_queue.config.run_config import RunConfig
 from es_queue.config.schedules import RateFactors
 from es_queue.numerics.normalization import RunningMoments
@@ -28,7 +29,6 @@ from es_queue.strategies.base import Batch, Info, State
 from es_queue.strategies.capabilities.hooks import ComparesBehaviour, SeveralCentres
 from es_queue.strategies.capabilities.novelty_archive import draw_index, extend_archive, novelty_of
 from es_queue.strategies.openai_es import SharedSigmaGradient
-from es_queue.strategies.setting import Setting
 from es_queue.strategies.shaping import utilities
 
 #: How much NSRA's weight of the reward changes, and after how many generations without a better
@@ -54,28 +54,28 @@ class Novelty(SeveralCentres, ComparesBehaviour, SharedSigmaGradient):
         Setting(
             "novelty",
             "nsr",
-            "what is climbed: only novelty (ns), novelty and reward alike (nsr), or a mixture "
-            "that turns to novelty while reward stagnates (nsra)",
+            "what is maximised: only novelty (ns), novelty and reward equally (nsr), or a mixture "
+            "that moves to novelty while the reward stagnates (nsra)",
             choices=("ns", "nsr", "nsra"),
         ),
         Setting(
             "members",
             5,
-            "centres that are trained in turn, the more often the more novel they are",
+            "number of centres trained in turn; novel ones more often",
             low=1,
             high=100,
         ),
         Setting(
             "neighbours",
             10,
-            "nearest behaviours of the archive whose mean distance is novelty",
+            "number of nearest behaviours in the archive; their mean distance is the novelty",
             low=1,
             high=1000,
         ),
         Setting(
             "archive_size",
             2000,
-            "behaviours that the archive keeps; the oldest go",
+            "size of the archive of behaviours; the oldest are removed",
             low=1,
             high=100_000,
         ),

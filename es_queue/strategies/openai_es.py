@@ -12,13 +12,13 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from es_queue.config.declarations import Setting
 from es_queue.config.run_config import RunConfig
 from es_queue.config.schedules import RateFactors
 from es_queue.numerics.ordered_sums import norm, weighted_rows
 from es_queue.strategies.base import Batch, Info, State
 from es_queue.strategies.capabilities.gradient import GradientStrategy
 from es_queue.strategies.optimizers import OPTIMIZER_SETTINGS, chosen_optimizer, make_optimizer
-from es_queue.strategies.setting import Setting
 from es_queue.strategies.shaping import SHAPING, utilities
 
 
@@ -34,8 +34,8 @@ class SharedSigmaGradient(GradientStrategy):
         Setting(
             "gradient_form",
             "starter",
-            "starter leaves the gradient as evolution-strategies-starter has it, true divides it "
-            "by sigma as the paper does",
+            "starter: the gradient of evolution-strategies-starter; true: divided by sigma, as in "
+            "the paper",
             choices=("starter", "true"),
         ),
         Setting("l2", 0.0, "coefficient of -l2*parameters added to the gradient", low=0.0),

@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from es_queue.config.declarations import Setting
 from es_queue.config.run_config import AUTO, RunConfig
 from es_queue.numerics.ordered_sums import norm
-from es_queue.strategies.setting import Setting
 
 #: What strategies declare that use an optimizer.
 OPTIMIZER_SETTINGS = (
     Setting(
         "optimizer",
         AUTO,
-        "what turns a gradient into a step",
+        "optimizer of the update",
         choices=(AUTO, "adam", "sgd", "clipup"),
     ),
     Setting(

@@ -14,6 +14,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from es_queue.config.declarations import Setting
 from es_queue.config.run_config import RunConfig
 from es_queue.config.schedules import RateFactors
 from es_queue.numerics.ordered_sums import norm, weighted_rows
@@ -21,7 +22,6 @@ from es_queue.numerics.portable import squared_less_one
 from es_queue.strategies.base import Batch, Info, State, mirror
 from es_queue.strategies.capabilities.adaptive_sigma import SIGMA_LEARNING_RATE, AdaptiveSigma
 from es_queue.strategies.optimizers import OPTIMIZER_SETTINGS, chosen_optimizer, make_optimizer
-from es_queue.strategies.setting import Setting
 from es_queue.strategies.shaping import SHAPING, utilities
 
 
@@ -37,8 +37,9 @@ class PGPE(AdaptiveSigma):
         Setting(
             "max_speed",
             0.0,
-            "largest step of clipup; 0 is twice the learning rate",
+            "longest step of clipup; auto is twice the learning rate",
             low=0.0,
+            default_word="auto",
             optimizers=("clipup",),
         ),
         Setting(

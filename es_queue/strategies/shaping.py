@@ -12,9 +12,9 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from es_queue.config.declarations import Setting
 from es_queue.numerics.ordered_sums import unit_scaled
 from es_queue.numerics.portable import recombination_weights
-from es_queue.strategies.setting import Setting
 
 Floats = NDArray[np.float64]
 
@@ -108,5 +108,5 @@ SHAPINGS: dict[str, Callable[[Floats], Floats]] = {
 }
 
 SHAPING = Setting(
-    "shaping", "centered-rank", "how fitness becomes utility", choices=tuple(SHAPINGS)
+    "shaping", "centered-rank", "how fitness is converted to utility", choices=tuple(SHAPINGS)
 )

@@ -15,11 +15,11 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from es_queue.config.declarations import Setting
 from es_queue.numerics.ordered_sums import norm, weighted_rows
 from es_queue.numerics.portable import squared_less_one, steady_exp
 from es_queue.strategies.base import Batch, Info, State
 from es_queue.strategies.capabilities.adaptive_sigma import SIGMA_LEARNING_RATE, AdaptiveSigma
-from es_queue.strategies.setting import Setting
 from es_queue.strategies.shaping import utilities
 
 

@@ -1,11 +1,8 @@
-"""The flags of es-master as argparse sees them: names, help texts, and the sentence for a word that
-is none of them.
-"""
+"""The flags of es-master: names, help texts, and the error for an unknown word."""
 
 from __future__ import annotations
 
 import argparse
-import difflib
 import sys
 import textwrap
 from dataclasses import Field
@@ -19,14 +16,27 @@ from es_queue.config.run_config import option_fields
 from es_queue.config.validation import number_or_text
 from es_queue.errors import UsageError
 from es_queue.security.passwords import redact_address
+from es_queue.util.suggestions import format_suggestion
 
 DESCRIPTION = """\
 Train a policy with Evolution Strategies on RQ workers.
 
+train:
   es-master --env BipedalWalker-v3
-      on a private server, with local workers
+      on a private server, with one local worker per core
   es-master --env BipedalWalker-v3 --redis-url redis://host:6379
-      with "rq worker --url redis://host:6379" on any host, at any time
+      on your Redis; "rq worker --url redis://host:6379" joins from any host
+  es-master --env CartPole-v1 --seeds 1-5
+      one run per seed, over the same workers
+  es-master --resume RUN
+      continue a run exactly where it stopped
+
+control a run from another terminal:
+  es-master --stop RUN          also --pause, --continue, --purge, --replay
+  es-master --attach RUN --set learning_rate=0.01
+
+look at runs, policies and curves:
+  es-status [RUN]    es-status --doctor    es-play RUN    es-plot RUN
 """
 EPILOG = """\
 A setting comes from its flag, else from the --config file, else from the
@@ -36,6 +46,31 @@ default shown here.
 exit codes: 0 done, 2 bad usage, 3 Redis, 4 run busy or taken over,
             5 environment, 6 run folder, 130 interrupted
 """
+#: The options of --help; --help-all shows the others too.
+EVERYDAY = (
+    "env",
+    "objective",
+    "seed",
+    "policy",
+    "hidden",
+    "strategy",
+    "population",
+    "sigma",
+    "learning_rate",
+    "generations",
+    "max_steps",
+    "max_seconds",
+    "target_reward",
+    "redis_url",
+    "workers",
+    "run",
+    "resume",
+    "seeds",
+    "recipe",
+    "config",
+)
+LISTS_ALL = "es-master --help-all lists all options"
+SCHEDULE = "SCHEDULE"
 METAVARS = {
     "env": "ID",
     "objective": "MODULE:FUNCTION",
@@ -43,21 +78,46 @@ METAVARS = {
     "wrapper": "MODULE:CLASS",
     "hidden": "N,N",
     "step_limit": "LIMIT",
+    "action_bins": "BINS",
     "reward_floor": "X",
     "patience": "N,D",
     "stall": "I:X:N",
     "target_reward": "X",
+    "learning_rate_schedule": SCHEDULE,
+    "sigma_schedule": SCHEDULE,
+    "decay_schedule": SCHEDULE,
 }
+#: Metavars of numbers, by unit.
+UNIT_METAVARS = {"seconds": "SECONDS", "steps": "STEPS", "MB": "MB"}
 
 
 class _MasterParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{redact_address(message)}; es-master --help explains all options")
+        raise UsageError(f"{redact_address(message)}; {LISTS_ALL}")
+
+    def format_everyday_help(self) -> str:
+        """The help of the options that most runs need."""
+        named = {action.dest: action for action in self._actions}
+        formatter = self._get_formatter()
+        formatter.add_usage(self.usage, [], [])
+        formatter.add_text(self.description)
+        formatter.start_section("everyday options")
+        formatter.add_arguments(named[name] for name in (*EVERYDAY, "help", "help_all"))
+        formatter.end_section()
+        return formatter.format_help()
 
 
-#: The flags that are no settings, by the names of their values.
+class _EverydayHelp(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        assert isinstance(parser, _MasterParser)
+        print(parser.format_everyday_help(), end="")
+        parser.exit()
+
+
+#: The flags that are not settings, by the names of their values.
 LAUNCH_NAMES = (
     "help",
+    "help_all",
     "version",
     "redis_url",
     "redis_password_file",
@@ -92,10 +152,10 @@ LAUNCH_NAMES = (
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of es-master; what was not given stays out of its namespace."""
+    """The parser of es-master. Its namespace has only the options that were given."""
     parser = _MasterParser(
         prog="es-master",
-        usage="es-master --env ID [options], or es-master --stop RUN and the like",
+        usage="es-master --env ID [options]",
         description=DESCRIPTION,
         epilog=EPILOG,
         allow_abbrev=False,
@@ -105,7 +165,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     _add_launch_options(parser.add_argument_group("launch"))
     _add_control_options(
-        parser.add_argument_group("control of a run, from any host that reaches its Redis")
+        parser.add_argument_group("control of a run, from any host that can reach its Redis")
     )
     groups: dict[str, argparse._ArgumentGroup] = {}
     for option in option_fields().values():
@@ -119,9 +179,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 class _MasterHelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Description and epilog as written; help texts wrapped to the terminal, between 60 and 120
-    columns.
-    """
+    """Keeps description and epilog as written, and wraps help texts to 60 to 120 columns."""
 
     def __init__(self, prog: str, max_help_position: int = 30) -> None:
         super().__init__(prog, max_help_position=max_help_position)
@@ -134,62 +192,61 @@ class _MasterHelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 def _add_launch_options(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
-    add("-h", "--help", action="help", help="show this text and end")
+    add("-h", "--help", action=_EverydayHelp, nargs=0, help="show the everyday options and exit")
+    add("--help-all", action="help", help="show all options and exit")
     add(
         "--version",
         action="version",
         version=f"es-queue {es_queue.__version__}",
-        help="show the version and end",
+        help="show the version and exit",
     )
     add(
         "--redis-url",
         metavar="URL",
         help=(
-            "Redis or Valkey to work over; other users of this host see it in the process list, "
-            "so put a password in RQ_REDIS_URL [default: RQ_REDIS_URL, then REDIS_URL, then a "
-            "private server]"
+            "address of Redis or Valkey, redis://HOST:PORT; other users of this host can see it "
+            "in the process list, so put a password in RQ_REDIS_URL [default: RQ_REDIS_URL, then "
+            "REDIS_URL, then a private server]"
         ),
     )
     add(
         "--redis-password-file",
         metavar="FILE",
         help=(
-            "file that holds the password of the named Redis, for you alone to read [default: "
+            "file with the password of that Redis, readable only by you [default: "
             "ES_QUEUE_REDIS_PASSWORD, then the file that ES_QUEUE_REDIS_PASSWORD_FILE names]"
         ),
     )
     add(
         "--insecure",
         action="store_true",
-        help=(
-            "do not warn of a Redis that others can reach without a password, or read on the way to"
-        ),
+        help=("suppress warnings about a passwordless or unencrypted Redis"),
     )
     add(
         "--workers",
         metavar="N",
         help=(
-            "local workers to start [processes; default: one a core with a private server, none "
+            "local worker processes to start [default: one per core with a private server, none "
             "with --redis-url]"
         ),
     )
     add(
         "--queue",
         metavar="NAME",
-        help="RQ queue on which the workers' seats are offered [default: default]",
+        help="RQ queue of the workers [default: default]",
     )
     add(
         "--run",
         metavar="ID",
         help=(
-            "id of the new run: a-z, 0-9 and dashes, at most 40 [default: made from environment "
-            "and time]"
+            "name of the new run: a-z, 0-9 and dashes, at most 40 [default: made from "
+            "environment and time]"
         ),
     )
     add(
         "--run-dir",
         metavar="PATH",
-        help="folder for the run's checkpoints and logs [default: named after the run]",
+        help="folder for the run's checkpoints and logs [default: runs/RUN]",
     )
     add(
         "--shared",
@@ -201,31 +258,32 @@ def _add_launch_options(group: argparse._ArgumentGroup) -> None:
         "--resume",
         metavar="RUN",
         help=(
-            f"go on with a run; only {', '.join('--' + flag_name(name) for name in RESUMABLE)} "
-            "may change"
+            "continue a run where it stopped; only "
+            f"{', '.join('--' + flag_name(name) for name in RESUMABLE)} can change"
         ),
     )
     add(
         "--standby",
         metavar="RUN",
         help=(
-            "wait beside a run that another host drives, and go on with it when its master is gone"
+            "wait while a master on another host leads the run, and continue the run when that "
+            "master is gone"
         ),
     )
     add(
         "--seeds",
         metavar="LIST",
         help=(
-            "one run for each seed, over the same workers, such as 1-5 or 1,4,7; ends with mean, "
-            "interquartile mean and their 95 %% interval"
+            "train one run per seed over the same workers, such as 1-5 or 1,4,7; prints the mean, "
+            "the interquartile mean and their 95 %% interval"
         ),
     )
     add(
         "--warm-start",
         metavar="PATH",
         help=(
-            "begin with the policy of a checkpoint or run folder, or with pretrained:ENV, which "
-            "comes along; also one of a smaller network or of fewer observations"
+            "begin with the policy of a checkpoint or run folder, or with the bundled policy "
+            "pretrained:ENV; it may have a smaller network or fewer observations"
         ),
     )
     add(
@@ -234,24 +292,23 @@ def _add_launch_options(group: argparse._ArgumentGroup) -> None:
         nargs="?",
         const="",
         help=(
-            "let other hosts reach the private server, by a password that it makes [default: "
-            "this user on this host alone; without a value: all addresses, a free port]"
+            "open the private server to other hosts, with a new password [default: only this user "
+            "on this host; without a value: all addresses, a free port]"
         ),
     )
     add(
         "--config",
         metavar="FILE",
         help=(
-            "TOML file of settings by the names of these options, from task to machinery, or a "
-            "JSON experiment file of evolution-strategies-starter, told key by key; a flag wins "
-            "over it"
+            "TOML file of settings, named as these options, or a JSON experiment file of "
+            "evolution-strategies-starter; a flag overrides it"
         ),
     )
     add(
         "--recipe",
         metavar="NAME",
         help=(
-            "published settings by name, over which flags and the --config file win: "
+            "named published settings, overridden by flags and the --config file: "
             f"{', '.join(recipe_names())}"
         ),
     )
@@ -259,7 +316,7 @@ def _add_launch_options(group: argparse._ArgumentGroup) -> None:
         "--noise-dir",
         metavar="PATH",
         help=(
-            "folder of the noise table that all processes of this host share [default: "
+            "folder of the noise table, shared by all processes of this host [default: "
             "ES_QUEUE_NOISE_DIR, then the user's cache]"
         ),
     )
@@ -267,20 +324,20 @@ def _add_launch_options(group: argparse._ArgumentGroup) -> None:
         "--video-every",
         metavar="N",
         help=(
-            "film the unperturbed policy every N generations, beside the run, into its folder "
-            "videos/ (pip install 'es-queue[video]') [generations; default: 0, none]"
+            "film the unperturbed policy every N generations, into the run's folder videos/ (pip "
+            "install 'es-queue[video]') [default: no films]"
         ),
     )
     add(
         "--tensorboard",
         action="store_true",
         help=(
-            "write the run's figures for TensorBoard too, into its folder tensorboard/ (pip "
-            "install 'es-queue[tensorboard]')"
+            "write TensorBoard logs into the run's folder tensorboard/ (pip install "
+            "'es-queue[tensorboard]')"
         ),
     )
-    add("--quiet", action="store_true", help="print warnings, errors and the summary alone")
-    add("--json", action="store_true", help="print progress as JSON, a line a generation")
+    add("--quiet", action="store_true", help="print only warnings, errors and the summary")
+    add("--json", action="store_true", help="print one JSON line per generation")
 
 
 def _add_control_options(group: argparse._ArgumentGroup) -> None:
@@ -288,36 +345,36 @@ def _add_control_options(group: argparse._ArgumentGroup) -> None:
     add(
         "--attach",
         metavar="RUN",
-        help="the run of --set; to watch a run, use es-status RUN --watch",
+        help="the run that --set changes; to watch a run, use es-status RUN --watch",
     )
     add(
         "--set",
         metavar="NAME=VALUE",
         action="append",
         help=(
-            "with --attach: change a setting from the next generation on, and end; repeatable "
+            "with --attach: change a setting from the next generation on; repeatable "
             f"({', '.join(CHANGEABLE)})"
         ),
     )
-    add("--at", metavar="N", help="with --set: from generation N on, instead of the next")
-    add("--stop", metavar="RUN", help="stop a run in order; --resume goes on with it")
+    add("--at", metavar="N", help="with --set: change it from generation N on")
+    add("--stop", metavar="RUN", help="stop a run; --resume continues it")
     add(
         "--pause",
         metavar="RUN",
-        help="let its workers finish their blocks and wait, or serve other runs",
+        help="pause a run: its workers finish their blocks, then wait or serve other runs",
     )
-    add("--continue", metavar="RUN", help="go on with a paused run")
+    add("--continue", metavar="RUN", help="continue a paused run")
     add(
         "--purge",
         metavar="RUN",
-        help="remove all that Redis holds of a run that nobody drives; asks first",
+        help="remove all of a run's data from Redis, if no master leads it; asks first",
     )
     add("--yes", action="store_true", help="with --purge: do not ask")
     add(
         "--replay",
         metavar="RUN",
         help=(
-            "compute a run's parameters again from its log, without environments, and compare "
+            "compute a run's parameters again from its log, without episodes, and compare the "
             "digests"
         ),
     )
@@ -331,31 +388,44 @@ def _add_option(group: argparse._ArgumentGroup, option: Field[Any]) -> None:
         group.add_argument(flag, action=argparse.BooleanOptionalAction, help=text)
         return
     repeatable = option.name in ("env_arg", "wrapper")
-    metavar = METAVARS.get(option.name) or {"int": "N", "float": "X"}.get(str(option.type), "NAME")
-    group.add_argument(flag, metavar=metavar, action="append" if repeatable else "store", help=text)
+    group.add_argument(
+        flag, metavar=_metavar(option), action="append" if repeatable else "store", help=text
+    )
+
+
+def _metavar(option: Field[Any]) -> str:
+    """The form of an option's value."""
+    return (
+        METAVARS.get(option.name)
+        or UNIT_METAVARS.get(option.metadata["unit"])
+        or {"int": "N", "float": "X"}.get(str(option.type), "NAME")
+    )
 
 
 def _format_help(option: Field[Any]) -> str:
     """Effect, allowed values, unit and default of an option."""
-    choices = (*option.metadata["choices"], *(("module:Class",) if option.metadata["own"] else ()))
+    choices = (*option.metadata["choices"], *filter(None, (option.metadata["own"],)))
     allowed = f"one of {', '.join(choices)}" if choices else ""
     default = (
         "required, unless there is an objective"
         if option.name == "env"
-        else f"default: {_format_default(option.default)}"
+        else f"default: {format_default(option)}"
     )
-    return (
-        f"{option.metadata['text']} "
-        f"[{'; '.join(filter(None, (allowed, option.metadata['unit'], default)))}]"
-    )
+    unit = option.metadata["unit"]
+    shown_unit = "" if unit in UNIT_METAVARS else unit
+    return f"{option.metadata['text']} [{'; '.join(filter(None, (allowed, shown_unit, default)))}]"
 
 
-def _format_default(default: Any) -> str:
+def format_default(option: Field[Any]) -> str:
+    """The default as people write it: a word in place of a number with a special meaning."""
+    default = option.default
+    if option.metadata["default_word"]:
+        return str(option.metadata["default_word"])
     if isinstance(default, bool):
         return "on" if default else "off"
     if isinstance(default, tuple):
         return ",".join(map(str, default)) or "none"
-    return f"{default:g}" if isinstance(default, float) else str(default)
+    return f"{default:g}" if isinstance(default, float) else str(default) or "none"
 
 
 def flag_name(name: str) -> str:
@@ -371,9 +441,7 @@ def _flag_names() -> list[str]:
 
 
 def join_negative_numbers(argv: list[str] | None) -> list[str] | None:
-    """``--reward-floor -1e3`` as one word: argparse takes a negative number with an exponent for a
-    flag.
-    """
+    """Join ``--reward-floor -1e3`` to one word, because argparse reads -1e3 as a flag."""
     words = list(sys.argv[1:] if argv is None else argv)
     joined_words: list[str] = []
     for word in words:
@@ -386,23 +454,13 @@ def join_negative_numbers(argv: list[str] | None) -> list[str] | None:
 
 
 def validate_no_unknown_words(unknown: list[str]) -> None:
-    """Raise UsageError for the first word that is no option. Values are not repeated: one may be a
-    password.
-    """
+    """Raise UsageError for the first unknown word, without its value, which may be a password."""
     for word in unknown:
         if word.startswith("-") and word != "--":
             flag = word.partition("=")[0]
-            near = difflib.get_close_matches(flag, _flag_names(), n=3)
-            hint = (
-                f"did you mean {' or '.join(near)}?"
-                if near
-                else "es-master --help lists all options"
-            )
+            hint = format_suggestion(flag, _flag_names()) or LISTS_ALL
             raise UsageError(f"{COMMAND_LINE} has the unknown flag {flag!r}; {hint}")
     words = [word for word in unknown if word != "--"]
     if words:
         label = "a word" if "://" in words[0] else repr(words[0])
-        raise UsageError(
-            f"{COMMAND_LINE} has {label} without a flag before it; es-master --help lists "
-            "all options"
-        )
+        raise UsageError(f"{COMMAND_LINE} has {label} without a flag before it; {LISTS_ALL}")

@@ -109,7 +109,7 @@ def validate_workers_package() -> None:
     if actual != expected:
         raise UsageError(
             f"the package 'workers' that Python finds is {actual}, not es-queue's: run from "
-            "another folder, or take that one off PYTHONPATH"
+            f"another folder, or remove that one from PYTHONPATH"
         )
 
 
@@ -167,40 +167,34 @@ def run(values: dict[str, Any], launch: Launch, stop: StopSignals | None = None)
     from es_queue.errors import EXIT_DONE, EXIT_INTERRUPTED
     from es_queue.numerics.fingerprint import limit_blas_threads
     from es_queue.protocol.timing import clocks_from_environment
+    from master.display.notes import TERMINAL, NoteHandler
     from master.run.session import Session, resumable_settings
 
     limit_blas_threads()
     config = resolve(values, launch.inherited) if launch.resume is None else None
     reports: list[Reporter] = []
 
-    def make_view(place: RunPaths, config: RunConfig, redis_name: str) -> Reporter:
+    def make_reporter(paths: RunPaths, config: RunConfig) -> Reporter:
         # start-up: the display, once the run has begun
-        from master.display.reporter import Reporter
+        from master.display.log_view import SafeStream
+        from master.display.reporter import Reporter, make_view
 
-        reports.append(
-            Reporter(
-                place.run,
-                place.run_dir,
-                config,
-                quiet=launch.quiet,
-                json_lines=launch.json,
-                redis_name=redis_name,
-                tensorboard=launch.tensorboard,
-            )
-        )
+        out = SafeStream(sys.stdout)
+        view = make_view(out, paths.run, config, quiet=launch.quiet, json_lines=launch.json)
+        reports.append(Reporter(paths.run_dir, view, tensorboard=launch.tensorboard))
         return reports[-1]
 
     stop = StopSignals() if stop is None else stop
     session = Session(
         launch,
         clocks_from_environment(),
-        make_view,
+        make_reporter,
         lambda: stop.requested,
-        lambda text: print(text, file=sys.stderr, flush=True),
     )
     stop.install(session)
     try:
-        summary = session.run(config, resumable_settings(values))
+        with NoteHandler(lambda text: print(text, file=sys.stderr, flush=True), TERMINAL):
+            summary = session.run(config, resumable_settings(values))
     except Exception:
         if (
             stop.requested and not session.is_looping

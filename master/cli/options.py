@@ -89,19 +89,19 @@ def _validate_combinations(launch: Launch, values: dict[str, Any]) -> None:
         ]
         if trained or values:
             raise UsageError(
-                f"--{launch.control_args.verb} asks something of a run and trains nothing, "
-                f"so leave --{flag_name([*trained, *values][0])} out"
+                f"--{launch.control_args.verb} controls a run and trains nothing, so leave "
+                f"--{flag_name([*trained, *values][0])} out"
             )
     if launch.video_every and values.get("keep_generations") == 0:
         raise UsageError(
-            f"video_every is {launch.video_every}, but keep_generations is 0 and a video is made "
-            "from the individuals that the run's folder keeps: leave --video-every out, or set "
+            f"video_every is {launch.video_every}, but keep_generations is 0 and videos are "
+            f"made from recorded individuals: leave --video-every out, or set "
             "--keep-generations to 1 or more"
         )
     if launch.standby and launch.redis_url is None:
         raise UsageError(
-            "--standby waits beside a run on a shared Redis, for a private server ends with "
-            "its master's host: give --redis-url"
+            "--standby needs a shared Redis, because a private server ends with its master's "
+            "host: give --redis-url"
         )
     if launch.seeds and "seed" in values:
         raise UsageError(
@@ -109,8 +109,8 @@ def _validate_combinations(launch: Launch, values: dict[str, Any]) -> None:
         )
     if launch.listen is not None and launch.redis_url is not None:
         raise UsageError(
-            "--listen opens the private server, but a Redis is named (by --redis-url, "
-            "RQ_REDIS_URL or REDIS_URL), so none is started: leave one out"
+            "--listen opens the private server, but none is started, because --redis-url, "
+            "RQ_REDIS_URL or REDIS_URL names a Redis: leave one out"
         )
 
 
@@ -132,8 +132,8 @@ def _make_launch(given: dict[str, Any]) -> Launch:
     if "standby" in given:
         if "resume" in given:
             raise UsageError(
-                f"{COMMAND_LINE} has --standby and --resume: --standby resumes the run when "
-                "its turn comes, so leave --resume out"
+                f"{COMMAND_LINE} has --standby and --resume: --standby resumes the run by "
+                f"itself, so leave --resume out"
             )
         given |= {"resume": given["standby"], "standby": True}
     if "workers" in given:
@@ -154,8 +154,8 @@ def _make_launch(given: dict[str, Any]) -> Launch:
     for name in ("run", "seeds", "warm_start"):
         if name in given and "resume" in given:
             raise UsageError(
-                f"{COMMAND_LINE} has --{flag_name(name)} and --resume, which goes on with a "
-                f"run as it is: leave --{flag_name(name)} out"
+                f"{COMMAND_LINE} has --{flag_name(name)} and --resume, which continues an "
+                f"existing run: leave --{flag_name(name)} out"
             )
     warnings: list[str] = []
     url = named_url(given.get("redis_url"), given.pop("redis_password_file", None), warnings.append)
@@ -176,6 +176,6 @@ def _validate_resume_settings(values: dict[str, Any]) -> None:
     fixed = [name for name in values if name not in RESUMABLE]
     if fixed:
         raise UsageError(
-            f"--resume goes on with the run's own settings, so {', '.join(fixed)} cannot be set: "
+            f"--resume continues with the run's own settings, so {', '.join(fixed)} cannot be set: "
             f"only {', '.join(RESUMABLE)} can; start a new run for the rest"
         )

@@ -25,13 +25,12 @@ from es_queue.security.sanitize import sanitize
 
 SCHEMES = ("redis://", "rediss://", "unix://")
 SHOWN_PASSWORD = (
-    "every user of this host can read the password on the command line: leave it out of "
-    "--redis-url, "
-    "and give it by --redis-password-file, by ES_QUEUE_REDIS_PASSWORD, or in RQ_REDIS_URL"
+    "every user of this host can read the password on the command line: remove it from "
+    "--redis-url, and use --redis-password-file, ES_QUEUE_REDIS_PASSWORD or RQ_REDIS_URL"
 )
 SETTINGS = ("bind", "protected-mode")
 THIS_MACHINE = ("127.0.0.1", "::1", "localhost")
-SILENCE_HINT = "--insecure silences this"
+SILENCE_HINT = "--insecure hides this warning"
 
 
 def named_url(
@@ -50,15 +49,15 @@ def named_url(
     }.items():
         if url and not url.startswith(SCHEMES):
             raise UsageError(
-                f"{source} is no address of Redis: use redis://host:port/db, rediss:// for "
+                f"{source} is not a Redis address: use redis://host:port/db, rediss:// for "
                 "TLS, or unix://path"
             )
         if url:
             return add_password(url, flag, password_file, warn)
     if password_file is not None:
         raise UsageError(
-            "--redis-password-file is for a Redis that is named, and a private server needs "
-            "none: give --redis-url or set RQ_REDIS_URL"
+            "--redis-password-file belongs to a named Redis, and a private server needs no "
+            "password: give --redis-url or set RQ_REDIS_URL"
         )
     return None
 
@@ -138,9 +137,9 @@ def network_warnings(exposure: NetworkExposure) -> list[str]:
     warnings = []
     if exposure.strangers and is_exposed(exposure):
         warnings.append(
-            f"Redis at {exposure.name} can be reached from other machines and wants NO PASSWORD: "
-            "whoever reaches it can read, change and end every run, "
-            "and run code on plain rq workers. Give it users (python -m es_queue.security.acl) "
+            f"Redis at {exposure.name} can be reached from other machines and requires NO "
+            f"PASSWORD: anyone who can reach it can read, change and end every run, and run "
+            f"code on plain rq workers. Give it users (python -m es_queue.security.acl) "
             f"or a password, or bind it to this machine; {SILENCE_HINT}"
         )
     elif (
@@ -150,9 +149,9 @@ def network_warnings(exposure: NetworkExposure) -> list[str]:
         and has_open_listeners(exposure.information)
     ):
         warnings.append(
-            f"Redis at {exposure.name} wants no password and listens on other addresses than "
-            "this machine's own; whether it lets other machines in "
-            "is not known, for CONFIG is refused. Give it users (python -m "
+            f"Redis at {exposure.name} requires no password and listens on addresses beyond "
+            f"this machine; whether other machines can connect is not known, because CONFIG is "
+            f"refused. Give it users (python -m "
             f"es_queue.security.acl) or a password; {SILENCE_HINT}"
         )
     if exposure.secret and not exposure.local and not exposure.encrypted:
@@ -163,8 +162,8 @@ def network_warnings(exposure: NetworkExposure) -> list[str]:
     if exposure.encrypted and not exposure.verified:
         warnings.append(
             f"the certificate of Redis at {exposure.name} is not verified (ssl_cert_reqs=none), "
-            "so anybody on the way can read and change everything: "
-            f"name its authority by ?ssl_ca_certs=FILE instead; {SILENCE_HINT}"
+            f"so anyone on the network path can read and change everything: name its authority "
+            f"with ?ssl_ca_certs=FILE instead; {SILENCE_HINT}"
         )
     return warnings
 

@@ -72,15 +72,15 @@ def read_starter_file(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
     for key, given in _flatten(data):
         if key not in RULES:
             raise UsageError(
-                f"{path} has the key {key!r}, which evolution-strategies-starter does not "
-                f"know: it has {', '.join(RULES)}"
+                f"{path} has the key {key!r}, which evolution-strategies-starter does not know: "
+                f"it knows {', '.join(RULES)}"
             )
         RULES[key](translation, key, given)
     translation.translate(
         "algorithm",
         "evolution-strategies-starter",
         {"strategy": "openai_es"},
-        "its gradient has no 1/sigma: --gradient-form starter, the default",
+        "its gradient has no factor 1/sigma, as with --gradient-form starter, the default",
     )
     return translation.values, tuple(translation.lines)
 
@@ -96,8 +96,8 @@ def read_given(path: Path) -> bytes:
         ) from None
     if len(data) > LARGEST_FILE:
         raise UsageError(
-            f"the configuration file {path} has more than {LARGEST_FILE} bytes: give one "
-            "with settings alone"
+            f"the configuration file {path} has more than {LARGEST_FILE} bytes: give one that "
+            f"contains only settings"
         )
     return data
 
@@ -112,8 +112,8 @@ def _read_json(path: Path) -> dict[str, Any]:
     )
     if missing:
         raise UsageError(
-            f"{path} is no experiment file of evolution-strategies-starter, for it has no "
-            f"{' and no '.join(missing)}; settings of ours stand in a TOML file"
+            f"{path} is not an experiment file of evolution-strategies-starter, because it has no "
+            f"{' and no '.join(missing)}; es-queue's own settings belong in a TOML file"
         )
     return dict(data)
 
@@ -148,7 +148,7 @@ def choice_rule(name: str, names: dict[str, str]) -> Rule:
     def rule(translation: StarterTranslation, key: str, given: Any) -> None:
         if not isinstance(given, str) or given not in names:
             raise translation.make_error(
-                key, given, f"use {' or '.join(names)}, the others have no counterpart"
+                key, given, f"use {' or '.join(names)}, other values have no counterpart"
             )
         translation.translate(key, given, {name: names[given]})
 
@@ -168,7 +168,7 @@ def translate_statistics(translation: StarterTranslation, key: str, given: Any) 
             key,
             given,
             {"obs_norm": True, "obs_sample": share},
-            "the seed says which slots, not each worker's own chance",
+            "the run's seed selects the slots, not a random draw of each worker",
         )
     else:
         translation.translate(key, given, {"obs_norm": False})
@@ -184,8 +184,8 @@ def translate_evaluations(translation: StarterTranslation, key: str, given: Any)
         given,
         {"eval_every": 1, "eval_episodes": max(1, round(share * 1000))},
         (
-            "a fixed count in each generation, the episodes per thousand of the starter's, in "
-            "place of a chance by task"
+            "a fixed number per generation, the starter's probability in thousandths, instead "
+            "of a random choice per task"
         ),
     )
 
@@ -199,8 +199,8 @@ def translate_episodes(translation: StarterTranslation, key: str, given: Any) ->
         given,
         {"population": even},
         (
-            "individuals, two a pair; the starter's minimum is the batch here, so long episodes "
-            "are not left out"
+            "individuals, two per pair; the starter's minimum is the batch size here, so long "
+            "episodes are not under-sampled"
         ),
     )
 
@@ -211,7 +211,7 @@ def translate_cutoff(translation: StarterTranslation, key: str, given: Any) -> N
         key,
         given,
         {"step_limit": form},
-        "the limit never stops growing without a word" if form.startswith("adaptive") else "",
+        "the limit has no upper bound unless you give one" if form.startswith("adaptive") else "",
     )
 
 
@@ -240,7 +240,7 @@ def translate_policy_type(translation: StarterTranslation, key: str, given: Any)
             given,
             (
                 "only the starter's MujocoPolicy has a counterpart; --policy has networks for "
-                "pictures (docs/policies.md)"
+                "images (docs/policies.md)"
             ),
         )
     translation.translate(key, given, {"policy": "mlp"})
@@ -248,11 +248,13 @@ def translate_policy_type(translation: StarterTranslation, key: str, given: Any)
 
 FIXED_ADAM = "Adam's beta1, beta2 and epsilon are 0.9, 0.999 and 1e-8, the starter's own"
 RULES: dict[str, Rule] = {
-    "config.l2coeff": copy_rule("l2", "added to the gradient, so it passes through Adam, as there"),
+    "config.l2coeff": copy_rule(
+        "l2", "added to the gradient, so it passes through Adam, as in the starter"
+    ),
     "config.noise_stdev": copy_rule("sigma"),
     "config.episodes_per_batch": translate_episodes,
     "config.timesteps_per_batch": copy_rule(
-        "min_steps", "the batch grows to at most 8 populations, --population-max says otherwise"
+        "min_steps", "the batch grows to at most 8 populations, unless --population-max is set"
     ),
     "config.calc_obstat_prob": translate_statistics,
     "config.eval_prob": translate_evaluations,
@@ -269,7 +271,7 @@ RULES: dict[str, Rule] = {
     ),
     "config.episode_cutoff_mode": translate_cutoff,
     "env_id": copy_rule(
-        "env", "an old version is answered with today's, aloud, where there is one"
+        "env", "an old version is replaced by the current one, which es-master reports"
     ),
     "exp_prefix": skip_rule("a run's id is made from environment and time; --run names it"),
     "optimizer.type": choice_rule("optimizer", {"adam": "adam", "sgd": "sgd"}),
@@ -280,14 +282,14 @@ RULES: dict[str, Rule] = {
     "optimizer.args.epsilon": skip_rule(FIXED_ADAM),
     "policy.type": translate_policy_type,
     "policy.args.ac_bins": translate_bins,
-    "policy.args.ac_noise_std": copy_rule("action_noise", "in training alone, as there"),
+    "policy.args.ac_noise_std": copy_rule("action_noise", "only in training, as in the starter"),
     "policy.args.connection_type": translate_connections,
     "policy.args.hidden_dims": copy_rule("hidden"),
     "policy.args.nonlin_type": choice_rule(
         "activation", {"tanh": "tanh", "relu": "relu", "elu": "elu"}
     ),
     "policy.init_from": skip_rule(
-        "--warm-start begins with a checkpoint of ours; the starter's .h5 is pickled inside "
-        "and is not read"
+        "--warm-start takes an es-queue checkpoint; the starter's .h5 contains pickle and is "
+        "not read"
     ),
 }

@@ -55,11 +55,11 @@ def validate_launch(launch: Launch) -> None:
     from es_queue.errors import UsageError
 
     if launch.run is None:
-        raise UsageError("a run that is to be found again needs a name: give --run RUN")
+        raise UsageError("the run needs a name, so that it can be found again: give --run RUN")
     if launch.control_args is not None or launch.seeds:
         raise UsageError(
-            "python -m master.cli.supervised trains one run: give neither --seeds nor what "
-            "es-master asks of another master"
+            "python -m master.cli.supervised trains one run: leave out --seeds and the flags "
+            "that control a run"
         )
 
 

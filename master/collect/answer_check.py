@@ -181,7 +181,7 @@ class AnswerChecker:
         own.
         """
         return (
-            ": all of them had one environment seed; --env-seeds slot gives each its own"
+            ": all of them had the same environment seed; --env-seeds slot gives each its own"
             if resolve_seed_sharing(self._config, self._shape.individuals) == "generation"
             else ""
         )
@@ -218,7 +218,7 @@ class AnswerChecker:
 
     def counted_result(self, kind: str, result: SlotResult) -> SlotResult:
         """The result as it counts: without moments that are implausible."""
-        return without_moments(result) if self.refusal(kind, result) == IMPLAUSIBLE else result
+        return counted_result(self, kind, result)[1]
 
     def _is_possible_return(self, result: SlotResult, episodes: int) -> bool:
         """Whether the environment's rewards can sum up to the returns."""
@@ -267,6 +267,16 @@ class AnswerChecker:
         if greatest > LARGEST or not (m2s <= counts * LARGEST**2).all():
             return "wrong-moments"
         return "" if limits.allow(counts, means, m2s) else IMPLAUSIBLE
+
+
+def counted_result(checker: AnswerChecker, kind: str, result: SlotResult) -> tuple[str, SlotResult]:
+    """Why a result is refused, empty where it is not; and what counts of it.
+
+    Implausible moments are left out of every answer alike. A slot that would be owed again for them
+    would be owed forever if its environment were that odd.
+    """
+    refusal = checker.refusal(kind, result)
+    return ("", without_moments(result)) if refusal == IMPLAUSIBLE else (refusal, result)
 
 
 def without_moments(result: SlotResult) -> SlotResult:

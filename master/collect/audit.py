@@ -10,20 +10,24 @@ host and name are a worker's own word, so two names can agree on a lie.
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import cache
 
 from es_queue.errors import EsQueueError
 from es_queue.protocol.messages import SlotResult
-from master.collect.verifier import VerifierReply
-from master.display.limited_notes import LimitedNotes
+from master.collect.verifier import Slot, VerifierReply
+from master.display.notes import LimitedNotes
 from master.fleet.responsive_workers import ResponsiveWorkers
 from master.fleet.worker_registry import WorkerIdentity, WorkerRegistry
 
-Slot = tuple[str, int]
+LOGGER = logging.getLogger("es_queue.collect")
+Play = Callable[[Sequence[Slot]], Future[VerifierReply]]
 CountedResult = Callable[[str, SlotResult], SlotResult]
+RANDOM = secrets.SystemRandom()
 # looks at which those who played a slot again had nothing new to say, before the question is
 # dropped; before workers of one host, who agree, are believed; and before the master plays the slot
 MOST_TRIES, MOST_TRIES_AGREED, TRIES_BEFORE_PLAYING = 16, 4, 2
@@ -56,14 +60,11 @@ class Question:
         """Somebody played it again and had nothing new to say."""
         self.inconclusive = True
 
-    def count_try(self) -> None:
-        """Another look at it."""
-        self.tries += self.inconclusive
-        self.inconclusive = False
-
-    def pass_try(self) -> None:
-        """The master was to play it at this try, once."""
-        self.tries += 1
+    def count_try(self) -> bool:
+        """Another look at it; whether somebody had nothing new to say since the last."""
+        was_tried, self.inconclusive = self.inconclusive, False
+        self.tries += was_tried
+        return was_tried
 
     def distinct_results(self) -> list[SlotResult]:
         """The different ones among the opinions."""
@@ -96,38 +97,65 @@ class Verdict:
         )
 
 
-@dataclass
+class MasterPlayer:
+    """Slots that the master plays itself for the audit, a bounded number of each publication.
+
+    play: None where it cannot; share: of the sampled slots, those that it plays where no second
+    worker can be asked
+    """
+
+    def __init__(self, play: Play | None, draw: Callable[[], float]) -> None:
+        self.play, self._draw = play, draw
+        self.begin(1.0)
+
+    def begin(self, share: float) -> None:
+        """Another publication is open."""
+        self.share, self._proven, self._alone = share, 0, 0
+
+    def prove(self, slot: Slot) -> Future[VerifierReply] | None:
+        """Where workers cannot decide; None if it has proven enough."""
+        if self.play is None or self._proven >= PROVEN_AT_MOST:
+            return None
+        self._proven += 1
+        return self.play([slot])
+
+    def play_alone(self, slot: Slot) -> Future[VerifierReply] | None:
+        """Where no second worker can be asked; None if it has played enough."""
+        if self.play is None or self._alone >= PROVEN_AT_MOST or self._draw() >= self.share:
+            return None
+        self._alone += 1
+        return self.play([slot])
+
+
 class Audit:
     """Asked by the ledger, answer by answer; nothing here touches Redis. One for a master's life.
 
-    fraction: of the slots that are played again; the draw is the operating system's, for a worker
-    knows the run's seed.
-    play: slots of the open publication, played by the master itself; None where it cannot
-    questions: those of the open publication; checked: slots that two agreed on; disputed: that
-    nobody could decide
+    player: what the master plays itself
+    questions: those of the open publication; confirmed: who agreed on a slot of it
+    checked: slots that two agreed on; disputed: that nobody could decide
     responsive: the workers that may be asked, unless all of them are the master's own
-    withdrawn: slots of the open publication whose first result nobody confirmed; no other result of
-    theirs is sampled, or they would never close
     """
 
-    fleet: WorkerRegistry
-    fraction: float
-    note: Callable[[str], None]
-    draw: Callable[[], float] = secrets.SystemRandom().random
-    play: Callable[[Sequence[Slot]], Future[VerifierReply]] | None = None
-    questions: dict[Slot, Question] = field(default_factory=dict)
-    confirmed: dict[Slot, frozenset[WorkerIdentity]] = field(default_factory=dict)
-    checked: int = 0
-    disputed: int = 0
-    played: int = 0
-    alone: int = 0
-    share: float = 1.0
-    is_noted: bool = False
-    responsive: ResponsiveWorkers = field(default_factory=ResponsiveWorkers)
-    withdrawn: set[Slot] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        self.note_limited = LimitedNotes(self.note)
+    def __init__(
+        self,
+        fleet: WorkerRegistry,
+        fraction: float,
+        draw: Callable[[], float] = RANDOM.random,
+        play: Play | None = None,
+        responsive: ResponsiveWorkers | None = None,
+    ) -> None:
+        """``fraction``: of the slots that are played again; the ``draw`` is the operating system's,
+        for a worker knows the run's seed.
+        """
+        self.fleet, self._fraction, self._draw = fleet, fraction, draw
+        self.player = MasterPlayer(play, draw)
+        self.responsive = responsive or ResponsiveWorkers()
+        self.questions: dict[Slot, Question] = {}
+        self.confirmed: dict[Slot, frozenset[WorkerIdentity]] = {}
+        # slots whose first result nobody confirmed: sampled again they would never close
+        self._withdrawn: set[Slot] = set()
+        self.checked = self.disputed = 0
+        self._excluded, self._is_gap_noted = LimitedNotes(LOGGER), False
 
     @property
     def undecided(self) -> bool:
@@ -135,16 +163,13 @@ class Audit:
         return self.disputed > 0
 
     def begin(self, slots: int = 0) -> None:
-        """Another publication is open, of so many slots. share: of the sampled slots, those that
-        the master can play itself where no second worker can be asked.
-        """
+        """Another publication is open, of so many slots."""
         self.questions.clear()
         self.confirmed.clear()
-        self.withdrawn.clear()
+        self._withdrawn.clear()
         self.fleet.end_suspensions()
         self.responsive.begin(self.fleet.present)
-        self.played = self.alone = 0
-        self.share = min(1.0, PROVEN_AT_MOST / max(1.0, self.fraction * slots))
+        self.player.begin(min(1.0, PROVEN_AT_MOST / max(1.0, self._fraction * slots)))
 
     def sample_slot(self, slot: Slot, worker: str, result: SlotResult) -> None:
         """A result was taken for the first time: perhaps it is played again, if there is somebody
@@ -154,7 +179,7 @@ class Audit:
         if member is None:
             return
         self.responsive.record_answer(member.identity)
-        if slot in self.withdrawn or self.draw() >= self.fraction:
+        if slot in self._withdrawn or self._draw() >= self._fraction:
             return
         question = Question(member.numerics, {member.identity: result}, {member.identity: worker})
         if self._askable(member.numerics) - {member.identity}:
@@ -165,27 +190,23 @@ class Audit:
     def _askable(self, numerics: str) -> set[WorkerIdentity]:
         """The workers that can be asked. The master waits for its own ones in any case."""
         peers = self.fleet.peers(numerics)
-        return peers if self.play is None else peers & self.responsive.identities
+        return peers if self.player.play is None else peers & self.responsive.identities
 
-    def _play_alone(self, slot: Slot, question: Question) -> bool:
+    def _play_alone(self, slot: Slot, question: Question) -> None:
         """No second worker can be asked: the master plays the slot, unless it has played enough of
         this publication.
         """
-        if self.play is None:
-            self._tell("no second worker of the same arithmetic answers")
-            return False
-        if self.alone >= PROVEN_AT_MOST or self.draw() >= self.share:
-            return False
-        self.alone += 1
-        question.ask_master(self.play([slot]))
-        self.questions[slot] = question
-        return True
+        if proof := self.player.play_alone(slot):
+            question.ask_master(proof)
+            self.questions[slot] = question
+        elif self.player.play is None:
+            self._note_gap("no second worker with the same arithmetic returns results")
 
-    def _tell(self, why: str) -> None:
+    def _note_gap(self, why: str) -> None:
         """Once: some results are not audited."""
-        if not self.is_noted:
-            self.is_noted = True
-            self.note(f"audit: some results are not audited: {why}")
+        if not self._is_gap_noted:
+            self._is_gap_noted = True
+            LOGGER.warning(f"audit: some results are not audited: {why}")
 
     def add_result(self, slot: Slot, worker: str, result: SlotResult) -> Verdict | None:
         """Another answer for a slot that has one. It is compared only where it was asked for. A
@@ -204,29 +225,17 @@ class Audit:
         self.responsive.record_answer(member.identity)
         question.opinions[member.identity] = result
         question.workers[member.identity] = worker
-        if self.play is not None and len(question.distinct_results()) > 1:
-            self._prove(slot, question, self.play)
-            return None
-        return self._decide(slot, question, result)
-
-    def _prove(
-        self,
-        slot: Slot,
-        question: Question,
-        play: Callable[[Sequence[Slot]], Future[VerifierReply]],
-    ) -> None:
-        """Two of equal arithmetic differ: the master plays the slot, and nobody else has to."""
-        if self.played >= PROVEN_AT_MOST:
+        if self.player.play is None or len(question.distinct_results()) == 1:
+            return self._decide(slot, question, result)
+        if proof := self.player.prove(slot):  # nobody else has to play it
+            question.ask_master(proof)
+        else:
             self._dispute(
                 slot,
-                (
-                    f"the master has played {PROVEN_AT_MOST} slots of this generation for the "
-                    "audit already"
-                ),
+                f"the master has played {PROVEN_AT_MOST} slots of this generation for the audit "
+                "already",
             )
-            return
-        self.played += 1
-        question.ask_master(play([slot]))
+        return None
 
     def poll_verdicts(self, counted_result: CountedResult) -> list[Verdict]:
         """Verdicts of the questions that the master has played since the last call. Its results are
@@ -251,12 +260,12 @@ class Audit:
             played = question.proof.result()
             true_result = counted_result(slot[0], played.results[slot])
         except (EsQueueError, KeyError) as error:
-            why = f"the master cannot play it ({' '.join(str(error).split())})"
+            why = f"the master cannot play the slot ({' '.join(str(error).split())})"
             return self._leave_undecided(slot, question, why)
         if played.numerics != question.numerics:
             why = (
-                "the master has another arithmetic than the workers, so it proves nothing; give "
-                "it a host of the workers' kind"
+                "the master's arithmetic differs from the workers', so its result proves "
+                "nothing; run it on a host of the same kind"
             )
             return self._leave_undecided(slot, question, why)
         agreeing = frozenset(
@@ -267,7 +276,7 @@ class Audit:
                 slot,
                 (
                     "the master's own episode differs from all of them: the environment, or a "
-                    "package of it, may not repeat itself"
+                    "package of it, may not be reproducible"
                 ),
                 first=False,
             )
@@ -283,7 +292,7 @@ class Audit:
             return self._settle(slot, question, results[0], frozenset(question.opinions))
         else:
             del self.questions[slot]
-            self._tell(f"no second worker of the same arithmetic answers, and {why}")
+            self._note_gap(f"no second worker with the same arithmetic returns results, and {why}")
         return None
 
     def mark_inconclusive(self, slot: Slot) -> None:
@@ -305,7 +314,7 @@ class Audit:
         self.questions[slot] = question
         if different >= NONDETERMINISTIC_RESULTS:
             self._dispute(
-                slot, "all differ: the environment, or a package of it, does not repeat itself"
+                slot, "all differ: the environment, or a package of it, is not reproducible"
             )
         elif len(question.opinions) >= MOST_OPINIONS:
             self._dispute(slot, "no two hosts agree")
@@ -347,24 +356,24 @@ class Audit:
         to_replay = []
         if any(question.proof is None for question in self.questions.values()):
             self.responsive.expire()
+        askable = cache(self._askable)
         for slot, question in list(self.questions.items()):
-            question.count_try()
+            was_tried = question.count_try()
             if question.proof is not None:
                 continue
-            if not self._askable(question.numerics) - set(question.opinions):
+            if not askable(question.numerics) - set(question.opinions):
                 self._close(slot, question)
             elif len(question.opinions) == 1:
-                if self.play is not None and question.tries == TRIES_BEFORE_PLAYING:
-                    question.pass_try()
+                if was_tried and question.tries == TRIES_BEFORE_PLAYING and self.player.play:
                     self._play_alone(slot, question)
                 elif question.tries >= MOST_TRIES:
                     del self.questions[slot]
-                    self.withdrawn.add(slot)
+                    self._withdrawn.add(slot)
                     to_replay.append(slot)
             elif len(results := question.distinct_results()) == 1:
                 self._hurry(slot, question, results[0])
             elif question.tries >= MOST_TRIES:
-                self._dispute(slot, "nobody else can play it")
+                self._dispute(slot, "no other worker can play it")
         return to_replay
 
     def _hurry(self, slot: Slot, question: Question, result: SlotResult) -> None:
@@ -372,9 +381,8 @@ class Audit:
         slot, and where it cannot, what they said stands after a while. A worker that is there and
         says nothing must not hold the generation.
         """
-        if question.tries and self.play is not None and self.played < PROVEN_AT_MOST:
-            self.played += 1
-            question.ask_master(self.play([slot]))
+        if question.tries and (proof := self.player.prove(slot)):
+            question.ask_master(proof)
         elif question.tries >= MOST_TRIES_AGREED:
             self._settle(slot, question, result, frozenset(question.opinions))
 
@@ -388,8 +396,8 @@ class Audit:
             self._dispute(
                 slot,
                 (
-                    "there is no third worker of equal arithmetic, on another host where there "
-                    "are several, to say who is wrong"
+                    "there is no third worker with equal arithmetic (on another host, if there "
+                    "are several) to decide which is wrong"
                 ),
             )
 
@@ -400,10 +408,10 @@ class Audit:
         )
         self.disputed += 1
         if self.disputed <= 10:  # each is counted, not each is said
-            self.note(
+            LOGGER.warning(
                 f"audit: {' and '.join(map(str, question.opinions))} gave different results "
-                f"for {slot[0]} slot {slot[1]}, and {why}; {counts} counts, and bits are not "
-                "promised"
+                f"for {slot[0]} slot {slot[1]}, and {why}; {counts} counts, and equal bits are "
+                f"not guaranteed"
             )
 
     def exclude(
@@ -416,16 +424,16 @@ class Audit:
         if wrong in self.fleet.suspended:
             return False
         cause = f"audit: {wrong} gave another result for {slot_name} than {verdict.others}"
-        rest = f"what else it answered in this generation ({withdrawn} slots) is evaluated again"
+        rest = f"its other results of this generation ({withdrawn} slots) are evaluated again"
         if self.fleet.quarantine(wrong):
-            self.note(
-                f"{cause}: it is in quarantine, and {rest}; see to that host's memory, packages "
-                "and versions"
+            LOGGER.warning(
+                f"{cause}: it is quarantined, and {rest}; check that host's memory, packages "
+                f"and versions"
             )
             return True
-        cause += ", but no more workers are put in quarantine than stay"
+        cause += ", but more workers cannot be quarantined than remain"
         is_suspended = verdict.proven and self.fleet.suspend(wrong)
-        self.note_limited(
+        self._excluded.warning(
             f"{cause}: none of its results counts in this generation, and {rest}"
             if is_suspended
             else cause
@@ -444,6 +452,6 @@ class Audit:
         """For progress."""
         return (
             {"audited": str(self.checked), "audit_disputes": str(self.disputed)}
-            if self.fraction
+            if self._fraction
             else {}
         )

@@ -4,6 +4,7 @@ supervision, display.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
@@ -24,15 +25,15 @@ from master.collect.stream_reader import StreamReader
 from master.collect.verification import Verification
 from master.collect.worker_watch import CollectorCallbacks, WorkerWatch
 from master.control.inbox import ControlInbox
-from master.display.limited_notes import LimitedNotes
 from master.fleet.silent_workers import SilentWorkers
 from master.fleet.worker_registry import WorkerRegistry
 
+LOGGER = logging.getLogger("es_queue.collect")
 #: Between two looks at what the master plays itself.
 VERIFYING_SECONDS = 0.02
 GENERATION_LOST = "Redis has lost this generation: it is published again"
 FORMER_GENERATION_LOST = (
-    "Redis has lost the generation before this one, or holds another: this one is published over it"
+    "Redis has lost the previous generation, or has another one: this one replaces it"
 )
 
 
@@ -94,10 +95,12 @@ class RunProgress:
 
     def implausible_sentence(self, ledger: Ledger) -> str:
         """Once in a run: who sent moments that were left out."""
-        if not ledger.implausible or self._has_implausible:
+        if not ledger.tally.implausible or self._has_implausible:
             return ""
         self._has_implausible = True
-        return format_implausible(ledger.implausible, publication_generation(ledger.publication))
+        return format_implausible(
+            ledger.tally.implausible, publication_generation(ledger.publication)
+        )
 
     def fields(self, ledger: Ledger) -> dict[str, str]:
         context, (done, total) = self._parts.context, ledger.answer_counts()
@@ -133,13 +136,13 @@ class Collector:
     ) -> None:
         """``extra_progress``: what else progress shows of the run."""
         callbacks, trust = callbacks or CollectorCallbacks(), trust or TrustRules()
-        channel, note = lease.channel, callbacks.note
-        fleet = WorkerRegistry(note, channel.workers, trust.strict, lambda: time.monotonic())
+        channel = lease.channel
+        fleet = WorkerRegistry(channel.workers, trust.strict, lambda: time.monotonic())
         play = None if trust.verification is None else trust.verification.play
-        audit = Audit(fleet, trust.audit, note, play=play) if trust.audit else None
+        audit = Audit(fleet, trust.audit, play=play) if trust.audit else None
         self.context = LedgerContext(fleet, audit)
         self.verification = trust.verification
-        self.inbox = inbox or ControlInbox(channel, note)
+        self.inbox = inbox or ControlInbox(channel)
         self.idle_work: deque[Callable[[], object]] = deque()
         self._lease, self._callbacks = lease, callbacks
         reader = StreamReader(channel, lease.clocks.reconcile)
@@ -147,8 +150,7 @@ class Collector:
         self._parts = CollectorParts(reader, workers, self.context)
         direct = DirectIssue()
         self._publisher = BlockPublisher(lease, scheduler, workers, direct)
-        silent = SilentWorkers(LimitedNotes(note))
-        self._reissuer = Reissuer(lease, scheduler, self._parts, silent, direct)
+        self._reissuer = Reissuer(lease, scheduler, self._parts, SilentWorkers(), direct)
         self._progress = RunProgress(self._parts, self.inbox, extra_progress or {})
         self._pauses = PauseClock()
         self._next_tick = 0.0
@@ -191,14 +193,14 @@ class Collector:
         self._reissuer.open()
         if self.context.audit is not None:
             self.context.audit.begin(sum(ledger.required.values()))
-        self._parts.reader.open(ledger.publication, ledger.prior_publications)
+        self._parts.reader.open(ledger.publication, ledger.closing.prior_publications)
         began = time.monotonic()
         is_next = self._publisher.open(ledger, request, parameters, adopted=adopted)
         if adopted:
             self._next_tick = 0.0
-            ledger.restore_deaths(self._lease.channel.deaths())
+            ledger.failures.restore_deaths(self._lease.channel.deaths())
         if not is_next:
-            self._callbacks.note(FORMER_GENERATION_LOST)
+            LOGGER.warning(FORMER_GENERATION_LOST)
             self._reissuer.record_loss(began)
 
     def extend(self, ledger: Ledger) -> None:
@@ -228,7 +230,7 @@ class Collector:
             if time.monotonic() >= self._next_tick or ledger.needs_reconcile:
                 self.tick(ledger)
         if sentence := self._progress.implausible_sentence(ledger):
-            self._callbacks.note(sentence)
+            LOGGER.warning(sentence)
         self._publisher.learn_durations(ledger)
 
     def _raise_if_interrupted(self) -> None:
@@ -299,7 +301,7 @@ class Collector:
         )
         if stored.publication != ledger.publication or not stored.is_complete:
             self._publisher.publish(ledger)
-            self._callbacks.note(GENERATION_LOST)
+            LOGGER.warning(GENERATION_LOST)
             self._reissuer.record_loss(began)
         if ended := channel.ended_outages():
             # What failed one after the other within a second failed by one cause.

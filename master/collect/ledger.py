@@ -5,40 +5,33 @@ know what is owed.
 from __future__ import annotations
 
 import math
-import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from es_queue.errors import DecodeError, EnvironmentFailure, StrategyFailure
+from es_queue.errors import DecodeError
 from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.protocol import messages
 from es_queue.protocol.channel import ReconcileRequest
 from es_queue.protocol.messages import Answer, Block, SlotResult
-from es_queue.security.sanitize import sanitize
-from master.collect.answer_check import IMPLAUSIBLE, AnswerChecker, without_moments
+from master.collect.answer_check import AnswerChecker, counted_result
 from master.collect.audit import Audit, Verdict
-from master.collect.blocks.block_issue import BlockIssue, WholeGeneration
+from master.collect.blocks.block_issue import BlockIssue
 from master.collect.blocks.block_scheduler import BlockScheduler
-from master.collect.pending_slots import PendingSlots as Owing
-from master.collect.pending_slots import Ranges, to_ranges
+from master.collect.publication.closing import Closing, WholeClosing
+from master.collect.publication.pending_slots import PendingSlots, Ranges, Slot, to_ranges
+from master.collect.publication.slot_failures import SlotFailures
+from master.collect.publication.tally import Tally
 from master.collect.recovery_statistics import WORKER_DIED, RecoveryStatistics
 from master.fleet.worker_registry import WorkerIdentity, WorkerRegistry
 from master.loop.result_arrays import PrefixAccumulator
 
-__all__ = ["AnswerChecker", "Ledger", "to_ranges"]
+__all__ = ["AnswerChecker", "Ledger", "Slot"]
 
 UNKNOWN = "unknown-worker"
-FAILURES = 3
-LONGEST_REASON = 4000  # letters of a failure that are shown
-MOST_FAILURES = 10  # of one worker alone, while the others are busy or gone
-DEATHS = 10
-SUSPECT_DEATHS = 2
 LEAVING_NAMED = 100
 HELD_AT_DEATH = 4  # blocks of a dead worker that are looked at; honest ones hold one or two
-
-Slot = tuple[str, int]
 
 
 @dataclass(frozen=True)
@@ -61,16 +54,38 @@ class LedgerContext:
             self.audit or self.fleet.strict or self.fleet.quarantined
         )
 
+    @property
+    def questions(self) -> Collection[Slot]:
+        """Slots of the open publication that are played again."""
+        return () if self.audit is None else self.audit.questions
+
+    def refusal(self, worker: str) -> str:
+        """Why nothing of a worker counts, empty where it does. A worker beats before its first
+        claim, so an honest one is enrolled.
+        """
+        if self.fleet is None:
+            return ""
+        if self.is_guarded:
+            return self.fleet.refusal(worker)
+        return "" if self.fleet.has_joined(worker) else UNKNOWN
+
+    def reporter(self, worker: str) -> str:
+        """Who a worker is over all its seats, by whatever id it reports; empty for one that nobody
+        has heard of.
+        """
+        if self.fleet is None:
+            return worker
+        identity = self.fleet.identity(worker)
+        return "" if identity is None else str(identity)
+
 
 class Ledger:
     """Truth (rule 1): which slots of the open publication have no accepted answer.
 
-    prior_publications: older publications that are open still; none but in the asynchronous
-    schedule
-    prefix: what was made of the first training slots so far, where closing is the better for it
+    closing: on which answers it closes; prefix: what was made of the first training slots so far,
+    where closing is the better for it; unverified: kinds that decide nothing, because the master
+    could not verify them
     """
-
-    prior_publications: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -79,44 +94,38 @@ class Ledger:
         required: dict[str, int],
         context: LedgerContext | None = None,
         *,
+        closing: Closing | None = None,
         prefix: PrefixAccumulator | None = None,
         opened_at: float = -math.inf,
     ) -> None:
         """``required``: how many slots of each kind the publication closes on; ``require`` may
-        raise it. ``opened_at``: on the master's monotonic clock; no answer took longer than since.
+        raise it. ``opened_at``: on the master's monotonic clock.
         """
-        self.context, self.prefix, self._opened_at = context or LedgerContext(), prefix, opened_at
-        self.publication = publication
-        self.checker = checker
+        self.publication, self.checker = publication, checker
+        self.context, self.prefix = context or LedgerContext(), prefix
+        self.closing = closing or WholeClosing()
         self.results: dict[str, dict[int, SlotResult]] = {kind: {} for kind in messages.KINDS}
-        self.failed_slots: set[Slot] = set()
-        self.required: dict[str, int] = {}
-        self._pending: dict[str, Owing] = {}
+        self.failures = SlotFailures(checker)
+        self.tally = Tally(opened_at)
+        self.needs_reconcile = False
+        self.unverified: set[str] = set()
+        self._answered_by: dict[Slot, str] = {}
+        self._pending: dict[str, PendingSlots] = {}
         for kind, count in required.items():
             self.require(kind, count)
-        self.refused: Counter[str] = Counter()
-        self.reissued = 0
-        self.recovered = 0
-        self.lost_steps = 0
-        self.last_reason = ""
-        self.implausible = ""  # who last sent moments that were left out
-        self.contributors: set[str] = set()
-        self.needs_reconcile = False
-        self.unverified: set[str] = (
-            set()
-        )  # kinds that decide nothing, because the master could not verify them
-        self._answered_by: dict[Slot, str] = {}
-        self._failures: dict[Slot, Counter[str]] = {}
-        self._failure_reports: set[str] = set()
-        self._deaths: Counter[Slot] = Counter()
-        self._seconds: dict[str, tuple[float, int]] = {}
+
+    @property
+    def refused(self) -> Counter[str]:
+        """Results that did not count, by reason."""
+        return self.tally.refused
 
     # --- what comes in
 
     @property
     def largest_answer(self) -> int:
         """Bytes of the largest honest answer to any open publication."""
-        return self.checker.largest_bytes
+        older = map(self.closing.checker_of, self.closing.prior_publications)
+        return max(checker.largest_bytes for checker in (self.checker, *older) if checker)
 
     def accept(self, payload: bytes, live: int = 1) -> bool:
         """Take an entry of the results stream; False when nothing in it counted (the
@@ -125,132 +134,123 @@ class Ledger:
         try:
             answer = Answer.decode(payload, self.checker.largest_bytes, self.checker.largest_slots)
         except DecodeError:
-            self.refused["undecodable"] += 1
+            self.tally.refuse("undecodable")
             return False
-        if answer.publication != self.publication:
-            return self._accept_other_publication(answer)
-        if self._is_refused_worker(answer):
-            return False
+        is_newest = answer.publication == self.publication
+        checker = self.checker if is_newest else self.closing.checker_of(answer.publication)
+        refusal = self.context.refusal(answer.worker) if checker else ""
+        if checker is None:
+            self.tally.refuse("wrong-publication")
+        elif refusal:
+            self.tally.refuse(refusal, max(1, len(answer.results) + len(answer.failures)))
+        elif is_newest:
+            return self._accept_newest(answer, payload, live)
+        else:
+            return self._accept_prior(answer, checker)
+        return False
+
+    def _accept_newest(self, answer: Answer, payload: bytes, live: int) -> bool:
         taken = [self._accept_result(answer, result) for result in answer.results]
         counted = self._record_failures(answer, payload, live) if answer.failures else []
         self._credit(answer, any(taken))
-        if answer.kind not in messages.TRAINED:
-            self._answered_by.update(
-                {
-                    (answer.kind, result.slot): answer.worker
-                    for result, counts in zip(answer.results, taken, strict=True)
-                    if counts
-                }
-            )
         return any(taken) or any(counted)
 
-    def _accept_other_publication(self, answer: Answer) -> bool:
-        """An answer of another publication."""
-        self.refused["wrong-publication"] += 1
-        return False
-
-    def _is_refused_worker(self, answer: Answer) -> bool:
-        """Whether nothing of it counts because of its worker. A worker beats before its first
-        claim, so an honest one is enrolled.
+    def _accept_prior(self, answer: Answer, checker: AnswerChecker) -> bool:
+        """Results of an older publication may count as long as it is open; nothing of it is
+        owed.
         """
-        fleet = self.context.fleet
-        if fleet is None:
-            return False
-        refusal = (
-            fleet.refusal(answer.worker)
-            if self.context.is_guarded
-            else ""
-            if fleet.has_joined(answer.worker)
-            else UNKNOWN
-        )
+        self.tally.refuse("late-failure", len(answer.failures))
+        taken = [self._accept_prior_result(answer, checker, result) for result in answer.results]
+        self._credit(answer, any(taken))
+        return any(taken)
+
+    def _accept_prior_result(
+        self, answer: Answer, checker: AnswerChecker, result: SlotResult
+    ) -> bool:
+        slot = answer.kind, result.slot
+        refusal, counted = counted_result(checker, answer.kind, result)
         if refusal:
-            self.refused[refusal] += max(1, len(answer.results) + len(answer.failures))
-        return bool(refusal)
+            self.tally.refuse(refusal)
+            return False
+        if refusal := self.closing.prior_refusal(answer.publication, slot):
+            self.tally.refuse(refusal)
+            self.tally.add_lost_steps(sum(result.steps))
+            return False
+        if counted is not result:
+            self.tally.leave_out_moments(answer.worker)
+        self.closing.settle(slot, counted, answer.publication)
+        return True
 
     def _credit(self, answer: Answer, taken: bool) -> None:
         """Who worked, and how long, where something counted."""
         if taken:
-            self.contributors.add(answer.worker)
             self.context.answers[answer.worker] += 1
-            seconds, slots = self._seconds.get(answer.kind, (0.0, 0))
-            longest = time.monotonic() - self._opened_at  # a worker may say anything
-            self._seconds[answer.kind] = (
-                seconds + min(answer.seconds, longest),
-                slots + len(answer.results),
-            )
+            self.tally.credit(answer)
 
     def _record_failures(self, answer: Answer, payload: bytes, live: int) -> list[bool]:
-        """Failures, each once: an answer may be sent twice, and the stream be read twice. Only what
-        counted is remembered.
-        """
+        """Failures, each once. Only what counted is remembered."""
         mark = bytes_digest(payload)
-        if mark in self._failure_reports:
-            self.refused["duplicate"] += len(answer.failures)
+        if self.failures.has_mark(mark):
+            self.tally.refuse("duplicate", len(answer.failures))
             return []
         counted = [
             self._count_failure((answer.kind, slot), answer.worker, reason, live)
             for slot, reason in answer.failures
         ]
         if any(counted):
-            self._failure_reports.add(mark)
+            self.failures.add_mark(mark)
         return counted
 
-    def _accept_result(self, answer: Answer, result: SlotResult) -> bool:
-        sent = result
-        refusal, result = self._check_result(self.checker, answer, sent)
-        former = self.results[answer.kind].get(result.slot)
-        if not refusal and former is not None:
-            is_audited = (
-                self.context.audit is not None
-                and (answer.kind, result.slot) in self.context.audit.questions
-            )
-            refusal = "conflict" if former != result else "audit" if is_audited else "duplicate"
-            self.lost_steps += 0 if is_audited else sum(result.steps)
-            self._compare((answer.kind, result.slot), answer.worker, result, former)
+    def _accept_result(self, answer: Answer, sent: SlotResult) -> bool:
+        slot = answer.kind, sent.slot
+        refusal, result = counted_result(self.checker, answer.kind, sent)
+        if not refusal:
+            refusal = self._compare(slot, answer.worker, result)
         if refusal:
-            self.refused[refusal] += 1
+            self.tally.refuse(refusal)
             return False
-        self._note_left_out(answer, sent, result)
+        if result is not sent:
+            self.tally.leave_out_moments(answer.worker)
         self.results[answer.kind][result.slot] = result
-        self.failed_slots.discard((answer.kind, result.slot))
-        if answer.kind in self._pending:
-            self._pending[answer.kind].mark_answered(result.slot)
-        self.context.recoveries.record_answer((answer.kind, result.slot))
+        self.failures.slots.discard(slot)
+        self._settle(slot, result)
+        self.context.recoveries.record_answer(slot)
+        if answer.kind not in messages.TRAINED or self.context.audit is not None:
+            self._answered_by[slot] = answer.worker
         if self.context.audit is not None:
-            self._answered_by[(answer.kind, result.slot)] = answer.worker
-            self.context.audit.sample_slot((answer.kind, result.slot), answer.worker, result)
-            self.needs_reconcile = (
-                self.needs_reconcile or (answer.kind, result.slot) in self.context.audit.questions
-            )
+            self.context.audit.sample_slot(slot, answer.worker, result)
+            self._reconcile_questions(slot)
         return True
 
-    def _check_result(
-        self, expectations: AnswerChecker, answer: Answer, result: SlotResult
-    ) -> tuple[str, SlotResult]:
-        """Why a result is refused, empty where it is not; and what counts of it.
+    def _settle(self, slot: Slot, result: SlotResult | None) -> None:
+        kind, number = slot
+        if kind in self._pending:
+            self._pending[kind].mark_answered(number)
+            if kind in self.closing.endless and number >= len(self._pending[kind].slots):
+                self.require(kind, number + 1)  # a former master may have issued it
+        self.closing.settle(slot, result)
 
-        Implausible moments are left out of every answer alike. A slot that would be owed again
-        for them would be owed forever if its environment were that odd.
+    def _reconcile_questions(self, slot: Slot) -> None:
+        """Somebody may be asked for the slot at once."""
+        self.needs_reconcile = self.needs_reconcile or slot in self.context.questions
+
+    def _compare(self, slot: Slot, worker: str, result: SlotResult) -> str:
+        """Why a result of a slot that was settled before does not count. It is an opinion only
+        where the audit asked for it.
         """
-        refusal = expectations.refusal(answer.kind, result)
-        return ("", without_moments(result)) if refusal == IMPLAUSIBLE else (refusal, result)
-
-    def _note_left_out(self, answer: Answer, sent: SlotResult, counted: SlotResult) -> None:
-        """Count a result that is taken without its moments."""
-        if counted is not sent:
-            self.refused[IMPLAUSIBLE] += 1
-            self.implausible = answer.worker
-
-    def _compare(self, slot: Slot, worker: str, result: SlotResult, former: SlotResult) -> None:
-        """A slot that has a result was played again. The second result is an opinion only where the
-        audit asked for it.
-        """
-        if self.context.audit is None or slot not in self.context.audit.questions:
-            return
-        verdict = self.context.audit.add_result(slot, worker, result)
-        self.needs_reconcile = self.needs_reconcile or slot in self.context.audit.questions
+        former = self.results[slot[0]].get(slot[1])
+        if former is None:
+            is_final = slot[0] in self.closing.endless and slot in self.failures.slots
+            return "duplicate" if is_final else ""
+        audit = self.context.audit
+        if audit is None or slot not in audit.questions:
+            self.tally.add_lost_steps(sum(result.steps))
+            return "conflict" if former != result else "duplicate"
+        verdict = audit.add_result(slot, worker, result)
+        self._reconcile_questions(slot)
         if verdict is not None and verdict.wrong:
-            self._apply_verdict(verdict, self.context.audit)
+            self._apply_verdict(verdict, audit)
+        return "conflict" if former != result else "audit"
 
     def decide(self) -> None:
         """Take up what the master's own episodes have proven."""
@@ -276,7 +276,8 @@ class Ledger:
                 continue
             for slot in withdrawn:
                 self.withdraw(slot)
-            self._withdraw_failures(wrong)
+            for slot in self.failures.withdraw(str(wrong)):
+                self._refresh(slot)
             audit.remove_opinions(wrong)
         self.needs_reconcile = True
 
@@ -289,7 +290,7 @@ class Ledger:
         for the master.
         """
         if self.results[slot[0]].get(slot[1]) != result:
-            self.refused["refuted"] += 1
+            self.tally.refuse("refuted")
         self.results[slot[0]][slot[1]] = result
         self._answered_by[slot] = author
         self._refresh(slot)
@@ -306,110 +307,44 @@ class Ledger:
         if self.context.audit is not None:
             self.context.audit.questions.pop(slot, None)
 
-    def _withdraw_failures(self, wrong: WorkerIdentity) -> None:
-        """What it reported as failed may not have failed."""
-        for slot, reports in self._failures.items():
-            reports.pop(str(wrong), None)
-            if reports.total() < FAILURES:
-                self.failed_slots.discard(slot)
-                self._refresh(slot)
-
     def _count_failure(self, slot: Slot, worker: str, reason: str, live: int) -> bool:
-        """A reported failure (rule 12); False when it is of no account. The third, by two workers
-        where there are two, decides; in any case the tenth.
-        """
+        """A reported failure (rule 12); False when it is of no account."""
         if self.checker.expected_answer(*slot) is None:
-            self.refused["unknown-slot"] += 1
+            self.tally.refuse("unknown-slot")
             return False
-        if slot[1] in self.results[slot[0]]:
-            self.refused["late-failure"] += 1
+        if self._is_settled(*slot):  # more reports of it would be remembered without end
+            self.tally.refuse("late-failure")
             if self.context.audit is not None:
                 self.context.audit.mark_inconclusive(slot)
             return False
-        if slot in self.failed_slots:  # more reports of it would be remembered without end
-            self.refused["late-failure"] += 1
-            return False
-        reporter = self._identity_of(worker)
+        reporter = self.context.reporter(worker)
         if not reporter:
-            self.refused[UNKNOWN] += 1
+            self.tally.refuse(UNKNOWN)
             return False
-        reports = self._failures.setdefault(slot, Counter())
-        reports[reporter] += 1
-        # At once, but not for ever: a worker that fails here again and again waits for the next
-        # second, and for another worker.
-        self.needs_reconcile = self.needs_reconcile or reports[reporter] <= FAILURES
-        if reports.total() >= FAILURES and (
-            live < 2 or len(reports) >= 2 or reports.total() >= MOST_FAILURES
-        ):
-            self._fail_slot(slot, reports.total(), reason)
+        self.needs_reconcile = self.failures.report(slot, reporter) or self.needs_reconcile
+        if self.failures.is_decided(slot, live):
+            self.failures.fail(slot, reason)
+            if slot[0] == messages.TRAIN and not self.results[messages.TRAIN]:
+                self.failures.check_training(self.required.get(messages.TRAIN, 0))
+            self._settle(slot, None)
         return True
-
-    def _identity_of(self, worker: str) -> str:
-        """Who a worker is over all its seats, by whatever id it reports; empty for one that nobody
-        has heard of.
-        """
-        if self.context.fleet is None:
-            return worker
-        identity = self.context.fleet.identity(worker)
-        return "" if identity is None else str(identity)
-
-    def _fail_slot(self, slot: Slot, times: int, reason: str) -> None:
-        """What is a pure function of the slot counts as the worst; anything else stops the run."""
-        named, reason = self.checker.format_slot(*slot), sanitize(reason, LONGEST_REASON)
-        if reason.startswith(messages.HOST_FAILURE):
-            raise EnvironmentFailure(
-                f"{named} failed {times} times for want of something on the hosts: "
-                f"{reason.removeprefix(messages.HOST_FAILURE)}"
-            )
-        if reason.startswith(messages.STRATEGY_FAILURE):
-            raise StrategyFailure(reason.removeprefix(messages.STRATEGY_FAILURE))
-        if slot[0] not in messages.TRAINED:
-            raise EnvironmentFailure(
-                f"{named} failed {times} times, and an evaluation has no worst: {reason}"
-            )
-        self.failed_slots.add(slot)
-        self._refresh(slot)
-        self.last_reason = f"{named}: {reason}"
-        failed = sum(kind == messages.TRAIN for kind, _ in self.failed_slots)
-        if (
-            slot[0] == messages.TRAIN
-            and failed >= self.required.get(messages.TRAIN, 0)
-            and not self.results[messages.TRAIN]
-        ):
-            raise EnvironmentFailure(
-                f"every episode of a generation failed{self.checker.advice}; the last was "
-                f"{self.last_reason}"
-            )
 
     def record_death(self, blocks: tuple[Block, ...]) -> None:
         """A worker died while it held these; the first was being worked on."""
         if not blocks:
             return
-        self.recovered += 1
-        if (
-            blocks[0].publication != self.publication
-        ):  # a copy was answered, and the generation closed, before it was missed
-            self.context.recoveries.record_recovery(WORKER_DIED, 0.0)
+        self.tally.count_death()
+        first, recoveries = blocks[0], self.context.recoveries
+        if first.publication != self.publication:
+            # a copy was answered, and the generation closed, before it was missed
+            recoveries.record_recovery(WORKER_DIED, 0.0)
             return
-        self.context.recoveries.start_recovery(
-            WORKER_DIED,
-            (slot for block in blocks[:HELD_AT_DEATH] for slot in self.missing_slots(block)),
+        missing = (slot for block in blocks[:HELD_AT_DEATH] for slot in self.missing_slots(block))
+        recoveries.start_recovery(WORKER_DIED, missing)
+        played = ((first.kind, slot) for slot in range(first.start, first.stop))
+        self.failures.record_deaths(
+            slot for slot in played if slot[1] not in self.results[first.kind]
         )
-        for slot in range(blocks[0].start, blocks[0].stop):
-            if slot not in self.results[blocks[0].kind]:
-                self._deaths[(blocks[0].kind, slot)] += 1
-                if self._deaths[(blocks[0].kind, slot)] >= DEATHS:
-                    raise EnvironmentFailure(
-                        f"{DEATHS} workers died while they played "
-                        f"{self.checker.format_slot(blocks[0].kind, slot)}: it may end or block "
-                        "its process, "
-                        "or need more memory than the hosts have; the workers' terminals say how "
-                        "they ended"
-                    )
-
-    def count_reissued(self, slots: int) -> None:
-        """So many slots were issued again."""
-        self.reissued += slots
 
     def start_reconcile(self) -> None:
         """What made a reconcile necessary is looked at now."""
@@ -425,39 +360,34 @@ class Ledger:
             if not self.has_answers(block.kind, slot, slot + 1)
         ]
 
-    def restore_deaths(self, deaths: dict[Slot, int]) -> None:
-        """What Redis has counted of this publication: under a former master, or in a reply that was
-        lost.
-        """
-        for slot, count in deaths.items():
-            self._deaths[slot] = max(self._deaths[slot], count)
-
     # --- what is owed
+
+    @property
+    def required(self) -> dict[str, int]:
+        """How many slots of each kind the publication closes on."""
+        return {kind: len(pending.slots) for kind, pending in self._pending.items()}
 
     def require(self, kind: str, count: int) -> None:
         """The publication closes on ``count`` slots of a kind."""
-        self.required[kind] = count
         self._pending_of(kind).require(count)
 
     def require_slots(self, kind: str, slots: Sequence[int]) -> bool:
         """The publication closes on these slots of a kind, ascending; False where it did so
         already.
         """
-        if not (kind in self._pending or slots) or not self._pending_of(kind).require_slots(slots):
-            return False
-        self.required[kind] = len(slots)
-        return True
+        is_known = kind in self._pending or slots
+        return bool(is_known) and self._pending_of(kind).require_slots(slots)
 
-    def _pending_of(self, kind: str) -> Owing:
+    def _pending_of(self, kind: str) -> PendingSlots:
         if kind not in self._pending:
-            self._pending[kind] = Owing(
+            self._pending[kind] = PendingSlots(
                 partial(self._is_settled, kind),
-                lambda: not self.results[kind] and not self.failed_slots,
+                lambda: not self.results[kind] and not self.failures.slots,
             )
         return self._pending[kind]
 
     def _is_settled(self, kind: str, slot: int) -> bool:
-        return slot in self.results[kind] or (kind, slot) in self.failed_slots
+        return slot in self.results[kind] or (kind, slot) in self.failures.slots
 
     def _refresh(self, slot: Slot) -> None:
         if slot[0] in self._pending:
@@ -468,19 +398,12 @@ class Ledger:
 
     def _audited_slots(self, kind: str) -> set[int]:
         """Wanted slots that are answered, but played again for the audit."""
-        audited, pending = (
-            self.context.audit.questions if self.context.audit is not None else {},
-            self._pending[kind],
-        )
-        return (
-            {
-                slot
-                for audited_kind, slot in audited
-                if audited_kind == kind and slot in pending.slots and slot not in pending
-            }
-            if audited
-            else set()
-        )
+        pending = self._pending[kind]
+        return {
+            slot
+            for audited_kind, slot in self.context.questions
+            if audited_kind == kind and slot in pending.slots and slot not in pending
+        }
 
     def left(self, kind: str) -> int:
         """How many slots of a kind are wanted and have no answer that stands."""
@@ -488,23 +411,22 @@ class Ledger:
 
     def unanswered_ranges(self) -> list[tuple[str, int, int]]:
         """(kind, start, stop) of wanted slots without an answer."""
-        return [slot_range for kind in self.required for slot_range in self._missing_ranges(kind)]
+        return [slot_range for kind in self._pending for slot_range in self._missing_ranges(kind)]
 
     def _missing_ranges(self, kind: str) -> Ranges:
-        questions = {
+        audit, pending = self.context.audit, self._pending[kind]
+        asked = {
             slot
             for slot in self._audited_slots(kind)
-            if self.context.audit is None
-            or self.context.audit.questions[(kind, slot)].proof is None
+            if audit is not None and audit.questions[kind, slot].proof is None
         }
-        return (
-            to_ranges(sorted({*self._pending[kind].iterate_unanswered(), *questions}), kind)
-            if questions
-            else self._pending[kind].ranges(kind)
-        )
+        if not asked:
+            return pending.ranges(kind)
+        return to_ranges(sorted({*pending.iterate_unanswered(), *asked}), kind)
 
     def is_complete(self) -> bool:
-        return not any(map(self.left, self.required))
+        awaited = (kind for kind in self._pending if kind not in self.closing.unawaited)
+        return self.closing.is_ready(self.required) and not any(map(self.left, awaited))
 
     def extend_prefix(self) -> None:
         """Do of closing what can be done before the last answer is there. With an audit a result
@@ -515,19 +437,9 @@ class Ledger:
                 self.results[messages.TRAIN], self._pending[messages.TRAIN].first_unanswered()
             )
 
-    def singles(self) -> frozenset[Slot]:
-        """Slots that are issued singly (rule 12)."""
-        return frozenset(
-            {slot for slot, count in self._deaths.items() if count >= SUSPECT_DEATHS}
-            | set(self._failures)
-        )
-
     def block_issue(self, scheduler: BlockScheduler) -> BlockIssue:
         """In which blocks the slots are issued."""
-        return WholeGeneration(self, scheduler)
-
-    def update_held(self, held: set[str]) -> None:
-        """``held``: publications of which living workers have blocks."""
+        return self.closing.block_issue(self, scheduler)
 
     def reconcile_request(
         self, block: int, grace: bool, give_way: Sequence[str], dismissed: Sequence[str] = ()
@@ -536,35 +448,23 @@ class Ledger:
         of those dismissed a few are named.
         """
         leaving = [*give_way, *dismissed[:LEAVING_NAMED]]
+        ranges, suspects = self.unanswered_ranges(), self.failures.suspects()
         return ReconcileRequest(
-            self.publication,
-            self.unanswered_ranges(),
-            block,
-            self.singles(),
-            grace,
-            leaving,
-            dismissed,
+            self.publication, ranges, block, suspects, grace, leaving, dismissed
         )
 
     def has_answers(self, kind: str, start: int, stop: int) -> bool:
         """Whether every slot of a range is answered, and none of them in question."""
-        if self.context.audit is not None and any(
-            (kind, slot) in self.context.audit.questions for slot in range(start, stop)
-        ):
-            return False
-        return all(self._is_settled(kind, slot) for slot in range(start, stop))
-
-    def seconds_per_slot(self, kind: str) -> float | None:
-        """Mean wall seconds that a worker needed for a slot of this kind, None before the first
-        answer.
-        """
-        seconds, slots = self._seconds.get(kind, (0.0, 0))
-        return seconds / slots if slots else None
+        questions = self.context.questions
+        return all(
+            self._is_settled(kind, slot) and (kind, slot) not in questions
+            for slot in range(start, stop)
+        )
 
     def answer_counts(self) -> tuple[int, int]:
         """(slots answered, slots wanted)."""
         total = sum(self.required.values())
-        return total - sum(map(self.left, self.required)), total
+        return self.closing.answer_counts() or (total - sum(map(self.left, self._pending)), total)
 
     def verified_results(self, kind: str) -> list[SlotResult | None]:
         """``results_in_order``, or nothing where the master could not verify what was returned."""

@@ -98,7 +98,7 @@ def observation_scale(seen: float, moments: RunningMoments) -> float:
 def format_implausible(worker: str, generation: int) -> str:
     """The sentence for the first moments that were left out."""
     return (
-        f"generation {generation}: {worker} sent observation statistics far beyond the observation "
-        "space and all that was seen so far; they are left out, and so are others like them: check "
-        "that worker, or declare finite bounds in the environment's observation_space"
+        f"generation {generation}: {worker} sent observation statistics far beyond the "
+        f"observation space and all earlier ones; these and similar ones are ignored: check "
+        f"that worker, or declare finite bounds in the environment's observation_space"
     )

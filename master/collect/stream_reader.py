@@ -132,6 +132,6 @@ class StreamReader:
         self._channel.discard(publication, refused)
         cursor.seen.difference_update(refused)  # they are gone: a flood is not remembered either
         cursor.move_to(entries[-1].id)
-        self.has_results = self.has_results or bool(ledger.contributors)
+        self.has_results = self.has_results or bool(ledger.tally.contributors)
         if len(refused) < len(unseen):
             self.answered_at = time.time()

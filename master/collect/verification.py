@@ -10,25 +10,28 @@ own results count.
 
 from __future__ import annotations
 
-import secrets
+import logging
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from es_queue.errors import EsQueueError
 from es_queue.numerics.return_statistics import ReturnStatistics, return_statistics
 from es_queue.protocol import messages
 from es_queue.protocol.messages import SlotResult
-from master.collect.audit import Slot
+from master.collect.audit import RANDOM
 from master.collect.ledger import Ledger
-from master.collect.verifier import Verifier, VerifierReply
+from master.collect.verifier import Slot, Verifier, VerifierReply
 
 VERIFIED = (messages.EVAL, messages.CONFIRM, messages.FINAL, messages.CENTRE)
 #: Slots of one evaluation that are played again, as long as none differs.
 EXTREME, DRAWN = 8, 8
+#: A final evaluation is all played again if the rest of it takes the master no longer than this.
+WHOLE_SECONDS = 120.0
 MOST_NOTES = 5
 
-RANDOM = secrets.SystemRandom()
+LOGGER = logging.getLogger("es_queue.collect")
 Draw = Callable[[Sequence[int], int], list[int]]
 #: (kind, figures) -> 1 if high returns decide something, -1 if low ones do, 0 if nothing does.
 DecisiveSign = Callable[[str, ReturnStatistics], int]
@@ -38,21 +41,24 @@ DecisiveSign = Callable[[str, ReturnStatistics], int]
 class Recheck:
     """Slots of one evaluation that the master plays again.
 
-    is_last: whether their results settle it
+    is_last: whether their results settle it; began: on the monotonic clock
     """
 
     slots: list[int]
     is_last: bool
     outcome: Future[VerifierReply]
+    began: float = field(default_factory=time.monotonic)
+
+    def seconds_for(self, slots: int) -> float:
+        """How long so many more slots take, by what these took until now."""
+        return (time.monotonic() - self.began) * slots / len(self.slots)
 
 
 class Verification:
     """Asked by the collector at each look at the results; it never waits."""
 
-    def __init__(
-        self, verifier: Verifier, note: Callable[[str], None], draw: Draw = RANDOM.sample
-    ) -> None:
-        self._verifier, self._note, self._draw = verifier, note, draw
+    def __init__(self, verifier: Verifier, draw: Draw = RANDOM.sample) -> None:
+        self._verifier, self._draw = verifier, draw
         self._note_count = 0
         self.begin(b"", b"", lambda *_: 0)
 
@@ -139,8 +145,9 @@ class Verification:
             ledger.refute((kind, slot), results[slot])
             self._checked_results[kind][slot] = results[slot]
             self._void_kinds.add(kind)
-        if wrong and not check.is_last:
-            rest = sorted(set(range(ledger.required[kind])) - set(check.slots))
+        rest = sorted(set(range(ledger.required[kind])) - set(check.slots))
+        is_quick = kind == messages.FINAL and check.seconds_for(len(rest)) <= WHOLE_SECONDS
+        if not check.is_last and (wrong or is_quick):
             self._checks[kind] = Recheck(rest, True, self._play_kind(kind, rest))
             return True
         self._settled_kinds.add(kind)
@@ -148,12 +155,14 @@ class Verification:
 
     def _mark_unverified(self, ledger: Ledger, kind: str, error: Exception) -> None:
         """Nothing is decided by what cannot be verified, but the search cannot do without its
-        centre.
+        centre, nor a run without its final figure.
         """
         self._settled_kinds.add(kind)
         ledger.unverified.add(kind)
         effect = (
-            "count as the workers returned them" if kind == messages.CENTRE else "decide nothing"
+            "count as the workers returned them"
+            if kind in (messages.CENTRE, messages.FINAL)
+            else "decide nothing"
         )
         self._note_limited(
             f"the {kind} episodes of generation {ledger.checker.generation} {effect}: "
@@ -165,7 +174,7 @@ class Verification:
         """The first few of a run: each is counted, not each is told."""
         self._note_count += 1
         if self._note_count <= MOST_NOTES:
-            self._note(text)
+            LOGGER.warning(text)
 
 
 def format_difference(ledger: Ledger, kind: str, slot: int, true_return: float) -> str:

@@ -29,7 +29,7 @@ from es_queue.protocol import messages
 from es_queue.protocol.messages import Answer, Block, SlotResult
 from es_queue.security.passwords import environment_without_redis
 from es_queue.security.user_code import environment_allowing, named_modules
-from master.collect.pending_slots import to_ranges
+from master.collect.publication.pending_slots import to_ranges
 from master.services.child_process import bind_to_parent
 
 LENGTH = struct.Struct(">I")
@@ -120,7 +120,7 @@ class Verifier:
     def _ensure_process(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
             self._release_process()
-            command = bind_to_parent([sys.executable, "-P", "-m", "workers.verify"])
+            command = bind_to_parent([sys.executable, "-P", "-m", "workers.play.verify"])
             # A session of its own, so that Ctrl-C in the terminal reaches only the master.
             self._process = subprocess.Popen(
                 command,

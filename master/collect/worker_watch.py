@@ -10,10 +10,10 @@ from es_queue.protocol.channel import MasterChannel
 from es_queue.protocol.timing import Clocks
 from es_queue.security.bounded_reads import MAX_WORKERS
 from master.collect.ledger import Ledger, LedgerContext
+from master.display.format import Record
 from master.fleet.idle_monitor import IdleMonitor
 from master.fleet.missing_after_outage import MissingAfterOutage
 from master.fleet.worker_poller import WorkerPoller
-from master.loop.learner import Record
 
 
 class MaintenanceTask(Protocol):
@@ -34,7 +34,6 @@ class CollectorCallbacks:
     stop
     """
 
-    note: Callable[[str], None] = lambda _: None
     show_live: Callable[[Record], None] = lambda _: None
     is_interrupted: Callable[[], bool] = lambda: False
     maintenance: MaintenanceTask | None = None
@@ -54,8 +53,8 @@ class WorkerWatch:
     ) -> None:
         self._channel, self._context, self._callbacks = channel, context, callbacks
         self._poller = WorkerPoller()
-        self._idle_monitor = IdleMonitor(callbacks.note)
-        self._missing_check = MissingAfterOutage(clocks.lease + clocks.beat_ttl, callbacks.note)
+        self._idle_monitor = IdleMonitor()
+        self._missing_check = MissingAfterOutage(clocks.lease + clocks.beat_ttl)
         self.present: dict[str, dict[str, str]] = {}
         self.give_way: list[str] = []
 

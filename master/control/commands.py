@@ -82,34 +82,31 @@ class ControlCommand:
         marked as stopped.
         """
         if (state := self._ended_state()) is not None:
-            self._write(f"run {self._run} is {state}: nothing is to be stopped")
+            self._write(f"run {self._run} is {state}: there is nothing to stop")
             return
         if self._require_client().lease_status().holder is None:
             self._mark_stopped(keys.RUN_SECONDS)
             self._write(
-                f"run {self._run} had no master and counts as stopped now; go on with it: "
-                f"{self._resume_command()}"
+                f"run {self._run} had no master and is now marked as stopped; continue it: "
+                f"{self._command('--resume')}"
             )
             return
         self._send(self._request(STOP), lambda: not self._needs_master())
-        self._write(f"run {self._run} has stopped; go on with it: {self._resume_command()}")
+        self._write(f"run {self._run} has stopped; continue it: {self._command('--resume')}")
 
     def pause(self) -> None:
         """Let the workers of a run wait."""
         self._validate_not_ended("it cannot be paused")
         self._validate_has_master()
         self._send(self._request(ASK_PAUSE))
-        self._write(
-            f"run {self._run} is paused; go on with it: {format_command('es-master')} "
-            f"--continue {self._run}{self._location_flags()}"
-        )
+        self._write(f"run {self._run} is paused; continue it: {self._command('--continue')}")
 
     def resume(self) -> None:
         """Go on with a paused run."""
-        self._validate_not_ended(f"begin where it stopped: {self._resume_command()}")
+        self._validate_not_ended(f"continue where it stopped: {self._command('--resume')}")
         self._validate_has_master()
         self._send(self._request(CONTINUE))
-        self._write(f"run {self._run} goes on")
+        self._write(f"run {self._run} continues")
 
     def change(self) -> None:
         """Change settings of a run that is under way. Raises UsageError where they cannot be."""
@@ -134,16 +131,15 @@ class ControlCommand:
         lease = self._client.lease_status()
         if lease.holder is not None:
             raise RunBusyError(
-                f"run {self._run} is live: {format_host(lease.holder)} drives it; stop it "
-                f"first: {format_command('es-master')} --stop "
-                f"{self._run}{self._location_flags()}"
+                f"run {self._run} is live: {format_host(lease.holder)} leads it; stop it first: "
+                f"{self._command('--stop')}"
             )
         count = self._client.key_count()
         if count == 0 and lease.state is None:
             raise self._unknown_run_error()
         self._confirm(
             f"remove the {count} keys of run {self._run} from Redis at "
-            f"{redacted_url(self._url)}? its folder on disk stays"
+            f"{redacted_url(self._url)}? The folder on disk stays"
         )
         self._mark_stopped(0)
         deadline = time.monotonic() + LEAVE_SECONDS
@@ -153,8 +149,8 @@ class ControlCommand:
             time.sleep(POLL_SECONDS)
         self._client.delete_keys()
         self._write(
-            f"run {self._run} is gone from Redis at {redacted_url(self._url)}; checkpoints "
-            "on disk are where they were"
+            f"run {self._run} was removed from Redis at {redacted_url(self._url)}; checkpoints "
+            f"on disk stay"
         )
 
     # --- what they share
@@ -215,8 +211,8 @@ class ControlCommand:
     def _validate_has_master(self) -> None:
         if self._require_client().lease_status().holder is None:
             raise RunBusyError(
-                f"run {self._run} has no master that could hear this; go on with it: "
-                f"{self._resume_command()}"
+                f"run {self._run} has no master to carry this out; continue it: "
+                f"{self._command('--resume')}"
             )
 
     def _mark_stopped(self, seconds: int) -> None:
@@ -240,17 +236,13 @@ class ControlCommand:
         self._confirm(f"remove the private server's data in {folder}? checkpoints and logs stay")
         with suppress(FileNotFoundError):
             shutil.rmtree(folder)
-        self._write(
-            f"the data of run {self._run} in {folder} are gone; checkpoints are where they were"
-        )
+        self._write(f"the data of run {self._run} in {folder} were removed; checkpoints stay")
 
     def _confirm(self, question: str) -> None:
         if self._args.yes:
             return
         if not sys.stdin.isatty():
-            raise UsageError(
-                "--purge asks first, and nobody is at a terminal to answer: give --yes"
-            )
+            raise UsageError("--purge asks for confirmation, but there is no terminal: add --yes")
         if input(f"{question} This cannot be undone. [y/N] ").strip().lower() not in ("y", "yes"):
             raise UsageError("nothing was removed")
 
@@ -271,8 +263,8 @@ class ControlCommand:
             "lists the runs"
         )
 
-    def _resume_command(self) -> str:
-        return f"{format_command('es-master')} --resume {self._run}{self._location_flags()}"
+    def _command(self, flag: str) -> str:
+        return f"{format_command('es-master')} {flag} {self._run}{self._location_flags()}"
 
     def _location_flags(self) -> str:
         """The flags by which the same run is found again; a URL with a secret stays out

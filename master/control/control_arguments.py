@@ -53,12 +53,12 @@ def parse_control_args(given: dict[str, Any]) -> ControlArgs | None:
     for flag, is_given, verb_needed in (("set", texts is not None, ATTACH), ("yes", yes, PURGE)):
         if is_given and verb != verb_needed:
             raise UsageError(
-                f"{COMMAND_LINE} has --{flag} without --{verb_needed} RUN: it belongs to it"
+                f"{COMMAND_LINE} has --{flag} without --{verb_needed} RUN: use them together"
             )
     if at is not None and texts is None:
         raise UsageError(
-            f"{COMMAND_LINE} has --at without --set NAME=VALUE: it says from which "
-            "generation a setting changes"
+            f"{COMMAND_LINE} has --at without --set NAME=VALUE: --at is the generation of the "
+            f"change"
         )
     if not verb:
         return None

@@ -5,8 +5,9 @@ master collects.
 from __future__ import annotations
 
 import json
+import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from es_queue.errors import DecodeError
@@ -15,10 +16,11 @@ from es_queue.protocol.control_messages import CONTINUE, PAUSE, SET, STOP, Contr
 from master.loop.config_timeline import format_settings
 from master.loop.state import Change
 
+LOGGER = logging.getLogger("es_queue.control")
 MOST_REPLIES = 16
 NO_GENERATION_LEFT = (
-    "the run plays its last episodes, and no generation is to come: go on with it by --resume, "
-    "with --generations or another budget"
+    "the run plays its last episodes and starts no further generation: use --resume with a "
+    "larger --generations or another budget"
 )
 LONGEST_REPLY = 500
 
@@ -42,16 +44,11 @@ class ControlInbox:
     def __init__(
         self,
         channel: MasterChannel,
-        note: Callable[[str], None],
         validate_change: ChangeValidator = lambda changes, settings, generation: "",
         location_flags: str = "",
     ) -> None:
-        self._channel, self._note, self._validate_change, self._location_flags = (
-            channel,
-            note,
-            validate_change,
-            location_flags,
-        )
+        self._channel, self._validate_change = channel, validate_change
+        self._location_flags = location_flags
         self._is_training = True
         self.paused_by = ""
         self.stopped_by = ""
@@ -69,10 +66,10 @@ class ControlInbox:
         self._accepted_changes = tuple(changes)
         self.paused_by = (paused_by or "a person") if state == PAUSED else ""
         if self.paused_by:
-            self._note(f"run {self._channel.run} is paused; {self._continue_hint()}")
+            LOGGER.info(f"run {self._channel.run} is paused; {self._continue_hint()}")
 
     def _continue_hint(self) -> str:
-        return f"go on with it: es-master --continue {self._channel.run}{self._location_flags}"
+        return f"continue it: es-master --continue {self._channel.run}{self._location_flags}"
 
     @property
     def state(self) -> str:
@@ -114,12 +111,12 @@ class ControlInbox:
             return self._handle_change(request, generation)
         if request.verb == STOP:
             self.stopped_by = request.by or "a person"
-            self._note(f"{self.stopped_by} asked the run to stop")
+            LOGGER.info(f"{self.stopped_by} asked the run to stop")
         if request.verb == PAUSE and not self.paused_by:
             self.paused_by = request.by or "a person"
-            self._note(f"paused by {self.paused_by}; {self._continue_hint()}")
+            LOGGER.info(f"paused by {self.paused_by}; {self._continue_hint()}")
         if request.verb == CONTINUE and self.paused_by:
-            self._note(f"{request.by or 'a person'} lets the run go on")
+            LOGGER.info(f"{request.by or 'a person'} continued the run")
             self.paused_by = ""
         self._reply(request, {STOP: "stopping", PAUSE: "paused", CONTINUE: "running"}[request.verb])
         return True
@@ -141,7 +138,7 @@ class ControlInbox:
             return True
         change = Change(first, settings, request.by, request.time, request.id)
         self.pending_changes.append(change)
-        self._note(
+        LOGGER.info(
             f"{format_settings(settings)} from generation {change.generation}, set by {request.by}"
         )
         self._reply(request, f"{format_settings(settings)} from generation {change.generation}")

@@ -59,6 +59,15 @@ def parse_number(text: str) -> int | float | None:
     )
 
 
+def format_values(values: Mapping[str, object]) -> dict[str, str]:
+    """Plain text for people: floats with as many digits as they need, nothing for None."""
+    return {
+        name: f"{value:.6g}" if isinstance(value, float) else str(value)
+        for name, value in values.items()
+        if value is not None
+    }
+
+
 def format_whole(value: object) -> str:
     """1234567 as ``1,234,567``, beyond 1e15 as ``1e+300``; a dash for what is no number."""
     number = finite_or_none(value)
@@ -94,11 +103,8 @@ def format_score(value: object) -> str:
 
 def format_mean_std(mean: object, std: object) -> str:
     """``123.4 ± 5.6``; the mean alone where there is no deviation."""
-    return (
-        format_score(mean)
-        if finite_or_none(std) is None
-        else f"{format_score(mean)} ± {format_score(std)}"
-    )
+    has_deviation = finite_or_none(std) is not None
+    return f"{format_score(mean)} ± {format_score(std)}" if has_deviation else format_score(mean)
 
 
 def format_percent(fraction: object) -> str:
@@ -149,11 +155,9 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 def format_graph(values: Sequence[float], width: int) -> str:
     """The values as blocks with their lowest and highest; empty for fewer than two."""
-    return (
-        f"{sparkline(values, width)}  {format_score(min(values))} to {format_score(max(values))}"
-        if len(values) > 1
-        else ""
-    )
+    if len(values) < 2:
+        return ""
+    return f"{sparkline(values, width)}  {format_score(min(values))} to {format_score(max(values))}"
 
 
 def format_bar(done: float, total: float, width: int) -> str:
@@ -215,11 +219,8 @@ def format_centre_rank(rank: object) -> str:
     """The share of a generation's individuals that the policy without perturbation beats; empty
     where it did not play.
     """
-    return (
-        ""
-        if finite_or_none(rank) is None
-        else f"better than {format_percent(rank)} of the perturbed"
-    )
+    has_rank = finite_or_none(rank) is not None
+    return f"better than {format_percent(rank)} of the perturbed" if has_rank else ""
 
 
 def format_progress(done: object, limit: float) -> str:
@@ -239,10 +240,7 @@ def format_generation(record: Mapping[str, Value], config: RunConfig) -> str:
         f"eval {evaluated}" if evaluated else "",
         "" if confirmed is None else f"confirming {format_score(confirmed)}",
         f"{format_whole(record.get('steps_per_second'))} steps/s",
-        (
-            f"{format_whole(record.get('workers'))} "
-            f"{'worker' if record.get('workers') == 1 else 'workers'}"
-        ),
+        f"{format_whole(record.get('workers'))} worker{'s' * (record.get('workers') != 1)}",
         "" if left is None else f"{format_duration(left)} left",
     ]
     return " | ".join(part for part in parts if part)
@@ -260,18 +258,14 @@ def format_summary(record: Mapping[str, Value]) -> list[str]:
         f"{format_whole(record.get('env_steps'))} steps"
     )
     lines = [f"{head}: {counts}", *_format_final_evaluation(record)]
-    for label, name in (
-        ("digest", "digest"),
-        ("last", "last_checkpoint"),
-        ("best", "best_checkpoint"),
+    for label, name, words in (
+        ("digest", "digest", ""),
+        ("last", "last_checkpoint", ""),
+        ("best", "best_checkpoint", ""),
+        ("play it", "best_checkpoint", f"{format_command('es-play')} "),
     ):
         if record.get(name):
-            lines.append(f"  {label:<12}{sanitize(record[name], 4096)}")
-    if record.get("best_checkpoint"):
-        lines.append(
-            f"  {'play it':<12}{format_command('es-play')} "
-            f"{sanitize(record['best_checkpoint'], 4096)}"
-        )
+            lines.append(f"  {label:<12}{words}{sanitize(record[name], 4096)}")
     return lines
 
 
@@ -282,13 +276,8 @@ def _format_final_evaluation(record: Mapping[str, Value]) -> list[str]:
         f"over {format_whole(record.get('eval_episodes'))} fresh episodes, min "
         f"{format_score(record.get('eval_min'))}"
     )
-    lines = [
-        (
-            "  "
-            f"{'evaluation':<12}{format_mean_std(record.get('eval_mean'), record.get('eval_std'))} "
-            f"{episodes}"
-        )
-    ]
+    figures = format_mean_std(record.get("eval_mean"), record.get("eval_std"))
+    lines = [f"  {'evaluation':<12}{figures} {episodes}"]
     if finite_or_none(record.get("confirm_mean")) is not None:
         lines.append(
             f"  {'confirming':<12}{format_score(record.get('confirm_mean'))} when the target "

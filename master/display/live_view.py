@@ -30,7 +30,7 @@ from master.display.format import (
     format_training_return,
     format_whole,
 )
-from master.display.log_view import SafeStream, format_start
+from master.display.log_view import DisplayView, SafeStream, format_start
 from master.display.terminal import LivePanel, make_fields, make_panel
 
 MOST_EVALUATIONS = 4096
@@ -38,7 +38,7 @@ GRAPH_WIDTH = 40
 BAR_WIDTH = 24
 
 
-class LiveView:
+class LiveView(DisplayView):
     """One run's figures in the panel."""
 
     def __init__(

@@ -8,8 +8,9 @@ import io
 import json
 import os
 import time
+import warnings
 from collections.abc import Callable, Mapping
-from typing import Protocol, TextIO
+from typing import TextIO
 
 from es_queue.config.run_config import RunConfig
 from es_queue.security.sanitize import sanitize
@@ -29,8 +30,8 @@ LEAST_LINE_SECONDS = 1.0
 ASCII_FALLBACKS = dict(zip("▁▂▃▄▅▆▇█░", "_.-:=+*#.", strict=True)) | {"±": "~", "…": ".", "·": "-"}
 
 
-class DisplayView(Protocol):
-    """One way to show a run; the methods are Reporter's."""
+class DisplayView:
+    """One way to show a run; the methods are Reporter's. A view leaves out what it never shows."""
 
     def started(self, about: Mapping[str, str]) -> None: ...
     def generation(self, record: Record) -> None: ...
@@ -147,9 +148,23 @@ def format_start(run: str, config: RunConfig, about: Mapping[str, str]) -> list[
     ]
 
 
-class LogView:
-    """Plain lines: a generation a line, at most one a second, but always the first, the last and
-    the evaluations.
+class QuietView(DisplayView):
+    """Only notes and the end."""
+
+    def __init__(self, out: SafeStream) -> None:
+        self._out = out
+
+    def note(self, text: str) -> None:
+        self._out.write_line(text)
+
+    def summary(self, record: Record) -> None:
+        for line in format_summary(record):
+            self._out.write_line(line)
+
+
+class LogView(QuietView):
+    """Plain lines: one per generation and at most one per second, but always the first, the last
+    and the evaluations.
     """
 
     def __init__(
@@ -159,7 +174,8 @@ class LogView:
         config: RunConfig,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._out, self._run, self._config, self._clock = out, run, config, clock
+        super().__init__(out)
+        self._run, self._config, self._clock = run, config, clock
         self._last_time = -LEAST_LINE_SECONDS
         self._pending: Record | None = None
         self._last_expectation = ""
@@ -170,9 +186,8 @@ class LogView:
 
     def generation(self, record: Record) -> None:
         now = self._clock()
-        evaluated = (
-            finite_or_none(record.get("eval_mean")) is not None
-            or finite_or_none(record.get("confirm_mean")) is not None
+        evaluated = any(
+            finite_or_none(record.get(name)) is not None for name in ("eval_mean", "confirm_mean")
         )
         if not evaluated and self._last_time + LEAST_LINE_SECONDS > now >= self._last_time:
             self._pending = record
@@ -180,16 +195,9 @@ class LogView:
         self._last_time = now
         self._print_record(record)
 
-    def live(self, figures: Record) -> None:
-        """A log has no place for what will have changed in a second."""
-
-    def note(self, text: str) -> None:
-        self._out.write_line(text)
-
     def summary(self, record: Record) -> None:
         self._flush_pending()
-        for line in format_summary(record):
-            self._out.write_line(line)
+        super().summary(record)
 
     def close(self) -> None:
         self._flush_pending()
@@ -207,33 +215,7 @@ class LogView:
         self._out.write_line(format_generation(record, self._config))
 
 
-class QuietView:
-    """Warnings and the end alone."""
-
-    def __init__(self, out: SafeStream) -> None:
-        self._out = out
-
-    def started(self, about: Mapping[str, str]) -> None:
-        """Nothing: it is no warning."""
-
-    def generation(self, record: Record) -> None:
-        """Nothing: it is no warning."""
-
-    def live(self, figures: Record) -> None:
-        """Nothing: it is no warning."""
-
-    def note(self, text: str) -> None:
-        self._out.write_line(text)
-
-    def summary(self, record: Record) -> None:
-        for line in format_summary(record):
-            self._out.write_line(line)
-
-    def close(self) -> None:
-        """There is nothing to put away."""
-
-
-class JsonView:
+class JsonView(DisplayView):
     """JSON objects, one a line; ``quiet`` leaves out all but notes and the summary."""
 
     def __init__(self, out: SafeStream, run: str, quiet: bool) -> None:
@@ -247,20 +229,31 @@ class JsonView:
         if not self._quiet:
             self._write_event("generation", record)
 
-    def live(self, figures: Record) -> None:
-        """What a program wants between generations it can read from Redis."""
-
     def note(self, text: str) -> None:
         self._write_event("note", {"text": text})
 
     def summary(self, record: Record) -> None:
         self._write_event("summary", record)
 
-    def close(self) -> None:
-        """There is nothing to put away."""
-
     def _write_event(self, event: str, record: Mapping[str, Value]) -> None:
         self._out.write_line(format_json_line({"event": event, **record}))
+
+
+class CallbackView(DisplayView):
+    """A view for Python: ``callback`` gets the figures of each generation, and notes are warnings.
+
+    keeps_going: False once the callback has returned False
+    """
+
+    def __init__(self, callback: Callable[[Record], bool | None] | None) -> None:
+        self._callback, self.keeps_going = callback, True
+
+    def generation(self, record: Record) -> None:
+        if self._callback is not None and self._callback(dict(record)) is False:
+            self.keeps_going = False
+
+    def note(self, text: str) -> None:
+        warnings.warn(text, stacklevel=2)
 
 
 def format_json_line(record: Mapping[str, Value]) -> str:

@@ -1,23 +1,24 @@
-"""Reporter: what people and programs see of a run while it trains, fanned out to a view and to the
-files of the run.
-"""
+"""Reporter: what people and programs see of a run while it trains, in a view and in files."""
 
 from __future__ import annotations
 
-import sys
+import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol, TextIO
+from typing import TYPE_CHECKING
 
 from es_queue.config.run_config import RunConfig
-from es_queue.security.sanitize import sanitize
 from master.display.format import Record, finite_or_none
 from master.display.log_view import DisplayView, JsonView, LogView, QuietView, SafeStream
-from master.storage.metrics_files import METRICS, METRICS_TABLE, MetricsFile, TableFile
+from master.storage.metrics_files import METRICS, METRICS_TABLE, LineFile, MetricsFile, TableFile
+
+if TYPE_CHECKING:
+    from master.storage.tensorboard import EventFile
 
 __all__ = ["METRICS", "Record", "Reporter"]
 
+LOGGER = logging.getLogger("es_queue.display")
 #: The same sentence is not said again sooner.
 REPEAT_SECONDS = 30.0
 #: So many generations with equal returns in a row are worth a hint.
@@ -33,45 +34,23 @@ EQUAL_RETURNS_HINT = (
 MOST_REMEMBERED = 1000
 
 
-class RecordFile(Protocol):
-    """A file beside the run that takes in each generation; ``append`` gives a sentence where that
-    failed.
-    """
-
-    def append(self, record: Record) -> str: ...
-    def close(self) -> None: ...
-
-
 class Reporter:
-    """Everything that a run says of itself. For one thread; no method raises because of what it is
-    given, or because nobody reads.
+    """What a run shows: a view of it, and the files in its folder. For one thread; no method raises
+    because of what it is given, or because nobody reads.
 
-    quiet:      warnings and the summary alone; json_lines: JSON objects alone, one a line
-    redis_name: the server as people may see it, without a password
     tensorboard: also write what TensorBoard reads
-    stream:     where the view goes, None for standard output
     """
 
     def __init__(
         self,
-        run: str,
         run_dir: Path,
-        config: RunConfig,
+        view: DisplayView,
         *,
-        quiet: bool,
-        json_lines: bool,
-        redis_name: str,
         tensorboard: bool = False,
-        stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._start_information = {
-            "redis": redis_name,
-            "folder": str(run_dir),
-            "seed": str(config.seed),
-        }
-        self._clock = clock
-        self._files: list[RecordFile] = [
+        self._view, self._clock = view, clock
+        self._files: list[LineFile | EventFile] = [
             MetricsFile(run_dir / METRICS),
             TableFile(run_dir / METRICS_TABLE),
         ]
@@ -80,19 +59,17 @@ class Reporter:
             from master.storage.tensorboard import TENSORBOARD_FOLDER, EventFile
 
             self._files.append(EventFile(run_dir / TENSORBOARD_FOLDER))
-        out = SafeStream(sys.stdout if stream is None else stream)
-        self._view = make_view(out, run, config, quiet=quiet, json_lines=json_lines, clock=clock)
         self._last_noted: dict[str, float] = {}
         self._equal_generations = 0
 
     def started(self, about: dict[str, str]) -> None:
         """Say once where everything is, how another terminal can watch and how workers join."""
-        self._view.started({**self._start_information, **about})
+        self._view.started(about)
 
     def generation(self, record: Record) -> None:
         """One generation is complete."""
         for trouble in filter(None, [file.append(record) for file in self._files]):
-            self.note(trouble)
+            LOGGER.warning(trouble)
         self._view.generation(record)
         self._note_equal_returns(record)
 
@@ -106,7 +83,7 @@ class Reporter:
 
     def note(self, text: str) -> None:
         """A sentence for people, unless it was said within the last 30 seconds."""
-        text, now = sanitize(text, 1000), self._clock()
+        now = self._clock()
         if now - self._last_noted.get(text, -REPEAT_SECONDS) < REPEAT_SECONDS:
             return
         if len(self._last_noted) >= MOST_REMEMBERED:
@@ -130,7 +107,7 @@ class Reporter:
             return
         self._equal_generations = self._equal_generations + 1 if deviation == 0 else 0
         if self._equal_generations == EQUAL_GENERATIONS:
-            self.note(EQUAL_RETURNS_HINT)
+            LOGGER.warning(EQUAL_RETURNS_HINT)
 
 
 def make_view(
@@ -138,8 +115,8 @@ def make_view(
     run: str,
     config: RunConfig,
     *,
-    quiet: bool,
-    json_lines: bool,
+    quiet: bool = False,
+    json_lines: bool = False,
     clock: Callable[[], float] = time.monotonic,
 ) -> DisplayView:
     """The view that fits the flags and the stream."""

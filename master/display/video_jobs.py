@@ -4,12 +4,12 @@ run by es-play.
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -17,6 +17,7 @@ from typing import IO
 from es_queue.errors import UsageError
 from es_queue.security.sanitize import sanitize
 
+LOGGER = logging.getLogger("es_queue.display")
 VIDEO_FOLDER = "videos"
 INSTALL = "pip install 'es-queue[video]'"
 #: A film that is under way when its run ends is waited for so long.
@@ -30,13 +31,11 @@ class VideoJobs:
     their turn. Trouble is said once and ends the filming, not the run.
     """
 
-    def __init__(
-        self, run_dir: Path, every: int, noise_dir: Path | None, note: Callable[[str], None]
-    ) -> None:
+    def __init__(self, run_dir: Path, every: int, noise_dir: Path | None) -> None:
         # start-up: numpy; the command line imports this module
         from es_queue.numerics.noise_table import FOLDER_VARIABLE
 
-        self._run_dir, self._every, self._note = run_dir, every, note
+        self._run_dir, self._every = run_dir, every
         self._environment = {
             **os.environ,
             **({} if noise_dir is None else {FOLDER_VARIABLE: str(noise_dir)}),
@@ -70,7 +69,7 @@ class VideoJobs:
                 self._filmed = None
             else:
                 self._queue.remove(generation)
-            self._note("films cannot keep up with the generations: some are left out")
+            LOGGER.warning("films cannot keep up with the generations: some are left out")
 
     def _start_next(self) -> None:
         if not self._is_busy() and self._queue:
@@ -106,7 +105,7 @@ class VideoJobs:
         try:
             waiting = len(self._queue) + (self._process is not None)
             if seconds and waiting > 1:
-                self._note(f"{waiting} films are still to be made: Ctrl-C leaves them out")
+                LOGGER.warning(f"{waiting} films are still to be made: Ctrl-C leaves them out")
             while self._process is not None:
                 self._process.wait(seconds)
                 if not self._is_busy() and seconds:
@@ -148,9 +147,9 @@ class VideoJobs:
     def _disable(self, why: str) -> None:
         self._every = 0
         self._queue.clear()
-        self._note(
+        LOGGER.warning(
             f"no more films are made ({sanitize(why.removeprefix('es-play: '), 300)}); "
-            "training goes on"
+            "training continues"
         )
 
 

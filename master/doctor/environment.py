@@ -17,6 +17,7 @@ from typing import Any
 
 from es_queue.security.passwords import environment_without_redis
 from es_queue.util.host_info import source_root
+from master.services.child_process import signal_name
 
 DEADLINE_SECONDS = 60.0
 LONGEST_ANSWER = 2**14
@@ -130,7 +131,7 @@ class EnvironmentProbe:
         except subprocess.TimeoutExpired:
             return ProbeResult(
                 self._request.id,
-                error=f"it hangs: making it and one step took longer than {seconds:g} s",
+                error=f"it hangs: creating it and one step took longer than {seconds:g} s",
             )
         os.set_blocking(
             self._pipe, False
@@ -141,7 +142,7 @@ class EnvironmentProbe:
             answer = {
                 "error": f"its process was ended by {signal_name(-code)}"
                 if code < 0
-                else f"its process ended with code {code} and said nothing"
+                else f"its process ended with code {code} and no output"
             }
         if "error" in answer:
             return ProbeResult(self._request.id, error=str(answer["error"]))
@@ -160,10 +161,3 @@ class EnvironmentProbe:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         os.close(self._pipe)
-
-
-def signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +37,7 @@ from master.doctor import rights as doctor_rights
 from master.doctor import run as doctor_run
 from master.doctor import server as doctor_server
 from master.doctor.environment import ProbeRequest, probe_environments
-from master.doctor.finding import FAILED, OK, WARNING, Finding, failed_finding, unknown_finding
+from master.doctor.finding import FAILED, OK, WARNING, Finding, failed, unknown
 from master.doctor.look import CommandDenied, ReadOnlyClient
 from master.doctor.show import print_findings
 from master.status.redis_reader import RedisReader
@@ -59,29 +61,14 @@ def run_doctor(
     """Run all checks and print them; returns the exit code. ``choose`` gives the servers, or
     raises.
     """
-    findings = examine(
-        given, choose, lambda finding: None if as_json else print_findings([finding], out)
-    )
-    count = {
-        state: sum(finding.state == state for finding in findings)
-        for state in (OK, WARNING, FAILED)
-    }
+    findings = examine(given, choose, None if as_json else out)
+    count = Counter(finding.state for finding in findings)
     if as_json:
         checks = [
-            {
-                "name": finding.name,
-                "state": finding.state,
-                "text": finding.text,
-                "fix": finding.fix.replace("\n", " "),
-            }
-            for finding in findings
+            {**asdict(finding), "fix": finding.fix.replace("\n", " ")} for finding in findings
         ]
-        out.write_line(
-            json.dumps(
-                {"checks": checks, "failed": count[FAILED], "warnings": count[WARNING]},
-                allow_nan=False,
-            )
-        )
+        summary = {"checks": checks, "failed": count[FAILED], "warnings": count[WARNING]}
+        out.write_line(json.dumps(summary, allow_nan=False))
     else:
         out.write_line(
             f"{len(findings)} checks: {count[OK]} ok, {count[WARNING]} "
@@ -117,33 +104,31 @@ SERVER_CHECKS = {
 
 
 class FindingList(list[Finding]):
-    """Findings in order, each shown as soon as it is there."""
+    """Findings in order, each printed to ``out``, if there is one, as soon as it is there."""
 
-    def __init__(self, show: Callable[[Finding], None]) -> None:
+    def __init__(self, out: SafeStream | None) -> None:
         super().__init__()
-        self._print = show
+        self._out = out
 
     def add(self, *findings: Finding) -> None:
-        for finding in findings:
-            self.append(finding)
-            self._print(finding)
+        self.extend(findings)
+        if self._out is not None:
+            print_findings(findings, self._out)
 
 
 def examine(
-    given: argparse.Namespace,
-    choose: Callable[[], list[RedisReader]],
-    show: Callable[[Finding], None] = lambda _: None,
+    given: argparse.Namespace, choose: Callable[[], list[RedisReader]], out: SafeStream | None
 ) -> list[Finding]:
     """All findings: of Redis, of this host, of the run and its workers."""
-    notes = FindingList(show)
+    notes = FindingList(out)
     servers: list[RedisReader] = []
     try:
         servers = choose()
     except EsQueueError as error:
-        notes.add(failed_finding("redis", str(error), NO_SERVER_FIX))
+        notes.add(failed(str(error), NO_SERVER_FIX).named("redis"))
     else:
         if not servers:
-            notes.add(failed_finding("redis", NO_SERVER, NO_SERVER_FIX))
+            notes.add(failed(NO_SERVER, NO_SERVER_FIX).named("redis"))
     try:
         clients = [ReadOnlyClient(server) for server in servers[:MOST_SERVERS]]
         if given.run is not None and len(clients) > 1:
@@ -173,9 +158,8 @@ def examine_server(client: ReadOnlyClient, given: argparse.Namespace, notes: Fin
         notes.add(*doctor_server.check_server(read_server(client)))
         notes.add(check_rights(client, given.run or "doctor"))
     except (RedisError, CommandDenied) as error:
-        notes.add(
-            failed_finding("redis", str(error), "start it, or correct RQ_REDIS_URL or --redis-url")
-        )
+        fix = "start it, or correct RQ_REDIS_URL or --redis-url"
+        notes.add(failed(str(error), fix).named("redis"))
         return False
     return True
 
@@ -244,7 +228,7 @@ def examine_host(notes: FindingList) -> None:
 def examine_disks(run_dir: Path, notes: FindingList) -> Path | None:
     folder, trouble = doctor_host.noise_folder()
     if folder is None:
-        notes.add(failed_finding("noise", trouble, "choose another folder with ES_QUEUE_NOISE_DIR"))
+        notes.add(failed(trouble, "choose another folder with ES_QUEUE_NOISE_DIR").named("noise"))
     notes.add(doctor_host.check_disks(doctor_host.free_space(run_dir, folder)))
     return folder
 
@@ -265,23 +249,20 @@ def examine_runs(
             *doctor_host.check_environments(probe_environments(doctor_host.USUAL_ENVIRONMENTS))
         )
         if given.run is not None and clients:
-            notes.add(
-                failed_finding(
-                    "run",
-                    (
-                        f"there is no run {given.run} at "
-                        f"{', '.join(client.name for client in clients)}"
-                    ),
-                    "es-status lists the runs that there are",
-                )
-            )
+            notes.add(no_run(f"{given.run} at {', '.join(client.name for client in clients)}"))
         for other in clients:
             examine_queue(other, given, DEFAULT_QUEUE, needed=False, notes=notes)
         return
     try:
         examine_run(client, given, folder, notes)
     except RedisError as error:
-        notes.add(unknown_finding("run", error, "look again, as a user who may read es:* (+@read)"))
+        fix = "run the doctor as a user that can read es:* (+@read)"
+        notes.add(unknown(error, fix).named("run"))
+
+
+def no_run(which: str) -> Finding:
+    fix = "es-status lists the runs"
+    return failed(f"there is no run {which}", fix).named("run")
 
 
 def examine_run(
@@ -291,39 +272,24 @@ def examine_run(
     server = client.server
     seen = server.find_run(given.run)
     if seen is None:  # it went away meanwhile
-        notes.add(
-            failed_finding(
-                "run", f"there is no run {given.run}", "es-status lists the runs that there are"
-            )
-        )
+        notes.add(no_run(given.run))
         return
     digest = noise_digest(server.read_string(run_keys.task, MAX_TASK))
     try:
         config = config_from_json(server.read_string(run_keys.config, MAX_JSON) or b"")
     except UsageError as error:
-        notes.add(
-            failed_finding(
-                "config",
-                f"the settings of {given.run} cannot be read: {error}",
-                f"go on with the run's own release of es-queue, from its folder, by\n{seen.resume}",
-            )
-        )
+        text = f"the settings of {given.run} cannot be read: {error}"
+        fix = f"use the run's own release of es-queue, in its folder:\n{seen.resume}"
+        notes.add(failed(text, fix).named("config"))
     else:
         request = ProbeRequest(
-            config.task,
-            config.env_arg,
-            config.wrapper,
-            config.backend,
-            config.parameters,
-            config.preprocessing,
+            *(config.task, config.env_arg, config.wrapper, config.backend),
+            *(config.parameters, config.preprocessing),
         )
         notes.add(*doctor_host.check_environments(probe_environments([request])))
         if folder is not None and config.noise_size:
-            notes.add(
-                doctor_host.check_noise(
-                    doctor_host.read_noise_state(config.noise_size, folder), digest
-                )
-            )
+            table = doctor_host.read_noise_state(config.noise_size, folder)
+            notes.add(doctor_host.check_noise(table, digest))
     check_input = doctor_run.RunCheckInput(
         seen, server.read_details(given.run).workers, host_info.versions(), digest
     )
@@ -348,9 +314,13 @@ def examine_queue(
     try:
         state = read_queue(client, given, queue)
     except CommandDenied as why:
-        notes.add(unknown_finding("listening", f"{why} (rq:*)", "look as a user who may read rq:*"))
+        notes.add(
+            unknown(f"{why} (rq:*)", "run the doctor as a user that can read rq:*").named(
+                "listening"
+            )
+        )
     except (RedisError, ImportError) as error:
-        notes.add(unknown_finding("listening", error, "look again when that is mended"))
+        notes.add(unknown(error, "fix that first, then run the doctor again").named("listening"))
     else:
         notes.add(doctor_run.check_suspended(state), doctor_run.check_listening(state, needed))
 
@@ -362,27 +332,14 @@ def read_queue(
     from es_queue.protocol.seats import is_seat_of, waiting_seat_ids
 
     prefix = keys.rq_worker("")
-    registered = [
-        key for key in client.members(keys.RQ_WORKERS, MOST_LISTENERS) if key.startswith(prefix)
-    ]
-    listening = [
-        key
-        for key in client.members(keys.rq_workers(queue), MOST_LISTENERS)
-        if key.startswith(prefix)
-    ]
-    living = dict(
-        zip(registered, client.hashes(registered, doctor_run.LISTENER_FIELDS), strict=True)
+    registered, listening = (
+        [key for key in client.members(members, MOST_LISTENERS) if key.startswith(prefix)]
+        for members in (keys.RQ_WORKERS, keys.rq_workers(queue))
     )
-    seats = (
-        client.ask(
-            lambda connection: [
-                seat
-                for seat in waiting_seat_ids(connection, queue)
-                if given.run is None or is_seat_of(seat, given.run)
-            ]
-        )
-        or []
-    )
+    hashes = client.hashes(registered, doctor_run.LISTENER_FIELDS)
+    living = dict(zip(registered, hashes, strict=True))
+    waiting = client.ask(lambda connection: list(waiting_seat_ids(connection, queue))) or ()
+    seats = [seat for seat in waiting if given.run is None or is_seat_of(seat, given.run)]
     url = given.redis_url or (None if given.run_dir else url_from_environment())
     return doctor_run.QueueState(
         queue,

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import wraps
+from typing import ParamSpec
 
 OK, WARNING, FAILED = "ok", "warning", "failed"
+P = ParamSpec("P")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The outcome of one check. ``state`` is ok, warning or failed; ``fix`` is empty where there is
-    nothing to mend.
+    """The outcome of one check. ``state`` is ok, warning or failed; ``fix`` is empty if nothing
+    needs one.
 
-    A line break in ``fix`` stands before each command: it is shown whole on a line of its own.
+    A line break in ``fix`` precedes each command: it is shown whole on a line of its own.
     """
 
     name: str
@@ -20,19 +24,35 @@ class Finding:
     text: str
     fix: str = ""
 
-
-def ok_finding(name: str, text: str) -> Finding:
-    return Finding(name, OK, text)
-
-
-def warning_finding(name: str, text: str, fix: str) -> Finding:
-    return Finding(name, WARNING, text, fix)
+    def named(self, name: str) -> Finding:
+        return replace(self, name=name)
 
 
-def failed_finding(name: str, text: str, fix: str) -> Finding:
-    return Finding(name, FAILED, text, fix)
+def ok(text: str) -> Finding:
+    return Finding("", OK, text)
 
 
-def unknown_finding(name: str, why: object, fix: str) -> Finding:
-    """What this user may not look at is no fault, but it is not known to be well either."""
-    return warning_finding(name, f"not known: {why}", fix)
+def warning(text: str, fix: str) -> Finding:
+    return Finding("", WARNING, text, fix)
+
+
+def failed(text: str, fix: str) -> Finding:
+    return Finding("", FAILED, text, fix)
+
+
+def unknown(why: object, fix: str) -> Finding:
+    """What this user may not read is no fault, but it is not known to be well either."""
+    return warning(f"not known: {why}", fix)
+
+
+def named(name: str) -> Callable[[Callable[P, Finding]], Callable[P, Finding]]:
+    """The name of what a check finds."""
+
+    def decorate(check: Callable[P, Finding]) -> Callable[P, Finding]:
+        @wraps(check)
+        def named_check(*args: P.args, **kwargs: P.kwargs) -> Finding:
+            return check(*args, **kwargs).named(name)
+
+        return named_check
+
+    return decorate

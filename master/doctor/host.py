@@ -15,7 +15,7 @@ from es_queue.security.sanitize import sanitize
 from es_queue.util import host_info
 from es_queue.util.command_path import format_command
 from master.doctor.environment import ProbeRequest, ProbeResult
-from master.doctor.finding import Finding, failed_finding, ok_finding, warning_finding
+from master.doctor.finding import Finding, failed, named, ok, warning
 from master.doctor.server import format_bytes
 
 OUR_PACKAGES = ("es_queue", "master", "workers")
@@ -24,6 +24,7 @@ LEAST_FREE = 500e6
 INSTALL = "pip install --force-reinstall --no-deps box2d"
 
 
+@named("packages")
 def check_packages(
     master_folders: Mapping[str, Path | None], worker_folders: Mapping[str, Path | None]
 ) -> Finding:
@@ -31,23 +32,17 @@ def check_packages(
     worker_folders: those that ``rq worker`` would import, which looks into the current folder too.
     """
     home = host_info.source_root()
-    for folders, importer in (
-        (master_folders, "Python"),
-        (worker_folders, "rq worker in this folder"),
-    ):
+    importers = {"Python": master_folders, "rq worker in this folder": worker_folders}
+    for importer, folders in importers.items():
         for name, folder in folders.items():
             if folder != home / name:
                 place = "nowhere" if folder is None else sanitize(folder)
-                text = (
+                return failed(
                     f"the package {name!r} that {importer} finds is {place}, not es-queue's in "
-                    f"{sanitize(home)}"
+                    f"{sanitize(home)}",
+                    "run from another folder, or remove that one from PYTHONPATH",
                 )
-                return failed_finding(
-                    "packages", text, "run from another folder, or take that one off PYTHONPATH"
-                )
-    return ok_finding(
-        "packages", f"master, workers and es_queue are imported from {sanitize(home)}"
-    )
+    return ok(f"master, workers and es_queue are imported from {sanitize(home)}")
 
 
 def package_folders(more: Iterable[str] = ()) -> dict[str, Path | None]:
@@ -55,51 +50,47 @@ def package_folders(more: Iterable[str] = ()) -> dict[str, Path | None]:
     return {name: host_info.package_folder(name, more) for name in OUR_PACKAGES}
 
 
+@named("versions")
 def check_versions(versions: str) -> Finding:
     missing = [
         name for name in host_info.PACKAGES if f" {name} " not in f" {versions.replace(',', ' ,')}"
     ]
     if missing:
-        return failed_finding(
-            "versions",
+        return failed(
             f"{versions}; {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing",
             f"install es-queue again, or\npip install {' '.join(missing)}",
         )
-    return ok_finding("versions", versions)
+    return ok(versions)
 
 
+@named("box2d")
 def check_box2d(provided: str, where: str = "") -> Finding:
     """provided: the distributions that provide Box2D, joined by ``and``; where: the host, empty for
     this one.
     """
     on = f" on {where}" if where else ""
     if not provided:
-        return warning_finding(
-            "box2d",
-            f"nothing provides Box2D{on}: walkers and landers cannot be played",
-            "install it by\npip install box2d",
+        return warning(
+            f"Box2D is missing{on}: walkers and landers cannot be played",
+            "install it with\npip install box2d",
         )
-    names = [
-        distribution.split()[0] for distribution in provided.split(" and ") if distribution.split()
-    ]
-    if len(names) > 1:
-        others = " ".join(name for name in names if name != "box2d")
-        fix = (
-            "keep one of them; both own the same files, so install it anew:\npip uninstall "
-            f"--yes {sanitize(others)}\n{INSTALL}"
-        )
-        return warning_finding(
-            "box2d", f"two distributions provide Box2D{on}: {sanitize(provided)}", fix
-        )
-    return ok_finding("box2d", f"{sanitize(provided)} provides Box2D{on}")
+    names = [words[0] for part in provided.split(" and ") if (words := part.split())]
+    if len(names) < 2:
+        return ok(f"{sanitize(provided)} provides Box2D{on}")
+    others = sanitize(" ".join(name for name in names if name != "box2d"))
+    return warning(
+        f"two distributions provide Box2D{on}: {sanitize(provided)}",
+        "keep one of them; both own the same files, so install it again:\n"
+        f"pip uninstall --yes {others}\n{INSTALL}",
+    )
 
 
+@named("envpool")
 def check_envpool(version: str) -> Finding:
-    return ok_finding(
-        "envpool",
+    return ok(
         f"EnvPool {version}"
         if version
-        else "EnvPool is not installed; only runs with --backend envpool need it",
+        else "EnvPool is not installed; only runs with --backend envpool need it"
     )
 
 
@@ -107,13 +98,12 @@ def check_environments(results: Sequence[ProbeResult]) -> list[Finding]:
     return [check_environment(result) for result in results]
 
 
+@named("environment")
 def check_environment(result: ProbeResult) -> Finding:
     name = sanitize(result.id, 80)
     if not result.error:
-        return ok_finding("environment", f"{name}: {sanitize(result.description)}")
-    return failed_finding(
-        "environment", f"{name}: {sanitize(result.error)}", environment_fix(result.error)
-    )
+        return ok(f"{name}: {sanitize(result.description)}")
+    return failed(f"{name}: {sanitize(result.error)}", environment_fix(result.error))
 
 
 def environment_fix(error: str) -> str:
@@ -121,10 +111,10 @@ def environment_fix(error: str) -> str:
         return f"install it by\n{sanitize(error[error.index('pip install') :])}"
     if "cannot be imported" in error:
         return (
-            "run from the folder of its module, or put that folder on PYTHONPATH; the same goes "
-            "for each rq worker"
+            "run from the folder of its module, or put that folder on PYTHONPATH; the same is "
+            "true of each rq worker"
         )
-    return "make it work here by itself first; the workers need the same"
+    return "make it work here first; the workers need the same"
 
 
 # --- the noise table
@@ -158,36 +148,29 @@ def read_noise_state(size: int, folder: Path) -> NoiseTableState:
     return NoiseTableState(str(path), size, stored, sound)
 
 
+@named("noise")
 def check_noise(state: NoiseTableState, run_digest: str | None) -> Finding:
     """run_digest: the digest of the run's table, None where its task does not tell."""
     if state.trouble:
-        return failed_finding(
-            "noise", sanitize(state.trouble), "choose another folder with ES_QUEUE_NOISE_DIR"
-        )
+        return failed(sanitize(state.trouble), "choose another folder with ES_QUEUE_NOISE_DIR")
     bytes_ = format_bytes(4 * state.size)
     if state.stored_digest is None:
-        return ok_finding(
-            "noise",
-            f"the run's table ({bytes_}) is not built yet on this host; its first worker builds it",
+        return ok(
+            f"the run's table ({bytes_}) is not built yet on this host; its first worker builds it"
         )
-    remove = f"remove it, it will be built anew:\nrm {quote(state.path)}"
+    remove = f"remove it, and it is built again:\nrm {quote(state.path)}"
     if not state.is_sound:
-        return failed_finding(
-            "noise",
-            (
-                f"the table {sanitize(state.path)} is damaged: its content does not have the "
-                "digest beside it"
-            ),
+        return failed(
+            (f"the table {sanitize(state.path)} is damaged: its content does not match its digest"),
             remove,
         )
     if run_digest is not None and run_digest != state.stored_digest:
-        return failed_finding(
-            "noise",
+        return failed(
             f"this host's table has digest {state.stored_digest}, the run's has {run_digest}",
             f"install the run's release of es-queue here, or {remove}",
         )
     same = "" if run_digest is None else ", as the run's"
-    return ok_finding("noise", f"digest {state.stored_digest}{same} ({bytes_}, read whole)")
+    return ok(f"digest {state.stored_digest}{same} ({bytes_}, read whole)")
 
 
 def noise_folder() -> tuple[Path | None, str]:
@@ -204,6 +187,7 @@ def noise_folder() -> tuple[Path | None, str]:
 # --- disks
 
 
+@named("disk")
 def check_disks(free: Mapping[str, int | None]) -> Finding:
     """free: bytes by what the place is for."""
     text = ", ".join(
@@ -212,15 +196,14 @@ def check_disks(free: Mapping[str, int | None]) -> Finding:
     )
     short = [what for what, count in free.items() if count is not None and count < LEAST_FREE]
     if short:
-        return warning_finding(
-            "disk",
+        return warning(
             f"free: {text}",
             (
                 f"make room for {' and '.join(short)}: a checkpoint or table that does not fit "
                 "ends a run"
             ),
         )
-    return ok_finding("disk", f"free: {text}")
+    return ok(f"free: {text}")
 
 
 def free_space(run_dir: Path, noise: Path | None) -> dict[str, int | None]:

@@ -4,6 +4,7 @@ write nothing.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -13,8 +14,6 @@ import redis
 
 from es_queue.errors import RedisError
 from es_queue.protocol.connection import (
-    authentication_error,
-    find_tls_problem,
     first_line,
     is_encrypted,
     is_local,
@@ -57,32 +56,13 @@ class ReadOnlyClient:
             return call(self._client)
         except redis.exceptions.NoPermissionError as error:
             raise CommandDenied(format_refusal(str(error))) from None
-        except redis.exceptions.AuthenticationError as error:
-            raise authentication_error(self.name, error) from None
-        except (
-            redis.exceptions.ConnectionError,
-            redis.exceptions.TimeoutError,
-            redis.exceptions.BusyLoadingError,
-            OSError,
-        ) as error:
-            reason = find_tls_problem(self._client, error) or sanitize(
-                first_line(error).rstrip(".")
-            )
-            raise RedisError(f"Redis at {self.name} cannot be asked: {reason}") from None
         except redis.exceptions.ResponseError as error:
-            if (
-                "unknown command" in str(error).lower()
-                or "unknown subcommand" in str(error).lower()
-            ):
-                raise CommandDenied(
-                    f"the server does not know it ({sanitize(first_line(error), 80)})"
-                ) from None
+            if re.search("unknown (sub)?command", str(error), re.IGNORECASE):
+                why = f"the server does not know it ({sanitize(first_line(error), 80)})"
+                raise CommandDenied(why) from None
             return None
-        except redis.exceptions.RedisError as error:
-            raise RedisError(
-                f"Redis at {self.name} answered with an error: "
-                f"{sanitize(first_line(error).rstrip('.'))}"
-            ) from None
+        except (redis.exceptions.RedisError, OSError) as error:
+            raise self.server.to_redis_error(error) from None
 
     def ping(self) -> float:
         """Seconds that a PING takes: the best of three on an open connection."""
@@ -198,10 +178,10 @@ class ReadOnlyClient:
         connection = self.ask(lambda _: pool.get_connection())
         begun = False
         try:
-            begun = not self._are_refused(connection, [("MULTI",)])[
-                0
-            ]  # alone: without it the others would be carried out
-            if not begun:
+            # MULTI is sent on its own: without it the others would be carried out.
+            (is_refused,) = self._are_refused(connection, [("MULTI",)])
+            begun = not is_refused
+            if is_refused:
                 return None
             refused = self._are_refused(connection, commands)
             return [command for command, no in zip(commands, refused, strict=True) if no]
@@ -239,5 +219,5 @@ def format_refusal(sentence: str) -> str:
     if "run the" in sentence and len(word) >= 3:
         return f"this user may not {sanitize(word[-2].replace('|', ' ').upper(), 40)}"
     if "access one of the keys" in sentence or "access a key" in sentence:
-        return "this user may not read these keys"
+        return "this user cannot read these keys"
     return f"this user may not ({sanitize(sentence, 80)})"

@@ -9,13 +9,7 @@ from shlex import quote
 
 from es_queue.protocol import keys
 from es_queue.security.acl import MASTER, WORKER, selectors_of
-from master.doctor.finding import (
-    Finding,
-    failed_finding,
-    ok_finding,
-    unknown_finding,
-    warning_finding,
-)
+from master.doctor.finding import Finding, failed, named, ok, unknown, warning
 from master.doctor.look import Command
 
 PROBE_WORKER, PROBE_PUBLICATION, PROBE_SCRIPT_DIGEST = "doctor-1-000000", "0.1-00000000", "0" * 40
@@ -140,56 +134,35 @@ def seat_commands(run: str, queue: str) -> list[Command]:
     ]
 
 
+@named("rights")
 def check_rights(
     user: str, as_master: Sequence[Command] | None, as_worker: Sequence[Command] | None
 ) -> Finding:
     """as_master, as_worker: refused commands of each, None where not even a transaction
     is allowed.
     """
-    if (
-        as_master is None
-        or as_worker is None
-        or {command[0] for command in as_worker} >= WRITE_COMMANDS
-    ):
-        return warning_finding(
-            "rights",
-            f"{user} may look, but neither train nor work",
-            (
-                "nothing, if that is what this user is for; es-master and rq worker need one "
-                "with more rights"
-            ),
+    is_reader = as_worker is None or {command[0] for command in as_worker} >= WRITE_COMMANDS
+    if as_master is None or as_worker is None or is_reader:
+        fix = (
+            "nothing, if this user is only for reading; es-master and rq worker need a user "
+            "with more rights"
         )
+        return warning(f"{user} can read, but neither train nor work", fix)
     if not as_master and not as_worker:
-        return ok_finding("rights", f"{user} may do all that master and workers do")
-    if not as_worker:
-        return ok_finding(
-            "rights",
-            (
-                f"{user} may do what a worker does; a master may not work as this user "
-                f"({format_commands(as_master)} refused)"
-            ),
-        )
-    if not as_master:
-        return ok_finding(
-            "rights",
-            (
-                f"{user} may do what a master does; a worker may not work as this user "
-                f"({format_commands(as_worker)} refused)"
-            ),
+        return ok(f"{user} can do everything that masters and workers do")
+    if not as_master or not as_worker:
+        able, other = ("worker", "master") if as_master else ("master", "worker")
+        return ok(
+            f"{user} can do what a {able} does; a {other} cannot work as this user "
+            f"({format_commands(as_master or as_worker)} refused)"
         )
     whom, role, missing = min(
         ("a worker", WORKER, as_worker),
         ("es-master", MASTER, as_master),
         key=lambda role_rights: len(role_rights[2]),
     )
-    return failed_finding(
-        "rights",
-        (
-            f"{user} may work neither as a worker nor as es-master; what {whom} misses: "
-            f"{format_commands(missing)}"
-        ),
-        format_rights_fix(user, role, missing),
-    )
+    text = f"{user} can be neither worker nor es-master; {whom} lacks: {format_commands(missing)}"
+    return failed(text, format_rights_fix(user, role, missing))
 
 
 def format_rights_fix(user: str, role: str, missing: Sequence[Command]) -> str:
@@ -239,5 +212,6 @@ def format_key(command: Command) -> str:
     return next((f" {part}" for part in command[1:] if part.startswith(("es:", "rq:"))), "")
 
 
+@named("rights")
 def unknown_rights(why: object) -> Finding:
-    return unknown_finding("rights", why, "look as the user of es-master or of the workers")
+    return unknown(why, "run the doctor as the user of es-master or of the workers")

@@ -10,13 +10,7 @@ from es_queue.protocol.connection import MIN_VERSION
 from es_queue.security.sanitize import sanitize
 from master.cli.redis_url import has_open_listeners, is_bound_openly
 from master.display.format import finite_or_none
-from master.doctor.finding import (
-    Finding,
-    failed_finding,
-    ok_finding,
-    unknown_finding,
-    warning_finding,
-)
+from master.doctor.finding import Finding, failed, named, ok, unknown, warning
 from master.status.values import to_text
 
 LEAST_LEFT_BYTES = 64 * 2**20
@@ -54,188 +48,153 @@ class ServerState:
 
 def check_server(state: ServerState) -> list[Finding]:
     """All checks of the server but that of the user's rights."""
-    findings = [
-        ok_finding("redis", f"{state.name} answers a PING in {format_milliseconds(state.ping)}")
-    ]
-    if "info" in state.denied:
-        findings.append(
-            unknown_finding(
-                "server",
-                f"{state.denied['info']} (version, policy, persistence, role, memory, connections)",
-                INFO_FIX,
-            )
-        )
+    private, denied = state.on_socket or state.on_loopback, state.denied
+    alive = f"{state.name} answers a PING in {format_milliseconds(state.ping)}"
+    findings = [ok(alive).named("redis")]
+    if "info" in denied:
+        what = "version, policy, persistence, role, memory, connections"
+        findings.append(unknown(f"{denied['info']} ({what})", INFO_FIX).named("server"))
     else:
-        checks = (check_version, check_role, check_memory, check_connections)
-        findings += [check(state.information) for check in checks]
-        findings.insert(2, check_eviction(state.information, state.on_socket or state.on_loopback))
-        findings.insert(
-            3, check_persistence(state.information, state.settings, state.denied.get("config", ""))
-        )
-    findings += check_replies(state.settings, state.on_socket or state.on_loopback)
+        findings += [
+            check_version(state.information),
+            check_eviction(state.information, private),
+            check_persistence(state.information, state.settings, denied.get("config", "")),
+            check_role(state.information),
+            check_memory(state.information),
+            check_connections(state.information),
+        ]
     return [
         *findings,
+        *check_replies(state.settings, private),
         check_network(state),
         check_encryption(state),
-        check_clock(state.ahead, state.denied.get("time", "")),
+        check_clock(state.ahead, denied.get("time", "")),
     ]
 
 
+@named("version")
 def check_version(information: Information) -> Finding:
     valkey = information.get("valkey_version")
-    version_text = sanitize(valkey or information.get("redis_version", "unknown"), 20)
+    text = sanitize(valkey or information.get("redis_version", "unknown"), 20)
     kind = "Valkey" if valkey else "Redis"
-    version = tuple(
-        int(part) for part in version_text.split(".")[:2] if part.isascii() and part.isdigit()
-    )
+    numbers = [part for part in text.split(".")[:2] if part.isascii() and part.isdigit()]
+    version = tuple(map(int, numbers))
     if version < MIN_VERSION:
-        return failed_finding(
-            "version", f"{kind} {version_text} is too old", "use Redis 6.2 or later, or Valkey"
-        )
-    return ok_finding(
-        "version",
-        f"{kind} {version_text}"
-        + (
-            "" if valkey or version >= (7,) else "; rights by key (ACL files with selectors) need 7"
-        ),
-    )
+        return failed(f"{kind} {text} is too old", "use Redis 6.2 or later, or Valkey")
+    has_key_rights = valkey or version >= (7,)
+    missing = "" if has_key_rights else "; rights by key (ACL files with selectors) need 7"
+    return ok(f"{kind} {text}{missing}")
 
 
+@named("eviction")
 def check_eviction(information: Information, is_private: bool) -> Finding:
-    """own: only this host reaches the server."""
-    policy, limit = (
-        sanitize(information.get("maxmemory_policy", "noeviction"), 40),
-        info_number(information, "maxmemory"),
-    )
+    """is_private: only this host reaches the server."""
+    policy = sanitize(information.get("maxmemory_policy", "noeviction"), 40)
+    limit = info_number(information, "maxmemory")
     if limit <= 0 and is_private:
-        return ok_finding("eviction", f"no memory limit, so nothing is evicted (policy {policy})")
+        return ok(f"no memory limit, so nothing is evicted (policy {policy})")
     if limit <= 0:
         fix = (
             "set maxmemory in redis.conf to at most half of what its container or machine has, "
             "with maxmemory-policy noeviction (docker/redis.conf does)"
         )
-        text = "no memory limit: a client that fills the memory gets the server killed"
-        return warning_finding("eviction", text, fix)
-    if policy != "noeviction":
-        fix = (
-            "set maxmemory-policy noeviction in redis.conf, and have an administrator set it now "
-            "by\nredis-cli CONFIG SET maxmemory-policy noeviction"
+        return warning(
+            "no memory limit: a client that fills the memory gets the server killed", fix
         )
-        return failed_finding(
-            "eviction",
-            (
-                f"maxmemory {format_bytes(limit)} with maxmemory-policy {policy} silently drops "
-                "parameters and claims"
-            ),
-            fix,
-        )
-    return ok_finding("eviction", f"noeviction under a limit of {format_bytes(limit)}")
+    size = format_bytes(limit)
+    if policy == "noeviction":
+        return ok(f"noeviction under a limit of {size}")
+    fix = (
+        "set maxmemory-policy noeviction in redis.conf, and have an administrator set it now "
+        "by\nredis-cli CONFIG SET maxmemory-policy noeviction"
+    )
+    what = "silently drops parameters and claims"
+    return failed(f"maxmemory {size} with maxmemory-policy {policy} {what}", fix)
 
 
+@named("persistence")
 def check_persistence(
     information: Information, settings: Mapping[str, str], denied: str = ""
 ) -> Finding:
     """denied: why CONFIG was not told; INFO alone does not say whether snapshots are asked for."""
     if info_number(information, "loading"):
-        return warning_finding(
-            "persistence", "the server is still loading its data", "wait until it has"
-        )
+        return warning("the server is still loading its data", "wait until it is ready")
     for name, what in (
         ("aof_last_write_status", "its append-only file"),
         ("rdb_last_bgsave_status", "a snapshot"),
     ):
         if information.get(name, "ok") != "ok":
-            return failed_finding(
-                "persistence",
-                f"the server could not write {what}, and may refuse writes for it",
-                "look into the server's log and at its disk",
+            return failed(
+                f"the server could not write {what}, and may refuse writes",
+                "check the server's log and disk",
             )
     if info_number(information, "aof_enabled"):
-        return ok_finding("persistence", "append-only file")
-    if settings.get("save"):
-        return ok_finding(
-            "persistence",
-            (
-                f"snapshots (save {sanitize(settings['save'], 60)}); what came after the last "
-                "one is lost by a crash, and played again"
-            ),
+        return ok("append-only file")
+    snapshots = settings.get("save")
+    if snapshots or (denied and info_number(information, "rdb_saves") > 0):
+        times = f" (save {sanitize(snapshots, 60)})" if snapshots else ""
+        return ok(
+            f"snapshots{times}; a crash loses what came after the last one, which is then "
+            f"played again"
         )
-    lost = "a restart of Redis loses the open generation, the run goes on from its checkpoint"
     fix = (
         "set appendonly yes in redis.conf, and have an administrator set it now by\nredis-cli "
         "CONFIG SET appendonly yes"
     )
-    if denied and info_number(information, "rdb_saves") > 0:
-        return ok_finding(
-            "persistence",
-            "snapshots; what came after the last one is lost by a crash, and played again",
-        )
-    return warning_finding(
-        "persistence",
-        f"{'no append-only file, and no snapshot yet' if denied else 'none'}: {lost}",
-        fix,
-    )
+    state = "no append-only file, and no snapshot yet" if denied else "none"
+    lost = "a restart of Redis loses the open generation, and the run resumes from its checkpoint"
+    return warning(f"{state}: {lost}", fix)
 
 
+@named("role")
 def check_role(information: Information) -> Finding:
     if info_number(information, "cluster_enabled"):
-        return failed_finding(
-            "role",
+        return failed(
             "cluster mode, which neither RQ nor multi-key scripts can use",
             "give the URL of a single server",
         )
     if information.get("role") == "slave" and information.get("slave_read_only", 1) not in (0, "0"):
-        return failed_finding("role", "a read-only replica", "give the URL of its master")
+        return failed("a read-only replica", "give the URL of its master")
     replicas = info_number(information, "connected_slaves")
-    return ok_finding(
-        "role", "a single server, no cluster" + (f", {replicas:.0f} replicas" if replicas else "")
-    )
+    return ok("a single server, not a cluster" + (f", {replicas:.0f} replicas" if replicas else ""))
 
 
+@named("memory")
 def check_memory(information: Information) -> Finding:
-    used, limit, machine = (
-        info_number(information, name)
-        for name in ("used_memory", "maxmemory", "total_system_memory")
-    )
-    ratio = info_number(information, "mem_fragmentation_ratio")
-    fragments = f", fragmentation {ratio:.1f}" if used >= FRAGMENTED_FROM and ratio > 0 else ""
+    names = ("used_memory", "maxmemory", "total_system_memory", "mem_fragmentation_ratio")
+    used, limit, machine, ratio = (info_number(information, name) for name in names)
     whole = limit if limit > 0 else machine
-    if whole <= 0:
-        return ok_finding("memory", f"{format_bytes(used)} used{fragments}")
     left = max(0.0, whole - used)
-    text = (
-        f"{format_bytes(used)} used, {format_bytes(left)} left of its limit"
-        if limit > 0
-        else f"{format_bytes(used)} used, the machine has {format_bytes(machine)}"
-    )
-    text += fragments
-    if left < LEAST_LEFT_BYTES or left < LEAST_LEFT_FRACTION * whole:
-        return warning_finding(
-            "memory",
-            text,
-            (
-                "raise maxmemory, or remove what is not needed (es-status lists the runs); when "
-                "it is full, writes are refused"
-            ),
+    text = f"{format_bytes(used)} used"
+    if limit > 0:
+        text += f", {format_bytes(left)} left of its limit"
+    elif machine > 0:
+        text += f", the machine has {format_bytes(machine)}"
+    if used >= FRAGMENTED_FROM and ratio > 0:
+        text += f", fragmentation {ratio:.1f}"
+    if whole > 0 and left < max(LEAST_LEFT_BYTES, LEAST_LEFT_FRACTION * whole):
+        fix = (
+            "raise maxmemory, or remove runs (es-status lists them); when it is full, writes "
+            "are refused"
         )
-    return ok_finding("memory", text)
+        return warning(text, fix)
+    return ok(text)
 
 
+@named("connections")
 def check_connections(information: Information) -> Finding:
     used, most = (
         info_number(information, "connected_clients"),
         info_number(information, "maxclients"),
     )
     if most <= 0:
-        return ok_finding("connections", f"{used:.0f} now")
+        return ok(f"{used:.0f} now")
     room = int(max(0.0, most - used) // CONNECTIONS_PER_WORKER)
     text = f"{used:,.0f} of {most:,.0f}, room for about {room:,} more workers"
     return (
-        ok_finding("connections", text)
+        ok(text)
         if room >= LEAST_WORKERS
-        else warning_finding(
-            "connections", text, "raise maxclients in redis.conf (a worker has five or six)"
-        )
+        else warning(text, "raise maxclients in redis.conf (a worker has five or six)")
     )
 
 
@@ -252,95 +211,62 @@ def check_replies(settings: Mapping[str, str], is_private: bool) -> list[Finding
         "set client-output-buffer-limit normal 384mb 0 0 in redis.conf (docker/redis.conf does), "
         "and never less than maxmemory-clients"
     )
-    return [warning_finding("replies", text, fix)]
+    return [warning(text, fix).named("replies")]
 
 
+@named("network")
 def check_network(state: ServerState) -> Finding:
     if state.on_socket:
-        return ok_finding("network", "a Unix socket: reachable from this machine alone")
+        return ok("a Unix socket: reachable only from this machine")
     if state.strangers is None:
-        return ok_finding("network", "whether it wants a password could not be told")
+        return ok("whether it requires a password is not known")
     if not state.strangers:
-        return ok_finding("network", "clients without a password are refused")
+        return ok("clients without a password are refused")
+    users = "give it users (python -m es_queue.security.acl FOLDER) or a password"
     if not state.on_loopback or is_bound_openly(state.settings):
-        fix = (
-            "give it users (python -m es_queue.security.acl FOLDER) or a password (requirepass), "
-            "or bind Redis to this machine"
-        )
-        return warning_finding(
-            "network",
-            (
-                "whoever reaches this server can use it without a password, and so run code on "
-                "the workers"
-            ),
-            fix,
+        return warning(
+            "anyone who reaches this server can use it without a password, and run code on the "
+            "workers",
+            f"{users} (requirepass), or bind Redis to this machine",
         )
     if state.settings:
-        return ok_finding("network", "no password, but reachable from this machine alone")
+        return ok("no password, but reachable only from this machine")
+    why = state.denied.get("config", "no CONFIG")
     if has_open_listeners(state.information):
-        fix = (
-            "give it users (python -m es_queue.security.acl FOLDER) or a password, or bind Redis "
-            "to this machine"
+        return warning(
+            f"no password, and it listens on addresses beyond this machine; whether other "
+            f"machines can connect is not known ({why})",
+            f"{users}, or bind Redis to this machine",
         )
-        return warning_finding(
-            "network",
-            (
-                "no password, and it listens on other addresses than this machine's own; "
-                "whether it lets other machines in is not known "
-                f"({state.denied.get('config', 'no CONFIG')})"
-            ),
-            fix,
-        )
-    return ok_finding(
-        "network",
-        (
-            "no password; whether other machines reach it is not known "
-            f"({state.denied.get('config', 'no CONFIG')})"
-        ),
-    )
+    return ok(f"no password; whether other machines can connect is not known ({why})")
 
 
+@named("encryption")
 def check_encryption(state: ServerState) -> Finding:
     if state.on_socket or state.on_loopback:
-        return ok_finding(
-            "encryption",
-            "TLS"
-            if state.encrypted
-            else "none, and none is needed on this machine's own addresses",
-        )
+        none = "none, and none is needed on this machine's addresses"
+        return ok("TLS" if state.encrypted else none)
     if not state.encrypted:
-        return warning_finding(
-            "encryption",
+        return warning(
             "passwords, parameters and settings cross the network in plain text",
             "use rediss:// (redis.conf: tls-port), a tunnel, or a network that you trust",
         )
     if not state.verified:
-        fix = "name the file of the server's authority in the URL: ?ssl_ca_certs=FILE"
-        return warning_finding(
-            "encryption",
-            (
-                "TLS, but the server's certificate is not verified (ssl_cert_reqs=none): anybody "
-                "on the way can pose as it"
-            ),
-            fix,
+        return warning(
+            "TLS, but the server's certificate is not verified (ssl_cert_reqs=none): anyone on "
+            "the network path can impersonate it",
+            "name the authority's file in the URL: ?ssl_ca_certs=FILE",
         )
-    return ok_finding("encryption", "TLS, and the server's certificate is verified")
+    return ok("TLS, and the server's certificate is verified")
 
 
-def check_clock(clock_offset: float | None, denied: str = "") -> Finding:
-    if clock_offset is None:
-        return ok_finding("clock", f"not known: {denied}")
-    where = (
-        "agrees with this host's"
-        if abs(clock_offset) < 0.05
-        else (
-            f"is {abs(clock_offset):,.1f} s {'ahead of' if clock_offset > 0 else 'behind'} this "
-            "host's"
-        )
-    )
-    return ok_finding(
-        "clock", f"the server's {where}; nothing depends on it but ages that are shown"
-    )
+@named("clock")
+def check_clock(offset: float | None, denied: str = "") -> Finding:
+    if offset is None:
+        return ok(f"not known: {denied}")
+    way = "ahead of" if offset > 0 else "behind"
+    where = "agrees with" if abs(offset) < 0.05 else f"is {abs(offset):,.1f} s {way}"
+    return ok(f"the server's {where} this host's; nothing depends on it but ages that are shown")
 
 
 def info_number(information: Information, name: str) -> float:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from heapq import nsmallest
 
 from es_queue.errors import EnvironmentFailure
 from es_queue.security.sanitize import sanitize
-from master.display.limited_notes import LimitedNotes
+from master.display.notes import LimitedNotes
 
+LOGGER = logging.getLogger("es_queue.fleet")
 REFUSING_SECONDS = 5.0
 IDLE_SECONDS = 5.0
 #: Of the reasons for which workers cannot join so many are named, each with so many hosts and
@@ -21,8 +23,8 @@ LONGEST_HOST = 60
 class IdleMonitor:
     """Looked at each second by one master."""
 
-    def __init__(self, note: Callable[[str], None]) -> None:
-        self._note, self._note_refusal = note, LimitedNotes(note)
+    def __init__(self) -> None:
+        self._refusals = LimitedNotes(LOGGER)
         self._refusing_since: float | None = None
         self._idle_since: float | None = None
         self._idle_noted = False
@@ -54,7 +56,7 @@ class IdleMonitor:
         )
         if blamed and now - self._refusing_since > REFUSING_SECONDS:
             raise EnvironmentFailure(
-                f"no worker can join; the one on {min(reasons[blamed])} says: "
+                f"no worker can join; the one on {min(reasons[blamed])} reports: "
                 f"{blamed.partition(': ')[2]}"
             )
 
@@ -84,7 +86,7 @@ class IdleMonitor:
         for line in lines:
             if line not in self._noted_at:
                 self._noted_at[line] = now
-                self._note_refusal(line)
+                self._refusals.warning(line)
 
     def _note_no_workers(self, workers: Mapping[str, Mapping[str, str]]) -> None:
         """Say once that nobody works, after a while without a worker."""
@@ -96,9 +98,9 @@ class IdleMonitor:
             and now - self._idle_since > IDLE_SECONDS
         ):
             self._idle_noted = True
-            self._note(
-                "no worker is here: the run waits for one to join (rq worker, on the same "
-                "Redis and queue)"
+            LOGGER.warning(
+                "no worker has joined: the run waits for one (rq worker, on the same Redis and "
+                "queue)"
             )
         self._idle_noted = self._idle_noted and not workers
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 
+LOGGER = logging.getLogger("es_queue.fleet")
 WorkerInfo = Mapping[str, Mapping[str, str]]
 HOSTS_NAMED = 5
 
@@ -20,10 +22,9 @@ class MissingAfterOutage:
     def __init__(
         self,
         patience: float,
-        note: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._patience, self._note, self._clock = patience, note, clock
+        self._patience, self._clock = patience, clock
         self._outages = 0
         self._present: dict[str, str] = {}
         self._check_at: float | None = None
@@ -50,9 +51,8 @@ class MissingAfterOutage:
             return
         hosts = sorted({host for name, host in self._present.items() if name not in workers})
         named = ", ".join(hosts[:HOSTS_NAMED]) + (" and others" if len(hosts) > HOSTS_NAMED else "")
-        self._note(
-            f"{count} of {len(self._present)} workers did not come back after Redis was away (on "
-            f"{named}): a plain rq worker ends when it "
-            "needs Redis meanwhile; start them again (a supervisor does it by itself: systemd's "
-            "Restart=always), or use rq worker-pool"
+        LOGGER.warning(
+            f"{count} of {len(self._present)} workers did not return after Redis was away (on "
+            f"{named}): a plain rq worker ends if it needs Redis meanwhile; start them again "
+            f"(systemd's Restart=always does this), or use rq worker-pool"
         )

@@ -96,8 +96,7 @@ class SeatCleaner:
         """This run's members of a registry that holds other people's jobs too; a bounded part of
         it.
         """
-        if not bounded_reads.is_readable_registry(self._client, key):
-            raise redis.exceptions.DataError(f"{key} is no registry of RQ, or too large: empty it")
+        require_registry(self._client, key)
         cursor, entries = 0, dict[str, None]()
         for _ in range(MOST_SCANS):
             cursor, part = self._client.zscan(
@@ -183,3 +182,9 @@ class SeatCleaner:
 def seat_of(entry: str) -> str:
     """The seat of a registry's entry, which is ``<seat>:<execution>`` or the seat alone."""
     return entry.partition(":")[0]
+
+
+def require_registry(client: Any, key: str) -> None:
+    """Raises DataError for what is no registry, or too large to be read."""
+    if not bounded_reads.is_readable_registry(client, key):
+        raise redis.exceptions.DataError(f"{key} is not an RQ registry, or is too large: empty it")

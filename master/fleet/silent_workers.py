@@ -4,10 +4,14 @@ of them.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 
 from es_queue.protocol.messages import Block
+from master.display.notes import LimitedNotes
+
+LOGGER = logging.getLogger("es_queue.fleet")
 
 
 @dataclass
@@ -25,8 +29,8 @@ class SilentWorkers:
     nothing up, until an answer of theirs counts.
     """
 
-    def __init__(self, note: Callable[[str], None]) -> None:
-        self._note = note
+    def __init__(self) -> None:
+        self._notes = LimitedNotes(LOGGER)
         self._holds: dict[str, Hold] = {}
         self.names: set[str] = set()
 
@@ -56,8 +60,8 @@ class SilentWorkers:
             kept[worker] = hold
             if now - hold.since > max(map(patience, blocks)):
                 self.names.add(worker)
-                self._note(
+                self._notes.warning(
                     f"worker {worker} has held blocks for {now - hold.since:.0f} s without a "
-                    "result: they are given to others"
+                    f"result: other workers get them"
                 )
         self._holds = kept

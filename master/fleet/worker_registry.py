@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
@@ -12,6 +13,7 @@ from heapq import nsmallest
 from es_queue.protocol.channel import MAX_QUARANTINED, parse_quarantined
 from master.fleet.idle_monitor import some_of
 
+LOGGER = logging.getLogger("es_queue.fleet")
 WorkerInfo = Mapping[str, Mapping[str, str]]
 MOST_REMEMBERED = 20_000
 GROUPS_NAMED = 5
@@ -52,7 +54,6 @@ class WorkerRegistry:
 
     def __init__(
         self,
-        note: Callable[[str], None],
         read_workers: Callable[[], WorkerInfo],
         strict: bool = False,
         clock: Callable[[], float] = time.monotonic,
@@ -60,7 +61,7 @@ class WorkerRegistry:
         """``read_workers``: what living workers say now; it is asked again, now and then, for a
         worker that nobody knows.
         """
-        self._note, self._read_workers, self.strict, self._clock = note, read_workers, strict, clock
+        self._read_workers, self.strict, self._clock = read_workers, strict, clock
         self._registered: OrderedDict[str, RegisteredWorker] = OrderedDict()
         self._present: dict[str, RegisteredWorker] = {}
         self._next_query = float("-inf")
@@ -73,9 +74,9 @@ class WorkerRegistry:
         """What a former master knew: from the checkpoint, and from the progress that it left."""
         if self._fixed and numerics not in ("", self._fixed):
             self.is_uniform = False
-            self._note(
-                f"the run began with fingerprint {numerics[:8]} and goes on with the "
-                f"master's {self._fixed[:8]}: bits are not promised"
+            LOGGER.warning(
+                f"the run began with fingerprint {numerics[:8]} and continues with the master's "
+                f"{self._fixed[:8]}: equal bits are not guaranteed"
             )
         self.numerics = self._fixed or numerics
         self.quarantined |= {
@@ -106,9 +107,9 @@ class WorkerRegistry:
             self.numerics = max(sorted(counts), key=counts.__getitem__)
         if self.is_uniform and not self.strict and set(prints) - {self.numerics}:
             self.is_uniform = False
-            self._note(
-                f"mixed fleet: the run began with fingerprint {self.numerics[:8]}, so bits "
-                f"are not promised: {format_fingerprints(workers)}"
+            LOGGER.warning(
+                f"mixed fleet: the run began with fingerprint {self.numerics[:8]}, so equal "
+                f"bits are not guaranteed: {format_fingerprints(workers)}"
             )
 
     def _first_seen(self, name: str, about: Mapping[str, str]) -> RegisteredWorker:

@@ -8,39 +8,37 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from es_queue.config.run_config import RunConfig
+from es_queue.errors import EnvironmentFailure
 from es_queue.numerics.return_statistics import return_statistics
 from es_queue.protocol import messages
 from es_queue.strategies.base import NOT_FINITE
 from master.collect.collector import Collector
-from master.loop.asynchronous import make_schedule
+from master.display.format import Record
 from master.loop.config_timeline import ConfigTimeline
-from master.loop.learner import (
-    ClosedGeneration,
-    Learner,
-    Record,
-    episodes_record,
-    evaluation_record,
-    first_returns,
-    lag_record,
-    training_record,
-)
+from master.loop.learner import Learner
 from master.loop.listeners import (
     CheckpointWriter,
     GenerationListener,
+    GenerationRecorder,
     GenerationReport,
     Outcome,
-    ReplayRecorder,
     RunFiles,
     Sink,
     SinkListener,
-    SlotFileRecorder,
 )
-from master.loop.messages import validate_patience
 from master.loop.publisher import OpenGeneration, Publisher, RunIdentity
+from master.loop.records import (
+    RunTotals,
+    episodes_record,
+    evaluation_record,
+    lag_record,
+    training_record,
+)
+from master.loop.result_arrays import ClosedGeneration, first_returns
 from master.loop.rollback import has_regressed, roll_back, with_rollback_point
-from master.loop.schedule import ClosingSchedule
+from master.loop.schedule import ClosingSchedule, make_schedule
 from master.loop.state import CLOSING, FINAL, TRAINING, RunState
-from master.loop.totals import RunTotals
 from master.run.stopping import reason_to_stop
 
 
@@ -55,7 +53,8 @@ class Waiting:
 class Loop:
     """One master's work on one run: learner, schedule and ledger decide, this gives them order.
 
-    keep_going: whether the caller wants another generation
+    keep_going: whether the caller wants another generation; current: the open generation, None
+    before the first publish
     """
 
     def __init__(
@@ -70,7 +69,7 @@ class Loop:
         self._timeline, self._publisher, self._collector = timeline, publisher, collector
         self._schedule, self._listeners, self._keep_going = schedule, listeners, keep_going
         self._totals = RunTotals(collector)
-        self._current: OpenGeneration | None = None
+        self.current: OpenGeneration | None = None
 
     def run(self, state: RunState, adopted: str | None = None) -> Outcome:
         """Train until a budget, the target or a person ends it, then play the chosen parameters'
@@ -112,18 +111,9 @@ class Loop:
         return replace(generation, seconds=time.monotonic() - began)
 
     def _tell_published(self, generation: OpenGeneration) -> None:
-        self._current = generation
+        self.current = generation
         for listener in self._listeners:
             listener.on_published(generation)
-
-    def current_or_none(self) -> tuple[RunState, bytes] | None:
-        """The state of the open generation and its checkpoint; None before the first publish."""
-        return None if self._current is None else (self._current.state, self._current.checkpoint)
-
-    def current(self) -> tuple[RunState, bytes]:
-        current = self.current_or_none()
-        assert current is not None, "nothing was published yet"
-        return current
 
     def _collect(self, generation: OpenGeneration) -> Waiting:
         """Until every wanted slot is answered and nothing more is asked for."""
@@ -171,7 +161,7 @@ class Loop:
             **evaluation_record(closed, current),
             **figures,
             "seconds_update": time.monotonic() - began,
-            "failed": len(generation.ledger.failed_slots),
+            "failed": len(generation.ledger.failures.slots),
         }
         seconds = generation.seconds + waiting.seconds
         record |= self._totals.record(generation, after, closed, seconds)
@@ -229,6 +219,18 @@ def is_confirmed(state: RunState) -> bool:
     return state.best is not None and state.best.confirmed
 
 
+def validate_patience(state: RunState, config: RunConfig) -> None:
+    """Patience where rewards are never positive ends every episode at step N for ever: say so, and
+    stop.
+    """
+    if config.patience != "none" and state.counters.patience_generations >= 20:
+        raise EnvironmentFailure(
+            f"patience {config.patience} ended every episode of 20 generations: where rewards "
+            "are never positive it ends "
+            "all of them at the same step, so drop --patience or use --reward-shift"
+        )
+
+
 def make_loop(
     identity: RunIdentity,
     learner: Learner,
@@ -242,10 +244,8 @@ def make_loop(
     publisher = Publisher(identity, timeline, collector, schedule)
     listeners: list[GenerationListener] = []
     if files.checkpoints is not None:
-        listeners.append(CheckpointWriter(files.checkpoints, identity.run, sink.note))
-    if files.slot_files is not None:
-        listeners.append(SlotFileRecorder(files.slot_files, sink.note))
-    if files.log is not None:
-        listeners.append(ReplayRecorder(files.log, publisher.encode_checkpoint, sink.note))
+        listeners.append(CheckpointWriter(files.checkpoints, identity.run))
+    if files.store is not None:
+        listeners.append(GenerationRecorder(files.store, publisher.encode_checkpoint))
     listeners.append(SinkListener(sink))
     return Loop(timeline, publisher, collector, schedule, listeners, keep_going)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,15 +11,15 @@ from typing import Protocol
 
 from es_queue.errors import RunFolderError
 from es_queue.numerics.return_statistics import ReturnStatistics
-from master.loop.learner import ClosedGeneration, Record
-from master.loop.messages import evaluation_fields
+from master.display.format import Record
 from master.loop.publisher import OpenGeneration
+from master.loop.result_arrays import ClosedGeneration
 from master.loop.state import TRAINING, Best, RunState
 from master.storage import checkpoint
 from master.storage.checkpoint import Checkpoints
-from master.storage.replay_log import ReplayLog, ReplayStep
-from master.storage.slot_files import SlotFiles
+from master.storage.generation_store import GenerationStore
 
+LOGGER = logging.getLogger("es_queue.loop")
 LEAST_SECONDS_BETWEEN_SAVES = 5.0
 
 
@@ -29,16 +30,13 @@ class Sink(Protocol):
 
     def live(self, figures: Record) -> None: ...
 
-    def note(self, text: str) -> None: ...
-
 
 @dataclass(frozen=True)
 class RunFiles:
     """What is written of a run; None where nobody wants it."""
 
     checkpoints: Checkpoints | None = None
-    log: ReplayLog | None = None
-    slot_files: SlotFiles | None = None
+    store: GenerationStore | None = None
 
 
 @dataclass(frozen=True)
@@ -95,95 +93,60 @@ class SinkListener(GenerationListener):
         ledger, closed = report.generation.ledger, report.closed
         number = report.generation.state.generation
         if report.rolled_back_to is not None:
-            self._sink.note(
+            LOGGER.warning(
                 f"generation {number} evaluated below the best, of generation "
                 f"{report.rolled_back_to}: the search goes back to that"
             )
         if not report.is_finite:
             strategy = report.generation.learner.config.strategy
-            self._sink.note(
+            LOGGER.warning(
                 f"generation {number}: no step, because the new state of the strategy {strategy} "
                 "was not finite (no_step is 1)"
             )
         if closed.reevaluations and not any(closed.reevaluations):
-            self._sink.note(
+            LOGGER.warning(
                 f"all who were evaluated again in generation {number} failed in an "
                 "episode: nobody could be compared, and the elite stays"
             )
-        if ledger.failed_slots:
-            self._sink.note(
-                f"{len(ledger.failed_slots)} slots of generation {number} failed "
-                f"everywhere and count as the worst: {ledger.last_reason}"
+        if ledger.failures.slots:
+            LOGGER.warning(
+                f"{len(ledger.failures.slots)} slots of generation {number} failed "
+                f"everywhere and count as the worst: {ledger.failures.last_reason}"
             )
         self._sink.generation(report.record)
 
 
-class ReplayRecorder(GenerationListener):
-    """Logs what a replay needs of each generation; begins a new file once in a long while."""
-
-    def __init__(
-        self,
-        log: ReplayLog,
-        encode_checkpoint: Callable[[RunState], bytes],
-        note: Callable[[str], None],
-    ) -> None:
-        self._log, self._encode_checkpoint, self._note = log, encode_checkpoint, note
-        self._is_ended = False
-
-    def on_begin(self, state: RunState) -> None:
-        self._log.begin(state, self._encode_checkpoint(state))
-
-    def on_generation(self, report: GenerationReport) -> None:
-        if self._is_ended or not report.has_learnt:
-            return
-        state, after, closed = report.generation.state, report.after, report.closed
-        learner = report.generation.learner
-        step = ReplayStep(
-            state.generation,
-            report.generation.digest,
-            learner.fitness(closed.arrays),
-            after.moments,
-            after.step_limit,
-            report.rolled_back_to,
-            after.anchor is not state.anchor,
-            after.changes[len(state.changes) :],
-            learner.reevaluated_fitness(closed.reevaluations),
-            report.generation.ledger.publication,
-            tuple((part.publication, part.slots) for part in closed.used),
-            tuple(closed.tried),
-            **learner.behaviour_arrays(closed),
-        )
-        self._log.append(step)
-        if self._log.is_full:
-            self._log.start_new_file(after, self._encode_checkpoint(after))
-        if self._log.trouble:
-            self._note(self._log.trouble)
-            self._is_ended = True
-
-
-class SlotFileRecorder(GenerationListener):
-    """Writes who lived in a generation once the next one is published: workers should not wait for
-    a disk.
+class GenerationRecorder(GenerationListener):
+    """Writes the generation store. The log is written at once; individuals are written when the
+    next generation is published, because workers should not wait for a disk.
     """
 
-    def __init__(self, files: SlotFiles, note: Callable[[str], None]) -> None:
-        self._files, self._note = files, note
+    def __init__(
+        self, store: GenerationStore, encode_checkpoint: Callable[[RunState], bytes]
+    ) -> None:
+        self._store, self._encode_checkpoint = store, encode_checkpoint
+
+    def on_begin(self, state: RunState) -> None:
+        self._store.log.begin(state.generation, self._encode_checkpoint(state))
 
     def on_published(self, generation: OpenGeneration) -> None:
-        try_write(
-            partial(self._files.write_pending, generation.task, generation.vector), self._note
-        )
+        try_write(self._store.write_pending)
 
     def on_generation(self, report: GenerationReport) -> None:
-        learner = report.generation.learner
-        self._files.record_closed(learner.config, learner, report.closed)
+        self._store.keep(report.generation, report.closed)
+        if not report.has_learnt:
+            return
+        self._store.record(report.generation, report.closed, report.after, report.rolled_back_to)
+        log, after = self._store.log, report.after
+        if log.is_full:
+            log.start_new_file(after.generation, self._encode_checkpoint(after))
 
 
 class CheckpointWriter(GenerationListener):
     """The disk's checkpoint follows an accepted publish; not more often than every few seconds."""
 
-    def __init__(self, checkpoints: Checkpoints, run: str, note: Callable[[str], None]) -> None:
-        self._checkpoints, self._run, self._note = checkpoints, run, note
+    def __init__(self, checkpoints: Checkpoints, run: str) -> None:
+        self._checkpoints, self._run = checkpoints, run
         self._last_saved = 0.0
         self._saved_best: Best | None = None
 
@@ -196,9 +159,7 @@ class CheckpointWriter(GenerationListener):
         ):
             return
         self._last_saved = time.monotonic()
-        try_write(
-            partial(self._checkpoints.save, state.generation, generation.checkpoint), self._note
-        )
+        try_write(partial(self._checkpoints.save, state.generation, generation.checkpoint))
 
     def _save_best(self, generation: OpenGeneration) -> None:
         """The best policy's file follows the publish too, for workers play meanwhile. A master that
@@ -210,7 +171,7 @@ class CheckpointWriter(GenerationListener):
             return
         data = self._encode_best(generation, best, None)
         is_stored = self._saved_best is None and self._checkpoints.is_best_stored(best)
-        if is_stored or try_write(partial(self._checkpoints.save_best, data), self._note):
+        if is_stored or try_write(partial(self._checkpoints.save_best, data)):
             self._saved_best = best
 
     def on_finished(self, generation: OpenGeneration, outcome: Outcome) -> None:
@@ -225,7 +186,17 @@ class CheckpointWriter(GenerationListener):
         return checkpoint.encode_best(learner.config, learner.spec, self._run, best, evaluation)
 
 
-def try_write(write: Callable[[], object], note: Callable[[str], None]) -> bool:
+def evaluation_fields(figures: ReturnStatistics) -> dict[str, float | int]:
+    return {
+        "eval_mean": figures.mean,
+        "eval_std": figures.std,
+        "eval_min": figures.minimum,
+        "eval_max": figures.maximum,
+        "eval_episodes": figures.count,
+    }
+
+
+def try_write(write: Callable[[], object]) -> bool:
     """A folder that cannot be written does not stop training: Redis holds every generation, and
     the next checkpoint is tried again. The run's last ones must be written, for they are what
     is left of it. Whether it was written.
@@ -233,6 +204,6 @@ def try_write(write: Callable[[], object], note: Callable[[str], None]) -> bool:
     try:
         write()
     except RunFolderError as error:
-        note(f"{error}; training goes on and tries again")
+        LOGGER.warning(f"{error}; training continues and tries again")
         return False
     return True

@@ -13,19 +13,19 @@ from es_queue.config.episode_rules import evaluation_limit
 from es_queue.numerics.slot_plan import max_slots
 from es_queue.protocol import messages
 from es_queue.protocol.channel import PublishRequest
-from es_queue.protocol.messages import Task
+from es_queue.protocol.messages import Task, token_number
 from es_queue.strategies.base import Strategy
 from es_queue.strategies.capabilities import hooks
 from master.collect.answer_check import AnswerChecker, ResultBounds, ResultShape
 from master.collect.collector import Collector
 from master.collect.ledger import Ledger
 from master.collect.observation_limits import ObservationLimits
+from master.display.format import Record, format_values
 from master.loop.config_timeline import ConfigTimeline, format_changes
-from master.loop.learner import Learner, Record
-from master.loop.messages import format_values, vector_digest
+from master.loop.learner import Learner
 from master.loop.prefetch import PlanRequest, Prefetcher
 from master.loop.schedule import ClosingSchedule, Opening
-from master.loop.state import FINAL, TRAINING, Best, Floats, RunState
+from master.loop.state import FINAL, TRAINING, Best, Floats, RunState, vector_digest
 from master.storage import checkpoint
 
 REDIS_CHECKPOINT_BYTES = 8 * 2**20
@@ -74,11 +74,10 @@ class OpenGeneration:
     @property
     def record(self) -> Record:
         """What is known of it when it is open."""
-        changes = [
-            change for change in self.state.changes if change.generation == self.state.generation
-        ]
+        number = self.state.generation
+        changes = [change for change in self.state.changes if change.generation == number]
         return {
-            "generation": self.state.generation,
+            "generation": number,
             "publication": self.ledger.publication,
             "digest": self.digest,
             "bytes_published": 4 * len(self.vector),
@@ -182,9 +181,7 @@ class Publisher:
             )
         )
         saved = self.encode_checkpoint(state)
-        often = (
-            len(saved) <= REDIS_CHECKPOINT_BYTES or state.generation % REDIS_CHECKPOINT_EVERY == 0
-        )
+        is_small = len(saved) <= REDIS_CHECKPOINT_BYTES
         request = PublishRequest(
             task.publication,
             task.encode(),
@@ -192,7 +189,7 @@ class Publisher:
             learner.config.to_json(),
             self._progress_fields(state, learner, parameters.digest, last),
             format_values(last) if last else None,
-            saved if often else None,
+            saved if is_small or state.generation % REDIS_CHECKPOINT_EVERY == 0 else None,
         )
         collector.open(ledger, request, data, adopted=adopted is not None)
         if collector.verification is not None:
@@ -229,31 +226,21 @@ class Publisher:
             self._timeline.config,
             self._timeline.base.spec,
             self._identity.run,
-            replace(
-                state,
-                epoch=messages.token_number(self._identity.token),
-                noise=self._identity.noise,
-            ),
+            replace(state, epoch=token_number(self._identity.token), noise=self._identity.noise),
             strategy.centre(strategy.published(state.strategy)),
         )
 
     def _progress_fields(
         self, state: RunState, learner: Learner, digest: str, last: Record
     ) -> Mapping[str, str]:
-        fields = {
-            name: value
-            for name, value in last.items()
-            if value is not None and name not in ("publication", "changed")
-        }
-        renamed = {
-            f"reward_{name}": fields[f"return_{name}"]
-            for name in ("mean", "max")
-            if f"return_{name}" in fields
-        }
+        renamed = {f"reward_{name}": last.get(f"return_{name}") for name in ("mean", "max")}
         changes = format_changes(
             change for change in state.changes if change.generation <= state.generation
         )
-        about = {
+        last_evaluation = state.last_evaluation
+        fields = {
+            **{name: value for name, value in last.items() if name != "publication"},
+            **renamed,
             "changed": changes.rpartition("; ")[2],
             "origin": state.origin,
             **self._collector.inbox.progress_fields(),
@@ -262,14 +249,12 @@ class Publisher:
             "strategy": learner.config.strategy,
             "schedule": self._schedule.label,
             "noise": self._identity.noise,
-        }
-        evaluation = {} if state.last_evaluation is None else {"eval_mean": state.last_evaluation}
-        now = {
+            "eval_mean": last.get("eval_mean") if last_evaluation is None else last_evaluation,
             "digest": digest,
             "generation": state.generation,
             "updated": f"{time.time():.3f}",
         }
-        return format_values({**fields, **renamed, **about, **evaluation, **now})
+        return format_values(fields)
 
 
 def result_shape(learner: Learner) -> ResultShape:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from operator import attrgetter
 from typing import Any
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from es_queue.numerics.normalization import RunningMoments
 from es_queue.numerics.return_statistics import ReturnStatistics
 from es_queue.protocol.messages import SlotResult
+from master.loop.state import Floats, OpenPublication
 
 Slots = Sequence[SlotResult | None]
 
@@ -205,3 +207,63 @@ def join_arrays(parts: Sequence[ResultArrays], counted: Slots) -> ResultArrays:
     if not parts or any(not part.valid.any() for part in parts):
         return ResultArrays.from_results(counted)
     return ResultArrays.concatenate(parts)
+
+
+@dataclass(frozen=True)
+class PublicationSlice:
+    """Slots of one publication in an asynchronous batch, ascending; spread: what learning must know
+    of its perturbations.
+    """
+
+    publication: str
+    slots: NDArray[np.int64]
+    spread: Floats
+
+
+#: (publication, its slots ascending).
+ReevaluatedSlots = Sequence[tuple[str, NDArray[np.int64]]]
+
+
+@dataclass(frozen=True)
+class ClosedGeneration:
+    """A closed generation: the counted training slots, the surplus ones, those evaluated again, the
+    centres that were measured, and its evaluations.
+
+    In the asynchronous schedule ``counted`` is the batch; used: whose slots it has, in their order;
+    tried: publication and slots of those in ``reevaluations``; open: the publications that stay
+    open after it. prefix: what was made of the first counted slots before the last were there.
+    """
+
+    counted: Slots
+    surplus: Slots
+    evaluation: ReturnStatistics | None
+    confirmation: ReturnStatistics | None
+    eval_steps: int
+    centre: SlotResult | None
+    reevaluations: Slots = ()
+    measured: Slots = ()
+    used: Sequence[PublicationSlice] = ()
+    tried: ReevaluatedSlots = ()
+    open: tuple[OpenPublication, ...] = ()
+    prefix: PrefixAccumulator | None = None
+
+    @property
+    def results(self) -> list[SlotResult]:
+        return [result for result in self.counted if result is not None]
+
+    @cached_property
+    def arrays(self) -> ResultArrays:
+        """The counted slots as arrays."""
+        return (
+            ResultArrays.from_results(self.counted)
+            if self.prefix is None
+            else self.prefix.to_arrays(self.counted)
+        )
+
+
+def total_steps(slots: Slots) -> int:
+    return sum(sum(result.steps) for result in slots if result is not None)
+
+
+def first_returns(slots: Slots) -> list[float]:
+    return [result.returns[0] for result in slots if result is not None]

@@ -1,27 +1,43 @@
-"""The schedule: on which answers a generation closes. Synchronous here, asynchronous beside it."""
+"""The schedule: on which results a generation closes.
+
+Synchronous: on all of them. Asynchronous (--schedule async): nobody waits for the last episode of a
+generation. The newest publication always has blocks. A batch is as many results as a population has
+slots, of any open publication, in the order in which they came; it is ranked and learnt from, and
+the next parameters are published at once. Replaced publications stay open while somebody plays a
+block of them, up to ``max_lag`` generations. A generation that is to be evaluated closes with its
+evaluation in hand, as in the synchronous schedule; training continues meanwhile.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 
-from es_queue.config.run_config import SYNC
+from es_queue.config.run_config import ASYNC, SYNC, RunConfig
+from es_queue.errors import EnvironmentFailure
 from es_queue.numerics.return_statistics import return_statistics
 from es_queue.protocol import messages
+from es_queue.strategies.capabilities import hooks
 from master.collect.answer_check import AnswerChecker
 from master.collect.ledger import Ledger, LedgerContext
-from master.loop.learner import (
+from master.collect.publication.async_batch import (
+    AsyncBatch,
+    BatchSize,
+    CarriedOver,
+    PriorPublication,
+    slots_of_ranges,
+)
+from master.loop.learner import Learner
+from master.loop.result_arrays import (
     ClosedGeneration,
-    Learner,
-    close_generation,
+    PrefixAccumulator,
+    Slots,
     first_returns,
-    shortest_prefix,
     total_steps,
 )
-from master.loop.result_arrays import PrefixAccumulator
 from master.loop.state import RunState
 
 
@@ -112,3 +128,135 @@ def require_confirmation(learner: Learner, ledger: Ledger) -> bool:
         return False
     ledger.require(messages.CONFIRM, ledger.checker.slot_limits[messages.CONFIRM])
     return True
+
+
+def close_generation(ledger: Ledger, least: int, min_steps: int) -> ClosedGeneration:
+    """What a complete ledger says, in slot order."""
+    slots = ledger.results_in_order(messages.TRAIN)
+    count = shortest_prefix(slots, least, min_steps) if slots else 0
+    evaluation, confirmation = (
+        ledger.verified_results(messages.EVAL),
+        ledger.verified_results(messages.CONFIRM),
+    )
+    centre = ledger.results_in_order(messages.CENTRE)
+    return ClosedGeneration(
+        slots[:count],
+        slots[count:],
+        return_statistics(first_returns(evaluation)),
+        return_statistics(first_returns(confirmation)),
+        total_steps(evaluation) + total_steps(confirmation),
+        centre[0] if centre else None,
+        ledger.results_in_order(messages.ELITE),
+        centre[1:],
+        prefix=ledger.prefix,
+    )
+
+
+def shortest_prefix(slots: Slots, least: int, min_steps: int) -> int:
+    """How many slots make the batch: the fewest, but ``least``, whose episodes have ``min_steps``
+    steps.
+    """
+    if not min_steps:
+        return min(len(slots), max(1, least))
+    steps = 0
+    for count, result in enumerate(slots, 1):
+        steps += 0 if result is None else sum(result.steps)
+        if count >= least and steps >= min_steps:
+            return count
+    return len(slots)
+
+
+ASYNC_LABEL = "async: not bit-reproducible, --replay repeats it from its log"
+
+
+class AsynchronousSchedule:
+    """A generation closes on a batch of any open publications. Those without training close as in
+    the synchronous schedule. Who came first decides what is learnt, so no bits are promised.
+    """
+
+    label = ASYNC_LABEL
+    is_reproducible = False
+
+    def __init__(self) -> None:
+        self._whole = SynchronousSchedule()
+        self._batch: AsyncBatch | None = None
+        self._carried_over: CarriedOver | None = None
+        self._failed_in_a_row = 0
+
+    def open(self, opening: Opening) -> Ledger:
+        self._batch = None
+        if messages.TRAIN not in opening.required:
+            return self._whole.open(opening)
+        state, strategy = opening.state, opening.learner.strategy
+        carried = self._carried_over or CarriedOver(restore_open_publications(opening))
+        batch, most = hooks.batch_slots(strategy), opening.required[messages.TRAIN]
+        required = {**opening.required, messages.TRAIN: max(1, batch - len(carried.unused))}
+        newest = PriorPublication(
+            opening.publication,
+            opening.make_checker(state, required),
+            state.step_limit,
+            hooks.spread(strategy, state.strategy),
+        )
+        self._batch = AsyncBatch(newest, BatchSize(batch, most), carried)
+        ledger = Ledger(
+            newest.publication,
+            newest.checker,
+            required,
+            opening.context,
+            closing=self._batch,
+            opened_at=opening.opened_at,
+        )
+        elites = range(hooks.elite_slot_count(strategy, state.strategy, state.generation))
+        ledger.require_slots(messages.ELITE, elites)
+        return ledger
+
+    def require_more(self, state: RunState, learner: Learner, ledger: Ledger) -> bool:
+        return require_confirmation(learner, ledger)
+
+    def close(self, state: RunState, learner: Learner, ledger: Ledger) -> ClosedGeneration:
+        closed, waiting = self._whole.close(state, learner, ledger), self._batch
+        if waiting is None:
+            return closed
+        batch, used = waiting.take_batch()
+        reevaluations, tried = waiting.take_reevaluated()
+        self._failed_in_a_row = 0 if any(batch) else self._failed_in_a_row + len(batch)
+        if self._failed_in_a_row >= waiting.size.most:
+            raise EnvironmentFailure(
+                f"every episode of a batch failed; the last was {ledger.failures.last_reason}"
+            )
+        kept = waiting.take_still_open(ledger.tally, state.generation + 1, learner.config.max_lag)
+        self._carried_over = CarriedOver(kept, waiting.unused)
+        return replace(
+            closed,
+            counted=batch,
+            surplus=(),
+            used=used,
+            reevaluations=reevaluations,
+            tried=tried,
+            open=tuple(waiting.to_open_publication(publication) for publication in kept),
+        )
+
+
+def restore_open_publications(opening: Opening) -> list[PriorPublication]:
+    """The older publications that a checkpoint names; what Redis has lost of them is gone."""
+    state = opening.state
+    return [
+        PriorPublication(
+            publication.publication,
+            opening.make_checker(
+                replace(
+                    state, generation=publication.generation, step_limit=publication.step_limit
+                ),
+                {messages.TRAIN: 0},
+            ),
+            publication.step_limit,
+            publication.spread,
+            slots_of_ranges(publication.counted),
+        )
+        for publication in state.open
+    ]
+
+
+def make_schedule(config: RunConfig) -> ClosingSchedule:
+    """The schedule of a run's settings."""
+    return AsynchronousSchedule() if config.schedule == ASYNC else SynchronousSchedule()

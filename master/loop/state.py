@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.errors import DecodeError, RunFolderError
+from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.numerics.normalization import FrozenStatistics, RunningMoments
 from es_queue.protocol.messages import publication_generation
 from es_queue.strategies.base import State
@@ -18,6 +19,14 @@ Arrays = dict[str, NDArray[Any]]
 Floats = NDArray[np.float32]
 
 TRAINING, CLOSING, FINAL = "training", "closing", "final"
+#: Names of a checkpoint's scalars.
+SCALARS = (
+    *("generation", "step_limit", "stage", "reason", "confirm_mean", "last_evaluation"),
+    *("reproducible", "epoch", "numerics"),
+)
+#: Checkpoints of version 0.1.0 have none of these, and no changes.
+LATER_SCALARS = ("origin", "recoveries", "noise")
+BEST_SCALARS = ("generation", "eval_mean", "confirmed")
 
 
 @dataclass(frozen=True)
@@ -53,10 +62,7 @@ class RollbackPoint:
     count: int
 
     def to_arrays(self) -> Arrays:
-        return {
-            f"anchor.{name}": value
-            for name, value in (*self.strategy.items(), *self.moments.to_arrays().items())
-        }
+        return prefixed("anchor.", {**self.strategy, **self.moments.to_arrays()})
 
     def to_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in ("generation", "step_limit", "std", "count")}
@@ -65,15 +71,9 @@ class RollbackPoint:
     def from_checkpoint(
         cls, arrays: Mapping[str, NDArray[Any]], values: Mapping[str, Any]
     ) -> RollbackPoint:
-        anchor_arrays = {
-            name.removeprefix("anchor."): array
-            for name, array in arrays.items()
-            if name.startswith("anchor.")
-        }
-        strategy = {
-            name: array for name, array in anchor_arrays.items() if not name.startswith("moments_")
-        }
-        return cls(strategy=strategy, moments=RunningMoments.from_arrays(anchor_arrays), **values)
+        saved = without_prefix("anchor.", arrays)
+        strategy = {name: saved[name] for name in saved if not name.startswith("moments_")}
+        return cls(strategy=strategy, moments=RunningMoments.from_arrays(saved), **values)
 
 
 @dataclass(frozen=True)
@@ -196,60 +196,25 @@ class RunState:
         )
 
     def to_arrays(self) -> Arrays:
-        arrays: Arrays = {f"strategy.{name}": value for name, value in self.strategy.items()}
-        arrays.update(self.moments.to_arrays())
+        arrays = prefixed("strategy.", self.strategy) | self.moments.to_arrays()
         if self.best is not None:
-            arrays.update(
-                {f"best.{name}": getattr(self.best, name) for name in ("parameters", "mean", "std")}
-            )
-            arrays.update(
-                {f"best.genome.{name}": value for name, value in self.best.genome.items()}
-            )
+            best = {name: getattr(self.best, name) for name in ("parameters", "mean", "std")}
+            arrays |= prefixed("best.", best | prefixed("genome.", self.best.genome))
         for publication in self.open:
             arrays |= publication.to_arrays()
         return arrays if self.anchor is None else arrays | self.anchor.to_arrays()
 
     def to_dict(self) -> dict[str, Any]:
         """The scalars, as plain data."""
-        best = (
-            None
-            if self.best is None
-            else {
-                name: getattr(self.best, name) for name in ("generation", "eval_mean", "confirmed")
-            }
-        )
-        names = (
-            "generation",
-            "step_limit",
-            "stage",
-            "reason",
-            "confirm_mean",
-            "last_evaluation",
-            "reproducible",
-            "epoch",
-            "numerics",
-            "origin",
-            "recoveries",
-            "noise",
-        )
-        changes = [asdict(change) for change in self.changes]
-        anchor = None if self.anchor is None else self.anchor.to_dict()
-        older = (
-            {
-                "open": [
-                    [publication.publication, publication.step_limit] for publication in self.open
-                ]
-            }
-            if self.open
-            else {}
-        )
+        best, anchor = self.best, self.anchor
+        open_publications = [[older.publication, older.step_limit] for older in self.open]
         return {
-            **{name: getattr(self, name) for name in names},
-            "best": best,
+            **{name: getattr(self, name) for name in (*SCALARS, *LATER_SCALARS)},
+            "best": None if best is None else {name: getattr(best, name) for name in BEST_SCALARS},
             "counters": asdict(self.counters),
-            "changes": changes,
-            "anchor": anchor,
-            **older,
+            "changes": [asdict(change) for change in self.changes],
+            "anchor": None if anchor is None else anchor.to_dict(),
+            **({"open": open_publications} if open_publications else {}),
         }
 
     @classmethod
@@ -258,66 +223,48 @@ class RunState:
     ) -> RunState:
         """What ``to_arrays`` and ``to_dict`` gave. Raises RunFolderError in one sentence."""
         try:
-            strategy = {
-                name.removeprefix("strategy."): array
-                for name, array in arrays.items()
-                if name.startswith("strategy.")
-            }
-            best = None
-            if values["best"] is not None:
-                genome = {
-                    name.removeprefix("best.genome."): array
-                    for name, array in arrays.items()
-                    if name.startswith("best.genome.")
-                }
-                best = Best(
-                    arrays["best.parameters"],
-                    arrays["best.mean"],
-                    arrays["best.std"],
-                    **values["best"],
-                    genome=genome,
-                )
-            rest = {
-                name: values[name]
-                for name in (
-                    "stage",
-                    "reason",
-                    "confirm_mean",
-                    "last_evaluation",
-                    "reproducible",
-                    "epoch",
-                    "numerics",
-                )
-            }
-            counters = Counters(**values["counters"])
-            moments = RunningMoments.from_arrays(arrays)
-            rest["changes"] = tuple(
-                Change(**change) for change in values.get("changes", ())
-            )  # what a run of version 0.1.0 had none of
-            rest["anchor"] = (
-                None
-                if values.get("anchor") is None
-                else RollbackPoint.from_checkpoint(arrays, values["anchor"])
-            )
-            rest |= {
-                "origin": values.get("origin", ""),
-                "recoveries": values.get("recoveries", {}),
-                "noise": values.get("noise", ""),
-            }
-            rest["open"] = tuple(
-                OpenPublication.from_checkpoint(arrays, *publication)
-                for publication in values.get("open", ())
-            )
+            best, anchor = values["best"], values.get("anchor")
+            if best is not None:
+                saved = without_prefix("best.", arrays)
+                genome = without_prefix("genome.", saved)
+                best = Best(saved["parameters"], saved["mean"], saved["std"], **best, genome=genome)
+            if anchor is not None:
+                anchor = RollbackPoint.from_checkpoint(arrays, anchor)
             return cls(
                 int(values["generation"]),
-                strategy,
-                moments,
-                int(values["step_limit"]),
+                step_limit=int(values["step_limit"]),
+                strategy=without_prefix("strategy.", arrays),
+                moments=RunningMoments.from_arrays(arrays),
                 best=best,
-                counters=counters,
-                **rest,
+                counters=Counters(**values["counters"]),
+                changes=tuple(Change(**change) for change in values.get("changes", ())),
+                anchor=anchor,
+                open=tuple(
+                    OpenPublication.from_checkpoint(arrays, *publication)
+                    for publication in values.get("open", ())
+                ),
+                **{name: values[name] for name in SCALARS[2:]},
+                **{name: values[name] for name in LATER_SCALARS if name in values},
             )
         except (KeyError, TypeError, ValueError, DecodeError) as error:
             raise RunFolderError(
                 f"the checkpoint does not hold a run's state: {type(error).__name__} {error}"
             ) from None
+
+
+def prefixed(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> Arrays:
+    return {f"{prefix}{name}": array for name, array in arrays.items()}
+
+
+def without_prefix(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> Arrays:
+    """The arrays whose names begin with the prefix, under the rest of their names."""
+    return {
+        name.removeprefix(prefix): array
+        for name, array in arrays.items()
+        if name.startswith(prefix)
+    }
+
+
+def vector_digest(vector: Floats) -> str:
+    """BLAKE2b-128 of the bytes that are published: little-endian float32."""
+    return bytes_digest(vector.astype("<f4").tobytes())

@@ -36,9 +36,7 @@ def plot_style() -> Iterator[None]:
         # optional: matplotlib
         from matplotlib import rc_context
     except ImportError:
-        raise UsageError(
-            f"es-plot draws with matplotlib, which is not installed here: {INSTALL}"
-        ) from None
+        raise UsageError(f"es-plot needs matplotlib, which is not installed: {INSTALL}") from None
     with rc_context(STYLE):
         yield
 
@@ -74,8 +72,7 @@ def save_figure(figure: Figure, out: Path) -> None:
     """
     if out.suffix.lower() not in SUFFIXES:
         raise UsageError(
-            f"--out {out} is no picture that can be drawn: its name must end in "
-            f"{' or '.join(SUFFIXES)}"
+            f"--out {out} is not a supported figure: its name must end in {' or '.join(SUFFIXES)}"
         )
     # No date in the file: the same runs give the same bytes.
     metadata = {"Date": None} if out.suffix.lower() == ".svg" else None

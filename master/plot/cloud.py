@@ -67,20 +67,19 @@ def chosen_files(run_dir: Path, generations: Sequence[int]) -> list[Path]:
     there = recorded_generations(run_dir)
     if not there:
         raise UsageError(
-            f"--cloud draws who lived in a generation, and {run_dir} has kept none "
-            "(--keep-generations)"
+            f"--cloud draws the individuals of a generation, but {run_dir} has recorded none "
+            f"(--keep-generations)"
         )
     missing = [generation for generation in generations if generation not in there]
     if missing:
         near = min(there, key=lambda generation: abs(generation - missing[0]))
         raise UsageError(
-            f"--generation has {missing[0]}, which {run_dir} has not kept: the nearest that "
-            f"it has is {near}"
+            f"--generation has {missing[0]}, which {run_dir} has not recorded: the nearest "
+            f"recorded one is {near}"
         )
     if len(generations) > MOST_PANELS:
         raise UsageError(
-            f"--generation names {len(generations)} generations: a picture has {MOST_PANELS} "
-            "at most"
+            f"--generation names {len(generations)} generations: a figure has at most {MOST_PANELS}"
         )
     return [record_path(run_dir, generation) for generation in generations or there[-1:]]
 
@@ -94,8 +93,8 @@ def individual_points(record: SlotRecord) -> tuple[Floats, Floats, bool]:
     numbers = columns["behaviour"].shape[1]
     if numbers > MOST_NUMBERS:
         raise UsageError(
-            f"generation {record.task.generation} has behaviours of {numbers} numbers: "
-            f"--cloud draws those of {MOST_NUMBERS} at most"
+            f"generation {record.task.generation} has behaviours of {numbers} numbers: --cloud "
+            f"draws at most {MOST_NUMBERS}"
         )
     has_behaviour = numbers > 0
     where = (
@@ -108,8 +107,8 @@ def individual_points(record: SlotRecord) -> tuple[Floats, Floats, bool]:
     )  # NaN is not
     if not valid.any():
         raise UsageError(
-            f"generation {record.task.generation} has nobody with a result: draw another "
-            "with --generation"
+            f"generation {record.task.generation} has no individual with a result: draw another "
+            f"with --generation"
         )
     return where[valid], columns["fitness"][valid].astype(np.float64), has_behaviour
 

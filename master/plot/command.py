@@ -22,16 +22,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DESCRIPTION = """\
-Draw what runs have learnt. Runs whose settings differ by the seed alone are one curve with a \
-band: the mean (or the
-interquartile mean) and its 95 % bootstrap interval; each run is drawn thin beneath it.
+Draw learning curves. Runs that differ only in their seed share one curve: the
+mean (or interquartile mean) with its 95 % bootstrap interval. Thin lines show
+the single runs.
 
+examples:
   es-plot runs/walker                     one run
   es-plot runs/study --by time            a study of --seeds, over wall-clock time
-  es-plot runs/a runs/b --out both.svg    two settings in one picture
-  es-plot runs/walker --panels            one run from four sides
-  es-plot runs/walker --cloud --generation 0,50,400    who lived in three generations, coloured \
-by fitness
+  es-plot runs/a runs/b --out both.svg    two settings in one figure
+  es-plot runs/walker --panels            four views of one run
+  es-plot runs/walker --cloud --generation 0,50,400
+                                          individuals of three generations
 """
 
 
@@ -44,13 +45,13 @@ def make_parser() -> argparse.ArgumentParser:
         nargs="+",
         type=Path,
         metavar="RUN",
-        help="folder of a run, of a study, or one that has such folders",
+        help="folder of a run or study, or a folder that contains some",
     )
     parser.add_argument(
         "--by",
         choices=[*AXES, "both"],
         default="both",
-        help="the horizontal axis; both: steps, and beside it wall-clock time [default: both]",
+        help="horizontal axis; both draws steps and wall-clock time [default: both]",
     )
     parser.add_argument(
         "--metric",
@@ -62,41 +63,35 @@ def make_parser() -> argparse.ArgumentParser:
         "--statistic",
         choices=["mean", "iqm"],
         default="mean",
-        help=(
-            "what is drawn of several seeds: their mean, or their interquartile mean [default: "
-            "mean]"
-        ),
+        help=("statistic over seeds: mean, or interquartile mean (iqm) [default: mean]"),
     )
     parser.add_argument(
         "--panels",
         action="store_true",
-        help="one run from four sides: returns, evaluation, seconds, the centre's rank",
+        help="four views of one run: returns, evaluation, seconds, the unperturbed policy's rank",
     )
     parser.add_argument(
         "--cloud",
         action="store_true",
         help=(
-            "a generation's individuals: how they behaved, or how long and how well they lived, "
-            "coloured by fitness"
+            "individuals of a generation, coloured by fitness: their behaviour, or their length "
+            "and return"
         ),
     )
     parser.add_argument(
         "--generation",
         metavar="N,N",
-        help=(
-            "with --cloud: which generations, a panel each [default: the newest that the run's "
-            "folder holds]"
-        ),
+        help=("with --cloud: generations, one panel each [default: the newest recorded one]"),
     )
     parser.add_argument(
-        "--title", default="", metavar="TEXT", help="above the picture [default: the environment]"
+        "--title", default="", metavar="TEXT", help="title of the figure [default: the environment]"
     )
     parser.add_argument(
         "--out",
         type=Path,
         default=Path("curves.png"),
         metavar="FILE",
-        help="picture to write, .png or .svg [default: curves.png]",
+        help="figure to write, .png or .svg [default: curves.png]",
     )
     return parser
 
@@ -126,7 +121,7 @@ def beyond(run: RunCurves) -> str:
 
 def draw_figure(given: argparse.Namespace, runs: Sequence[RunCurves]) -> Figure:
     if given.generation is not None and not given.cloud:
-        raise UsageError("--generation names whom --cloud draws: give --cloud with it")
+        raise UsageError("--generation names what --cloud draws: add --cloud")
     if given.cloud:
         if len(runs) != 1:
             raise UsageError(f"--cloud draws one run, and {len(runs)} were given")
@@ -149,8 +144,7 @@ def parse_generations(text: str | None) -> list[int]:
     words = [] if text is None else text.split(",")
     if not all(word.isascii() and word.isdigit() for word in words):
         raise UsageError(
-            f"--generation is {text!r}: use whole numbers with commas between them, such as "
-            "0,50,400"
+            f"--generation is {text!r}: use whole numbers, separated by commas, such as 0,50,400"
         )
     return [int(word) for word in words]
 

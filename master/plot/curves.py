@@ -62,71 +62,57 @@ def _draw(
     statistic: str,
     labelled: bool,
 ) -> None:
-    drawn = 0
+    is_drawn = False
     for colour, (label, members) in zip(cycle(COLOURS), groups.items(), strict=False):
         curves = [curve for curve in (run.curve(metric, axis) for run in members) if len(curve[0])]
         if not curves:
             continue
-        drawn += 1
-        band = compute_band(curves, statistic)
+        is_drawn, band = True, compute_band(curves, statistic)
         _draw_band(panel, band, colour, label)
-        if band.shade:
-            for x, y in curves:
-                panel.plot(x, y, color=colour, linewidth=0.6, alpha=0.35)
-    if not drawn:
-        known = sorted(
-            {
-                name
-                for members in groups.values()
-                for run in members
-                for record in run.records[-50:]
-                for name in record
-                if finite_or_none(record[name]) is not None
-            }
-        )
-        raise UsageError(
-            f"--metric {metric} stands in no record of these runs; they have "
-            f"{', '.join(known) or 'none'}"
-        )
-    for target in sorted(
-        {
-            value
-            for members in groups.values()
-            for run in members
-            if (value := drawable_or_none(run.config.get("target_reward"))) is not None
-        }
-    ):
-        panel.axhline(target, color=GREY, linewidth=1, linestyle="--")
-        panel.annotate(
-            f"target {target:g}",
-            (0.0, target),
-            xycoords=("axes fraction", "data"),
-            xytext=(4, 3),
-            textcoords="offset points",
-            color=GREY,
-            fontsize=8,
-        )
-    style_axes(
-        panel,
-        AXES[axis][1],
-        METRIC_LABELS.get(metric, metric.replace("_", " ")) if labelled else "",
-    )
+        for x, y in curves if band.shade else ():
+            panel.plot(x, y, color=colour, linewidth=0.6, alpha=0.35)
+    runs = [run for members in groups.values() for run in members]
+    if not is_drawn:
+        raise _unknown_metric(metric, runs)
+    targets = {drawable_or_none(run.config.get("target_reward")) for run in runs}
+    for target in sorted(target for target in targets if target is not None):
+        _draw_target(panel, target)
+    label = METRIC_LABELS.get(metric, metric.replace("_", " ")) if labelled else ""
+    style_axes(panel, AXES[axis][1], label)
     format_x_thousands(panel)
     if labelled:
         panel.legend(loc="lower right", frameon=False, fontsize=9)
 
 
-def _draw_band(panel: Axes, band: Band, colour: str, label: str) -> None:
-    label = (
-        f" {label}" if label.startswith("_") else label
-    )  # matplotlib leaves those out of a legend
-    panel.plot(
-        band.x,
-        band.middle,
-        color=colour,
-        linewidth=1.8,
-        label=f"{label} ({band.shade})" if band.shade else label,
+def _unknown_metric(metric: str, runs: Sequence[RunCurves]) -> UsageError:
+    records = [record for run in runs for record in run.records[-50:]]
+    known = {
+        name for record in records for name in record if finite_or_none(record[name]) is not None
+    }
+    return UsageError(
+        f"--metric {metric} is in no record of these runs; they have "
+        f"{', '.join(sorted(known)) or 'none'}"
     )
+
+
+def _draw_target(panel: Axes, target: float) -> None:
+    panel.axhline(target, color=GREY, linewidth=1, linestyle="--")
+    panel.annotate(
+        f"target {target:g}",
+        (0.0, target),
+        xycoords=("axes fraction", "data"),
+        xytext=(4, 3),
+        textcoords="offset points",
+        color=GREY,
+        fontsize=8,
+    )
+
+
+def _draw_band(panel: Axes, band: Band, colour: str, label: str) -> None:
+    # matplotlib leaves names that begin with an underscore out of a legend.
+    label = f" {label}" if label.startswith("_") else label
+    label = f"{label} ({band.shade})" if band.shade else label
+    panel.plot(band.x, band.middle, color=colour, linewidth=1.8, label=label)
     if band.shade:
         panel.fill_between(band.x, band.low, band.high, color=colour, alpha=BAND_ALPHA, linewidth=0)
 
@@ -153,20 +139,15 @@ def group_name(run: RunCurves, others: Sequence[RunCurves]) -> str:
     none.
     """
     tasks = {other.task for other in others}
-    settings = {name for other in others for name in other.config} - {
-        *IGNORED_SETTINGS,
-        "env",
-        "objective",
-    }
-    order = [*NAMING_SETTINGS, *sorted(settings - {*NAMING_SETTINGS})]
-    differing = [
-        name for name in order if len({str(other.config.get(name)) for other in others}) > 1
-    ][:3]
+    settings = {name for other in others for name in other.config}
+    settings -= {*IGNORED_SETTINGS, *NAMING_SETTINGS, "env", "objective"}
+    order = [*NAMING_SETTINGS, *sorted(settings)]
+    values = {name: {str(other.config.get(name)) for other in others} for name in order}
+    differing = [name for name in order if len(values[name]) > 1][:3]
     words = [run.task] if len(tasks) > 1 else []
-    words += [format_setting(run, name) for name in differing] or (
-        [format_setting(run, "strategy"), format_setting(run, "policy")] if not words else []
-    )
-    return ", ".join(words)
+    if not words and not differing:
+        differing = ["strategy", "policy"]
+    return ", ".join([*words, *(format_setting(run, name) for name in differing)])
 
 
 def format_setting(run: RunCurves, name: str) -> str:

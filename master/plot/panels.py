@@ -101,7 +101,7 @@ def _draw_seconds(panel: Axes, run: RunCurves, axis: str) -> None:
         if len(x):
             panel.plot(x, np.maximum(y, 1e-5), color=colour, linewidth=1, label=label)
     panel.set_yscale("log")
-    style_axes(panel, AXES[axis][1], "seconds a generation")
+    style_axes(panel, AXES[axis][1], "seconds per generation")
     panel.legend(loc="best", frameon=False, fontsize=8)
 
 
@@ -112,4 +112,4 @@ def _draw_centre_rank(panel: Axes, run: RunCurves, axis: str) -> None:
     panel.plot(x, rolling_mean(better, ROLLING_GENERATIONS), color=COLOURS[1], linewidth=1.8)
     panel.axhline(0.5, color=GREY, linewidth=1, linestyle="--")
     panel.set_ylim(0, 1)
-    style_axes(panel, AXES[axis][1], "share that beats the centre")
+    style_axes(panel, AXES[axis][1], "fraction that beats the unperturbed policy")

@@ -8,7 +8,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.errors import UsageError
-from es_queue.security.private_directory import regular
 from es_queue.security.sanitize import sanitize
 from master.display.format import LARGEST_DRAWN, drawable_or_none, finite_or_none
 from master.display.reporter import METRICS
 from master.status.run_folders import read_settings
-from master.status.values import parse_json_lines
+from master.status.values import read_json_lines
 from master.sweep.record import SWEEP_FILE as STUDY
 
 Floats = NDArray[np.float64]
@@ -34,8 +33,6 @@ AXES = {
     "generations": ("generation", "generations"),
     "episodes": ("episodes", "episodes"),
 }
-#: A line of metrics.jsonl has about 1,200 bytes; no honest one has so many.
-LONGEST_LINE = 2**16
 MOST_LINES = 2_000_000
 #: Neighbouring records become one when there are so many; each keeps so many figures at most.
 MOST_RECORDS = 50_000
@@ -102,7 +99,7 @@ def read_runs(paths: Sequence[Path]) -> list[RunCurves]:
         if not found_here:
             raise UsageError(
                 f"{path} holds no run: give the folder of a run (with {METRICS} in it), of a "
-                "study, or one that has such folders"
+                "study, or a folder that contains some"
             )
         runs |= found_here
     return list(runs.values())
@@ -123,12 +120,15 @@ def find_run_folders(path: Path) -> Iterator[Path]:
 
 def read_run(folder: Path) -> RunCurves:
     """The run of a folder. A generation that stands there twice (a resumed run) counts as it came
-    last.
+    last. Raises UsageError for a file that cannot be read.
     """
     records, left_out = Records(), 0
-    for line in read_json_lines(folder / METRICS):
-        left_out += sum(map(is_too_large, line.values()))
-        records.add(line)
+    try:
+        for line in read_json_lines(folder / METRICS, MOST_LINES):
+            left_out += sum(map(is_too_large, line.values()))
+            records.add(line)
+    except OSError as error:
+        raise UsageError(f"{folder / METRICS} cannot be read: {error.strerror}") from None
     return RunCurves(folder, read_settings(folder / "config.json"), records.kept, left_out)
 
 
@@ -181,16 +181,3 @@ def is_too_large(value: object) -> bool:
     if isinstance(value, str):
         return finite_or_none(value) is not None and drawable_or_none(value) is None
     return isinstance(value, (int, float)) and not -LARGEST_DRAWN <= value <= LARGEST_DRAWN
-
-
-def read_json_lines(path: Path) -> Iterator[Mapping[str, Any]]:
-    """The JSON objects of a file of lines; what is none is passed over. Raises UsageError for a
-    file that cannot be read.
-    """
-    try:
-        with open(path, "rb", opener=regular) as file:
-            yield from parse_json_lines(
-                islice(iter(partial(file.readline, LONGEST_LINE), b""), MOST_LINES)
-            )
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from None

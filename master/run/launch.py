@@ -75,8 +75,8 @@ def parse_warm_start(text: str) -> Path:
     path = path_of(text.removeprefix(PRETRAINED))
     if path.suffix != ".npz":
         raise UsageError(
-            f"warm-start is {text!r}, which comes along as a list of seeds: es-play "
-            "--pretrained plays it, no run can begin with it"
+            f"warm-start is {text!r}, whose bundled policy is a seed list: es-play --pretrained "
+            f"plays it, but no run can begin with it"
         )
     return path
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import secrets
@@ -14,6 +15,8 @@ from es_queue.errors import FencedError, RedisError, RunBusyError
 from es_queue.protocol.channel import MasterChannel
 from es_queue.protocol.messages import token_number
 from es_queue.protocol.timing import Clocks
+
+LOGGER = logging.getLogger("es_queue.run")
 
 
 def holder_name() -> str:
@@ -33,7 +36,6 @@ def take_lease(
     *,
     wait: bool,
     floor: int = 0,
-    note: Callable[[str], None] = lambda _: None,
 ) -> str:
     """Become the run's master and return the fencing token: raise it first, read afterwards (rule
     11).
@@ -44,20 +46,17 @@ def take_lease(
     ``wait``: a dead master's lease may still run, so give it one lease to lapse. Raises
     RunBusyError when somebody is alive, FencedError when another came first.
     """
-    validate_lease_free(channel, clocks, wait=wait, note=note)
+    validate_lease_free(channel, clocks, wait=wait)
     stored = channel.epoch()
-    validate_lease_free(
-        channel, clocks, wait=False, note=note
-    )  # who took it before we read the token has the lease; who takes it now is the first with it
+    # Who took it before we read the token has the lease; who takes it now is the first with it.
+    validate_lease_free(channel, clocks, wait=False)
     number = 1 + max(floor, token_number(stored) if stored else 0)
     token = f"{number}-{secrets.token_hex(4)}"
     channel.renew(token, holder, clocks.lease, {}, {})
     return token
 
 
-def validate_lease_free(
-    channel: MasterChannel, clocks: Clocks, *, wait: bool, note: Callable[[str], None]
-) -> None:
+def validate_lease_free(channel: MasterChannel, clocks: Clocks, *, wait: bool) -> None:
     """Return once nobody holds the lease. Raises RunBusyError when it is renewed, or at once
     without ``wait``.
     """
@@ -65,13 +64,13 @@ def validate_lease_free(
     if holder is None:
         return
     live = (
-        f"run {channel.run} is live: {format_host(holder)} drives it; stop that es-master first, "
-        "or start another run"
+        f"run {channel.run} is live: {format_host(holder)} leads it; stop that es-master first, "
+        f"or start another run"
     )
     if not wait:
         raise RunBusyError(live)
-    note(
-        f"waiting up to {clocks.lease:.0f} s: {format_host(holder)} may still drive run "
+    LOGGER.info(
+        f"waiting up to {clocks.lease:.0f} s: {format_host(holder)} may still lead run "
         f"{channel.run}"
     )
     deadline = time.monotonic() + clocks.lease + clocks.renew
@@ -102,13 +101,8 @@ class LeaseRenewal(threading.Thread):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(name="es-queue-lease", daemon=True)
-        self._channel, self._token, self._holder, self._clocks, self._clock = (
-            channel,
-            token,
-            holder,
-            clocks,
-            clock,
-        )
+        self._channel, self._token, self._holder = channel, token, holder
+        self._clocks, self._clock = clocks, clock
         self._over = threading.Event()
         self._sign = clock()
 

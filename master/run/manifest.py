@@ -13,15 +13,20 @@ from collections.abc import Sequence
 from contextlib import suppress
 from importlib.metadata import packages_distributions
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import es_queue
-from es_queue.config.run_config import RunConfig
+from es_queue.config.recipes import recipe_for
+from es_queue.config.resolution import TUNED_SETTINGS, resolve
+from es_queue.config.run_config import RunConfig, default_of
+from es_queue.config.validation import ineffective_settings
 from es_queue.security.private_directory import read_small
 from es_queue.security.sanitize import sanitize
 from es_queue.security.user_code import named_modules
 from es_queue.util import host_info
-from master.run.repro_command import repro_command
+from master.cli.flags import flag_name
+from master.run.launch import format_warm_start
 from master.storage.checkpoint import write_atomically
 
 MANIFEST, README = "run.json", "README.txt"
@@ -90,15 +95,8 @@ def describe_session(config: RunConfig) -> dict[str, Any]:
 def package_versions(config: RunConfig) -> dict[str, str]:
     """Of es-queue, Python, and every installed package that a run's numbers may depend on."""
     modules = {module.partition(".")[0] for module in named_modules(config)}
-    named = (
-        [
-            distribution
-            for module in sorted(modules)
-            for distribution in packages_distributions().get(module, ())
-        ]
-        if modules
-        else []
-    )
+    distributions = packages_distributions() if modules else {}
+    named = [name for module in sorted(modules) for name in distributions.get(module, ())]
     installed = {
         name: host_info.version_of(name)
         for name in (*host_info.PACKAGES, *ENVIRONMENT_PACKAGES, *named)
@@ -161,7 +159,7 @@ def format_readme(run: str, config: RunConfig, command: str, first: dict[str, An
     about, revision = first.get("machine") or {}, (first.get("code") or {}).get("revision")
     versions, uncommitted = first.get("versions") or {}, ""
     if revision and first["code"].get("dirty"):
-        uncommitted = " with changes that are not committed"
+        uncommitted = " with uncommitted changes"
     where = (
         f"{about.get('host')}: {about.get('cpu')}, {about.get('cores')} cores, "
         f"{about.get('memory_gib')} GiB"
@@ -177,8 +175,8 @@ def format_readme(run: str, config: RunConfig, command: str, first: dict[str, An
         *([f"your code   git {revision}{uncommitted}"] if revision else []),
         "",
         (
-            "The same run again (to the bit with equal versions and processors, unless a budget "
-            "of seconds ends it or its schedule is async):"
+            "The same run again (to the bit with equal versions and processors, unless "
+            "--max-seconds ended it or its schedule is async):"
         ),
         "",
         f"  {command}",
@@ -206,3 +204,72 @@ tensorboard/    with --tensorboard: for tensorboard --logdir
   es-master --resume RUN           go on
   es-status RUN                    how it fares; --web shows its curves in a browser
 """
+
+
+def repro_command(config: RunConfig, warm_start: Path | None = None) -> str:
+    """``es-master --env … --seed …``: a new run of exactly this configuration. No server and no
+    password is in it.
+    """
+    explicit = explicit_settings(config)
+    values, base = config.to_dict(), resolve(explicit).to_dict()
+    ineffective = ineffective_settings(config)
+    words = [
+        word
+        for name in values
+        if name in explicit
+        or name == "seed"
+        or (values[name] != base[name] and name not in ineffective)
+        for word in format_flags(name, values[name])
+    ]
+    return " ".join(
+        [
+            "es-master",
+            *words,
+            *([f"--warm-start {quote(format_warm_start(warm_start))}"] if warm_start else []),
+        ]
+    )
+
+
+def explicit_settings(config: RunConfig) -> dict[str, Any]:
+    """The task, and of the method what is not the recipe's own: the rest of what es-master chooses
+    follows from these.
+    """
+    task = (
+        {"env": config.env}
+        if config.env
+        else {"objective": config.objective, "parameters": config.parameters}
+    )
+    recipe = recipe_for(config.env)
+    return task | {
+        name: getattr(config, name)
+        for name in TUNED_SETTINGS
+        if getattr(config, name) != recipe.get(name, default_of(name))
+    }
+
+
+def format_flags(name: str, value: Any) -> list[str]:
+    """A setting as words of a shell's command line."""
+    flag = f"--{flag_name(name)}"
+    if isinstance(value, bool):
+        return [flag if value else f"--no-{flag_name(name)}"]
+    if isinstance(value, dict):
+        return [f"{flag} {quote(f'{key}={format_scalar(item)}')}" for key, item in value.items()]
+    if name == "wrapper":
+        return [f"{flag} {quote(wrapper)}" for wrapper in value]
+    text = (
+        ",".join(map(str, value))
+        if isinstance(value, (list, tuple))
+        else f"{value!r}"
+        if isinstance(value, float)
+        else str(value)
+    )
+    return [f"{flag}={quote(text)}" if text.startswith("-") else f"{flag} {quote(text)}"]
+
+
+def format_scalar(value: Any) -> str:
+    """A value of --env-arg: text as it is, unless it would be read as JSON."""
+    try:
+        json.loads(value)
+    except (ValueError, TypeError):
+        return value if isinstance(value, str) else json.dumps(value)
+    return json.dumps(value)

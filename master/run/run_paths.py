@@ -34,8 +34,8 @@ class RunPaths:
             make_run_folder(self.run_dir, self.shared)
         except OSError as error:
             raise RunFolderError(
-                f"run-dir {self.run_dir} cannot be made ({error.strerror}); give a folder "
-                "that you may write to"
+                f"run-dir {self.run_dir} cannot be created ({error.strerror}); give a folder "
+                f"that you can write to"
             ) from None
         probe = self.run_dir / f".probe-{secrets.token_hex(4)}"
         try:
@@ -44,7 +44,7 @@ class RunPaths:
         except OSError as error:
             raise RunFolderError(
                 f"run-dir {self.run_dir} cannot be written ({error.strerror}); give a folder "
-                "that you may write to"
+                f"that you can write to"
             ) from None
 
 
@@ -54,8 +54,8 @@ def make_new_paths(config: RunConfig, launch: Launch) -> RunPaths:
     paths = RunPaths(keys.checked_run_id(run), launch.run_dir or Path("runs") / run, launch.shared)
     if paths.config_file.exists():
         raise UsageError(
-            f"run-dir {paths.run_dir} holds a run already; go on with it by --resume {run}, "
-            "or give another --run"
+            f"run-dir {paths.run_dir} holds a run already; continue it with --resume {run}, or "
+            f"give another --run"
         )
     return paths
 

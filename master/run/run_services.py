@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from es_queue.protocol.timing import Clocks
+from master.display.format import Record
+from master.loop.listeners import Sink
 from master.run.launch import Launch
+from master.run.run_paths import RunPaths
+from master.run.setup import Setup
 from master.services.private_server import PrivateServer
-from master.services.supervisor_client import SupervisorClient
+from master.services.start_lines import redis_flag
+from master.services.supervisor_client import SupervisorClient, make_supervisor_client
+
+
+class RunView(Sink, Protocol):
+    """Shows a run: ``Reporter`` for the command line, less for Python."""
+
+    def note(self, text: str) -> None: ...
+
+    def started(self, about: dict[str, str]) -> None: ...
+
+    def summary(self, record: Record) -> None: ...
 
 
 @dataclass
@@ -25,6 +40,53 @@ class StopSignal:
         self.is_looping = True
 
 
+class OwnProcesses:
+    """The private server, and the supervisor of it and of local workers, that a master starts for
+    its run. Either is None for a run without.
+    """
+
+    def __init__(self, launch: Launch, clocks: Clocks) -> None:
+        self._launch, self._clocks = launch, clocks
+        self.server: PrivateServer | None = None
+        self.supervisor: SupervisorClient | None = None
+
+    def start_server(self, paths: RunPaths, modules: Sequence[str]) -> str:
+        """Start a private server in the run's folder; returns its URL."""
+        paths.prepare()
+        self.server = PrivateServer(paths.run_dir / "redis")
+        self.start(paths, modules)
+        return self.server.url
+
+    def start(self, paths: RunPaths, modules: Sequence[str]) -> None:
+        """Start the supervisor, if the run needs one and has none yet."""
+        if self.supervisor is None:
+            self.supervisor = make_supervisor_client(
+                self._launch, paths, self._clocks, self.server, modules
+            )
+            if self.supervisor is not None:
+                self.supervisor.start()
+
+    def restart(self, _: float) -> None:
+        """The private server did not answer."""
+        if self.server is not None and self.supervisor is not None:
+            self.supervisor.ensure()
+
+    def release(self) -> None:
+        """Leave the server to another living master."""
+        if self.server is not None and self.supervisor is not None:
+            self.supervisor.release()
+
+    def stop(self) -> None:
+        """End local workers and the private server; nothing is left running."""
+        if self.supervisor is not None:
+            self.supervisor.stop()
+
+    def kill(self) -> None:
+        """End them at once."""
+        if self.supervisor is not None:
+            self.supervisor.kill()
+
+
 @dataclass(frozen=True)
 class Services:
     """client, url: of the run's Redis; private_server, supervisor: None for a run that has none"""
@@ -37,6 +99,11 @@ class Services:
     private_server: PrivateServer | None = None
     supervisor: SupervisorClient | None = None
 
+    @property
+    def redis_flag(self) -> str:
+        """The flag by which a command finds the server; empty for a private one."""
+        return "" if self.private_server is not None else redis_flag(self.url, "--redis-url")
+
 
 @dataclass(frozen=True)
 class LeaseClaim:
@@ -44,3 +111,26 @@ class LeaseClaim:
 
     holder: str
     token: str
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """A run whose lease this master has taken. is_resumed: it has had a master before"""
+
+    services: Services
+    paths: RunPaths
+    setup: Setup
+    view: RunView
+    claim: LeaseClaim
+    is_resumed: bool = False
+
+    @property
+    def folder_flag(self) -> str:
+        """The flag by which a command finds a folder that is not the default one."""
+        return "" if self.services.launch.run_dir is None else f" --run-dir {self.paths.run_dir}"
+
+    @property
+    def location_flags(self) -> str:
+        """The flags by which another terminal finds the run."""
+        services = self.services
+        return services.redis_flag if services.private_server is None else self.folder_flag

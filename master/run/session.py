@@ -4,10 +4,11 @@ should be left.
 
 from __future__ import annotations
 
+import logging
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,32 +30,50 @@ from es_queue.protocol.retry import Retry
 from es_queue.protocol.timing import Clocks
 from es_queue.security.user_code import named_modules
 from master.cli.redis_url import format_warning, is_same_terminal, network_warnings, read_exposure
+from master.display.format import Record
+from master.display.notes import TERMINAL, NoteHandler
 from master.loop.config_timeline import ConfigTimeline, drop_settings
-from master.loop.learner import Record
 from master.loop.state import FINAL, RunState
+from master.run.ending import LEAVE_SECONDS
 from master.run.launch import Launch
 from master.run.lease import holder_name, take_lease, validate_lease_free
 from master.run.manifest import write_manifest
-from master.run.run import LEAVE_SECONDS, RunView, TrainingRun
+from master.run.run import TrainingRun
 from master.run.run_paths import RunPaths, existing_paths, make_new_paths
-from master.run.run_services import LeaseClaim, Services, StopSignal
-from master.run.setup import format_unnormalised, prepare_run, validate_action_bound
+from master.run.run_services import (
+    LeaseClaim,
+    OwnProcesses,
+    RunContext,
+    RunView,
+    Services,
+    StopSignal,
+)
+from master.run.setup import Setup, format_unnormalised, prepare_run, validate_action_bound
 from master.run.standby import Standby
 from master.run.stopping import reopen_state
 from master.run.warm_start import make_warm_state
-from master.services.private_server import PrivateServer
-from master.services.supervisor_client import SupervisorClient, make_supervisor_client
 from master.storage import checkpoint
 from master.storage.checkpoint import Checkpoints, write_atomically
 
+LOGGER = logging.getLogger("es_queue.run")
 #: The state of a summary of a standby that was not needed.
 NOT_NEEDED = "unneeded"
+KeepGoing = Callable[[Record], bool]
+
+
+@dataclass(frozen=True)
+class Connection:
+    """The server of a run that this process is about to lead."""
+
+    paths: RunPaths
+    url: str
+    client: Any
+    channel: RedisMasterChannel
 
 
 class Session:
     """Composes a run's parts; ``run`` does the work and always cleans up what it started.
 
-    write: hears what is to be told before there is a view
     is_looping: the run has begun, so ``is_interrupted`` is looked at and the run ends in order
     """
 
@@ -62,24 +81,23 @@ class Session:
         self,
         launch: Launch,
         clocks: Clocks,
-        make_view: Callable[[RunPaths, RunConfig, str], RunView],
+        make_view: Callable[[RunPaths, RunConfig], RunView],
         is_interrupted: Callable[[], bool],
-        write: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self.launch, self.clocks = launch, clocks
-        self._make_view, self._stop = make_view, StopSignal(is_interrupted)
-        self._write = write
+        self._launch, self._clocks, self._make_view = launch, clocks, make_view
+        self._stop, self._notes = StopSignal(is_interrupted), NoteHandler()
+        self._processes = OwnProcesses(launch, clocks)
         self._new_folder: Path | None = None
-        self._warnings: list[str] = []
-        self._modules: list[str] = []
-        self._server: PrivateServer | None = None
-        self._supervisor: SupervisorClient | None = None
+
+    @property
+    def is_looping(self) -> bool:
+        return self._stop.is_looping
 
     def run(
         self,
         config: RunConfig | None,
         changes: dict[str, Any] | None = None,
-        keep_going: Callable[[Record], bool] = lambda _: True,
+        keep_going: KeepGoing = lambda _: True,
     ) -> dict[str, Any]:
         """Train a new run of ``config``, or go on with ``launch.resume`` under ``changes``; returns
         the summary.
@@ -87,164 +105,137 @@ class Session:
         A KeyboardInterrupt leaves a run that can be resumed, or nothing when nothing was published
         yet.
         """
-        try:
-            if self.launch.resume is not None:
-                return self._resume(changes or {}, keep_going)
-            assert config is not None
-            return self._begin(config, keep_going)
-        except ANY_ERROR as error:
-            self._clean_up_failed()
-            raise refused_error(error) from None
-        except RunBusyError:  # the folder may be the other master's, and so may be the server
-            if self._server is not None and self._supervisor is not None:
-                self._supervisor.release()
-            raise
-        except BaseException:
-            self._clean_up_failed()
-            raise
-        finally:
-            self.stop()
-
-    def stop(self) -> None:
-        """End local workers and the private server; nothing is left running."""
-        if self._supervisor is not None:
-            self._supervisor.stop()
+        with self._notes:
+            try:
+                if self._launch.resume is not None:
+                    return self._resume(changes or {}, keep_going)
+                assert config is not None
+                return self._begin(config, keep_going)
+            except ANY_ERROR as error:
+                self._clean_up_failed()
+                raise refused_error(error) from None
+            except RunBusyError:  # the folder may be the other master's, and so may be the server
+                self._processes.release()
+                raise
+            except BaseException:
+                self._clean_up_failed()
+                raise
+            finally:
+                self._processes.stop()
 
     def kill(self) -> None:
-        """End them at once."""
-        if self._supervisor is not None:
-            self._supervisor.kill()
+        """End local workers and the private server at once."""
+        self._processes.kill()
 
     # --- beginning and resuming
 
-    def _begin(self, config: RunConfig, keep_going: Callable[[Record], bool]) -> dict[str, Any]:
-        self._modules = named_modules(config)
-        setup = prepare_run(config, self.launch.noise_dir)
+    def _begin(self, config: RunConfig, keep_going: KeepGoing) -> dict[str, Any]:
+        launch = self._launch
+        setup = prepare_run(config, launch.noise_dir)
+        if setup.spec.note:
+            LOGGER.info(setup.spec.note)
         validate_action_bound(config, setup.spec)
         start = (
             setup.initial_state()
-            if self.launch.warm_start is None
-            else make_warm_state(setup, self.launch.warm_start)
+            if launch.warm_start is None
+            else make_warm_state(setup, launch.warm_start)
         )
-        paths = make_new_paths(config, self.launch)
+        paths = make_new_paths(config, launch)
         self._new_folder = None if paths.run_dir.exists() else paths.run_dir
         paths.prepare()
-        channel = self._connect(paths)
+        connection = self._connect(paths, named_modules(config))
+        channel = connection.channel
         if channel.stored_run()[0] is not None:
-            validate_lease_free(channel, self.clocks, wait=False, note=lambda _: None)
+            validate_lease_free(channel, self._clocks, wait=False)
             raise UsageError(
-                f"run {paths.run} exists in this Redis already; go on with it by --resume "
+                f"run {paths.run} exists in this Redis already; continue it with --resume "
                 f"{paths.run}, or give another --run"
             )
         channel.forget_gone_runs()
-        view = self._make_view(paths, setup.config, self._redis_name)
-        for text in filter(
-            None, (setup.spec.note, *self._warnings, *format_unnormalised(config, setup.config))
-        ):
-            view.note(text)
+        for text in format_unnormalised(config, setup.config):
+            LOGGER.info(text)
         holder = holder_name()
-        token = take_lease(channel, holder, self.clocks, wait=False)
+        token = take_lease(channel, holder, self._clocks, wait=False)
+        claim = LeaseClaim(holder, token)
         with self._release_on_error(channel, token, 0):
-            write_atomically(paths.config_file, setup.config.to_json().encode())
-            write_manifest(paths.run_dir, paths.run, setup.config, self.launch.warm_start)
-            training_run = TrainingRun(
-                self._services(paths), paths, setup, view, LeaseClaim(holder, token), keep_going
-            )
-        return training_run.run(start, None)
+            write_run_files(paths, setup.config, launch.warm_start)
+            context = self._make_context(connection, setup, claim, is_resumed=False)
+            training_run = TrainingRun(context, keep_going)
+        return training_run.run(start)
 
-    def _resume(
-        self, changes: dict[str, Any], keep_going: Callable[[Record], bool]
-    ) -> dict[str, Any]:
+    def _resume(self, changes: dict[str, Any], keep_going: KeepGoing) -> dict[str, Any]:
         """Prepare what takes long, raise the token, and only then read: the newer of Redis and disk
         (rule 11).
         """
-        paths = existing_paths(self.launch)
-        if self.launch.redis_url is None and not paths.run_dir.is_dir():
+        launch, paths = self._launch, existing_paths(self._launch)
+        if launch.redis_url is None and not paths.run_dir.is_dir():
             raise NoRunError(
                 f"there is no run {paths.run} to resume: {paths.run_dir} does not exist; "
                 "give --run-dir, or --redis-url for a run on a shared Redis"
             )
         checkpoints = Checkpoints(paths.run_dir)
         disk = checkpoints.read_newest(paths.run)
-        if disk is not None:
-            self._modules = named_modules(
-                newest_checkpoint(paths, disk, None)[0]
-            )  # a folder of another run is refused before anything is started in it
-        channel = self._connect(paths)
+        # A folder of another run is refused before anything is started in it.
+        modules = [] if disk is None else named_modules(newest_checkpoint(paths, disk, None)[0])
+        connection = self._connect(paths, modules)
+        channel = connection.channel
         stored = channel.stored_run()[2]
         if disk is None and stored is None:
-            news = "".join(
-                f"; {text}"
-                for text in (self._supervisor.read_news() if self._supervisor is not None else ())
-            )
+            supervisor = self._processes.supervisor
+            news = () if supervisor is None else supervisor.read_news()
             raise NoRunError(
-                f"there is no run {paths.run} to resume: neither {paths.run_dir} nor Redis holds "
-                f"a checkpoint of it{news}"
+                f"there is no run {paths.run} to resume: neither {paths.run_dir} nor Redis has "
+                f"a checkpoint of it{''.join(f'; {text}' for text in news)}"
             )
         paths.prepare()
         channel.forget_gone_runs()
-        notes = [*self._warnings, *checkpoints.warnings]
-        if not self.launch.standby:
-            validate_lease_free(channel, self.clocks, wait=True, note=notes.append)
+        for text in checkpoints.warnings:
+            LOGGER.warning(text)
+        if not launch.standby:
+            validate_lease_free(channel, self._clocks, wait=True)
         config, state = newest_checkpoint(paths, disk, stored)
-        self._modules = named_modules(config)
         validate_combinations(replace(config, **changes))
-        setup = prepare_run(replace(config, **changes), self.launch.noise_dir)
-        holder = holder_name()
-        if self.launch.standby:
-            token = self._take_over(channel, holder, state.epoch)
-        else:
-            token = take_lease(
-                channel, holder, self.clocks, wait=True, floor=state.epoch, note=notes.append
-            )
-        if token is None:
+        setup = prepare_run(replace(config, **changes), launch.noise_dir)
+        claim = self._claim_lease(channel, state.epoch)
+        if claim is None:
             return {"state": NOT_NEEDED}
-        with self._release_on_error(channel, token, keys.RUN_SECONDS):
+        with self._release_on_error(channel, claim.token, keys.RUN_SECONDS):
             newest_config, state = newest_checkpoint(
                 paths,
                 Checkpoints(paths.run_dir).read_newest(paths.run),
                 channel.stored_run()[2],
-                notes.append,
             )
-            if (
-                newest_config != config
-            ):  # another master went on with it meanwhile, under other budgets
-                setup = prepare_run(replace(newest_config, **changes), self.launch.noise_dir)
-            write_atomically(paths.config_file, setup.config.to_json().encode())
-            write_manifest(paths.run_dir, paths.run, setup.config)
-            view = self._make_view(paths, setup.config, self._redis_name)
+            if newest_config != config:
+                # Another master went on with it meanwhile, under other budgets.
+                setup = prepare_run(replace(newest_config, **changes), launch.noise_dir)
+            write_run_files(paths, setup.config)
             if state.noise != setup.table.digest:
-                notes.append(
-                    "this es-queue makes other noise than the one that made generation "
-                    f"{state.generation}: the run goes on, but no longer as it would have"
+                LOGGER.warning(
+                    f"this version of es-queue makes different noise than the one that made "
+                    f"generation {state.generation}: the run continues, but is no longer "
+                    f"reproducible"
                 )
                 state = replace(state, reproducible=False)
-            for text in notes:
-                view.note(text)
+            context = self._make_context(connection, setup, claim, is_resumed=True)
             state = replace(state, changes=drop_settings(state.changes, changes))
             learner = ConfigTimeline(setup.learner).learner_at(state)
             state = reopen_state(learner.config, state, learner.target)
-            training_run = TrainingRun(
-                self._services(paths),
-                paths,
-                setup,
-                view,
-                LeaseClaim(holder, token),
-                keep_going,
-                is_resumed=True,
-            )
-            adopted = training_run.adoptable_publication(state)
-            former_state = channel.state()
-        return training_run.run(state, adopted, former_state)
+            training_run = TrainingRun(context, keep_going)
+        return training_run.run(state)
 
-    def _take_over(self, channel: RedisMasterChannel, holder: str, floor: int) -> str | None:
-        """Stand by until the run has lost its master, and take it; None when it has ended. The
-        first of several gets it.
+    def _claim_lease(self, channel: RedisMasterChannel, floor: int) -> LeaseClaim | None:
+        """Take over from the last master. A standby waits until the run has lost its master: the
+        first of several gets it, and None says that the run has ended.
         """
-        standby = Standby(channel, self.clocks, self._write, self._stop.is_interrupted)
+        holder = holder_name()
+        if not self._launch.standby:
+            token = take_lease(channel, holder, self._clocks, wait=True, floor=floor)
+            return LeaseClaim(holder, token)
+        standby = Standby(channel, self._clocks, self._stop.is_interrupted)
         while standby.wait():
             try:
-                return take_lease(channel, holder, self.clocks, wait=False, floor=floor)
+                token = take_lease(channel, holder, self._clocks, wait=False, floor=floor)
+                return LeaseClaim(holder, token)
             except RunBusyError:
                 continue
         return None
@@ -260,86 +251,67 @@ class Session:
             channel.retry.give_up_after(LEAVE_SECONDS)
             stopped = isinstance(error, KeyboardInterrupt)
             why = {} if stopped else {"why": str(error)[:300]}
+            progress = {"state": STOPPED if stopped else FAILED, "workers": "0", **why}
             with suppress(Exception):
-                channel.finish(
-                    token,
-                    {"state": STOPPED if stopped else FAILED, "workers": "0", **why},
-                    seconds,
-                    None,
-                )
+                channel.finish(token, progress, seconds, None)
             raise
 
     def _clean_up_failed(self) -> None:
         """Leave nothing of a run that came to nothing."""
-        self.stop()
-        self._remove_unused_folder()
-
-    def _remove_unused_folder(self) -> None:
-        """Remove the folder that was made for a run of which nothing came."""
-        if self._new_folder is not None and not (self._new_folder / "checkpoints").exists():
-            shutil.rmtree(self._new_folder, ignore_errors=True)
-            if self.launch.run_dir is None:
+        self._processes.stop()
+        folder = self._new_folder
+        if folder is not None and not (folder / "checkpoints").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            if self._launch.run_dir is None:
                 with suppress(OSError):  # it holds other runs
-                    self._new_folder.parent.rmdir()
+                    folder.parent.rmdir()
 
-    def _connect(self, paths: RunPaths) -> RedisMasterChannel:
-        """The channel over the server that was named, or over a private one in the run's folder."""
-        url, retry = self.launch.redis_url, Retry(on_outage=self._restart_supervisor)
-        if url is None:
-            paths.prepare()
-            self._server = PrivateServer(paths.run_dir / "redis")
-            self.start_supervisor(paths)
-            url = self._server.url
-        self.url = url
-        self._redis_name = redacted_url(url)
-        self.client = client_from_url(url)
-        validate_server(self.client, self._redis_name)
-        if self.launch.redis_url is not None and not self.launch.insecure:
-            warnings = network_warnings(read_exposure(self.client, self._redis_name))
-            for text in warnings:
-                self._write(format_warning(text))
-            self._warnings = [] if is_same_terminal() else warnings
-        return RedisMasterChannel(self.client, paths.run, retry)
+    def _connect(self, paths: RunPaths, modules: Sequence[str]) -> Connection:
+        """The server that was named, or a private one in the run's folder."""
+        url = self._launch.redis_url or self._processes.start_server(paths, modules)
+        client, name = client_from_url(url), redacted_url(url)
+        validate_server(client, name)
+        if self._launch.redis_url is not None and not self._launch.insecure:
+            for text in network_warnings(read_exposure(client, name)):
+                TERMINAL.warning(format_warning(text))
+                if not is_same_terminal():
+                    LOGGER.warning(text)
+        retry = Retry(on_outage=self._processes.restart)
+        return Connection(paths, url, client, RedisMasterChannel(client, paths.run, retry))
 
-    def start_supervisor(self, paths: RunPaths) -> SupervisorClient | None:
-        """The supervisor of the private server and the local workers, started; None for a run that
-        has neither.
-        """
-        if self._supervisor is None:
-            self._supervisor = make_supervisor_client(
-                self.launch, paths, self.clocks, self._server, self._modules
-            )
-            if self._supervisor is not None:
-                self._supervisor.start()
-        return self._supervisor
-
-    def _restart_supervisor(self, _: float) -> None:
-        """The private server did not answer, and no supervisor looks after it yet."""
-        if self._server is not None and self._supervisor is not None:
-            self._supervisor.ensure()
-
-    @property
-    def is_looping(self) -> bool:
-        return self._stop.is_looping
-
-    def _services(self, paths: RunPaths) -> Services:
-        """What a run is given, once connected."""
-        supervisor = self.start_supervisor(paths)
-        return Services(
-            self.launch, self.clocks, self.client, self.url, self._stop, self._server, supervisor
+    def _make_context(
+        self, connection: Connection, setup: Setup, claim: LeaseClaim, *, is_resumed: bool
+    ) -> RunContext:
+        """What the run is given. Its view shows what was said so far."""
+        paths, processes = connection.paths, self._processes
+        processes.start(paths, named_modules(setup.config))
+        services = Services(
+            self._launch,
+            self._clocks,
+            connection.client,
+            connection.url,
+            self._stop,
+            processes.server,
+            processes.supervisor,
         )
+        view = self._make_view(paths, setup.config)
+        self._notes.show_in(view.note)
+        return RunContext(services, paths, setup, view, claim, is_resumed)
+
+
+def write_run_files(paths: RunPaths, config: RunConfig, warm_start: Path | None = None) -> None:
+    """The files that describe a run. Raises RunFolderError."""
+    write_atomically(paths.config_file, config.to_json().encode())
+    write_manifest(paths.run_dir, paths.run, config, warm_start)
 
 
 def newest_checkpoint(
     paths: RunPaths,
     disk: bytes | None,
     stored: bytes | None,
-    note: Callable[[str], None] = lambda _: None,
 ) -> tuple[RunConfig, RunState]:
     """The newer of two checkpoints of one run; Redis holds every generation, the disk one every few
     seconds.
-
-    note: hears of one that cannot be used while the other can
 
     Raises RunFolderError when one is of another run than ``place.run``, or when they are of two
     runs of that name.
@@ -353,11 +325,11 @@ def newest_checkpoint(
             config, state, run = checkpoint.decode(data)
         except RunFolderError as error:
             trouble = error
-            note(f"the checkpoint in {where} was passed over: {error}")
+            LOGGER.warning(f"the checkpoint in {where} was skipped: {error}")
             continue
         if run != paths.run:
             raise RunFolderError(
-                f"{where} holds run {run[:40]!r}, not {paths.run}: go on with it by --resume "
+                f"{where} holds run {run[:40]!r}, not {paths.run}: continue it with --resume "
                 f"{run[:40]}, or give the --run-dir of {paths.run}"
             )
         checkpoints.append((config, state))
@@ -373,8 +345,8 @@ def newest_checkpoint(
         raise RunFolderError(
             f"{paths.run_dir} and Redis hold two different runs called {paths.run} "
             f"({', '.join(differing[:5])} differ): "
-            "give another --run-dir to go on with the one in Redis, or the --redis-url where "
-            "this folder's run was"
+            "give another --run-dir to continue the one in Redis, or the --redis-url of this "
+            "folder's run"
         )
     return max(
         checkpoints,

@@ -62,9 +62,7 @@ class Setup:
         """The state of generation 0; with what a warm start brings, of which ``origin`` tells."""
         limit = parse_step_limit(self.config.step_limit).initial_limit(self.spec.step_limit)
         first = self.first_parameters() if parameters is None else parameters
-        statistics = (
-            RunningMoments.empty(self.spec.observation_size) if moments is None else moments
-        )
+        statistics = moments or RunningMoments.empty(self.spec.observation_size)
         return RunState(
             0,
             hooks.with_statistics(self.strategy, self.strategy.start(first), statistics),
@@ -82,14 +80,16 @@ def prepare_run(
     Raises EnvironmentFailure, UsageError or RunFolderError in one sentence.
     """
     spec = describe(EnvironmentRequest.of(config))
-    policy = make_policy(config, spec.observation_size, spec.action, spec.observation_shape)
+    spaces = spec.observation_size, spec.action, spec.observation_shape
+    policy = make_policy(config, *spaces)
     validate_environment_settings(config, spec)
     config = resolve_config(config, spec, policy)
     if config.obs_norm:
         spec = with_observed(spec, EnvironmentRequest.of(config))
-    policy.reference = make_reference_batch(
-        config
-    )  # an environment that cannot show it fails here, before anything is begun
+    # An environment that cannot show it fails here, before anything is begun.
+    reference = make_reference_batch(config)
+    if reference is not None:
+        policy = make_policy(config, *spaces, reference)
     strategy = make_strategy(config, policy.size)
     try_strategy(strategy)
     table = table or NoiseTable.open(config.noise_size, noise_folder)
@@ -109,29 +109,27 @@ def resolve_config(config: RunConfig, spec: EnvironmentSpec, policy: Policy) -> 
             f"{2 * policy.size}"
         )
     shared = resolve_seed_sharing(config, strategy_class(config).per_slot)
-    env = (
-        spec.id if spec.note else config.env
-    )  # another one is played than was asked for: the record names that
+    has_normal_observations = not (
+        config.objective
+        or policy.takes_pixels
+        or config.batch_norm == VIRTUAL
+        or spec.observation_size > MOST_NORMALISED
+    )
     config = replace(
         config,
-        env=env,
+        # With a note, another environment is played than was requested: the record names that.
+        env=spec.id if spec.note else config.env,
         seed=seed,
         backend=spec.backend,
         noise_size=size,
         env_seeds=shared,
         behaviour=spec.behaviour or config.behaviour,
+        obs_norm=config.obs_norm and has_normal_observations,
     )
-    if (
-        config.objective
-        or policy.takes_pixels
-        or config.batch_norm == VIRTUAL
-        or spec.observation_size > MOST_NORMALISED
-    ):
-        config = replace(config, obs_norm=False)
     slots = max_slots(config, 1)[TRAIN]
     if size - policy.size + 1 < slots:
         raise UsageError(
-            f"noise_size is {size}, but {slots} slots need as many different places for "
+            f"noise_size is {size}, but {slots} slots need as many different positions for "
             f"{policy.size} parameters: use {slots + policy.size} or more"
         )
     return config
@@ -155,8 +153,8 @@ def validate_action_bound(config: RunConfig, spec: EnvironmentSpec) -> None:
     """A new run does not bound actions that are choices. Raises UsageError."""
     if config.action_bound == "tanh" and (spec.action.kind != "box" or spec.action.bins):
         raise UsageError(
-            f"action_bound is tanh, but {config.task} has actions that are chosen, not numbers "
-            "between bounds: leave action_bound out"
+            f"action_bound is tanh, but {config.task} has discrete actions, not numbers between "
+            f"bounds: leave action_bound out"
         )
 
 
@@ -166,8 +164,8 @@ def validate_environment_settings(config: RunConfig, spec: EnvironmentSpec) -> N
     if spec.observation_size > MAX_OBSERVATION:  # no worker could read the run's task
         raise UsageError(
             f"{config.task} has observations of {spec.observation_size:,} numbers, and at "
-            f"most {MAX_OBSERVATION:,} are possible: make its pictures smaller, with a "
-            "--wrapper of your own"
+            f"most {MAX_OBSERVATION:,} are possible: make its images smaller with your own "
+            f"--wrapper"
         )
     stall = parse_stall(config.stall)
     if stall is not None and stall.index >= spec.observation_size:
@@ -185,7 +183,7 @@ def validate_environment_settings(config: RunConfig, spec: EnvironmentSpec) -> N
             "there: drop --patience or use --reward-shift"
         )
     if config.life_loss and not spec.lives:
-        raise UsageError(f"life_loss is set, but {config.task} counts no lives: leave it out")
+        raise UsageError(f"life_loss is set, but {config.task} does not count lives: leave it out")
     if config.action_noise > 0 and spec.action.kind != "box":
         raise UsageError(
             f"action_noise is {config.action_noise:g}, but {config.task} has no continuous "

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from es_queue.protocol.channel import ACTIVE_STATES, MasterChannel
 from es_queue.protocol.timing import Clocks
-from es_queue.security.sanitize import sanitize
+from master.display.notes import TERMINAL
 from master.run.lease import format_host
 
 
@@ -20,15 +20,9 @@ class Standby:
         self,
         channel: MasterChannel,
         clocks: Clocks,
-        note: Callable[[str], None],
         is_interrupted: Callable[[], bool],
     ) -> None:
-        self._channel, self._clocks, self._note, self._is_interrupted = (
-            channel,
-            clocks,
-            note,
-            is_interrupted,
-        )
+        self._channel, self._clocks, self._is_interrupted = channel, clocks, is_interrupted
         self._holder, self._left = "", 0.0
         self._free_since: float | None = None
         # (outages so far, whether Redis knows nothing of the run): as it was when the lease was
@@ -45,9 +39,7 @@ class Standby:
         while not self._is_interrupted():
             state = self._channel.state()
             if state is not None and state not in ACTIVE_STATES:
-                self._note(
-                    f"run {self._channel.run} is {sanitize(state)}: there is nothing to take over"
-                )
+                TERMINAL.info(f"run {self._channel.run} is {state}: there is nothing to take over")
                 return False
             if self._is_lapsed(time.monotonic(), lost=state is None):
                 return True
@@ -73,7 +65,7 @@ class Standby:
         """Somebody drives the run; ``left``: seconds until the lease lapses."""
         if holder != self._holder:
             self._holder = holder
-            self._note(f"standing by: {format_host(holder)} drives run {self._channel.run}")
+            TERMINAL.info(f"standing by: {format_host(holder)} leads run {self._channel.run}")
         elif left > self._left:
             self._state_when_renewed = (self._channel.outages, False)
         self._left, self._free_since = left, None

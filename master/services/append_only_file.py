@@ -89,7 +89,7 @@ def set_unfit_aside(folder: Path, *, is_own: bool = False) -> str:
             (folder / name).rename(folder / f"{name}{ending}")
     except OSError as error:
         raise RedisError(
-            f"{folder} holds data that may not be loaded ({why}), and it cannot be moved: "
+            f"{folder} contains data that must not be loaded ({why}), and it cannot be moved: "
             f"{error.strerror}; remove {folder}"
         ) from None
     if stranger:
@@ -109,7 +109,7 @@ def unfit(folder: Path) -> str:
     """
     try:
         if os.path.lexists(folder / OLD):
-            raise _UnfitError(f"{OLD} is in a place that this server does not use")
+            raise _UnfitError(f"{OLD} is in a location that this server does not use")
         place = folder / FOLDER
         if not os.path.lexists(place):
             return ""
@@ -145,7 +145,7 @@ def _names_in(manifest: Path) -> list[str]:
         raise _UnfitError(f"{MANIFEST} is larger than {MOST_MANIFEST} bytes")
     lines = [LINE.fullmatch(line) for line in manifest.read_bytes().splitlines()]
     if not all(lines):
-        raise _UnfitError(f"{MANIFEST} holds a line that no private server writes")
+        raise _UnfitError(f"{MANIFEST} contains a line that no private server writes")
     # Files of the history (h) are not loaded but removed, and may be gone.
     return [line[1].decode() for line in lines if line and line[2] != b"h"]
 
@@ -197,7 +197,9 @@ def _check_torn(name: str, data: mmap.mmap, place: int, head: re.Pattern[bytes])
     """Raises _UnfitError unless the file ends within a count or a length."""
     rest = bytes(data[place : place + LONGEST_HEAD])
     if rest and (head.fullmatch(rest) is None or place + len(rest) < len(data)):
-        raise _UnfitError(f"{name} holds at byte {place} what no private server writes")
+        raise _UnfitError(
+            f"{name} contains at byte {place} something that no private server writes"
+        )
 
 
 def _printable(word: bytes) -> str:
@@ -224,7 +226,7 @@ def _check_empty_snapshot(name: str, data: bytes) -> None:
             return
     except IndexError:
         pass
-    raise _UnfitError(f"{name} is a snapshot that holds data, which this version does not load")
+    raise _UnfitError(f"{name} is a snapshot with data, which this version does not load")
 
 
 def _text(data: bytes, place: int) -> tuple[bytes, int]:

@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from es_queue.errors import RunFolderError
 from es_queue.security.private_directory import no_link, read_end
 from es_queue.util.file_lock import is_locked, read_pid, write_pid
 
@@ -31,6 +33,12 @@ BIND_TO_PARENT = (
     "sys.argv[2:])"
 )
 
+RUN_MODULE = (
+    "import sys; home, module = sys.argv[1:3]; del sys.argv[1:3];"
+    "home in sys.path or sys.path.insert(0, home);"
+    "sys.exit(__import__(module, fromlist=['main']).main())"
+)
+
 
 def bind_to_parent(command: list[str]) -> list[str]:
     """The command, made to end by SIGTERM when this process does; ``command[0]`` is an absolute
@@ -45,6 +53,29 @@ def bind_to_parent(command: list[str]) -> list[str]:
     ):
         return command
     return [sys.executable, "-I", "-S", "-c", BIND_TO_PARENT, str(os.getpid()), *command]
+
+
+def module_command(module: str, *words: str) -> list[str]:
+    """The command that runs ``main`` of one of our modules; -P: packages of the current folder
+    must not shadow ours, which need not be installed.
+    """
+    home = str(Path(__file__).resolve().parents[2])
+    return [sys.executable, "-P", "-c", RUN_MODULE, home, module, *words]
+
+
+def spawn_bound(
+    what: str, command: list[str], log: Path, environment: dict[str, str], url: str, **options: Any
+) -> subprocess.Popen[bytes]:
+    """Start a command that ends with this process and finds its server at ``url``, which its
+    environment has: every user of the host can read a command line.
+
+    what: its name in a sentence; options: of ``spawn``. Raises RunFolderError.
+    """
+    variables = {**environment, "RQ_REDIS_URL": url}
+    try:
+        return spawn(bind_to_parent(command), log, variables, **options)
+    except OSError as error:
+        raise RunFolderError(f"{what} cannot be started with the log {log}: {error}") from error
 
 
 def spawn(
@@ -194,6 +225,12 @@ class LockedProcess:
 
     def read_pid(self) -> int | None:
         return read_pid(self._lock)
+
+
+def signal_name(number: int) -> str:
+    with suppress(ValueError):
+        return signal.Signals(number).name
+    return f"signal {number}"
 
 
 def log_tail(log: Path) -> str:

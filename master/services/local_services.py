@@ -5,24 +5,26 @@ A run's supervisor has them for one run; the es-master of ``--seeds`` has them f
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
 
 from master.services.local_workers import LocalWorkers
 from master.services.private_server import PrivateServer
 
+LOGGER = logging.getLogger("es_queue.services")
+
 
 class LocalServices:
-    """``server`` is None for a Redis that was named; ``note`` takes sentences for people."""
+    """``server`` is None for a Redis that was named."""
 
-    def __init__(self, server: PrivateServer | None, note: Callable[[str], None]) -> None:
-        self.server, self.note = server, note
+    def __init__(self, server: PrivateServer | None) -> None:
+        self.server = server
         self._workers: LocalWorkers | None = None
 
     def start_server(self) -> None:
         """Have the private server answer. Raises RedisError."""
         if self.server is not None:
             self.server.start()
-            self._note_refused(self.server)
+            self._log_refused(self.server)
 
     def start_workers(self, workers: LocalWorkers) -> None:
         """Raises RunFolderError."""
@@ -32,10 +34,10 @@ class LocalServices:
     def restart_ended(self) -> None:
         """Start again what has ended. Raises RedisError for a server that cannot come back."""
         if self.server is not None and self.server.ensure():
-            self.note("the private server had ended and was started again")
-            self._note_refused(self.server)
+            LOGGER.warning("the private server ended and was restarted")
+            self._log_refused(self.server)
         for number in self._workers.supervise() if self._workers is not None else ():
-            self.note(f"local worker {number} had ended and was started again")
+            LOGGER.warning(f"local worker {number} ended and was restarted")
 
     def stop(self) -> None:
         """End workers and server in order."""
@@ -51,6 +53,6 @@ class LocalServices:
         if self.server is not None:
             self.server.kill()
 
-    def _note_refused(self, server: PrivateServer) -> None:
+    def _log_refused(self, server: PrivateServer) -> None:
         if server.refused:
-            self.note(server.refused)
+            LOGGER.warning(server.refused)

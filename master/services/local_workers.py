@@ -14,16 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import es_queue
-from es_queue.errors import RunFolderError
 from es_queue.numerics.fingerprint import numeric_environment
 from es_queue.protocol.timing import SUPERVISOR_PID
 from es_queue.security.passwords import environment_without_redis
 from es_queue.security.user_code import environment_allowing
 from master.services.child_process import (
     RestartTimer,
-    bind_to_parent,
     end_in_order,
-    spawn,
+    spawn_bound,
     wait_until,
 )
 
@@ -60,9 +58,9 @@ class WorkerProcess:
     def is_running(self) -> bool:
         return self.process is not None and self.process.poll() is None
 
-    def start(self, command: list[str], log: Path, environment: dict[str, str]) -> None:
-        """Raises OSError."""
-        self.process = spawn(bind_to_parent(command), log, environment)
+    def start(self, command: list[str], log: Path, environment: dict[str, str], url: str) -> None:
+        """Raises RunFolderError."""
+        self.process = spawn_bound("a local worker", command, log, environment, url)
         self.timer.start()
 
     def has_newly_ended(self) -> bool:
@@ -181,40 +179,22 @@ class LocalWorkers:
         # RQ refuses the name of a worker that it still believes to live, so each start has its own.
         name = f"{self._name_prefix}-{worker.number}-{secrets.token_hex(3)}"
         path = self._log_folder / f"worker-{worker.number}.log"
-        try:
-            worker.start(self._command(name), path, self._environment())
-        except OSError as error:
-            raise RunFolderError(
-                f"a local worker cannot be started with the log {path}: {error}"
-            ) from error
+        worker.start(self._command(name), path, self._environment(), self._redis_url)
 
     def _command(self, name: str) -> list[str]:
         # -P: the current folder's own workers/ must not shadow ours. RQ appends each --path to
         # sys.path: first the folder of our packages (when they are not installed), then the user's
         # environments.
         home = str(Path(es_queue.__file__).resolve().parent.parent)
-        command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "rq.cli",
-            "worker",
-            "--name",
-            name,
-            "--path",
-            home,
-            "--path",
-            ".",
-        ]
+        command = [sys.executable, "-P", "-m", "rq.cli", "worker", "--name", name]
+        command += ["--path", home, "--path", "."]
         return command if self._queue == "default" else [*command, self._queue]
 
     def _environment(self) -> dict[str, str]:
         noise = {}
         if self._noise_folder is not None:
             # start-up: numpy, which the supervisor does not need
-            from es_queue.numerics.noise_table import (
-                FOLDER_VARIABLE,  # it loads numpy, which a supervisor does not need
-            )
+            from es_queue.numerics.noise_table import FOLDER_VARIABLE
 
             noise = {FOLDER_VARIABLE: str(self._noise_folder.absolute())}
         classes = {} if HARDENED_CLASSES.keys() & os.environ.keys() else HARDENED_CLASSES
@@ -224,7 +204,6 @@ class LocalWorkers:
             **environment_without_redis(os.environ),
             **noise,
             **environment_allowing(self._modules),
-            "RQ_REDIS_URL": self._redis_url,
             SUPERVISOR_PID: str(os.getpid()),
         }
 

@@ -4,27 +4,56 @@ the seats.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Mapping
 
 from es_queue.protocol.channel import MasterChannel
 from master.fleet.seat_manager import SeatManager
 from master.services.supervisor_client import SupervisorClient
 
+LOGGER = logging.getLogger("es_queue.services")
 NOTE_AFTER_SECONDS = 2.0
 
 
-class Maintenance:
-    """The collector's housekeeper. ``supervisor``: None for a run with neither a private server nor
-    local workers.
-    """
+class SupervisorWatch:
+    """``supervisor``: None for a run with neither a private server nor local workers."""
 
-    def __init__(
-        self,
-        supervisor: SupervisorClient | None,
-        seat_manager: SeatManager,
-        note: Callable[[str], None],
-    ) -> None:
-        self._supervisor, self._seat_manager, self._note = supervisor, seat_manager, note
+    def __init__(self, supervisor: SupervisorClient | None) -> None:
+        self._supervisor = supervisor
+
+    def handle_outage(self, seconds: float, trouble: str = "") -> None:
+        """Redis did not answer, or refused by ``trouble``: see to it that our own is started again,
+        or say what we wait for.
+        """
+        if not self.check() and seconds > NOTE_AFTER_SECONDS:
+            LOGGER.warning(
+                f"Redis refuses commands, trying again; its error: {trouble}"
+                if trouble
+                else "Redis does not answer; trying again"
+            )
+
+    def check(self) -> bool:
+        """Pass on what it had to start again, and start it again itself; returns whether there was
+        any of it.
+        """
+        if self._supervisor is None:
+            return False
+        news = self._supervisor.read_news()
+        if self._supervisor.ensure():
+            news.append(
+                "the supervisor of the server and the local workers ended: all of them were "
+                "restarted"
+            )
+        for text in news:
+            LOGGER.warning(text)
+        return bool(news)
+
+
+class Maintenance:
+    """The collector's housekeeper."""
+
+    def __init__(self, watch: SupervisorWatch, seat_manager: SeatManager) -> None:
+        self._watch, self._seat_manager = watch, seat_manager
 
     def tick(
         self,
@@ -36,32 +65,5 @@ class Maintenance:
         """Restart what has ended, keep seats open; returns workers that should give way to another
         run.
         """
-        self._check_supervisor()
+        self._watch.check()
         return self._seat_manager.tick(channel, workers, served, paused)
-
-    def handle_outage(self, seconds: float, trouble: str = "") -> None:
-        """Redis did not answer, or refused by ``trouble``: see to it that our own is started again,
-        or say what we wait for.
-        """
-        if not self._check_supervisor() and seconds > NOTE_AFTER_SECONDS:
-            self._note(
-                f"Redis refuses for now, trying again; it says: {trouble}"
-                if trouble
-                else "Redis does not answer; trying again"
-            )
-
-    def _check_supervisor(self) -> bool:
-        """Pass on what it had to start again, and start it again itself; says whether there was any
-        of it.
-        """
-        if self._supervisor is None:
-            return False
-        news = self._supervisor.read_news()
-        if self._supervisor.ensure():
-            news.append(
-                "the guardian of the server and the local workers had ended: all of them "
-                "were started again"
-            )
-        for text in news:
-            self._note(text)
-        return bool(news)

@@ -184,7 +184,7 @@ class PrivateServer:
                 self._socket_pointer.write_text(str(short / "redis.sock"))
         except OSError as error:
             raise RedisError(
-                f"the embedded server cannot use {self.folder}: {error.strerror or error}"
+                f"the private server cannot use {self.folder}: {error.strerror or error}"
             ) from error
 
     @property
@@ -229,15 +229,15 @@ class PrivateServer:
             if self.is_alive():
                 return
             if self._is_cancelled():
-                raise RedisError("the embedded server was told to end while it started")
+                raise RedisError("the private server was stopped while it started")
             if (code := self._child.exit_code()) is not None:
                 raise RedisError(
-                    f"the embedded server ended with code {code}; "
+                    f"the private server ended with code {code}; "
                     f"{log_tail(self.folder / 'redis.log')}"
                 )
             if time.monotonic() > deadline:
                 raise RedisError(
-                    f"the embedded server does not answer after {START_SECONDS:.0f} s; "
+                    f"the private server does not respond after {START_SECONDS:.0f} s; "
                     f"{log_tail(self.folder / 'redis.log')}"
                 )
             time.sleep(POLL_SECONDS)
@@ -251,7 +251,7 @@ class PrivateServer:
         steps = ((signal.SIGTERM, STOP_SECONDS), (signal.SIGKILL, STOP_SECONDS))
         if not end_in_order(self._child.signal, self._child.is_gone, steps):
             raise RedisError(
-                f"a server in {self.folder} cannot be ended; end process "
+                f"a server in {self.folder} cannot be stopped; end process "
                 f"{self._child.read_pid()} and try again"
             )
 
@@ -261,12 +261,12 @@ class PrivateServer:
         command = bind_to_parent([self._binary or server_binary(), str(self._settings_file)])
         lock = try_lock(self.folder / "server.lock")
         if lock is None:
-            raise RedisError(f"another server has just been started in {self.folder}; try again")
+            raise RedisError(f"another server was just started in {self.folder}; try again")
         try:
             self._child.start(lock, command, self.folder / "redis.log", folder=self.folder)
             self._spawned = True
         except OSError as error:
-            raise RedisError(f"the embedded server cannot be started: {error}") from error
+            raise RedisError(f"the private server cannot be started: {error}") from error
 
     @property
     def _settings_file(self) -> Path:
@@ -315,21 +315,21 @@ def refuse_foreign(folder: Path) -> None:
     about = folder.lstat()
     if not stat.S_ISDIR(about.st_mode):
         raise RedisError(
-            f"{folder} is a link or no folder: remove it, and the private server makes its own"
+            f"{folder} is a link or not a folder: remove it, and the private server creates its own"
         )
     if about.st_uid != os.geteuid():
         raise RedisError(
-            f"{folder} belongs to another user (uid {about.st_uid}): give a --run-dir of your own"
+            f"{folder} belongs to another user (uid {about.st_uid}): give your own --run-dir"
         )
     if about.st_mode & 0o022:
         raise RedisError(
-            f"{folder} can be written by other users, who could have put data there: if you trust "
+            f"{folder} can be written by other users, who may have put data there: if you trust "
             f"them, chmod go-w {folder}"
         )
     links = [entry.name for entry in folder.iterdir() if entry.is_symlink()]
     if links:
         raise RedisError(
-            f"{folder / links[0]} is a link, which the private server never makes: remove it"
+            f"{folder / links[0]} is a link, which the private server never creates: remove it"
         )
 
 

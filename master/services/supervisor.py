@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 
 from es_queue.errors import EXIT_INTERRUPTED, EsQueueError
 from es_queue.protocol.timing import Clocks
+from master.display.notes import NoteHandler
 from master.services.local_services import LocalServices
 from master.services.local_workers import LocalWorkers
 from master.services.orphan_timer import OrphanTimer
@@ -80,7 +81,7 @@ class Supervisor:
             server = PrivateServer(
                 Path(spec.server), spec.binary, listen, lambda: self._signals.end_requested
             )
-        self._services = LocalServices(server, self._report)
+        self._services = LocalServices(server)
 
     def run(self) -> None:
         """Start, say so, keep, and end in order. Raises EsQueueError when the start fails or a
@@ -107,7 +108,7 @@ class Supervisor:
                 if self._orphan_timer.is_expired(now, lease.holder(), self._files.owner_pid()):
                     log(
                         f"run {self._spec.run} has had no master for {self._clocks.grace:g} "
-                        "s: the end"
+                        "s: it ends now"
                     )
                     break
         finally:
@@ -130,7 +131,7 @@ class Supervisor:
                 )
             )
 
-    def _report(self, text: str) -> None:
+    def report(self, text: str) -> None:
         log(text)
         self._files.append_news(text)
 
@@ -197,7 +198,9 @@ def main() -> NoReturn:
 def run_supervisor(files: SupervisorFiles) -> int:
     """Be the supervisor that the folder's spec describes, to the end; returns the exit code."""
     try:
-        Supervisor(files, files.read_spec()).run()
+        supervisor = Supervisor(files, files.read_spec())
+        with NoteHandler(supervisor.report):
+            supervisor.run()
     except EsQueueError as error:
         log(f"failed: {error}")
         with suppress(EsQueueError):

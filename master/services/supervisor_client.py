@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -21,7 +20,7 @@ from es_queue.security.private_directory import replacing
 from es_queue.util.file_lock import take_lock, try_lock, write_pid
 from master.run.launch import Launch
 from master.run.run_paths import RunPaths
-from master.services.child_process import LockedProcess, end_in_order, log_tail
+from master.services.child_process import LockedProcess, end_in_order, log_tail, module_command
 from master.services.local_workers import default_workers
 from master.services.private_server import START_SECONDS, PrivateServer, server_binary
 from master.services.supervisor_files import READY, SupervisorFiles, SupervisorSpec
@@ -34,12 +33,6 @@ KILL_SECONDS = 2.0
 #: It may first have to end a server that hangs, and to wait for one that loads much data.
 READY_SECONDS = START_SECONDS + 30.0
 POLL_SECONDS = 0.01
-
-#: With -P: the current folder's own packages must not shadow ours, which need not be installed.
-SUPERVISOR_PROGRAM = (
-    "import sys; sys.argv[1] in sys.path or sys.path.insert(0, sys.argv[1]); from "
-    "master.services.supervisor import main; main()"
-)
 
 
 class SupervisorClient:
@@ -83,7 +76,7 @@ class SupervisorClient:
                 return
             if time.monotonic() > deadline:
                 raise RedisError(
-                    "the private server of another es-master does not answer: look at "
+                    "the private server of another es-master does not respond: look at "
                     f"{self._files.folder} and end that es-master"
                 )
             time.sleep(POLL_SECONDS)
@@ -157,13 +150,13 @@ class SupervisorClient:
         lock = take_lock(self._files.supervisor_lock)
         if lock is None:
             raise RunFolderError(
-                f"another guardian has just been started in {self._files.folder}; try again"
+                f"another supervisor was just started in {self._files.folder}; try again"
             )
         return lock
 
     def _launch(self, lock: int) -> None:
         """Start a supervisor that inherits ``lock``, and wait until it is ready."""
-        files, home = self._files, str(Path(__file__).resolve().parents[2])
+        files = self._files
         self._is_launched = True
         try:
             files.state.unlink(missing_ok=True)
@@ -171,15 +164,12 @@ class SupervisorClient:
             self._news_offset = 0
             with replacing(files.spec, mode=0o600) as file:
                 file.write(self._spec.to_json().encode())
-            command = [
-                *(sys.executable, "-P", "-c", SUPERVISOR_PROGRAM),
-                *(home, str(files.folder), str(lock)),
-            ]
+            command = module_command("master.services.supervisor", str(files.folder), str(lock))
             environment = {**environment_without_redis(os.environ), **self._environment}
             self._child.start(lock, command, files.log, environment)
         except OSError as error:
             raise RunFolderError(
-                f"the guardian of the run cannot be started in {files.folder}: "
+                f"the run's supervisor cannot be started in {files.folder}: "
                 f"{error.strerror or error}"
             ) from error
         self._wait_ready()
@@ -189,12 +179,12 @@ class SupervisorClient:
         while self._files.read_state()[0] != READY:
             if time.monotonic() > deadline:
                 raise RunFolderError(
-                    f"the guardian of the run is not ready after {READY_SECONDS:.0f} s; "
+                    f"the run's supervisor is not ready after {READY_SECONDS:.0f} s; "
                     f"{log_tail(self._files.log)}"
                 )
             if (code := self._child.exit_code()) is not None:
                 raise self._files.read_state()[1] or RunFolderError(
-                    f"the guardian of the run ended with code {code}; {log_tail(self._files.log)}"
+                    f"the run's supervisor ended with code {code}; {log_tail(self._files.log)}"
                 )
             time.sleep(POLL_SECONDS)
 
@@ -206,7 +196,7 @@ class SupervisorClient:
         steps = ((signal.SIGTERM, STOP_SECONDS), (signal.SIGKILL, KILL_SECONDS))
         if not end_in_order(self._child.signal, self._child.is_gone, steps):
             raise RunFolderError(
-                f"the guardian in {self._files.folder} cannot be ended: end process "
+                f"the supervisor in {self._files.folder} cannot be stopped: end process "
                 f"{self._child.read_pid()} and try again"
             )
         self._child.reap()

@@ -69,8 +69,8 @@ class SupervisorSpec:
             return SupervisorSpec(**values)
         except (ValueError, TypeError, KeyError, RecursionError):
             raise RunFolderError(
-                "the guardian's spec.json is damaged: remove the guardian folder of the run "
-                "and try again"
+                "the supervisor's spec.json is damaged: remove the run's folder guardian and "
+                "try again"
             ) from None
 
 
@@ -96,13 +96,13 @@ class SupervisorFiles:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if self.folder.is_symlink():
                 raise RunFolderError(
-                    f"{self.folder} is a link, which es-master never makes: remove it"
+                    f"{self.folder} is a link, which es-master never creates: remove it"
                 )
             self.folder.chmod(0o700)
         except OSError as error:
             raise RunFolderError(
-                f"{self.folder} cannot be made ({error.strerror}); give a --run-dir that you "
-                "may write to"
+                f"{self.folder} cannot be created ({error.strerror}); give a --run-dir that you "
+                f"can write to"
             ) from None
 
     def owner_pid(self) -> int:

@@ -64,11 +64,15 @@ def parse_address(text: str, name: str = "listen") -> Address:
 
 def _is_host(match: re.Match[str]) -> bool:
     """Not a number alone, which is somebody's port, and no broken IPv6 address."""
-    if match["six"]:
-        with suppress(ValueError):
-            return ipaddress.ip_address(match["six"]).version == 6
-        return False
-    return not (match["name"] or "").isdigit()
+    six = match["six"]
+    return ":" in six and is_address(six) if six else not (match["name"] or "").isdigit()
+
+
+def is_address(host: str) -> bool:
+    with suppress(ValueError):
+        ipaddress.ip_address(host)
+        return True
+    return False
 
 
 def resolve_listen_address(text: str, folder: Path) -> Address:
@@ -117,9 +121,7 @@ def _format_bind_error(address: Address, error: OSError) -> str:
             "or give --listen another port"
         )
     if error.errno == errno.EACCES:
-        return (
-            f"port {address.port} may not be opened by this user: give --listen a port above 1023"
-        )
+        return f"port {address.port} cannot be opened by this user: give --listen a port above 1023"
     return (
         f"--listen cannot use {address.host} ({error.strerror or error}): give an address of "
         "this machine, or :PORT for all of them"
@@ -151,11 +153,13 @@ def read_password(folder: Path) -> str | None:
         return None
     except (OSError, UnicodeDecodeError) as error:
         raise RedisError(
-            f"{path} cannot be read ({type(error).__name__}): remove it, and a new password is made"
+            f"{path} cannot be read ({type(error).__name__}): remove it, and es-master creates "
+            f"a new password"
         ) from None
     if not PASSWORD.fullmatch(text):
         raise RedisError(
-            f"{path} holds no password of es-queue's: remove it, and a new one is made"
+            f"{path} does not contain a password of es-queue: remove it, and es-master creates "
+            f"a new one"
         )
     return text
 
@@ -200,9 +204,12 @@ def reachable_address(host: str) -> str:
 # --- what people read
 
 
-def join_instructions(folder: Path, socket_path: Path, queue: str) -> dict[str, str]:
-    """How a worker joins where it needs the password, which is not shown; empty for a server that
-    has none.
+def join_instructions(
+    folder: Path, socket_path: Path, queue: str, variables: str = ""
+) -> dict[str, str]:
+    """How a worker joins a server with a password, which is not shown; empty without a password.
+
+    variables: assignments of environment variables before the worker's command
     """
     worker = f"rq worker{'' if queue == 'default' else ' ' + quote(queue)}"
     path = folder.absolute() / "url"
@@ -211,18 +218,17 @@ def join_instructions(folder: Path, socket_path: Path, queue: str) -> dict[str, 
         host, port = parts.hostname or "", parts.port or 0
         parse_address(str(Address(host, port)))
         if host.startswith("-"):
-            raise ValueError("ssh would take the host for an option")
+            raise ValueError("ssh would read the host as an option")
     except (OSError, ValueError, UsageError):
         password = folder.absolute() / "password"
         here = (
-            f'RQ_REDIS_URL="unix://:$(cat {quote(str(password))})@{percent(str(socket_path))}" '
-            f"{format_command('rq')}{worker[2:]}"
+            f'{variables}RQ_REDIS_URL="unix://:$(cat {quote(str(password))})@'
+            f'{percent(str(socket_path))}" {format_command("rq")}{worker[2:]}'
         )
         return (
             {
                 "join": here,
-                "listens": "to this machine alone; "
-                "give --listen again to let other hosts come back",
+                "listens": "only to this machine; give --listen again to let other hosts return",
             }
             if password.exists()
             else {}
@@ -235,8 +241,8 @@ def join_instructions(folder: Path, socket_path: Path, queue: str) -> dict[str, 
         else ""
     )
     join = (
-        f'scp {quote(f"{source}:{path}")} es-queue-url && {tunnel}RQ_REDIS_URL="$(cat '
-        f'es-queue-url)" {worker}'
+        f"scp {quote(f'{source}:{path}')} es-queue-url && {tunnel}{variables}"
+        f'RQ_REDIS_URL="$(cat es-queue-url)" {worker}'
     )
     warning = (
         f"{Address(host, port)}, by password, not encrypted: for a trusted network; else "

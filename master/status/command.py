@@ -1,6 +1,4 @@
-"""es-status: runs, their workers and their keys as tables or JSON, read from Redis and run folders
-alone.
-"""
+"""es-status: shows runs, workers and keys, as tables or JSON; it only reads."""
 
 from __future__ import annotations
 
@@ -17,6 +15,7 @@ from es_queue.errors import EXIT_INTERRUPTED, EsQueueError, UsageError
 from es_queue.protocol.keys import RUNS, checked_run_id
 from es_queue.security.passwords import redact_address
 from es_queue.security.sanitize import sanitize
+from es_queue.util.suggestions import format_suggestion
 from master.display.format import finite_or_none
 from master.display.log_view import SafeStream
 from master.status.discovery import RunSources, find_servers, find_sources, password_warnings
@@ -28,19 +27,25 @@ from master.status.views import make_run_page, make_runs_page
 from master.status.watch import watch_page
 
 EPILOG = """\
-Without --redis-url and --run-dir, RQ_REDIS_URL and REDIS_URL are looked at,
-then the private servers of the runs in ./runs. A run whose private server has
-ended is shown as its folder tells it. Nothing is ever written.
+Without --redis-url and --run-dir, es-status reads the server in RQ_REDIS_URL
+or REDIS_URL, then the private servers of the runs in ./runs. If a run's
+private server has ended, its folder is read. es-status writes nothing.
+
+examples:
+  es-status                 all runs
+  es-status RUN --watch     one run, redrawn until it ends
+  es-status --doctor        problems of Redis, workers and this host, with fixes
+  es-status --web           curves and workers in a browser
 
 exit codes:
-  0    the list of runs, --errors and --keys; of a run: healthy (it trains,
-       or is paused by somebody)
+  0    the list of runs, --errors and --keys; for one run: healthy (training
+       or paused)
   10   done: finished or stopped
-  11   stalled: it has a master, but no answer has counted for a minute and
+  11   stalled: it has a master, but no result has counted for a minute and
        for ten usual generations, or for a minute without a worker
-  12   orphaned: its master is gone; the commands to go on with it and to
-       remove it are shown
-  13   failed: it ended by an error
+  12   orphaned: its master is gone; the commands that resume and remove the
+       run are shown
+  13   failed: it ended with an error
   2    bad usage
   3    Redis
   130  interrupted
@@ -51,7 +56,7 @@ INTERVAL_LIMITS = (0.2, 3600.0)
 
 class _StatusParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{redact_address(message)}; es-status --help explains all options")
+        raise UsageError(f"{redact_address(message)}; es-status --help lists all options")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -91,13 +96,13 @@ def parse_command_line(argv: list[str] | None) -> argparse.Namespace:
     where.add_argument(
         "--redis-url",
         metavar="URL",
-        help="server of the runs; put a password in RQ_REDIS_URL rather than here",
+        help="server of the runs; put a password in RQ_REDIS_URL, not here",
     )
     parser.add_argument(
         "--redis-password-file",
         metavar="FILE",
         help=(
-            "file that holds the password of the named Redis [default: ES_QUEUE_REDIS_PASSWORD, "
+            "file with the password of that Redis [default: ES_QUEUE_REDIS_PASSWORD, "
             "then the file that ES_QUEUE_REDIS_PASSWORD_FILE names]"
         ),
     )
@@ -106,22 +111,22 @@ def parse_command_line(argv: list[str] | None) -> argparse.Namespace:
     )
     what = parser.add_mutually_exclusive_group()
     what.add_argument(
-        "--errors", action="store_true", help="the newest reports of RUN's workers, with tracebacks"
+        "--errors", action="store_true", help="newest reports of RUN's workers, with tracebacks"
     )
     what.add_argument(
         "--keys",
         metavar="KEY",
         nargs="?",
         const=ALL_KEYS,
-        help="all keys of RUN, or of all runs; with KEY its whole value, decoded",
+        help="all keys of RUN, or of all runs; with KEY, its decoded value",
     )
     what.add_argument(
         "--doctor",
         action="store_true",
-        help="check the server, the workers and this host; says how to mend what is wrong",
+        help="check Redis, the workers and this host, and suggest a fix for each problem",
     )
     parser.add_argument(
-        "--watch", action="store_true", help="look again and again, until RUN has ended or Ctrl-C"
+        "--watch", action="store_true", help="redraw until RUN has ended, or until Ctrl-C"
     )
     parser.add_argument(
         "--web",
@@ -129,8 +134,8 @@ def parse_command_line(argv: list[str] | None) -> argparse.Namespace:
         nargs="?",
         const="",
         help=(
-            "serve a page with curves, workers and settings for a browser, and /metrics for "
-            "Prometheus, until Ctrl-C [default: 127.0.0.1:8642, for this host alone]"
+            "serve curves, workers and settings as a web page, and /metrics for Prometheus, until "
+            "Ctrl-C [default: 127.0.0.1:8642, only this host]"
         ),
     )
     parser.add_argument(
@@ -138,31 +143,33 @@ def parse_command_line(argv: list[str] | None) -> argparse.Namespace:
         metavar="NAME",
         action="append",
         help=(
-            "a host name or address by which browsers or Prometheus reach the page of --web, as "
-            "their Host header has it; repeat it for more [default: localhost and loopback "
-            "addresses, and the ADDRESS of --web]"
+            "host name or address in the Host header of browsers and Prometheus that may reach "
+            "the page of --web; repeatable [default: localhost, loopback addresses, and the "
+            "ADDRESS of --web]"
         ),
     )
     parser.add_argument(
         "--every",
         metavar="SECONDS",
-        help="time between looks of --watch and --web, 0.2 to 3600 [default: 2]",
+        help="refresh interval of --watch and --web, 0.2 to 3600 [default: 2]",
     )
     parser.add_argument(
-        "--json", action="store_true", help="print one JSON object; with --watch one a line"
+        "--json", action="store_true", help="print one JSON object; with --watch, one per line"
     )
     parser.add_argument(
         "--version",
         action="version",
         version=f"es-queue {es_queue.__version__}",
-        help="show the version and end",
+        help="show the version and exit",
     )
     given, unknown = parser.parse_known_args(argv)
     for word in unknown:  # values are not repeated: one may be a password
-        label = repr(word.partition("=")[0]) if word.startswith("-") else "a word"
+        flag = word.partition("=")[0]
+        label = repr(flag) if word.startswith("-") else "a word"
+        hint = format_suggestion(flag, parser._option_string_actions)
         raise UsageError(
-            f"the command line has {label}, which es-status does not know; es-status --help "
-            "explains all options"
+            f"the command line has {label}, which es-status does not know; "
+            f"{hint or 'es-status --help lists all options'}"
         )
     return validate_args(given)
 
@@ -176,20 +183,20 @@ def validate_args(given: argparse.Namespace) -> argparse.Namespace:
     if given.keys not in (None, ALL_KEYS):
         validate_key(given.keys, given.run)
     if given.watch and given.doctor:
-        raise UsageError("--watch and --doctor do not go together: the doctor looks once")
+        raise UsageError("--watch and --doctor cannot be combined: the doctor checks once")
     if given.web is not None:
         _validate_web_combinations(given)
     if given.web_host and given.web is None:
-        raise UsageError("--web-host names hosts for the page of --web: give --web with it")
+        raise UsageError("--web-host names hosts for the page of --web: add --web")
     if given.every is not None and not given.watch and given.web is None:
         raise UsageError(
-            "--every is the time between looks of --watch and --web: give one of them, or "
-            "leave --every out"
+            "--every is the refresh interval of --watch and --web: add one of them, or leave "
+            "--every out"
         )
     every = finite_or_none(given.every) if given.every is not None else 2.0
     if every is None or not INTERVAL_LIMITS[0] <= every <= INTERVAL_LIMITS[1]:
         raise UsageError(
-            f"--every is {sanitize(given.every, 60)!r}, but must be a number of seconds from "
+            f"--every is {sanitize(given.every, 60)!r}: use a number of seconds from "
             f"{INTERVAL_LIMITS[0]:g} to {INTERVAL_LIMITS[1]:g}"
         )
     given.every = every
@@ -201,7 +208,7 @@ def _validate_web_combinations(given: argparse.Namespace) -> None:
         name for name in ("watch", "json", "doctor", "errors", "keys") if getattr(given, name)
     ]
     if others:
-        raise UsageError(f"--web serves a page that shows all of a run, so leave --{others[0]} out")
+        raise UsageError(f"--web shows everything on its page, so leave --{others[0]} out")
 
 
 def show_status(given: argparse.Namespace, out: SafeStream) -> int:
@@ -240,11 +247,11 @@ def make_query(given: argparse.Namespace) -> Callable[[], Page]:
             if given.run is None:
                 return make_runs_page(sources.list_runs())
             location = sources.find_run(given.run)
-            inside, run_history = location.read_details(history)
+            details = location.read_details(history)
             return (
-                make_errors_page(location.server, location.summary, inside)
+                make_errors_page(location.server, location.summary, details)
                 if given.errors
-                else make_run_page(location.summary, inside, run_history)
+                else make_run_page(location.summary, details, history)
             )
 
     return query

@@ -8,13 +8,14 @@ import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from es_queue.errors import RedisError, UsageError
 from es_queue.protocol.connection import url_from_environment
 from es_queue.security.passwords import password_of, with_password
+from es_queue.util.suggestions import format_suggestion
 from master.cli.redis_url import SHOWN_PASSWORD
-from master.status.history import History
+from master.display.reporter import METRICS
 from master.status.redis_reader import (
     RedisReader,
     RunDetails,
@@ -72,8 +73,10 @@ class RunSources:
         for folder in folders:
             if folder.run == run or (self.is_named and folder.can_be_run(run)):
                 return RunLocation(folder.summarize(run), None, folder)
-        others = [summary.run for summary in self.list_runs()][:10]
-        known = f"there are {', '.join(others)}" if others else "there are no runs"
+        runs = [summary.run for summary in self.list_runs()]
+        near = format_suggestion(run, runs)
+        known = f"{near and near + ' '}the runs are {', '.join(runs[:10])}"
+        known = known if runs else "there are no runs"
         places = [server.name for server in self.servers] + [str(folder) for folder in self.folders]
         raise UsageError(f"there is no run {run} at {', '.join(places[:3])}; {known}")
 
@@ -98,6 +101,14 @@ class RunSources:
         return answers, folders
 
 
+class HistoryReader(Protocol):
+    """What takes in a run's generations, from its server or from a metrics.jsonl."""
+
+    def update(self, server: RedisReader, run: str) -> None: ...
+
+    def read_file(self, metrics: Path) -> None: ...
+
+
 @dataclass(frozen=True)
 class RunLocation:
     """A run and where it was found: at a server, or in a folder."""
@@ -106,13 +117,14 @@ class RunLocation:
     server: RedisReader | None
     folder: RunFolder | None = None
 
-    def read_details(self, history: History) -> tuple[RunDetails, History]:
-        """The rest of the run, with its history; ``history`` is what is known of that already."""
+    def read_details(self, history: HistoryReader) -> RunDetails:
+        """The rest of the run; ``history`` takes in what is new of its generations."""
         if self.server is not None:
             history.update(self.server, self.summary.run)
-            return self.server.read_details(self.summary.run), history
+            return self.server.read_details(self.summary.run)
         assert self.folder is not None
-        return RunDetails({}, 0, 0, config=self.folder.config), self.folder.history
+        history.read_file(self.folder.folder / METRICS)
+        return RunDetails({}, 0, 0, config=self.folder.config)
 
 
 def find_sources(given: argparse.Namespace) -> RunSources:
@@ -155,8 +167,7 @@ def password_warnings(given: argparse.Namespace) -> list[str]:
         add_password(url, given, warnings.append)
     elif given.redis_password_file is not None:
         raise UsageError(
-            "--redis-password-file is for a Redis that is named: give --redis-url or set "
-            "RQ_REDIS_URL"
+            "--redis-password-file belongs to a named Redis: give --redis-url or set RQ_REDIS_URL"
         )
     return (
         [SHOWN_PASSWORD, *warnings]

@@ -36,7 +36,7 @@ def make_errors_page(server: RedisReader | None, summary: RunSummary, details: R
     has none.
     """
     reports, trouble = (
-        ([], "reports stay with the server, which has ended")
+        ([], "the reports were on the server, which has ended")
         if server is None
         else read_reports(server, summary.run)
     )
@@ -90,7 +90,7 @@ def parse_report(data: bytes) -> dict[str, Any]:
         return {"trouble": trouble}
     fields = parse_json_object(data)
     if not fields:
-        return {"trouble": f"a report that is no JSON object: {sanitize(to_text(data), 200)}"}
+        return {"trouble": f"a report that is not a JSON object: {sanitize(to_text(data), 200)}"}
     report: dict[str, Any] = {
         name: to_plain_value(fields[name]) for name in REPORT_FIELDS if name in fields
     }

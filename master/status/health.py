@@ -54,9 +54,9 @@ def assess_health(
     if state == ORPHANED:
         return Health(
             ORPHANED,
-            "its master ended without leaving it in order"
+            "its master ended without stopping the run"
             if summary.is_on_disk
-            else "nobody holds its lease: its master has ended, or cannot reach Redis",
+            else "no master holds its lease: its master has ended, or cannot reach Redis",
         )
     if not summary.is_leased:
         return (
@@ -69,7 +69,7 @@ def assess_health(
     if "state" in summary.progress and state not in (RUNNING, STOPPING):
         return Health(
             STALLED,
-            f"its state is {sanitize(state, 40)}, which no master writes: look at es-status --keys",
+            f"its state is {sanitize(state, 40)}, which no master writes: see es-status --keys",
         )
     return _assess_running(summary.progress, details, usual)
 
@@ -104,7 +104,7 @@ def _assess_running(
     )
     if not stalled:
         return Health(HEALTHY, cause)
-    since = f"no answer counted for {format_duration(age)}"
+    since = f"no result counted for {format_duration(age)}"
     wait = (
         "" if usual is None else f", though a generation usually waits {format_usual_wait(usual)}"
     )
@@ -131,7 +131,8 @@ def format_no_workers(progress: Mapping[str, str], details: RunDetails | None) -
             else f"all {len(refusing)} workers refuse"
         )
         return (
-            f"{what}; {sanitize(first.get('host', 'one'), 60)} says: {sanitize(first['refuses'])}"
+            f"{what}; {sanitize(first.get('host', 'one'), 60)} reports: "
+            f"{sanitize(first['refuses'])}"
         )
     queue = progress.get("queue") or "default"
-    return f"no worker is here; start rq worker on the same Redis, queue {sanitize(queue, 60)}"
+    return f"no worker has joined; start rq worker on the same Redis, queue {sanitize(queue, 60)}"

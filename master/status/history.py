@@ -5,13 +5,11 @@ from __future__ import annotations
 import statistics
 from collections import deque
 from collections.abc import Iterable, Mapping
-from functools import partial
-from itertools import islice
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from es_queue.protocol.keys import RunKeys
-from es_queue.security.private_directory import regular
 from master.display.format import finite_or_none
 from master.status.redis_reader import (
     LONGEST_VALUE,
@@ -19,7 +17,7 @@ from master.status.redis_reader import (
     PROGRESS_FIELDS,
     RedisReader,
 )
-from master.status.values import parse_json_lines, to_text
+from master.status.values import read_json_lines, to_text
 
 #: Read so many entries at most, in pieces, until there are so many evaluations.
 MOST_EVALUATIONS = 500
@@ -42,8 +40,6 @@ KEPT = (
 #: So many newest generations say what is usual.
 MOST_RECENT = 50
 METRICS_BYTES = 4 * 2**20
-#: A line of metrics.jsonl has about 1,200 bytes; no honest one has so many.
-LONGEST_LINE = 2**16
 MOST_LINES = 50_000
 
 
@@ -93,7 +89,8 @@ class History:
 
     def read_file(self, metrics: Path) -> None:
         """Take the end of a metrics.jsonl in, as far as there is one."""
-        self.add_records(_read_records(metrics))
+        with suppress(OSError):
+            self.add_records(read_json_lines(metrics, MOST_LINES, METRICS_BYTES))
 
     def add_records(self, records: Iterable[Mapping[str, Any]]) -> None:
         """Records in order; of a generation that came twice the last counts."""
@@ -143,18 +140,3 @@ def short(value: object) -> bool:
     if isinstance(value, str):
         return 0 < len(value) <= LONGEST_VALUE
     return finite_or_none(value) is not None
-
-
-def _read_records(path: Path) -> Iterable[dict[str, Any]]:
-    """The JSON objects at the end of a file of lines; lines that are none are passed over."""
-    try:
-        with open(path, "rb", opener=regular) as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - METRICS_BYTES))
-            if size > METRICS_BYTES:
-                file.readline(METRICS_BYTES)
-            yield from parse_json_lines(
-                islice(iter(partial(file.readline, LONGEST_LINE), b""), MOST_LINES)
-            )
-    except OSError:
-        return

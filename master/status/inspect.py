@@ -83,8 +83,8 @@ def validate_key(key: str, run: str | None) -> str:
     if key.startswith(KEY_PREFIX) and len(key) <= LONGEST_NAME:
         if run is not None and run_of(key) != run:
             raise UsageError(
-                f"--keys is {sanitize(key, 60)!r}, which is no key of run {run}: leave out "
-                "one of the two"
+                f"--keys is {sanitize(key, 60)!r}, which is not a key of run {run}: leave out "
+                f"one of the two"
             )
         return key
     raise UsageError(
@@ -106,11 +106,11 @@ def make_keys_page(servers: Sequence[RedisReader], pattern: str) -> Page:
         previews += zip(keys, read_previews(server, keys), strict=True)
         if not complete:
             notes.append(
-                f"there are more keys at {server.name} than es-status looks at, or their "
-                "names are too long"
+                f"there are more keys at {server.name} than es-status reads, or their names are "
+                f"too long"
             )
         if odd:
-            notes.append(f"{odd:,} keys at {server.name} have names that are no text, or too long")
+            notes.append(f"{odd:,} keys at {server.name} have names that are not text, or too long")
     data = {
         "keys": [{**key_fields(key), "content": content} for key, content in previews],
         "notes": notes,
@@ -130,10 +130,9 @@ def make_keys_page(servers: Sequence[RedisReader], pattern: str) -> Page:
 def describe_keys(server: RedisReader, names: Sequence[str]) -> Iterator[Key]:
     """What Redis says of each key that is there."""
     sizes = key_sizes(server.ask, names)
-    left = server.ask(("pttl", name) for name in sizes)
-    for (name, size), milliseconds in zip(sizes.items(), left, strict=True):
-        expires = milliseconds / 1000 if milliseconds is not None and milliseconds >= 0 else None
-        yield Key(name, size.type, size.count, size.memory, expires)
+    left = server.seconds_left({name: name for name in sizes})
+    for name, size in sizes.items():
+        yield Key(name, size.type, size.count, size.memory, left.get(name))
 
 
 def key_fields(key: Key) -> dict[str, Any]:
@@ -194,28 +193,18 @@ def format_preview(key: Key, answer: Any) -> str:
     if not answer:
         return ""
     if key.type == "string":
-        decoded = (
-            decode_string(key.name, answer) if len(answer) == key.size else escape_bytes(answer)
-        )
-        return format_brief(decoded)
+        is_whole = len(answer) == key.size
+        return format_brief(decode_string(key.name, answer) if is_whole else escape_bytes(answer))
     if key.type == "stream":
         newest = decode_entry(key.name, "", answer[0][1])
-        return "newest: " + format_brief(
-            {name: value for name, value in newest.items() if name != "id"}
-        )
+        del newest["id"]
+        return f"newest: {format_brief(newest)}"
     if key.type == "hash":
+        fields = sorted(answer.items(), key=field_order)
         return format_brief(
-            {
-                escape_bytes(name, 60): escape_bytes(value, 60)
-                for name, value in sorted(answer.items(), key=field_order)
-            }
+            {escape_bytes(name, 60): escape_bytes(text, 60) for name, text in fields}
         )
-    return format_brief(
-        [
-            decode_element(key.name, item)
-            for item in (sorted(answer) if key.type == "set" else answer)
-        ]
-    )
+    return format_brief(decode_items(key, answer))
 
 
 def field_order(field: tuple[bytes, bytes]) -> tuple[int, bytes]:
@@ -230,16 +219,10 @@ def field_order(field: tuple[bytes, bytes]) -> tuple[int, bytes]:
 def format_brief(value: Any) -> str:
     """A decoded value in a few words."""
     if isinstance(value, dict):
-        return sanitize(
-            ", ".join(
-                f"{name} {format_brief(inner)}"
-                for name, inner in value.items()
-                if inner not in ("", None)
-            ),
-            PREVIEW_WIDTH,
-        )
-    if isinstance(value, list):
-        return sanitize(", ".join(map(format_brief, value)), PREVIEW_WIDTH)
+        known = {name: inner for name, inner in value.items() if inner not in ("", None)}
+        value = ", ".join(f"{name} {format_brief(inner)}" for name, inner in known.items())
+    elif isinstance(value, list):
+        value = ", ".join(map(format_brief, value))
     return sanitize(value, PREVIEW_WIDTH)
 
 
@@ -253,9 +236,7 @@ def make_key_page(servers: Sequence[RedisReader], name: str) -> Page:
     server = next(iter(servers), None)
     key = None if server is None else next(describe_keys(server, [name]), None)
     if server is None or key is None:
-        raise UsageError(
-            f"there is no key {sanitize(name)}; es-status --keys lists those that are there"
-        )
+        raise UsageError(f"there is no key {sanitize(name)}; es-status --keys lists the keys")
     value, note = read_value(server, key)
     expiry = (
         "never expires" if key.expires is None else f"expires in {format_duration(key.expires)}"
@@ -274,13 +255,10 @@ def read_value(server: RedisReader, key: Key) -> tuple[Any, str]:
     if key.type == "string":
         return read_string(server, key)
     if key.type == "stream" and key.memory is not None and key.memory <= MOST_STREAM_BYTES:
-        entries = newest(server, key.name)
-        decoded = [
-            decode_entry(key.name, to_text(name), fields) for name, fields in reversed(entries)
-        ]
-        return decoded, f"the newest {len(decoded):,} of {key.size:,}" if len(
-            decoded
-        ) < key.size else ""
+        entries = reversed(newest(server, key.name))
+        decoded = [decode_entry(key.name, to_text(name), fields) for name, fields in entries]
+        is_whole = len(decoded) >= key.size
+        return decoded, "" if is_whole else f"the newest {len(decoded):,} of {key.size:,}"
     if not key.is_readable:
         memory = "an unknown number of" if key.memory is None else f"{key.memory:,}"
         return None, f"takes {memory} bytes, more than es-status reads ({MOST_BYTES:,})"
@@ -294,9 +272,8 @@ def read_value(server: RedisReader, key: Key) -> tuple[Any, str]:
     (answer,) = server.ask([questions[key.type]])
     if answer is None:
         return None, f"its first items take more than es-status reads ({MAX_REPLY:,} bytes)"
-    return decode_items(
-        key, answer
-    ), f"the first {MOST_ITEMS:,} of {key.size:,}" if key.size > MOST_ITEMS else ""
+    note = f"the first {MOST_ITEMS:,} of {key.size:,}" if key.size > MOST_ITEMS else ""
+    return decode_scored(answer) if key.type == "zset" else decode_items(key, answer), note
 
 
 def newest(server: RedisReader, name: str) -> list[Any]:
@@ -310,32 +287,26 @@ def newest(server: RedisReader, name: str) -> list[Any]:
 
 def read_string(server: RedisReader, key: Key) -> tuple[Any, str]:
     if key.size <= MOST_BYTES:
-        data = server.read_string(key.name, MOST_BYTES)
-        return decode_string(key.name, data or b""), ""
+        return decode_string(key.name, server.read_string(key.name, MOST_BYTES) or b""), ""
     (first,) = server.ask([("getrange", key.name, 0, FIRST_BYTES - 1)])
-    beginning = (
-        summarize_floats(first)["first"]
-        if kind_of(key.name) == "parameters"
-        else escape_bytes(first or b"")
-    )
-    return {
-        "first": beginning
-    }, f"more than es-status reads ({MOST_BYTES:,} bytes): its beginning alone"
+    is_vector = kind_of(key.name) == "parameters"
+    beginning = summarize_floats(first)["first"] if is_vector else escape_bytes(first or b"")
+    note = f"more than es-status reads ({MOST_BYTES:,} bytes): only its beginning"
+    return {"first": beginning}, note
+
+
+def decode_scored(answer: Any) -> dict[str, Any]:
+    """The members of a sorted set with their scores."""
+    return {escape_bytes(member, 200): to_plain_json(score) for member, score in answer}
 
 
 def decode_items(key: Key, answer: Any) -> Any:
     """The items of a value, decoded one by one."""
     if key.type == "hash":
-        return {
-            escape_bytes(name, 200): escape_bytes(value, 4000)
-            for name, value in sorted(answer.items())[:MOST_ITEMS]
-        }
-    if key.type == "zset":
-        return {escape_bytes(member, 200): to_plain_json(score) for member, score in answer}
-    return [
-        decode_element(key.name, item)
-        for item in (sorted(answer) if key.type == "set" else answer)[:MOST_ITEMS]
-    ]
+        fields = sorted(answer.items())[:MOST_ITEMS]
+        return {escape_bytes(name, 200): escape_bytes(value, 4000) for name, value in fields}
+    items = sorted(answer) if key.type == "set" else answer
+    return [decode_element(key.name, item) for item in items[:MOST_ITEMS]]
 
 
 # --- for people
@@ -346,18 +317,12 @@ def value_parts(value: Any) -> list[PagePart]:
     if isinstance(value, dict):
         return [page_fields(list(flatten(value)))]
     if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
-        return (
-            [make_table(value)]
-            if is_narrow(value)
-            else [
-                page_fields(
-                    [
-                        (str(item.pop("id", place)), format_value(item))
-                        for place, item in enumerate(map(dict, value))
-                    ]
-                )
-            ]
-        )
+        if is_narrow(value):
+            return [make_table(value)]
+        rows = enumerate(map(dict, value))
+        return [
+            page_fields([(str(row.pop("id", place)), format_value(row)) for place, row in rows])
+        ]
     if isinstance(value, list):
         return [Text(f"  {format_value(item)}") for item in value]
     return [] if value is None else [Text(f"  {format_value(value)}")]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
@@ -233,40 +233,39 @@ class RedisReader:
                 ("llen", run_keys.commands),
             ]
         )
-        sizes = self._sizes(run_keys)
-        fitting = {what for what, size in sizes.items() if size.fits(MOST_KEY_BYTES[what])}
-        unread = [
-            too_large(what, size, MOST_KEY_BYTES[what])
-            for what, size in sizes.items()
-            if what not in fitting
-        ]
-        names = self._read_names(run_keys.workers) if ever and "workers" in fitting else []
-        hashes, left_out = self._read_hashes(
-            [run_keys.worker(name) for name in names], WORKER_FIELDS
-        )
-        if left_out:
-            unread.append(
-                f"workers: {left_out:,} are not shown, because all of them say more than "
-                f"es-status reads ({MOST_FIELD_BYTES:,} bytes)"
-            )
-        living = {name: about for name, about in zip(names, hashes, strict=True) if about}
-        beats = zip(
-            living, self.ask(("pttl", run_keys.worker(name)) for name in living), strict=True
-        )
-        left = {
-            name: milliseconds / 1000
-            for name, milliseconds in beats
-            if milliseconds is not None and milliseconds >= 0
+        unread = {
+            what: too_large(what, size, MOST_KEY_BYTES[what])
+            for what, size in self._sizes(run_keys).items()
+            if not size.fits(MOST_KEY_BYTES[what])
         }
-        refused = (
-            self._read_refusals(run_keys.refused)
-            if "refused" in fitting and 0 < (reasons or 0) <= MOST_REASONS
-            else {}
-        )
-        config = parse_json_object(self.read_string(run_keys.config, LONGEST_CONFIG))
+        workers: dict[str, Texts] = {}
+        if ever and "workers" not in unread:
+            names = self._read_names(run_keys.workers)
+            keys = [run_keys.worker(name) for name in names]
+            hashes, left_out = self._read_hashes(keys, WORKER_FIELDS)
+            workers = {name: about for name, about in zip(names, hashes, strict=True) if about}
+            if left_out:
+                unread["some workers"] = (
+                    f"workers: {left_out:,} are not shown, because all of them report more than "
+                    f"es-status reads ({MOST_FIELD_BYTES:,} bytes)"
+                )
+        is_listed = "refused" not in unread and 0 < (reasons or 0) <= MOST_REASONS
         return RunDetails(
-            living, ever or 0, errors or 0, refused, requests or 0, left, config, tuple(unread)
+            workers,
+            ever or 0,
+            errors or 0,
+            self._read_refusals(run_keys.refused) if is_listed else {},
+            requests or 0,
+            self.seconds_left({name: run_keys.worker(name) for name in workers}),
+            parse_json_object(self.read_string(run_keys.config, LONGEST_CONFIG)),
+            tuple(unread.values()),
         )
+
+    def seconds_left(self, keys: Mapping[str, str]) -> dict[str, float]:
+        """Seconds until each key expires, by the names of ``keys``; without those that never do."""
+        left = zip(keys, self.ask(("pttl", key) for key in keys.values()), strict=True)
+        known = {name: answer for name, answer in left if answer is not None}
+        return {name: answer / 1000 for name, answer in known.items() if answer >= 0}
 
     def _sizes(self, run_keys: RunKeys) -> dict[str, bounded_reads.KeySize]:
         """The sizes of the run's keys that have a bound, by the names of MOST_KEY_BYTES."""
@@ -324,16 +323,16 @@ class RedisReader:
             ("getrange", run_keys.master, 0, LONGEST_NAME - 1) for run_keys in all_keys
         )
         hashes, _ = self._read_hashes([run_keys.progress for run_keys in all_keys], PROGRESS_FIELDS)
-        command = format_command("es-master")
+        command, flags = format_command("es-master"), self._location_flags
         return [
             RunSummary(
                 run,
                 self.name,
-                f"{command} --resume {run}{self._location_flags}",
+                f"{command} --resume {run}{flags}",
                 started,
                 bool(lease),
                 progress,
-                f"{command} --purge {run}{self._location_flags}",
+                f"{command} --purge {run}{flags}",
                 format_host(to_text(holder or b"")),
                 is_configured=bool(config),
             )
@@ -388,20 +387,22 @@ class RedisReader:
             answers = pipeline.execute(raise_on_error=False)
         except ReplyTooLarge as error:
             if len(questions) > 1:
-                raise self._to_redis_error(error) from None
+                raise self.to_redis_error(error) from None
             return [None]
         except (redis.exceptions.RedisError, OSError) as error:
-            raise self._to_redis_error(error) from None
+            raise self.to_redis_error(error) from None
         for answer in answers:
             if isinstance(answer, FATAL_ERRORS):
-                raise self._to_redis_error(answer)
+                raise self.to_redis_error(answer)
         return [None if isinstance(answer, Exception) else answer for answer in answers]
 
-    def _to_redis_error(self, error: Exception) -> RedisError:
+    def to_redis_error(self, error: Exception) -> RedisError:
+        """The sentence about an error of the client or the server."""
         reason = str(error).strip().split("\n")[0][:200] or type(error).__name__
         if isinstance(error, redis.exceptions.NoPermissionError):
             return RedisError(
-                f"Redis at {self.name} lets this user read too little ({reason}); it needs "
+                f"Redis at {self.name} grants this user too few rights to read ({reason}); it "
+                f"needs "
                 "+@read on es:*"
             )
         if isinstance(error, redis.exceptions.AuthenticationError):
@@ -417,7 +418,7 @@ def too_large(what: str, size: bounded_reads.KeySize, most: int) -> str:
 
 
 def key_name(data: bytes) -> str:
-    """A key's name; empty for one that is no text, or too long."""
+    """A key's name; empty for one that is not text, or too long."""
     try:
         return data.decode("utf-8") if len(data) <= LONGEST_NAME else ""
     except UnicodeDecodeError:
@@ -439,13 +440,13 @@ def make_named_reader(url: str, given_by_flag: bool) -> RedisReader:
 def make_private_reader(run_dir: Path) -> RedisReader:
     """The private server of a run's folder. Raises RedisError where none runs."""
     if not run_dir.is_dir():
-        raise UsageError(f"run-dir {run_dir} is no folder")
+        raise UsageError(f"run-dir {run_dir} is not a folder")
     server = PrivateServer(run_dir / "redis")
     url = server.url
     if not server.socket_path.is_socket():
         raise RedisError(
-            f"no private server runs in {run_dir}: its master has ended, or the run used a "
-            "Redis that was named to it (give --redis-url)"
+            f"no private server runs in {run_dir}: its master has ended, or the run uses "
+            f"another Redis (give --redis-url)"
         )
     return RedisReader(url, run_dir_flag(run_dir), run_dir)
 

@@ -12,6 +12,9 @@ import re
 import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from es_queue.errors import DecodeError
@@ -19,6 +22,7 @@ from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.protocol.codec import decode_loosely
 from es_queue.protocol.keys import RUN_ID, RUNS
 from es_queue.protocol.messages import Answer, Block, Task
+from es_queue.security.private_directory import regular
 from es_queue.security.sanitize import sanitize
 
 #: Where every key of es-queue begins.
@@ -34,6 +38,8 @@ MOST_ARRAYS = 200
 LONGEST_META = 4 * 2**20
 LONGEST_JSON = 2**18
 LONGEST_LIST = 16
+#: A line of metrics.jsonl has about 1,200 bytes; no honest one has so many.
+LONGEST_LINE = 2**16
 #: Longer whole numbers cannot be told from an attack on whoever reads them.
 LARGEST_INTEGER = 2**64
 
@@ -127,6 +133,20 @@ def parse_json_lines(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
             yield record
 
 
+def read_json_lines(path: Path, most_lines: int, end_bytes: int = 0) -> Iterator[dict[str, Any]]:
+    """The JSON objects of a file of lines, or only those in its last ``end_bytes``; what is none is
+    passed over. Raises OSError.
+    """
+    with open(path, "rb", opener=regular) as file:
+        if end_bytes and (size := file.seek(0, 2)) > end_bytes:
+            file.seek(size - end_bytes)
+            file.readline(end_bytes)
+        elif end_bytes:
+            file.seek(0)
+        lines = iter(partial(file.readline, LONGEST_LINE), b"")
+        yield from parse_json_lines(islice(lines, most_lines))
+
+
 # --- strings, by what their key says they hold
 
 
@@ -140,13 +160,9 @@ def decode_task(data: bytes) -> dict[str, Any]:
             "not a task of this version": str(error),
             **(to_plain_json(raw) if isinstance(raw, dict) else {"value": to_plain_json(raw)}),
         }
-    statistics = {
-        name: summarize_floats(getattr(decoded, name)) for name in ("obs_mean", "obs_std")
-    }
-    return {
-        **{name: value for name, value in vars(decoded).items() if name not in statistics},
-        **statistics,
-    }
+    names = ("obs_mean", "obs_std")
+    header = {name: value for name, value in vars(decoded).items() if name not in names}
+    return {**header, **{name: summarize_floats(getattr(decoded, name)) for name in names}}
 
 
 def summarize_floats(data: bytes) -> dict[str, Any]:
@@ -156,26 +172,19 @@ def summarize_floats(data: bytes) -> dict[str, Any]:
 
     values = np.frombuffer(data, "<f4").astype(np.float64)
     sound = values[np.isfinite(values)]
-    figures = (
-        {
-            "norm": math.sqrt(float(np.square(sound).sum())),
-            "min": float(sound.min()),
-            "max": float(sound.max()),
-        }
-        if len(sound)
-        else {}
-    )
-    odd = {"not finite": len(values) - len(sound)} if len(sound) < len(values) else {}
-    return {
-        "count": len(values),
-        **round_figures(figures),
-        **odd,
-        "first": [to_plain_json(float(f"{value:.6g}")) for value in values[:FIRST_FLOATS]],
-    }
+    figures: dict[str, Any] = {"count": len(values)}
+    if len(sound):
+        norm = math.sqrt(float(np.square(sound).sum()))
+        figures |= {"norm": six_digits(norm), "min": six_digits(sound.min())}
+        figures["max"] = six_digits(sound.max())
+    if len(sound) < len(values):
+        figures["not finite"] = len(values) - len(sound)
+    first = [to_plain_json(six_digits(value)) for value in values[:FIRST_FLOATS]]
+    return {**figures, "first": first}
 
 
-def round_figures(figures: Mapping[str, float]) -> dict[str, Any]:
-    return {name: float(f"{value:.6g}") for name, value in figures.items()}
+def six_digits(value: float) -> float:
+    return float(f"{value:.6g}")
 
 
 def decode_parameters(data: bytes) -> dict[str, Any]:
@@ -307,27 +316,16 @@ def decode_answer(data: bytes) -> dict[str, Any]:
         decoded = Answer.decode(data)
     except (DecodeError, IndexError, KeyError) as error:
         return {"no answer": sanitize(error, 200), "bytes": escape_bytes(data, 80)}
-    returns = [float(f"{value:.6g}") for result in decoded.results for value in result.returns]
-    failed = (
-        {
-            "failed": [
-                f"{slot}: {sanitize(reason, 100)}"
-                for slot, reason in decoded.failures[:LONGEST_LIST]
-            ]
-        }
-        if decoded.failures
-        else {}
-    )
-    slot_numbers = sorted(
-        {result.slot for result in decoded.results} | {slot for slot, _ in decoded.failures}
-    )
+    returns = [six_digits(value) for result in decoded.results for value in result.returns]
+    slots = {result.slot for result in decoded.results} | {slot for slot, _ in decoded.failures}
+    failed = [f"{slot}: {sanitize(why, 100)}" for slot, why in decoded.failures[:LONGEST_LIST]]
     return {
         "worker": sanitize(decoded.worker),
         "kind": decoded.kind,
-        "slots": format_slots(slot_numbers),
+        "slots": format_slots(sorted(slots)),
         "seconds": float(f"{decoded.seconds:.4g}"),
         "returns": to_plain_json(returns),
-        **failed,
+        **({"failed": failed} if failed else {}),
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -54,6 +54,8 @@ WORKER_COLUMNS = (
     "joined",
     "seen",
 )
+#: Columns of workers that are left out, in this order, if the terminal is too narrow.
+EXPENDABLE = ("joined", "late", "gen", "print", "pid", "hard", "block", "back end")
 STYLES = {
     RUNNING: GOOD,
     FINISHED: GOOD,
@@ -103,6 +105,12 @@ MOST_REFUSALS = 10
 MOST_HOSTS = 5
 GRAPH_WIDTH = 30
 BAR_WIDTH = 12
+#: How each budget is shown, and its unit.
+BUDGET_FORMATS: dict[str, tuple[Callable[[float], str], str]] = {
+    "generations": (format_whole, " generations"),
+    "max_steps": (format_compact, " steps"),
+    "max_seconds": (format_duration, ""),
+}
 RECOVERY_FIELDS = (
     ("recovered", "recovered"),
     ("reissued", "re-issued"),
@@ -114,37 +122,20 @@ RECOVERY_FIELDS = (
 
 def make_runs_page(runs: Sequence[RunSummary]) -> Page:
     """All runs, newest first."""
-    healths = [assess_health(summary) for summary in runs]
-    data = {
-        "runs": [run_fields(summary, health) for summary, health in zip(runs, healths, strict=True)]
-    }
+    rated = [(summary, assess_health(summary)) for summary in runs]
+    data = {"runs": [run_fields(summary, health) for summary, health in rated]}
     if not runs:
         return Page(data, (Text("no runs"),))
-    rows = tuple(
-        format_run_row(summary, health) for summary, health in zip(runs, healths, strict=True)
-    )
-    right = frozenset(("gen", "steps", "eval", "best", "workers", "updated"))
-    table = FittingTable(
-        RUN_COLUMNS, rows, right, ("best", "environment", "updated", "workers", "steps"), STYLES
-    )
-    orphaned = [
-        summary for summary, health in zip(runs, healths, strict=True) if health.state == ORPHANED
+    rows = [format_run_row(summary, health) for summary, health in rated]
+    expendable = ("best", "environment", "updated", "workers", "steps")
+    parts: list[PagePart] = [
+        FittingTable(RUN_COLUMNS, rows, RUN_COLUMNS[3:], expendable, STYLES),
     ]
-    return Page(
-        data,
-        (
-            table,
-            *(
-                part
-                for summary in orphaned
-                for part in (
-                    Text(""),
-                    Text(f"{summary.run} has no master"),
-                    command_fields(summary),
-                )
-            ),
-        ),
-    )
+    for summary, health in rated:
+        if health.state == ORPHANED:
+            head = Text(f"{summary.run} has no master")
+            parts += [Text(""), head, command_fields(summary)]
+    return Page(data, tuple(parts))
 
 
 def format_run_row(summary: RunSummary, health: Health) -> tuple[str, ...]:
@@ -178,28 +169,21 @@ def command_fields(summary: RunSummary) -> Table:
 def make_run_page(summary: RunSummary, details: RunDetails, history: History) -> Page:
     """One run; ``code`` says how it fares."""
     health = assess_health(summary, details, history.usual_wait_seconds)
-    progress, workers = summary.progress, make_worker_table(details)
-    colour = {HEALTHY: WARNING, STALLED: WARNING, FAILED: BAD, ORPHANED: BAD}.get(
-        health.state, PLAIN
-    )
-    parts: list[PagePart] = [
-        make_heading(summary, health),
-        *([page_fields([("why", health.why, colour)])] if health.why else []),
-    ]
-    parts += [
-        Text(""),
-        page_fields_if_any(format_training_rows(progress, details, history)),
-        Text(""),
-    ]
-    parts.append(page_fields_if_any(format_control_rows(summary, details)))
+    workers = make_worker_table(details)
+    colours = {HEALTHY: WARNING, STALLED: WARNING, FAILED: BAD, ORPHANED: BAD}
+    parts: list[PagePart] = [make_heading(summary, health)]
+    if health.why:
+        parts.append(page_fields([("why", health.why, colours.get(health.state, PLAIN))]))
+    training = page_fields_if_any(format_training_rows(summary.progress, details, history))
+    control = page_fields_if_any(format_control_rows(summary, details))
+    parts += [Text(""), training, Text(""), control]
     parts += [Text(f"not read: {sanitize(sentence, 200)}", BAD) for sentence in details.unread]
     if workers.row_count:
         parts += [Text(""), workers, *refusal_lines(details)]
     if health.state == ORPHANED or summary.state in (STOPPED, FAILED):
         parts += [Text(""), command_fields(summary)]
-    return Page(
-        run_page_data(summary, details, history, health), tuple(parts), health.code, health.is_over
-    )
+    data = run_page_data(summary, details, history, health)
+    return Page(data, tuple(parts), health.code, health.is_over)
 
 
 def make_heading(summary: RunSummary, health: Health) -> Text:
@@ -217,53 +201,33 @@ def make_heading(summary: RunSummary, health: Health) -> Text:
 def format_training_rows(
     progress: Mapping[str, str], details: RunDetails, history: History
 ) -> list[tuple[str, str]]:
-    """Label and text of what was learnt so far; an empty text has nothing to say."""
+    """Label and text of what was learnt so far; an empty text is not shown."""
     get = progress.get
-    cut = (
-        f" ({format_percent(get('cut_fraction'))} of episodes cut short)"
-        if (finite_or_none(get("cut_fraction")) or 0) > 0
-        else ""
-    )
+    share = finite_or_none(get("cut_fraction")) or 0
+    cut = f" ({format_percent(share)} of episodes cut short)" if share > 0 else ""
     mean, best = get("return_mean", get("reward_mean")), get("return_max", get("reward_max"))
-    evaluated = finite_or_none(get("eval_mean")) is not None
     steps = (
         f"{format_whole(get('env_steps'))} in {format_whole(get('episodes'))} episodes, "
         f"{format_whole(get('steps_per_second'))} a second"
     )
-    top = (
-        f", best {format_score(get('eval_best'))}"
-        if finite_or_none(get("eval_best")) is not None
-        else ""
-    )
+    training = f"{format_mean_std(mean, get('return_std'))}, max {format_score(best)}{cut}"
+    top = if_known(get("eval_best"), f", best {format_score(get('eval_best'))}")
+    evaluation = f"{format_score(get('eval_mean'))}{top}{format_target(details.config)}"
+    stage = STAGES.get(get("stage", ""), "")
     return [
-        (
-            "generation",
-            format_whole(get("generation"))
-            + STAGES.get(get("stage", ""), "")
-            + format_answered(get("answered")),
-        ),
+        ("generation", format_whole(get("generation")) + stage + format_answered(get("answered"))),
         ("budget", format_budget(progress, details.config)),
-        ("steps", steps if finite_or_none(get("env_steps")) is not None else ""),
-        (
-            "training",
-            f"{format_mean_std(mean, get('return_std'))}, max {format_score(best)}{cut}"
-            if finite_or_none(mean) is not None
-            else "",
-        ),
-        (
-            "evaluation",
-            f"{format_score(get('eval_mean'))}{top}{format_target(details.config)}"
-            if evaluated
-            else "",
-        ),
+        ("steps", if_known(get("env_steps"), steps)),
+        ("training", if_known(mean, training)),
+        ("evaluation", if_known(get("eval_mean"), evaluation)),
         *format_curve(history),
-        (
-            "confirming",
-            format_score(get("confirm_mean"))
-            if finite_or_none(get("confirm_mean")) is not None
-            else "",
-        ),
+        ("confirming", if_known(get("confirm_mean"), format_score(get("confirm_mean")))),
     ]
+
+
+def if_known(value: object, text: str) -> str:
+    """The text, if the value is a number."""
+    return "" if finite_or_none(value) is None else text
 
 
 def format_answered(done: str | None) -> str:
@@ -320,56 +284,35 @@ def format_budget(progress: Mapping[str, str], config: Mapping[str, Any]) -> str
             else "none: it trains until it reaches its target"
         )
     nearest = max(limits.values(), key=lambda limit: limit["spent"] / limit["limit"])
-    wording = {
-        "generations": lambda limit: (
-            f"{format_whole(limit['left'])} of {format_whole(limit['limit'])} generations"
-        ),
-        "max_steps": lambda limit: (
-            f"{format_compact(limit['left'])} of {format_compact(limit['limit'])} steps"
-        ),
-        "max_seconds": lambda limit: (
-            f"{format_duration(limit['left'])} of {format_duration(limit['limit'])}"
-        ),
-    }
-    parts = [wording[name](limit) for name, limit in limits.items()]
+    parts = []
+    for name, limit in limits.items():
+        form, unit = BUDGET_FORMATS[name]
+        parts.append(f"{form(limit['left'])} of {form(limit['limit'])}{unit}")
     left = finite_or_none(progress.get("eta"))
     about = "" if left is None or left < 0 else f", about {format_duration(left)}"
-    return (
-        f"{format_bar(nearest['spent'], nearest['limit'], BAR_WIDTH)}  {', '.join(parts)} "
-        f"left{about}"
-    )
+    bar = format_bar(nearest["spent"], nearest["limit"], BAR_WIDTH)
+    return f"{bar}  {', '.join(parts)} left{about}"
 
 
 def format_control_rows(summary: RunSummary, details: RunDetails) -> list[tuple[str, str]]:
-    """Label and text of who works on the run, and of what went wrong and was mended."""
+    """Label and text of who works on the run, and of what went wrong and was recovered."""
     get = summary.progress.get
-    queue = get("queue", "")
+    queue = get("queue", "default")
+    refused = [(name, count) for name, count in details.refused.items() if name != "audit"]
+    reasons = [f"{sanitize(name, 60)} {count:,}" for name, count in refused if count]
+    requests = f"{details.requests:,} that the master has not answered yet"
+    errors = f"{details.errors:,} reports of workers; --errors shows them"
     return [
         ("folder" if summary.is_on_disk else "redis", sanitize(summary.server)),
         ("master", sanitize(summary.holder, 100) if summary.is_leased else ""),
-        ("queue", sanitize(queue, 60) if queue and queue != "default" else ""),
+        ("queue", "" if queue == "default" else sanitize(queue, 60)),
         ("workers", "" if summary.is_on_disk else format_worker_count(details)),
         ("changed", sanitize(get("changed", ""), 200)),
-        (
-            "requests",
-            ""
-            if not details.requests
-            else f"{details.requests:,} that the master has not answered yet",
-        ),
-        (
-            "refused",
-            ", ".join(
-                f"{sanitize(reason, 60)} {count:,}"
-                for reason, count in details.refused.items()
-                if count and reason != "audit"
-            ),
-        ),
+        ("requests", requests if details.requests else ""),
+        ("refused", ", ".join(reasons)),
         ("recoveries", format_recoveries(summary.progress)),
         ("audit", format_audit(summary.progress)),
-        (
-            "errors",
-            f"{details.errors:,} reports of workers; --errors shows them" if details.errors else "",
-        ),
+        ("errors", errors if details.errors else ""),
         ("digest", sanitize(get("digest", ""))),
         ("started", f"{format_ago(summary.started)}, updated {format_ago(get('updated'))}"),
     ]
@@ -419,25 +362,20 @@ def make_worker_table(details: RunDetails) -> FittingTable:
         details.workers.items(),
         key=lambda worker: (worker[1].get("host", ""), finite_or_none(worker[1].get("pid")) or 0.0),
     )
+    hidden = set()
+    if not any(finite_or_none(about.get("late")) for _, about in workers):
+        hidden.add("late")
+    if len(fingerprints(details)) < 2:
+        hidden.add("print")
+    if len({about.get("hardened") == "yes" for _, about in workers}) < 2:
+        hidden.add("hard")
+    kept = [place for place, name in enumerate(WORKER_COLUMNS) if name not in hidden]
     rows = [format_worker_row(about, details.silent_seconds(name)) for name, about in workers]
-    idle = {"late"} if not any(finite_or_none(about.get("late")) for _, about in workers) else set()
-    same = {"print"} if len(fingerprints(details)) < 2 else set()
-    uniform = (
-        {"hard"} if len({about.get("hardened") == "yes" for _, about in workers}) < 2 else set()
-    )
-    kept = [place for place, name in enumerate(WORKER_COLUMNS) if name not in idle | same | uniform]
-    columns = tuple(WORKER_COLUMNS[place] for place in kept)
-    expendable = tuple(
-        name
-        for name in ("joined", "late", "gen", "print", "pid", "hard", "block", "back end")
-        if name in columns
-    )
-    cut = tuple(tuple(row[place] for place in kept) for row in rows)
     return FittingTable(
-        columns,
-        cut,
+        [WORKER_COLUMNS[place] for place in kept],
+        [[row[place] for place in kept] for row in rows],
         ("pid", "steps/s", "gen", "late", "joined", "seen"),
-        expendable,
+        [name for name in EXPENDABLE if name not in hidden],
         {"refuses": BAD},
     )
 
@@ -472,9 +410,8 @@ def refusal_lines(details: RunDetails) -> list[Text]:
     hosts: dict[str, list[str]] = {}
     for about in details.workers.values():
         if "refuses" in about:
-            hosts.setdefault(about["refuses"], []).append(
-                sanitize(about.get("host", "an unknown host"), 60)
-            )
+            host = sanitize(about.get("host", "an unknown host"), 60)
+            hosts.setdefault(about["refuses"], []).append(host)
     return [
         Text(f"{format_refusing(reason_hosts)} cannot join: {sanitize(reason)}", BAD)
         for reason, reason_hosts in list(hosts.items())[:MOST_REFUSALS]
@@ -485,10 +422,8 @@ def format_refusing(hosts: Sequence[str]) -> str:
     """``2 workers on a, b``; of many hosts the first few."""
     names = sorted(set(hosts))
     more = f" and {len(names) - MOST_HOSTS} more hosts" if len(names) > MOST_HOSTS else ""
-    return (
-        f"{len(hosts)} worker{'' if len(hosts) == 1 else 's'} on "
-        f"{', '.join(names[:MOST_HOSTS])}{more}"
-    )
+    plural = "" if len(hosts) == 1 else "s"
+    return f"{len(hosts)} worker{plural} on {', '.join(names[:MOST_HOSTS])}{more}"
 
 
 def format_ago(moment: object) -> str:
@@ -506,53 +441,42 @@ def run_fields(summary: RunSummary, health: Health) -> dict[str, Any]:
         name: sanitize(value) if name in TEXT_FIELDS else parse_number(value)
         for name, value in summary.progress.items()
     }
-    about |= {
-        "state": sanitize(summary.state),
-        "stored_state": about.get("state"),
-        "health": health.state,
-        "health_why": health.why,
-    }
-    where = {
+    return {
+        "run": summary.run,
         "redis": sanitize(summary.server),
         "started": summary.started,
         "leased": summary.is_leased,
         "on_disk": summary.is_on_disk,
-    }
-    return {
-        "run": summary.run,
-        **where,
         "master": sanitize(summary.holder, 100) or None,
         "resume": summary.resume,
         "purge": summary.purge,
         **about,
+        "state": sanitize(summary.state),
+        "stored_state": about.get("state"),
+        "health": health.state,
+        "health_why": health.why,
     }
 
 
 def run_page_data(
     summary: RunSummary, details: RunDetails, history: History, health: Health
 ) -> dict[str, Any]:
-    workers = [
-        {**worker_fields(name, about), "seen": details.silent_seconds(name)}
-        for name, about in details.workers.items()
-    ]
-    refused = {sanitize(reason, 100): count for reason, count in details.refused.items()}
-    evaluations = [
-        {"generation": int(generation), "eval_mean": mean}
-        for generation, mean in history.evaluations
-    ]
-    counts = {
+    return {
+        **run_fields(summary, health),
+        "living": [
+            {**worker_fields(name, about), "seen": details.silent_seconds(name)}
+            for name, about in details.workers.items()
+        ],
         "ever": details.ever_claimed,
-        "refused": refused,
+        "refused": {sanitize(reason, 100): count for reason, count in details.refused.items()},
         "errors": details.errors,
         "requests": details.requests,
         "unread": list(details.unread),
-    }
-    return {
-        **run_fields(summary, health),
-        "living": workers,
-        **counts,
         "budget": remaining_budgets(summary.progress, details.config),
-        "evaluations": evaluations,
+        "evaluations": [
+            {"generation": int(generation), "eval_mean": mean}
+            for generation, mean in history.evaluations
+        ],
     }
 
 

@@ -126,7 +126,7 @@ def decode(data: bytes) -> tuple[RunConfig, RunState, str]:
             str(meta["run"]),
         )
     except (*DAMAGED_ERRORS, TypeError, AttributeError, UsageError) as error:
-        raise RunFolderError(f"this is no checkpoint that can be resumed: {error}") from None
+        raise RunFolderError(f"this checkpoint cannot be resumed: {error}") from None
 
 
 class Checkpoints:
@@ -188,11 +188,11 @@ class Checkpoints:
                 data = _read(path)
                 owner = decode(data)[2]
             except (OSError, RunFolderError) as error:
-                self.warnings.append(f"checkpoint {path} was passed over: {error}")
+                self.warnings.append(f"checkpoint {path} was skipped: {error}")
                 continue
             if run is not None and owner != run:
                 self.warnings.append(
-                    f"checkpoint {path} was passed over: it is of run {owner[:40]!r}"
+                    f"checkpoint {path} was skipped: it belongs to run {owner[:40]!r}"
                 )
                 other_run_data = other_run_data or data
                 continue

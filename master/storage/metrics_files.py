@@ -64,7 +64,9 @@ class LineFile:
                 self.close()  # opened anew, the torn line is closed first
         except OSError as error:
             self.close()
-            return f"{self._path} cannot be written ({error.strerror}); training goes on without it"
+            return (
+                f"{self._path} cannot be written ({error.strerror}); training continues without it"
+            )
         return ""
 
     def close(self) -> None:

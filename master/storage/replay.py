@@ -25,12 +25,18 @@ from es_queue.security.user_code import describe_error
 from es_queue.strategies.base import Batch, NoiseRows, Strategy
 from es_queue.strategies.capabilities import hooks
 from master.loop.config_timeline import strategy_of
-from master.loop.learner import PublicationSlice, batch_segments, slot_plans
-from master.loop.messages import vector_digest
-from master.loop.state import Floats, OpenPublication, RollbackPoint, RunState
+from master.loop.learner import batch_segments, slot_plans
+from master.loop.result_arrays import PublicationSlice
+from master.loop.state import Floats, OpenPublication, RollbackPoint, RunState, vector_digest
 from master.storage import checkpoint
 from master.storage.checkpoint import Checkpoints
-from master.storage.replay_log import REPLAY_FOLDER, ReplayStep, list_log_files, read_frames
+from master.storage.replay_log import (
+    MOMENTS,
+    REPLAY_FOLDER,
+    ReplayStep,
+    list_log_files,
+    read_frames,
+)
 
 #: A publication has at most so many slots, or eight times a population.
 MOST_SLOTS = 2**20
@@ -64,8 +70,8 @@ def replay_run(
         table = table or NoiseTable.open(config.noise_size, noise_dir)
         if start.noise != table.digest:
             raise RunFolderError(
-                f"{path} was written with other noise than this es-queue makes: replay it "
-                "with the es-queue that wrote it"
+                f"{path} was written with another version of the noise table: replay it with "
+                f"the es-queue that wrote it"
             )
         if state is not None:
             verify_digest(path, state, state_digest(config, start), start.generation, config)
@@ -73,9 +79,9 @@ def replay_run(
     assert state is not None, "there was a file"
     compared = compare_with_checkpoint(run_dir, state)
     write(
-        f"generations {first} to {state.generation} of run {run} computed again in "
+        f"generations {first} to {state.generation} of run {run} recomputed in "
         f"{time.monotonic() - began:.1f} s: "
-        "of the parameters every digest agrees, the last is "
+        "every digest of the parameters agrees, the last is "
         f"{state_digest(config, state)}{compared}"
     )
     return EXIT_DONE
@@ -97,7 +103,7 @@ def replay_file(path: Path, config: RunConfig, state: RunState, noise: NoiseRows
             state = next_state(config, state, step, noise)
         except (ValueError, TypeError, LookupError, ArithmeticError) as error:
             raise RunFolderError(
-                f"{path}: what it holds of generation {step.generation} fits no run of its "
+                f"{path}: its content for generation {step.generation} does not match its "
                 f"settings ({describe_error(error)[:200]}): restore the log from a copy"
             ) from None
     return state
@@ -110,37 +116,29 @@ def next_state(config: RunConfig, state: RunState, step: ReplayStep, noise: Nois
         raise ValueError(f"individuals is {step.fitness.shape[1]}, not {strategy.per_slot}")
     if step.used and sum(len(slots) for _, slots in step.used) != len(step.fitness):
         raise ValueError("used does not have one slot for each row of fitness")
-    if (
-        step.moments.mean.shape != state.moments.mean.shape
-        or step.moments.m2.shape != state.moments.m2.shape
+    if any(
+        getattr(step.moments, name).shape != getattr(state.moments, name).shape for name in MOMENTS
     ):
-        raise ValueError(
-            f"mean has {step.moments.mean.size} numbers, not {state.moments.mean.size}"
-        )
+        size = state.moments.mean.size
+        raise ValueError(f"mean has {step.moments.mean.size} numbers, not {size}")
     if step.anchored:
-        state = replace(
-            state,
-            anchor=RollbackPoint(
-                state.generation, state.strategy, state.moments, state.step_limit, 0.0, 0
-            ),
+        now = (state.generation, state.strategy, state.moments, state.step_limit)
+        state = replace(state, anchor=RollbackPoint(*now, 0.0, 0))
+    size = parameter_count(state)
+    if step.back is None:
+        spreads = perturbation_spreads(state, strategy, step)
+        batch = make_batch(config, strategy, step, noise, spreads)
+        after, _ = strategy.learn(state.strategy, batch)
+    elif state.anchor is None or state.anchor.generation != step.back:
+        raise RunFolderError(
+            f"generation {step.generation} of the replay log goes back to generation "
+            f"{step.back}, which it has not kept"
         )
-    if step.back is not None:
-        if state.anchor is None or state.anchor.generation != step.back:
-            raise RunFolderError(
-                f"generation {step.generation} of the replay log goes back to generation "
-                f"{step.back}, which it has not kept"
-            )
-        strategy = strategy_of(
-            config, (*state.changes, *step.changes), step.back, parameter_count(state)
-        )
-        after = state.anchor.strategy
     else:
-        after, _ = strategy.learn(
-            state.strategy,
-            make_batch(config, strategy, step, noise, perturbation_spreads(state, strategy, step)),
-        )
+        strategy = strategy_of(config, (*state.changes, *step.changes), step.back, size)
+        after = state.anchor.strategy
     changes = (*state.changes, *step.changes)
-    next_strategy = strategy_of(config, changes, state.generation + 1, parameter_count(state))
+    next_strategy = strategy_of(config, changes, state.generation + 1, size)
     return replace(
         state,
         generation=state.generation + 1,
@@ -259,8 +257,8 @@ def verify_digest(
     """Raise RunFolderError unless the state is that generation's and publishes what was logged."""
     if state.generation != generation:
         raise RunFolderError(
-            f"{path} goes on with generation {generation} where {state.generation} is due: "
-            "the log has a gap"
+            f"{path} continues with generation {generation}, but {state.generation} is "
+            f"expected: the log has a gap"
         )
     computed = state_digest(config, state)
     if computed != logged:
@@ -289,10 +287,8 @@ def compare_with_checkpoint(run_dir: Path, state: RunState) -> str:
             f"checkpoint is of generation {saved.generation}"
         )
     if saved.generation < state.generation:
-        return (
-            f"; the newest checkpoint is of generation {saved.generation}, so {UNCHECKED} are as "
-            "logged"
-        )
+        newest = f"the newest checkpoint is of generation {saved.generation}"
+        return f"; {newest}, so {UNCHECKED} are as logged"
     if state_digest(config, saved) != state_digest(config, state):
         raise RunFolderError(
             f"the parameters of generation {state.generation} computed again differ from the "
@@ -309,7 +305,7 @@ def compare_with_checkpoint(run_dir: Path, state: RunState) -> str:
             )
     words = ", as the newest checkpoint's; its observation statistics and step limit agree too"
     if state.changes != saved.changes:  # honest after a --resume that set a changed setting anew
-        words += ", but the settings changed while the run was under way are others"
+        words += ", but the settings that were changed during the run differ"
     return words
 
 

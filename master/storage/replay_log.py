@@ -11,8 +11,10 @@ what people changed.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -26,18 +28,29 @@ from es_queue.errors import EsQueueError, RunFolderError, UsageError
 from es_queue.numerics.normalization import RunningMoments
 from es_queue.protocol.messages import publication_generation
 from es_queue.security.private_directory import no_link
-from master.loop.state import Change, RunState
+from master.loop.state import Change
 
+LOGGER = logging.getLogger("es_queue.storage")
 REPLAY_FOLDER = "replay"
 DIGEST_BYTES = 16
 HEADER_BYTES = 4 + DIGEST_BYTES
 MAX_FRAME = 2**31 - 1
+#: Fields of a step: those that are stored as they are, and the types of its arrays, as bytes.
+SCALARS = ("generation", "digest", "step_limit", "back", "anchored")
+MOMENTS, SLOTS = ("mean", "m2"), ("used", "tried")
+BEHAVIOUR = ("behaviour", "centre_fitness", "centre_behaviour")
+DTYPES = {
+    "fitness": "<f8",
+    "again": "<f8",
+    **dict(zip(BEHAVIOUR, ("<f4", "<f8", "<f4"), strict=True)),
+}
 #: Numbers are bytes in bulk, so a generation has few elements of lists and maps: a thousand
 #: publications are three thousand.
 MOST_ELEMENTS, LONGEST_LIST, LONGEST_MAP, LONGEST_TEXT = 2**18, 2**16, 64, 2**16
 #: The lowest value of each field that is a whole number, and the largest of them all.
 WHOLE = {"generation": 0, "step_limit": 0, "individuals": 1, "numbers": 1}
 LARGEST = 2**53
+UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, msgpack.UnpackException)
 #: A file is closed at this size and the next one begun; the oldest go when all together are larger
 #: than the whole.
 FILE_BYTES = 64 * 2**20
@@ -77,40 +90,22 @@ class ReplayStep:
     )
 
     def encode(self) -> bytes:
-        fields: dict[str, Any] = {
-            name: getattr(self, name)
-            for name in ("generation", "digest", "step_limit", "back", "anchored")
-        }
-        fields |= {
-            "fitness": self.fitness.astype("<f8").tobytes(),
-            "individuals": self.fitness.shape[1],
-            "count": self.moments.count,
-        }
-        fields["again"] = self.again.astype("<f8").tobytes()
-        fields |= {
-            name: getattr(self.moments, name).astype("<f8").tobytes() for name in ("mean", "m2")
-        }
-        if self.used:
-            fields |= {
-                name: [
-                    (publication, slots.astype("<i8").tobytes())
-                    for publication, slots in getattr(self, name)
-                ]
-                for name in ("used", "tried")
-            }
-            fields["publication"] = self.publication
+        fields: dict[str, Any] = {name: getattr(self, name) for name in SCALARS}
+        fields |= {"individuals": self.fitness.shape[1], "count": self.moments.count}
+        fields |= {name: getattr(self.moments, name).astype("<f8").tobytes() for name in MOMENTS}
+        fields["changes"] = [asdict(change) for change in self.changes]
+        arrays = ["fitness", "again"]
         if self.behaviour.size:
-            fields |= {
-                "behaviour": self.behaviour.astype("<f4").tobytes(),
-                "numbers": self.behaviour.shape[2],
-            }
-            fields |= {
-                "centre_fitness": self.centre_fitness.astype("<f8").tobytes(),
-                "centre_behaviour": self.centre_behaviour.astype("<f4").tobytes(),
-            }
-        packed: bytes = msgpack.packb(
-            {**fields, "changes": [asdict(change) for change in self.changes]}
-        )
+            fields["numbers"] = self.behaviour.shape[2]
+            arrays += BEHAVIOUR
+        fields |= {name: getattr(self, name).astype(DTYPES[name]).tobytes() for name in arrays}
+        if self.used:
+            fields["publication"] = self.publication
+            for name in SLOTS:
+                fields[name] = [
+                    (of, slots.astype("<i8").tobytes()) for of, slots in getattr(self, name)
+                ]
+        packed: bytes = msgpack.packb(fields)
         return packed
 
     @classmethod
@@ -119,41 +114,28 @@ class ReplayStep:
         try:
             fields = unpack_frame(payload)
             validate_fields(fields)
-            fitness = np.frombuffer(fields.pop("fitness"), "<f8").reshape(
-                -1, fields.pop("individuals")
-            )
-            again = np.frombuffer(
-                fields.pop("again", b""), "<f8"
-            )  # version 0.1.0 evaluated nobody again
-            mean, m2 = (np.frombuffer(fields.pop(name), "<f8") for name in ("mean", "m2"))
-            changes = tuple(change_of(change) for change in fields.pop("changes"))
-            for name in ("used", "tried"):
+            fields["changes"] = tuple(change_of(change) for change in fields["changes"])
+            for name in SLOTS:
                 fields[name] = tuple(
-                    (publication, np.frombuffer(slots, "<i8"))
-                    for publication, slots in fields.pop(name, ())
+                    (of, np.frombuffer(slots, "<i8")) for of, slots in fields.get(name, ())
                 )
-            if "behaviour" in fields:
-                fields |= _decode_behaviours(fields, fields.pop("numbers"), fitness.shape)
-            return cls(
-                fitness=fitness,
-                moments=RunningMoments(fields.pop("count"), mean, m2),
-                changes=changes,
-                again=again,
-                **fields,
-            )
+            arrays = {
+                name: np.frombuffer(fields[name], dtype)
+                for name, dtype in DTYPES.items()
+                if name in fields  # version 0.1.0 evaluated nobody again
+            }
+            arrays["fitness"] = arrays["fitness"].reshape(-1, fields.pop("individuals"))
+            if numbers := fields.pop("numbers", 0):
+                arrays["behaviour"] = arrays["behaviour"].reshape(*arrays["fitness"].shape, numbers)
+                arrays["centre_behaviour"] = arrays["centre_behaviour"].reshape(-1, numbers)
+            mean, m2 = (np.frombuffer(fields.pop(name), "<f8") for name in MOMENTS)
+            moments = RunningMoments(fields.pop("count"), mean, m2)
+            return cls(**{**fields, **arrays, "moments": moments})
         except RunFolderError:
             raise
-        except (
-            ValueError,
-            TypeError,
-            KeyError,
-            AttributeError,
-            EsQueueError,
-            msgpack.exceptions.UnpackException,
-        ) as error:
-            raise RunFolderError(
-                f"a generation of the replay log cannot be read: {type(error).__name__}"
-            ) from None
+        except (*UNREADABLE, EsQueueError) as error:
+            why = error if isinstance(error, UsageError) else type(error).__name__
+            raise RunFolderError(f"a generation of the replay log cannot be read: {why}") from None
 
 
 def unpack_frame(payload: bytes) -> dict[str, Any]:
@@ -179,6 +161,8 @@ def unpack_frame(payload: bytes) -> dict[str, Any]:
         max_str_len=LONGEST_TEXT,
         max_ext_len=0,
     )
+    if not isinstance(fields, dict):
+        raise ValueError("it is not a map")
     return fields
 
 
@@ -186,27 +170,17 @@ def validate_fields(fields: dict[str, Any]) -> None:
     """Raises RunFolderError for fields of another type or range, DecodeError for a wrong
     publication.
     """
-    if not isinstance(fields, dict):
-        raise ValueError("it is no map")
     for name, lowest in WHOLE.items():
-        if name in fields and not is_whole(fields[name], lowest):
-            raise field_error(name, fields[name], f"a whole number from {lowest} to {LARGEST}")
-    count = fields["count"]
-    if type(count) not in (int, float) or not 0 <= count <= LARGEST:
-        raise field_error("count", count, f"a number from 0 to {LARGEST}")
-    if fields["back"] is not None and not is_whole(fields["back"], 0):
-        raise field_error("back", fields["back"], "the number of a generation")
+        validate_number(name, fields.get(name, lowest), lowest, (int,))
+    validate_number("count", fields["count"], 0)
+    if fields["back"] is not None:
+        validate_number("back", fields["back"], 0, (int,))
     for name, kind in (("digest", str), ("anchored", bool), ("changes", list)):
-        if type(fields[name]) is not kind:
-            raise field_error(name, fields[name], f"of type {kind.__name__}")
-    if "publication" in fields:
-        named = [
-            publication for field in ("used", "tried") for publication, _ in fields.get(field, ())
-        ]
-        for publication in (fields["publication"], *named):
-            if type(publication) is not str:
-                raise field_error("publication", publication, "of type str")
-            publication_generation(publication)
+        validate_type(name, fields[name], kind)
+    named = [of for name in SLOTS for of, _ in fields.get(name, ())]
+    for publication in (*named, *([fields["publication"]] if "publication" in fields else ())):
+        validate_type("publication", publication, str)
+        publication_generation(publication)
 
 
 def change_of(fields: Any) -> Change:
@@ -214,23 +188,26 @@ def change_of(fields: Any) -> Change:
     changed.
     """
     change = Change(**fields)
-    if not is_whole(change.generation, 0):
-        raise field_error("generation of a change", change.generation, "the number of a generation")
-    if type(change.settings) is not dict:
-        raise field_error("settings of a change", change.settings, "of type dict")
-    if type(change.by) is not str or type(change.id) is not str:
-        raise field_error("author of a change", (change.by, change.id), "text")
-    if type(change.time) not in (int, float):
-        raise field_error("time of a change", change.time, "a number")
-    try:
-        validate_changes(change.settings, "the replay log")
-    except UsageError as error:
-        raise RunFolderError(f"a generation of the replay log cannot be read: {error}") from None
+    validate_number("generation of a change", change.generation, 0, (int,))
+    validate_number("time of a change", change.time, -LARGEST)
+    for name, kind in (("settings", dict), ("by", str), ("id", str)):
+        validate_type(f"{name} of a change", getattr(change, name), kind)
+    validate_changes(change.settings, "the replay log")
     return change
 
 
-def is_whole(value: Any, lowest: int) -> bool:
-    return type(value) is int and lowest <= value <= LARGEST
+def validate_number(
+    name: str, value: Any, lowest: int, kinds: tuple[type, ...] = (int, float)
+) -> None:
+    """Raises RunFolderError unless ``value`` is a number in the range."""
+    if type(value) not in kinds or not lowest <= value <= LARGEST:
+        whole = "" if float in kinds else "whole "
+        raise field_error(name, value, f"a {whole}number from {lowest} to {LARGEST}")
+
+
+def validate_type(name: str, value: Any, kind: type) -> None:
+    if type(value) is not kind:
+        raise field_error(name, value, f"of type {kind.__name__}")
 
 
 def field_error(name: str, value: Any, expected: str) -> RunFolderError:
@@ -241,59 +218,38 @@ def field_error(name: str, value: Any, expected: str) -> RunFolderError:
     )
 
 
-def _decode_behaviours(
-    fields: dict[str, Any], numbers: int, slots: tuple[int, ...]
-) -> dict[str, NDArray[Any]]:
-    """The arrays of behaviours, of so many ``numbers`` each."""
-    behaviour, centres = (
-        np.frombuffer(fields[name], "<f4") for name in ("behaviour", "centre_behaviour")
-    )
-    return {
-        "behaviour": behaviour.reshape(*slots, numbers),
-        "centre_fitness": np.frombuffer(fields["centre_fitness"], "<f8"),
-        "centre_behaviour": centres.reshape(-1, numbers),
-    }
-
-
 class ReplayLog:
-    """Writes the log of one run. Trouble with the disk is said once and ends the log, not
-    the run.
+    """Writes the log of one run. A failure of the disk is noted once and ends the log, not the
+    run.
     """
 
     def __init__(self, run_dir: Path) -> None:
         self.folder = run_dir / REPLAY_FOLDER
         self._file: BinaryIO | None = None
-        self._digest = b""
-        self._size = 0
-        self.trouble = ""
+        self._digest, self._size = b"", 0
 
-    def begin(self, state: RunState, checkpoint: bytes) -> None:
-        """Go on after the generation before ``state``, or begin a file with its checkpoint where
-        the log does not lead to it.
+    def begin(self, generation: int, checkpoint: bytes) -> None:
+        """Continue after the generation before ``generation``, or begin a file with its checkpoint
+        if the log does not lead to it.
         """
-        try:
-            if not self._continue_if_possible(state.generation):
-                self._new_file(state.generation, checkpoint)
-        except OSError as error:
-            self._fail(error)
+        with self._ending_on_failure():
+            if not self._open_continuation(generation):
+                self._new_file(generation, checkpoint)
 
     def append(self, step: ReplayStep) -> None:
-        self._write(step.encode())
+        with self._ending_on_failure():
+            self._write(step.encode())
 
     @property
     def is_full(self) -> bool:
         """Whether the next generation should begin a new file."""
         return self._file is not None and self._size > FILE_BYTES
 
-    def start_new_file(self, state: RunState, checkpoint: bytes) -> None:
+    def start_new_file(self, generation: int, checkpoint: bytes) -> None:
         """Begin a new file with the state of the generation that is about to be published."""
-        if self._file is None:
-            return
-        try:
-            self._new_file(state.generation, checkpoint)
+        with self._ending_on_failure():
+            self._new_file(generation, checkpoint)
             self._remove_old_files()
-        except OSError as error:
-            self._fail(error)
 
     def close(self) -> None:
         if self._file is not None:
@@ -302,37 +258,34 @@ class ReplayLog:
 
     # --- files
 
-    def _continue_if_possible(self, generation: int) -> bool:
-        try:
-            return self._open_continuation(generation)
-        except (
-            RunFolderError
-        ):  # whole frames that are no generations of ours: another version wrote them
-            return False
-
     def _open_continuation(self, generation: int) -> bool:
         """Open the file that leads to ``generation``, cut after the generation before it; later
-        ones are another past.
+        ones are another past. Whether there is one.
         """
         for path in reversed(list_log_files(self.folder)):
             first = int(path.stem)
-            if first > generation:
-                path.unlink()
-                continue
-            last, end, digest = -2, 0, b""
+            if first <= generation:
+                return self._continue_file(path, first, generation)
+            path.unlink()
+        return False
+
+    def _continue_file(self, path: Path, first: int, generation: int) -> bool:
+        last, end, digest = -2, 0, b""
+        try:
             for frame in read_frames(path):
                 number = ReplayStep.decode(frame.payload).generation if frame.start else first - 1
                 if number >= generation:
                     break
                 last, end, digest = number, frame.stop, frame.digest
-            if last != generation - 1:
-                return False
-            self._file = open(path, "r+b", buffering=0, opener=no_link)  # noqa: SIM115 - closed by ``close``
-            self._file.truncate(end)
-            self._file.seek(end)
-            self._digest, self._size = digest, end
-            return True
-        return False
+        except RunFolderError:  # whole frames that another version wrote
+            return False
+        if last != generation - 1:
+            return False
+        self._file = open(path, "r+b", buffering=0, opener=no_link)  # noqa: SIM115 - closed by ``close``
+        self._file.truncate(end)
+        self._file.seek(end)
+        self._digest, self._size = digest, end
+        return True
 
     def _new_file(self, generation: int, checkpoint: bytes) -> None:
         self.close()
@@ -344,17 +297,11 @@ class ReplayLog:
     def _write(self, payload: bytes) -> None:
         if self._file is None:
             return
-        digest = chain_digest(self._digest, payload)
-        try:
-            written = self._file.write(len(payload).to_bytes(4, "little") + digest + payload)
-        except OSError as error:
-            self._fail(error)
-            return
-        if written != HEADER_BYTES + len(payload):
-            self._fail(OSError(0, "the disk is full"))
-            return
+        frame, digest = encode_frame(self._digest, payload)
+        if self._file.write(frame) != len(frame):
+            raise OSError(0, "the disk is full")
         self._digest = digest
-        self._size += written
+        self._size += len(frame)
 
     def _remove_old_files(self) -> None:
         kept = 0
@@ -363,12 +310,16 @@ class ReplayLog:
             if kept > MOST_LOG_BYTES:
                 path.unlink()
 
-    def _fail(self, error: OSError) -> None:
-        self.close()
-        self.trouble = (
-            f"the replay log in {self.folder} cannot be written ({error.strerror}); training "
-            "goes on without it"
-        )
+    @contextmanager
+    def _ending_on_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.close()
+            LOGGER.warning(
+                f"the replay log in {self.folder} cannot be written ({error.strerror}); training "
+                "continues without it"
+            )
 
 
 @dataclass(frozen=True)
@@ -379,6 +330,12 @@ class LogFrame:
     stop: int
     digest: bytes
     payload: bytes
+
+
+def encode_frame(before: bytes, payload: bytes) -> tuple[bytes, bytes]:
+    """A payload's frame behind the one with the digest ``before``, and its own digest."""
+    digest = chain_digest(before, payload)
+    return len(payload).to_bytes(4, "little") + digest + payload, digest
 
 
 def read_frames(path: Path, *, strict: bool = False) -> Iterator[LogFrame]:
@@ -397,7 +354,7 @@ def read_frames(path: Path, *, strict: bool = False) -> Iterator[LogFrame]:
             computed = chain_digest(digest, payload)
             if len(head) < HEADER_BYTES or len(payload) < length or head[4:] != computed:
                 if strict:
-                    raise RunFolderError(f"{path} is damaged or torn from byte {place} on")
+                    raise RunFolderError(f"{path} is damaged or incomplete from byte {place}")
                 return
             yield LogFrame(place, place + HEADER_BYTES + length, computed, payload)
             digest, place = computed, place + HEADER_BYTES + length

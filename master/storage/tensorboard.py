@@ -74,7 +74,7 @@ class EventFile:
             self._is_broken = True
             return (
                 f"{self._folder} cannot be written ({type(error).__name__}: {error}); training "
-                "goes on without it"
+                f"continues without it"
             )
         return ""
 

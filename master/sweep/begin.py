@@ -35,18 +35,17 @@ def run_sweep(values: dict[str, Any], launch: Launch) -> int:
     paths = RunPaths(run, launch.run_dir or Path("runs") / run, launch.shared)
     if paths.config_file.exists() or (paths.run_dir / SWEEP_FILE).exists():
         raise UsageError(
-            f"run-dir {paths.run_dir} holds a run already; go on with it by --resume {run}, "
-            "or give another --run"
+            f"run-dir {paths.run_dir} holds a run already; continue it with --resume {run}, or "
+            f"give another --run"
         )
     entries = [SeedRun(seed, f"{run}-s{seed}") for seed in launch.seeds]
     warm_start = None if launch.warm_start is None else str(launch.warm_start.absolute())
     record = SweepRecord(run, config, entries, warm_start, target=sweep_target(config, launch))
     is_new_folder = not paths.run_dir.exists()
-    sweep = Sweep(record, paths, launch, stop)
     try:
-        return sweep.run()
+        return Sweep(record, paths, launch, stop).run()
     except BaseException:
-        if is_new_folder and not sweep.has_begun:
+        if is_new_folder and not stop.has_begun:
             shutil.rmtree(paths.run_dir, ignore_errors=True)
             with suppress(OSError):  # it holds other runs
                 paths.run_dir.parent.rmdir()
@@ -65,17 +64,24 @@ def resume_sweep(launch: Launch, changes: dict[str, Any]) -> int:
     record = load_record(paths.run_dir)
     if record.run != run:
         raise UsageError(
-            f"{paths.run_dir} holds the study {record.run}, not {run}: go on with it by "
+            f"{paths.run_dir} holds the study {record.run}, not {run}: continue it with "
             f"--resume {record.run}, or give the --run-dir of {run}"
         )
-    record.changes |= changes
-    record.config = replace(record.config, **record.changes)
-    record.target = sweep_target(record.config, launch)
-    for entry in record.entries:
-        if (
-            changes or entry.state != FINISHED
-        ):  # one that has finished may go on under other budgets
-            entry.state, entry.code, entry.why = WAITING, None, ""
+    config = replace(record.config, **record.changes | changes)
+    entries = [
+        # A run that has finished can continue under other budgets.
+        replace(entry, state=WAITING, code=None, why="")
+        if changes or entry.state != FINISHED
+        else entry
+        for entry in record.entries
+    ]
+    record = replace(
+        record,
+        config=config,
+        entries=entries,
+        changes=record.changes | changes,
+        target=sweep_target(config, launch),
+    )
     return Sweep(record, paths, launch, stop).run()
 
 

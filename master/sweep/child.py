@@ -8,23 +8,16 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from es_queue.errors import RunFolderError
 from es_queue.security.passwords import environment_without_redis
 from es_queue.security.private_directory import read_end
 from es_queue.security.sanitize import sanitize
-from master.services.child_process import bind_to_parent, spawn
+from master.services.child_process import module_command, spawn_bound
 
-#: With -P: the current folder's own packages must not shadow ours, which need not be installed.
-CHILD_PROGRAM = (
-    "import sys; home = sys.argv.pop(1); home in sys.path or sys.path.append(home); from "
-    "master.cli.main import main; sys.exit(main())"
-)
 READ_BYTES = 2**16
 #: A longer line is none of es-master's and is left out.
 LONGEST_LINE = 2**20
@@ -42,15 +35,15 @@ class ChildMaster:
 
     def __init__(self, words: Sequence[str], url: str, log: Path) -> None:
         self._log = log
-        home = str(Path(__file__).resolve().parents[2])
-        command = bind_to_parent([sys.executable, "-P", "-c", CHILD_PROGRAM, home, *words])
-        try:
-            environment = {**environment_without_redis(os.environ), "RQ_REDIS_URL": url}
-            self._process = spawn(command, log, environment, log_mode="wb", stdout=subprocess.PIPE)
-        except OSError as error:
-            raise RunFolderError(
-                f"the es-master of a seed cannot be started with the log {log}: {error}"
-            ) from None
+        self._process = spawn_bound(
+            "the es-master of a seed",
+            module_command("master.cli.main", *words),
+            log,
+            environment_without_redis(os.environ),
+            url,
+            log_mode="wb",
+            stdout=subprocess.PIPE,
+        )
         assert self._process.stdout is not None
         self._out = self._process.stdout.fileno()
         os.set_blocking(self._out, False)

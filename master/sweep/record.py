@@ -5,6 +5,7 @@ figures over them.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ WAITING, RUNNING, FINISHED, STOPPED, FAILED = "waiting", "running", "finished", 
 STATES = (WAITING, RUNNING, FINISHED, STOPPED, FAILED)
 
 
-@dataclass
+@dataclass(frozen=True)
 class SeedRun:
     """One seed's run. begun: it was started at least once; code: exit code of its es-master; why:
     its last words.
@@ -52,7 +53,7 @@ class SeedRun:
         )
 
 
-@dataclass
+@dataclass(frozen=True)
 class SweepRecord:
     """A study. changes: what resumes have changed of its settings; target: the return that counts
     as solved.
@@ -60,7 +61,7 @@ class SweepRecord:
 
     run: str
     config: RunConfig
-    entries: list[SeedRun]
+    entries: Sequence[SeedRun]
     warm_start: str | None = None
     changes: dict[str, Any] = field(default_factory=dict)
     target: float | None = None
@@ -98,8 +99,7 @@ class SweepRecord:
 
     def save(self, folder: Path) -> None:
         """Write seeds.json. Raises RunFolderError."""
-        settings = {**self.config.to_dict()}
-        settings.pop("seed")
+        settings = {name: value for name, value in self.config.to_dict().items() if name != "seed"}
         about = {
             "format": 1,
             **self.to_dict(),
@@ -125,14 +125,14 @@ def load_record(folder: Path) -> SweepRecord:
     except (ValueError, TypeError, KeyError, RecursionError, UsageError) as error:
         raise RunFolderError(
             f"{path} is not what es-master wrote there ({type(error).__name__}: "
-            f"{str(error)[:200]}); bring it back from a copy, or start anew"
+            f"{str(error)[:200]}); restore it from a copy, or start again"
         ) from None
 
 
 def _parse_record(about: dict[str, Any], where: str) -> SweepRecord:
     entries = [_parse_entry(fields_of_run) for fields_of_run in about["runs"]]
     if not 0 < len(entries) <= MOST_SEEDS or len({entry.seed for entry in entries}) < len(entries):
-        raise ValueError("its runs are not one for each seed")
+        raise ValueError("it does not have one run per seed")
     config = config_from_values(about["settings"], where)
     given = {
         FORMER_NAMES.get(str(name), str(name)): value
@@ -163,19 +163,19 @@ def _parse_entry(about: dict[str, Any]) -> SeedRun:
         or not isinstance(entry.why, str)
         or not isinstance(entry.code, int | None)
     ):
-        raise ValueError(f"run {entry.run} has a summary, code or reason that is none")
+        raise ValueError(f"run {entry.run} has a summary, code or reason that is invalid")
     return entry
 
 
 def _validate_run_id(text: Any) -> str:
     if not isinstance(text, str) or not RUN_ID.fullmatch(text):
-        raise ValueError(f"{str(text)[:60]!r} is no run id")
+        raise ValueError(f"{str(text)[:60]!r} is not a run id")
     return text
 
 
 def _validate_text(value: Any) -> str | None:
     if value is not None and not isinstance(value, str):
-        raise ValueError(f"{str(value)[:60]!r} is no text")
+        raise ValueError(f"{str(value)[:60]!r} is not text")
     return value
 
 

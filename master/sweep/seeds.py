@@ -17,7 +17,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
         match = SEED_RANGE.fullmatch(part.strip())
         if match is None:
             raise _seeds_error(
-                text, "use whole numbers and ranges with commas between, such as 1-5 or 1,3,7-9"
+                text, "use whole numbers and ranges, separated by commas, such as 1-5 or 1,3,7-9"
             )
         first = int(match[1])
         last = first if match[2] is None else int(match[2])
@@ -30,7 +30,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
         seeds += range(first, last + 1)
     for seed in seeds:
         if seeds.count(seed) > 1:
-            raise _seeds_error(text, f"give each seed once, {seed} is there twice")
+            raise _seeds_error(text, f"give each seed once; {seed} is listed twice")
     return tuple(seeds)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +27,17 @@ from master.services.private_server import PrivateServer
 from master.services.start_lines import start_lines
 from master.services.tcp_access import resolve_listen_address
 
+LOGGER = logging.getLogger("es_queue.sweep")
+
 
 class SharedServices(LocalServices):
     """Server and workers for a study in ``folder``; all of it in the main thread, to which children
     are bound.
     """
 
-    def __init__(
-        self, launch: Launch, folder: Path, note: Callable[[str], None], modules: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, launch: Launch, folder: Path, modules: Sequence[str] = ()) -> None:
         self._launch, self._folder, self._modules = launch, folder, modules
-        super().__init__(self._private_server(), note)
+        super().__init__(self._private_server())
         self._count = self._stale = 0
         self.url = launch.redis_url or ""
 
@@ -85,7 +86,7 @@ class SharedServices(LocalServices):
         for text in warnings:
             print(format_warning(text), file=sys.stderr, flush=True)
             if not is_same_terminal():
-                self.note(text)
+                LOGGER.warning(text)
 
     @property
     def name(self) -> str:
@@ -120,5 +121,5 @@ class SharedServices(LocalServices):
             return bool(self._client.exists(keys.RunKeys(run).checkpoint))
         except ANY_ERROR as error:
             raise RedisError(
-                f"Redis at {self.name} does not say what it holds of run {run}: {first_line(error)}"
+                f"Redis at {self.name} does not show its data of run {run}: {first_line(error)}"
             ) from None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from rich.panel import Panel
 from rich.text import Text
@@ -19,7 +18,7 @@ from master.display.format import (
 from master.display.log_view import SafeStream
 from master.display.terminal import FittingTable, LivePanel, make_panel
 from master.sweep.record import FAILED, FINISHED, RUNNING, STOPPED, WAITING, SweepRecord
-from master.sweep.view import SeedRow, format_note, format_result, format_start
+from master.sweep.view import SeedRow, SweepView, format_note, format_result, format_start
 
 #: Frame, head and the line for what does not fit.
 OTHER_ROWS = 5
@@ -29,7 +28,7 @@ EXPENDABLE = ("workers", "best eval", "steps/s", "generation", "last eval")
 STYLES = {FINISHED: "green", FAILED: "red", STOPPED: "yellow", WAITING: "dim"}
 
 
-class SweepTableView:
+class SweepTableView(SweepView):
     """A study's seeds in the panel, one a row."""
 
     def __init__(
@@ -42,9 +41,6 @@ class SweepTableView:
     def started(self, about: Mapping[str, str]) -> None:
         for line in format_start(self._record, about):
             self._panel.print_line(line)
-
-    def event(self, row: SeedRow, event: Mapping[str, Any]) -> None:
-        """The table says it."""
 
     def note(self, text: str, seed: int | None = None) -> None:
         self._panel.print_line(format_note(text, seed))

@@ -1,6 +1,4 @@
-"""How a study is shown: a table that is redrawn in place, lines in a pipe, JSON lines, or its end
-alone.
-"""
+"""How a study is shown: log lines or JSON lines; ``master.sweep.table`` has the live table."""
 
 from __future__ import annotations
 
@@ -8,7 +6,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from es_queue.numerics.aggregates import Interval
 from es_queue.security.sanitize import sanitize
@@ -28,9 +26,10 @@ from master.sweep.record import FAILED, FINISHED, WAITING, SeedRun, SweepRecord
 #: A line of a seed at most so often, evaluations apart.
 LINE_SECONDS = 10.0
 ROW_FIELDS = ("generation", "env_steps", "steps_per_second", "workers")
+EVALUATION_FIELDS = ("eval_mean", "eval_best")
 
 
-@dataclass
+@dataclass(frozen=True)
 class SeedRow:
     """What is shown of one seed: its run's state in a word, and the newest figures of its
     generations.
@@ -38,37 +37,39 @@ class SeedRow:
 
     seed: int
     state: str = WAITING
-    figures: dict[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def from_entry(cls, entry: SeedRun) -> SeedRow:
-        """What is known of a run from before."""
-        row = cls(entry.seed, entry.state)
-        row.update(entry.summary or {})
-        return row
-
-    def update(self, generation: Mapping[str, Any]) -> None:
-        """Take over a generation's figures; those of the last evaluation stay until the next."""
-        names = (
-            (*ROW_FIELDS, "eval_mean", "eval_best")
-            if finite_or_none(generation.get("eval_mean")) is not None
-            else ROW_FIELDS
-        )
-        self.figures |= {name: generation[name] for name in names if name in generation}
+    figures: Mapping[str, Any] = field(default_factory=dict)
 
 
-class SweepView(Protocol):
-    """One way to show a study."""
-
-    def started(self, about: Mapping[str, str]) -> None: ...
-    def event(self, row: SeedRow, event: Mapping[str, Any]) -> None: ...
-    def note(self, text: str, seed: int | None = None) -> None: ...
-    def draw(self, rows: Sequence[SeedRow]) -> None: ...
-    def ended(self, record: SweepRecord) -> None: ...
-    def close(self) -> None: ...
+def shown_figures(generation: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures of a generation that a row shows: those of an evaluation only if it had one."""
+    is_evaluated = finite_or_none(generation.get("eval_mean")) is not None
+    names = (*ROW_FIELDS, *EVALUATION_FIELDS) if is_evaluated else ROW_FIELDS
+    return {name: generation[name] for name in names if name in generation}
 
 
-class SweepLogView:
+class SweepView:
+    """One way to show a study; what a view does not show, it inherits."""
+
+    def started(self, about: Mapping[str, str]) -> None:
+        """Server and workers are there."""
+
+    def event(self, row: SeedRow, event: Mapping[str, Any]) -> None:
+        """A run's es-master has written an event."""
+
+    def note(self, text: str, seed: int | None = None) -> None:
+        """A sentence for people, about a seed's run or the study."""
+
+    def draw(self, rows: Sequence[SeedRow]) -> None:
+        """The rows as they are now, several times a second."""
+
+    def ended(self, record: SweepRecord) -> None:
+        """The study is over."""
+
+    def close(self) -> None:
+        """Nothing more is shown."""
+
+
+class SweepLogView(SweepView):
     """Plain lines; ``quiet`` leaves out all but notes and the end."""
 
     def __init__(
@@ -106,18 +107,12 @@ class SweepLogView:
     def note(self, text: str, seed: int | None = None) -> None:
         self._out.write_line(format_note(text, seed))
 
-    def draw(self, rows: Sequence[SeedRow]) -> None:
-        """A log has no place for what will have changed in a second."""
-
     def ended(self, record: SweepRecord) -> None:
         for line in format_result(record):
             self._out.write_line(line)
 
-    def close(self) -> None:
-        """There is nothing to put away."""
 
-
-class SweepJsonView:
+class SweepJsonView(SweepView):
     """JSON objects, one a line: those of the runs with ``seed`` and ``run`` added, and the study's
     own, ``study``.
     """
@@ -128,15 +123,8 @@ class SweepJsonView:
     def started(self, about: Mapping[str, str]) -> None:
         if not self._quiet:
             seeds = [entry.seed for entry in self._record.entries]
-            self._write_event(
-                {
-                    "event": "study",
-                    "run": self._record.run,
-                    "state": self._record.state,
-                    "seeds": seeds,
-                    **about,
-                }
-            )
+            head = {"event": "study", "run": self._record.run, "state": self._record.state}
+            self._write_event({**head, "seeds": seeds, **about})
 
     def event(self, row: SeedRow, event: Mapping[str, Any]) -> None:
         if event["event"] == "summary" or not self._quiet:
@@ -145,14 +133,8 @@ class SweepJsonView:
     def note(self, text: str, seed: int | None = None) -> None:
         self._write_event({"event": "note", "text": sanitize(text, 1000), "seed": seed})
 
-    def draw(self, rows: Sequence[SeedRow]) -> None:
-        """A program has heard all of it."""
-
     def ended(self, record: SweepRecord) -> None:
         self._write_event({"event": "study", **record.to_dict()})
-
-    def close(self) -> None:
-        """There is nothing to put away."""
 
     def _write_event(self, event: Mapping[str, Any]) -> None:
         self._out.write_line(json.dumps(event, allow_nan=False))
@@ -234,7 +216,7 @@ def format_result(record: SweepRecord) -> list[str]:
         f"  {'worst':<8}{format_score(figures.worst)}",
     ]
     if figures.iqm_interval is None:
-        lines.append("  no interval: fewer than 3 runs say nothing of how others would vary")
+        lines.append("  no interval: fewer than 3 runs show nothing about the variation of others")
     if record.target is not None:
         lines.append(
             f"  {'target':<8}{format_score(record.target)} reached by "

@@ -15,22 +15,22 @@ COMMAND = "python -m tools.benchmarks"
 #: Why a target is missed, by row; a sentence each, shown while it is missed.
 CAUSES: dict[str, str] = {
     "cartpole-untrained": (
-        "Its episodes last some fifteen steps, and as long as one pole stands a step costs about "
+        "Its episodes last about fifteen steps. While one pole stands, a step costs about "
         "75 µs however few are left, 29 µs of them in Gymnasium's own step; seeding an episode "
         "takes 10 µs more."
     ),
     "gradient-wide": (
         "Threads hand over the interpreter's lock between calls into numpy, and each product is "
-        "written to the cache and read again; reading alone has neither."
+        "written to the cache and read again; a plain read has neither."
     ),
 }
 
 HEAD = """# Performance
 
-Every figure here is of one machine and one command, and a ratio wherever a ratio is possible: \
-its sides were measured in the same run, in turn, several times over. The figure is the median; \
-beside it stand the least and the greatest. `{command}` measures anew (`--help` for a part of \
-it), `--json FILE` keeps the figures, and `--report FILE` writes this page from them.
+One command measured all figures on one machine. Where possible, a figure is a ratio, and both \
+sides were measured several times, in turn, in the same run. The figure is the median; the next \
+column has the least and the greatest. `{command}` measures again (`--help` shows how to measure \
+a part), `--json FILE` keeps the figures, and `--report FILE` writes this page from them.
 """
 
 
@@ -104,7 +104,7 @@ def missed(rows: Sequence[Row]) -> str:
         return ""
     return "## Missed targets\n\n" + "".join(
         (
-            f"- **{row.text}**: {row.shown()}, {row.required()} was wanted. "
+            f"- **{row.text}**: {row.shown()}, the target was {row.required()}. "
             f"{CAUSES.get(row.name, '')}"
         ).rstrip()
         + "\n"

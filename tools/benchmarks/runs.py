@@ -27,8 +27,7 @@ from es_queue.numerics.noise_table import NoiseTable
 from es_queue.protocol.messages import Task
 from es_queue.protocol.timing import VARIABLE, Clocks
 from master.loop.config_timeline import strategy_of
-from master.loop.messages import vector_digest
-from master.loop.state import RunState
+from master.loop.state import RunState, vector_digest
 from master.storage import checkpoint
 from master.storage.checkpoint import Checkpoints
 from master.storage.replay import next_state, parameter_count, read_first_frame

@@ -35,7 +35,7 @@ GROUPS = {
         "master.display.reporter:Reporter.live",
         "master.loop.generation_loop:training_record",
         "master.loop.generation_loop:episodes_record",
-        "master.loop.totals:RunTotals.record",
+        "master.loop.records:RunTotals.record",
         "master.loop.publisher:Publisher._progress_fields",
     ),
     "statistics": (

@@ -1,14 +1,11 @@
-"""es-play: plays a trained policy; without flags it repeats the run's final evaluation to the last
-digit.
+"""es-play: plays a trained policy; without flags it repeats the run's final evaluation.
 
-Nothing here imports numpy before the numeric environment is fixed, so the heavy imports stand in
-functions.
+Numpy must not be imported before its threads are fixed, so functions import what needs it.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from pathlib import Path
@@ -21,7 +18,7 @@ from es_queue.pretrained import path_of
 from es_queue.security.sanitize import sanitize
 from es_queue.security.user_code import guarded_imports
 from workers.play.constants import BEST, MAX_EPISODES, SEED_LIMIT
-from workers.play.report import format_histogram, format_summary, summarize
+from workers.play.report import format_summary, print_played, summarize
 
 if TYPE_CHECKING:
     from workers.play.checkpoint import Checkpoint
@@ -29,9 +26,15 @@ if TYPE_CHECKING:
 
 LONGEST_ERROR = 4000
 EPILOG = """\
-Without --episodes and --seed it plays the episodes of the run's final
-evaluation, and its mean equals the recorded one to the last digit on a
-machine that computes the same bits.
+Without --episodes and --seed, es-play repeats the run's final evaluation. On a
+machine with equal arithmetic, the mean equals the recorded one to the last
+digit.
+
+examples:
+  es-play runs/RUN                          the final evaluation again
+  es-play runs/RUN --record walk.gif        a film, without a screen
+  es-play runs/RUN --export policy.onnx     the policy for other programs
+  es-play --pretrained BipedalWalker-v2     a bundled policy
 
 exit codes: 0 done, 2 bad usage, 5 environment, 6 checkpoint, 130 interrupted
 """
@@ -39,7 +42,7 @@ exit codes: 0 done, 2 bad usage, 5 environment, 6 checkpoint, 130 interrupted
 
 class _PlayParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}; es-play --help explains all options")
+        raise UsageError(f"{message}; es-play --help lists all options")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -91,42 +94,42 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
         metavar="CHECKPOINT",
         nargs="?",
         type=Path,
-        help=f"an .npz checkpoint, a .json seed list, or a run's folder for its {BEST}",
+        help=f"an .npz checkpoint, a .json seed list, or a run's folder (its {BEST})",
     )
     add(
         "--pretrained",
         metavar="ENV",
-        help="in place of CHECKPOINT the trained policy that comes with es-queue",
+        help="play a bundled policy instead of CHECKPOINT",
     )
     add(
         "--export",
         metavar="FILE",
         type=Path,
         help=(
-            "write the policy and play nothing: FILE.json a list of seeds (strategy ga), "
-            "FILE.onnx, FILE.pt2 (torch), FILE.npz what load_policy reads"
+            "write the policy to a file and play nothing: FILE.onnx, FILE.pt2 (torch), FILE.npz "
+            "(for load_policy), or FILE.json (seed list of strategy ga)"
         ),
     )
     add(
         "--which",
         choices=("best", "last"),
         default="best",
-        help="of a run's folder: its best policy, or its newest checkpoint [default: best]",
+        help="which checkpoint of a run's folder: best or newest [default: best]",
     )
     add(
         "--generation",
         metavar="G",
         help=(
-            "of a run's folder: the unperturbed policy of that generation, or with --slot "
-            "whoever lived in it"
+            "play the unperturbed policy of a recorded generation of a run's folder, or with "
+            "--slot one of its individuals"
         ),
     )
     add(
         "--slot",
         metavar="K+|K-",
         help=(
-            "with --generation: the individual of slot K that was perturbed by +noise or by "
-            "-noise, on its own episodes"
+            "with --generation: the individual of slot K with positive (K+) or negative (K-) "
+            "noise, on its own episodes"
         ),
     )
     add(
@@ -134,21 +137,21 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
         metavar="FILE",
         type=Path,
         help=(
-            "film the episodes, one unless --episodes says more: a .gif or an .mp4; needs no screen"
+            "film the episodes (one unless --episodes is given) as .gif or .mp4; needs no screen"
         ),
     )
     add(
         "--episodes",
         metavar="N",
         type=int,
-        help="episodes to play [default: as many as the run's final evaluation]",
+        help="number of episodes [default: as in the run's final evaluation]",
     )
     add(
         "--seed",
         metavar="S",
         type=int,
         help=(
-            "environment seed of the first episode, the next has S+1 [default: the final "
+            "environment seed of the first episode; the next has S+1 [default: the final "
             "evaluation's seeds]"
         ),
     )
@@ -157,8 +160,8 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
         "--trust",
         action="store_true",
         help=(
-            "import the modules that CHECKPOINT names, also from the current folder: their code "
-            "runs on this machine [default: only installed packages, and what ES_QUEUE_ALLOW names]"
+            "import the modules that CHECKPOINT names, also from the current folder; their code "
+            "runs on this machine [default: only installed packages and those in ES_QUEUE_ALLOW]"
         ),
     )
     add("--json", action="store_true", help="print one JSON object")
@@ -166,13 +169,12 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
         "--version",
         action="version",
         version=f"es-queue {es_queue.__version__}",
-        help="show the version and end",
+        help="show the version and exit",
     )
     given = parser.parse_args(argv)
     if (given.checkpoint is None) == (given.pretrained is None):
         raise UsageError(
-            "give a CHECKPOINT or --pretrained ENV, one of them; es-play --help explains all "
-            "options"
+            "give either a CHECKPOINT or --pretrained ENV; es-play --help lists all options"
         )
     if given.episodes is not None and not 1 <= given.episodes <= MAX_EPISODES:
         raise UsageError(
@@ -188,9 +190,7 @@ def validate_arguments(given: argparse.Namespace) -> None:
     """Raises UsageError for options that do not go together."""
     if given.slot is not None:
         if given.generation is None:
-            raise UsageError(
-                "--slot names an individual of a generation: give --generation with it"
-            )
+            raise UsageError("--slot names an individual of a generation: add --generation")
         for name in ("seed", "episodes"):
             if getattr(given, name) is not None:
                 raise UsageError(f"--slot plays the individual's own episodes: leave --{name} out")
@@ -247,18 +247,7 @@ def play_and_print(given: argparse.Namespace) -> None:
     episodes, video_line = play_all(checkpoint, seeds, given.render, given.record)
     recorded = None if given.seed is not None else checkpoint.evaluation
     summary = summarize(checkpoint_info(checkpoint), given.seed, episodes, recorded)
-    if given.json:
-        print(json.dumps(summary, allow_nan=False))
-    else:
-        print(
-            "\n".join(
-                [
-                    *format_summary(summary),
-                    *format_histogram([episode.total for episode in episodes]),
-                    *filter(None, [video_line]),
-                ]
-            )
-        )
+    print_played(summary, format_summary(summary), episodes, video_line, as_json=given.json)
 
 
 def checkpoint_info(checkpoint: Checkpoint) -> dict[str, Any]:

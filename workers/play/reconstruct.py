@@ -6,7 +6,6 @@ Without a slot it is the generation's unperturbed policy, on the final evaluatio
 
 from __future__ import annotations
 
-import json
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from workers.episode import Episode, EpisodeControl
 from workers.evaluator import Evaluator, RunParts, mean
 from workers.join import make_bindable_policy
 from workers.play.playback import episode_seeds, open_playback, save_video
-from workers.play.report import format_figures, format_histogram, format_text, summarize
+from workers.play.report import format_played, format_policy, print_played, summarize
 
 #: '+' and '-' as people write them behind a slot's number.
 SIGNS = {"+": 0, "-": 1}
@@ -124,7 +123,7 @@ def replay_episodes(
         raise
     except Exception as error:  # whatever a user's environment raises
         raise EnvironmentFailure(
-            f"{record.config.task} fails when played: {type(error).__name__}: {error}"
+            f"{record.config.task} fails when it is played: {type(error).__name__}: {error}"
         ) from error
 
 
@@ -185,18 +184,9 @@ def show_individual(given: Namespace) -> None:
         "slot": None if selector.slot is None else selector.name.removeprefix("slot "),
         **compare_recorded(record, selector, episodes),
     }
-    if given.json:
-        print(json.dumps(summary, allow_nan=False))
-    else:
-        print(
-            "\n".join(
-                [
-                    *format_report(summary, selector),
-                    *format_histogram([episode.total for episode in episodes]),
-                    *filter(None, [video_line]),
-                ]
-            )
-        )
+    print_played(
+        summary, format_report(summary, selector), episodes, video_line, as_json=given.json
+    )
 
 
 def compare_recorded(
@@ -215,17 +205,7 @@ def compare_recorded(
 
 
 def format_report(summary: Mapping[str, Any], selector: IndividualSelector) -> list[str]:
-    lines = [
-        (
-            f"{format_text(summary['checkpoint'])}: {format_text(summary['env'])}, "
-            f"{summary['policy']} policy of run {format_text(summary['run'])}, generation "
-            f"{selector.generation}, {selector.name}"
-        ),
-        (
-            f"{summary['episodes']} {'episode' if summary['episodes'] == 1 else 'episodes'}: "
-            f"{format_figures(summary)}"
-        ),
-    ]
+    lines = [f"{format_policy(summary)}, {selector.name}", format_played(summary)]
     if summary["equal"] is not None:
         lines.append(
             f"{'equal to' if summary['equal'] else 'not equal to'} what its worker answered: "

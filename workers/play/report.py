@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -58,22 +59,42 @@ def recorded_mean(evaluation: Mapping[str, Any], figures: ReturnStatistics) -> f
     return float(mean) if same and isinstance(mean, (int, float)) and mean == mean else None
 
 
+def print_played(
+    summary: Mapping[str, Any],
+    lines: Sequence[str],
+    episodes: Sequence[Episode],
+    video_line: str,
+    *,
+    as_json: bool,
+) -> None:
+    """Print the summary for programs, or the lines, a histogram and the film's line for people."""
+    if as_json:
+        print(json.dumps(summary, allow_nan=False))
+        return
+    histogram = format_histogram([episode.total for episode in episodes])
+    print("\n".join([*lines, *histogram, *filter(None, [video_line])]))
+
+
+def format_policy(summary: Mapping[str, Any]) -> str:
+    """Whose episodes they are."""
+    generation = "" if summary["generation"] is None else f", generation {summary['generation']}"
+    return (
+        f"{format_text(summary['checkpoint'])}: {format_text(summary['env'])}, "
+        f"{summary['policy']} policy of run {format_text(summary['run'])}{generation}"
+    )
+
+
+def format_played(summary: Mapping[str, Any], kind: str = "") -> str:
+    """How many episodes there were, of which kind, and their figures."""
+    plural = "" if summary["episodes"] == 1 else "s"
+    return f"{summary['episodes']} episode{plural}{kind}: {format_figures(summary)}"
+
+
 def format_summary(summary: Mapping[str, Any]) -> list[str]:
     """The outcome for people."""
-    kind = (
-        "of the final evaluation" if summary["seed"] is None else f"from seed {summary['seed']} on"
-    )
-    generation = "" if summary["generation"] is None else f", generation {summary['generation']}"
-    lines = [
-        (
-            f"{format_text(summary['checkpoint'])}: {format_text(summary['env'])}, "
-            f"{summary['policy']} policy of run {format_text(summary['run'])}{generation}"
-        ),
-        (
-            f"{summary['episodes']} {'episode' if summary['episodes'] == 1 else 'episodes'} "
-            f"{kind}: {format_figures(summary)}"
-        ),
-    ]
+    seed = summary["seed"]
+    kind = " of the final evaluation" if seed is None else f" from seed {seed} on"
+    lines = [format_policy(summary), format_played(summary, kind)]
     if summary.get("command"):
         lines.insert(1, f"made by: {format_text(summary['command'])}")
     if summary["equal"]:

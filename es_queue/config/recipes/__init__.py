@@ -53,7 +53,9 @@ def recipe_names() -> list[str]:
 def named_recipe(name: str) -> dict[str, Any]:
     """Option values of the recipe of that name. Raises UsageError where there is none."""
     if name not in _recipes_by_name():
-        raise UsageError(f"there is no recipe {name!r}; there are {', '.join(recipe_names())}")
+        raise UsageError(
+            f"there is no recipe {name!r}; the recipes are {', '.join(recipe_names())}"
+        )
     return dict(_recipes_by_name()[name]["options"])
 
 

@@ -68,8 +68,8 @@ def validate_preprocessing(request: EnvironmentRequest) -> None:
     """Raise UsageError where a preprocessing is asked for that nobody does."""
     if request.preprocessing not in (AUTO, NONE):
         raise UsageError(
-            f"preprocessing is {request.preprocessing}, but {request.id} is no Atari game "
-            "that es-queue makes itself: leave it out"
+            f"preprocessing is {request.preprocessing}, but {request.id} is not one of "
+            f"es-queue's Atari games: leave preprocessing out"
         )
 
 
@@ -88,6 +88,6 @@ def rom_ids(name: str) -> list[str]:
         names: list[str] = importlib.import_module("ale_py.roms").get_all_rom_ids()
     except ImportError as error:
         raise MissingPackage(
-            f'{name} needs a package that is not installed: pip install "gymnasium[atari]"'
+            f"{name} needs a package that is not installed: pip install 'es-queue[atari]'"
         ) from error
     return names

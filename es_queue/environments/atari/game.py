@@ -101,13 +101,12 @@ class AtariSettings:
         sticky = self.repeat_action_probability
         if isinstance(sticky, bool) or not isinstance(sticky, int | float) or not 0 <= sticky < 1:
             raise UsageError(
-                f"env_arg repeat_action_probability is {sticky!r}: use a number from 0 up "
-                "to, but not, 1"
+                f"env_arg repeat_action_probability is {sticky!r}: use a number from 0 to below 1"
             )
         if self.stack > 1 and self.obs_type == "rgb":
             raise UsageError(
-                f"env_arg stack is {self.stack}, but frames in colour are not stacked: use "
-                "1, or obs_type=grayscale"
+                f"env_arg stack is {self.stack}, but colour frames are not stacked: use 1, or "
+                f"obs_type=grayscale"
             )
         self.skip_range()
 
@@ -140,9 +139,8 @@ def settings_of(arguments: dict[str, Any]) -> AtariSettings:
     for name in arguments:
         if name not in known:
             raise UsageError(
-                f"env_arg has {name}, which an Atari game does not take: there are "
-                f"{', '.join(known)}; with preprocessing none it takes those of "
-                "gymnasium.make"
+                f"env_arg has {name}, which an Atari game does not accept: use one of "
+                f"{', '.join(known)}; preprocessing none accepts those of gymnasium.make"
             )
     return AtariSettings(**arguments)
 

@@ -124,7 +124,7 @@ def make_preprocessor(console: Any, kind: str, crop: str, size: int) -> ScreenPr
     if not 0 <= size <= min(rows[1] - rows[0], width):
         raise UsageError(
             f"env_arg size is {size}: use a whole number up to "
-            f"{min(rows[1] - rows[0], width)}, or 0 for the screen as it is"
+            f"{min(rows[1] - rows[0], width)}, or 0 for the full screen"
         )
     return ScreenPreprocessor(console.getScreenGrayscale, (height, width), rows, size)
 
@@ -136,7 +136,6 @@ def _parse_crop(text: str, height: int) -> tuple[int, int]:
     match = re.fullmatch(r"(\d{1,3}):(\d{1,3})", str(text))
     if match is None or not 0 <= int(match[1]) < int(match[2]) <= height:
         raise UsageError(
-            f"env_arg crop is {text!r}: use top:bottom, the rows that are kept of "
-            f"0:{height}, or none"
+            f"env_arg crop is {text!r}: use TOP:BOTTOM, the rows to keep of 0:{height}, or none"
         )
     return int(match[1]), int(match[2])

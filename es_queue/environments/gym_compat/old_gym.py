@@ -19,6 +19,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
+from es_queue.environments import GYM
 from es_queue.environments.atari.factory import validate_preprocessing
 from es_queue.environments.gym_compat.gym_ids import register
 from es_queue.environments.interface import EnvironmentRequest
@@ -30,7 +31,6 @@ from es_queue.environments.registry import (
 )
 from es_queue.errors import EnvironmentFailure, MissingPackage
 
-_INSTALL = 'pip install "gym==0.26.2"'
 #: Names that NumPy 2 has no more and that gym and environments of its time use.
 _OLD_NAMES = {"bool8": np.bool_, "float_": np.float64, "Inf": np.inf}
 
@@ -48,13 +48,14 @@ def load_gym() -> Any:
         gym = importlib.import_module("gym")
     except ImportError as error:
         raise MissingPackage(
-            f"the gym back end needs a package that is not installed: {_INSTALL}"
+            f"the gym back end needs a package that is not installed: {GYM.install}"
         ) from error
     if not hasattr(getattr(gym, "envs", None), "registration") or not hasattr(
         gym.envs.registration, "find_highest_version"
     ):
         raise EnvironmentFailure(
-            f"the gym back end does not know gym {getattr(gym, '__version__', '?')}: {_INSTALL}"
+            f"the gym back end does not support gym {getattr(gym, '__version__', '?')}: "
+            f"{GYM.install}"
         )
     gym.logger.set_level(gym.logger.ERROR)  # its warnings are of its own age
     register()
@@ -173,7 +174,7 @@ class OldGymAdapter(gymnasium.Env[Any, Any]):
             hasattr(environment, name)
             for name in ("reset", "step", "action_space", "observation_space")
         ):
-            raise TypeError("the wrappers yield no gym environment")
+            raise TypeError("the wrappers do not return a gym environment")
         self.environment, self.render_mode = environment, render_mode
         self.observation_space = convert_space(environment.observation_space)
         self.action_space = convert_space(environment.action_space)

@@ -38,8 +38,8 @@ def current_id(name: str) -> tuple[str, str]:
         return name, ""
     if namespace is None and bare in REMOVED:
         raise EnvironmentFailure(
-            f"{name} cannot be played: it ended with mujoco-py and has no version for "
-            f"today's MuJoCo; the nearest task is {_newest('Pusher')}"
+            f"{name} cannot be played: it needs mujoco-py, and has no version for current "
+            f"MuJoCo; the nearest task is {_newest('Pusher')}"
         )
     if namespace is not None or bare not in BODIES or version is None:
         return name, ""
@@ -47,7 +47,7 @@ def current_id(name: str) -> tuple[str, str]:
     if name == newest or version > (find_highest_version(None, bare) or 0):
         return name, ""
     hint = f" (--env gymnasium:{name} plays the old version)" if _is_playable(name) else ""
-    return newest, f"{name} is an old version: this run is of {newest}, the current one{hint}"
+    return newest, f"{name} is an old version: this run uses the current one, {newest}{hint}"
 
 
 def _newest(bare: str) -> str:

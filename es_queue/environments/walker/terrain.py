@@ -94,7 +94,7 @@ class _TerrainGenerator:
         self.counter = self.stream.integer(3, 4)
         x, y, bottom = self.x, self.y, self.y - 4 * STEP
         wall = [(x, y), (x + STEP, y), (x + STEP, bottom), (x, bottom)]
-        self.terrain.polygons += [wall, far_wall(wall, STEP * self.counter)]
+        self.terrain.polygons.extend([wall, far_wall(wall, STEP * self.counter)])
         self.counter += 2
         self.original_y = y
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from es_queue.config.declarations import Setting
 from es_queue.policies.base import Floats
 
 Activation = Callable[[Floats, Floats], object]
@@ -43,6 +44,9 @@ def selu(x: Floats, out: Floats) -> None:
 
 
 ACTIVATIONS: dict[str, Activation] = {"tanh": np.tanh, "relu": relu, "selu": selu, "elu": elu}
+ACTIVATION = Setting(
+    "activation", "tanh", "activation function between the layers", choices=tuple(ACTIVATIONS)
+)
 
 # Half of a relu's inputs are lost, sqrt(2) keeps the variance (He et al. 2015); selu keeps it by
 # itself.

@@ -99,9 +99,9 @@ def build_convolutions(
         height, width = layer.output_shape
         if height < 1 or width < 1:
             raise UsageError(
-                f"policy is {policy}, whose convolutions need larger pictures than "
+                f"policy is {policy}, whose convolutions need larger images than "
                 f"{image_shape.height} x {image_shape.width} points: use another policy, or "
-                "scale the pictures less"
+                f"reduce the images less"
             )
         channels = filters.count
         layers.append(layer)

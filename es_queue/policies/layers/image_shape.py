@@ -40,8 +40,8 @@ def image_shape_of(shape: tuple[int, ...], policy: str) -> ImageShape:
     if len(shape) != 3:
         described = f"arrays of shape {list(shape)}" if shape else "vectors"
         raise UsageError(
-            f"policy is {policy}, which takes pictures of shape [stack, height, width] or "
-            "[height, width, colours], "
+            f"policy is {policy}, which takes images of shape [stack, height, width] or "
+            f"[height, width, colours], "
             f"but the observations are {described}: use linear, mlp, rnn, lstm or gru"
         )
     if shape[0] < shape[2]:

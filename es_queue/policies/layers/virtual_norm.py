@@ -12,10 +12,19 @@ from __future__ import annotations
 
 import numpy as np
 
+from es_queue.config.declarations import Setting
+from es_queue.config.run_config import VIRTUAL
 from es_queue.errors import UsageError
 from es_queue.policies.base import Floats
 
 EPSILON = 1e-5
+BATCH_NORM = Setting(
+    "batch_norm",
+    "none",
+    "virtual: normalise units or convolutions with a reference batch of observations, which "
+    "depends only on the seed",
+    choices=("none", VIRTUAL),
+)
 
 
 def fold_normalisation(
@@ -38,8 +47,8 @@ def require_reference(reference: Floats | None, size: int) -> Floats:
     """
     if reference is None:
         raise UsageError(
-            "batch_norm is virtual, but there is no reference batch: a checkpoint of this "
-            "es-queue has one"
+            "batch_norm is virtual, but the checkpoint has no reference batch: use one that "
+            "this version wrote"
         )
     if reference.ndim != 2 or not len(reference) or reference.shape[1] != size:
         raise UsageError(

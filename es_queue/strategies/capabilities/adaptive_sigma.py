@@ -9,18 +9,19 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from es_queue.config.declarations import Setting
 from es_queue.numerics.ordered_sums import norm
 from es_queue.strategies.base import State, Strategy
 from es_queue.strategies.capabilities.gradient import GradientStrategy
 from es_queue.strategies.capabilities.hooks import LearntSpread, MigratesState
-from es_queue.strategies.setting import Setting
 
 #: What strategies declare whose learnt sigma has a rate.
 SIGMA_LEARNING_RATE = Setting(
     "sigma_learning_rate",
     -1.0,
-    "step size of the learnt sigma; 0 keeps sigma fixed, -1 takes the strategy's own default",
+    "step size of the learnt sigma; 0 keeps sigma fixed, auto is the strategy's own default",
     low=-1.0,
+    default_word="auto",
 )
 
 

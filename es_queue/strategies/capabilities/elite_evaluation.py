@@ -14,22 +14,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from es_queue.config.declarations import Setting
 from es_queue.numerics.return_statistics import sum_in_order
-from es_queue.strategies.setting import Setting
 
 #: What strategies declare that evaluate their best individuals again.
 ELITE_SETTINGS = (
     Setting(
         "candidates",
         10,
-        "best individuals of a generation that are evaluated again before one becomes the elite",
+        "number of best individuals evaluated again before one of them becomes the elite",
         low=1,
         high=1000,
     ),
     Setting(
         "elite_episodes",
         30,
-        "fresh episodes of such an evaluation, the same for all of them",
+        "fresh episodes for that evaluation, the same for all candidates",
         low=1,
         high=1000,
     ),

@@ -7,8 +7,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from es_queue.config.declarations import Setting
 from es_queue.strategies.base import Strategy
-from es_queue.strategies.setting import Setting
 
 
 class GradientStrategy(Strategy):
@@ -18,8 +18,9 @@ class GradientStrategy(Strategy):
         Setting(
             "learning_rate",
             0.0,
-            "step size of the update; 0 takes the strategy's own default",
+            "step size of the update; auto is the strategy's own default",
             low=0.0,
+            default_word="auto",
         ),
         Setting(
             "learning_rate_schedule",
@@ -30,7 +31,7 @@ class GradientStrategy(Strategy):
         Setting(
             "weight_decay",
             0.0,
-            "parameters are multiplied by 1 - weight_decay after each step",
+            "multiply the parameters by 1 - weight_decay after each step",
             low=0.0,
             high=1.0,
         ),

@@ -14,13 +14,13 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from es_queue.config.declarations import Setting
 from es_queue.config.run_config import RunConfig
 from es_queue.numerics.normalization import RunningMoments
 from es_queue.numerics.ordered_sums import NoiseRows
 from es_queue.numerics.slot_plan import max_slots
 from es_queue.protocol.messages import TRAIN
 from es_queue.strategies.capabilities.elite_evaluation import ELITE_SETTINGS, best_and_centre
-from es_queue.strategies.setting import Setting
 
 Floats = NDArray[np.float32]
 State = dict[str, NDArray[Any]]
@@ -157,16 +157,15 @@ class ComparesBehaviour:
         Setting(
             "behaviour",
             "auto",
-            "what of an episode is compared: its last-observation, its final-position, the ram of "
-            "an Atari game, or module:function of your own, of the environment at its end; auto "
-            "is what fits the environment",
-            choices=("auto", "last-observation", "final-position", "ram"),
-            custom=True,
+            "descriptor of an episode's behaviour: last-observation, final-position, ram (Atari "
+            "games), or your own function of the environment at the episode's end; auto suits "
+            "the environment",
+            choices=("auto", "last-observation", "final-position", "ram", "module:function"),
         ),
         Setting(
             "behaviour_episodes",
             5,
-            "episodes whose mean behaviour enters the archive for a new centre",
+            "episodes whose mean behaviour is archived for each new centre",
             low=1,
             high=1000,
         ),

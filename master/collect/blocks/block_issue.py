@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from es_queue.protocol import messages
@@ -16,20 +16,14 @@ BLOCKS_PER_WORKER = 2
 
 
 class UnansweredSlots(Protocol):
-    """What a ledger says of its unanswered slots. batch: training slots that it closes on."""
+    """What a ledger says of its unanswered slots."""
 
     publication: str
-    required: dict[str, int]
+
+    @property
+    def required(self) -> dict[str, int]: ...
 
     def unanswered_ranges(self) -> list[tuple[str, int, int]]: ...
-
-
-class OpenBatch(UnansweredSlots, Protocol):
-    """What an asynchronous ledger says besides."""
-
-    batch: int
-
-    def slots_to_issue(self, least: int) -> int: ...
 
     def require(self, kind: str, count: int) -> None: ...
 
@@ -83,8 +77,18 @@ class WholeGeneration:
 class EndlessBatch:
     """Training blocks that are all alike, for there is no end towards which they would shrink."""
 
-    def __init__(self, ledger: OpenBatch, scheduler: BlockScheduler) -> None:
+    def __init__(
+        self,
+        ledger: UnansweredSlots,
+        batch: int,
+        slots_to_issue: Callable[[int, Mapping[str, int]], int],
+        scheduler: BlockScheduler,
+    ) -> None:
+        """``batch``: training slots that close it; ``slots_to_issue``: how many more there are to
+        be, that at least so many are owed.
+        """
         self._ledger, self._scheduler = ledger, scheduler
+        self._batch, self._slots_to_issue = batch, slots_to_issue
 
     def blocks(self, workers: int) -> Iterable[Block]:
         """Evaluation and centre first."""
@@ -102,8 +106,10 @@ class EndlessBatch:
         return [block for block in self.blocks(workers) if block.kind not in has_blocks]
 
     def refill(self, workers: int) -> Sequence[Block]:
-        issued = self._ledger.required[messages.TRAIN]
-        more = self._ledger.slots_to_issue(BLOCKS_PER_WORKER * self.reissue_size(workers) * workers)
+        required = self._ledger.required
+        issued = required[messages.TRAIN]
+        least = BLOCKS_PER_WORKER * self.reissue_size(workers) * workers
+        more = self._slots_to_issue(least, required)
         if not more:
             return ()
         self._ledger.require(messages.TRAIN, issued + more)
@@ -113,18 +119,12 @@ class EndlessBatch:
         """Slots of a training block: of half a second, but a batch has four for each worker; enough
         to be played together.
         """
-        scheduler, batch = self._scheduler, self._ledger.batch
-        size, together = (
-            scheduler.reissue_size(messages.TRAIN, -(-batch // 2), workers),
-            scheduler.batch_limits,
-        )
-        if (
-            scheduler.fixed
-            or together is None
-            or batch * scheduler.per_slot < together.fewest * workers
-        ):
+        scheduler, limits = self._scheduler, self._scheduler.batch_limits
+        size = scheduler.reissue_size(messages.TRAIN, -(-self._batch // 2), workers)
+        episodes = self._batch * scheduler.per_slot
+        if scheduler.fixed or limits is None or episodes < limits.fewest * workers:
             return size
-        return max(size, -(-together.fewest // scheduler.per_slot))
+        return max(size, -(-limits.fewest // scheduler.per_slot))
 
     def _training_blocks(self, missing: SlotRanges, workers: int) -> list[Block]:
         sizes = {messages.TRAIN: self.reissue_size(workers)}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 
 from es_queue.errors import RedisError
@@ -71,24 +72,19 @@ class BlockPublisher:
         """
         issue = ledger.block_issue(self._scheduler)
         blocks = iter(issue.blocks(self._workers.expected_count()))
-        shares = self._direct.share_blocks(blocks, self._workers.present)
-        workers = len(self._workers.present)
-        first = list(islice(blocks, max(FIRST_BLOCKS, FIRST_BLOCKS_PER_WORKER * workers)))
-        request = replace(self._request, blocks=first, keep=ledger.prior_publications)
+        most = max(FIRST_BLOCKS, FIRST_BLOCKS_PER_WORKER * len(self._workers.present))
+        first = [] if self._direct.is_on else list(islice(blocks, most))
+        request = replace(self._request, blocks=first, keep=ledger.closing.prior_publications)
         for _ in range(MOST_STAGING_ATTEMPTS):
             self._lease.channel.stage(ledger.publication, self._parameters)
             opened = self._lease.channel.publish(self._lease.token, request)
             if opened.succeeded:
                 self._issue(ledger, blocks, new=True)
-                for worker, share in shares.items():
-                    self._lease.channel.extend(
-                        self._lease.token, ledger.publication, share, to=worker
-                    )
                 return opened
         raise RedisError(
-            f"the parameters of publication {ledger.publication} went from Redis "
-            f"{MOST_STAGING_ATTEMPTS} times before they were published: "
-            "find out what removes keys there"
+            f"the parameters of publication {ledger.publication} disappeared from Redis "
+            f"{MOST_STAGING_ATTEMPTS} times before they were published: find out what removes "
+            f"keys there"
         )
 
     def extend(self, ledger: Ledger) -> None:
@@ -99,17 +95,22 @@ class BlockPublisher:
     def refill(self, ledger: Ledger) -> None:
         """Issue new slots in place of those that were answered, where the ledger wants more."""
         blocks = ledger.block_issue(self._scheduler).refill(self._workers.live_count())
-        if blocks:
-            self._lease.channel.extend(self._lease.token, ledger.publication, blocks)
+        self._issue(ledger, blocks)
 
     def learn_durations(self, ledger: Ledger) -> None:
         """The next blocks are cut by what this generation's slots took."""
         for kind in ledger.required:
-            seconds = ledger.seconds_per_slot(kind)
+            seconds = ledger.tally.seconds_per_slot(kind)
             if seconds is not None:
                 self._scheduler.seconds[kind] = seconds
 
     def _issue(self, ledger: Ledger, blocks: Iterable[Block], *, new: bool = False) -> None:
-        rest: Iterator[Block] = iter(blocks)
+        """``new``: the publication has just been opened."""
+        extend = partial(self._lease.channel.extend, self._lease.token, ledger.publication)
+        rest, present = iter(blocks), self._workers.present
+        shares = self._direct.share_blocks(rest, present)
+        copies = self._direct.share_copies(shares, present) if new else {}
+        for worker, share in [*shares.items(), *((name, [copies[name]]) for name in copies)]:
+            extend(share, to=worker)
         while chunk := list(islice(rest, BLOCKS_PER_SCRIPT)):
-            self._lease.channel.extend(self._lease.token, ledger.publication, chunk, new=new)
+            extend(chunk, new=new)

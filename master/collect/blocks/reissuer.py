@@ -103,7 +103,7 @@ class Reissuer:
         """Another publication is open."""
         self._issues = 0
         self._stragglers.reset()
-        self._direct.begin(self._parts.context.answers)
+        self._direct.begin(self._parts.context.answers, time.monotonic())
 
     def forget_copies(self) -> None:
         """Copies are gone from todo."""
@@ -121,7 +121,7 @@ class Reissuer:
         has_ended = self.outages.has_ended()
         if has_ended:
             self._parts.reader.rewind()
-            ledger.restore_deaths(self._lease.channel.deaths())
+            ledger.failures.restore_deaths(self._lease.channel.deaths())
         return has_ended
 
     def update(self, ledger: Ledger, *, paused: bool) -> float:
@@ -141,9 +141,9 @@ class Reissuer:
         if copies:
             self._copy_stragglers(ledger, report)
         # Workers that have answered before that look hold nothing any more.
-        if ledger.prior_publications and self._drain_fully(ledger):
+        if ledger.closing.prior_publications and self._drain_fully(ledger):
             held = {block.publication for blocks in report.claims.values() for block in blocks}
-            ledger.update_held(held)
+            ledger.closing.update_held(held)
         self._reissue(ledger, report, paused=paused)
         return STRAGGLER_CHECK_SECONDS if copies else math.inf
 
@@ -190,7 +190,7 @@ class Reissuer:
         # Somebody takes it from todo again and again.
         by_name = (self._direct.is_on or self._issues > ISSUES_TO_ALL) and not paused
         given = len(self._give(ledger, slots_of(report.unclaimed))) if by_name else 0
-        audit, singles = self._parts.context.audit, ledger.singles()
+        audit, singles = self._parts.context.audit, ledger.failures.suspects()
         self._direct.record_unclaimed(
             slot
             for slot in slots_of(report.unclaimed)
@@ -203,7 +203,7 @@ class Reissuer:
         if issued := given + second.requeued:
             self._parts.reader.reread()
             # What the audit asks for was not lost.
-            ledger.count_reissued(max(0, issued - (len(audit.questions) if audit else 0)))
+            ledger.tally.count_reissued(max(0, issued - (len(audit.questions) if audit else 0)))
 
     def _update_holders(self, ledger: Ledger, report: ReconcileReport) -> bool:
         """Note who holds what; whether a worker that may be given work is idle."""
@@ -227,11 +227,11 @@ class Reissuer:
         self._direct.record_copies(given, report.claims, self._parts.context.answers)
         first += given
         self._stragglers.record_copies(ledger, first, now)
-        ledger.count_reissued(len(first))
+        ledger.tally.count_reissued(len(first))
 
     def _give(self, ledger: Ledger, slots: Iterable[Slot]) -> list[Slot]:
         """Put slots into the claims of idle workers, a little for each; those that found one."""
-        most, singles = self._block_size(ledger), ledger.singles()
+        most, singles = self._block_size(ledger), ledger.failures.suspects()
 
         def send(worker: str, some: Sequence[Slot]) -> bool:
             blocks = blocks_of_slots(ledger.publication, some, most, singles)

@@ -8,10 +8,11 @@ and answers nothing does not get them.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from itertools import cycle, islice
 
 from es_queue.protocol.channel import ReconcileReport
 from es_queue.protocol.messages import Block
@@ -24,12 +25,13 @@ STRAGGLER_FACTOR, STRAGGLER_CHECK_SECONDS = 3, 0.25
 #: Copies of one look at the most, and the longest wait between two copies of a slot, in seconds.
 MOST_COPIES, LONGEST_WAIT = 4096, 60.0
 #: Workers that are given blocks at one look at the most, and how many blocks each.
-MOST_GIVEN, BLOCKS_GIVEN = 100, 2
+MOST_GIVEN, BLOCKS_GIVEN = 100, 8
 #: So often in one publication what nobody holds goes to todo alone; from then on idle workers are
 #: given some of it by name.
 ISSUES_TO_ALL = 2
-#: Publications in a row at the most whose blocks are given by name from the beginning.
-MOST_GIVEN_AHEAD = 64
+#: Publications that a worker holds up without an answer until blocks are given by name from the
+#: beginning; and for how many times the seconds that the last of them lasted.
+MOST_STRIKES, DIRECT_TIMES = 2, 20
 #: Blocks that a worker is given at once; reconcile looks at a hundred claims of a worker.
 MOST_SHARED = 64
 #: Slots of one look of which it is counted how often nobody held them, and blocks that are compared
@@ -93,7 +95,9 @@ class StragglerTracker:
         """Seconds that a block should take, by what this generation or the ones before
         have shown.
         """
-        measured = self._scheduler.seconds.get(block.kind) or ledger.seconds_per_slot(block.kind)
+        measured = self._scheduler.seconds.get(block.kind) or ledger.tally.seconds_per_slot(
+            block.kind
+        )
         return (BLOCK_SECONDS if measured is None else measured) * (block.stop - block.start)
 
 
@@ -159,14 +163,16 @@ class IdleWorkers:
     def give(
         self, slots: Iterable[Slot], most: int, send: Callable[[str, list[Slot]], bool]
     ) -> list[Slot]:
-        """Share slots among them, each at most ``most``; ``send`` puts them into a worker's claims.
-        Returns those that were given.
+        """Share slots equally among them, each at most ``most``; ``send`` puts them into a worker's
+        claims. Returns those that were given.
         """
-        waiting, given = iter(slots), list[Slot]()
-        for worker in self._idle[:MOST_GIVEN]:
-            some = list(islice(waiting, most))
+        workers, given = self._idle[:MOST_GIVEN], list[Slot]()
+        waiting = list(islice(slots, most * len(workers)))
+        for number, worker in enumerate(workers):
+            some = waiting[: -(-len(waiting) // (len(workers) - number))]
             if not some:
                 break
+            waiting = waiting[len(some) :]
             self._idle.remove(worker)
             if send(worker, some):
                 self._given[worker] += 1
@@ -176,32 +182,38 @@ class IdleWorkers:
 
 
 class DirectIssue:
-    """Whether the blocks of a publication go into workers' claims from the beginning, and not to
-    todo: where somebody took all of todo and answered nothing, each publication would find that out
-    after seconds. That is tried without after twice as many publications each time.
+    """Whether blocks go into workers' claims from the beginning, and not to todo: where somebody
+    took all of todo and answered nothing, each publication would find that out after seconds. What
+    one publication lost is paid for by many: todo is tried again after that many times as long.
     """
 
     def __init__(self) -> None:
-        self._left = self._length = 0
-        self._is_needed = False
+        self.is_on = self._is_needed = False
+        self._began = self._until = -math.inf
         self._unclaimed: Counter[Slot] = Counter()
+        self._strikes: Counter[str] = Counter()  # publications that a worker held up
+        self._holders: set[str] = set()  # workers that hold up the open one
+        self._tries: Counter[str] = Counter()  # copies that a worker got and did not answer
+        self._turn = 0
         self._former: Mapping[str, int] = {}
         self._before: Mapping[str, int] = {}
 
-    @property
-    def is_on(self) -> bool:
-        return self._left > 0
-
-    def begin(self, answers: Mapping[str, int]) -> None:
+    def begin(self, answers: Mapping[str, int], now: float) -> None:
         """Another publication is open; ``answers``: how many of each worker counted so far."""
-        if self._left:
-            self._left -= 1
-        else:
-            self._length = min(max(1, 2 * self._length), MOST_GIVEN_AHEAD) * self._is_needed
-            self._left = self._length
-        self._is_needed = False
+        if self._is_needed:
+            self._until = now + DIRECT_TIMES * (now - self._began)
+        self.is_on, self._is_needed, self._began = now < self._until, False, now
         self._unclaimed.clear()
-        self._former, self._before = self._before, dict(answers)
+        self._holders.clear()
+        if answers != self._before:  # one in which nobody answered says nothing of anybody
+            self._former, self._before = self._before, dict(answers)
+        for tally in (self._strikes, self._tries):
+            for worker in [name for name in tally if self._has_answered(name)]:
+                del tally[worker]
+
+    def _has_answered(self, worker: str) -> bool:
+        """Whether it answered in the last publication in which anybody did."""
+        return self._before.get(worker, 0) > self._former.get(worker, 0)
 
     def record_unclaimed(self, slots: Iterable[Slot]) -> None:
         """Nobody held these, though nobody failed at them either. Somebody takes what is lost more
@@ -217,35 +229,55 @@ class DirectIssue:
         claims: Mapping[str, Iterable[Block]],
         answers: Mapping[str, int],
     ) -> None:
-        """Copies of these were given by name. It is no slowness if somebody holds one of whom
-        nothing has counted since the publication before this one began.
+        """Copies of these were given by name. It is no slowness if somebody holds up one
+        publication after the other, and nothing of it has counted meanwhile.
         """
-        held = [
-            block
-            for worker, blocks in claims.items()
-            if answers.get(worker, 0) == self._former.get(worker, 0)
-            for block in blocks
-        ]
-        self._is_needed = self._is_needed or any(
-            block.kind == kind and block.start <= slot < block.stop
-            for kind, slot in islice(slots, MOST_GIVEN)
-            for block in held[:MOST_COUNTED]
-        )
+        copied = list(islice(slots, MOST_GIVEN))
+        for worker, blocks in claims.items():
+            if (
+                worker not in self._holders
+                and answers.get(worker, 0) == self._former.get(worker, 0)
+                and holds_any(blocks, copied)
+            ):
+                self._holders.add(worker)
+                self._strikes[worker] += 1
+                self._is_needed = self._is_needed or self._strikes[worker] >= MOST_STRIKES
 
     def share_blocks(
-        self, blocks: Iterator[Block], workers: Iterable[str]
+        self, blocks: Iterator[Block], workers: Collection[str]
     ) -> dict[str, list[Block]]:
         """The first blocks by worker, among those that answered in the publication before; none if
         all go to todo.
         """
-        active = [
-            worker
-            for worker in workers
-            if self._before.get(worker, 0) > self._former.get(worker, 0)
-        ]
+        active = sorted(filter(self._has_answered, workers))
         if not self.is_on or not active:
             return {}
-        listed = list(islice(blocks, MOST_SHARED * len(active)))
-        return {
-            worker: listed[number :: len(active)] for number, worker in enumerate(sorted(active))
-        }
+        listed, first = list(islice(blocks, MOST_SHARED * len(active))), self._turn % len(active)
+        self._turn += len(listed)
+        active = active[first:] + active[:first]
+        shares = {name: listed[number :: len(active)] for number, name in enumerate(active)}
+        return {name: share for name, share in shares.items() if share}
+
+    def share_copies(
+        self, shares: Mapping[str, list[Block]], workers: Collection[str]
+    ) -> dict[str, Block]:
+        """Copies of what comes last in ``shares``, for workers that answered nothing in the
+        publication before. They may be new, or have been too late; those come first that got
+        fewest copies.
+        """
+        last = sorted(shares.values(), key=len)[::-1]
+        others = [name for name in workers if not self._has_answered(name)]
+        others.sort(key=lambda name: (self._tries[name], name))
+        copies = dict(zip(others[:MOST_GIVEN], (share[-1] for share in cycle(last)), strict=False))
+        self._tries.update(copies.keys())
+        return copies
+
+
+def holds_any(blocks: Iterable[Block], slots: Iterable[Slot]) -> bool:
+    """Whether one of the first blocks holds any of the slots."""
+    held = list(islice(blocks, MOST_COUNTED))
+    return any(
+        block.kind == kind and block.start <= slot < block.stop
+        for kind, slot in slots
+        for block in held
+    )

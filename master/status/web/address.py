@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from es_queue.errors import UsageError
 from es_queue.security.sanitize import sanitize
-from master.services.tcp_access import Address, parse_address
+from master.services.tcp_access import Address, is_address, parse_address
 
 LOOPBACK, DEFAULT_PORT = "127.0.0.1", 8642
 #: A Host header: a name or an address, and perhaps a port.
@@ -83,13 +83,6 @@ def plain_host(match: re.Match[str]) -> str:
     form."""
     host = (match["six"] or match["name"]).lower().rstrip(".")
     return str(ipaddress.ip_address(host)) if is_address(host) else host
-
-
-def is_address(host: str) -> bool:
-    with suppress(ValueError):
-        ipaddress.ip_address(host)
-        return True
-    return False
 
 
 def bind_error(address: Address, error: OSError) -> UsageError:

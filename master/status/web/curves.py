@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
-from itertools import islice
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from es_queue.protocol.keys import RunKeys
-from es_queue.security.private_directory import regular
 from master.display.format import drawable_or_none, finite_or_none
 from master.status.history import History, is_readable, parse_entry
 from master.status.redis_reader import RedisReader
-from master.status.values import parse_json_lines, to_text
+from master.status.values import read_json_lines, to_text
 
 #: Neighbouring points are averaged when there are so many: a screen has no more columns.
 MOST_POINTS = 800
 #: Entries that one look reads: a long history is there after a few looks.
 ENTRIES_PER_UPDATE = 4000
 READ_COUNT = 500
-#: A line of metrics.jsonl has about 1,200 bytes; no honest one has so many.
-LONGEST_LINE = 2**16
 MOST_LINES = 500_000
 
 #: Where a point stands, whichever axis is chosen; then its figures, of which the first must be
@@ -139,7 +135,8 @@ class LearningCurves:
             return
         self._reset()
         self._stamp = (about.st_mtime_ns, about.st_size)
-        self._add_records(read_json_lines(metrics))
+        with suppress(OSError):
+            self._add_records(read_json_lines(metrics, MOST_LINES))
 
     def _add_records(self, records: Iterable[Mapping[str, Any]]) -> None:
         for record in records:
@@ -149,14 +146,3 @@ class LearningCurves:
 
     def to_json(self) -> dict[str, Any]:
         return {"training": self.training.to_json(), "evaluation": self.evaluation.to_json()}
-
-
-def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The JSON objects of a file of lines, as far as it can be read."""
-    try:
-        with open(path, "rb", opener=regular) as file:
-            yield from parse_json_lines(
-                islice(iter(partial(file.readline, LONGEST_LINE), b""), MOST_LINES)
-            )
-    except OSError:
-        return

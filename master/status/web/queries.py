@@ -16,8 +16,7 @@ from es_queue.config.run_config import default_of, option_fields
 from es_queue.errors import EsQueueError, UsageError
 from es_queue.security.sanitize import sanitize
 from master.display.format import METHOD_SETTINGS
-from master.display.reporter import METRICS
-from master.status.discovery import RunLocation, find_sources
+from master.status.discovery import find_sources
 from master.status.errors import make_errors_page
 from master.status.redis_reader import RunDetails, RunSummary
 from master.status.values import to_plain_json
@@ -130,7 +129,7 @@ class DashboardQueries:
     def _query_run(self, run: str, curves: LearningCurves) -> Data:
         with find_sources(self._given) as sources:
             location = sources.find_run(run)
-            details = read_details(location, curves)
+            details = location.read_details(curves)
             return run_page_data(location.summary, details, curves)
 
     def _query_errors(self, run: str) -> Data:
@@ -157,16 +156,6 @@ class DashboardQueries:
                         len(inside.unread),
                     )
             return figures
-
-
-def read_details(location: RunLocation, curves: LearningCurves) -> RunDetails:
-    """The rest of a run; its history goes into the curves."""
-    if location.server is not None:
-        curves.update(location.server, location.summary.run)
-        return location.server.read_details(location.summary.run)
-    assert location.folder is not None
-    curves.read_file(location.folder.folder / METRICS)
-    return RunDetails({}, 0, 0, config=location.folder.config)
 
 
 def run_page_data(summary: RunSummary, details: RunDetails, curves: LearningCurves) -> Data:

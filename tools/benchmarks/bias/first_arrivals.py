@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import sys
 
-from master.collect.async_ledger import AsyncLedger, PriorPublication
+from master.collect.publication.async_batch import AsyncBatch, PriorPublication
+from master.collect.publication.tally import Tally
 
 
-def none_kept(self: AsyncLedger, generation: int, max_lag: int) -> list[PriorPublication]:
+def none_kept(
+    self: AsyncBatch, tally: Tally, generation: int, max_lag: int
+) -> list[PriorPublication]:
     """Nothing older than the publication that is open counts."""
-    return succeeded(self, generation, 0)
+    return succeeded(self, tally, generation, 0)
 
 
-succeeded = AsyncLedger.take_still_open
-AsyncLedger.take_still_open = none_kept  # type: ignore[method-assign]
+succeeded = AsyncBatch.take_still_open
+AsyncBatch.take_still_open = none_kept  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

@@ -20,19 +20,19 @@ TARGETS = {SYNC: {18: 0.97, 180: 0.95, 1440: 0.90}, ASYNC: {18: 0.97, 180: 0.97,
 NAMED = {RECORDED: "walker", SLOW: "slow", HEAVY: "heavy", CONSTANT: "constant"}
 HEAD = f"""# Scale
 
-A real server, the real es-master and the real wire format; workers are simulated, many to a \
-process over real connections: they claim, wait as long as an episode lasts, and answer. Nothing \
-is stretched: the master and the server work in real time. Rows marked *model* come from a \
-discrete-event simulation with service times fitted from the real runs, with half a millisecond \
-of network there and back.
+The server, es-master and the wire format are real. The workers are simulated, many per process, \
+over real connections: they claim a block, wait as long as an episode lasts, and return results. \
+The master and the server work in real time. Rows marked *model* come from a discrete-event \
+simulation. Its service times were fitted to the real runs, with a network round trip of half a \
+millisecond.
 
-These figures were taken beside other work on two shared cores, with precedence over it \
-(SCHED_RR): so service times are longer than on a quiet machine, Redis' by about a half, and the \
-modelled rows rather too low.
+These figures were measured on two shared cores beside other work, with priority over it \
+(SCHED_RR). Service times are therefore longer than on a quiet machine, those of Redis by about \
+a half, and the modelled rows are rather too low.
 
-`{COMMAND} --all --json FILE` measures everything in half an hour (`--row NAME --json ROW` one \
-real run, `--raw ROW …` the rest from such rows), and `{COMMAND} --report FILE` writes this page \
-from it.
+`{COMMAND} --all --json FILE` measures everything in half an hour. `--row NAME --json ROW` \
+measures one real run, and `--raw ROW …` computes the rest from such rows. `{COMMAND} --report \
+FILE` writes this page.
 
 | episodes | how long they last |
 |---|---|
@@ -45,11 +45,11 @@ a step: 0.79 s on average, the longest pair 5.1 s |
 """
 EFFICIENCY = """## Efficiency
 
-Seconds of episodes that counted ÷ seconds that workers were there, over whole generations, from \
-one's first claim to another's. *Work* is what a generation has for each worker: without enough \
-of it no schedule is efficient, and the walker's short episodes need populations that nobody uses \
-to have it. *Bound*: no synchronous schedule exceeds it, for a generation lasts as long as its \
-longest pair.
+Efficiency is the seconds of counted episodes divided by the seconds of workers' presence, over \
+whole generations, from the first claim of one to the first claim of another. *Work* is the work \
+of a generation per worker. Without enough work, no schedule is efficient; the walker's short \
+episodes need unusually large populations for that. *Bound* is the limit of any synchronous \
+schedule, because a generation lasts as long as its longest pair.
 
 """
 

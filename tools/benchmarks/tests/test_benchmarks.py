@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from es_queue.protocol.messages import Block
+from tests.cases import each_case
 from tools.benchmarks import machine, report
 from tools.benchmarks.charts.flame import left_behind, readable, stacks
 from tools.benchmarks.charts.flame_graph import drawing, tree
@@ -27,7 +28,7 @@ def event(pid: int, kind: str, text: str, time: float, fresh: bool = True) -> Ev
     return Event(pid, kind, Block.decode(text), fresh, time)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("bound", "at", "beyond"),
     [("≥", True, True), ("≤", True, False), ("<", False, False)],
 )
@@ -77,7 +78,7 @@ def test_the_page_has_the_table_and_names_causes_of_what_is_missed(
         }
     )
     assert "| a figure | ≥ 0.95 | 0.9 |  | **missed** |" in page
-    assert "0.9, ≥ 0.95 was wanted. It is the cache." in page
+    assert "0.9, the target was ≥ 0.95. It is the cache." in page
     assert "steps: 7" in page
 
 

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import gymnasium
 import pytest
 
+from tests.cases import each_case
 from tools.benchmarks.bias.bias import (
     ASYNC,
     FIRST,
@@ -73,7 +74,7 @@ def test_a_taller_bar_is_taller() -> None:
     assert heights[1] == pytest.approx(2 * heights[0], abs=0.2)
 
 
-@pytest.mark.parametrize("most", [0.3, 1.0, 7.0, 80.0, 99.9, 12345.0])
+@each_case("most", [0.3, 1.0, 7.0, 80.0, 99.9, 12345.0])
 def test_ticks_reach_the_largest_value(most: float) -> None:
     found = ticks(most)
     assert found[0] == 0 and found[-1] >= most and 4 <= len(found) <= 10
@@ -92,16 +93,11 @@ def test_first_arrivals_keep_no_publication_open() -> None:
     """In a process of its own: it changes the schedule for good."""
     said = (
         "import sys; from tools.benchmarks.bias import first_arrivals as f; from "
-        "master.collect.async_ledger import AsyncLedger; "
-        "assert AsyncLedger.take_still_open is f.none_kept; w = object.__new__(AsyncLedger); "
-    )
-    said += (
-        "w.__dict__.update(unused=[], older={}, lost_steps=0, "
-        "refused=__import__('collections').Counter(), "
-        "_newest=f.PriorPublication('4.1-00000000', None, 1, None)); "
-    )
-    said += (
-        "assert w.take_still_open(5, 8) == [] "
-        "and [one.publication for one in f.succeeded(w, 5, 8)] == ['4.1-00000000']"
+        "master.collect.publication.async_batch import AsyncBatch, BatchSize; "
+        "assert AsyncBatch.take_still_open is f.none_kept; tally = f.Tally(0.0); "
+        "prior = f.PriorPublication('4.1-00000000', None, 1, None); "
+        "w = AsyncBatch(prior, BatchSize(1, 1)); "
+        "assert w.take_still_open(tally, 5, 8) == [] "
+        "and f.succeeded(w, tally, 5, 8) == [prior]"
     )
     subprocess.run([sys.executable, "-c", said], check=True, cwd=HOUSE, timeout=60)

@@ -21,6 +21,7 @@ from es_queue.protocol.redis_channel import RedisWorkerChannel
 from master.cli.options import parse_command_line
 from master.collect.answer_check import ResultShape
 from master.collect.ledger import AnswerChecker, Ledger
+from tests.cases import each_case
 from tests.ring import QUICK
 from tools.benchmarks.cluster import advice, scale_table
 from tools.benchmarks.cluster.live import WALKER, configuration, flags, population_for
@@ -136,7 +137,7 @@ SAME = {
 }
 
 
-@pytest.mark.parametrize("name", SAME)
+@each_case("name", SAME)
 def test_a_simulated_worker_sends_what_a_workers_channel_sends_and_awaits_as_many_replies(
     name: str,
 ) -> None:
@@ -203,7 +204,7 @@ def test_the_command_line_gives_the_configuration() -> None:
     assert launch.redis_url
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_case("kind", KINDS)
 def test_durations_are_a_function_of_seed_generation_and_slot(kind: str) -> None:
     one, other = Durations(kind, 3).slots(2, 4000), Durations(kind, 3).slots(2, 4000)
     assert (one == other).all()

@@ -10,6 +10,7 @@ import pytest
 
 from es_queue.config.run_config import ASYNC, SYNC
 from es_queue.protocol.messages import TRAIN, Block
+from tests.cases import each_case
 from tools.benchmarks.cluster import scale_page, scale_table
 from tools.benchmarks.cluster.live import WALKER, configuration, counted_seconds, within
 from tools.benchmarks.cluster.simulation.discrete_events import Cluster, simulated
@@ -43,7 +44,7 @@ def test_a_synchronous_generation_counts_each_slot_once_however_often_it_was_pla
     ) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("kind", [RECORDED, SLOW, HEAVY])
+@each_case("kind", [RECORDED, SLOW, HEAVY])
 def test_nobody_waits_in_an_asynchronous_cluster_without_service_times(kind: str) -> None:
     population = 2 * round(20 * 10 / Durations(kind).mean() / 2)
     found = simulated(20, Durations(kind), population, NOTHING, kind=AsyncCluster)

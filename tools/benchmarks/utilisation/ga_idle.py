@@ -63,7 +63,7 @@ def measured(bench: Bench) -> list[Row]:
             " %",
             None if schedule == "sync" else 5.0,
             "<",
-            {"individuals a second": ", ".join(number(rate) for _, rate in values)},
+            {"individuals per second": ", ".join(number(rate) for _, rate in values)},
         )
         for schedule, values in found.items()
     ]

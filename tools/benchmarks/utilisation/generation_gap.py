@@ -23,8 +23,8 @@ from es_queue.numerics.noise_table import LARGEST_DEFAULT, NoiseTable
 from es_queue.policies import make_policy
 from es_queue.protocol import messages
 from es_queue.protocol.channel import PublishRequest, PublishResult, StreamEntry
-from es_queue.protocol.memory_channel import MemoryMasterChannel, MemoryServer
 from es_queue.protocol.messages import (
+    MAX_ANSWER,
     Answer,
     Block,
     EpisodeMoments,
@@ -39,6 +39,7 @@ from master.collect.blocks.block_scheduler import BlockScheduler
 from master.collect.collector import Collector
 from master.collect.ledger import AnswerChecker, Ledger
 from master.collect.worker_watch import CollectorCallbacks
+from master.display.log_view import QuietView, SafeStream
 from master.display.reporter import Reporter
 from master.loop.generation_loop import make_loop
 from master.loop.learner import Learner
@@ -47,7 +48,8 @@ from master.loop.publisher import RunIdentity
 from master.run.lease import take_lease
 from master.run.setup import Setup
 from master.storage.checkpoint import Checkpoints
-from master.storage.replay_log import ReplayLog
+from master.storage.generation_store import GenerationStore
+from tests.memory_channel import MemoryMasterChannel, MemoryServer, MemoryWorkerChannel
 from tests.ring import quick_config
 
 STEPS, BLOCK = 400, 4
@@ -97,6 +99,8 @@ SIZES = {
     "5,000 pairs, 166,673 parameters": Size(5_000, 376, 17, (256, 256)),
 }
 
+WORKER = "host-1-abcdef"
+
 
 def results(
     expectations: AnswerChecker, kind: str, start: int, stop: int, observations: int
@@ -139,6 +143,8 @@ class Scripted(MemoryMasterChannel):
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(MemoryServer())
+        # Results of a worker that is not enrolled are refused.
+        MemoryWorkerChannel(self.server, WORKER).arrive({}, float("inf"))
         self.spent: list[tuple[float, float]] = []
         self.collecting: list[float] = []
         self._setup, self._waiting, self._last = setup, list[StreamEntry](), (0.0, 0.0)
@@ -159,7 +165,13 @@ class Scripted(MemoryMasterChannel):
         return found
 
     def extend(
-        self, token: str, publication: str, blocks: Iterable[Block], *, new: bool = False
+        self,
+        token: str,
+        publication: str,
+        blocks: Iterable[Block],
+        *,
+        new: bool = False,
+        to: str = "",
     ) -> bool:
         """Nobody claims here; what the blocks themselves take counts."""
         return bool([str(block) for block in blocks])
@@ -179,12 +191,12 @@ class Scripted(MemoryMasterChannel):
                 found = tuple(
                     results(expectations, kind, start, min(count, start + BLOCK), observed)
                 )
-                yield Answer(what.publication, kind, "host-1-abcdef", 0.5, found).encode()
+                yield Answer(what.publication, kind, WORKER, 0.5, found).encode()
 
     def collect_each(
-        self, cursors: Mapping[str, str], count: int, wait: float
+        self, cursors: Mapping[str, str], count: int, wait: float, largest: int = MAX_ANSWER
     ) -> dict[str, list[StreamEntry]]:
-        """Some entries of the newest publication, the last one alone."""
+        """Some entries of the newest publication, the last entry on its own."""
         if not self._waiting:
             return {}
         last = len(self._waiting) == 1
@@ -207,31 +219,23 @@ def once(size: Size, table: NoiseTable, generations: int) -> dict[str, list[floa
         clocks = Clocks()
         token = take_lease(channel, "bench", clocks, wait=True)
         run_dir = Path(folder)
-        report = Reporter(
-            "closing",
-            run_dir,
-            setup.config,
-            quiet=True,
-            json_lines=False,
-            redis_name="",
-            stream=io.StringIO(),
-        )
+        report = Reporter(run_dir, QuietView(SafeStream(io.StringIO())))
         collector = Collector(
             MasterLease(channel, token, "bench", clocks),
             BlockScheduler(fixed=BLOCK),
-            CollectorCallbacks(report.note, report.live),
+            CollectorCallbacks(report.live),
         )
-        log = ReplayLog(run_dir)
+        store = GenerationStore(channel.run, run_dir, 0)
         loop = make_loop(
             RunIdentity(channel.run, token, table.digest),
             replace(setup, learner=stopping(setup, generations)).learner,
             collector,
             report,
-            RunFiles(Checkpoints(run_dir), log),
+            RunFiles(Checkpoints(run_dir), store),
         )
         found["ticks"] = ticks(collector, partial(fresh_ledger, setup))
         loop.run(setup.initial_state())
-        log.close()
+        store.log.close()
         report.close()
     # The first closing meets noise that nobody has read, and what the last one publishes has no
     # training slots.

@@ -33,7 +33,7 @@ export function detail(run) {
   settings(run);
   pairs(byId("about"), [
     [run.on_disk ? "folder" : "server", run.redis], ["master", run.master || ""], ["queue", run.queue || ""], ["started", ago(run.started)],
-    ["updated", ago(run.updated)], ["go on with it", run.health === "healthy" || run.state === "finished" ? "" : run.resume, "mono"], ["digest", run.digest || "", "mono"],
+    ["updated", ago(run.updated)], ["continue with", run.health === "healthy" || run.state === "finished" ? "" : run.resume, "mono"], ["digest", run.digest || "", "mono"],
   ]);
 }
 

@@ -1,5 +1,5 @@
-"""The discrete-event simulation of the asynchronous schedule: as ``master.loop.asynchronous`` and
-``master.collect.async_ledger`` have it.
+"""The discrete-event simulation of the asynchronous schedule: as ``master.loop.schedule`` and
+``master.collect.publication.async_batch`` have it.
 """
 
 from __future__ import annotations

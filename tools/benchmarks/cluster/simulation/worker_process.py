@@ -33,7 +33,7 @@ from tools.benchmarks.cluster.simulation.simulated_worker import (
     generations,
 )
 from tools.benchmarks.cluster.simulation.wire_format import Commands
-from workers.worker_info import worker_info
+from workers.heartbeat import worker_info
 
 PER_HOST = 48
 ARRIVAL_SECONDS = 1.0

@@ -1,4 +1,4 @@
-"""``python -m workers.verify``: plays slots for the master that started it, over its standard
+"""``python -m workers.play.verify``: plays slots for the master that started it, over its standard
 streams.
 
 Frames are msgpack behind four bytes of their length, big-endian. The first one holds the run's

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+Slot = tuple[str, int]
 Ranges = list[tuple[str, int, int]]
 
 

@@ -1,0 +1,228 @@
+"""Successive halving (Jamieson, Talwalkar 2016, Non-stochastic best arm identification and
+hyperparameter optimization, https://arxiv.org/abs/1502.07943) over independent searches.
+
+The islands are search distributions of one strategy that share the slots of each generation. The
+worse half of them ends every ``island_generations``, so the others have twice as many individuals.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_queue.config.run_config import RunConfig
+from es_queue.config.schedules import RateFactors
+from es_queue.errors import UsageError
+from es_queue.numerics.ordered_sums import NoiseRows
+from es_queue.numerics.return_statistics import sum_in_order
+from es_queue.strategies.base import Batch, Info, State, Strategy
+from es_queue.strategies.capabilities.hooks import (
+    Builder,
+    BuildsIndividuals,
+    ComparesBehaviour,
+    MigratesState,
+    Reevaluates,
+    SeveralCentres,
+    SlotDraw,
+    SteadyState,
+    migrate_state,
+)
+from es_queue.strategies.shaping import with_failures_lowest
+
+#: What a score keeps of its former generations: it is about the mean of the last ten.
+SCORE_DECAY = 0.9
+#: Strategies whose slots or centres have a meaning of their own.
+NOT_PLAIN = (BuildsIndividuals, ComparesBehaviour, Reevaluates, SeveralCentres, SteadyState)
+Floats = NDArray[np.float32]
+
+
+class Islands(BuildsIndividuals, MigratesState, Strategy):
+    """Independent states of ``island_kind``, the best first; slot s belongs to state s mod k of k.
+
+    State: ``parameters`` of the best island; ``score_sum`` and ``score_weight`` float64 [k], whose
+    quotient is the score of each, the decaying mean of its individuals' fitness; and the arrays of
+    island i as ``i.NAME``.
+    """
+
+    #: The strategy of each island; ``islands_of`` sets it.
+    island_kind: ClassVar[type[Strategy]]
+
+    def __init__(self, config: RunConfig, size: int, pace: RateFactors = RateFactors()) -> None:  # noqa: B008 - it is frozen
+        """For policies of ``size`` parameters."""
+        super().__init__(config, size, pace)
+        self.island = self.island_kind(config, size, pace)
+
+    def island_count(self, generation: int) -> int:
+        """How many islands a generation has at most."""
+        return max(1, self.config.islands >> min(64, generation // self.config.island_generations))
+
+    # --- what is published: for each island what its strategy publishes, then its sigma
+
+    def start(self, parameters: Floats) -> State:
+        """All islands begin at ``parameters``; only the noise of their slots parts them."""
+        count = self.config.islands
+        states = [self.island.start(parameters) for _ in range(count)]
+        return pack_islands(states, np.zeros(count), np.zeros(count))
+
+    def published(self, state: State) -> Floats:
+        """float32 [k · (n + 1)] for k islands whose strategy publishes n floats."""
+        return np.concatenate(
+            [
+                np.append(self.island.published(part), np.float32(self.island.sigma(part)))
+                for part in unpack_islands(state)
+            ]
+        )
+
+    def fits(self, size: int, observations: int) -> bool:
+        """For any number of islands that the run can have."""
+        return any(
+            size % count == 0 and self.island.fits(size // count - 1, observations)
+            for count in self._counts()
+        )
+
+    def _counts(self) -> list[int]:
+        return [
+            self.config.islands >> halvings for halvings in range(self.config.islands.bit_length())
+        ]
+
+    def _parts(self, published: Floats) -> Floats:
+        """The islands of a publication, float32 [k, n + 1]. Raises ValueError where it has none."""
+        for count in self._counts():
+            if len(published) % count == 0 and self.island.fits(len(published) // count - 1, 0):
+                return published.reshape(count, -1)
+        raise ValueError(f"{len(published)} published floats are no islands")
+
+    def centre(self, published: Floats) -> Floats:
+        """That of the best island."""
+        best: Floats = self._parts(published)[0, :-1]
+        return self.island.centre(best)
+
+    def sigma(self, state: State) -> float:
+        """That of the best island; workers use the published ones."""
+        return self.island.sigma(unpack_islands(state)[0])
+
+    def ask(self, published: Floats, sigma: float, noise: Floats) -> Floats:
+        """Individuals of the best island."""
+        part = self._parts(published)[0]
+        return self.island.ask(part[:-1], float(part[-1]), noise)
+
+    def builder(self, noise: NoiseRows) -> Builder:
+        """Individuals of the slot's island."""
+
+        def build(published: Floats, sigma: float, drawn: SlotDraw) -> Floats:
+            parts = self._parts(published)
+            part = parts[drawn.slot % len(parts)]
+            rows = drawn.noise[np.newaxis]
+            individuals: Floats = self.island.ask(part[:-1], float(part[-1]), rows)[0]
+            return individuals
+
+        return build
+
+    def genome(self, state: State) -> State:
+        """Nothing is shorter than the numbers."""
+        return {}
+
+    # --- what the master learns
+
+    def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
+        """Each island learns from its own slots; then they are ordered, and the worse ones end."""
+        before = unpack_islands(state)
+        batches = [island_batch(batch, row, len(before)) for row in range(len(before))]
+        learnt = [
+            self.island.learn(part, island) for part, island in zip(before, batches, strict=True)
+        ]
+        if all(info["no_step"] for _, info in learnt):
+            return self.stay(state)
+        sums, weights = updated_scores(state, batches)
+        order = ranked(sums, weights)[: self.island_count(batch.generation + 1)]
+        after = pack_islands([learnt[row][0] for row in order], sums[order], weights[order])
+        return after, {
+            **learnt[order[0]][1],
+            "no_step": 0.0,
+            "islands": float(len(order)),
+            "island_score": float(sums[order[0]] / max(weights[order[0]], 1.0)),
+        }
+
+    def stay(self, state: State) -> tuple[State, Info]:
+        """The figures of the best island, as they were."""
+        _, info = self.island.stay(unpack_islands(state)[0])
+        return dict(state), {**info, "islands": float(len(state["score_sum"]))}
+
+    def migrate_state(self, state: State, before: Any) -> State:
+        """Each island's."""
+        states = [migrate_state(self.island, part, before.island) for part in unpack_islands(state)]
+        return pack_islands(states, state["score_sum"], state["score_weight"])
+
+
+@cache
+def islands_of(kind: type[Strategy]) -> type[Islands]:
+    """The class whose islands are of ``kind``. Raises UsageError for a strategy that cannot be."""
+    if issubclass(kind, NOT_PLAIN):
+        raise UsageError(
+            f"islands needs a strategy whose slots are all alike, and {kind.__name__} has parents, "
+            "elites or several centres: leave islands out, or use another strategy"
+        )
+    facts = {
+        "island_kind": kind,
+        "per_slot": kind.per_slot,
+        "settings": tuple(kind.used_settings().values()),
+    }
+    return type(f"{kind.__name__}Islands", (Islands,), facts)
+
+
+def pack_islands(
+    states: list[State], sums: NDArray[np.float64], weights: NDArray[np.float64]
+) -> State:
+    """The state of all islands, the best first."""
+    arrays = {
+        f"{row}.{name}": value for row, part in enumerate(states) for name, value in part.items()
+    }
+    return {
+        "parameters": states[0]["parameters"],
+        "score_sum": sums,
+        "score_weight": weights,
+        **arrays,
+    }
+
+
+def unpack_islands(state: State) -> list[State]:
+    """The state of each island."""
+    parts: list[State] = [{} for _ in state["score_sum"]]
+    for name, value in state.items():
+        row, dot, inner = name.partition(".")
+        if dot:
+            parts[int(row)][inner] = value
+    return parts
+
+
+def island_batch(batch: Batch, row: int, count: int) -> Batch:
+    """The slots of one of ``count`` islands."""
+    return replace(
+        batch,
+        noise_indices=batch.noise_indices[row::count],
+        fitness=batch.fitness[row::count],
+    )
+
+
+def updated_scores(
+    state: State, batches: list[Batch]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """``score_sum`` and ``score_weight`` with a generation's; unchanged where all have failed."""
+    sums, weights = state["score_sum"].copy(), state["score_weight"].copy()
+    for row, batch in enumerate(batches):
+        if np.isfinite(batch.fitness).any():
+            values = with_failures_lowest(batch.fitness).ravel().tolist()
+            sums[row] = SCORE_DECAY * sums[row] + sum_in_order(values) / len(values)
+            weights[row] = SCORE_DECAY * weights[row] + 1.0
+    return sums, weights
+
+
+def ranked(sums: NDArray[np.float64], weights: NDArray[np.float64]) -> list[int]:
+    """The islands by falling score, ties to the first; last those without any."""
+    scores = np.where(weights > 0, sums / np.maximum(weights, 1.0), -np.inf)
+    order: list[int] = np.argsort(-scores, kind="stable").tolist()
+    return order

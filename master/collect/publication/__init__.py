@@ -1,0 +1,1 @@
+"""What the ledger of one publication is made of."""

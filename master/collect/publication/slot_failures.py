@@ -1,0 +1,108 @@
+"""Slots at which workers fail or die, and when that decides something (rule 12)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from es_queue.errors import EnvironmentFailure, StrategyFailure
+from es_queue.protocol import messages
+from es_queue.security.sanitize import sanitize
+from master.collect.answer_check import AnswerChecker
+from master.collect.publication.pending_slots import Slot
+
+FAILURES = 3
+LONGEST_REASON = 4000  # letters of a failure that are shown
+MOST_FAILURES = 10  # of one worker alone, while the others are busy or gone
+DEATHS = 10
+SUSPECT_DEATHS = 2
+
+
+class SlotFailures:
+    """slots: those that count as failed; last_reason: of the newest of them, in words"""
+
+    def __init__(self, checker: AnswerChecker) -> None:
+        self._checker = checker
+        self.slots: set[Slot] = set()
+        self.last_reason = ""
+        self._reports: dict[Slot, Counter[str]] = {}
+        self._marks: set[str] = set()
+        self._deaths: Counter[Slot] = Counter()
+
+    def has_mark(self, mark: str) -> bool:
+        """Whether an answer with this mark was counted: it may be sent twice, and the stream be
+        read twice.
+        """
+        return mark in self._marks
+
+    def add_mark(self, mark: str) -> None:
+        self._marks.add(mark)
+
+    def report(self, slot: Slot, reporter: str) -> bool:
+        """Count a report; whether a reconcile is worth while at once. Not for ever: a worker that
+        fails here again and again waits for the next second, and for another worker.
+        """
+        reports = self._reports.setdefault(slot, Counter())
+        reports[reporter] += 1
+        return reports[reporter] <= FAILURES
+
+    def is_decided(self, slot: Slot, live: int) -> bool:
+        """The third report, by two workers where there are two, decides; in any case the tenth."""
+        reports = self._reports[slot]
+        return reports.total() >= FAILURES and (
+            live < 2 or len(reports) >= 2 or reports.total() >= MOST_FAILURES
+        )
+
+    def fail(self, slot: Slot, reason: str) -> None:
+        """What is a pure function of the slot counts as the worst; anything else stops the run."""
+        named, reason = self._checker.format_slot(*slot), sanitize(reason, LONGEST_REASON)
+        failed = f"{named} failed {self._reports[slot].total()} times"
+        if reason.startswith(messages.HOST_FAILURE):
+            raise EnvironmentFailure(
+                f"{failed} because the hosts lack something: "
+                f"{reason.removeprefix(messages.HOST_FAILURE)}"
+            )
+        if reason.startswith(messages.STRATEGY_FAILURE):
+            raise StrategyFailure(reason.removeprefix(messages.STRATEGY_FAILURE))
+        if slot[0] not in messages.TRAINED:
+            raise EnvironmentFailure(f"{failed}, and an evaluation has no worst result: {reason}")
+        self.slots.add(slot)
+        self.last_reason = f"{named}: {reason}"
+
+    def check_training(self, required: int) -> None:
+        """Raises EnvironmentFailure where every training slot has failed."""
+        if sum(kind == messages.TRAIN for kind, _ in self.slots) >= required:
+            raise EnvironmentFailure(
+                f"every episode of a generation failed{self._checker.advice}; the last was "
+                f"{self.last_reason}"
+            )
+
+    def withdraw(self, reporter: str) -> list[Slot]:
+        """What it reported may not have failed; the slots that do not count as failed any more."""
+        for reports in self._reports.values():
+            reports.pop(reporter, None)
+        freed = [slot for slot in self.slots if self._reports[slot].total() < FAILURES]
+        self.slots.difference_update(freed)
+        return freed
+
+    def record_deaths(self, slots: Iterable[Slot]) -> None:
+        """A worker died while it played these; the tenth death is the slot's doing."""
+        for slot in slots:
+            self._deaths[slot] += 1
+            if self._deaths[slot] >= DEATHS:
+                raise EnvironmentFailure(
+                    f"{DEATHS} workers died while playing {self._checker.format_slot(*slot)}: "
+                    "it may end or block its process, or need more memory than the hosts have; "
+                    "the workers' terminals show how they ended"
+                )
+
+    def restore_deaths(self, deaths: Mapping[Slot, int]) -> None:
+        """What Redis has counted of this publication: under a former master, or in a reply that was
+        lost.
+        """
+        self._deaths |= Counter(deaths)
+
+    def suspects(self) -> frozenset[Slot]:
+        """Slots that are issued singly."""
+        deadly = {slot for slot, count in self._deaths.items() if count >= SUSPECT_DEATHS}
+        return frozenset(deadly | self._reports.keys())

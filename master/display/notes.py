@@ -1,0 +1,87 @@
+"""What is said while something runs: each module has a logger below ``es_queue``, and handlers
+show its sentences.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Self
+
+from es_queue.security.sanitize import sanitize
+
+LOGGER = logging.getLogger("es_queue")
+LOGGER.setLevel(logging.INFO)
+LOGGER.addHandler(logging.NullHandler())
+#: A worker may have chosen some of the words: only handlers that sanitise them get the records.
+LOGGER.propagate = False
+#: What a person must read at once, before the run has a view.
+TERMINAL = LOGGER.getChild("terminal")
+LONGEST_NOTE = 1000
+MOST_NOTES, SECONDS = 4, 60.0
+
+
+class NoteHandler(logging.Handler):
+    """Passes each sentence to ``show``, as one line without control characters. It is attached to
+    ``logger`` inside of a ``with`` block. Sentences wait until there is a ``show``, each once.
+    """
+
+    def __init__(
+        self, show: Callable[[str], None] | None = None, logger: logging.Logger = LOGGER
+    ) -> None:
+        super().__init__()
+        self._show, self._logger = show, logger
+        self._waiting: dict[str, None] = {}
+
+    def __enter__(self) -> Self:
+        self._logger.addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._logger.removeHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = sanitize(record.getMessage(), LONGEST_NOTE)
+        if record.name == TERMINAL.name and self._logger is not TERMINAL:
+            return
+        if self._show is None:
+            self._waiting[text] = None
+        else:
+            self._show(text)
+
+    def show_in(self, show: Callable[[str], None]) -> None:
+        """From now on sentences go there, those that waited first."""
+        self._show = show
+        for text in self._waiting:
+            show(text)
+        self._waiting.clear()
+
+
+class LimitedNotes:
+    """Logs at most ``most`` sentences about one topic in ``seconds``. It counts the rest, and the
+    next sentence says how many.
+    """
+
+    def __init__(
+        self,
+        logger: logging.Logger,
+        most: int = MOST_NOTES,
+        seconds: float = SECONDS,
+        clock: Callable[[], float] = lambda: time.monotonic(),
+    ) -> None:
+        self._logger, self._seconds, self._clock = logger, seconds, clock
+        self._times: deque[float] = deque(maxlen=most)
+        self._omitted = 0
+
+    def warning(self, text: str) -> None:
+        now = self._clock()
+        if len(self._times) == self._times.maxlen and now - self._times[0] < self._seconds:
+            self._omitted += 1
+            return
+        self._times.append(now)
+        self._logger.warning(
+            f"{text} ({self._omitted} similar lines were left out)" if self._omitted else text
+        )
+        self._omitted = 0

@@ -1,0 +1,170 @@
+"""How a master leaves its run: finished, stopped or failed."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from contextlib import suppress
+from typing import Any
+
+from es_queue.protocol import keys
+from es_queue.protocol.channel import FAILED, FINISHED, STOPPED
+from es_queue.protocol.redis_channel import RedisMasterChannel
+from es_queue.security.sanitize import sanitize
+from es_queue.util.command_path import format_command
+from master.collect.collector import Collector
+from master.fleet.seat_manager import SeatManager
+from master.loop.generation_loop import Loop
+from master.loop.listeners import Outcome
+from master.loop.publisher import run_digest
+from master.loop.state import RunState
+from master.run.lease import LeaseRenewal
+from master.run.run_services import RunContext
+from master.storage.checkpoint import Checkpoints, write_atomically
+
+LOGGER = logging.getLogger("es_queue.run")
+#: A master that leaves waits no longer for a Redis that is away: its lease lapses by itself.
+LEAVE_SECONDS = 5.0
+#: Reports of workers that are kept in the folder of a run that its environment has ended, a JSON
+#: text per line.
+ERROR_REPORTS_FILE = "errors.jsonl"
+LONGEST_REPORT = 64 * 2**10
+
+
+class RunEnding:
+    """Keeps what can be resumed, and lets workers go."""
+
+    def __init__(
+        self,
+        context: RunContext,
+        channel: RedisMasterChannel,
+        renewal: LeaseRenewal,
+        seat_manager: SeatManager,
+        collector: Collector,
+        loop: Loop,
+        checkpoints: Checkpoints,
+    ) -> None:
+        self._context, self._channel, self._renewal = context, channel, renewal
+        self._seat_manager, self._collector = seat_manager, collector
+        self._loop, self._checkpoints = loop, checkpoints
+        self._is_ended = False
+
+    def finish_stopped(self) -> dict[str, Any]:
+        """A person asked to stop: nothing is lost. Before the first publish it raises
+        KeyboardInterrupt, because there is nothing to resume.
+        """
+        generation, context = self._loop.current, self._context
+        if generation is None:
+            self.finish_early(STOPPED)
+            raise KeyboardInterrupt
+        state = generation.state
+        try:
+            path = self._checkpoints.save(state.generation, generation.checkpoint)
+        finally:
+            self.finish_early(STOPPED)
+        summary = self._make_summary(STOPPED, state, None)
+        context.view.summary(summary)
+        listen_flag = "" if context.services.launch.listen is None else " --listen"
+        LOGGER.info(
+            f"stopped at generation {state.generation}, checkpoint {path}; continue with: "
+            f"{format_command('es-master')} --resume {context.paths.run}{context.folder_flag}"
+            f"{context.services.redis_flag}{listen_flag}"
+        )
+        return summary
+
+    def finish_failed(self, error: BaseException) -> None:
+        """An error ends the run."""
+        self.finish_early(FAILED, why=sanitize(str(error) or type(error).__name__, 300))
+
+    def finish_early(self, name: str, why: str | None = None) -> None:
+        """Nothing that fails here hides why the run ends."""
+        if self._is_ended:
+            return
+        self._channel.retry.give_up_after(LEAVE_SECONDS)
+        generation, data = self._loop.current, None
+        if generation is not None:
+            data = generation.checkpoint
+            with suppress(Exception):
+                self._checkpoints.save(generation.state.generation, data)
+        unused = generation is None and name == STOPPED and not self._context.is_resumed
+        with suppress(Exception):
+            self._mark_ended(name, 0 if unused else keys.RUN_SECONDS, data, why=why)
+
+    def finish_completed(self, outcome: Outcome) -> dict[str, Any]:
+        generation = self._loop.current
+        if generation is not None:  # a finished run that plays nothing more has published nothing
+            self._checkpoints.save(generation.state.generation, generation.checkpoint)
+        summary = self._make_summary(FINISHED, outcome.state, outcome)
+        write_atomically(
+            self._context.paths.run_dir / "summary.json", json.dumps(summary, indent=2).encode()
+        )
+        with suppress(Exception):
+            self._collector.inbox.discard_all()
+        names = ("eval_mean", "eval_std", "eval_min", "eval_episodes")
+        final = {name: summary[name] for name in names}
+        self._mark_ended(FINISHED, keys.FINISHED_SECONDS, None, **final)
+        self._context.view.summary(summary)
+        return summary
+
+    def _mark_ended(self, state: str, seconds: int, data: bytes | None, **more: Any) -> None:
+        self.end_renewal()  # a renewal after the end would take the lease again
+        texts = {name: str(value) for name, value in more.items() if value is not None}
+        ended = {"state": state, "updated": f"{time.time():.3f}", "workers": "0", "answered": ""}
+        self._channel.finish(self._context.claim.token, {**ended, **texts}, seconds, data)
+        self._is_ended = True
+        # After the fenced write: the seats may be another master's by now.
+        with suppress(Exception):
+            self._seat_manager.close_open_seats()
+            self._seat_manager.clear_registries()
+
+    def end_renewal(self) -> None:
+        self._renewal.end(LEAVE_SECONDS)
+
+    def save_error_reports(self) -> str:
+        """Where the newest tracebacks of workers are, for the end of a sentence: a private server
+        ends with its run.
+        """
+        self._channel.retry.give_up_after(LEAVE_SECONDS)
+        path = self._context.paths.run_dir / ERROR_REPORTS_FILE
+        with suppress(Exception):
+            if reports := self._channel.errors():
+                lines = "".join(f"{format_report(report)}\n" for report in reports)
+                write_atomically(path, lines.encode())
+                return f"; the newest {len(reports)} reports of workers are in {path}"
+        return ""
+
+    def _make_summary(self, name: str, state: RunState, outcome: Outcome | None) -> dict[str, Any]:
+        setup, paths, counters = self._context.setup, self._context.paths, state.counters
+        figures = outcome.evaluation if outcome else None
+        best, last = self._checkpoints.best_path, self._checkpoints.last_path
+        return {
+            "state": name,
+            "reason": state.reason,
+            "run": paths.run,
+            "run_dir": str(paths.run_dir),
+            "digest": run_digest(state, setup.strategy),
+            "generation": state.generation,
+            "env_steps": counters.env_steps,
+            "episodes": counters.episodes,
+            "seconds": round(counters.seconds, 3),
+            "eval_mean": figures.mean if figures else None,
+            "eval_std": figures.std if figures else None,
+            "eval_min": figures.minimum if figures else None,
+            "eval_episodes": figures.count if figures else None,
+            "confirm_mean": state.confirm_mean,
+            "reproducible": state.reproducible,
+            "quarantined": sorted(map(str, self._collector.fleet.quarantined)),
+            "seed": setup.config.seed,
+            "best_checkpoint": str(best) if best.exists() else None,
+            "last_checkpoint": str(last) if last else None,
+        }
+
+
+def format_report(text: str) -> str:
+    """A worker's report as one line of JSON in ASCII; what is none, or too long, as a JSON text."""
+    try:
+        report = json.loads(text) if len(text) <= LONGEST_REPORT else text[:LONGEST_REPORT]
+    except (ValueError, RecursionError):
+        report = text
+    return json.dumps(report)

@@ -1,0 +1,126 @@
+"""One seed's run in a sweep: its es-master, when that is started again, and what its end means."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from es_queue.errors import EXIT_DONE, EXIT_INTERRUPTED, RedisError, RunBusyError
+from master.services.child_process import RestartTimer, signal_name
+from master.sweep.child import ChildMaster
+from master.sweep.record import FAILED, FINISHED, RUNNING, STOPPED, SeedRun
+from master.sweep.view import SeedRow, shown_figures
+
+#: Waits before an es-master that was killed is started again; the longest outlasts the lease of its
+#: predecessor.
+BACKOFF_SECONDS = (1.0, 4.0, 12.0)
+#: The count of restarts begins at zero again after a process has run this long.
+LONG_LIFE_SECONDS = 600.0
+RESTARTING, STOPPING = "restarting", "stopping"
+
+
+class SeedProcess:
+    """One seed's part in a sweep.
+
+    entry: what is stored of it; child: its es-master, None if none runs
+    """
+
+    def __init__(self, entry: SeedRun) -> None:
+        self.entry = entry
+        self.child: ChildMaster | None = None
+        self._timer = RestartTimer(BACKOFF_SECONDS, LONG_LIFE_SECONDS)
+        self._figures = shown_figures(entry.summary or {})
+        self._has_joined = self._is_stopping = False
+
+    @property
+    def is_restarting(self) -> bool:
+        """Whether its es-master will be started again."""
+        return self._timer.restart_at is not None
+
+    @property
+    def is_active(self) -> bool:
+        return self.child is not None or self.is_restarting
+
+    @property
+    def is_due(self) -> bool:
+        return self._timer.is_due()
+
+    @property
+    def row(self) -> SeedRow:
+        """What is shown of it now."""
+        state = RESTARTING if self.is_restarting else self.entry.state
+        if self.child is not None and self._is_stopping:
+            state = STOPPING
+        return SeedRow(self.entry.seed, state, self._figures)
+
+    def start(self, words: Sequence[str], url: str, log: Path) -> None:
+        """Start its es-master. Raises RunFolderError."""
+        self.child = ChildMaster(words, url, log)
+        self._timer.start()
+        self._has_joined = False
+        self.entry = replace(self.entry, begun=True, state=RUNNING)
+
+    def postpone(self, seconds: float) -> None:
+        """Start its es-master later, because Redis does not answer."""
+        self.entry = replace(self.entry, state=RUNNING)
+        self._timer.postpone(seconds)
+
+    def read_events(self) -> list[dict[str, Any]]:
+        """The events since the last call; never waits."""
+        events = [] if self.child is None else self.child.read_events()
+        for event in events:
+            match event["event"]:
+                case "started":
+                    self._has_joined = True
+                case "generation":
+                    self._figures = {**self._figures, **shown_figures(event)}
+                case "summary":
+                    summary = {name: value for name, value in event.items() if name != "event"}
+                    self.entry = replace(self.entry, summary=summary)
+        return events
+
+    def stop(self) -> None:
+        """Ask its es-master to end; one that only waits to be started again stays as it is."""
+        if self.child is not None:
+            self._is_stopping = True
+            self.signal(signal.SIGTERM)
+        elif self.is_restarting:
+            self._timer.cancel()
+            self.entry = replace(self.entry, state=STOPPED)
+
+    def signal(self, number: signal.Signals) -> None:
+        if self.child is not None:
+            with suppress(OSError):
+                self.child.signal(number)
+
+    def end(self, code: int) -> str:
+        """Its es-master has ended with ``code``: what to say of that, empty for nothing."""
+        child, self.child = self.child, None
+        assert child is not None, "a run that ends has an es-master"
+        child.close()
+        self._timer.end()
+        self.entry = replace(self.entry, code=code if code >= 0 else 128 - code)
+        if code == EXIT_DONE and (self.entry.summary or {}).get("state") == FINISHED:
+            self.entry = replace(self.entry, state=FINISHED)
+        elif code == EXIT_INTERRUPTED or (code < 0 and self._is_stopping):
+            self.entry = replace(self.entry, state=STOPPED)
+        elif self._is_passing(code) and not self._timer.is_exhausted:
+            pause = self._timer.schedule()
+            return f"its es-master ended with code {self.entry.code} and restarts in {pause:.0f} s"
+        else:
+            killed = f"its es-master was killed by {signal_name(-code)}" if code < 0 else ""
+            why = child.last_error_line() or killed
+            self.entry = replace(self.entry, state=FAILED, why=why)
+            return f"failed with exit code {self.entry.code}{': ' + why if why else ''}"
+        return ""
+
+    def _is_passing(self, code: int) -> bool:
+        """Whether another start can help: it was killed, the lease of one that was killed is still
+        held, or Redis was away when it began.
+        """
+        is_busy = code == RunBusyError.exit_code and self._timer.failures > 0
+        return code < 0 or is_busy or (code == RedisError.exit_code and not self._has_joined)

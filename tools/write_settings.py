@@ -1,0 +1,172 @@
+"""Write ``es_queue/config/strategy_settings.py`` and ``policy_settings.py``: what the classes of
+strategies and policies declare, readable without numpy. ``python -m tools.write_reference`` calls
+it.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from es_queue.config.declarations import Setting
+from es_queue.policies import POLICIES
+from es_queue.strategies import STRATEGIES
+
+FOLDER = Path(__file__).resolve().parents[1] / "es_queue" / "config"
+HEAD = '''"""What the classes in ``es_queue/{folder}`` declare, readable without numpy.
+
+Written by ``python -m tools.write_reference``: edit the classes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from es_queue.config.declarations import {names}
+'''
+
+
+def written() -> dict[Path, str]:
+    """The text of each module, by its path."""
+    return {
+        FOLDER / "strategy_settings.py": strategy_page(),
+        FOLDER / "policy_settings.py": policy_page(),
+    }
+
+
+def strategy_page() -> str:
+    used = {name: list(kind.used_settings().values()) for name, kind in STRATEGIES.items()}
+    lines = [
+        HEAD.format(folder="strategies", names="StrategyFacts, option"),
+        *strategy_facts(),
+        *optimizer_users(declared(used).values()),
+        *settings_class("StrategySettings", "strategies", "search", used),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def policy_page() -> str:
+    used = {name: list(kind.settings) for name, kind in POLICIES.items()}
+    lines = [
+        HEAD.format(folder="policies", names="option"),
+        "#: The settings that each policy uses.",
+        "POLICIES: dict[str, tuple[str, ...]] = {",
+        *(
+            f'    "{name}": {words(sorted(setting.name for setting in settings))},'
+            for name, settings in used.items()
+        ),
+        "}",
+        *settings_class("PolicySettings", "policies", "policy", used),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def declared(used: Mapping[str, Iterable[Setting]]) -> dict[str, Setting]:
+    """All settings of classes in the order of their names. Raises ValueError for one name that two
+    classes declare differently.
+    """
+    known: dict[str, Setting] = {}
+    for user, settings in used.items():
+        for setting in settings:
+            if known.setdefault(setting.name, setting) != setting:
+                raise ValueError(f"{user} declares the setting {setting.name} unlike another class")
+    return dict(sorted(known.items()))
+
+
+def strategy_facts() -> list[str]:
+    lines = ["STRATEGIES: dict[str, StrategyFacts] = {"]
+    for name, kind in STRATEGIES.items():
+        lines += [
+            f'    "{name}": StrategyFacts(',
+            f"        pairs={kind.per_slot == 2},",
+            f"        asynchronous={kind.asynchronous},",
+            f"        optimizers={words(kind.optimizers)},",
+            *name_lines("settings", sorted(kind.used_settings())),
+            "    ),",
+        ]
+    return [*lines, "}"]
+
+
+def optimizer_users(settings: Iterable[Setting]) -> list[str]:
+    return [
+        "#: The optimizers that use a setting, for settings that not all of them use.",
+        "OPTIMIZER_USERS: dict[str, tuple[str, ...]] = {",
+        *(
+            f'    "{setting.name}": {words(setting.optimizers)},'
+            for setting in settings
+            if setting.optimizers
+        ),
+        "}",
+    ]
+
+
+def settings_class(
+    name: str, owners: str, group: str, used: Mapping[str, list[Setting]]
+) -> list[str]:
+    lines = [
+        "",
+        "",
+        "@dataclass(frozen=True)",
+        f"class {name}:",
+        f'    """The settings that {owners} declare; ``RunConfig`` has them all."""',
+    ]
+    for setting in declared(used).values():
+        users = [user for user, settings in used.items() if setting in settings]
+        lines += [
+            "",
+            f"    {setting.name}: {type_name(setting.default)} = option(",
+            f"        {literal(setting.default)},",
+            f'        "{group}",',
+            *text_lines(sentence(setting, users if len(users) < len(used) else [])),
+            *([f"        unit={literal(setting.unit)},"] if setting.unit else []),
+            *name_lines("choices", setting.choices),
+            *(
+                [f"        bounds=({setting.low}, {setting.high}),"]
+                if (setting.low, setting.high) != (None, None)
+                else []
+            ),
+            *([f'        default_word="{setting.default_word}",'] if setting.default_word else []),
+            "    )",
+        ]
+    return lines
+
+
+def sentence(setting: Setting, users: list[str]) -> str:
+    """The text of a setting with its users; none if all are."""
+    if setting.name == "optimizer":
+        users = [f"{user}: {', '.join(STRATEGIES[user].optimizers)}" for user in users]
+    separator = "; " if setting.name == "optimizer" else ", "
+    return f"{setting.text} ({separator.join(users)})" if users else setting.text
+
+
+def type_name(default: Any) -> str:
+    return "tuple[int, ...]" if isinstance(default, tuple) else type(default).__name__
+
+
+def literal(value: Any) -> str:
+    return f'"{value}"' if isinstance(value, str) else repr(value)
+
+
+def words(names: Iterable[str]) -> str:
+    text = ", ".join(map(literal, names))
+    return f"({text},)" if text and "," not in text else f"({text})"
+
+
+def name_lines(field: str, names: Any) -> list[str]:
+    """A tuple of names, one per line if they are too many for one."""
+    if not names:
+        return [] if field == "choices" else [f"        {field}=(),"]
+    line = f"        {field}={words(names)},"
+    if len(line) <= 100:
+        return [line]
+    return [f"        {field}=(", *(f'            "{name}",' for name in names), "        ),"]
+
+
+def text_lines(text: str) -> list[str]:
+    if len(text) <= 89:
+        return [f'        "{text}",']
+    parts = textwrap.wrap(text, 90, drop_whitespace=False, break_on_hyphens=False)
+    head, *rest = (f'"{part}"' for part in parts)
+    return [f"        {head}", *(f"        {part}" for part in rest[:-1]), f"        {rest[-1]},"]

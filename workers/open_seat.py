@@ -1,0 +1,144 @@
+"""A seat before numpy is loaded: it opens the next one, and counts those that crashed."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import sys
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TextIO
+
+from es_queue.protocol.channel import PAUSED, RUNNING
+from es_queue.protocol.timing import SUPERVISOR_PID, Clocks
+from es_queue.security.private_directory import host_private_directory
+from es_queue.security.sanitize import sanitize
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import redis
+
+FORGET_SECONDS = 24 * 3600.0
+MAX_TRACE = 4000
+#: Letters of one line on the worker's terminal.
+MAX_LINE = 2000
+
+
+class Seat:
+    """One seat of one run on this worker."""
+
+    def __init__(self, client: redis.Redis, run: str, nonce: str, job: Any, clocks: Clocks) -> None:
+        self._client: Any = client
+        self.run, self.nonce, self.clocks = run, nonce, clocks
+        self._hardened = bool(getattr(job, "hardened", False))
+        self._horse = (
+            is_horse()
+        )  # asked now: sit() installs a handler, and then every process would look like RQ's own
+        self._parent = os.getppid() if self._horse else None
+        self._supervisor = supervisor_of_local_worker()
+        self.queue, self.rq_name, self.timeout = job.origin, job.worker_name or "", int(job.timeout)
+
+    def open_next(self) -> str:
+        """Open the next seat, while the run is running; the master's keeper repairs what fails
+        here.
+
+        Returns why this seat should not be sat on, mostly nothing: seats outlive a master that was
+        killed, and would keep workers from the runs that live. A master takes its lease before it
+        opens seats.
+        """
+        # start-up: redis
+        from es_queue.protocol.connection import ANY_ERROR
+        from es_queue.protocol.seats import open_seats, run_status
+
+        try:
+            state, led = run_status(self._client, self.run)
+            if not led:
+                return (
+                    "the run has no master"
+                    if state in (None, RUNNING, PAUSED)
+                    else f"the run is {state}"
+                )
+            if state == RUNNING:
+                open_seats(self._client, self.queue, self.run, self.nonce, 1, self.timeout)
+        except ANY_ERROR:
+            return ""
+        return ""
+
+    def print_line(self, text: str) -> None:
+        """One line on the worker's terminal; a run's code and Redis have a part in ``text``, so
+        nothing in it acts there.
+        """
+        with suppress(OSError, ValueError):  # nobody may be there to read it any more
+            print(f"es-queue {self.run}: {sanitize(text, MAX_LINE)}", file=sys.stdout, flush=True)
+
+
+def supervisor_of_local_worker() -> int | None:
+    """The supervisor that started this worker beside an es-master: when it is killed, nobody else
+    would tell the worker to go.
+    """
+    pid = os.environ.get(SUPERVISOR_PID, "")
+    return int(pid) if pid.isdigit() else None
+
+
+def is_horse() -> bool:
+    """Whether RQ forked this process for the job: then SIGTERM is the default, and the process is
+    ours to end.
+    """
+    return signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+class CrashGuard:
+    """Counts, per RQ worker, seats that did not end cleanly; each makes the next one wait longer,
+    up to a minute.
+    """
+
+    def __init__(self, rq_name: str) -> None:
+        safe = "".join(letter if letter.isalnum() else "_" for letter in rq_name)[:80] or "worker"
+        folder = host_private_directory()
+        self._path = folder / f"{safe}.seat" if folder else None
+        self._traces: TextIO | None = None  # open as long as the process may crash
+
+    def begin_seat(self) -> float:
+        """Note that a seat begins; returns seconds to wait first."""
+        if self._path is None:
+            return 0.0
+        remove_stale_counts(self._path.parent)
+        try:
+            count = int(self._path.read_text()) if self._path.exists() else 0
+            self._path.write_text(str(count + 1))
+        except (OSError, ValueError):
+            return 0.0
+        return float(min(60, 2 ** (count - 1))) if count > 0 else 0.0
+
+    def start_trace(self, run: str) -> str:
+        """From now on a crash of this process leaves Python's traceback in a file; returns what the
+        last seat of ``run`` left there.
+        """
+        if self._path is None or faulthandler.is_enabled():
+            return ""
+        path, trace = self._path.with_suffix(".crash"), ""
+        with suppress(OSError):
+            if path.exists():
+                owner, _, trace = path.read_text(errors="replace")[:MAX_TRACE].partition("\n")
+                trace = trace if owner == run else ""
+            self._traces = path.open("w")
+            self._traces.write(f"{run}\n")
+            self._traces.flush()
+            faulthandler.enable(self._traces)
+        return trace
+
+    def end_seat(self) -> None:
+        """The seat ended cleanly."""
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+            self._path.with_suffix(".crash").unlink(missing_ok=True)
+
+
+def remove_stale_counts(folder: Path) -> None:
+    """Drop the counts of workers that were killed long ago; nobody else would."""
+    with suppress(OSError):
+        for path in (*folder.glob("*.seat"), *folder.glob("*.crash")):
+            if time.time() - path.stat().st_mtime > FORGET_SECONDS:
+                path.unlink(missing_ok=True)

@@ -1,0 +1,246 @@
+"""A worker in its seat: it joins the run, serves it, and leaves.
+
+This module loads numpy, so the numeric environment must be fixed before it is imported.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import random
+import signal
+import sys
+import threading
+import time
+import traceback
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from es_queue.config.run_config import RunConfig
+from es_queue.errors import EnvironmentFailure, EsQueueError, RunFolderError
+from es_queue.numerics.fingerprint import limit_blas_threads
+from es_queue.protocol.connection import clone_client
+from es_queue.protocol.redis_channel import RedisWorkerChannel
+from es_queue.protocol.retry import Retry
+from es_queue.protocol.seats import is_other_run_waiting
+from workers.block_worker import BlockWorker, make_worker_id
+from workers.episode import EpisodeControl, Leaving
+from workers.heartbeat import (
+    Heartbeat,
+    ProcessLimits,
+    StepRate,
+    end_this_process,
+    leave_in_outage,
+    send_report,
+    worker_info,
+)
+from workers.join import (
+    Refusal,
+    join,
+    load_config,
+    refusal_delay,
+    validate_admission,
+    validate_noise,
+    wait_or_leave,
+)
+from workers.open_seat import CrashGuard, Seat, is_horse
+from workers.parameter_cache import ParameterCache
+
+
+class ServedSeat(Seat):
+    """A seat that is sat on."""
+
+    def join_and_serve(self) -> None:
+        """Join, serve, leave; a seat that crashed before on this worker waits longer each time."""
+        control = EpisodeControl()
+        install_sigterm(control)
+        reseed_global_generators()
+        limit_blas_threads()
+        guard = CrashGuard(self.rq_name)
+        retry = Retry(on_outage=leave_in_outage(control, self._parent, self._supervisor))
+        channel = RedisWorkerChannel(
+            self._client, self.run, make_worker_id(platform.node()), self.rq_name, retry
+        )
+        time.sleep(guard.begin_seat())
+        try:
+            if self._horse and (trace := guard.start_trace(self.run)):
+                # Python's last words: the process that crashed could tell nobody.
+                reason = "the seat before this one crashed on this RQ worker"
+                send_report(channel, reason, trace=trace)
+            self._serve(channel, control)
+        except Leaving:
+            self.print_line(f"left: {control.leave_reason}")
+            guard.end_seat()
+        except EsQueueError as error:
+            self.print_line(f"left: {error}")
+        except Exception as error:
+            retry.give_up()
+            with suppress(Exception):
+                trace = traceback.format_exc(limit=-12)
+                send_report(channel, repr(error)[:400], trace=trace)
+            self.print_line(f"left: {type(error).__name__}: {error}")
+        else:
+            self.print_line(f"left: {control.leave_reason}")
+            guard.end_seat()
+        finally:
+            channel.depart()
+
+    def _serve(self, channel: RedisWorkerChannel, control: EpisodeControl) -> None:
+        raw = channel.config()
+        if raw is None:
+            control.leave("the run is gone")
+            return
+        config, unreadable = load_config(raw)
+        about = {
+            "host": platform.node(),
+            "pid": str(os.getpid()),
+            "rq_name": self.rq_name,
+            "backend": config.backend,
+            "python": platform.python_version(),
+            "block": "",
+            "steps_per_second": "0",
+            "late": "0",
+            "joined": f"{time.time():.0f}",
+            **worker_info(self.clocks, self._hardened),
+        }
+        block_worker: BlockWorker | None = None
+        step_rate = StepRate(control)
+        heartbeat = self._make_heartbeat(
+            channel,
+            control,
+            config,
+            lambda: {
+                **about,
+                "outages": str(channel.outages),
+                **worker_figures(block_worker, control, step_rate),
+            },
+        )
+        channel.arrive(about, self.clocks.beat_ttl)
+        heartbeat.start()
+        refusals = 0
+        try:
+            while not control.leave_reason:
+                try:
+                    if unreadable:
+                        raise Refusal(unreadable)
+                    joined = join(config, control)
+                    about["noise"] = joined.noise_digest
+                    validate_noise(channel.task(), joined.noise_digest)
+                    if about.pop("refuses", ""):
+                        channel.depart()  # what a beat does not say any more would stay in the hash
+                    validate_admission(
+                        channel, config, about["host"], self.rq_name, joined.numerics
+                    )
+                    about["numerics"], about["backend"] = joined.numerics, joined.backend
+                    channel.arrive(about, self.clocks.beat_ttl)
+                    block_worker = BlockWorker(
+                        channel, joined.evaluator, self.clocks, joined.noise_digest
+                    )
+                    self.print_line(
+                        f"joined as {channel.worker}: {config.task}, {config.strategy}, "
+                        f"{joined.backend} back end"
+                    )
+                    block_worker.run()
+                except (Refusal, EnvironmentFailure, RunFolderError) as error:
+                    about["refuses"] = f"{type(error).__name__}: {error}"[:400]
+                    self.print_line(f"cannot join: {error}")
+                    wait_or_leave(control, refusal_delay(refusals), self.clocks.leave_poll)
+                    refusals += 1
+        finally:
+            heartbeat.stop()
+            if heartbeat.has_run_ended:
+                ParameterCache(self.run).remove_run()
+
+    def _make_heartbeat(
+        self, channel: RedisWorkerChannel, control: EpisodeControl, config: RunConfig, about: Any
+    ) -> Heartbeat:
+        """The heartbeat thread, with a channel and a connection of its own."""
+        client = clone_client(self._client)
+        heartbeat_channel = RedisWorkerChannel(
+            client,
+            self.run,
+            channel.worker,
+            self.rq_name,
+            Retry(60, leave_in_outage(control, self._parent, self._supervisor)),
+        )
+
+        def report(reason: str, **more: object) -> None:
+            # Redis may be away for long; the episode must end all the same.
+            with suppress(EsQueueError, Leaving):
+                send_report(heartbeat_channel, reason, environment=config.task, **more)
+
+        def expire() -> None:
+            report(
+                f"an episode lasted longer than {config.wall_limit:g} s",
+                **control.playing,
+                trace=main_stack(),
+            )
+            if self._horse:
+                end_this_process()
+
+        return Heartbeat(
+            heartbeat_channel,
+            control,
+            about,
+            self.clocks,
+            ProcessLimits(
+                wall_limit=config.wall_limit,
+                on_wall_limit=expire,
+                parent=self._parent,
+                supervisor=self._supervisor,
+                memory=config.worker_memory * 2**20 if self._horse else 0,
+                on_memory_limit=report,  # only a process of its own is replaced
+                has_other_work=lambda: is_other_run_waiting(client, self.queue, self.run),
+            ),
+            lambda text: self.print_line(f"{about().get('generation', '')} {text}"),
+        )
+
+
+def worker_figures(
+    block_worker: Any, control: EpisodeControl, step_rate: StepRate
+) -> dict[str, str]:
+    """What changes in a worker's hash from beat to beat."""
+    if block_worker is None:
+        return {}
+    generation_text = (
+        "" if block_worker.generation is None else f"generation {block_worker.generation}"
+    )
+    return {
+        "block": block_worker.block,
+        "late": str(block_worker.late),
+        "blocks": str(block_worker.blocks),
+        "steps": str(control.steps),
+        "steps_per_second": f"{step_rate.rate():.0f}",
+        "generation": generation_text,
+    }
+
+
+def main_stack() -> str:
+    """Where the thread of the episodes is, innermost last."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    return "".join(traceback.format_stack(frame, limit=12))[-4000:] if frame is not None else ""
+
+
+def install_sigterm(control: EpisodeControl) -> None:
+    """In a forked horse SIGTERM means leave cleanly; in a worker that runs jobs itself the handler
+    is RQ's.
+    """
+    if is_horse():
+
+        def leave(*_: object) -> None:
+            control.leave("SIGTERM")
+
+        signal.signal(signal.SIGTERM, leave)
+        signal.pthread_sigmask(
+            signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT}
+        )  # a hardened worker holds them back until now
+
+
+def reseed_global_generators() -> None:
+    """Forks share numpy's global generator with their parent; nothing of ours draws from it, a
+    user's code may.
+    """
+    random.seed(os.urandom(16))
+    np.random.seed(int.from_bytes(os.urandom(4), "little"))
