@@ -14,8 +14,10 @@ import redis
 
 from es_queue.protocol.connection import client_from_url
 from es_queue.security.user_code import ALLOW
+from master.display.notes import LOGGER, TERMINAL, NoteHandler
 from master.services.private_server import PrivateServer
 from tests.leaks import leaks_in
+from tests.outcomes import record_outcome
 
 #: The loose modules of environments that tests name; the tests of what is allowed set their own.
 os.environ.setdefault(
@@ -48,6 +50,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("slow") or item.get_closest_marker("fast"):
             continue
         item.add_marker("fast" if item.nodeid.startswith(FAST_FOLDERS) else "full")
+
+
+def pytest_runtest_teardown() -> None:
+    for logger in (LOGGER, TERMINAL):
+        for handler in logger.handlers[:]:
+            if isinstance(handler, NoteHandler):
+                logger.removeHandler(handler)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    record_outcome(report)
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    record_outcome(report)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 from es_queue.config.run_config import RunConfig
 from es_queue.numerics.noise_table import NoiseTable
-from es_queue.protocol.memory_channel import MemoryMasterChannel, MemoryServer, MemoryWorkerChannel
 from es_queue.protocol.timing import Clocks
 from master.collect.blocks.block_publisher import MasterLease
 from master.collect.blocks.block_scheduler import make_scheduler
@@ -25,6 +24,8 @@ from master.loop.publisher import RunIdentity
 from master.loop.state import RunState
 from master.run.lease import take_lease
 from master.run.setup import Setup, prepare_run
+from tests.memory_channel import MemoryMasterChannel, MemoryServer, MemoryWorkerChannel
+from tests.notes import collect_notes
 from workers.block_worker import BlockWorker, make_worker_id
 from workers.episode import EpisodeControl
 from workers.heartbeat import Heartbeat, ProcessLimits
@@ -50,15 +51,12 @@ class Sink:
     """Hears of a run and remembers it."""
 
     records: list[dict[str, Any]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=collect_notes)
 
     def generation(self, record: dict[str, Any]) -> None:
         self.records.append(dict(record))
 
     def live(self, figures: dict[str, Any]) -> None: ...
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
 
 
 def quick_config(**values: Any) -> RunConfig:
@@ -109,15 +107,15 @@ def make_loop(
     channel = MemoryMasterChannel(server)
     token = take_lease(channel, "test", QUICK, wait=True)
     interrupted = more.pop("interrupted", lambda: False)
-    requests = ControlInbox(channel, sink.note, ConfigTimeline(setup.learner).refusal)
+    requests = ControlInbox(channel, ConfigTimeline(setup.learner).refusal)
     collector = Collector(
         MasterLease(channel, token, "test", QUICK),
         make_scheduler(setup.config, setup.strategy.per_slot, setup.policy.size),
-        CollectorCallbacks(sink.note, sink.live, interrupted),
+        CollectorCallbacks(sink.live, interrupted),
         requests,
     )
     identity = RunIdentity(channel.run, token, setup.table.digest)
-    files = RunFiles(checkpoints, more.pop("log", None), more.pop("slot_files", None))
+    files = RunFiles(checkpoints, more.pop("store", None))
     return compose_loop(identity, setup.learner, collector, sink, files, **more)
 
 

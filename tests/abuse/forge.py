@@ -318,7 +318,7 @@ def hostile() -> Iterator[tuple[str, bytes]]:
     yield "keys that stand twice", b"\x8a" + bytes(msgpack.packb("poll") + msgpack.packb(0.5)) * 10
     yield "a key that is a list", b"\x81\x90\xc0"
     yield "a text of a megabyte", bytes(msgpack.packb(["x" * 2**20] * 2))
-    yield "bytes behind the end", ANSWER.encode() + b"\0"
+    yield "extra bytes after the end", ANSWER.encode() + b"\0"
     yield "half a message", ANSWER.encode()[: len(ANSWER.encode()) // 2]
     yield "a number of 5,000 digits", b'{"time": ' + b"9" * 5000 + b"}"
     yield "JSON lists in each other", b"[" * 100_000

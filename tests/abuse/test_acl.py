@@ -89,9 +89,9 @@ def test_the_table_is_large_and_the_page_shows_it() -> None:
 @pytest.mark.parametrize(
     ("user", "told_by"),
     [
-        ("master", "all that master and workers do"),
+        ("master", "everything that masters and workers do"),
         ("worker", "what a worker does"),
-        ("viewer", "may look"),
+        ("viewer", "can read"),
     ],
 )
 def test_the_doctor_finds_each_user_fit_for_its_part(guarded: int, user: str, told_by: str) -> None:

@@ -19,7 +19,7 @@ from es_queue.numerics.noise_table import NoiseTable
 from es_queue.pretrained import path_of
 from es_queue.util.slot_record import record_path
 from tests.integration.processes import BIN
-from tests.unit.master.storage.test_slot_files import trained
+from tests.unit.master.storage.test_generation_store import trained
 
 #: A module in the folder where the user types: it says that it was imported.
 EVIL = """

@@ -32,7 +32,7 @@ def told(seconds: float) -> Ledger:
 
 @pytest.mark.parametrize(("seconds", "counted"), [(0.5, 0.5), (FOREVER, WAITED)])
 def test_no_answer_took_longer_than_the_master_has_waited(seconds: float, counted: float) -> None:
-    assert told(seconds).seconds_per_slot(TRAIN) == pytest.approx(counted, abs=0.5)
+    assert told(seconds).tally.seconds_per_slot(TRAIN) == pytest.approx(counted, abs=0.5)
 
 
 def test_patience_ends_after_the_wall_limit_of_all_episodes_whatever_was_measured() -> None:
@@ -67,7 +67,7 @@ def test_a_hoarder_does_not_hold_a_run_in_which_a_block_is_said_to_have_taken_fo
         seen.joined(bad)
         wait_for(seen.has_reached(3), "the false seconds have counted")
         with hoarding(cluster, "held") as hoarder:
-            wait_for(lambda: hoarder.taken > 0, "it holds something")
+            wait_for(lambda: hoarder.publications, "it holds something")
             generation = seen.generation()
             wait_for(seen.has_reached(generation + 5), "the run goes on beside it")
         assert master.process.poll() is None

@@ -134,7 +134,7 @@ def test_what_is_no_seat_is_counted_and_found_among_the_failed(
     assert attacker.client.zrange("rq:failed:default", 0, -1) == [b"some-job"]
     assert attacker.client.hmget("rq:job:some-job", "status", "data") == [b"failed", data]
     assert attacker.client.hget("rq:worker:hard", "refused") == b"1"
-    assert "refused a job that is no seat: b'some-job'" in worker.said()
+    assert "refused a job that is not a seat: b'some-job'" in worker.said()
     assert attacker.client.llen("rq:queue:default:intermediate") == 0
 
 

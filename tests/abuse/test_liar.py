@@ -84,7 +84,9 @@ def test_where_every_slot_is_audited_a_liar_moves_no_bit(
     )
     told = [one for one in run.heard.notes if "quarantine" in one and "audit:" in one]
     assert (
-        len(told) == 1 and told[0].startswith("audit: liar on ") and "is evaluated again" in told[0]
+        len(told) == 1
+        and told[0].startswith("audit: liar on ")
+        and "are evaluated again" in told[0]
     )
     refusing = wait_for(
         lambda: (

@@ -41,7 +41,9 @@ def test_a_table_that_was_zeroed_in_place_is_made_again_by_the_next_process_that
 ) -> None:
     path = stored(tmp_path)
     overwrite(path)
-    with pytest.warns(RuntimeWarning, match=r"normals-\S+ does not hold the numbers of its seed"):
+    with pytest.warns(
+        RuntimeWarning, match=r"normals-\S+ does not contain the numbers of its seed"
+    ):
         table = NoiseTable.open(SIZE, tmp_path)
     assert is_genuine(table) and table.verify()
     with warnings.catch_warnings():
@@ -52,7 +54,7 @@ def test_a_table_that_was_zeroed_in_place_is_made_again_by_the_next_process_that
 def test_a_table_of_which_half_was_zeroed_is_found_out(tmp_path: Path) -> None:
     for start, stop in ((0, SIZE // 2), (SIZE // 2, SIZE)):
         overwrite(stored(tmp_path), start, stop)
-        with pytest.warns(RuntimeWarning, match="does not hold"):
+        with pytest.warns(RuntimeWarning, match="does not contain"):
             assert is_genuine(NoiseTable.open(SIZE, tmp_path))
 
 
@@ -65,7 +67,7 @@ def test_a_table_that_cannot_be_made_again_in_its_folder_is_made_in_memory(
         raise OSError(30, "Read-only file system")
 
     monkeypatch.setattr(Path, "unlink", read_only)
-    with pytest.warns(RuntimeWarning, match="does not hold"):
+    with pytest.warns(RuntimeWarning, match="does not contain"):
         table = NoiseTable.open(SIZE, tmp_path)
     assert table.path is None and is_genuine(table)
 

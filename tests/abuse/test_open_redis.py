@@ -15,7 +15,7 @@ from tests.leaks import simple_password
 
 QUICK = {**CARTPOLE, "generations": 1, "max_seconds": 0.1}
 OPEN = ("--bind", "0.0.0.0", "--protected-mode", "no")
-ALOUD, IN_PLAIN = "wants NO PASSWORD", "in plain text"
+ALOUD, IN_PLAIN = "requires NO PASSWORD", "in plain text"
 
 
 def own_address() -> str:
@@ -65,7 +65,7 @@ def test_an_open_server_is_warned_of_once_on_stderr_and_once_in_the_log(
         doctor = processes.start(BIN / "es-status", "--doctor", RQ_REDIS_URL=url)
         assert (
             doctor.wait() == 0
-            and "whoever reaches this server can use it without a password" in doctor.said()
+            and "anyone who reaches this server can use it without a password" in doctor.said()
         ), doctor.said()
 
 

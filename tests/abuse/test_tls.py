@@ -160,14 +160,14 @@ def test_each_wrong_way_to_a_tls_server_is_one_sentence_that_says_what_to_change
 ) -> None:
     port, strict, elsewhere = tls(), tls(clients="yes"), tls(server="elsewhere")
     assert "not signed by the authority in" in refused(papers.url(port, "other.pem"))
-    assert "authority that this host knows" in refused(f"rediss://127.0.0.1:{port}")
-    assert "it speaks TLS there: write rediss://" in refused(f"redis://127.0.0.1:{port}")
-    assert "another name than 127.0.0.1" in refused(papers.url(elsewhere))
-    assert "client's certificate" in refused(papers.url(strict))
-    assert "client's certificate" in refused(papers.url(strict, own="stranger"))
+    assert "authority that this host trusts" in refused(f"rediss://127.0.0.1:{port}")
+    assert "it expects TLS: write rediss://" in refused(f"redis://127.0.0.1:{port}")
+    assert "its certificate is not for 127.0.0.1" in refused(papers.url(elsewhere))
+    assert "client certificate" in refused(papers.url(strict))
+    assert "client certificate" in refused(papers.url(strict, own="stranger"))
     (tmp_path / "mixed.pem").write_bytes(papers["client.pem"].read_bytes())
     mixed = f"rediss://127.0.0.1:{port}?ssl_ca_certs={papers['ca.pem']}&ssl_certfile={papers['client.pem']}&ssl_keyfile={papers['stranger.key']}"
-    assert "not that of the certificate" in refused(mixed)
+    assert "does not belong to the certificate" in refused(mixed)
     assert "in PEM form" in refused(papers.url(port, "client.key"))
 
 
@@ -178,7 +178,7 @@ def test_tls_to_a_port_that_speaks_none_is_one_sentence(
     monkeypatch.setattr("es_queue.protocol.connection.CONNECT_SECONDS", 0.5)
     for kind in (WHEEL, SYSTEM):
         with serving(kind, tmp_path / kind) as port:
-            assert "it does not speak TLS there" in refused(papers.url(port))
+            assert "it does not use TLS there" in refused(papers.url(port))
 
 
 def test_the_commands_end_with_that_sentence_and_code_3(

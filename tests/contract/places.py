@@ -18,10 +18,10 @@ from es_queue.protocol.channel import (
     ReconcileRequest,
     WorkerChannel,
 )
-from es_queue.protocol.memory_channel import MemoryMasterChannel, MemoryServer, MemoryWorkerChannel
 from es_queue.protocol.messages import Block
 from es_queue.protocol.redis_channel import RedisMasterChannel, RedisWorkerChannel
 from es_queue.protocol.retry import Retry
+from tests.memory_channel import MemoryMasterChannel, MemoryServer, MemoryWorkerChannel
 
 RUN = "contract"
 TOKEN, SAME_NUMBER, HIGHER, LOWER = "5-0000000a", "5-0000000b", "6-0000000c", "4-0000000d"

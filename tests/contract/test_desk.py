@@ -53,7 +53,7 @@ def test_a_master_that_does_not_look_is_not_buried_in_requests(
     desk: ControlClient, place: RedisPlace
 ) -> None:
     place.client.rpush(place.keys.commands, *range(MAX_WAITING))
-    with pytest.raises(RedisError, match="100 requests wait for the master of contract already"):
+    with pytest.raises(RedisError, match="100 requests already wait for the master of contract"):
         desk.send(REQUEST)
 
 

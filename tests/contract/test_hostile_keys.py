@@ -26,6 +26,7 @@ from tests.contract.places import (
     texts,
     worker_name,
 )
+from tests.notes import collect_notes
 
 NO_WORKERS = [
     "a:todo",
@@ -371,11 +372,11 @@ def test_answers_that_were_deleted_before_they_were_read_are_owed_again(
 def test_a_queue_with_an_element_of_any_length_is_not_read(
     redis_client: redis.Redis, size: int
 ) -> None:
-    queue, said = keys.rq_queue("default"), list[str]()
+    queue, said = keys.rq_queue("default"), collect_notes()
     redis_client.set(queue, "no queue") if size == 0 else redis_client.rpush(queue, "x" * size)
     with pytest.raises(redis.exceptions.DataError, match="empty it"):
         seats.waiting_seat_ids(redis_client, "default")
-    keeper = SeatManager(redis_client, "default", "mine", "abcdef", 960, said.append)
+    keeper = SeatManager(redis_client, "default", "mine", "abcdef", 960)
     for _ in range(3):
         keeper.tick(RedisPlace(redis_client).master(), {}, False)
     assert len(said) == 1 and "empty it, or use --queue" in said[0]
@@ -400,23 +401,23 @@ def test_a_counter_of_seats_that_others_moved_opens_no_more_seats_than_are_wante
 def test_a_registry_too_large_to_be_read_is_said_once_and_seats_stay_open(
     redis_client: redis.Redis, name: str
 ) -> None:
-    said: list[str] = []
+    said = collect_notes()
     redis_client.zadd(
         f"rq:{name}:default", {"es-mine-abcdef-" + "x" * (16 * 2**20): time.time() + 3600}
     )
-    keeper = SeatManager(redis_client, "default", "mine", "abcdef", 960, said.append)
+    keeper = SeatManager(redis_client, "default", "mine", "abcdef", 960)
     for _ in range(2):
         keeper.tick(RedisPlace(redis_client).master(), {}, False)
         keeper.clear_registries()
-    assert sum("no registry of RQ" in one for one in said) == (2 if name == "failed" else 1)
+    assert sum("not an RQ registry" in one for one in said) == (2 if name == "failed" else 1)
     assert len(seats.waiting_seat_ids(redis_client, "default")) == 1
 
 
 def test_of_a_failed_seat_no_more_is_read_than_rq_itself_writes(redis_client: redis.Redis) -> None:
-    said: list[str] = []
+    said = collect_notes()
     seat = "es-mine-abcdef-1"
     keeper, channel = (
-        SeatManager(redis_client, "default", "mine", "abcdef", 960, said.append),
+        SeatManager(redis_client, "default", "mine", "abcdef", 960),
         RedisPlace(redis_client).master(),
     )
     keeper.tick(channel, {}, False)

@@ -16,6 +16,7 @@ from es_queue.protocol.channel import RenewResult
 from es_queue.protocol.connection import client_from_url, refused_error
 from es_queue.protocol.redis_channel import RedisMasterChannel
 from es_queue.protocol.retry import Retry
+from tests.cases import each_case
 from tests.contract.places import (
     HIGHER,
     P0,
@@ -65,14 +66,14 @@ class Refusing:
         return "answer"
 
 
-@pytest.mark.parametrize("text", PASSING)
+@each_case("text", PASSING)
 def test_a_refusal_that_passes_is_an_outage(text: str) -> None:
     again, call = Retry(5), Refusing(text)
     assert again(call) == "answer"
     assert again.outages == 1
 
 
-@pytest.mark.parametrize("text", FATAL)
+@each_case("text", FATAL)
 def test_any_other_refusal_is_one_sentence_at_once(text: str) -> None:
     again, call = Retry(5), Refusing(text)
     with pytest.raises(RedisError, match=r"^Redis refused a command: ") as caught:

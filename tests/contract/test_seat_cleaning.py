@@ -16,6 +16,7 @@ from rq.registry import FailedJobRegistry, StartedJobRegistry
 
 from master.fleet.seat_cleaning import CHECK_SECONDS, LOCK_SECONDS, STUCK_SECONDS, SeatCleaner
 from master.fleet.seat_manager import SeatManager
+from tests.notes import collect_notes
 
 RUN, BEAT = "mine", 90
 
@@ -212,13 +213,13 @@ def test_at_the_end_of_the_run_nothing_of_it_stays_in_any_registry(rq: Rq) -> No
         leave(seat(number))
         leave(seat(number, "yours"))
     before = {number: rq.keys_of(seat(number, "yours")) for number in range(4)}
-    said: list[str] = []
-    SeatManager(rq.client, "default", RUN, "abcdef", 960, said.append).clear_registries()
+    said = collect_notes()
+    SeatManager(rq.client, "default", RUN, "abcdef", 960).clear_registries()
     assert rq.client.keys(f"*es-{RUN}-*") == []
     assert not [name for name in (*rq.entries(), *rq.popped()) if RUN in name]
     assert rq.client.zcard("rq:failed:default") == 1
     assert {number: rq.keys_of(seat(number, "yours")) for number in range(4)} == before
-    assert said == ["RQ still held 3 seats of workers that are gone: cleared"]
+    assert said == ["RQ still listed 3 seats of workers that are gone: removed"]
 
 
 def test_at_the_end_living_seats_get_time_to_leave(
@@ -237,8 +238,8 @@ def test_at_the_end_living_seats_get_time_to_leave(
 
 def test_a_redis_that_refuses_is_told_of_once_and_ends_nothing(rq: Rq) -> None:
     rq.client.set("rq:wip:default", "what is no registry")
-    said: list[str] = []
-    keeper = SeatManager(rq.client, "default", RUN, "abcdef", 960, said.append)
+    said = collect_notes()
+    keeper = SeatManager(rq.client, "default", RUN, "abcdef", 960)
     keeper.clear_registries()
     keeper.clear_registries()
     assert len(said) == 1 and said[0].startswith("seats cannot be cleared: ")

@@ -408,6 +408,24 @@ def test_aws_sets_redis_as_the_settings_file_does() -> None:
     } <= set(theirs.splitlines())
 
 
+def test_the_aws_template_launches_redis_a_master_and_a_group_of_workers_that_find_it() -> None:
+    resources = documents(Path("docker/aws/template.yaml"))[0]["Resources"]
+    master, group = resources["Master"]["Properties"], resources["SpotWorkers"]["Properties"]
+    start = master["UserData"]["Fn::Base64"]["Sub"]
+    assert "ExecStart=/usr/bin/valkey-server /etc/es-queue/redis.conf\n" in start
+    assert "-m master.cli.supervised --run ${AWS::StackName} --env ${Environment} " in start
+    assert "systemctl enable --now es-redis es-master" in start
+    assert master["NetworkInterfaces"][0]["NetworkInterfaceId"] == {"Ref": "MasterInterface"}
+    assert group["DesiredCapacity"] == {"Ref": "Workers"}
+    launched = group["MixedInstancesPolicy"]["LaunchTemplate"]["LaunchTemplateSpecification"]
+    assert launched["LaunchTemplateId"] == {"Ref": "WorkerTemplate"}
+    data = resources["WorkerTemplate"]["Properties"]["LaunchTemplateData"]
+    begin = data["UserData"]["Fn::Base64"]["Sub"]
+    assert "RQ_REDIS_URL=redis://worker@${MasterInterface.PrimaryPrivateIpAddress}\n" in begin
+    assert 'rq worker-pool --num-workers "$(nproc)"' in begin
+    assert "systemctl enable --now es-worker" in begin
+
+
 UNITS = {"master": "es-master@.service", "worker": "es-worker.service"}
 
 

@@ -138,9 +138,9 @@ def soak(place: Arena, generations: int) -> tuple[list[Look], float]:
 MASTER_MB = 8
 
 
-#: Who lived in 200 generations, the most that are kept; a file of so small a population has four
-#: kilobytes.
-SLOTS_KB = 200 * 8
+#: The individuals of 200 generations, the most that are kept; a record of so small a population
+#: takes eleven kilobytes, eight of them for the settings.
+SLOTS_KB = 200 * 12
 
 
 def grown(first: Look, last: Look) -> list[str]:

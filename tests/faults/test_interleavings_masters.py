@@ -246,11 +246,11 @@ def test_after_an_outage_nobody_is_dead_until_there_was_time_to_beat_again(bench
     bench.place.lapse()
     bench.channel.record_failure(redis.exceptions.ConnectionError("away for longer than a beat"))
     bench.tick()
-    assert bench.place.claims() == [str(held)] and bench.ledger.recovered == 0
+    assert bench.place.claims() == [str(held)] and bench.ledger.tally.recovered == 0
 
     def recovered() -> int:
         bench.tick()
-        return bench.ledger.recovered
+        return bench.ledger.tally.recovered
 
     assert eventually(recovered), "grace is not for ever"
     assert str(held) in bench.place.todo()

@@ -15,7 +15,6 @@ import master.run.session as session_module
 from es_queue.errors import FencedError
 from es_queue.protocol import messages
 from es_queue.protocol.channel import RUNNING, PublishRequest
-from es_queue.protocol.memory_channel import MemoryWorkerChannel
 from es_queue.protocol.messages import Answer, Block, token_number
 from master.collect.collector import Interrupted
 from master.run.launch import Launch
@@ -26,6 +25,7 @@ from master.storage import checkpoint
 from master.storage.checkpoint import Checkpoints
 from tests.contract.places import P0, P2, RUN, TOKEN, RedisPlace
 from tests.integration.processes import Heard
+from tests.memory_channel import MemoryWorkerChannel
 from tests.parts import setup_of, trained
 from tests.ring import QUICK
 from tests.unit.master.collect.collector_bench import PUBLICATION, Bench
@@ -111,7 +111,7 @@ def test_a_resumed_master_counts_on_from_the_token_of_its_checkpoint(
 ) -> None:
     Checkpoints(tmp_path / RUN).save(4, saved(4, epoch=7))
     drive, generation = resumed(monkeypatch, valkey_url, tmp_path)
-    assert generation == 4 and token_number(drive._claim.token) == 8
+    assert generation == 4 and token_number(drive._context.claim.token) == 8
     assert token_number(str(place.master().epoch())) == 8
 
 
@@ -121,7 +121,7 @@ def test_rq_does_not_end_a_seat_before_its_lease_and_its_longest_episode_are_ove
     place.publish(P0, checkpoint=saved(0))
     drive, _ = resumed(monkeypatch, valkey_url, tmp_path)
     assert (
-        drive._seat_manager._timeout
+        drive._ending._seat_manager._timeout
         >= QUICK.seat_lease + SETUP.config.wall_limit + QUICK.seat_margin
     )
 
@@ -157,7 +157,7 @@ def test_a_poisoned_slot_does_not_begin_anew_with_each_takeover() -> None:
         following = Bench(server=bench.server).open(adopted=True)
         following.collector.drain(following.ledger, 0)
         bench = following
-    assert bench.ledger.failed_slots == {(messages.TRAIN, 0)}
+    assert bench.ledger.failures.slots == {(messages.TRAIN, 0)}
 
 
 def test_deaths_are_counted_on_by_the_master_that_takes_over() -> None:

@@ -16,7 +16,6 @@ import redis
 
 from es_queue.protocol.channel import PublishRequest, ReconcileReport, ReconcileRequest, WorkerFlags
 from es_queue.protocol.connection import client_from_url
-from es_queue.protocol.memory_channel import MemoryMasterChannel, MemoryServer, MemoryWorkerChannel
 from es_queue.protocol.messages import Block
 from es_queue.protocol.redis_channel import RedisWorkerChannel
 from tests.contract.places import (
@@ -31,17 +30,18 @@ from tests.contract.places import (
     wait_until,
     worker_name,
 )
+from tests.memory_channel import MemoryMasterChannel, MemoryServer, MemoryWorkerChannel
 from tests.parts import TABLE, evaluator
 from tests.ring import QUICK, quick_config
 from tests.tiny import Script, eventually
 from tests.unit.workers.test_block_worker import Ring
-from tests.unit.workers.test_seat import Ending, Progress, seat_on
-from workers import join, parameter_cache, seat
+from tests.unit.workers.test_seat import JOB, Ending, Progress
+from workers import open_seat, parameter_cache, serving
 from workers.block_worker import BlockWorker
 from workers.episode import EpisodeControl
 from workers.heartbeat import Heartbeat, ProcessLimits
 from workers.join import JoinResult, Refusal
-from workers.seat import Seat
+from workers.serving import ServedSeat
 
 
 @pytest.fixture
@@ -144,7 +144,9 @@ def seated(
     """A seat that serves a run without blocks; ``joining`` is called each time before it joins."""
     monkeypatch.setattr(parameter_cache, "host_private_directory", lambda: tmp_path)
     monkeypatch.setattr(
-        Seat, "_make_heartbeat", lambda self, channel, watch, config, about: Ending(about, False)
+        ServedSeat,
+        "_make_heartbeat",
+        lambda self, channel, watch, config, about: Ending(about, False),
     )
 
     def serve(joining: Callable[[], None]) -> Recorder:
@@ -160,8 +162,8 @@ def seated(
             who.control = watch
             return JoinResult(who, TABLE.digest, "0" * 32, "stock")
 
-        monkeypatch.setattr(join, "join", joined)
-        seat_on(Progress(b"running"))._serve(channel, watch)  # type: ignore[arg-type]
+        monkeypatch.setattr(serving, "join", joined)
+        ServedSeat(Progress(b"running"), "run", "abcdef", JOB, QUICK)._serve(channel, watch)  # type: ignore[arg-type]
         return channel
 
     yield serve
@@ -176,7 +178,9 @@ def test_a_worker_that_must_refuse_keeps_its_seat_and_claims_nothing_meanwhile(
     seated: Callable[..., Recorder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: list[float] = []
-    monkeypatch.setattr(join, "wait_or_leave", lambda watch, seconds, poll: waited.append(seconds))
+    monkeypatch.setattr(
+        serving, "wait_or_leave", lambda watch, seconds, poll: waited.append(seconds)
+    )
 
     def refuse() -> None:
         if len(waited) < 3:
@@ -203,14 +207,14 @@ def test_the_next_seat_of_an_rq_worker_keeps_nobodys_claims_alive(
         ),
     )
     monkeypatch.setattr(
-        "es_queue.protocol.redis_channel.RedisWorkerChannel",
+        "workers.serving.RedisWorkerChannel",
         lambda client, run, worker, name, retry: MemoryWorkerChannel(server, worker, run),
     )
-    monkeypatch.setattr(seat, "host_private_directory", lambda: tmp_path)
+    monkeypatch.setattr(open_seat, "host_private_directory", lambda: tmp_path)
     for name in ("reseed_global_generators", "install_sigterm"):
-        monkeypatch.setattr(seat, name, lambda *_: None)
+        monkeypatch.setattr(serving, name, lambda *_: None)
 
-    def serve(self: Seat, channel: MemoryWorkerChannel, watch: EpisodeControl) -> None:
+    def serve(self: ServedSeat, channel: MemoryWorkerChannel, watch: EpisodeControl) -> None:
         channel.arrive(ABOUT, TTL)
         served.append(channel.worker)
         channel.claim(0.0)
@@ -218,9 +222,9 @@ def test_the_next_seat_of_an_rq_worker_keeps_nobodys_claims_alive(
             master.reconcile("1-00000000", ReconcileRequest(publication, [("train", 0, 4)], 4))
         )
 
-    monkeypatch.setattr(Seat, "_serve", serve)
+    monkeypatch.setattr(ServedSeat, "_serve", serve)
     for _ in range(2):
-        seat_on(Progress(b"running")).join_and_serve()
+        ServedSeat(Progress(b"running"), "run", "abcdef", JOB, QUICK).join_and_serve()
     assert [one is not None and one.requeued for one in found] == [0, 4], (
         "what the first held is owed, although the second lives"
     )

@@ -27,7 +27,7 @@ FAST = (
     "reply to publish",
     "reply to an answer",
     "half-open (silent, no RST) for 3 s",
-    "odd answers",
+    "odd results",
     "environment raises once",
     "environment hangs once",
     "scored worst",

@@ -79,7 +79,7 @@ def test_who_reads_the_token_late_does_not_fence_who_has_just_taken_the_run(
         return RedisMasterChannel(channels[2], "late").epoch()
 
     monkeypatch.setattr(second, "epoch", epoch)
-    with pytest.raises(RunBusyError, match="first pid 1 drives it"):
+    with pytest.raises(RunBusyError, match="first pid 1 leads it"):
         take_lease(second, "second pid 2 abcdef", CLOCKS, wait=False)
     first.renew(taken[0], "first pid 1 abcdef", CLOCKS.lease, {}, {})
     assert first.epoch() == taken[0]

@@ -55,10 +55,10 @@ def live(processes: Processes, valkey_url: str, redis_client: redis.Redis) -> Ca
 
 def test_stop_ends_a_run_in_order_and_it_can_be_resumed(live: Callable[..., Live]) -> None:
     run = live()
-    assert "go on with it: " in run.ask("--stop", "live")
+    assert "continue it: " in run.ask("--stop", "live")
     assert run.master.wait() == 130
     assert (run.state(), run.seen.client.exists(run.seen.keys.master)) == ("stopped", 0)
-    assert "run live is stopped: nothing is to be stopped" in run.ask("--stop", "live")
+    assert "run live is stopped: there is nothing to stop" in run.ask("--stop", "live")
     for words in (
         ("--pause", "live"),
         ("--continue", "live"),
@@ -87,7 +87,7 @@ def test_a_paused_run_stands_still_with_its_workers_until_it_is_let_go_on(
     looks_again(run.seen, 1.0)
     assert (run.seen.generation(), run.seen.progress()["answered_at"]) == (generation, answered)
     assert len(run.seen.workers()) == 1, "its worker waits"
-    assert "goes on" in run.ask("--continue", "live")
+    assert "continues" in run.ask("--continue", "live")
     wait_for(run.seen.has_reached(generation + 2), "it goes on")
     assert run.state() == "running"
 
@@ -161,13 +161,13 @@ def test_a_change_is_kept_by_a_resume(live: Callable[..., Live]) -> None:
         (
             ("--attach", "live", "--set", "population=8"),
             2,
-            "'population' in the command line cannot change while a run is under way",
+            "'population' in the command line cannot change during a run",
         ),
         (("--attach", "live", "--set", "max_speed=1"), 2, "cannot change"),
         (
             ("--attach", "live", "--set", "sigma_schedule=linear:0,3"),
             2,
-            "without any perturbation nothing is learnt",
+            "a run learns nothing without perturbations",
         ),
         (("--stop", "nobody"), 2, "there is no run nobody in Redis at"),
         (("--attach", "nobody"), 2, "to watch a run, use es-status RUN --watch"),
@@ -231,11 +231,11 @@ def test_a_run_that_lost_its_master_can_be_stopped_and_purged_and_leaves_no_key(
     run = live()
     os.kill(run.master.pid, signal.SIGKILL)
     wait_for(lambda: not run.seen.client.exists(run.seen.keys.master), "its lease lapses")
-    assert "no master that could hear this" in run.ask("--pause", "live", code=4)
-    assert "had no master and counts as stopped now" in run.ask("--stop", "live")
+    assert "no master to carry this out" in run.ask("--pause", "live", code=4)
+    assert "had no master and is now marked as stopped" in run.ask("--stop", "live")
     wait_for(lambda: not run.seen.workers(), "its worker leaves at once")
-    assert "give --yes" in run.ask("--purge", "live", code=2)
-    assert "is gone from Redis" in run.ask("--purge", "live", "--yes")
+    assert "add --yes" in run.ask("--purge", "live", code=2)
+    assert "was removed from Redis" in run.ask("--purge", "live", "--yes")
     left = {
         name
         for name in run.seen.client.scan_iter("es:*")
@@ -297,7 +297,7 @@ def test_a_private_run_is_controlled_from_its_folder(processes: Processes) -> No
         wait_for(Seen(client, "own").has_reached(1), "the run is under way")
     for words, sentence in (
         (("--pause", "own"), "is paused"),
-        (("--continue", "own"), "goes on"),
+        (("--continue", "own"), "continues"),
         (("--stop", "own"), "has stopped"),
     ):
         asked = processes.master(*words)
@@ -318,15 +318,15 @@ def test_a_run_is_replayed_from_its_folder(processes: Processes) -> None:
     replayed = processes.master("--replay", "again")
     assert replayed.wait() == 0
     assert (
-        f"every digest agrees, the last is {master.events('summary')[0]['digest']}"
-        in replayed.said()
+        f"every digest of the parameters agrees, the last is "
+        f"{master.events('summary')[0]['digest']}" in replayed.said()
     )
     log = processes.folder / "runs/again/replay/00000000.log"
     whole = bytearray(log.read_bytes())
     whole[-40] ^= 1
     log.write_bytes(whole)
     found = processes.master("--replay", "again")
-    assert found.wait() == 6 and "is damaged or torn from byte" in found.said()
+    assert found.wait() == 6 and "is damaged or incomplete from byte" in found.said()
 
 
 def test_a_run_begins_warm_from_another_s_folder(processes: Processes) -> None:
@@ -359,5 +359,5 @@ def test_a_run_begins_warm_from_another_s_folder(processes: Processes) -> None:
         "--workers",
         1,
     )
-    assert unfit.wait() == 2 and "a linear policy does not become a mlp one" in unfit.said()
+    assert unfit.wait() == 2 and "a linear policy cannot become a mlp one" in unfit.said()
     assert not (processes.folder / "runs/no").exists()

@@ -124,7 +124,7 @@ def test_a_run_is_looked_at_with_its_workers_on_its_own_queue(filled: Any, valke
     assert "es-queue 9.9" in found["fleet versions"]["text"] and found["run"]["state"] == "ok"
     assert (
         found["environment"]["text"].startswith("CartPole-v1")
-        and "may do all" in found["rights"]["text"]
+        and "can do everything" in found["rights"]["text"]
     )
 
 
@@ -217,7 +217,7 @@ def test_a_user_who_may_only_look_is_told_what_is_not_known(
 ) -> None:
     code, found = checks(as_user(filled, valkey_url, "viewer", *rights), "walker-1")
     assert code == 0 and states(found)["rights"] == states(found)["listening"] == "warning"
-    assert "viewer may look" in found["rights"]["text"] and "rq:*" in found["listening"]["text"]
+    assert "viewer can read" in found["rights"]["text"] and "rq:*" in found["listening"]["text"]
     assert ("server" in found) == ("+info" not in rights) and "word" not in json.dumps(found)
 
 
@@ -287,12 +287,12 @@ def test_what_a_user_is_granted_by_the_fix_is_enough(filled: Any, valkey_url: st
     _, found = checks(url, "walker-1")
     words = shlex.split(found["rights"]["fix"][found["rights"]["fix"].index("redis-cli") :])
     filled.execute_command(*words[1:])
-    assert "worker may do what a worker does" in checks(url, "walker-1")[1]["rights"]["text"]
+    assert "worker can do what a worker does" in checks(url, "walker-1")[1]["rights"]["text"]
 
 
 @pytest.mark.parametrize(
     ("url", "words"),
-    [("redis://127.0.0.1:1", "cannot be asked"), ("unix://nobody:word@", "password")],
+    [("redis://127.0.0.1:1", "cannot be read"), ("unix://nobody:word@", "password")],
 )
 def test_a_server_that_does_not_let_us_in_is_one_failed_line(
     valkey_url: str, url: str, words: str

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import redis
 
+import master.run.ending as ending_module
 import master.run.run as drive_module
 import master.run.session as session_module
 from es_queue.config.resolution import resolve
@@ -181,7 +182,7 @@ def test_a_redis_that_stays_away_is_one_sentence(
     own_server: PrivateServer, tmp_path: Path, short_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(drive_module, "Retry", lambda seconds=0.3, **hooks: Retry(seconds, **hooks))
-    monkeypatch.setattr(drive_module, "LEAVE_SECONDS", 0.3)
+    monkeypatch.setattr(ending_module, "LEAVE_SECONDS", 0.3)
     run = started(own_server, tmp_path, short_folder / "noise")
     own_server.stop()
     error = run.failure(30)
@@ -193,7 +194,7 @@ def test_a_redis_that_stays_away_is_one_sentence(
 def test_a_master_that_waits_for_redis_can_be_stopped(
     own_server: PrivateServer, tmp_path: Path, short_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drive_module, "LEAVE_SECONDS", 0.3)
+    monkeypatch.setattr(ending_module, "LEAVE_SECONDS", 0.3)
     run = started(own_server, tmp_path, short_folder / "noise")
     own_server.stop()
     wait_for(

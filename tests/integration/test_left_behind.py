@@ -36,9 +36,7 @@ LONG = replace(CLOCKS, lease=1.0, grace=120.0)
 SHORT = replace(CLOCKS, lease=1.0, grace=2.0)
 DEADLINE = 5 * (SHORT.lease + SHORT.grace) + 15
 ENDLESS = {**CARTPOLE, "generations": 100_000}
-RESTARTED = (
-    "the guardian of the server and the local workers had ended: all of them were started again"
-)
+RESTARTED = "the supervisor of the server and the local workers ended: all of them were restarted"
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 
@@ -132,7 +130,7 @@ def test_what_a_killed_master_leaves_goes_on_for_the_grace_and_then_ends(
     assert time.monotonic() - lapsed > SHORT.grace / 2
     wait_for(lambda: nothing_lives(processes, house), "every process of the run is gone", DEADLINE)
     said = (processes.folder / "runs/left/guardian/guardian.log").read_text()
-    assert "run left has had no master for 2 s: the end" in said
+    assert "run left has had no master for 2 s: it ends now" in said
 
 
 def test_resume_adopts_server_and_workers_and_ends_with_the_undisturbed_bits(

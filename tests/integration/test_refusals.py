@@ -69,7 +69,7 @@ def test_an_environment_that_raises_in_reset(processes: Processes) -> None:
     process = processes.master("--env", "raising:Raising-v0")
     assert (
         sentence_of(process, 5)
-        == "raising:Raising-v0 fails when played: RuntimeError: no door to open"
+        == "raising:Raising-v0 fails when it is played: RuntimeError: no door to open"
     )
 
 
@@ -80,7 +80,7 @@ def test_an_environment_that_does_not_repeat_itself(processes: Processes) -> Non
         *flags({**CARTPOLE, "env": "forgetful:Forgetful-v0"}), "--workers", 1
     )
     assert sentence_of(process, 5) == (
-        f"no worker can join; the one on {platform.node()} says: "
+        f"no worker can join; the one on {platform.node()} reports: "
         "forgetful:Forgetful-v0 does not repeat itself: the same seed and actions gave another "
         "episode the second time; "
         "seed all its randomness in reset, or use --allow-nondeterministic and lose reproducible "
@@ -101,7 +101,8 @@ def test_a_folder_that_cannot_be_made(processes: Processes) -> None:
     (processes.folder / "file").write_text("in the way")
     process = processes.master(*flags(CARTPOLE), "--run-dir", "file/below")
     assert sentence_of(process, 6) == (
-        "run-dir file/below cannot be made (Not a directory); give a folder that you may write to"
+        "run-dir file/below cannot be created (Not a directory); give a folder that you can write "
+        "to"
     )
 
 
@@ -110,7 +111,7 @@ def test_a_run_to_resume_that_never_was(processes: Processes, valkey_url: str) -
     assert "there is no run nothing to resume" in sentence_of(process, 6)
     process = processes.master("--resume", "nothing", url=valkey_url)
     assert (
-        "there is no run nothing to resume: neither runs/nothing nor Redis holds a checkpoint of it"
+        "there is no run nothing to resume: neither runs/nothing nor Redis has a checkpoint of it"
         in sentence_of(process, 6)
     )
     assert not (processes.folder / "runs/nothing").exists()
@@ -127,7 +128,7 @@ def test_a_second_master_on_a_live_run(
     for words in (("--resume", "live"), (*flags(CARTPOLE), "--run", "live")):
         said = sentence_of(processes.master(*words, url=valkey_url), 4)
         assert said.startswith("run live is live: ")
-        assert said.endswith("drives it; stop that es-master first, or start another run")
+        assert said.endswith("leads it; stop that es-master first, or start another run")
 
 
 # --- servers
@@ -167,8 +168,8 @@ def test_a_password_that_is_wrong_or_missing(
         assert "open-sesame" not in said
         said = sentence_of(processes.master(*flags(CARTPOLE), url=valkey_url), 3)
         assert said.startswith(
-            f"Redis at {valkey_url} wants a password: put it into the URL, in RQ_REDIS_URL, "
-            "or into a file ("
+            f"Redis at {valkey_url} requires a password: put it in the URL, in RQ_REDIS_URL, or in "
+            f"a file ("
         )
 
 

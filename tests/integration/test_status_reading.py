@@ -166,7 +166,9 @@ def test_a_user_who_may_read_too_little_is_told_so(
     for argv in ([], ["walker-1"]):
         assert main(argv) == 3
         sentence = capsys.readouterr().err
-        assert "too little" in sentence and "word@" not in sentence and sentence.count("\n") == 1
+        assert (
+            "too few rights" in sentence and "word@" not in sentence and sentence.count("\n") == 1
+        )
 
 
 def test_a_wrong_password_is_told_without_repeating_it(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import redis
 
 from es_queue import load_policy
@@ -26,13 +27,25 @@ from tests.integration.processes import (
     quiet_digest,
 )
 
-SEARCH: dict[str, Any] = {
-    **WALKER,
-    "strategy": "random_search",
-    "candidates": 3,
-    "elite_episodes": 3,
-    "generations": 5,
+#: Settings of each strategy of which a worker, or the master, is killed.
+SEARCHES: dict[str, dict[str, Any]] = {
+    name: {**WALKER, "strategy": name, "generations": 5, **settings}
+    for name, settings in {
+        "random_search": {"candidates": 3, "elite_episodes": 3},
+        "csa_es": {"restarts": "bipop"},
+        "sep_cma_es": {"restarts": "ipop"},
+        "cma_es": {},
+        "lm_ma_es": {},
+        # Generations 0 to 5 have 4, 4, 2, 2, 1 and 1 islands.
+        "islands": {
+            "strategy": "snes",
+            "islands": 4,
+            "island_generations": 2,
+            "generations": 6,
+        },
+    }.items()
 }
+each_search = pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)
 VALLEY: dict[str, Any] = {
     "objective": "tests.objectives:rosenbrock",
     "parameters": 2,
@@ -52,41 +65,49 @@ EXAMPLE = re.findall(
 )[0]
 
 
-def test_random_search_gives_the_same_bits_with_two_workers_of_which_one_is_killed(
+@each_search
+def test_three_workers_of_which_one_is_killed_give_the_same_bits(
+    search: dict[str, Any],
     valkey_url: str,
     redis_client: redis.Redis,
     start_master: Callable[..., Master],
     processes: Processes,
 ) -> None:
     seen = Seen(redis_client, "search")
-    both = [processes.worker(valkey_url, clocks=NERVOUS) for _ in range(2)]
-    run = start_master("search", {**SEARCH, "block": 1}, clocks=NERVOUS)
-    seats = [seen.joined(one) for one in both]
+    workers = [processes.worker(valkey_url, clocks=NERVOUS) for _ in range(3)]
+    run = start_master("search", {**search, "block": 1}, clocks=NERVOUS)
+    seats = [seen.joined(one) for one in workers]
     horse = seen.freeze_holding(seats[0])
     training = (
-        seen.generation() < SEARCH["generations"] - 1
+        seen.generation() < search["generations"] - 1
     )  # what the last moments take from it no generation tells
-    both[0].signal(signal.SIGKILL)
+    workers[0].signal(signal.SIGKILL)
     os.kill(horse, signal.SIGKILL)
-    assert run.summary()["digest"] == quiet_digest(SEARCH)
+    assert run.summary()["digest"] == quiet_digest(search)
     assert run.total("recovered") + run.total("reissued") >= training, (
         "what it held was played by another"
     )
 
 
-def test_random_search_goes_on_where_its_master_was_killed(
-    valkey_url: str, redis_client: redis.Redis, processes: Processes
+@each_search
+def test_a_search_resumes_where_its_master_was_killed_and_its_log_can_be_replayed(
+    search: dict[str, Any], valkey_url: str, redis_client: redis.Redis, processes: Processes
 ) -> None:
     seen = Seen(redis_client, "again")
     worker = processes.worker(valkey_url)
-    first = processes.master(*flags(SEARCH), "--run", "again", "--json", url=valkey_url)
+    folder = processes.folder / "again"
+    first = processes.master(
+        *flags(search), "--run", "again", "--run-dir", folder, "--json", url=valkey_url
+    )
     horse = seen.freeze_holding(seen.joined(worker))
     first.signal(signal.SIGKILL)
     first.wait()
     os.kill(horse, signal.SIGCONT)
-    second = processes.master("--resume", "again", "--json", url=valkey_url)
+    second = processes.master("--resume", "again", "--run-dir", folder, "--json", url=valkey_url)
     assert second.wait() == 0, second.said()
-    assert second.events("summary")[0]["digest"] == quiet_digest(SEARCH)
+    assert second.events("summary")[0]["digest"] == quiet_digest(search)
+    replayed = processes.master("--replay", "again", "--run-dir", folder)
+    assert replayed.wait() == 0, replayed.said()
 
 
 def test_an_objective_is_optimised_by_real_workers(

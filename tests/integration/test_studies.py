@@ -153,7 +153,7 @@ def test_a_run_whose_es_master_is_killed_is_started_again_and_keeps_its_bits(
     os.kill(victim, signal.SIGKILL)
     assert study.wait() == 0, study.said()
     assert [one["text"] for one in of(study, 4, "note")][:1] == [
-        "its es-master ended with code 137 and is started again in 1 s"
+        "its es-master ended with code 137 and restarts in 1 s"
     ]
     assert_done(processes, "again", LONG)
 
@@ -180,7 +180,7 @@ def test_a_run_that_cannot_begin_fails_alone_and_is_named(processes: Processes) 
         line
         for line in lines
         if line.startswith(
-            "  seed 2  failed with exit code 6: run-dir runs/partly/s2 cannot be made"
+            "  seed 2  failed with exit code 6: run-dir runs/partly/s2 cannot be created"
         )
     ]
     assert "  final evaluations of 2 of 3 runs: the others are missing, not counted as 0" in lines
@@ -276,7 +276,7 @@ def test_a_server_that_ends_is_started_again_and_the_runs_go_on(processes: Proce
     lock = processes.folder / "runs/server/redis/server.lock"
     os.kill(int(lock.read_text()), signal.SIGKILL)
     assert study.wait() == 0, study.said()
-    assert "the private server had ended and was started again" in [
+    assert "the private server ended and was restarted" in [
         one["text"] for one in study.events("note")
     ]
     assert_done(processes, "server", LONG)

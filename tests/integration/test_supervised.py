@@ -95,4 +95,4 @@ def test_several_seeds_are_refused_in_one_sentence(valkey_url: str, processes: P
     run = supervised(
         processes, valkey_url, "--run", "walk", "--env", "CartPole-v1", "--seeds", "1-2"
     )
-    assert run.wait() == 2 and "neither --seeds" in run.said()
+    assert run.wait() == 2 and "leave out --seeds" in run.said()

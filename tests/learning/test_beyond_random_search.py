@@ -15,7 +15,6 @@ import pytest
 from es_queue.strategies import STRATEGIES
 from es_queue.strategies.base import Batch, Info, State
 from es_queue.strategies.novelty import Novelty
-from es_queue.strategies.snes import SNES
 from tests.deceptive import MAZE
 from tests.integration.processes import flags
 from tests.ring import quick_config, run_ring
@@ -74,7 +73,12 @@ STEEPEST: dict[str, dict[str, Any]] = {
     "openai_es": {"optimizer": "adam", "learning_rate": 0.2, "sigma": 0.3},
     "ars": {"learning_rate": 0.2, "sigma": 0.3, "top": 10},
     "pgpe": {"learning_rate": 0.15, "sigma": 0.3},
+    "csa_es": {},
 }
+
+#: Strategies that learn how steep the valley is in each direction, and how many generations that
+#: takes.
+SHAPED = {"snes": 100, "sep_cma_es": 100, "cma_es": 250, "lm_ma_es": 400}
 
 three_seeds = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))]
 
@@ -150,8 +154,10 @@ def test_novelty_search_without_its_update_stays_where_it_is(
 # --- down a valley
 
 
-def test_snes_learns_the_shape_of_a_valley(tmp_path: Path) -> None:
-    assert by_real_workers(tmp_path, **VALLEY, strategy="snes", seed=0)["eval_mean"] > NEAR
+@pytest.mark.parametrize("strategy", SHAPED)
+def test_a_strategy_with_a_shape_learns_that_of_a_valley(tmp_path: Path, strategy: str) -> None:
+    values = {**VALLEY, "strategy": strategy, "generations": SHAPED[strategy], "seed": 0}
+    assert by_real_workers(tmp_path, **values)["eval_mean"] > NEAR
 
 
 @pytest.mark.parametrize("seed", three_seeds)
@@ -164,9 +170,12 @@ def test_random_search_does_not_come_down_the_valley(seed: int) -> None:
     )
 
 
-def test_snes_without_its_update_stays_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SNES, "learn", unlearnt)
-    assert reached(**VALLEY, strategy="snes", seed=0) < START
+@pytest.mark.parametrize("strategy", [*SHAPED, "csa_es"])
+def test_without_its_update_it_stays_at_the_start(
+    monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    monkeypatch.setattr(STRATEGIES[strategy], "learn", unlearnt)
+    assert reached(**VALLEY, strategy=strategy, seed=0) < START
 
 
 def test_snes_learns_the_shape_of_a_valley_from_late_answers_too() -> None:

@@ -42,7 +42,9 @@ def test_cartpole_is_solved_with_the_defaults_whatever_the_seed(seed: int) -> No
     assert outcome.evaluation.mean >= SOLVED, f"seed {seed} ends at {outcome.evaluation}"
 
 
-@pytest.mark.parametrize("strategy", ["openai_es", "ars", "snes"])
+@pytest.mark.parametrize(
+    "strategy", ["openai_es", "ars", "snes", "csa_es", "sep_cma_es", "cma_es", "lm_ma_es"]
+)
 def test_cartpole_is_solved_by_every_strategy(strategy: str) -> None:
     outcome, sink = trained(
         seed=0,

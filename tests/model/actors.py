@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
 from es_queue.protocol.channel import RUNNING, MasterChannel, PublishRequest
-from es_queue.protocol.memory_channel import MemoryMasterChannel, MemoryWorkerChannel
 from es_queue.protocol.messages import KINDS, Answer, Block, Task, token_number
 from es_queue.protocol.timing import Clocks
 from master.collect.blocks.block_publisher import MasterLease
 from master.collect.blocks.block_scheduler import BlockScheduler, list_equal_blocks
 from master.collect.collector import Collector, TrustRules
 from master.collect.ledger import Ledger
-from master.collect.worker_watch import CollectorCallbacks
+from tests.memory_channel import MemoryMasterChannel, MemoryWorkerChannel
 from tests.model.world import (
     BEAT_TTL,
     FIRST,
@@ -146,7 +145,6 @@ def master(world: World, number: int) -> Iterator[None]:
     watcher = Collector(
         MasterLease(channel, token, f"master {number}", CLOCKS),
         BlockScheduler(fixed=2),
-        CollectorCallbacks(blames_an_honest_worker(world)),
         trust=TrustRules(world.rules.audit),
     )
     while generation < GENERATIONS:
@@ -185,16 +183,6 @@ def master(world: World, number: int) -> Iterator[None]:
         token, f"master {number}", LEASE, {}, {}
     )  # who is replaced has nothing to say about the end
     world.finished = parameters
-
-
-def blames_an_honest_worker(world: World) -> Callable[[str], None]:
-    """All workers here are honest, whatever befalls them: no audit may doubt one."""
-    # That nobody is there to ask is no accusation.
-    return lambda text: (
-        world.wrong.append(text)
-        if text.startswith("audit:") and "are not audited" not in text
-        else None
-    )
 
 
 def saved(generation: int, parameters: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Masters of the asynchronous schedule, in the same small world: the real AsyncLedger and the real
+"""Masters of the asynchronous schedule, in the same small world: the real AsyncBatch and the real
 Collector.
 
 Who comes first decides what is learnt, so there is no one right end. What is watched instead: every
@@ -16,17 +16,18 @@ import numpy as np
 
 from es_queue.protocol.channel import RUNNING, PublishRequest
 from es_queue.protocol.messages import EVAL, TRAIN, Task, publication_generation
-from master.collect.async_ledger import (
-    AsyncLedger,
+from master.collect.blocks.block_publisher import MasterLease
+from master.collect.blocks.block_scheduler import BlockScheduler
+from master.collect.collector import Collector
+from master.collect.ledger import Ledger
+from master.collect.publication.async_batch import (
+    AsyncBatch,
     BatchSize,
     CarriedOver,
     PriorPublication,
     slots_of_ranges,
 )
-from master.collect.blocks.block_publisher import MasterLease
-from master.collect.blocks.block_scheduler import BlockScheduler
-from master.collect.collector import Collector
-from master.loop.learner import PublicationSlice
+from master.loop.result_arrays import PublicationSlice
 from master.loop.state import Floats, OpenPublication
 from tests.model.actors import CLOCKS, collecting, seized
 from tests.model.world import (
@@ -125,15 +126,10 @@ def async_master(world: AsyncWorld, number: int) -> Iterator[None]:
             wanted(state.generation),
         )
         world.published[publication] = parameters
-        window = AsyncLedger(
-            PriorPublication(
-                publication, expectations(state.generation), LIMIT, spread_of(parameters)
-            ),
-            kinds,
-            BatchSize(SLOTS, SLOTS),
-            CarriedOver(older, fresh),
-            watcher.context,
-        )
+        checker = expectations(state.generation)
+        newest = PriorPublication(publication, checker, LIMIT, spread_of(parameters))
+        answered = AsyncBatch(newest, BatchSize(SLOTS, SLOTS), CarriedOver(older, fresh))
+        window = Ledger(publication, checker, kinds, watcher.context, closing=answered)
         what = PublishRequest(
             publication,
             task_of(publication, parameters).encode(),
@@ -145,18 +141,18 @@ def async_master(world: AsyncWorld, number: int) -> Iterator[None]:
         yield from collecting(watcher, window, what, parameters, adopted is not None)
         whole = {kind: count for kind, count in kinds.items() if kind == EVAL}
         world.check(state.generation, parameters, window.results_in_order(EVAL), whole)
-        batch, used = window.take_batch()
+        batch, used = answered.take_batch()
         world.check_batch(state, list(batch), used)
         if window.refused["wrong-index"] or window.refused["conflict"]:
             world.wrong.append(f"honest workers were refused: {dict(window.refused)}")
-        older = window.take_still_open(state.generation + 1, MAX_LAG)
-        fresh, adopted = window.unused, None
+        older = answered.take_still_open(window.tally, state.generation + 1, MAX_LAG)
+        fresh, adopted = answered.unused, None
         after = learned(parameters, [one for one in batch if one])
         rows = {(one.publication, slot) for one in used for slot in one.slots.tolist()}
         state = Search(
             state.generation + 1,
             after,
-            tuple(map(window.to_open_publication, older)),
+            tuple(map(answered.to_open_publication, older)),
             state.used | rows,
         )
         world.disk = max(

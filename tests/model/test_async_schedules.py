@@ -10,8 +10,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from es_queue.protocol.memory_channel import MemoryServer
-from master.collect.async_ledger import AsyncLedger, PriorPublication
+from master.collect.publication.async_batch import AsyncBatch, PriorPublication
+from tests.memory_channel import MemoryServer
 from tests.model.actors import new_worker
 from tests.model.async_actors import MAX_LAG, AsyncWorld, new_async_master
 from tests.model.world import KINDS_OF_FAULT, Rules
@@ -79,12 +79,12 @@ def test_a_schedule_repeats_itself() -> None:
 def test_without_the_used_slots_in_the_checkpoint_a_takeover_would_count_them_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    whole = AsyncLedger.to_open_publication
+    whole = AsyncBatch.to_open_publication
 
-    def forgetful(window: AsyncLedger, of: PriorPublication) -> object:
+    def forgetful(window: AsyncBatch, of: PriorPublication) -> object:
         return replace(whole(window, of), counted=np.empty((0, 2), np.int64))
 
-    monkeypatch.setattr(AsyncLedger, "to_open_publication", forgetful)
+    monkeypatch.setattr(AsyncBatch, "to_open_publication", forgetful)
     assert "slots count twice" in said(ended(range(60)))
 
 
@@ -93,11 +93,11 @@ def test_without_the_publications_name_foreign_values_would_be_offered() -> None
 
 
 def test_without_the_lag_answers_of_any_age_would_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = AsyncLedger.take_still_open
+    whole = AsyncBatch.take_still_open
     monkeypatch.setattr(
-        AsyncLedger,
+        AsyncBatch,
         "take_still_open",
-        lambda window, generation, max_lag: whole(window, generation, 100),
+        lambda window, tally, generation, max_lag: whole(window, tally, generation, 100),
     )
     assert "was used in generation" in said(ended(range(100)))
 

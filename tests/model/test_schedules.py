@@ -8,7 +8,8 @@ from collections import Counter
 
 import pytest
 
-from es_queue.protocol.memory_channel import MemoryServer
+from tests.cases import each_case
+from tests.memory_channel import MemoryServer
 from tests.model.actors import new_master, new_worker
 from tests.model.world import KINDS_OF_FAULT, WORKER_FAULTS, Rules, World
 
@@ -95,7 +96,7 @@ def test_without_reconcile_some_schedules_hang() -> None:
     assert set(HANG_WITHOUT_RECONCILE) <= set(found) and len(found) >= 5
 
 
-@pytest.mark.parametrize("rules", [NO_OWN_CLAIMS, NO_RECONCILE], ids=["own claims", "reconcile"])
+@each_case("rules", [NO_OWN_CLAIMS, NO_RECONCILE])
 def test_what_hangs_hangs_for_good_and_ends_right_under_all_rules(rules: Rules) -> None:
     seeds = HANG_WITHOUT_RECONCILE if rules is NO_RECONCILE else HANG_WITHOUT_OWN_CLAIMS
     assert [outcome(seed, rules, bound=20_000) for seed in seeds] == ["hung"] * 3

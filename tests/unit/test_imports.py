@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
+from tests.cases import each_case
 
 HOUSE = Path(__file__).resolve().parents[2]
 PACKAGES = ("es_queue", "master", "workers")
@@ -30,10 +30,11 @@ SPEAKS_REDIS = {
     "master/doctor/look.py",
     "master/status/redis_reader.py",
     "master/fleet/seat_cleaning.py",
+    "master/fleet/failed_seats.py",
     "master/fleet/seat_manager.py",
 }
 #: Name redis for types alone.
-NAMES_REDIS = {"workers/hardened_worker.py", "workers/rq_job.py", "workers/seat.py"}
+NAMES_REDIS = {"workers/hardened_worker.py", "workers/open_seat.py", "workers/rq_job.py"}
 
 #: Drawing imports pygame, and the old gym is an extra.
 UNASKED = ("rendered_", "gym_envs")
@@ -64,7 +65,7 @@ def test_the_house_was_found() -> None:
     assert {path.parts[0] for path in FILES} == set(PACKAGES) and len(FILES) > 50
 
 
-@pytest.mark.parametrize("path", FILES, ids=str)
+@each_case("path", FILES)
 def test_no_import_runs_upward_or_across(path: Path) -> None:
     forbidden = {"es_queue": {"master", "workers"}, "master": {"workers"}, "workers": {"master"}}[
         path.parts[0]
@@ -141,7 +142,7 @@ def test_no_import_runs_in_a_circle() -> None:
 def test_a_circle_is_found() -> None:
     assert find_circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
     assert find_circle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
-    assert imported_files("master.sweep.loop") >= {"master.sweep.view_choice", "es_queue"}
+    assert imported_files("master.sweep.loop") >= {"master.sweep.table", "es_queue"}
     assert imported_files("workers.play.cli") >= {"workers.play.reconstruct"}
 
 
@@ -217,7 +218,7 @@ def after(what: str) -> dict[str, object]:
     return json.loads(done.stdout)  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize(
+@each_case(
     "what",
     [
         "import es_queue",

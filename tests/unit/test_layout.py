@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
+from tests.cases import each_case
 
 HOUSE = Path(__file__).resolve().parents[2]
 PACKAGES = ("es_queue", "master", "workers")
@@ -52,7 +52,7 @@ def bound_names(tree: ast.Module) -> Iterator[tuple[str, int]]:
                 yield name, node.lineno
 
 
-@pytest.mark.parametrize("package", PACKAGES)
+@each_case("package", PACKAGES)
 def test_no_variable_is_a_pronoun(package: str) -> None:
     pronouns = [
         f"{path.relative_to(HOUSE)}:{line} {name}"

@@ -141,7 +141,7 @@ def odd(genuine: Answer, publication: str) -> dict[str, list[tuple[str, bytes]]]
 
 
 @scenario(
-    "odd answers: duplicate, conflicting, stale, future, foreign, never issued, NaN, torn",
+    "odd results: duplicate, conflicting, stale, future, foreign, never issued, NaN, torn",
     quick=2300,
     full=23000,
 )
@@ -174,7 +174,7 @@ def odd_answers(arena: Arena, count: int) -> Row:
     return finish(row, inlet.master)
 
 
-@scenario("flood of answers while the master sleeps", quick=10_000, full=100_000)
+@scenario("flood of results while the master sleeps", quick=10_000, full=100_000)
 def flood(arena: Arena, count: int) -> Row:
     """The master is stopped (10 s in the full run) while a flood comes in."""
     inlet, row = Inlet(arena, "flood"), Row("", injected=count)
@@ -252,8 +252,8 @@ def straggler(arena: Arena, count: int) -> Row:
     assert recovered(seen, "overdue") >= row.injected - 1
     assert row.injected >= count and last["recovered"] == 0, (overtaken, held_blocks, last)
     row.remark = (
-        f"{last['reissued']} slots issued again, {last['late']} late answers; seconds that it "
-        "held up a generation"
+        f"{last['reissued']} slots issued again, {last['late']} late answers; seconds by which it "
+        "delayed a generation"
     )
     return row
 

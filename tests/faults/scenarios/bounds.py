@@ -96,7 +96,7 @@ class SmallDisk:
 )
 def disk_full(arena: Arena, count: int) -> Row:
     """One full disk, five files that cannot be written: each is said, the old checkpoint stays
-    whole, training goes on.
+    whole, training continues.
     """
     url = arena.server()
     place = SmallDisk(arena, "cramped", url, generations=110)
@@ -107,7 +107,7 @@ def disk_full(arena: Arena, count: int) -> Row:
     watch = Stopwatch()
     wait_for(
         lambda: place.notes(
-            "checkpoints cannot be written", FULL, "training goes on and tries again"
+            "checkpoints cannot be written", FULL, "training continues and tries again"
         ),
         "the full disk is said",
     )
@@ -132,7 +132,7 @@ def disk_full(arena: Arena, count: int) -> Row:
 
 
 @scenario(
-    "disk full to the end (exit code 6; the run goes on from Redis)",
+    "disk full to the end (exit code 6; the run resumes from Redis)",
     quick=1,
     full=3,
     needs="unshare",
@@ -189,7 +189,7 @@ def damaged(arena: Arena, count: int) -> Row:
     row.noticed += harmless
     row.remark = (
         f"{harmless} flips changed nothing that is read (times, attributes); the others fell "
-        "back, each said by name"
+        "back, each was named"
     )
     resumed(arena, older, newer)
     return row
@@ -259,7 +259,7 @@ def resumed(arena: Arena, older: bytes, newer: bytes) -> None:
     assert [
         one["text"]
         for one in master.events("note")
-        if "generation-00000002.npz was passed over" in one["text"]
+        if "generation-00000002.npz was skipped" in one["text"]
     ], master.said()
 
 

@@ -216,8 +216,8 @@ def play(arena: Arena, seconds: int, restarts: float | None) -> Row:
     bound = 0.9 * (1 - recovery / (quiet.cpu / quiet.seconds * chaos.seconds))
     row.remark = (
         f"a kill every {pause:.1f} s: "
-        f"{', '.join(f'{what} {count}' for what, count in sorted(kills.items()))}; the run tells "
-        f"of {told}; "
+        f"{', '.join(f'{what} {count}' for what, count in sorted(kills.items()))}; reported: "
+        f"{told}; "
         f"{quiet.seconds:.0f} s became {chaos.seconds:.0f} s, goodput {goodput:.0%}, recovery "
         f"{recovery:.0f} of {chaos.cpu:.0f} CPU s, "
         f"0.9 × (1 − recovery ÷ quiet CPU) = {bound:.0%}"

@@ -175,7 +175,7 @@ def ended(row: Row, master: Started, seen: Seen, *, calm: bool, shown: bool) -> 
         row.noticed + shown,
     )
     row.remark = (
-        "nothing was taken for lost" if not recoveries else f"recoveries {recoveries}: {WHY}"
+        "nothing was counted as lost" if not recoveries else f"recoveries {recoveries}: {WHY}"
     )
 
 

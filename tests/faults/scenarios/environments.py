@@ -14,7 +14,8 @@ from es_queue.numerics.slot_plan import make_generation_plan
 from es_queue.protocol.messages import CENTRE, TRAIN
 from es_queue.protocol.redis_channel import MAX_ERRORS
 from master.collect.answer_check import ResultShape
-from master.collect.ledger import DEATHS, FAILURES, MOST_FAILURES, AnswerChecker
+from master.collect.ledger import AnswerChecker
+from master.collect.publication.slot_failures import DEATHS, FAILURES, MOST_FAILURES
 from tests.faults import worlds
 from tests.faults.scenario import Arena, Row, Stopwatch, finish, scenario
 from tests.integration.processes import CARTPOLE, NERVOUS, Seen, state_of, wait_for
@@ -152,7 +153,7 @@ def eats_memory(arena: Arena, count: int) -> Row:
     row.noticed = sum("more than --worker-memory 250" in one["reason"] for one in reports(seen))
     last = master.events("generation")[-1]
     assert last["recovered"] == last["lost_steps"] == 0, "it left in order"
-    row.remark = f"{eaten} MB each; what it had played counted, no death"
+    row.remark = f"{eaten} MB each; its results counted, no death"
     return row
 
 
@@ -280,7 +281,7 @@ def poisoned_process(arena: Arena, count: int, poison: str, seconds: float) -> R
         assert master.wait(seconds) == 5, master.said()
         row.seconds.append(watch.seconds())
         sentence = master.said()
-        row.noticed += f"{DEATHS} workers died while they played" in sentence and any(
+        row.noticed += f"{DEATHS} workers died while playing" in sentence and any(
             names(sentence, values, kind, first_seeds(values)) for kind in (TRAIN, CENTRE)
         )
         deaths = [int(one) for one in seen.client.hvals(seen.keys.attempts)]
@@ -370,7 +371,7 @@ def crashes_at_once(arena: Arena, count: int) -> Row:
         assert master.wait(180) == 5, master.said()
         row.seconds.append(watch.seconds())
         row.noticed += (
-            "seats ended with their process and no result came" in master.said()
+            "seats ended with their process and without a result" in master.said()
             and "errors.jsonl" in master.said()
         )
         assert traces(seen)
@@ -379,7 +380,7 @@ def crashes_at_once(arena: Arena, count: int) -> Row:
 
 
 @scenario(
-    "environment hangs before a worker has joined (its process ends, and it is told)",
+    "environment hangs before a worker has joined (its process ends, and it is reported)",
     quick=1,
     full=1,
 )

@@ -17,7 +17,7 @@ from tests.faults.trial import STEADY, Trial, Words, again, recovered
 from tests.integration.processes import wait_for
 
 AWAY = r"^Redis does not answer; trying again$"
-REFUSES = "^Redis refuses for now, trying again; it says: .*"
+REFUSES = "^Redis refuses commands, trying again; its error: .*"
 #: How long Redis does not serve; the master speaks of it after 2 s.
 SECONDS = 4.0
 BALLAST = 20_000
@@ -217,7 +217,7 @@ def evicting(arena: Arena, count: int) -> Row:
 # --- what RQ does to plain workers meanwhile
 
 GONE = (
-    r"^(\d+) of (\d+) workers did not come back after Redis was away .*Restart=always.*rq "
+    r"^(\d+) of (\d+) workers did not return after Redis was away .*Restart=always.*rq "
     r"worker-pool"
 )
 

@@ -178,7 +178,7 @@ def local_killed(arena: Arena, count: int) -> Row:
     row.noticed = (
         (arena.folder / "runs/local/guardian/guardian.log")
         .read_text()
-        .count("had ended and was started again")
+        .count("ended and was restarted")
     )
     row.remark = "back-off of 1, 2, 4 ... s included"
     return row
@@ -211,7 +211,7 @@ def worker_asleep(arena: Arena, count: int) -> Row:
 
 
 @scenario(
-    "seats of killed workers in RQ's registries, while the run goes on", quick=2, full=10, slow=True
+    "seats of killed workers in RQ's registries of a running run", quick=2, full=10, slow=True
 )
 def seats_abandoned(arena: Arena, count: int) -> Row:
     """RQ believes in a seat for over a minute after its worker's last beat; here that minute is cut
@@ -238,7 +238,7 @@ def seats_abandoned(arena: Arena, count: int) -> Row:
     notes = [
         one["text"].split()
         for one in master.events("note")
-        if one["text"].startswith("RQ still held")
+        if one["text"].startswith("RQ still listed")
     ]
     row.noticed = sum(int(words[3]) for words in notes)
     row.remark = "looked at every 15 s"

@@ -10,6 +10,7 @@ import pytest
 from es_queue.errors import StrategyFailure
 from es_queue.strategies.ars import ARS
 from es_queue.testing import check_strategy
+from tests.cases import each_case
 
 
 class Shares(ARS):
@@ -77,7 +78,7 @@ class FailureIsBest(ARS):
         return {"parameters": after["parameters"] * np.float32(sign)}, info
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("kind", "sentence"),
     [
         (Shares, "start must copy the first parameters"),

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from es_queue.protocol.channel import WorkerFlags
-from es_queue.protocol.memory_channel import MemoryServer, MemoryWorkerChannel
+from tests.memory_channel import MemoryServer, MemoryWorkerChannel
 from tests.ring import QUICK
 from workers.episode import EpisodeControl
 from workers.heartbeat import Heartbeat, ProcessLimits

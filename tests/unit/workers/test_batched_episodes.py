@@ -15,6 +15,7 @@ from es_queue.numerics.normalization import FrozenStatistics
 from es_queue.policies.actions import ActionMap
 from es_queue.policies.mlp import MlpPolicy
 from es_queue.protocol.messages import Answer, Block
+from tests.cases import each_case
 from tests.parts import TABLE, config_of, task_of
 from tests.tiny import BOX, spec_of
 from workers.batched_episodes import BatchedFitness, EpisodeBatch, EpisodeSpec, Outcome, play_batch
@@ -164,8 +165,8 @@ HOW = [
 ]
 
 
-@pytest.mark.parametrize("statistics", [None, STATISTICS])
-@pytest.mark.parametrize("changes", HOW)
+@each_case("statistics", [None, STATISTICS])
+@each_case("changes", HOW)
 def test_each_episode_is_what_it_is_alone(changes: dict[str, Any], statistics: Any) -> None:
     how = rules(**changes)
     found = together(how, games(), statistics=statistics)
@@ -230,7 +231,7 @@ def test_an_output_that_is_not_finite_fails_its_own_episode_alone() -> None:
     wanted = games()
     wanted[3] = replace(wanted[3], parameters=np.full(POLICY.size, np.nan, np.float32))
     found = together(rules(), wanted)
-    assert str(found[3]) == "the policy put out a number that is not finite"
+    assert str(found[3]) == "the policy returned a number that is not finite"
     assert all(
         same(one, alone(rules(), game))
         for one, game in zip(found, wanted, strict=True)
@@ -249,7 +250,7 @@ class Costly(Swing):
         return observation, reward + (self.worst if self.seed == fault else 0.0), over
 
 
-@pytest.mark.parametrize("worst", [np.nan, np.inf, 1e308])
+@each_case("worst", [np.nan, np.inf, 1e308])
 def test_a_return_that_is_not_finite_fails_its_own_episode_alone(worst: float) -> None:
     found = together(rules(), games(), partial(Costly, SEEDS[6], worst))
     assert [isinstance(one, EpisodeFailed) for one in found] == [
@@ -300,7 +301,7 @@ def long_games(lengths: Sequence[int], every: int = 2) -> list[EpisodeSpec]:
     ]
 
 
-@pytest.mark.parametrize("lengths", [range(1, 81), range(80, 0, -1), [3, 200] * 20, [70] * 9])
+@each_case("lengths", [range(1, 81), range(80, 0, -1), [3, 200] * 20, [70] * 9])
 def test_parameters_are_copied_a_few_times_in_whatever_order_the_games_end(
     lengths: Sequence[int],
 ) -> None:
@@ -310,7 +311,7 @@ def test_parameters_are_copied_a_few_times_in_whatever_order_the_games_end(
     assert all(same(one, alone(rules(300), game)) for one, game in zip(found, wanted, strict=True))
 
 
-@pytest.mark.parametrize("limit", [63, 64, 65, 400])
+@each_case("limit", [63, 64, 65, 400])
 def test_the_observations_of_long_games_are_all_kept(limit: int) -> None:
     wanted = long_games([300, 5, 64, 65, 129, 63, 260, 128, 1], every=1)
     found = together(rules(limit), wanted)
@@ -395,10 +396,10 @@ def block_of(
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("kind", "stop"), [("train", 9), ("eval", 9), ("centre", 1), ("train", 1), ("final", 40)]
 )
-@pytest.mark.parametrize(
+@each_case(
     "values",
     [
         {},

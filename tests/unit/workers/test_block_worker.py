@@ -12,8 +12,9 @@ import pytest
 
 from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.protocol.channel import PublishRequest
-from es_queue.protocol.memory_channel import MemoryMasterChannel, MemoryServer, MemoryWorkerChannel
 from es_queue.protocol.messages import WORKER_ID, Answer, Block, Task
+from tests.cases import each_case
+from tests.memory_channel import MemoryMasterChannel, MemoryServer, MemoryWorkerChannel
 from tests.parts import TABLE, evaluator, task_of
 from tests.ring import QUICK
 from tests.tiny import Script
@@ -93,9 +94,7 @@ def test_what_it_holds_already_comes_before_what_waits() -> None:
     assert ring.idle()
 
 
-@pytest.mark.parametrize(
-    "publication", ["3.1-00000000", "4.2-00000000", "4.1-00000001", "5.1-00000000"]
-)
+@each_case("publication", ["3.1-00000000", "4.2-00000000", "4.1-00000001", "5.1-00000000"])
 def test_a_block_of_another_publication_is_dropped(publication: str) -> None:
     ring = Ring(Script(), "train 0 1")
     ring.server.todo.insert(0, f"{publication} train 7 8")
@@ -159,14 +158,13 @@ def test_of_two_workers_of_a_host_one_asks_for_the_header_of_large_parameters(
     assert asked == [ME] and [one and one.task for one in found] == [task, task]
 
 
-@pytest.mark.parametrize(
+@each_case(
     "changes",
     [
         {"noise": "0" * 32},
         {"size": 3},
         {"obs_mean": bytes(4), "obs_std": np.ones(1, "<f4").tobytes()},
     ],
-    ids=["noise", "size", "observation"],
 )
 def test_a_task_that_is_not_ours_to_work_is_refused_and_its_block_given_back(
     changes: dict[str, Any],
@@ -193,7 +191,7 @@ def test_a_task_that_is_gone_is_left_alone() -> None:
     assert ring.answers() == [] and ring.idle()
 
 
-@pytest.mark.parametrize("task", [b"", b"no task at all"])
+@each_case("task", [b"", b"no task at all"])
 def test_a_worker_that_cannot_read_the_task_takes_no_block_from_the_others(task: bytes) -> None:
     ring = Ring(Script(), "train 0 1")
     ring.server.task = task
@@ -310,7 +308,7 @@ def test_a_failing_episode_is_told_to_people_and_to_the_master() -> None:
     assert told["reason"] in told["trace"] and told["seed"] >= 0
 
 
-@pytest.mark.parametrize("host", ["plain", "", "with space", "höst", "a" * 300, "-", "es:run:todo"])
+@each_case("host", ["plain", "", "with space", "höst", "a" * 300, "-", "es:run:todo"])
 def test_a_worker_id_is_one_whatever_the_host_is_called(host: str) -> None:
     assert WORKER_ID.fullmatch(make_worker_id(host))
     assert make_worker_id(host) != make_worker_id(host)

@@ -14,6 +14,7 @@ from es_queue.numerics.normalization import FrozenStatistics, Moments
 from es_queue.numerics.return_statistics import sum_in_order
 from es_queue.policies.actions import ActionMap, NonFiniteOutput
 from es_queue.policies.linear import LinearPolicy
+from tests.cases import each_case
 from tests.tiny import BOX, Script
 from workers.episode import (
     ActionNoise,
@@ -57,7 +58,7 @@ def played(
 REWARDS = [0.1, -2.0, 0.7, 3.0, -0.2]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("changes", "seen"),
     [
         ({}, REWARDS),
@@ -80,7 +81,7 @@ def test_the_fitness_is_what_the_rules_make_of_the_rewards_and_the_return_never_
     assert (episode.steps, episode.at_limit, episode.cut) == (5, False, False)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("rewards", "patience", "steps"),
     [
         ([0], Patience(3, 0), 3),
@@ -119,7 +120,7 @@ class Swaying(Script):
         return np.array([0, -0.01 if step in self.low else -1], np.float32)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("low", "steps"),
     [((1, 2, 3), 3), ((1, 2, 4, 5, 6), 6), ((1, 2), 9), ((0, 1, 2, 8, 9), 9), ((5, 6, 7, 8), 7)],
 )
@@ -132,7 +133,7 @@ def test_stall_wants_its_steps_in_a_row_and_does_not_count_the_reset(
     assert (episode.steps, episode.cut) == (steps, steps < 9)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("length", "limit", "at_limit", "steps"),
     [(5, 5, False, 5), (6, 5, True, 5), (4, 5, False, 4), (1, 1, False, 1)],
 )
@@ -158,9 +159,7 @@ def test_an_evaluation_knows_no_rule_but_its_limit() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "rewards", [[math.nan], [1, math.inf], [math.inf, -math.inf], [1e308, 1e308]]
-)
+@each_case("rewards", [[math.nan], [1, math.inf], [math.inf, -math.inf], [1e308, 1e308]])
 def test_a_return_that_is_not_finite_is_no_result(rewards: list[float]) -> None:
     with pytest.raises(EpisodeFailed):
         played(Script(rewards), rules())
@@ -180,7 +179,7 @@ def test_an_action_that_is_not_finite_ends_the_episode() -> None:
         )
 
 
-@pytest.mark.parametrize("at", [0, 2])
+@each_case("at", [0, 2])
 def test_leaving_happens_between_two_steps(at: int) -> None:
     watch = EpisodeControl()
 
@@ -252,7 +251,7 @@ def test_action_noise_is_added_before_the_bound() -> None:
     assert np.array_equal(np.concatenate([action for *_, action in world.seen]), expected)
 
 
-@pytest.mark.parametrize("size", [1, 3])
+@each_case("size", [1, 3])
 def test_an_observation_of_another_shape_fails_the_episode_although_numpy_would_stretch_it(
     size: int,
 ) -> None:

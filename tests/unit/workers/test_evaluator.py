@@ -12,6 +12,7 @@ from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.normalization import Moments, RunningMoments
 from es_queue.numerics.slot_plan import SEED_RANGES, TRAINING, make_generation_plan
 from es_queue.protocol.messages import Answer, Block, EpisodeMoments, SlotResult
+from tests.cases import each_case
 from tests.parts import TABLE, config_of, evaluator, task_of
 from tests.ring import quick_config
 from tests.tiny import MOODY, Script, spec_of
@@ -99,7 +100,7 @@ def test_both_halves_of_a_pair_play_the_same_seeds_and_pairs_play_others() -> No
     assert len(set(world.seeds)) == 8
 
 
-@pytest.mark.parametrize(("share", "different"), [("pair", 3), ("generation", 1), ("slot", 6)])
+@each_case(("share", "different"), [("pair", 3), ("generation", 1), ("slot", 6)])
 def test_seeds_are_shared_as_the_option_says(share: str, different: int) -> None:
     world = Script([1.0])
     answer(evaluator(world, env_seeds=share), "train", 0, 3)
@@ -220,6 +221,15 @@ def test_only_sampled_slots_send_moments_and_none_without_normalisation() -> Non
     )
 
 
+def test_all_episodes_of_a_generation_see_observations_normalised_by_what_was_published() -> None:
+    world = Script([1.0] * 5)
+    who = evaluator(world, policy="linear", obs_sample=1.0)
+    answer(who, "train", 0, 6, sigma=0.0, parameters=[0.1, 0.0])
+    actions = np.array([action[0] for *_, action in world.seen]).reshape(12, 5)
+    published = 0.1 * (np.arange(5) - 0.5) / 2  # task_of publishes mean 0.5 and deviation 2
+    np.testing.assert_allclose(actions, [published] * 12, rtol=1e-5)
+
+
 # --- action noise
 
 
@@ -262,7 +272,7 @@ def test_a_raising_environment_is_the_failure_of_its_slot_alone() -> None:
     assert Answer.decode(sent.encode()) == sent
 
 
-@pytest.mark.parametrize("rewards", [[float("nan")], [1e308, 1e308]])
+@each_case("rewards", [[float("nan")], [1e308, 1e308]])
 def test_a_return_that_is_not_finite_is_a_failure_and_no_result(rewards: list[float]) -> None:
     sent = answer(evaluator(Script(rewards)), "eval", 0, 2)
     assert sent.results == () and [slot for slot, _ in sent.failures] == [0, 1]
@@ -337,7 +347,7 @@ def test_what_the_host_lacks_is_told_apart_from_what_the_slot_does() -> None:
     assert failure_reason(StrategyFailure("it failed")) == "strategy: it failed"
 
 
-@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+@each_case("value", [np.inf, -np.inf, np.nan])
 def test_an_episode_with_an_observation_that_is_not_finite_goes_without_its_moments(
     value: float,
 ) -> None:

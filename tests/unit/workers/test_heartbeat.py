@@ -13,6 +13,7 @@ import redis
 
 from es_queue.errors import RedisError
 from es_queue.protocol.channel import WorkerFlags
+from tests.cases import each_case
 from tests.tiny import eventually
 from tests.unit.workers.living import CLOCKS, RUNNING, Told, living
 from workers import heartbeat as life_module
@@ -36,10 +37,9 @@ def test_it_beats_no_more_once_it_has_ended() -> None:
     assert (len(channel.beats), channel.looks) == before
 
 
-@pytest.mark.parametrize(
+@each_case(
     "orders",
     [RUNNING, WorkerFlags("paused"), WorkerFlags(None)],
-    ids=["running", "paused", "unknown"],
 )
 def test_a_worker_stays_while_its_run_is_running_paused_or_out_of_sight(
     orders: WorkerFlags,
@@ -50,7 +50,7 @@ def test_a_worker_stays_while_its_run_is_running_paused_or_out_of_sight(
     assert watch.leave_reason == ""
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("orders", "reason"),
     [
         (WorkerFlags("running", shutdown=True), "its RQ worker is stopping"),
@@ -161,8 +161,8 @@ def test_a_server_that_does_not_answer_is_a_reason_to_leave_and_the_thread_goes_
     assert watch.leave_reason == "RedisError: Redis did not answer for 60 s"
 
 
-@pytest.mark.parametrize("verb", ["beat", "poll_flags"])
-@pytest.mark.parametrize(
+@each_case("verb", ["beat", "poll_flags"])
+@each_case(
     "error",
     [
         redis.exceptions.ReadOnlyError("READONLY"),
@@ -170,7 +170,6 @@ def test_a_server_that_does_not_answer_is_a_reason_to_leave_and_the_thread_goes_
         redis.exceptions.ResponseError("MISCONF"),
         RuntimeError("x"),
     ],
-    ids=lambda error: str(error),
 )
 def test_the_thread_outlives_any_error_of_its_channel(
     monkeypatch: pytest.MonkeyPatch, verb: str, error: Exception

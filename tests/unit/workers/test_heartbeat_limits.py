@@ -11,6 +11,7 @@ from itertools import pairwise
 import pytest
 
 from es_queue.errors import RedisError
+from tests.cases import each_case
 from tests.tiny import eventually
 from tests.unit.workers.living import CLOCKS, Told, living
 from workers import heartbeat as life_module
@@ -81,7 +82,7 @@ def test_however_seldom_it_is_asked_to_look_no_beat_lapses() -> None:
     assert time.monotonic() - began < 10
 
 
-@pytest.mark.parametrize("poll", [0.2, 0.99, 1.24, 2.2, 2.4, 2.5, 2.8, 60.0])
+@each_case("poll", [0.2, 0.99, 1.24, 2.2, 2.4, 2.5, 2.8, 60.0])
 def test_beats_are_never_further_apart_than_half_of_what_they_last(
     monkeypatch: pytest.MonkeyPatch, poll: float
 ) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from es_queue.protocol.channel import WorkerFlags
+from tests.cases import each_case
 from tests.unit.workers.living import CLOCKS, Told
 from workers import heartbeat as life_module
 from workers.episode import EpisodeControl
@@ -46,7 +47,7 @@ class Masterless:
         return None
 
 
-@pytest.mark.parametrize("grace", [60, 30])
+@each_case("grace", [60, 30])
 def test_a_run_without_a_master_keeps_its_workers_for_the_grace(
     monkeypatch: pytest.MonkeyPatch, grace: int
 ) -> None:

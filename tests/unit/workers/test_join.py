@@ -12,7 +12,8 @@ import es_queue
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import EnvironmentFailure
 from es_queue.numerics.noise_table import NoiseTable
-from es_queue.protocol.memory_channel import MemoryServer, MemoryWorkerChannel
+from tests.cases import each_case
+from tests.memory_channel import MemoryServer, MemoryWorkerChannel
 from tests.parts import TABLE, task_of
 from tests.ring import quick_config
 from tests.tiny import MOODY, QUAD
@@ -46,7 +47,7 @@ def test_a_worker_that_joins_is_ready_and_says_what_it_computes() -> None:
     assert joined(quick_config(env=QUAD)).numerics != one.numerics
 
 
-@pytest.mark.parametrize("fault", ["never", "carry"])
+@each_case("fault", ["never", "carry"])
 def test_an_environment_that_does_not_repeat_itself_is_refused(fault: str) -> None:
     """Be it of its own accord, or because the episode before shows."""
     with pytest.raises(
@@ -96,7 +97,7 @@ def test_a_run_without_a_task_refuses_nobody() -> None:
     validate_noise(None, TABLE.digest)
 
 
-@pytest.mark.parametrize("raw", [b"", b"garbage"])
+@each_case("raw", [b"", b"garbage"])
 def test_a_task_that_this_version_cannot_read_is_refused_by_its_name(raw: bytes) -> None:
     with pytest.raises(
         Refusal, match=f"es-queue {es_queue.__version__} here cannot read the run's task"

@@ -12,6 +12,7 @@ import pytest
 from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.security.private_directory import is_private
 from es_queue.util.file_lock import take_lock, try_lock
+from tests.cases import each_case
 from workers import parameter_cache
 from workers.parameter_cache import ParameterCache
 
@@ -67,10 +68,9 @@ def test_small_parameters_never_touch_the_disk(tmp_path: Path) -> None:
     assert source.asked == 2 and not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
+@each_case(
     "damage",
     [DATA[:-1], b"", os.urandom(SIZE), DATA + b"x"],
-    ids=["cut", "empty", "other", "longer"],
 )
 def test_a_damaged_file_is_fetched_again(tmp_path: Path, damage: bytes) -> None:
     source, cache = Source(), ParameterCache("run", tmp_path)
@@ -80,10 +80,8 @@ def test_a_damaged_file_is_fetched_again(tmp_path: Path, damage: bytes) -> None:
     assert source.asked == 2 and (tmp_path / f"run-{FIRST}").read_bytes() == DATA
 
 
-@pytest.mark.parametrize(
-    "data", [None, b"", DATA[:-1], os.urandom(SIZE)], ids=["gone", "empty", "cut", "other"]
-)
-@pytest.mark.parametrize("size", [SIZE, 64])
+@each_case("data", [None, b"", DATA[:-1], os.urandom(SIZE)])
+@each_case("size", [SIZE, 64])
 def test_what_is_not_what_was_published_is_nothing(
     tmp_path: Path, data: bytes | None, size: int
 ) -> None:

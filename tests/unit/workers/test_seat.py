@@ -17,17 +17,18 @@ from typing import Any
 import pytest
 import redis
 
-import es_queue.protocol.redis_channel as redis_channel
 import es_queue.protocol.seats as seats
 from es_queue.errors import EsQueueError, RedisError, RunFolderError, UsageError
 from es_queue.protocol.channel import WorkerFlags
 from es_queue.protocol.connection import OUTAGE_ERRORS
-from es_queue.protocol.memory_channel import MemoryServer, MemoryWorkerChannel
+from tests.cases import each_case
+from tests.memory_channel import MemoryServer, MemoryWorkerChannel
 from tests.ring import QUICK, quick_config
-from workers import join, parameter_cache, seat
+from workers import join, open_seat, parameter_cache, seat, serving
 from workers.episode import EpisodeControl
 from workers.heartbeat import Heartbeat, ProcessLimits
-from workers.seat import CrashGuard, Seat
+from workers.open_seat import CrashGuard, Seat
+from workers.serving import ServedSeat
 
 JOB = SimpleNamespace(
     origin="default", worker_name="rq worker/1", timeout=960, id="es-run-abcdef-3"
@@ -98,7 +99,7 @@ def test_a_redis_that_is_away_or_refuses_does_not_end_the_seat(
     assert opened == []
 
 
-@pytest.mark.parametrize("refusal", REFUSALS)
+@each_case("refusal", REFUSALS)
 def test_a_seat_that_may_not_be_opened_does_not_end_this_one(
     monkeypatch: pytest.MonkeyPatch, refusal: type[Exception]
 ) -> None:
@@ -129,7 +130,7 @@ def test_a_seat_of_a_run_without_a_master_ends_at_once_and_opens_no_other(
     monkeypatch.setattr(
         "es_queue.protocol.connection.clone_client", lambda _: Progress(state, led=False)
     )
-    monkeypatch.setattr(Seat, "join_and_serve", lambda self: pytest.fail("it sat down"))
+    monkeypatch.setattr(ServedSeat, "join_and_serve", lambda self: pytest.fail("it sat down"))
     seat.take()
     assert opened == [] and capsys.readouterr().out == f"es-queue run: left: {reason}\n"
 
@@ -138,7 +139,7 @@ def test_a_seat_is_an_rq_job(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(EsQueueError, match="start it with rq worker"):
         seat.take()
     monkeypatch.setattr("rq.get_current_job", lambda: SimpleNamespace(id="somebody-elses-job"))
-    with pytest.raises(UsageError, match="no seat"):
+    with pytest.raises(UsageError, match="not a seat"):
         seat.take()
 
 
@@ -152,17 +153,19 @@ def sitting(
     """Sits with ``serve`` in place of the real work; returns the run's server."""
     server = MemoryServer(config=b"{}")
     monkeypatch.setattr(
-        redis_channel,
+        serving,
         "RedisWorkerChannel",
         lambda client, run, worker, name, again: MemoryWorkerChannel(server, worker, run),
     )
-    monkeypatch.setattr(seat, "host_private_directory", lambda: tmp_path)
-    monkeypatch.setattr(seat, "reseed_global_generators", lambda: None)
+    monkeypatch.setattr(open_seat, "host_private_directory", lambda: tmp_path)
+    monkeypatch.setattr(serving, "reseed_global_generators", lambda: None)
     before = signal.getsignal(signal.SIGTERM)
 
     def sit(serve: Callable[..., None]) -> MemoryServer:
-        monkeypatch.setattr(Seat, "_serve", lambda self, channel, watch: serve(channel, watch))
-        seat_on(Progress(b"running")).join_and_serve()
+        monkeypatch.setattr(
+            ServedSeat, "_serve", lambda self, channel, watch: serve(channel, watch)
+        )
+        ServedSeat(Progress(b"running"), "run", "abcdef", JOB, QUICK).join_and_serve()
         return server
 
     yield sit
@@ -199,8 +202,8 @@ def test_a_worker_that_runs_jobs_itself_keeps_its_handler_of_sigterm() -> None:
     try:
         signal.signal(signal.SIGTERM, lambda *_: None)
         mine = signal.getsignal(signal.SIGTERM)
-        seat.install_sigterm(EpisodeControl())
-        assert signal.getsignal(signal.SIGTERM) is mine and not seat.is_horse()
+        serving.install_sigterm(EpisodeControl())
+        assert signal.getsignal(signal.SIGTERM) is mine and not open_seat.is_horse()
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -284,7 +287,7 @@ class Ending:
 
 
 @pytest.fixture
-def serving(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., dict[str, str]]:
+def serving_as(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., dict[str, str]]:
     """Serves while ``joining`` stands in place of join; returns what the worker's hash showed at
     the end.
     """
@@ -305,38 +308,38 @@ def serving(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., di
             watch.leave_reason = "the test is over"
             joining()
 
-        monkeypatch.setattr(Seat, "_make_heartbeat", life)
-        monkeypatch.setattr(join, "join", joined)
+        monkeypatch.setattr(ServedSeat, "_make_heartbeat", life)
+        monkeypatch.setattr(serving, "join", joined)
         channel = MemoryWorkerChannel(
             MemoryServer(config=quick_config().to_json().encode()), "host-1-abcdef"
         )
-        seat_on(Progress(b"running"))._serve(channel, watch)  # type: ignore[arg-type]
+        ServedSeat(Progress(b"running"), "run", "abcdef", JOB, QUICK)._serve(channel, watch)  # type: ignore[arg-type]
         return lives[0].about()
 
     return serve
 
 
 def test_a_worker_whose_noise_table_cannot_be_made_refuses_and_says_why(
-    serving: Callable[..., dict[str, str]],
+    serving_as: Callable[..., dict[str, str]],
 ) -> None:
     def full() -> None:
         raise RunFolderError("the noise table takes 1000 MB and /tmp has 3 MB free")
 
     assert (
-        serving(full)["refuses"]
+        serving_as(full)["refuses"]
         == "RunFolderError: the noise table takes 1000 MB and /tmp has 3 MB free"
     )
 
 
 @pytest.mark.parametrize("ended", [True, False])
 def test_the_hosts_file_of_a_run_goes_when_the_run_has_ended(
-    serving: Callable[..., dict[str, str]], tmp_path: Path, ended: bool
+    serving_as: Callable[..., dict[str, str]], tmp_path: Path, ended: bool
 ) -> None:
     def refuse() -> None:
         raise join.Refusal("another table")
 
     (tmp_path / "run-7.1-00000000").touch()
-    serving(refuse, ended=ended)
+    serving_as(refuse, ended=ended)
     assert list(tmp_path.iterdir()) == ([] if ended else [tmp_path / "run-7.1-00000000"])
 
 
@@ -360,7 +363,7 @@ def test_what_an_exception_says_cannot_act_on_the_workers_terminal(
 def test_each_seat_that_did_not_end_cleanly_makes_the_next_wait_longer(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(seat, "host_private_directory", lambda: tmp_path)
+    monkeypatch.setattr(open_seat, "host_private_directory", lambda: tmp_path)
     assert [CrashGuard("me").begin_seat() for _ in range(9)] == [0, 1, 2, 4, 8, 16, 32, 60, 60]
     assert CrashGuard("somebody").begin_seat() == 0
     guard = CrashGuard("me")
@@ -372,7 +375,7 @@ def test_each_seat_that_did_not_end_cleanly_makes_the_next_wait_longer(
 def test_counts_of_workers_that_were_killed_long_ago_go(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(seat, "host_private_directory", lambda: tmp_path)
+    monkeypatch.setattr(open_seat, "host_private_directory", lambda: tmp_path)
     for name, hours in (
         ("old.seat", 25),
         ("fresh.seat", 23),
@@ -389,23 +392,23 @@ def test_counts_of_workers_that_were_killed_long_ago_go(
     }
 
 
-@pytest.mark.parametrize("name", ["", "../../etc/passwd", "a/b", "x" * 500])
+@each_case("name", ["", "../../etc/passwd", "a/b", "x" * 500])
 def test_an_rq_workers_name_cannot_lead_out_of_the_folder(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
 ) -> None:
-    monkeypatch.setattr(seat, "host_private_directory", lambda: tmp_path)
+    monkeypatch.setattr(open_seat, "host_private_directory", lambda: tmp_path)
     CrashGuard(name).begin_seat()
     assert len(list(tmp_path.iterdir())) == 1
 
 
-@pytest.mark.parametrize("content", ["", "many", "1.5"])
+@each_case("content", ["", "many", "1.5"])
 def test_a_guard_that_cannot_be_read_or_written_costs_no_time(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: str
 ) -> None:
-    monkeypatch.setattr(seat, "host_private_directory", lambda: tmp_path)
+    monkeypatch.setattr(open_seat, "host_private_directory", lambda: tmp_path)
     (tmp_path / "me.seat").write_text(content)
     assert CrashGuard("me").begin_seat() == 0
-    monkeypatch.setattr(seat, "host_private_directory", lambda: None)
+    monkeypatch.setattr(open_seat, "host_private_directory", lambda: None)
     guard = CrashGuard("me")
     assert guard.begin_seat() == 0
     guard.end_seat()
@@ -415,9 +418,9 @@ def test_what_a_worker_says_of_itself_changes_with_its_work() -> None:
     watch = EpisodeControl()
     watch.steps = 17
     pace = SimpleNamespace(rate=lambda: 12.6)
-    assert seat.worker_figures(None, watch, pace) == {}
+    assert serving.worker_figures(None, watch, pace) == {}
     server = SimpleNamespace(generation=None, block="train 0 4", late=1, blocks=5)
-    assert seat.worker_figures(server, watch, pace) == {
+    assert serving.worker_figures(server, watch, pace) == {
         "block": "train 0 4",
         "late": "1",
         "blocks": "5",
@@ -426,19 +429,19 @@ def test_what_a_worker_says_of_itself_changes_with_its_work() -> None:
         "generation": "",
     }
     server.generation = 0
-    assert seat.worker_figures(server, watch, pace)["generation"] == "generation 0"
+    assert serving.worker_figures(server, watch, pace)["generation"] == "generation 0"
 
 
 CRASHING = """
 import ctypes, sys
-from workers import seat
+from workers import open_seat
 from pathlib import Path
-seat.host_private_directory = lambda: Path(sys.argv[1])
-print(seat.CrashGuard("me").start_trace(sys.argv[2]), flush=True)
+open_seat.host_private_directory = lambda: Path(sys.argv[1])
+print(open_seat.CrashGuard("me").start_trace(sys.argv[2]), flush=True)
 if sys.argv[3] == "crash":
     ctypes.string_at(0)
 else:
-    guard = seat.CrashGuard("me")
+    guard = open_seat.CrashGuard("me")
     guard.end_seat()
 """
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from es_queue.protocol.memory_channel import MemoryServer, MemoryWorkerChannel
 from es_queue.protocol.timing import Clocks
 from es_queue.util import host_info
+from tests.memory_channel import MemoryServer, MemoryWorkerChannel
 from tests.ring import QUICK, quick_config
-from workers import join
-from workers import worker_info as worker_facts
+from workers import heartbeat as worker_facts
+from workers import join, serving
 from workers.episode import EpisodeControl
-from workers.seat import Seat
-from workers.worker_info import worker_info
+from workers.heartbeat import worker_info
+from workers.serving import ServedSeat
 
 NAMES = {"versions", "box2d", "envpool", "packages", "beat_ttl", "threads", "cpu", "hardened"}
 HOUSE = Path(__file__).resolve().parents[3]
@@ -87,7 +87,9 @@ def test_a_worker_that_refuses_tells_its_facts_and_its_noise_digest_too(
 
         def stop(self) -> None: ...
 
-    def life(self: Seat, channel: Any, given: EpisodeControl, config: Any, about: Any) -> Quiet:
+    def life(
+        self: ServedSeat, channel: Any, given: EpisodeControl, config: Any, about: Any
+    ) -> Quiet:
         lives.append(Quiet(about))
         return lives[0]
 
@@ -98,9 +100,9 @@ def test_a_worker_that_refuses_tells_its_facts_and_its_noise_digest_too(
     class Joined:
         noise_digest, numerics = "ab" * 16, "cd" * 16
 
-    monkeypatch.setattr(Seat, "_make_heartbeat", life)
-    monkeypatch.setattr(join, "join", lambda config, given: Joined)
-    monkeypatch.setattr(join, "validate_noise", refuse)
+    monkeypatch.setattr(ServedSeat, "_make_heartbeat", life)
+    monkeypatch.setattr(serving, "join", lambda config, given: Joined)
+    monkeypatch.setattr(serving, "validate_noise", refuse)
 
     class Job:
         origin, worker_name, timeout = "default", "rq", 60
@@ -108,7 +110,7 @@ def test_a_worker_that_refuses_tells_its_facts_and_its_noise_digest_too(
     channel = MemoryWorkerChannel(
         MemoryServer(config=quick_config().to_json().encode()), "host-1-abcdef"
     )
-    Seat(None, "run", "abcdef", Job, QUICK)._serve(channel, watch)  # type: ignore[arg-type]
+    ServedSeat(None, "run", "abcdef", Job, QUICK)._serve(channel, watch)  # type: ignore[arg-type]
     told = lives[0].about()
     assert (
         told.keys() >= NAMES

@@ -15,6 +15,7 @@ from es_queue.environments.spaces import ActionSpec
 from es_queue.errors import UsageError
 from es_queue.policies import make_policy
 from es_queue.policies.actions import ActionMap
+from tests.cases import each_case
 from tests.tiny import QUAD
 
 BOX = ActionSpec("box", (2,), (-2.0, 0.0), (2.0, 10.0))
@@ -70,7 +71,7 @@ def test_no_bins_change_nothing_and_old_checkpoints_have_none() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     [
         "",

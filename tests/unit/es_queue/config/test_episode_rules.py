@@ -21,11 +21,12 @@ from es_queue.config.episode_rules import (
 )
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import UsageError
+from tests.cases import each_case
 
 LENGTHS = st.lists(st.integers(1, 5000), max_size=30)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "env_limit", "first"),
     [
         ("env", 1600, 1600),
@@ -47,7 +48,7 @@ def test_the_first_limit_keeps_within_the_environments_own(
     assert parse_step_limit(text).initial_limit(env_limit) == first
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "current", "lengths", "after"),
     [
         ("env", 1600, [1600, 1600], 1600),
@@ -70,7 +71,7 @@ def test_the_next_limit_follows_from_the_counted_lengths(
     assert parse_step_limit(text).next_limit(current, lengths, 1600) == after
 
 
-@pytest.mark.parametrize("text", ["env", "300", "adaptive:100,0.5,1.5", "mean:2"])
+@each_case("text", ["env", "300", "adaptive:100,0.5,1.5", "mean:2"])
 def test_a_generation_without_episodes_leaves_the_limit(text: str) -> None:
     assert parse_step_limit(text).next_limit(300, [], 1600) == 300
 
@@ -97,7 +98,7 @@ def test_an_adaptive_limit_stays_at_its_ceiling() -> None:
     assert limits == [100, 200, 300, 300, 300]
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     [
         "",
@@ -141,16 +142,16 @@ def test_patience_and_stall_read_their_parts_in_order() -> None:
     assert parse_stall("none") is None
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     ["", "200", "0,1", "-1,1", "1.5,1", "200,-1", "200,nan", "200,inf", "200,1,2", "a,b", "None"],
 )
 def test_a_patience_of_another_form_is_refused_by_name(text: str) -> None:
-    with pytest.raises(UsageError, match=r"^patience is .*: use N,d"):
+    with pytest.raises(UsageError, match=r"^patience is .*: use N,D"):
         parse_patience(text)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     [
         "",
@@ -167,7 +168,7 @@ def test_a_patience_of_another_form_is_refused_by_name(text: str) -> None:
     ],
 )
 def test_a_stall_of_another_form_is_refused_by_name(text: str) -> None:
-    with pytest.raises(UsageError, match=r"^stall is .*: use i:x:N"):
+    with pytest.raises(UsageError, match=r"^stall is .*: use I:X:N"):
         parse_stall(text)
 
 
@@ -178,13 +179,13 @@ def test_floor_and_target_are_finite_numbers_or_their_words() -> None:
     assert [parse_target(word) for word in ("auto", "none")] == ["auto", "none"]
 
 
-@pytest.mark.parametrize("text", ["", "nan", "inf", "-inf", "low", "auto"])
+@each_case("text", ["", "nan", "inf", "-inf", "low", "auto"])
 def test_a_floor_that_is_no_finite_number_is_refused_by_name(text: str) -> None:
     with pytest.raises(UsageError, match=r"^reward_floor is .*: use a number or none"):
         parse_floor(text)
 
 
-@pytest.mark.parametrize("text", ["", "nan", "inf", "1e999", "best", "Auto"])
+@each_case("text", ["", "nan", "inf", "1e999", "best", "Auto"])
 def test_a_target_that_is_no_finite_number_is_refused_by_name(text: str) -> None:
     with pytest.raises(UsageError, match=r"^target_reward is .*: use a number, auto or none"):
         parse_target(text)

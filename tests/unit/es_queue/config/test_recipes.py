@@ -24,6 +24,7 @@ from es_queue.config.resolution import recipe_values
 from es_queue.config.run_config import option_fields
 from es_queue.errors import UsageError
 from es_queue.strategies import make_strategy
+from tests.cases import each_case
 
 FILES = sorted(Path(es_queue.config.recipes.__file__).parent.glob("*.toml"))
 RECIPES: dict[str, dict[str, Any]] = {
@@ -32,7 +33,7 @@ RECIPES: dict[str, dict[str, Any]] = {
 ENVIRONMENTS = [env for recipe in RECIPES.values() for env in recipe.get("environments", ())]
 
 
-@pytest.mark.parametrize("env", ENVIRONMENTS)
+@each_case("env", ENVIRONMENTS)
 def test_a_recipe_is_a_configuration_that_stands(env: str) -> None:
     config = config_from_values({"env": env, **recipe_for(env)}, env)
     shown = {
@@ -42,7 +43,7 @@ def test_a_recipe_is_a_configuration_that_stands(env: str) -> None:
     assert shown == recipe_for(env)
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@each_case("name", RECIPES)
 def test_a_recipe_file_holds_nothing_but_its_three_parts(name: str) -> None:
     assert RECIPES[name].keys() <= {"name", "environments", "options", "expect"}
     assert RECIPES[name].keys() & {"name", "environments"}
@@ -53,7 +54,7 @@ def test_no_environment_has_two_recipes() -> None:
     assert len(set(ENVIRONMENTS)) == len(ENVIRONMENTS) > 0
 
 
-@pytest.mark.parametrize("env", ENVIRONMENTS)
+@each_case("env", ENVIRONMENTS)
 def test_expected_points_come_by_rising_steps(env: str) -> None:
     points = expected_points(env)
     assert points and all(
@@ -69,7 +70,7 @@ def test_the_walker_and_the_lander_have_their_settings() -> None:
     assert recipe_for("LunarLanderContinuous-v3")["max_speed"] == 0.3
 
 
-@pytest.mark.parametrize("env", ["", "CartPole-v1", "Pendulum-v1", "bipedalwalker-v3"])
+@each_case("env", ["", "CartPole-v1", "Pendulum-v1", "bipedalwalker-v3"])
 def test_an_environment_without_a_recipe_gets_nothing(env: str) -> None:
     assert recipe_for(env) == {}
     assert expected_points(env) == ()
@@ -83,7 +84,7 @@ def test_changing_what_was_handed_out_does_not_change_the_recipe() -> None:
 # --- by name
 
 
-@pytest.mark.parametrize("name", recipe_names())
+@each_case("name", recipe_names())
 def test_a_named_recipe_is_a_configuration_that_stands(name: str) -> None:
     config = config_from_values({"env": "X-v0", **named_recipe(name)}, name)
     shown = {
@@ -93,8 +94,8 @@ def test_a_named_recipe_is_a_configuration_that_stands(name: str) -> None:
     assert shown == named_recipe(name)
 
 
-@pytest.mark.parametrize("name", recipe_names())
-@pytest.mark.parametrize("env", ENVIRONMENTS)
+@each_case("name", recipe_names())
+@each_case("env", ENVIRONMENTS)
 def test_a_named_recipe_takes_nothing_of_the_search_from_the_environments_own(
     name: str, env: str
 ) -> None:
@@ -110,7 +111,7 @@ def test_the_presets_of_ars_differ_in_statistics_and_directions_alone() -> None:
     assert not v1["obs_norm"] and v2["obs_norm"] and v2["obs_clip"] == 0 and v2["obs_sample"] == 1
 
 
-@pytest.mark.parametrize("name", [name for name in recipe_names() if name.startswith("pgpe")])
+@each_case("name", [name for name in recipe_names() if name.startswith("pgpe")])
 def test_the_presets_of_pgpe_keep_the_papers_ratios(name: str) -> None:
     config = config_from_values({"env": "X-v0", **named_recipe(name)}, name)
     assert config.learning_rate == pytest.approx(0.75 * config.max_speed)
@@ -123,6 +124,6 @@ def test_the_presets_of_pgpe_keep_the_papers_ratios(name: str) -> None:
 def test_an_unknown_name_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(
         UsageError,
-        match=r"^there is no recipe 'ars-v3'; there are ars-v1, ars-v1-t, ars-v2, ars-v2-t, pgpe-",
+        match=r"^there is no recipe 'ars-v3'; the recipes are ars-v1, ars-v1-t, ars-v2, ars-v2-t, ",
     ):
         named_recipe("ars-v3")

@@ -11,8 +11,9 @@ from es_queue.config.resolution import resolve
 from es_queue.config.run_config import RunConfig
 from es_queue.config.validation import ineffective_settings
 from es_queue.errors import UsageError
-from master.run.repro_command import repro_command
+from master.run.manifest import repro_command
 from master.sweep.record import format_settings_toml
+from tests.cases import each_case
 
 WITHOUT_EFFECT: list[tuple[dict[str, Any], str]] = [
     (
@@ -37,12 +38,12 @@ WITHOUT_EFFECT: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"strategy": "ars", "sigma_learning_rate": 0.1},
-        "sigma_learning_rate is 0.1, but the strategy ars has no use for it",
+        "sigma_learning_rate is 0.1, but the strategy ars does not use it",
     ),
 ]
 
 
-@pytest.mark.parametrize(("values", "sentence"), WITHOUT_EFFECT)
+@each_case(("values", "sentence"), WITHOUT_EFFECT)
 def test_an_explicit_setting_without_effect_is_refused_with_the_fix(
     values: dict[str, Any], sentence: str
 ) -> None:
@@ -51,7 +52,7 @@ def test_an_explicit_setting_without_effect_is_refused_with_the_fix(
     assert str(caught.value).startswith(sentence) and "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("values", "sentence"), WITHOUT_EFFECT)
+@each_case(("values", "sentence"), WITHOUT_EFFECT)
 def test_a_stored_setting_without_effect_is_read(values: dict[str, Any], sentence: str) -> None:
     config = config_from_values({"env": "X-v0", **values}, "the test")
     assert config_from_json(config.to_json()) == config
@@ -70,7 +71,8 @@ def test_a_recipes_setting_without_effect_is_no_mistake_of_the_user() -> None:
         },
         recipe,
     )
-    assert ineffective_settings(config).keys() == {"obs_sample", *recipe}
+    ineffective = {"obs_sample", "island_generations", *recipe}
+    assert ineffective_settings(config).keys() == ineffective
     own_recipe = resolve({"env": "LunarLander-v3", "eval_every": 0, "target_reward": "none"})
     assert own_recipe.eval_every == 0
 

@@ -12,10 +12,11 @@ from es_queue.config.validation import validate_combinations
 from es_queue.errors import UsageError
 from es_queue.strategies import make_strategy
 from es_queue.strategies.base import Batch
+from tests.cases import each_case
 from tests.parts import TABLE, config_of
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "factors"),
     [
         ("constant", {0: 1.0, 10**6: 1.0}),
@@ -32,7 +33,7 @@ def test_a_schedule_is_a_factor_for_each_generation(text: str, factors: dict[int
     assert {generation: schedule.factor(generation) for generation in factors} == factors
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     [
         "",
@@ -65,12 +66,12 @@ def test_a_power_by_squaring_is_near_the_library_s(base: float, exponent: int) -
     assert power(base, exponent) == pytest.approx(base**exponent, rel=1e-10, abs=1e-300)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("values", "sentence"),
     [
         (
             {"sigma_schedule": "linear:0,5"},
-            "sigma_schedule is linear:0,5, but without any perturbation",
+            "sigma_schedule is linear:0,5, but a run learns nothing without perturbations",
         ),
         (
             {"decay_schedule": "linear:0,5"},
@@ -98,7 +99,7 @@ BATCH = Batch(
 )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("strategy", "more"),
     [
         ("ars", {}),

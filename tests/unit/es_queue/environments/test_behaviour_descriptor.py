@@ -41,6 +41,7 @@ from es_queue.strategies.base import Info
 from es_queue.strategies.openai_es import OpenaiES
 from master.collect.answer_check import ResultBounds, ResultShape
 from master.collect.ledger import AnswerChecker, Ledger
+from tests.cases import each_case
 from tests.deceptive import MAZE
 from tests.parts import config_of, evaluator, task_of
 from tests.ring import quick_config, run_ring
@@ -66,7 +67,7 @@ def asked(environment: str, behaviour: str = "auto", backend: str = "auto") -> E
 # --- by environment
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("environment", "fits"),
     [
         (WALKER, POSITION),
@@ -101,7 +102,7 @@ def test_a_run_that_compares_nothing_asks_for_nothing() -> None:
     assert (spec.behaviour, spec.behaviour_size) == ("", 0)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("request_", "behaviour", "size", "backend"),
     [
         (asked(WALKER), POSITION, 2, "lean"),
@@ -130,34 +131,34 @@ def where(environment: gymnasium.Env[Any, Any]) -> float:
     return float(environment.unwrapped.state[0])  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("request_", "sentence"),
     [
         (
             asked(WALKER, backend="envpool"),
             (
-                "the envpool back end does not tell the final-position of BipedalWalker-v3: use "
+                "the envpool back end does not report the final-position of BipedalWalker-v3: use "
                 "--backend auto or stock or lean, or the behaviour last-observation"
             ),
         ),
-        (asked(WALKER, backend="any"), "the any back end does not tell the final-position"),
+        (asked(WALKER, backend="any"), "the any back end does not report the final-position"),
         (
             asked(WALKER, "tests.deceptive:quarter", "lean"),
             (
-                "the lean back end does not tell the tests.deceptive:quarter of "
+                "the lean back end does not report the tests.deceptive:quarter of "
                 "BipedalWalker-v3: use --backend auto or stock"
             ),
         ),
         (
             asked("CartPole-v1", POSITION),
             (
-                "final-position of CartPole-v1 cannot be had: final-position is not known of "
+                "final-position of CartPole-v1 cannot be read: final-position is not known for "
                 "CartPoleEnv: use the behaviour last-observation"
             ),
         ),
         (
             asked("CartPole-v1", RAM),
-            "ram of CartPole-v1 cannot be had: CartPoleEnv is no Atari game and has no ram",
+            "ram of CartPole-v1 cannot be read: CartPoleEnv is not an Atari game and has no ram",
         ),
         (
             asked("CartPole-v1", "tests.deceptive:missing"),
@@ -165,9 +166,9 @@ def where(environment: gymnasium.Env[Any, Any]) -> float:
         ),
         (
             asked("CartPole-v1", "tests.deceptive:MAZE"),
-            "the behaviour tests.deceptive:MAZE is no function",
+            "the behaviour tests.deceptive:MAZE is not a function",
         ),
-        (asked("CartPole-v1", "tests.deceptive:quarter"), "cannot be had: AttributeError"),
+        (asked("CartPole-v1", "tests.deceptive:quarter"), "cannot be read: AttributeError"),
         (
             asked(MAZE, "tests.deceptive:nothing"),
             f"the behaviour has 0 numbers, where 1 to {MAX_NUMBERS} are possible",
@@ -182,13 +183,13 @@ def test_a_behaviour_that_cannot_be_had_is_refused_in_one_sentence(
     assert sentence in str(refusal.value) and "\n" not in str(refusal.value)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("values", "sentence"),
     [
         ([np.nan], "not finite"),
-        (["a"], "no array of numbers"),
+        (["a"], "not an array of numbers"),
         (None, "not finite"),
-        ([[1.0], [1.0, 2.0]], "no array"),
+        ([[1.0], [1.0, 2.0]], "not an array"),
         (np.zeros(MAX_NUMBERS + 1), "513 numbers"),
     ],
 )
@@ -208,6 +209,37 @@ def test_a_mujoco_position_is_the_poses_first_two_numbers_and_an_atari_game_has_
         )
     )
     assert behaviour_vector(memory(console)).tolist() == list(range(128))
+
+
+def test_the_final_position_of_a_mujoco_body_is_where_gymnasium_has_it() -> None:
+    pytest.importorskip("mujoco", reason="MuJoCo is not installed")
+    world, other = open_environment(asked("Ant-v5", POSITION)), gymnasium.make("Ant-v5")
+    world.reset(3)
+    other.reset(seed=3)
+    body: Any = other.unwrapped
+    for _ in range(10):
+        action = np.full(8, 0.3, np.float32)
+        world.step(action)
+        other.step(action)
+    assert behaviour_of(world) == body.data.qpos[:2].astype(np.float32).tolist()
+    assert abs(body.data.qpos[:2]).max() > 0.01
+
+
+def test_the_ram_of_an_atari_game_is_what_the_game_shows_as_its_observation() -> None:
+    pytest.importorskip("ale_py", reason="ale-py is not installed")
+    request = dataclasses.replace(asked("ALE/Pong-v5", RAM), preprocessing="ram")
+    world, seen = open_environment(request), []
+    world.reset(3)
+    for _ in range(30):
+        observation, _, _ = world.step(2)
+        assert behaviour_of(world) == (255 * observation).round().tolist()
+        seen.append(observation.tolist())
+    assert len(seen[0]) == 128 and seen[0] != seen[-1]
+
+
+def behaviour_of(world: Any) -> list[float]:
+    values: list[float] = world.behaviour().tolist()
+    return values
 
 
 def test_both_walkers_tell_where_the_hull_is() -> None:
@@ -233,12 +265,12 @@ def test_both_walkers_tell_where_the_hull_is() -> None:
 # --- the settings
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("values", "sentence"),
     [
         (
             {"strategy": "pgpe", "behaviour": LAST},
-            "behaviour is last-observation, but the strategy pgpe has no use for it",
+            "behaviour is last-observation, but the strategy pgpe does not use it",
         ),
         (
             {"strategy": "novelty", "behaviour": "somewhere"},
@@ -250,7 +282,7 @@ def test_both_walkers_tell_where_the_hull_is() -> None:
         ({"strategy": "novelty", "members": 0}, "members is 0"),
         (
             {"strategy": "openai_es", "members": 3},
-            "members is 3, but the strategy openai_es has no use for it",
+            "members is 3, but the strategy openai_es does not use it",
         ),
         (
             {
@@ -502,7 +534,7 @@ def test_an_answer_without_behaviours_is_as_it_always_was() -> None:
     assert raw(results=plain) == old and Answer.decode(msgpack.packb(old)).results == plain
 
 
-@pytest.mark.parametrize(
+@each_case(
     "last",
     [
         b"",
@@ -516,7 +548,6 @@ def test_an_answer_without_behaviours_is_as_it_always_was() -> None:
         struct.pack("<8f", *[np.nan] * 8),
         struct.pack("<8f", *[np.inf] * 8),
     ],
-    ids=lambda last: repr(last)[:20],
 )
 def test_behaviours_that_cannot_be_are_refused(last: Any) -> None:
     with pytest.raises(DecodeError):
@@ -564,7 +595,7 @@ def result(kind: str, slot: int, **changes: Any) -> SlotResult:
     return dataclasses.replace(one, **changes)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("kind", "slot", "length"), [(TRAIN, 1, 24), (CENTRE, 0, 12), (CENTRE, 2, 12), (EVAL, 1, 0)]
 )
 def test_an_answer_counts_with_a_behaviour_of_the_right_length_alone(

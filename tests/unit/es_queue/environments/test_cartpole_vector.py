@@ -30,6 +30,7 @@ from es_queue.errors import UsageError
 from es_queue.numerics.fingerprint import BEYOND_AVX2, bytes_digest
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.protocol.messages import Answer, Block, Task
+from tests.cases import each_case
 from tests.ring import NOISE, quick_config
 from workers.episode import EpisodeControl
 from workers.evaluator import Evaluator
@@ -109,7 +110,7 @@ def test_long_episodes_are_the_scalar_environments_in_any_batch() -> None:
     assert episodes_that_differ(sizes, balancing) == (0, LIMIT * sum(sizes))
 
 
-@pytest.mark.parametrize("arguments", [{}, {"sutton_barto_reward": True}])
+@each_case("arguments", [{}, {"sutton_barto_reward": True}])
 def test_over_a_thousand_episodes_that_end_at_their_own_steps_are_the_scalar_environments(
     arguments: dict[str, Any],
 ) -> None:
@@ -117,7 +118,7 @@ def test_over_a_thousand_episodes_that_end_at_their_own_steps_are_the_scalar_env
     assert differ == 0 and steps > 15_000
 
 
-@pytest.mark.parametrize("disabled", ["", BEYOND_AVX2[0][1], f"X86_V3 {BEYOND_AVX2[0][1]}"])
+@each_case("disabled", ["", BEYOND_AVX2[0][1], f"X86_V3 {BEYOND_AVX2[0][1]}"])
 def test_the_bits_are_equal_by_whatever_instructions_numpy_computes(disabled: str) -> None:
     program = (
         "from tests.unit.es_queue.environments.test_cartpole_vector import balancing, chance, "
@@ -160,7 +161,7 @@ def test_what_it_returns_is_the_callers_to_keep_and_in_c_order() -> None:
 # --- which requests it serves
 
 
-@pytest.mark.parametrize("environment", ["CartPole-v0", "CartPole-v1", "CartPole"])
+@each_case("environment", ["CartPole-v0", "CartPole-v1", "CartPole"])
 def test_cartpole_is_vectorised_by_itself_and_described_as_stock_is(environment: str) -> None:
     lean, stock = (
         describe(EnvironmentRequest(environment, backend=backend)) for backend in ("auto", "stock")
@@ -186,8 +187,8 @@ def test_what_the_vectorised_class_does_not_know_is_played_by_stock() -> None:
         with pytest.raises(
             UsageError,
             match=(
-                r"the lean back end does not play CartPole-v1 as asked for: .* and CartPole, "
-                r"without wrappers"
+                r"the lean back end does not play CartPole-v1 with these settings: .* and "
+                r"CartPole, without wrappers"
             ),
         ):
             describe(replace(request, backend="lean"))
@@ -246,7 +247,7 @@ def block(who: Evaluator, kind: str, stop: int) -> Answer:
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     "values",
     [
         {"policy": "linear"},

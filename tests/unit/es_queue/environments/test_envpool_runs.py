@@ -15,9 +15,9 @@ from es_queue.environments.walker.lean_walker import LeanWalker
 from es_queue.errors import UsageError
 from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.numerics.noise_table import NoiseTable
-from es_queue.protocol.memory_channel import MemoryServer
 from es_queue.protocol.messages import Answer, Block, Task
 from master.run.setup import prepare_run
+from tests.memory_channel import MemoryServer
 from tests.ring import NOISE, Sink, make_loop, quick_config, run_ring, workers
 from workers.episode import EpisodeControl
 from workers.join import join
@@ -172,7 +172,7 @@ def test_other_ids_of_envpool_can_be_asked_for(environment: str, actions: str) -
 
 
 def test_an_episode_of_envpool_alone_cannot_be_drawn() -> None:
-    with pytest.raises(UsageError, match="EnvPool draws nothing"):
+    with pytest.raises(UsageError, match="EnvPool cannot draw"):
         open_environment(EnvironmentRequest("CartPole-v1", backend="envpool"), "rgb_array")
     drawn = open_environment(EnvironmentRequest(NORMAL, backend="envpool"), "rgb_array")
     drawn.reset(1)

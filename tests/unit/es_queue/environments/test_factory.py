@@ -14,6 +14,7 @@ import pytest
 from es_queue.environments.factory import describe, open_environment
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.errors import EnvironmentFailure, UsageError
+from tests.cases import each_case
 
 OWN_MODULE = """
 import gymnasium
@@ -71,7 +72,7 @@ def failure(request: EnvironmentRequest) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("environment", "limit", "threshold", "backend"),
     [
         ("BipedalWalker-v2", 1600, 300.0, "lean"),
@@ -124,7 +125,7 @@ def test_a_declared_reward_range_gives_the_highest_reward(own: str) -> None:
     assert describe(request).highest_reward == 5.0
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("environment", "highest"),
     [("Pendulum-v1", 0.0), ("MountainCar-v0", -1.0), ("Acrobot-v1", 0.0), ("CartPole-v1", None)],
 )
@@ -144,7 +145,7 @@ def test_arguments_reach_the_environment() -> None:
     assert describe(request).observation_size == 64
 
 
-@pytest.mark.parametrize("hardcore", [False, True])
+@each_case("hardcore", [False, True])
 def test_the_argument_hardcore_keeps_the_lean_back_end(hardcore: bool) -> None:
     spec = describe(EnvironmentRequest("BipedalWalker-v3", arguments=(("hardcore", hardcore),)))
     assert (spec.backend, spec.step_limit) == ("lean", 1600)
@@ -156,9 +157,7 @@ def test_an_unknown_id_names_the_close_ones() -> None:
     assert "BipedalWalker-v2" in sentence
 
 
-@pytest.mark.parametrize(
-    "environment", ["xyz", "", "so wrong", "BipedalWalker-v9", "Moon/Lander-v0"]
-)
+@each_case("environment", ["xyz", "", "so wrong", "BipedalWalker-v9", "Moon/Lander-v0"])
 def test_any_unknown_id_gives_a_sentence(environment: str) -> None:
     assert failure(EnvironmentRequest(environment)).startswith(
         f"there is no environment {environment!r}: "
@@ -182,12 +181,12 @@ def test_a_module_that_exits_when_it_is_imported_gives_a_sentence(own: str, tmp_
         describe(EnvironmentRequest(own, wrappers=("exiting_module:Own",)))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("environment", "blocked", "command"),
     [
-        ("HalfCheetah-v5", "mujoco", 'pip install "gymnasium[mujoco]"'),
-        ("ALE/Pong-v5", "ale_py", 'pip install "gymnasium[atari]"'),
-        ("PongNoFrameskip-v4", "ale_py", 'pip install "gymnasium[atari]"'),
+        ("HalfCheetah-v5", "mujoco", "pip install 'es-queue[mujoco]'"),
+        ("ALE/Pong-v5", "ale_py", "pip install 'es-queue[atari]'"),
+        ("PongNoFrameskip-v4", "ale_py", "pip install 'es-queue[atari]'"),
     ],
 )
 def test_a_missing_package_gives_the_command_that_installs_it(
@@ -204,7 +203,7 @@ def test_a_missing_box2d_gives_the_command_that_installs_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "es_queue.environments.walker.lean_walker", None)
     assert failure(EnvironmentRequest("BipedalWalker-v3")).endswith(
-        'pip install "gymnasium[box2d]"'
+        "pip install 'gymnasium[box2d]'"
     )
 
 
@@ -212,7 +211,7 @@ def test_a_missing_box2d_gives_the_command_that_installs_it(
 def test_an_environment_that_raises_is_reported_with_type_and_text(own: str, fault: str) -> None:
     sentence = failure(EnvironmentRequest(own, arguments=(("fault", fault),)))
     text = {"reset": "RuntimeError: the motor burnt", "step": "ValueError: bad action 1"}[fault]
-    assert sentence == f"{own} fails when played: {text}"
+    assert sentence == f"{own} fails when it is played: {text}"
 
 
 def test_an_environment_that_belies_its_space_is_reported(own: str) -> None:
@@ -222,17 +221,17 @@ def test_an_environment_that_belies_its_space_is_reported(own: str) -> None:
 
 def test_arguments_that_the_environment_does_not_take_are_named(own: str) -> None:
     sentence = failure(EnvironmentRequest(own, arguments=(("colour", "red"),)))
-    assert "does not take the arguments colour='red'" in sentence
+    assert "does not accept the arguments colour='red'" in sentence
 
 
 def test_an_argument_that_belongs_to_us_is_refused() -> None:
-    with pytest.raises(UsageError, match="max_episode_steps cannot be given"):
+    with pytest.raises(UsageError, match="max_episode_steps is not allowed"):
         describe(EnvironmentRequest("CartPole-v1", arguments=(("max_episode_steps", 5),)))
 
 
 def test_a_space_that_no_policy_serves_gives_a_sentence(own: str) -> None:
     text = gymnasium.spaces.Text(5)
-    assert "are a Text; es-queue takes Box" in failure(
+    assert "are a Text; es-queue supports Box" in failure(
         EnvironmentRequest(own, arguments=(("observation", text),))
     )
     action = gymnasium.spaces.Dict({"a": gymnasium.spaces.Discrete(2)})
@@ -259,7 +258,7 @@ def test_a_bad_wrapper_path_gives_a_sentence(
 def test_a_wrapper_that_is_none_gives_a_sentence(own: str, tmp_path: Path) -> None:
     functions = "\ndef words(environment): return 'none'\ndef nothing(): pass\n"
     (tmp_path / "own_module.py").write_text(OWN_MODULE + functions)
-    assert "yield no gymnasium.Env" in failure(
+    assert "do not return a gymnasium.Env" in failure(
         EnvironmentRequest(own, wrappers=("own_module:words",))
     )
     assert "cannot be made: TypeError" in failure(

@@ -12,15 +12,15 @@ import pytest
 
 from es_queue.environments import envpool, factory
 from es_queue.environments.factory import (
-    choose_backend,
+    ResolvedEnvironment,
     open_vector_environment,
     portable_request,
     resolve_backend,
 )
 from es_queue.environments.interface import EnvironmentRequest
-from es_queue.environments.registry import find_environment
 from es_queue.errors import EnvironmentFailure, UsageError
 from es_queue.numerics.noise_table import NoiseTable
+from tests.cases import each_case
 from tests.ring import quick_config
 from workers.episode import EpisodeControl
 from workers.join import Refusal, join
@@ -52,7 +52,7 @@ def here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> boo
 
 def chosen(environment: str, backend: str, **more: Any) -> str:
     request = EnvironmentRequest(environment, backend=backend, **more)
-    return choose_backend(find_environment(request), request)
+    return ResolvedEnvironment(request).backend
 
 
 def test_auto_is_envpool_where_it_is_installed_and_proven_equal(here: bool) -> None:
@@ -74,13 +74,13 @@ def test_any_is_kept_in_the_config_and_decided_by_each_host(here: bool) -> None:
     assert resolve_backend("lean") == "lean"
 
 
-@pytest.mark.parametrize("environment", [*V2, "CartPole-v1"])
+@each_case("environment", [*V2, "CartPole-v1"])
 def test_any_is_refused_where_equality_is_not_proven(environment: str) -> None:
     with pytest.raises(
         UsageError,
         match=(
-            rf"backend is any, but only BipedalWalker-v3 .* not {environment} as asked for: use "
-            r"auto, or name one"
+            rf"backend is any, but only BipedalWalker-v3 .* not {environment} with these "
+            rf"settings: use auto, or name one"
         ),
     ):
         chosen(environment, "any")
@@ -89,7 +89,7 @@ def test_any_is_refused_where_equality_is_not_proven(environment: str) -> None:
 def test_envpool_is_refused_for_what_it_does_not_play(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(envpool, "load_envpool", lambda environment: Library)
     assert [chosen(one, "envpool") for one in (*OWN_IDS, "BipedalWalker-v2")] == ["envpool"] * 4
-    with pytest.raises(UsageError, match="EnvPool has the lidar of version 3 alone"):
+    with pytest.raises(UsageError, match="EnvPool has only the lidar of version 3"):
         chosen("BipedalWalkerHardcore-v2", "envpool")
     wrapped: dict[str, Any] = {"wrappers": ("gymnasium.wrappers:FlattenObservation",)}
     for environment, more in (
@@ -99,7 +99,8 @@ def test_envpool_is_refused_for_what_it_does_not_play(monkeypatch: pytest.Monkey
         ("CartPole-v1", {"arguments": (("sutton_barto_reward", True),)}),
     ):
         with pytest.raises(
-            UsageError, match=rf"the envpool back end does not play {environment} as asked for"
+            UsageError,
+            match=rf"the envpool back end does not play {environment} with these settings",
         ):
             chosen(environment, "envpool", **more)
 
@@ -110,8 +111,8 @@ def test_a_worker_without_envpool_refuses_a_run_on_it(monkeypatch: pytest.Monkey
     with pytest.raises(Refusal) as caught:
         join(quick_config(env="BipedalWalker-v3", backend="envpool"), EpisodeControl(), table=table)
     assert str(caught.value) == (
-        "BipedalWalker-v3 is to be played by EnvPool, which is not installed here: pip "
-        'install "envpool>=1.2.5,<1.3"'
+        "BipedalWalker-v3 runs on EnvPool, which is not installed here: pip install "
+        "'es-queue[envpool]'"
     )
     assert (
         join(

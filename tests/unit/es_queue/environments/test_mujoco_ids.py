@@ -6,13 +6,15 @@ from __future__ import annotations
 
 import importlib.util
 
+import numpy as np
 import pytest
 
-from es_queue.environments.factory import describe
+from es_queue.environments.factory import describe, open_environment
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.environments.mujoco.ids import BODIES, current_id
 from es_queue.errors import EnvironmentFailure
 from master.run.setup import prepare_run
+from tests.cases import each_case
 from tests.parts import TABLE
 from tests.ring import quick_config
 
@@ -21,8 +23,8 @@ with_mujoco = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize("body", BODIES)
-@pytest.mark.parametrize("version", [1, 2, 3, 4])
+@each_case("body", BODIES)
+@each_case("version", [1, 2, 3, 4])
 def test_an_old_version_is_answered_with_the_current_one_and_a_sentence(
     body: str, version: int
 ) -> None:
@@ -30,14 +32,14 @@ def test_an_old_version_is_answered_with_the_current_one_and_a_sentence(
     assert name == f"{body}-v5"
     assert (
         sentence.startswith(
-            f"{body}-v{version} is an old version: this run is of {body}-v5, the current one"
+            f"{body}-v{version} is an old version: this run uses the current one, {body}-v5"
         )
         and "\n" not in sentence
     )
     assert (f"--env gymnasium:{body}-v4 plays the old version" in sentence) == (version == 4)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "name",
     [
         "Hopper-v5",
@@ -55,7 +57,7 @@ def test_every_other_id_stays_as_it_is(name: str) -> None:
     assert current_id(name) == (name, "")
 
 
-@pytest.mark.parametrize("name", ["Thrower-v2", "Striker-v2", "Thrower", "Striker-v0"])
+@each_case("name", ["Thrower-v2", "Striker-v2", "Thrower", "Striker-v0"])
 def test_what_is_gone_is_refused_with_the_nearest_task(name: str) -> None:
     with pytest.raises(
         EnvironmentFailure, match=f"^{name} cannot be played: .*; the nearest task is Pusher-v5$"
@@ -67,10 +69,24 @@ def test_what_is_gone_is_refused_with_the_nearest_task(name: str) -> None:
 def test_the_run_of_an_old_id_is_recorded_as_one_of_the_current() -> None:
     setup = prepare_run(quick_config(env="InvertedPendulum-v2"), table=TABLE)
     assert (setup.config.env, setup.spec.id) == ("InvertedPendulum-v5", "InvertedPendulum-v5")
-    assert "this run is of InvertedPendulum-v5" in setup.spec.note
+    assert "this run uses the current one, InvertedPendulum-v5" in setup.spec.note
     assert prepare_run(setup.config, table=TABLE).spec.note == "", (
         "a resume has nothing more to say"
     )
+
+
+@with_mujoco
+def test_each_body_is_played_under_each_of_its_versions() -> None:
+    for body in BODIES:
+        for version in range(1, 6):
+            request = EnvironmentRequest(f"{body}-v{version}")
+            spec, world = describe(request), open_environment(request)
+            assert spec.id == f"{body}-v5"
+            first = world.reset(version)
+            after, reward, _ = world.step(np.full(spec.action.shape, 0.1, np.float32))
+            assert first.shape == after.shape == (spec.observation_size,), body
+            assert np.isfinite([*after, reward]).all() and not np.array_equal(first, after), body
+            world.close()
 
 
 @with_mujoco

@@ -28,8 +28,9 @@ from master.loop.state import FINAL
 from master.run.setup import prepare_run
 from master.run.warm_start import make_warm_state
 from master.storage.checkpoint import Checkpoints
+from master.storage.generation_store import GenerationStore
 from master.storage.replay import replay_run
-from master.storage.replay_log import ReplayLog
+from tests.cases import each_case
 from tests.objectives import GOAL
 from tests.ring import Sink, run_ring
 from workers.episode import EpisodeControl
@@ -71,7 +72,7 @@ def test_a_target_ends_the_run() -> None:
     ) and ended.state.generation < 100
 
 
-@pytest.mark.parametrize("strategy", ["openai_es", "ars", "pgpe", "snes", "ga", "random_search"])
+@each_case("strategy", ["openai_es", "ars", "pgpe", "snes", "ga", "random_search"])
 def test_every_strategy_gives_the_same_bits_for_one_worker_and_three_and_across_a_resume(
     strategy: str,
 ) -> None:
@@ -110,7 +111,7 @@ def test_a_function_that_fails_costs_its_slot_alone() -> None:
     assert "ArithmeticError: no value above" in said or "not a finite number" in said
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "parameters", "sentence"),
     [
         (
@@ -119,7 +120,7 @@ def test_a_function_that_fails_costs_its_slot_alone() -> None:
             "tests.objectives:nothing cannot be imported: AttributeError",
         ),
         ("tests.nowhere:sphere", 2, "tests.nowhere:sphere cannot be imported: ModuleNotFoundError"),
-        ("tests.objectives:crooked", 2, "tests.objectives:crooked is no function"),
+        ("tests.objectives:crooked", 2, "tests.objectives:crooked is not a function"),
         (
             "tests.objectives:strange",
             2,
@@ -164,8 +165,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     (
         {"parameters": 0},
         (
-            "objective is tests.objectives:sphere, but parameters is 0: say how long its vector "
-            "is with --parameters"
+            "objective is tests.objectives:sphere, but parameters is 0: set --parameters to "
+            "the length of its vector"
         ),
     ),
     ({"objective": "sphere"}, "objective is 'sphere': use module:function"),
@@ -186,12 +187,12 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"backend": "lean"},
-        "backend is lean, but an objective is played by stock alone: leave it at auto",
+        "backend is lean, but an objective runs only on stock: leave backend at auto",
     ),
 ]
 
 
-@pytest.mark.parametrize(("values", "sentence"), BAD)
+@each_case(("values", "sentence"), BAD)
 def test_settings_that_an_objective_cannot_have_are_refused(
     values: dict[str, Any], sentence: str
 ) -> None:
@@ -228,7 +229,7 @@ def test_the_resolved_settings_can_be_read_again_and_observe_nothing() -> None:
 def test_an_objective_draws_nothing_and_is_played_one_by_one() -> None:
     request = EnvironmentRequest.of(config_of())
     assert open_vector_environment(request) is None and batch_size_range(request) is None
-    with pytest.raises(UsageError, match="is an objective, which draws nothing"):
+    with pytest.raises(UsageError, match="is an objective, so there is nothing to draw"):
         open_environment(request, "human")
 
 
@@ -256,21 +257,22 @@ def test_a_policy_of_a_vector_is_that_vector_for_each_row() -> None:
     own = policy.bind(rows[:1]).act_one(np.zeros(1, np.float32))
     own[:] = 9
     assert rows[0].tolist() == [0, 1, 2]
-    with pytest.raises(UsageError, match="puts out 3 numbers"):
+    with pytest.raises(UsageError, match="returns 3 numbers"):
         widen(policy, rows[0], ConstantPolicy(4), np.zeros(4, np.float32))
 
 
 def test_what_was_found_can_be_loaded_played_replayed_and_begun_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    log, sink = ReplayLog(tmp_path), Sink()
+    sink = Sink()
+    store = GenerationStore("memory", tmp_path, 0)
     ended, _ = run_ring(
         config_of(ROSENBROCK, generations=8, final_episodes=5),
         sink=sink,
-        log=log,
+        store=store,
         checkpoints=Checkpoints(tmp_path),
     )
-    log.close()
+    store.log.close()
     best = tmp_path / "checkpoints" / "best.npz"
     saved = load_policy(best)
     assert (
@@ -280,11 +282,11 @@ def test_what_was_found_can_be_loaded_played_replayed_and_begun_with(
     )
     monkeypatch.setenv(ALLOW, "installed")
     assert cli.main([str(best)]) == 6
-    assert "give --trust" in capsys.readouterr().err
+    assert "use --trust" in capsys.readouterr().err
     assert cli.main([str(best), "--trust"]) == 0
     assert "equal to the recorded evaluation to the last digit" in capsys.readouterr().out
     assert (
-        replay_run("memory", tmp_path, tmp_path / "noise", sink.note) == 0
+        replay_run("memory", tmp_path, tmp_path / "noise", sink.notes.append) == 0
         and ended.digest in sink.notes[-1]
     )
     warm = make_warm_state(prepare_run(config_of(ROSENBROCK), table=TABLE), best)

@@ -30,6 +30,7 @@ from es_queue.errors import EnvironmentFailure, RunFolderError, UsageError
 from es_queue.policies.checkpoint_policy import SavedPolicy, load_policy
 from master.doctor.environment import ProbeRequest, probe_environments
 from master.storage.checkpoint import Checkpoints
+from tests.cases import each_case
 from tests.ring import quick_config, run_ring
 
 ARM = spaces.Dict({"position": spaces.Box(-1, 1, (2, 2)), "gripper": spaces.Discrete(3, start=1)})
@@ -103,19 +104,19 @@ def test_every_part_has_a_name_and_a_place() -> None:
     assert format_parts((("one", 4, 1),)) == "one 4"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("wrong", "sentence"),
     [
-        ({"arm": SEEN["arm"]}, "the observation is not made of arm, clocks, touch"),
-        ({**SEEN, "more": 1}, "the observation is not made of"),
-        ({**SEEN, "arm": 3}, "the observation arm is not made of gripper, position"),
-        ({**SEEN, "clocks": (1,)}, "the observation clocks is not made of 0, 1"),
-        ({**SEEN, "touch": np.ones(1)}, "the observation touch has 1 numbers, where 2 are due"),
+        ({"arm": SEEN["arm"]}, "the observation must have exactly the parts arm, clocks, touch"),
+        ({**SEEN, "more": 1}, "the observation must have exactly the parts"),
+        ({**SEEN, "arm": 3}, "the observation arm must have exactly the parts gripper, position"),
+        ({**SEEN, "clocks": (1,)}, "the observation clocks must have exactly the parts 0, 1"),
+        ({**SEEN, "touch": np.ones(1)}, "the observation touch has 1 numbers, but must have 2"),
         (
             {**SEEN, "clocks": (2, np.array([0, 0]))},
-            "the observation clocks.0 is 2, where 0 to 1 are possible",
+            "the observation clocks.0 is 2, but must be from 0 to 1",
         ),
-        ([1, 2], "the observation is not made of"),
+        ([1, 2], "the observation must have exactly the parts"),
     ],
 )
 def test_what_is_made_of_other_parts_is_refused_by_name(wrong: Any, sentence: str) -> None:
@@ -134,7 +135,7 @@ for _ in range(20):
     DEEP = {"keys": ["x"], "items": [DEEP]}
 
 
-@pytest.mark.parametrize(
+@each_case(
     "planted",
     [
         3,
@@ -159,7 +160,7 @@ def test_a_planted_tree_is_refused(planted: Any) -> None:
         from_json(planted)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("space", "sentence"),
     [
         (
@@ -232,7 +233,10 @@ def test_a_loaded_policy_takes_the_very_mapping_that_the_environment_yields(trai
     assert paid > 30
     with pytest.raises(
         UsageError,
-        match="does not take this observation: the observation is not made of flag, noise",
+        match=(
+            "does not take this observation: "
+            "the observation must have exactly the parts flag, noise"
+        ),
     ):
         policy.act(np.zeros(6))
 

@@ -23,6 +23,7 @@ from es_queue.environments.space_codec import (
     observation_encoder,
 )
 from es_queue.errors import EnvironmentFailure, UsageError
+from tests.cases import each_case
 
 CLEAN = (
     "CartPole-v1",
@@ -106,7 +107,7 @@ def some_actions(environment: str, count: int, seed: int) -> list[Any]:
     return [int(a) if isinstance(space, spaces.Discrete) else a for a in drawn]
 
 
-@pytest.mark.parametrize("environment", CLEAN)
+@each_case("environment", CLEAN)
 def test_an_episode_does_not_depend_on_those_before_it(environment: str) -> None:
     request = EnvironmentRequest(environment)
     assert describe(request).clean_reset
@@ -124,7 +125,7 @@ def test_a_stock_walker_does_not_depend_on_the_episodes_before() -> None:
     assert play(used, 4, actions) == play(open_environment(request), 4, actions)
 
 
-@pytest.mark.parametrize("environment", ["CartPole-v1", "Pendulum-v1", "LunarLanderContinuous-v3"])
+@each_case("environment", ["CartPole-v1", "Pendulum-v1", "LunarLanderContinuous-v3"])
 def test_a_stock_world_plays_what_gymnasium_plays(environment: str) -> None:
     plain, world = (
         gymnasium.make(gymnasium.registry[environment]),
@@ -160,9 +161,9 @@ def test_an_environment_in_wrappers_is_made_anew_for_each_episode() -> None:
     assert not describe(wrapped).clean_reset
 
 
-@pytest.mark.parametrize("path", ["builtins:print", "os.path:exists"])
+@each_case("path", ["builtins:print", "os.path:exists"])
 def test_a_wrapper_of_pythons_own_library_is_refused(path: str) -> None:
-    with pytest.raises(UsageError, match="Python's own library"):
+    with pytest.raises(UsageError, match="Python's standard library"):
         describe(EnvironmentRequest("CartPole-v1", wrappers=(path,)))
 
 
@@ -188,7 +189,7 @@ def test_observations_are_the_callers_to_keep(ageing: str) -> None:
     assert [observation[0] for observation in kept] == [1, 11, 12]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("space", "observation", "flat"),
     [
         (spaces.Box(0, 255, (2, 2), np.int64), np.array([[1, 2], [3, 4]]), [1, 2, 3, 4]),
@@ -212,7 +213,7 @@ def test_observations_become_flat_float32(
     assert (encoded.tolist(), encoded.dtype, size) == (flat, np.float32, len(flat))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("space", "kind", "outputs"),
     [
         (spaces.Box(-np.inf, 2, (2, 3), np.float32), "box", 6),
@@ -265,7 +266,7 @@ def test_a_render_mode_that_is_not_offered_gives_a_sentence(ageing: str) -> None
         open_environment(EnvironmentRequest("BipedalWalker-v3"), "ascii")
 
 
-@pytest.mark.parametrize("environment", ["BipedalWalker-v2", "CartPole-v1"])
+@each_case("environment", ["BipedalWalker-v2", "CartPole-v1"])
 def test_a_window_follows_each_step_by_itself(
     environment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

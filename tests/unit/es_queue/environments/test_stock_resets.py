@@ -17,6 +17,7 @@ from es_queue.environments.factory import describe, open_environment
 from es_queue.environments.interface import Environment, EnvironmentRequest
 from es_queue.environments.spaces import ActionSpec
 from es_queue.environments.stock import StockEnvironment
+from tests.cases import each_case
 
 MUJOCO = (
     "Ant",
@@ -82,14 +83,14 @@ def is_clean(request: EnvironmentRequest, seeds: range, steps: int) -> bool:
 
 
 @with_mujoco
-@pytest.mark.parametrize("environment", MUJOCO)
+@each_case("environment", MUJOCO)
 def test_an_episode_of_mujoco_does_not_depend_on_those_before_it(environment: str) -> None:
     assert is_clean(EnvironmentRequest(f"{environment}-v5"), range(3), 120)
 
 
 @with_atari
-@pytest.mark.parametrize("preprocessing", ["none", "dqn"])
-@pytest.mark.parametrize("environment", ATARI)
+@each_case("preprocessing", ["none", "dqn"])
+@each_case("environment", ATARI)
 def test_an_episode_of_atari_does_not_depend_on_those_before_it(
     environment: str, preprocessing: str
 ) -> None:

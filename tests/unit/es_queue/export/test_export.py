@@ -20,6 +20,7 @@ from es_queue.policies import make_policy
 from es_queue.policies.checkpoint_policy import SavedPolicy, load_policy
 from es_queue.security.npz_reader import read_checkpoint
 from master.storage.checkpoint import Checkpoints
+from tests.cases import each_case
 from tests.ring import quick_config, run_ring
 from workers.play.cli import main
 
@@ -147,8 +148,8 @@ def compared(
     return worst
 
 
-@pytest.mark.parametrize("ending", [".onnx", ".pt2"])
-@pytest.mark.parametrize(("config", "action"), CASES, ids=["-".join(one) for one in CASES])
+@each_case("ending", [".onnx", ".pt2"])
+@each_case(("config", "action"), CASES)
 def test_an_exported_policy_gives_what_it_gives_here(config: str, action: str, ending: str) -> None:
     assert compared(ending, CONFIGS[config], ACTIONS[action], 100) < 1e-5
 
@@ -162,8 +163,8 @@ PICTURES = {
 }
 
 
-@pytest.mark.parametrize("ending", [".onnx", ".pt2"])
-@pytest.mark.parametrize("policy", PICTURES)
+@each_case("ending", [".onnx", ".pt2"])
+@each_case("policy", PICTURES)
 def test_an_exported_policy_on_pictures_gives_what_it_gives_here(policy: str, ending: str) -> None:
     shape = PICTURES[policy]
     assert (
@@ -200,13 +201,13 @@ def test_ten_thousand_random_pictures_give_equal_outputs(policy: str, ending: st
     assert worst < 2e-5
 
 
-@pytest.mark.parametrize("ending", [".onnx", ".pt2"])
+@each_case("ending", [".onnx", ".pt2"])
 def test_a_normalised_policy_on_pictures_gives_what_it_gives_here(ending: str) -> None:
     config = {"policy": "uber", "obs_norm": False, "batch_norm": "virtual"}
     assert compared(ending, config, ACTIONS["discrete"], 20, 4 * 42 * 42, (4, 42, 42)) < 2e-4
 
 
-@pytest.mark.parametrize("ending", [".onnx", ".pt2"])
+@each_case("ending", [".onnx", ".pt2"])
 def test_a_box_bounded_by_tanh_is_exported_with_its_bound(ending: str) -> None:
     assert compared(ending, {"action_bound": "tanh"}, ACTIONS["matrix"], 100) < 1e-5
 
@@ -264,7 +265,7 @@ def test_es_play_exports_a_run_by_the_ending_of_the_files_name(
         and "equal to the recorded" in capsys.readouterr().out
     )
     assert main([str(tmp_path), "--export", str(tmp_path / "policy.h5")]) == 2
-    assert "there is no export to .h5: use FILE.json" in capsys.readouterr().err
+    assert "es-queue cannot export to .h5: use FILE.json" in capsys.readouterr().err
     assert main([str(tmp_path), "--export", str(tmp_path / "nowhere" / "policy.npz")]) == 6
 
 
@@ -277,7 +278,7 @@ def test_a_policy_of_somebodys_own_has_no_graph() -> None:
     assert export_bytes(".npz", saved, arrays, meta)
 
 
-@pytest.mark.parametrize(("ending", "package"), [(".onnx", "onnx"), (".pt2", "torch")])
+@each_case(("ending", "package"), [(".onnx", "onnx"), (".pt2", "torch")])
 def test_a_package_that_is_not_installed_is_named(
     ending: str, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,6 +25,7 @@ from es_queue.genetics.mutation_chain import (
 )
 from es_queue.genetics.parent_cache import ENTRY_OVERHEAD, MAX_TREES, ParentCache
 from es_queue.numerics.ordered_sums import ArrayNoise
+from tests.cases import each_case
 
 SIZE = 9
 NOISE = ArrayNoise(np.random.default_rng(0).standard_normal(5_000, dtype=np.float32))
@@ -91,7 +92,7 @@ def test_no_links_leave_a_copy() -> None:
 # --- the family
 
 
-@pytest.mark.parametrize("seed", range(8))
+@each_case("seed", range(8))
 def test_compaction_changes_no_bit_of_anybody_and_forgets_no_link(seed: int) -> None:
     (short, living), (whole, same) = evolved(40, seed=seed), evolved(40, seed=seed, compact=False)
     assert living.tolist() == same.tolist()
@@ -179,7 +180,7 @@ def test_the_plain_table_can_be_read() -> None:
     assert decode_parent_table(packed(), PLACES).tree.mutations.index.tolist() == [0, 9]
 
 
-@pytest.mark.parametrize(
+@each_case(
     "changes",
     [
         {"rows": 0},
@@ -214,7 +215,7 @@ def test_a_table_that_cannot_be_is_refused(changes: dict[str, float]) -> None:
         decode_parent_table(packed(**changes), PLACES)
 
 
-@pytest.mark.parametrize("cut", range(8))
+@each_case("cut", range(8))
 def test_a_table_that_ends_too_early_is_refused(cut: int) -> None:
     with pytest.raises(ValueError, match="a table of mutations"):
         decode_parent_table(packed()[:cut], PLACES)

@@ -5,6 +5,7 @@ sentence.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from es_queue.genetics.seed_list import MAX_BYTES, format_seed_list, read_seed_l
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.security.npz_reader import read_checkpoint
 from master.storage.checkpoint import Checkpoints
+from tests.cases import each_case
 from tests.ring import quick_config, run_ring
 from workers.play.cli import main
 
@@ -81,25 +83,25 @@ def damaged(path: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("change", "sentence"),
     [
         (lambda values: values.update(kind="?"), "its kind is not"),
         (lambda values: values.pop("seeds"), "has no 'seeds'"),
         (lambda values: values.pop("digest"), "has no 'digest'"),
-        (lambda values: values.update(seeds="12"), "no list of noise indices"),
-        (lambda values: values["seeds"].append(-1), "no list of noise indices"),
-        (lambda values: values["seeds"].append(2.0), "no list of noise indices"),
-        (lambda values: values["seeds"].append(True), "no list of noise indices"),
+        (lambda values: values.update(seeds="12"), "not a list of noise indices"),
+        (lambda values: values["seeds"].append(-1), "not a list of noise indices"),
+        (lambda values: values["seeds"].append(2.0), "not a list of noise indices"),
+        (lambda values: values["seeds"].append(True), "not a list of noise indices"),
         (lambda values: values["seeds"].append(2**32 - 1), "noise index"),
         (lambda values: values.update(sigma=-1.0), "sigma"),
         (lambda values: values.update(sigma=[0.3] * 99), "sigma"),
-        (lambda values: values.update(sigma="0.3"), "list of numbers is none"),
+        (lambda values: values.update(sigma="0.3"), "a value is not a list of numbers"),
         (lambda values: values.update(sigma=1e300), "not finite"),
         (lambda values: values.update(sigma=0.25), "its seeds make parameters of digest"),
         (lambda values: values["seeds"].append(5), "its seeds make parameters of digest"),
         (lambda values: values["config"].update(seed=99), "its seeds make parameters of digest"),
-        (lambda values: values.update(noise="0" * 32), "other noise"),
+        (lambda values: values.update(noise="0" * 32), "another version of the noise table"),
         (lambda values: values["config"].update(noise_size=10), "too small for 58 parameters"),
         (lambda values: values["config"].update(noise_size=2**31), "larger than the"),
         (lambda values: values["action"].pop("kind"), "its settings have no 'kind'"),
@@ -113,11 +115,13 @@ def test_a_damaged_list_is_refused_in_one_sentence(
     exported: Path,
     change: Callable[[dict[str, Any]], Any],
     sentence: str,
+    tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main([str(damaged(exported, change))]) == 6
+    path = damaged(Path(shutil.copy(exported, tmp_path)), change)
+    assert main([str(path)]) == 6
     said = capsys.readouterr().err
-    assert sentence in said and str(exported) in said and said.count("\n") == 1
+    assert sentence in said and str(path) in said and said.count("\n") == 1
 
 
 @pytest.mark.parametrize("name", ["MOST_PARAMETERS", "MOST_WORK"])
@@ -127,7 +131,7 @@ def test_a_list_that_makes_much_is_played_only_when_it_is_trusted(
     monkeypatch.setattr(f"es_queue.genetics.seed_list.{name}", 57)
     assert main([str(exported)]) == 6
     said = capsys.readouterr().err
-    assert "at most 57" in said and "give --trust" in said and said.count("\n") == 1
+    assert "at most 57" in said and "use --trust" in said and said.count("\n") == 1
     assert main([str(exported), "--trust"]) == 0
 
 
@@ -142,9 +146,7 @@ def test_a_list_that_could_not_be_read_is_not_written(
     assert "export it to .npz" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b"{", b"[]", b"\xff", b"3", b"{}", b'{"kind": NaN}', b"[" * 10_000]
-)
+@each_case("data", [b"", b"{", b"[]", b"\xff", b"3", b"{}", b'{"kind": NaN}', b"[" * 10_000])
 def test_what_is_no_list_is_refused(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_bytes(data)
     with pytest.raises(RunFolderError, match="not a seed list"):

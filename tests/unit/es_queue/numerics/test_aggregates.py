@@ -18,6 +18,7 @@ from es_queue.numerics.aggregates import (
     interquartile_means,
     means,
 )
+from tests.cases import each_case
 
 RETURNS = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30)
 #: A busy machine may be slow at any moment.
@@ -30,7 +31,7 @@ def iqm(*values: float) -> float:
     return float(interquartile_means(np.sort(np.array([values], np.float64)))[0])
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("values", "expected"),
     [
         ([7.0], 7.0),
@@ -106,12 +107,12 @@ def test_a_run_without_a_figure_is_told_and_not_taken_for_a_value() -> None:
     assert (found.mean, found.median, found.worst) == (3.0, 3.0, 1.0)
 
 
-@pytest.mark.parametrize("values", [[], [None], [math.nan, None]])
+@each_case("values", [[], [None], [math.nan, None]])
 def test_without_a_run_there_is_no_figure(values: list[float | None]) -> None:
     assert aggregate(values) == Aggregates(0, len(values))
 
 
-@pytest.mark.parametrize("values", [[4.0], [4.0, 6.0]])
+@each_case("values", [[4.0], [4.0, 6.0]])
 def test_fewer_than_three_runs_have_no_interval(values: list[float]) -> None:
     found = aggregate(values)
     assert (found.mean_interval, found.iqm_interval) == (None, None)

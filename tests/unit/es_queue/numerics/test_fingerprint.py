@@ -14,14 +14,13 @@ from threadpoolctl import threadpool_info
 
 import es_queue
 from es_queue.numerics import fingerprint
+from tests.cases import each_case
 
 ROOT = Path(es_queue.__file__).resolve().parent.parent
 AVX2 = "processor : 0\nflags\t\t: fpu avx avx2 fma\n"
 
 
-@pytest.mark.parametrize(
-    ("cpuinfo", "told"), [(AVX2, "Haswell"), (AVX2.replace("avx2", ""), None), ("", None)]
-)
+@each_case(("cpuinfo", "told"), [(AVX2, "Haswell"), (AVX2.replace("avx2", ""), None), ("", None)])
 def test_only_a_processor_with_avx2_is_told_haswell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cpuinfo: str, told: str | None
 ) -> None:

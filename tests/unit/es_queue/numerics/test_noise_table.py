@@ -17,6 +17,7 @@ import es_queue
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.numerics import noise_table, normals
 from es_queue.numerics.noise_table import NoiseTable, default_size, exclusive_lock
+from tests.cases import each_case
 
 ROOT = Path(es_queue.__file__).resolve().parent.parent
 SIZE = 100_000
@@ -86,15 +87,13 @@ def test_an_index_is_accepted_exactly_when_its_slice_lies_in_the_table() -> None
                         read(np.array([0, index]), min(stop, 0), stop)
 
 
-@pytest.mark.parametrize(
-    "index", [True, np.True_, 3.0, np.float32(3), "7", None, 2**63 - 1, 2**80, -1]
-)
+@each_case("index", [True, np.True_, 3.0, np.float32(3), "7", None, 2**63 - 1, 2**80, -1])
 def test_what_is_no_index_is_refused(table: NoiseTable, index: object) -> None:
     with pytest.raises(ValueError, match="noise"):
         table.row(index, 5)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("values", [[True], [1.0], ["7"], [[1]], [2**64 - 1], [None]])
+@each_case("values", [[True], [1.0], ["7"], [[1]], [2**64 - 1], [None]])
 def test_what_are_no_indices_is_refused(table: NoiseTable, values: list[object]) -> None:
     for read in (table.rows, table.views):
         with pytest.raises(ValueError, match="noise"):
@@ -267,7 +266,7 @@ def test_a_disk_that_fills_up_leaves_no_half_table(
     assert [path.suffix for path in folder.iterdir()] == [".lock"]
 
 
-@pytest.mark.parametrize(("size", "seed"), [(0, 1), (2**32, 1), (10, -1), (10, 2**64)])
+@each_case(("size", "seed"), [(0, 1), (2**32, 1), (10, -1), (10, 2**64)])
 def test_a_size_or_seed_that_cannot_be_is_bad_usage(size: int, seed: int) -> None:
     with pytest.raises(UsageError, match="noise table"):
         NoiseTable.open(size, seed=seed)
@@ -403,7 +402,7 @@ def test_waiting_for_another_maker_has_a_deadline(folder: Path) -> None:
 # --- the default size
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("parameters", "size"),
     [
         (0, 2**22),

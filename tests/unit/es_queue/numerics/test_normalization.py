@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from es_queue.numerics.normalization import FrozenStatistics, Moments, RunningMoments
+from tests.cases import each_case
 
 ROWS = hnp.arrays(
     np.float32,
@@ -63,7 +64,7 @@ def test_rows_are_summed_in_their_order_and_not_pairwise():
     assert Moments.of(rows).mean.tobytes() == (total / 999).tobytes()
 
 
-@pytest.mark.parametrize(
+@each_case(
     "layout",
     [
         np.asfortranarray,
@@ -78,7 +79,7 @@ def test_the_layout_in_memory_changes_no_bit(layout):
     assert here.m2.tobytes() == there.m2.tobytes()
 
 
-@pytest.mark.parametrize("wrong", [np.zeros((0, 3)), np.zeros(3), np.zeros((2, 2, 2))])
+@each_case("wrong", [np.zeros((0, 3)), np.zeros(3), np.zeros((2, 2, 2))])
 def test_moments_need_rows(wrong):
     with pytest.raises(ValueError, match=r"\[T, d\]"):
         Moments.of(wrong)
@@ -107,7 +108,7 @@ def test_merging_leaves_the_former_moments_as_they_were():
     assert (running.mean.tobytes(), running.m2.tobytes(), running.count) == before
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e200])
+@each_case("bad", [np.nan, np.inf, 1e200])
 def test_an_episode_that_would_spoil_the_statistics_for_ever_is_left_out(bad):
     running = merged(episodes(8))
     rows = np.ones((4, 5))

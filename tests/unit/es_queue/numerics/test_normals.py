@@ -26,6 +26,7 @@ from es_queue.numerics.normals import (
     radii,
     table_digest,
 )
+from tests.cases import each_case
 
 ROOT = Path(es_queue.__file__).resolve().parent.parent
 SIZE = 2 * CHUNK + 5001
@@ -75,7 +76,7 @@ def test_the_bytes_of_a_seed_never_change_without_a_new_recipe(table: NoiseTable
 
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="names x86 features")
-@pytest.mark.parametrize(
+@each_case(
     "disabled",
     [
         fingerprint.features_beyond_avx2(),
@@ -117,7 +118,7 @@ def test_threads_and_batches_change_no_bit(
     assert again.digest == table.digest
 
 
-@pytest.mark.parametrize("size", [1, CHUNK // 2, CHUNK - 1, CHUNK, CHUNK + 1])
+@each_case("size", [1, CHUNK // 2, CHUNK - 1, CHUNK, CHUNK + 1])
 def test_a_smaller_table_is_a_prefix_of_a_larger_one(table: NoiseTable, size: int) -> None:
     assert np.array_equal(NoiseTable.in_memory(size).row(0, size), table.row(0, size))
 
@@ -185,15 +186,15 @@ def test_the_numbers_are_distributed_as_the_standard_normal(many: np.ndarray) ->
     assert distance < 1.63 / math.sqrt(len(many)) + 1 / len(many)  # Kolmogorov, 1 %
 
 
-@pytest.mark.parametrize("sigmas", [3, 4, 5])
-@pytest.mark.parametrize("side", [1, -1])
+@each_case("sigmas", [3, 4, 5])
+@each_case("side", [1, -1])
 def test_the_tails_are_as_heavy_as_the_normals(many: np.ndarray, sigmas: int, side: int) -> None:
     expected = len(many) * 0.5 * math.erfc(sigmas / math.sqrt(2))
     assert abs((side * many > sigmas).sum() - expected) < 4.5 * math.sqrt(expected)
 
 
-@pytest.mark.parametrize("lag", [1, 2, 3, 64, CHUNK // 2 - 1, CHUNK // 2, CHUNK // 2 + 1, CHUNK])
-@pytest.mark.parametrize(
+@each_case("lag", [1, 2, 3, 64, CHUNK // 2 - 1, CHUNK // 2, CHUNK // 2 + 1, CHUNK])
+@each_case(
     "transform",
     [np.copy, lambda values: values**2 - 1, lambda values: np.abs(values) - math.sqrt(2 / math.pi)],
 )
@@ -227,8 +228,8 @@ def changed(table: NoiseTable, change: Callable[[np.ndarray], None]) -> str:
     return table_digest(values)
 
 
-@pytest.mark.parametrize("place", [0, 1, CHUNK - 1, CHUNK, SIZE - 1])
-@pytest.mark.parametrize("bit", [0, 31])
+@each_case("place", [0, 1, CHUNK - 1, CHUNK, SIZE - 1])
+@each_case("bit", [0, 31])
 def test_one_bit_of_one_float_changes_the_digest(table: NoiseTable, place: int, bit: int) -> None:
     def flip(values: np.ndarray) -> None:
         values.view(np.uint32)[place] ^= np.uint32(1 << bit)
@@ -243,7 +244,7 @@ def swap(first: slice, second: slice) -> Callable[[np.ndarray], None]:
     return change
 
 
-@pytest.mark.parametrize("apart", [1, 2, 64, CHUNK // 2, CHUNK])
+@each_case("apart", [1, 2, 64, CHUNK // 2, CHUNK])
 def test_floats_that_change_places_change_the_digest(table: NoiseTable, apart: int) -> None:
     assert changed(table, swap(slice(6, 7), slice(6 + apart, 7 + apart))) != table.digest
 
@@ -252,7 +253,7 @@ def test_chunks_that_change_places_change_the_digest(table: NoiseTable) -> None:
     assert changed(table, swap(slice(CHUNK), slice(CHUNK, 2 * CHUNK))) != table.digest
 
 
-@pytest.mark.parametrize("places", [[1, 3], [1, 5], [1, 3, 5, 7], [0, 2]])
+@each_case("places", [[1, 3], [1, 5], [1, 3, 5, 7], [0, 2]])
 def test_signs_that_change_together_change_the_digest(table: NoiseTable, places: list[int]) -> None:
     def negate(values: np.ndarray) -> None:
         values[places] *= -1

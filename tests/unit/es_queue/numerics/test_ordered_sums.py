@@ -24,6 +24,7 @@ from es_queue.numerics.ordered_sums import (
     unit_scaled,
     weighted_rows,
 )
+from tests.cases import each_case
 
 LONG = (
     2 * ordered_sums.COLUMNS + 17
@@ -74,11 +75,9 @@ def column_by_column(
     return totals
 
 
-@pytest.mark.parametrize(
-    "size", [1, 2, 3, 7, ordered_sums.COLUMNS, ordered_sums.COLUMNS + 1, LONG, LONGER]
-)
-@pytest.mark.parametrize("slots", [1, ordered_sums.GROUP, ordered_sums.GROUP + 1, MANY])
-@pytest.mark.parametrize("squared", [False, True])
+@each_case("size", [1, 2, 3, 7, ordered_sums.COLUMNS, ordered_sums.COLUMNS + 1, LONG, LONGER])
+@each_case("slots", [1, ordered_sums.GROUP, ordered_sums.GROUP + 1, MANY])
+@each_case("squared", [False, True])
 def test_every_column_is_added_up_in_slot_order_whatever_the_width_of_the_rows(
     size: int, slots: int, squared: bool
 ) -> None:
@@ -93,7 +92,7 @@ def test_every_column_is_added_up_in_slot_order_whatever_the_width_of_the_rows(
     assert got[columns].tolist() == column_by_column(noise, indices, weights, columns, squared)
 
 
-@pytest.mark.parametrize("transform", [None, less_one])
+@each_case("transform", [None, less_one])
 def test_neither_threads_nor_pieces_change_a_bit(
     monkeypatch: pytest.MonkeyPatch, transform: ordered_sums.Transform | None
 ) -> None:
@@ -119,7 +118,7 @@ def test_neither_threads_nor_pieces_change_a_bit(
     assert found[0] == found[1] == found[2]
 
 
-@pytest.mark.parametrize(("slots", "size"), [(64, 100), (64, ordered_sums.COLUMNS), (4, LONGER)])
+@each_case(("slots", "size"), [(64, 100), (64, ordered_sums.COLUMNS), (4, LONGER)])
 def test_little_work_starts_no_thread(
     monkeypatch: pytest.MonkeyPatch, slots: int, size: int
 ) -> None:
@@ -129,7 +128,7 @@ def test_little_work_starts_no_thread(
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     "size",
     [
         1,
@@ -151,8 +150,8 @@ def test_pieces_are_even_and_cover_all_columns_once(size: int) -> None:
     assert len(cut) % 2 == 0 or size < ordered_sums.SHARED
 
 
-@pytest.mark.parametrize("size", [5, LONG])
-@pytest.mark.parametrize("index", [-1, LONG])
+@each_case("size", [5, LONG])
+@each_case("index", [-1, LONG])
 def test_an_index_outside_the_table_is_an_error(size: int, index: int) -> None:
     with pytest.raises(ValueError, match="noise index"):
         weighted_rows(NoiseTable.in_memory(LONG), np.array([0, index]), np.ones(2), size)
@@ -173,7 +172,7 @@ def test_threads_warn_of_what_the_caller_asks_to_hear_of(monkeypatch: pytest.Mon
         weighted_rows(large, np.arange(MANY), np.ones(MANY), LONGER)
 
 
-@pytest.mark.parametrize(("slots", "size"), [(1, 1), (3, 5), (MANY, 3), (5, LONG), (MANY, LONG)])
+@each_case(("slots", "size"), [(1, 1), (3, 5), (MANY, 3), (5, LONG), (MANY, LONG)])
 def test_a_weighted_sum_is_that_of_a_loop_in_float64(slots: int, size: int) -> None:
     rng = np.random.default_rng(1)
     noise, indices, weights = (
@@ -216,7 +215,7 @@ def test_looking_long_rows_up_in_several_goes_changes_no_bit(
     assert np.array_equal(weighted_rows(noise, indices, weights, LONG), whole)
 
 
-@pytest.mark.parametrize("weight", [1e-300, 1e300])
+@each_case("weight", [1e-300, 1e300])
 def test_weights_of_any_size_neither_vanish_nor_overflow(weight: float) -> None:
     noise = ArrayNoise(np.array([1, 2, -3], np.float32))
     got = weighted_rows(noise, np.array([0]), np.array([weight]), 3)
@@ -246,8 +245,8 @@ def test_scaling_brings_the_largest_value_between_a_half_and_one(values: list[fl
     )
 
 
-@pytest.mark.parametrize("size", [0, 1, 5, LONG])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@each_case("size", [0, 1, 5, LONG])
+@each_case("dtype", [np.float32, np.float64])
 def test_a_norm_is_the_euclidean_length_in_float64(size: int, dtype: type) -> None:
     vector = np.random.default_rng(2).standard_normal(size).astype(dtype)
     assert norm(vector) == pytest.approx(

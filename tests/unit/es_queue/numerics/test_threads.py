@@ -10,9 +10,10 @@ import threading
 import pytest
 
 from es_queue.numerics.threads import MAX_THREADS, for_each, usable_cores
+from tests.cases import each_case
 
 
-@pytest.mark.parametrize("threads", [0, 1, 2, 5])
+@each_case("threads", [0, 1, 2, 5])
 def test_each_item_is_worked_on_once(threads: int) -> None:
     done: list[int] = []
     for_each(done.append, range(100), threads)
@@ -25,7 +26,7 @@ def test_threads_work_at_the_same_time_and_are_gone_afterwards() -> None:
     assert threading.active_count() == before
 
 
-@pytest.mark.parametrize("threads", [1, 3])
+@each_case("threads", [1, 3])
 def test_an_error_of_the_work_is_raised_when_nothing_is_under_way_any_more(threads: int) -> None:
     before = threading.active_count()
     with pytest.raises(ZeroDivisionError):

@@ -11,6 +11,7 @@ from hypothesis.extra import numpy as hnp
 from es_queue.environments.spaces import ActionSpec
 from es_queue.errors import EsQueueError, UsageError
 from es_queue.policies.actions import ActionMap, NonFiniteOutput
+from tests.cases import each_case
 
 INF = float("inf")
 BOX = ActionSpec("box", (4,), (-1.0, -2.0, 0.0, -INF), (1.0, 3.0, 0.5, INF))
@@ -138,8 +139,8 @@ def test_many_actions_have_the_bits_of_one_by_one(case, count, data):
             assert np.shape(one) == spec.shape
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize(("spec", "bound"), EVERY)
+@each_case("bad", [np.nan, np.inf, -np.inf])
+@each_case(("spec", "bound"), EVERY)
 def test_an_output_that_is_not_finite_is_an_error_of_its_rows(spec, bound, bad):
     mapping = ActionMap(spec, bound)
     raw = np.zeros((5, spec.outputs), np.float32)
@@ -174,7 +175,7 @@ def test_an_action_may_be_kept_and_the_outputs_are_not_touched():
         assert (raw_before == 0.25).all()
 
 
-@pytest.mark.parametrize(("spec", "bound"), [(ActionSpec("text"), "clip"), (BOX, "wrap")])
+@each_case(("spec", "bound"), [(ActionSpec("text"), "clip"), (BOX, "wrap")])
 def test_an_unknown_space_or_bound_is_refused(spec, bound):
     with pytest.raises(UsageError, match=r"text|wrap"):
         ActionMap(spec, bound)

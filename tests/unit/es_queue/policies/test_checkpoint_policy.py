@@ -21,6 +21,7 @@ from es_queue.policies import make_policy
 from es_queue.policies.actions import ActionMap, NonFiniteOutput
 from es_queue.policies.checkpoint_policy import SavedPolicy, load_policy
 from es_queue.pretrained import path_of
+from tests.cases import each_case
 
 ROOT = Path(__file__).parents[4]
 BOX = ActionSpec("box", (2,), (-1.0, -float("inf")), (1.0, float("inf")))
@@ -67,7 +68,7 @@ def by_hand(config, action, arrays, observation):
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     "config",
     [
         CONFIG,
@@ -76,7 +77,7 @@ def by_hand(config, action, arrays, observation):
         RunConfig(env="Any-v0", obs_clip=0.1),
     ],
 )
-@pytest.mark.parametrize("action", [BOX, DISCRETE])
+@each_case("action", [BOX, DISCRETE])
 def test_a_loaded_policy_acts_as_the_run_did(tmp_path, config, action):
     arrays, meta = checkpoint(config, action)
     policy = load_policy(written(tmp_path / "best.npz", arrays, meta))
@@ -123,7 +124,7 @@ def test_settings_of_another_version_do_not_matter():
     assert SavedPolicy.from_arrays(arrays, meta).act(np.zeros(4)).shape == (2,)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("changes", "sentence"),
     [
         ({"parameters": None}, "no array 'parameters'"),
@@ -174,7 +175,7 @@ def test_a_meta_that_tells_of_vast_actions_takes_no_memory_for_them():
 def test_a_list_of_seeds_is_refused_with_what_makes_a_policy_of_it():
     with pytest.raises(
         RunFolderError,
-        match=r"Acrobot-v1\.json is a list of seeds: es-play .*Acrobot-v1\.json --export FILE\.npz",
+        match=r"Acrobot-v1\.json is a seed list: es-play .*Acrobot-v1\.json --export FILE\.npz",
     ):
         load_policy(path_of("Acrobot-v1"))
     assert load_policy(path_of("CartPole-v1")).act([0.0] * 4) in (0, 1)
@@ -192,7 +193,7 @@ def damaged(path):
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "spoil",
     [
         lambda path: path.write_bytes(b""),
@@ -211,7 +212,7 @@ def test_a_file_that_is_no_archive_is_refused_with_a_sentence(tmp_path, spoil):
         load_policy(path)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "meta",
     [np.array("{"), np.array("[1]"), np.array(["{}"]), np.array(3), np.array({}, dtype=object)],
 )

@@ -18,6 +18,7 @@ from es_queue.policies.layers.activations import ACTIVATIONS
 from es_queue.policies.layers.image_shape import ImageShape
 from es_queue.policies.net2wider import widen
 from master.run.setup import MOST_NORMALISED, resolve_config
+from tests.cases import each_case
 
 SHAPES = {"cshenton": (210, 160, 3), "conv-lstm": (1, 42, 42)}
 SMALL = (2, 40, 44)
@@ -43,7 +44,7 @@ def restless(policy: Policy, count: int) -> np.ndarray:
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("kind", "pong", "atari"),
     [
         ("nature", 1_687_206, 1_693_362),
@@ -98,8 +99,8 @@ def by_definition(policy: ConvPolicy, parameters: np.ndarray, picture: np.ndarra
     return last
 
 
-@pytest.mark.parametrize("kind", ["nature", "uber", "uber-large", "cshenton"])
-@pytest.mark.parametrize("shape", [SMALL, (44, 40, 3)])
+@each_case("kind", ["nature", "uber", "uber-large", "cshenton"])
+@each_case("shape", [SMALL, (44, 40, 3)])
 def test_a_policy_is_convolutions_a_hidden_layer_and_outputs_in_the_documented_layout(
     kind: str, shape: tuple[int, ...]
 ) -> None:
@@ -152,7 +153,7 @@ def test_torch_computes_the_same(kind: str) -> None:
     np.testing.assert_allclose(ours, theirs.detach().numpy(), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ARCHITECTURES)
+@each_case("kind", ARCHITECTURES)
 def test_whoever_acts_at_once_gets_the_bits_that_each_gets_alone(kind: str) -> None:
     policy = made(kind, SMALL)
     parameters, seen = restless(policy, 5), abs(drawn(7, 3, 5, policy.observation_size))
@@ -165,7 +166,7 @@ def test_whoever_acts_at_once_gets_the_bits_that_each_gets_alone(kind: str) -> N
         )
 
 
-@pytest.mark.parametrize("kind", ["nature", "conv-lstm"])
+@each_case("kind", ["nature", "conv-lstm"])
 def test_outputs_may_be_kept_and_pictures_are_not_touched(kind: str) -> None:
     policy = made(kind, SMALL)
     act = policy.bind(restless(policy, 1)).begin()
@@ -185,7 +186,7 @@ def test_an_episode_of_the_recurrent_one_remembers_nothing_of_the_one_before() -
     assert np.array_equal(bound.begin()(seen[0]), fresh)
 
 
-@pytest.mark.parametrize("kind", ARCHITECTURES)
+@each_case("kind", ARCHITECTURES)
 def test_first_parameters_are_a_function_of_the_seed_and_put_out_little(kind: str) -> None:
     policy = made(kind, SMALL)
     first = policy.initial(3, "auto")
@@ -197,11 +198,11 @@ def test_first_parameters_are_a_function_of_the_seed_and_put_out_little(kind: st
     assert not policy.initial(3, "zero").any()
 
 
-@pytest.mark.parametrize("shape", [(), (3, 4, 5, 6)])
+@each_case("shape", [(), (3, 4, 5, 6)])
 def test_what_is_no_picture_is_refused_with_what_would_do(shape: tuple[int, ...]) -> None:
     with pytest.raises(
         UsageError,
-        match=r"policy is nature, which takes pictures .* use linear, mlp, rnn, lstm or gru",
+        match=r"policy is nature, which takes images .* use linear, mlp, rnn, lstm or gru",
     ):
         make_policy(RunConfig(policy="nature"), 360, discrete(2), shape)
 
@@ -209,7 +210,7 @@ def test_what_is_no_picture_is_refused_with_what_would_do(shape: tuple[int, ...]
 def test_a_picture_that_is_too_small_is_refused() -> None:
     with pytest.raises(
         UsageError,
-        match=r"policy is nature, whose convolutions need larger pictures than 20 x 84 points",
+        match=r"policy is nature, whose convolutions need larger images than 20 x 84 points",
     ):
         made("nature", (4, 20, 84))
 
@@ -226,15 +227,15 @@ def test_a_trained_one_goes_on_as_it_is_and_does_not_grow() -> None:
     policy = made("uber", SMALL)
     trained, first = policy.initial(1, "auto"), policy.initial(2, "auto")
     assert np.array_equal(widen(policy, trained, made("uber", SMALL), first), trained)
-    with pytest.raises(UsageError, match="a uber policy does not grow"):
+    with pytest.raises(UsageError, match="a uber policy cannot grow"):
         widen(policy, trained, made("uber", SMALL, 7), first)
     with pytest.raises(
-        UsageError, match="a uber policy does not become a nature one: use --policy uber"
+        UsageError, match="a uber policy cannot become a nature one: use --policy uber"
     ):
         widen(policy, trained, made("nature", SMALL), first)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("kind", "shape", "normalised"),
     [("linear", (8,), True), ("uber", SMALL, False), ("linear", (MOST_NORMALISED + 1,), False)],
 )

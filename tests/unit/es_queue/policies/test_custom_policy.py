@@ -22,6 +22,7 @@ from es_queue.policies.checkpoint_policy import load_policy
 from es_queue.policies.net2wider import widen
 from es_queue.security.user_code import ALLOW, named_modules
 from master.storage.checkpoint import Checkpoints
+from tests.cases import each_case
 from tests.ring import quick_config, run_ring
 from workers.episode import EpisodeControl
 from workers.join import Refusal, join
@@ -103,7 +104,7 @@ def test_a_checkpoint_imports_no_module_that_is_not_allowed(
     with pytest.raises(
         RunFolderError,
         match=(
-            "its policy is my_policies:Quadratic, code of somebody's own: import my_policies before"
+            "its policy is my_policies:Quadratic, which is custom code: import my_policies first"
         ),
     ):
         load_policy(path)
@@ -114,7 +115,7 @@ def test_an_own_policy_can_begin_where_another_run_ended(example: str) -> None:
     small, large = (make_policy(RunConfig(policy=example), 4, TWO) for _ in range(2))
     learnt = np.arange(small.size, dtype=np.float32)
     assert widen(small, learnt, large, np.zeros(large.size, np.float32)).tolist() == learnt.tolist()
-    with pytest.raises(UsageError, match="my_policies:Quadratic policy does not"):
+    with pytest.raises(UsageError, match="my_policies:Quadratic policy cannot"):
         widen(small, learnt, make_policy(RunConfig(policy=example), 5, TWO), learnt)
 
 
@@ -220,7 +221,7 @@ class Wide(Crowded):
         return BoundPolicy(len(rows), lambda x: rows[0], lambda x: rows)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "sentence"),
     [
         ("Nothing", "cannot be imported: AttributeError"),
@@ -233,19 +234,19 @@ class Wide(Crowded):
         ),
         ("HERE", "is neither a class"),
         ("Path", "is neither a class"),
-        ("Empty", "has the size 0, where a whole number from 1 to 268435456 is due"),
-        ("Foreign", "has the observation_size 5, where 4 is due"),
+        ("Empty", "has the size 0, but must have a whole number from 1 to 268435456"),
+        ("Foreign", "has the observation_size 5, but must have 4"),
         ("Forgetful", "has the memory_size -1"),
-        ("Short", "fails when it is tried out: ValueError: act gave 1 numbers, where 2 are due"),
-        ("Raising", r"fails when it is tried out: KeyError: 'the\nkey'"),
-        ("Writing", "fails when it is tried out: ValueError: output array is read-only"),
-        ("Greedy", "fails when it is tried out: TypeError"),
-        ("Diary", "gives other bits for many individuals at once"),
-        ("Random", "has other first parameters each time"),
-        ("Infinite", "has first parameters float32[2], where 2 finite float32 are due"),
-        ("Doubles", "has first parameters float64[2], where 2 finite float32 are due"),
-        ("Crowded", "gives other bits for many individuals at once than for each alone"),
-        ("Wide", "puts out float64[3, 2] for 3 individuals, where float32[3, 2] is due"),
+        ("Short", "fails in a test: ValueError: act returned 1 numbers, but must return 2"),
+        ("Raising", r"fails in a test: KeyError: 'the\nkey'"),
+        ("Writing", "fails in a test: ValueError: output array is read-only"),
+        ("Greedy", "fails in a test: TypeError"),
+        ("Diary", "gives different bits for many individuals at once"),
+        ("Random", "has different initial parameters each time"),
+        ("Infinite", "has initial parameters float32[2], but must have 2 finite float32"),
+        ("Doubles", "has initial parameters float64[2], but must have 2 finite float32"),
+        ("Crowded", "gives different bits for many individuals at once than for single ones"),
+        ("Wide", "returns float64[3, 2] for 3 individuals, but must return float32[3, 2]"),
     ],
 )
 def test_what_is_no_policy_is_refused_in_one_sentence(name: str, sentence: str) -> None:
@@ -254,7 +255,7 @@ def test_what_is_no_policy_is_refused_in_one_sentence(name: str, sentence: str) 
     assert "\n" not in str(caught.value) and f"{HERE}:{name}" in str(caught.value)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text", ["perceptron", "module", "a b:C", "module:", ":Class", "module:Class:more", "../x:C"]
 )
 def test_what_does_not_name_a_class_is_refused(text: str) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from es_queue.errors import UsageError
 from es_queue.policies import LinearPolicy, MlpPolicy, Policy
 from es_queue.policies.net2wider import layer_arrays, widen
+from tests.cases import each_case
 
 RNG = np.random.default_rng(4)
 
@@ -68,20 +69,24 @@ def test_new_units_have_weights_of_their_own_to_begin_with() -> None:
     assert not first[3:, :4].any() and not last[4:].any(), "and change nothing yet"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("small", "large", "sentence"),
     [
         (
             LinearPolicy(3, 2),
             MlpPolicy(3, 2, (4,), "tanh"),
-            "a linear policy does not become a mlp one",
+            "a linear policy cannot become a mlp one",
         ),
         (
             LinearPolicy(3, 2),
             LinearPolicy(3, 3),
-            "puts out 2 numbers for an action, this environment takes 3",
+            "returns 2 numbers for an action, but this environment takes 3",
         ),
-        (LinearPolicy(4, 2), LinearPolicy(3, 2), "takes 4 observations, this environment has 3"),
+        (
+            LinearPolicy(4, 2),
+            LinearPolicy(3, 2),
+            "takes 4 observations, but this environment has only 3",
+        ),
         (
             MlpPolicy(3, 2, (4,), "tanh"),
             MlpPolicy(3, 2, (3,), "tanh"),

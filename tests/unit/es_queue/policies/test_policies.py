@@ -12,6 +12,7 @@ from es_queue.environments.spaces import ActionSpec
 from es_queue.errors import UsageError
 from es_queue.policies import LinearPolicy, MlpPolicy, make_policy
 from es_queue.policies.layers.initial_weights import draw_normals
+from tests.cases import each_case
 
 ACTIVATIONS = ("tanh", "relu", "selu", "elu")
 BOX = ActionSpec("box", (4,), (-1.0,) * 4, (1.0,) * 4)
@@ -62,8 +63,8 @@ def test_an_mlp_gives_the_same_bits_for_any_number_at_once(
     assert_single_and_batched_agree(policy, count, seed)
 
 
-@pytest.mark.parametrize("count", [1, 2, 8, 33, 128])
-@pytest.mark.parametrize(
+@each_case("count", [1, 2, 8, 33, 128])
+@each_case(
     ("d", "outputs", "hidden"), [(24, 4, (64, 64)), (376, 17, (256, 256)), (1, 1, (1,)), (3, 1, ())]
 )
 def test_the_shapes_that_people_train_give_the_same_bits(d, outputs, hidden, count):
@@ -101,7 +102,7 @@ FORMULAS = {
 }
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+@each_case("activation", ACTIVATIONS)
 def test_an_mlp_is_weights_bias_activation_layer_by_layer(activation):
     policy = MlpPolicy(5, 3, (7, 6), activation)
     assert policy.size == 5 * 7 + 7 + 7 * 6 + 6 + 6 * 3 + 3
@@ -115,14 +116,14 @@ def test_an_mlp_is_weights_bias_activation_layer_by_layer(activation):
     )
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+@each_case("activation", ACTIVATIONS)
 def test_what_is_not_a_number_stays_visible_through_every_activation(activation):
     policy = MlpPolicy(2, 1, (4,), activation)
     parameters = policy.initial(1, "normal")[None]
     assert np.isnan(policy.bind(parameters).act_one(np.array([np.nan, 1], np.float32))).all()
 
 
-@pytest.mark.parametrize(
+@each_case(
     "policy", [LinearPolicy(3, 2), MlpPolicy(3, 2, (4,), "tanh"), MlpPolicy(3, 2, (4,), "elu")]
 )
 def test_outputs_may_be_kept_and_inputs_are_not_touched(policy):
@@ -153,15 +154,13 @@ def test_a_strided_block_of_parameters_is_bound_as_well():
     assert strided.tobytes() == policy.bind(wide[:, ::2].copy())(x).tobytes()
 
 
-@pytest.mark.parametrize(
-    "wrong", [np.zeros(6, np.float32), np.zeros((1, 5), np.float32), np.zeros((1, 6))]
-)
+@each_case("wrong", [np.zeros(6, np.float32), np.zeros((1, 5), np.float32), np.zeros((1, 6))])
 def test_parameters_of_another_shape_or_type_are_refused(wrong):
     with pytest.raises(ValueError, match=r"float32\[B, 6\]"):
         LinearPolicy(3, 2).bind(wrong)
 
 
-@pytest.mark.parametrize("policy", [LinearPolicy(3, 2), MlpPolicy(3, 2, (4,), "tanh")])
+@each_case("policy", [LinearPolicy(3, 2), MlpPolicy(3, 2, (4,), "tanh")])
 def test_the_fast_path_refuses_more_than_one_individual(policy):
     bound = policy.bind(np.zeros((2, policy.size), np.float32))
     with pytest.raises(ValueError, match="2 are bound"):
@@ -175,10 +174,10 @@ def test_the_start_is_zero_for_linear_and_orthogonal_for_mlp():
     assert not policy.initial(1, "zero").any()
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("activation", "gain"), [("tanh", 1.0), ("relu", 2**0.5), ("elu", 2**0.5), ("selu", 1.0)]
 )
-@pytest.mark.parametrize("d", [5, 20])
+@each_case("d", [5, 20])
 def test_orthogonal_layers_are_orthogonal_with_their_gain_and_the_last_is_small(
     activation, gain, d
 ):
@@ -193,7 +192,7 @@ def test_orthogonal_layers_are_orthogonal_with_their_gain_and_the_last_is_small(
     assert not last_bias.any()
 
 
-@pytest.mark.parametrize("init", ["orthogonal", "normal"])
+@each_case("init", ["orthogonal", "normal"])
 def test_first_parameters_are_a_pure_function_of_the_seed(init):
     policy = MlpPolicy(24, 4, (64, 64), "tanh")
     first = policy.initial(5, init)
@@ -230,7 +229,7 @@ def test_normal_weights_keep_the_size_of_their_input():
     assert theta[-10_100:-100].std() == pytest.approx(0.001, rel=0.05)
 
 
-@pytest.mark.parametrize("policy", [LinearPolicy(2, 2), MlpPolicy(2, 2, (2,), "tanh")])
+@each_case("policy", [LinearPolicy(2, 2), MlpPolicy(2, 2, (2,), "tanh")])
 def test_an_unknown_init_is_refused_with_a_sentence(policy):
     with pytest.raises(UsageError, match="xavier"):
         policy.initial(1, "xavier")
@@ -245,7 +244,7 @@ def test_the_configuration_chooses_the_policy():
     assert (mlp.observation_size, mlp.outputs, mlp.size) == (24, 4, 6020)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("changes", "word"),
     [
         ({"policy": "conv"}, "conv"),
@@ -263,7 +262,7 @@ def test_an_empty_observation_is_refused():
         make_policy(RunConfig(), 0, BOX)
 
 
-@pytest.mark.parametrize("kind", ["mlp", "lstm"])
+@each_case("kind", ["mlp", "lstm"])
 def test_more_parameters_than_a_run_can_have_are_refused_before_they_are_made(kind):
     with pytest.raises(
         UsageError,

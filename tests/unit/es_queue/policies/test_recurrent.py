@@ -15,6 +15,7 @@ from es_queue.policies import RecurrentPolicy, make_policy
 from es_queue.policies.checkpoint_policy import SavedPolicy
 from es_queue.policies.layers.cells import CELLS
 from es_queue.policies.net2wider import widen
+from tests.cases import each_case
 
 GATES = {"rnn": 1, "gru": 3, "lstm": 4}
 BOX = ActionSpec("box", (2,), (-1.0,) * 2, (1.0,) * 2)
@@ -30,7 +31,7 @@ def restless(policy: RecurrentPolicy, count: int) -> np.ndarray:
     )
 
 
-@pytest.mark.parametrize("kind", CELLS)
+@each_case("kind", CELLS)
 def test_the_parameters_are_those_of_torch_s_layers(kind: str) -> None:
     policy = make_policy(RunConfig(policy=kind, hidden=(16, 8)), 5, BOX)
     assert isinstance(policy, RecurrentPolicy)
@@ -57,7 +58,7 @@ def by_definition(
     return logistic(o) * np.tanh(c), c
 
 
-@pytest.mark.parametrize("kind", CELLS)
+@each_case("kind", CELLS)
 def test_a_policy_is_its_equations_in_the_documented_layout(kind: str) -> None:
     policy = RecurrentPolicy(kind, 3, 2, (4,))
     parameters, act = restless(policy, 1), None
@@ -105,8 +106,8 @@ def test_torch_computes_the_same_through_several_layers(kind: str) -> None:
     np.testing.assert_allclose(ours, theirs.detach().numpy(), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("hidden", [(16,), (1,), (33, 7), (64, 64)])
-@pytest.mark.parametrize("kind", CELLS)
+@each_case("hidden", [(16,), (1,), (33, 7), (64, 64)])
+@each_case("kind", CELLS)
 def test_whoever_acts_at_once_gets_the_bits_that_each_gets_alone(
     kind: str, hidden: tuple[int, ...]
 ) -> None:
@@ -121,7 +122,7 @@ def test_whoever_acts_at_once_gets_the_bits_that_each_gets_alone(
         )
 
 
-@pytest.mark.parametrize("kind", CELLS)
+@each_case("kind", CELLS)
 def test_an_episode_remembers_nothing_of_the_one_before(kind: str) -> None:
     policy = RecurrentPolicy(kind, 3, 2, (4, 4))
     bound, seen = policy.bind(restless(policy, 1)), drawn(1, 3)
@@ -130,7 +131,7 @@ def test_an_episode_remembers_nothing_of_the_one_before(kind: str) -> None:
     assert np.array_equal(bound.begin()(seen), fresh)
 
 
-@pytest.mark.parametrize("kind", CELLS)
+@each_case("kind", CELLS)
 def test_a_checkpoint_s_policy_remembers_within_an_episode_and_forgets_between_them(
     kind: str,
 ) -> None:
@@ -150,7 +151,7 @@ def test_a_checkpoint_s_policy_remembers_within_an_episode_and_forgets_between_t
     assert not np.array_equal(first, second) and np.array_equal(saved.act(np.ones(3)), first)
 
 
-@pytest.mark.parametrize("kind", CELLS)
+@each_case("kind", CELLS)
 def test_first_parameters_put_out_little_and_an_lstm_keeps_what_it_remembers(kind: str) -> None:
     policy = RecurrentPolicy(kind, 3, 2, (4, 5))
     first = policy.initial(3, "auto")
@@ -172,11 +173,9 @@ def test_a_layer_without_cells_is_refused() -> None:
 
 def test_widths_are_for_cells_and_activations_are_not() -> None:
     validate_combinations(RunConfig(env="CartPole-v1", policy="lstm", hidden=(8,)))
-    with pytest.raises(
-        UsageError, match="activation is relu, but the policy lstm has no use for it"
-    ):
+    with pytest.raises(UsageError, match="activation is relu, but the policy lstm does not use it"):
         validate_combinations(RunConfig(env="CartPole-v1", policy="lstm", activation="relu"))
-    with pytest.raises(UsageError, match="hidden is 8, but the policy nature has no use for it"):
+    with pytest.raises(UsageError, match="hidden is 8, but the policy nature does not use it"):
         validate_combinations(RunConfig(env="CartPole-v1", policy="nature", hidden=(8,)))
 
 
@@ -190,11 +189,9 @@ def test_a_trained_one_goes_on_as_it_is_and_does_not_grow() -> None:
     wider = RecurrentPolicy("gru", 3, 2, (8,))
     with pytest.raises(
         UsageError,
-        match="a gru policy does not grow: only one of the same observations, layers and actions",
+        match="a gru policy cannot grow: observations, layers and actions must be equal",
     ):
         widen(policy, trained, wider, wider.initial(2, "auto"))
     other = RecurrentPolicy("lstm", 3, 2, (4,))
-    with pytest.raises(
-        UsageError, match="a gru policy does not become a lstm one: use --policy gru"
-    ):
+    with pytest.raises(UsageError, match="a gru policy cannot become a lstm one: use --policy gru"):
         widen(policy, trained, other, other.initial(2, "auto"))

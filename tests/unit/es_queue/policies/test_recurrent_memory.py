@@ -10,6 +10,7 @@ import pytest
 from es_queue.config.run_config import RunConfig
 from es_queue.policies import BoundPolicy, Policy
 from es_queue.policies.checkpoint_policy import policy_from_meta
+from tests.cases import each_case
 from tests.unit.workers.test_batched_episodes import ACTIONS, STATISTICS, Many, Swing, rules, same
 from workers.batched_episodes import EpisodeSpec, play_batch
 from workers.episode import Episode, EpisodeControl, EpisodeOptions, make_actor, play_episode
@@ -75,7 +76,7 @@ def test_an_episode_remembers_nothing_of_the_one_before() -> None:
     assert isinstance(first, Episode) and same(first, again)
 
 
-@pytest.mark.parametrize("shape", [[3, 4], [0, 4], [-2, -3]])
+@each_case("shape", [[3, 4], [0, 4], [-2, -3]])
 def test_a_checkpoint_whose_observations_have_another_shape_than_size_is_refused(
     shape: list[int],
 ) -> None:

@@ -111,7 +111,7 @@ class Nothing(torch.nn.Module):  # type: ignore[misc]
             "Normed",
             (
                 "has buffers (norm.running_mean, norm.running_var, norm.num_batches_tracked), "
-                "which are not among its parameters"
+                "which are not parameters"
             ),
         ),
         (
@@ -121,8 +121,8 @@ class Nothing(torch.nn.Module):  # type: ignore[misc]
                 "torch.float64 on cpu"
             ),
         ),
-        ("Paired", "the module gives a tuple, where a tensor [1, 3] is due"),
-        ("Narrow", "the module gives 1 numbers, where 3 are due"),
+        ("Paired", "the module returns a tuple, but must return a tensor [1, 3]"),
+        ("Narrow", "the module returns 1 numbers, but must return 3"),
         ("Nothing", "has the size 0"),
     ],
 )

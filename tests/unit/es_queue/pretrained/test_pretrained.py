@@ -16,6 +16,7 @@ from es_queue.numerics.fingerprint import array_digest
 from es_queue.policies.checkpoint_policy import load_policy
 from es_queue.pretrained.__main__ import main as adding
 from master.storage.checkpoint import Checkpoints
+from tests.cases import each_case
 from tests.ring import quick_config, run_ring
 from workers.play.cli import main
 from workers.play.export_policy import read_contents
@@ -36,7 +37,7 @@ def noise_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
     monkeypatch.setenv("ES_QUEUE_NOISE_DIR", str(tmp_path_factory.getbasetemp() / "noise"))
 
 
-@pytest.mark.parametrize("environment", pretrained.environment_names())
+@each_case("environment", pretrained.environment_names())
 def test_each_is_small_and_is_the_policy_that_its_digest_names(environment: str) -> None:
     path = pretrained.path_of(environment)
     arrays, meta = read_contents(path)
@@ -49,7 +50,7 @@ def test_each_is_small_and_is_the_policy_that_its_digest_names(environment: str)
     ) and f"--seed {meta['config']['seed']}" in pretrained.training_command(meta)
 
 
-@pytest.mark.parametrize("environment", pretrained.environment_names())
+@each_case("environment", pretrained.environment_names())
 def test_each_plays_as_well_as_it_says(
     environment: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -98,19 +99,19 @@ def test_it_is_said_who_made_it_and_what_there_is(capsys: pytest.CaptureFixture[
     assert "made by: es-master --env CartPole-v1 --seed 1\n" in capsys.readouterr().out
     assert main(["--pretrained", "Nothing-v0"]) == 2
     assert (
-        "there is no trained policy for 'Nothing-v0'; there are Acrobot-v1, "
+        "there is no bundled policy for 'Nothing-v0'; there are policies for Acrobot-v1, "
         in capsys.readouterr().err
     )
     for argv in ([], ["--pretrained", "CartPole-v1", "some.npz"]):
         assert main(argv) == 2
-        assert "give a CHECKPOINT or --pretrained ENV" in capsys.readouterr().err
+        assert "give either a CHECKPOINT or --pretrained ENV" in capsys.readouterr().err
 
 
 def test_one_can_be_loaded_and_acts() -> None:
     assert load_policy(pretrained.path_of("CartPole-v1")).act(np.array([0, 0, 0.2, 0])) == 1
 
 
-@pytest.mark.parametrize(("strategy", "ending"), [("pgpe", ".npz"), ("ga", ".json")])
+@each_case(("strategy", "ending"), [("pgpe", ".npz"), ("ga", ".json")])
 def test_a_runs_policy_is_added_and_takes_the_place_of_the_former(
     strategy: str, ending: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -142,12 +143,12 @@ def test_a_runs_policy_is_added_and_takes_the_place_of_the_former(
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("changes", "sentence"),
     [
-        ({"final_episodes": 0}, "has no final evaluation: the run is not over"),
-        ({"policy": "mlp", "hidden": (2000,)}, "and at most 20000 come with this package"),
-        ({"env": "tests.tiny:Quad-v0"}, "needs code that does not come with this package"),
+        ({"final_episodes": 0}, "has no final evaluation: the run has not finished"),
+        ({"policy": "mlp", "hidden": (2000,)}, "and at most 20000 are allowed"),
+        ({"env": "tests.tiny:Quad-v0"}, "needs code that is not part of es-queue"),
     ],
 )
 def test_what_cannot_come_with_the_package_is_refused(

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from es_queue.errors import UsageError
 from es_queue.protocol import keys
 from es_queue.protocol.keys import RunKeys
+from tests.cases import each_case
 
 run_ids = st.from_regex(keys.RUN_ID, fullmatch=True)
 
@@ -61,7 +62,7 @@ def test_a_key_that_no_run_has_is_an_error() -> None:
         _ = RunKeys("r").tdoo
 
 
-@pytest.mark.parametrize("run", ["", "A", "a_b", "a:b", "a b", "a*", "é", "a\n", "x" * 41])
+@each_case("run", ["", "A", "a_b", "a:b", "a b", "a*", "é", "a\n", "x" * 41])
 def test_what_is_no_run_id_is_refused(run: str) -> None:
     with pytest.raises(UsageError, match="run"):
         RunKeys(run)
@@ -73,7 +74,7 @@ def test_a_seat_id_tells_its_run_and_nonce(run: str, nonce: int, number: int) ->
     assert keys.parse_seat_id(keys.seat_id(run, f"{nonce:06x}", number)) == (run, f"{nonce:06x}")
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     [
         "",

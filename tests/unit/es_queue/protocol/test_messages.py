@@ -27,6 +27,7 @@ from es_queue.protocol.messages import (
     publication_generation,
     token_number,
 )
+from tests.cases import each_case
 
 PUBLICATION = "7.3-0a1b2c3d"
 WORKER = "host.example-4711-0a1b2c"
@@ -151,7 +152,7 @@ def test_a_long_reason_is_cut_and_half_characters_in_it_do_not_matter() -> None:
     assert reasons == ["x" * messages.MAX_REASON, "bad ? name", "😀" * messages.MAX_REASON]
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     [
         "",
@@ -193,7 +194,7 @@ def test_a_text_that_is_no_block_is_refused(text: str) -> None:
             Block.decode(data)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     [
         "",
@@ -395,20 +396,20 @@ WRONG_ANSWERS: dict[str, bytes] = {
         moments=(EpisodeMoments(1, b"\0" * 8, b"\0" * 8),) * (messages.MAX_EPISODES + 1)
     ),
     "too deep": b"\x91" * 5000 + b"\xc0",
-    "bytes behind the end": ANSWER.encode() + b"\0",
+    "extra bytes after the end": ANSWER.encode() + b"\0",
     "an extension": changed_answer(FAILED, msgpack.ExtType(5, b"x")),
     "a timestamp": changed_answer(4, msgpack.Timestamp(1)),
     "a map with a list as key": b"\x81\x90\xc0",
 }
 
 
-@pytest.mark.parametrize("data", WRONG_TASKS.values(), ids=WRONG_TASKS)
+@each_case("data", WRONG_TASKS.values())
 def test_a_task_that_cannot_be_is_refused(data: bytes) -> None:
     with pytest.raises(DecodeError):
         Task.decode(data)
 
 
-@pytest.mark.parametrize("data", WRONG_ANSWERS.values(), ids=WRONG_ANSWERS)
+@each_case("data", WRONG_ANSWERS.values())
 def test_an_answer_that_cannot_be_is_refused(data: bytes) -> None:
     with pytest.raises(DecodeError):
         Answer.decode(data)
@@ -473,14 +474,13 @@ def mutated(data: bytes, dice: random.Random) -> bytes:
     return bytes(changed)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("decode", "data", "count"),
     [
         (Answer.decode, ANSWER.encode(), 10_000),
         (Task.decode, TASK.encode(), 6_000),
         (Block.decode, str(BLOCK).encode(), 6_000),
     ],
-    ids=["answer", "task", "block"],
 )
 def test_mutated_bytes_raise_a_decode_error_or_nothing(
     decode: Callable[[bytes], Any], data: bytes, count: int

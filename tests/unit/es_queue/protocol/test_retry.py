@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
 import redis
 
 from es_queue.protocol.connection import is_silence
 from es_queue.protocol.retry import Retry
+from tests.cases import each_case
 
 AWAY = redis.exceptions.ConnectionError("gone")
 FULL = "OOM command not allowed when used memory > 'maxmemory'."
@@ -70,7 +70,7 @@ def test_a_server_that_refuses_to_write_is_an_outage_until_it_writes_again() -> 
     assert again.pop_ended_outages() == []
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("error", "silent"),
     [
         (AWAY, True),
@@ -80,7 +80,6 @@ def test_a_server_that_refuses_to_write_is_an_outage_until_it_writes_again() -> 
         (redis.exceptions.OutOfMemoryError("command not allowed"), False),
         (redis.exceptions.ReadOnlyError("You can't write against a read only replica."), False),
     ],
-    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )
 def test_the_servers_own_words_are_kept_where_it_has_any(error: Exception, silent: bool) -> None:
     again = Retry(5)

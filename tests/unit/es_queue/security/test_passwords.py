@@ -29,6 +29,7 @@ from es_queue.security.passwords import (
 from master.cli.options import parse_command_line
 from master.cli.redis_url import SHOWN_PASSWORD
 from master.run.launch import Launch
+from tests.cases import each_case
 from tests.leaks import MARK, password
 
 HARD = password("unit")
@@ -48,7 +49,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
+@each_case(
     "url",
     [
         "redis://h",
@@ -110,7 +111,7 @@ def test_a_file_is_one_line_of_any_ending(file: Path, monkeypatch: pytest.Monkey
     assert password_from_environment() == " spaces stay "
 
 
-@pytest.mark.parametrize(
+@each_case(
     "content",
     [
         b"",
@@ -198,8 +199,8 @@ def test_a_child_that_is_told_its_redis_anew_gets_no_second_password() -> None:
 # --- URLs that a password has torn
 
 
-@pytest.mark.parametrize("sign", "/?#")
-@pytest.mark.parametrize("scheme", ["redis", "rediss", "unix"])
+@each_case("sign", "/?#")
+@each_case("scheme", ["redis", "rediss", "unix"])
 def test_a_url_that_its_password_tears_apart_is_refused_and_never_shown(
     scheme: str, sign: str
 ) -> None:
@@ -211,12 +212,12 @@ def test_a_url_that_its_password_tears_apart_is_refused_and_never_shown(
         assert MARK not in str(refused.value)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("url", "word"),
     [
         ("redis://h/0?db=x", "its db"),
         ("redis://h?socket_timeout=x", "its socket_timeout"),
-        ("redis://h?what=1", "is unknown"),
+        ("redis://h?what=1", "an unknown setting"),
         ("redis://h:99999", "its port"),
         ("redis://h?ssl_ca_certs=x", "must begin with rediss://"),
         ("rediss://h?ssl_ca_certs=/no/such/file", "ssl_ca_certs that cannot be read"),
@@ -285,7 +286,7 @@ def test_a_password_on_the_command_line_is_warned_of_and_one_in_the_environment_
 def test_a_password_file_without_a_named_redis_is_a_slip_and_a_password_in_the_environment_is_not(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(UsageError, match="--redis-password-file is for a Redis that is named"):
+    with pytest.raises(UsageError, match="--redis-password-file belongs to a named Redis"):
         parse_command_line(["--redis-password-file", str(file)])
     monkeypatch.setenv(PASSWORD, HARD)
     assert parse_command_line([])[1] == Launch()
@@ -294,7 +295,7 @@ def test_a_password_file_without_a_named_redis_is_a_slip_and_a_password_in_the_e
 # --- a password in the user's place
 
 
-@pytest.mark.parametrize(
+@each_case(
     "url",
     [
         f"redis://{MARK}@h",
@@ -331,7 +332,7 @@ def refused_by(said: str, name: str) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "said",
     [
         "invalid username-password pair or user is disabled.",
@@ -354,7 +355,7 @@ def test_who_has_no_password_is_told_every_place_for_one_and_where_the_user_stan
     assert all(
         word in sentence
         for word in (
-            "wants a password",
+            "requires a password",
             "RQ_REDIS_URL",
             "--redis-password-file",
             PASSWORD_FILE,
@@ -371,7 +372,7 @@ def test_a_setting_of_tls_that_cannot_be_is_named_and_not_repeated() -> None:
         client_from_url("redis://h?protocol=9")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("owner", "group", "mode", "open_to_others"),
     [
         (0, 2000, 0o440, False),

@@ -17,6 +17,7 @@ from es_queue.security.user_code import (
     environment_allowing,
     named_modules,
 )
+from tests.cases import each_case
 from workers.episode import EpisodeControl
 from workers.join import Refusal, join
 
@@ -29,7 +30,7 @@ def test_the_modules_of_a_run_are_those_of_its_environment_and_wrappers() -> Non
     assert named_modules(RunConfig(env="CartPole-v1")) == []
 
 
-@pytest.mark.parametrize("module", ["gymnasium", "gymnasium.wrappers", "es_queue.environments"])
+@each_case("module", ["gymnasium", "gymnasium.wrappers", "es_queue.environments"])
 def test_installed_packages_are_allowed_by_default(
     module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -37,9 +38,7 @@ def test_installed_packages_are_allowed_by_default(
     assert disallowed_reason([module]) == ""
 
 
-@pytest.mark.parametrize(
-    "module", ["os", "subprocess", "builtins", "loose_file", "tests.tiny", "gymnasiu"]
-)
+@each_case("module", ["os", "subprocess", "builtins", "loose_file", "tests.tiny", "gymnasiu"])
 def test_loose_files_and_pythons_own_library_are_not(
     module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,9 +59,7 @@ def test_the_operator_decides() -> None:
     assert disallowed_reason(["lab"], "lab.worlds"), "what is below a module is not the module"
 
 
-@pytest.mark.parametrize(
-    "name", ["/tmp/evil", "../evil", "evil.py/x", ".evil", "a..b", "a b", "", "évil", "a\n"]
-)
+@each_case("name", ["/tmp/evil", "../evil", "evil.py/x", ".evil", "a..b", "a b", "", "évil", "a\n"])
 def test_what_is_no_module_is_refused_whatever_is_allowed(name: str) -> None:
     assert disallowed_reason([name], f"installed,{name}")
 

@@ -8,7 +8,6 @@ import math
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from es_queue.config.run_config import RunConfig
 from es_queue.numerics.ordered_sums import ArrayNoise
 from es_queue.strategies import Batch
 from es_queue.strategies.ars import ARS
+from tests.cases import each_case
 
 SIZE, PAIRS = 7, 9
 NOISE = ArrayNoise(np.random.default_rng(0).standard_normal(500, dtype=np.float32))
@@ -50,7 +50,7 @@ def looped(fitness: np.ndarray, kept: list[int], learning_rate: float) -> np.nda
     return parameters
 
 
-@pytest.mark.parametrize("top", [0, 1, 4, PAIRS])
+@each_case("top", [0, 1, 4, PAIRS])
 def test_the_update_is_that_of_a_naive_loop_over_the_best_pairs(top: int) -> None:
     kept = sorted(range(PAIRS), key=lambda slot: -FITNESS[slot].max())[: top or PAIRS]
     parameters, _ = learnt(FITNESS, top=top, learning_rate=0.3)
@@ -76,7 +76,7 @@ def test_the_kept_are_the_first_of_a_stable_sort_in_slot_order(
     assert made(top=top).best_slots(np.array(pairs, np.float64)).tolist() == wanted
 
 
-@pytest.mark.parametrize("value", [0.0, 0.1, -1e300])
+@each_case("value", [0.0, 0.1, -1e300])
 def test_without_spread_among_the_kept_there_is_no_step_and_it_is_counted(value: float) -> None:
     parameters, info = learnt(np.full((3, 2), value), weight_decay=0.5)
     assert np.array_equal(parameters, START)
@@ -99,7 +99,7 @@ def test_a_failure_counts_as_the_smallest_finite_fitness_of_the_whole_generation
     assert np.array_equal(learnt(failed, top=2)[0], learnt(filled, top=2)[0])
 
 
-@pytest.mark.parametrize("scale", [2.0**-1000, 2.0**900])
+@each_case("scale", [2.0**-1000, 2.0**900])
 def test_the_step_does_not_depend_on_the_scale_of_the_rewards(scale: float) -> None:
     assert np.array_equal(learnt(FITNESS * scale)[0], learnt(FITNESS)[0])
 

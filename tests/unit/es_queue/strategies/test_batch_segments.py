@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pytest
 
 from es_queue.config.run_config import RunConfig
 from es_queue.strategies import Batch, make_strategy
 from es_queue.strategies.base import BatchSegment
 from es_queue.strategies.capabilities import hooks
 from es_queue.strategies.shaping import utilities
+from tests.cases import each_case
 from tests.unit.es_queue.strategies.test_pgpe import (
     BATCH,
     INDICES,
@@ -65,7 +65,7 @@ def test_both_gradients_of_two_parts_are_those_of_a_naive_loop() -> None:
     )
 
 
-@pytest.mark.parametrize("strategy", ["ars", "openai_es"])
+@each_case("strategy", ["ars", "openai_es"])
 def test_a_step_without_deviations_in_it_is_the_same_for_any_parts(strategy: str) -> None:
     made = make_strategy(RunConfig(strategy=strategy, population=2 * PAIRS), SIZE)
     state = made.start(START)

@@ -15,6 +15,7 @@ from es_queue.errors import UsageError
 from es_queue.security.user_code import ALLOW, named_modules
 from es_queue.strategies import STRATEGIES, Strategy, make_strategy
 from es_queue.strategies.snes import SNES
+from tests.cases import each_case
 from tests.ring import quick_config, run_ring
 from tests.tiny import QUAD
 from workers.episode import EpisodeControl
@@ -115,7 +116,7 @@ class Loner(SNES):
     """As it should be."""
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("path", "sentence"),
     [
         (
@@ -134,7 +135,7 @@ class Loner(SNES):
         ("tests.unit.es_queue.strategies.test_custom_strategy:Half", "and defines tell"),
         (
             "tests.unit.es_queue.strategies.test_custom_strategy:Triple",
-            "has 3 individuals a slot: one, or two for pairs, are possible",
+            "has 3 individuals per slot: use one, or two for pairs",
         ),
     ],
 )
@@ -144,9 +145,7 @@ def test_what_is_no_strategy_is_refused_in_one_sentence(path: str, sentence: str
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "text", ["cma", "module", "a b:C", "module:", ":Class", "module:Class:more", "../x:C"]
-)
+@each_case("text", ["cma", "module", "a b:C", "module:", ":Class", "module:Class:more", "../x:C"])
 def test_what_does_not_name_a_class_is_refused(text: str) -> None:
     with pytest.raises(
         UsageError,

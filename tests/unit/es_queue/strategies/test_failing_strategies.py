@@ -14,6 +14,7 @@ from es_queue.protocol.messages import STRATEGY_FAILURE
 from es_queue.strategies import make_strategy
 from es_queue.strategies.novelty import Novelty
 from es_queue.strategies.snes import SNES
+from tests.cases import each_case
 from tests.ring import quick_config, run_ring
 from tests.tiny import QUAD
 from tests.unit.es_queue.strategies.test_strategies import begun, tried
@@ -103,7 +104,7 @@ def config(kind: type, **values: Any) -> Any:
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("kind", "sentence"),
     [
         (WrongShape, r"made individuals of shape \(1, 1, \d+\) and type float32: its individuals"),

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pytest
 
 from es_queue.config.run_config import RunConfig
 from es_queue.genetics.mutation_chain import Floats, Lineage, apply_mutations
@@ -22,6 +21,7 @@ from es_queue.strategies.base import BatchSegment
 from es_queue.strategies.capabilities.elite_evaluation import EliteEvaluation
 from es_queue.strategies.capabilities.hooks import SlotDraw
 from es_queue.strategies.ga import rank_finite
+from tests.cases import each_case
 
 NOISE = ArrayNoise(np.random.default_rng(0).standard_normal(5_000, dtype=np.float32))
 SIZE = 6
@@ -167,7 +167,7 @@ def test_whose_child_a_slot_is_depends_on_seed_generation_slot_and_number_of_par
     assert draw_parents(4, 2, np.arange(9), 1).tolist() == [0] * 9
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("fitness", "places"),
     [
         ((1.0, 3.0, 2.0), [1, 2, 0]),
@@ -239,7 +239,7 @@ def test_a_changed_sigma_counts_from_its_generation_on() -> None:
     assert half.genome(state)["sigma"].tolist() == [0.5, 0.25]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("size", "fits"),
     [
         (2 * SIZE, False),
@@ -418,7 +418,7 @@ def test_a_trial_is_heard_though_everybody_in_the_batch_has_failed() -> None:
     assert after["window"].tolist() == states[4]["window"].tolist()
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each_case("seed", range(20))
 def test_children_that_are_as_late_as_can_be_count_whatever_failed_meanwhile(seed: int) -> None:
     strategy = steady(seed=seed, population=2, candidates=1)
     states, spreads = lived(strategy, [1.0, 9.0])  # the second one is kept by its trial
@@ -462,7 +462,7 @@ def test_nobody_waits_for_an_episode_of_a_trial_beyond_the_lag() -> None:
     assert info["elite_fitness"] == 3.0, "episode 1 was not played by all, so it does not count"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("rows", "means"),
     [
         ([[1.0, 3.0], [5.0, 5.0]], [2.0, 5.0]),

@@ -82,6 +82,7 @@ from es_queue.numerics.ordered_sums import ArrayNoise
 from es_queue.numerics.slot_plan import TRAINING, make_generation_plan
 from es_queue.protocol.messages import CENTRE, TRAIN, Block
 from es_queue.strategies import Batch, make_strategy
+from tests.cases import each_case
 from tests.parts import TABLE, evaluator, task_of
 from tests.tiny import BOX, Script, spec_of
 from workers.evaluator import Evaluator
@@ -137,7 +138,7 @@ def test_every_generation_has_perturbations_and_environments_of_its_own() -> Non
     assert len(np.unique(make_generation_plan(config, 0, 100, 2).seeds(TRAINING, 10_000))) == 10_000
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("action", "size", "taken"),
     [
         (BOX, 2, float),
@@ -145,7 +146,6 @@ def test_every_generation_has_perturbations_and_environments_of_its_own() -> Non
         (ActionSpec("multidiscrete", shape=(2,), sizes=(2, 3), starts=(0, 0)), 10, int),
         (ActionSpec("multibinary", shape=(2,), sizes=(2,), starts=(0, 0)), 4, int),
     ],
-    ids=["box", "discrete", "multidiscrete", "multibinary"],
 )
 def test_every_kind_of_action_is_played(action: ActionSpec, size: int, taken: type) -> None:
     world = Script([1.0, 2.0])

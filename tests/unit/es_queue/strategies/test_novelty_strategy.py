@@ -19,6 +19,7 @@ from es_queue.strategies import Batch, State, make_strategy
 from es_queue.strategies.capabilities.novelty_archive import draw_index, extend_archive, novelty_of
 from es_queue.strategies.novelty import STAGNATION_LIMIT, Novelty
 from es_queue.strategies.shaping import centered_rank
+from tests.cases import each_case
 
 NOISE = ArrayNoise(np.random.default_rng(0).standard_normal(5_000, dtype=np.float32))
 SIZE, PAIRS, MEMBERS = 7, 6, 3
@@ -121,7 +122,7 @@ def test_members_are_drawn_by_their_share_and_alike_where_none_has_one() -> None
 # --- the step
 
 
-@pytest.mark.parametrize(("kind", "weight"), [("ns", 0.0), ("nsr", 0.5), ("nsra", 1.0)])
+@each_case(("kind", "weight"), [("ns", 0.0), ("nsr", 0.5), ("nsra", 1.0)])
 def test_the_step_follows_the_ranks_of_novelty_and_of_reward(kind: str, weight: float) -> None:
     strategy = made(novelty=kind, learning_rate=1.0, momentum=0.0, members=1)
     state = strategy.start(START)

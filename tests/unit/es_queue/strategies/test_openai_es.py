@@ -13,6 +13,7 @@ from es_queue.numerics.ordered_sums import ArrayNoise
 from es_queue.strategies import Batch, make_strategy
 from es_queue.strategies.openai_es import OpenaiES
 from es_queue.strategies.shaping import utilities
+from tests.cases import each_case
 
 SIZE, PAIRS = 7, 9
 NOISE = ArrayNoise(np.random.default_rng(0).standard_normal(500, dtype=np.float32))
@@ -34,10 +35,8 @@ def looped(shaping: str, l2: float) -> np.ndarray:
     return gradient - l2 * START
 
 
-@pytest.mark.parametrize(
-    "shaping", ["centered-rank", "centered-sign-rank", "sign", "z-score", "log-rank"]
-)
-@pytest.mark.parametrize("l2", [0.0, 0.3])
+@each_case("shaping", ["centered-rank", "centered-sign-rank", "sign", "z-score", "log-rank"])
+@each_case("l2", [0.0, 0.3])
 def test_the_gradient_is_that_of_a_naive_loop(shaping: str, l2: float) -> None:
     gradient = made(shaping=shaping, l2=l2).gradient(START, BATCH)
     np.testing.assert_allclose(gradient, looped(shaping, l2), rtol=1e-4, atol=1e-6)
@@ -51,7 +50,7 @@ def test_a_step_of_sgd_without_momentum_is_the_learning_rate_times_the_gradient(
     assert info["gradient_norm"] == pytest.approx(np.linalg.norm(gradient), rel=1e-5)
 
 
-@pytest.mark.parametrize("sigma", [0.05, 0.4])
+@each_case("sigma", [0.05, 0.4])
 def test_the_true_form_of_the_gradient_is_divided_by_sigma_before_the_decay(sigma: float) -> None:
     true = made(gradient_form="true", sigma=sigma, l2=0.02).gradient(START, BATCH)
     np.testing.assert_allclose(

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from es_queue.strategies.optimizers import SGD, Adam, ClipUp, Optimizer, make_optimizer
+from tests.cases import each_case
 
 GRADIENTS = np.random.default_rng(0).standard_normal((20, 6))
 ALL = [SGD(0.5, 0.9), Adam(0.01), ClipUp(0.1, 0.2, 0.9)]
@@ -82,7 +83,7 @@ def test_clipup_is_never_faster_than_its_top_speed(
     assert (speeds <= max_speed * (1 + 1e-6)).all()
 
 
-@pytest.mark.parametrize("optimizer", ALL, ids=lambda one: type(one).__name__)
+@each_case("optimizer", ALL)
 def test_a_step_changes_neither_the_moments_nor_the_gradient_it_was_given(
     optimizer: Optimizer,
 ) -> None:
@@ -94,7 +95,7 @@ def test_a_step_changes_neither_the_moments_nor_the_gradient_it_was_given(
     assert all(np.array_equal(moments[name], copies[name]) for name in copies)
 
 
-@pytest.mark.parametrize("optimizer", ALL, ids=lambda one: type(one).__name__)
+@each_case("optimizer", ALL)
 def test_steps_and_moments_are_float32_and_a_counter_is_a_whole_number(
     optimizer: Optimizer,
 ) -> None:
@@ -108,7 +109,7 @@ def test_steps_and_moments_are_float32_and_a_counter_is_a_whole_number(
         )
 
 
-@pytest.mark.parametrize("optimizer", ALL, ids=lambda one: type(one).__name__)
+@each_case("optimizer", ALL)
 def test_a_zero_gradient_at_the_start_moves_nothing(optimizer: Optimizer) -> None:
     step, _ = optimizer.step(optimizer.start(6), np.zeros(6))
     assert not step.any()

@@ -13,6 +13,7 @@ from es_queue.numerics.ordered_sums import ArrayNoise
 from es_queue.strategies import Batch
 from es_queue.strategies.pgpe import PGPE
 from es_queue.strategies.shaping import utilities
+from tests.cases import each_case
 
 SIZE, PAIRS = 7, 9
 NOISE = ArrayNoise(np.random.default_rng(0).standard_normal(500, dtype=np.float32))
@@ -38,7 +39,7 @@ def looped(shaping: str) -> tuple[np.ndarray, np.ndarray]:
     return centre, deviation
 
 
-@pytest.mark.parametrize("shaping", SHAPINGS)
+@each_case("shaping", SHAPINGS)
 def test_both_gradients_are_those_of_a_naive_loop(shaping: str) -> None:
     strategy = made(
         shaping=shaping, optimizer="sgd", learning_rate=1.0, momentum=0.0, sigma_max_change=0.99
@@ -78,7 +79,7 @@ def test_sigma_grows_along_what_helps_when_far_and_shrinks_along_what_hurts_both
     assert shrunk < strategy.start(START)["sigma"][0] < grown
 
 
-@pytest.mark.parametrize("most", [0.0, 0.05, 0.2])
+@each_case("most", [0.0, 0.05, 0.2])
 def test_sigma_changes_by_no_more_than_its_bound(most: float) -> None:
     strategy = made(sigma_learning_rate=1e4, sigma_max_change=most)
     state = {**strategy.start(START), "sigma": SIGMA}
@@ -113,7 +114,7 @@ def test_a_step_of_the_centre_is_never_longer_than_the_top_speed() -> None:
         state = after
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("settings", "radius"),
     [
         ({}, 15 * 2 * 0.06),

@@ -13,6 +13,7 @@ from es_queue.config.run_config import RunConfig
 from es_queue.numerics.ordered_sums import ArrayNoise
 from es_queue.strategies import Batch, State, Strategy, make_strategy
 from es_queue.strategies.capabilities.elite_evaluation import best_and_centre, best_reevaluated
+from tests.cases import each_case
 
 NOISE = ArrayNoise(np.random.default_rng(0).standard_normal(5_000, dtype=np.float32))
 SIZE = 6
@@ -38,7 +39,7 @@ def batch(*again: float, fitness: tuple[float, ...] = FITNESS) -> Batch:
     return Batch(NOISE, INDICES, np.array(fitness)[:, None], np.array(again))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("fitness", "count", "slots"),
     [
         ((3.0, 1.0, 10.0, 3.0, 0.0), 2, [0, 2]),  # a tie goes to the lower slot
@@ -59,7 +60,7 @@ def test_the_best_by_their_first_episodes_and_the_standing_elite_are_evaluated_a
     assert best_and_centre(np.array(fitness), count, 77).tolist() == [*slots, 77]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("again", "place"),
     [
         ((1.0, 5.0, 2.0), 1),
@@ -129,7 +130,7 @@ def test_the_digest_is_of_the_elite_alone() -> None:
     assert pgpe.digest_input({}, own) is own
 
 
-@pytest.mark.parametrize("again", [(), (1.0, 2.0), (1.0, 2.0, 3.0, 4.0)])
+@each_case("again", [(), (1.0, 2.0), (1.0, 2.0, 3.0, 4.0)])
 def test_second_results_that_do_not_fit_the_candidates_are_an_error(
     again: tuple[float, ...],
 ) -> None:

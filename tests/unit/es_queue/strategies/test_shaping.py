@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from es_queue.strategies.shaping import SHAPINGS, utilities, with_failures_lowest
+from tests.cases import each_case
 
 BY_RANK = ("centered-rank", "centered-sign-rank", "log-rank")
 BY_VALUE = ("sign", "z-score")
@@ -64,14 +65,14 @@ def test_centred_ranks_of_pairs_are_those_of_all_individuals_together() -> None:
     np.testing.assert_allclose(shaped, [[1 / 6, -0.5], [-1 / 6, 0.5]])
 
 
-@pytest.mark.parametrize("shaping", SHAPINGS)
-@pytest.mark.parametrize("value", [0.1, -7.3, 1e308, math.nan])
+@each_case("shaping", SHAPINGS)
+@each_case("value", [0.1, -7.3, 1e308, math.nan])
 def test_when_all_are_equal_every_utility_is_exactly_zero(shaping: str, value: float) -> None:
     assert not utilities(shaping, np.full((3, 2), value)).any()
 
 
-@pytest.mark.parametrize("shaping", BY_VALUE)
-@pytest.mark.parametrize("failed", FAILED)
+@each_case("shaping", BY_VALUE)
+@each_case("failed", FAILED)
 def test_a_failure_counts_as_the_smallest_finite_fitness_where_values_count(
     shaping: str, failed: float
 ) -> None:
@@ -79,8 +80,8 @@ def test_a_failure_counts_as_the_smallest_finite_fitness_where_values_count(
     assert np.array_equal(with_failure, utilities(shaping, np.array([3.0, -2.0, -2.0, 5.0])))
 
 
-@pytest.mark.parametrize("shaping", BY_RANK)
-@pytest.mark.parametrize("failed", FAILED)
+@each_case("shaping", BY_RANK)
+@each_case("failed", FAILED)
 def test_a_failure_ranks_below_the_smallest_finite_fitness(shaping: str, failed: float) -> None:
     shaped = utilities(shaping, np.array([3.0, failed, -2.0, 5.0, 6.0, 7.0, 8.0]))
     assert np.array_equal(
@@ -88,7 +89,7 @@ def test_a_failure_ranks_below_the_smallest_finite_fitness(shaping: str, failed:
     )
 
 
-@pytest.mark.parametrize("shaping", BY_VALUE)
+@each_case("shaping", BY_VALUE)
 def test_one_success_among_failures_teaches_nothing_where_values_count(shaping: str) -> None:
     assert not utilities(shaping, np.array([0.1, math.nan, math.nan])).any()
 
@@ -98,7 +99,7 @@ def test_a_z_score_has_mean_zero_and_population_deviation_one() -> None:
     np.testing.assert_allclose(shaped, np.array([-3, -2, 0, 5]) / math.sqrt(38 / 4))
 
 
-@pytest.mark.parametrize("scale", [1e-320, 1e-160, 1e307])
+@each_case("scale", [1e-320, 1e-160, 1e307])
 def test_a_z_score_does_not_change_with_the_scale_of_the_rewards(scale: float) -> None:
     fitness = np.array([1.0, 2.0, 4.0, 9.0])
     np.testing.assert_allclose(
@@ -111,7 +112,7 @@ def test_sign_leaves_the_sum_of_signs_as_it_is() -> None:
     assert np.array_equal(utilities("sign", fitness), fitness)
 
 
-@pytest.mark.parametrize("shaping", SHAPINGS)
+@each_case("shaping", SHAPINGS)
 def test_shaping_does_not_change_its_argument(shaping: str) -> None:
     fitness = np.array([[3.0, math.nan], [1.0, 1.0]])
     before = fitness.copy()

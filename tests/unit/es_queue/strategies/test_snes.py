@@ -13,6 +13,7 @@ from es_queue.config.run_config import RunConfig
 from es_queue.numerics.ordered_sums import ArrayNoise
 from es_queue.strategies import Batch, State, Strategy, make_strategy
 from es_queue.strategies.base import BatchSegment
+from tests.cases import each_case
 
 NOISE = ArrayNoise(np.random.default_rng(0).standard_normal(5_000, dtype=np.float32))
 SIZE = 9
@@ -49,7 +50,7 @@ def paper(
     return mean + mean_rate * sigma * for_mean, sigma * np.exp(0.5 * sigma_rate * for_sigma)
 
 
-@pytest.mark.parametrize(("settings", "mean_rate"), [({}, 1.0), ({"learning_rate": 0.3}, 0.3)])
+@each_case(("settings", "mean_rate"), [({}, 1.0), ({"learning_rate": 0.3}, 0.3)])
 def test_a_step_is_the_papers(settings: dict[str, float], mean_rate: float) -> None:
     strategy = made(**settings)
     state = begun(strategy)
@@ -127,7 +128,7 @@ def test_a_failed_individual_is_the_worst() -> None:
     )
 
 
-@pytest.mark.parametrize("fitness", [(2.0,) * 5, (7.0,), (math.nan,) * 5])
+@each_case("fitness", [(2.0,) * 5, (7.0,), (math.nan,) * 5])
 def test_when_none_is_better_there_is_no_step(fitness: tuple[float, ...]) -> None:
     strategy = made(weight_decay=0.1)
     state = begun(strategy)

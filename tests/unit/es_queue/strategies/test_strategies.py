@@ -19,7 +19,8 @@ from es_queue.config.run_config import RunConfig
 from es_queue.config.strategy_settings import STRATEGIES as FACTS
 from es_queue.errors import UsageError
 from es_queue.strategies import STRATEGIES, Batch, State, Strategy, make_strategy
-from tools import write_strategies
+from tests.cases import each_case
+from tools import write_settings
 
 NOISE, SIZE, FIGURES = testing.NOISE, testing.SIZE, testing.FIGURES
 VARIANTS: list[dict[str, Any]] = [
@@ -36,25 +37,27 @@ VARIANTS: list[dict[str, Any]] = [
     {"strategy": "pgpe", "sigma_learning_rate": 0.0},
     {"strategy": "snes"},
     {"strategy": "snes", "population": 31},
+    {"strategy": "csa_es"},
+    {"strategy": "csa_es", "restarts": "ipop", "population": 16},
+    *({"strategy": "sep_cma_es", "active": active} for active in (True, False)),
+    {"strategy": "cma_es", "population": 31},
+    {"strategy": "cma_es", "restarts": "bipop", "active": False},
+    {"strategy": "lm_ma_es", "directions": 3},
     {"strategy": "ga", "truncation": 5},
     {"strategy": "random_search", "candidates": 3},
     {"strategy": "novelty", "novelty": "nsra", "members": 2},
 ]
 #: Those whose centre is an elite, which no gradient moves.
 WITH_ELITE = ("ga", "random_search")
+#: Those whose state has arrays of other shapes.
+WITH_PATHS = ("csa_es", "sep_cma_es", "cma_es", "lm_ma_es")
 
 
-def name_of(variant: dict[str, Any]) -> str:
-    return "-".join(str(value) for value in variant.values())
-
-
-each_variant = pytest.mark.parametrize("variant", VARIANTS, ids=name_of)
+each_variant = each_case("variant", VARIANTS)
 #: Strategies whose ``parameters`` are the ones that a step moves.
-each_alone = pytest.mark.parametrize(
-    "variant", [one for one in VARIANTS if one["strategy"] != "novelty"], ids=name_of
-)
-each_strategy = pytest.mark.parametrize("name", STRATEGIES)
-each_stepping = pytest.mark.parametrize(
+each_alone = each_case("variant", [one for one in VARIANTS if one["strategy"] != "novelty"])
+each_strategy = each_case("name", STRATEGIES)
+each_stepping = each_case(
     "name", [name for name in STRATEGIES if name not in (*WITH_ELITE, "novelty")]
 )
 
@@ -76,7 +79,7 @@ sphere, replied = testing.sphere, testing.with_extra_results
 
 
 @each_variant
-@pytest.mark.parametrize("check", testing.CHECKS, ids=lambda check: check.__name__)
+@each_case("check", testing.CHECKS)
 def test_each_strategy_does_what_every_strategy_must(
     check: Callable[[Strategy], None], variant: dict[str, Any]
 ) -> None:
@@ -88,9 +91,7 @@ def test_each_strategy_passes_the_shared_suite_with_its_defaults() -> None:
         testing.check_strategy(kind)
 
 
-@pytest.mark.parametrize(
-    "variant", [one for one in VARIANTS if one["strategy"] != "random_search"], ids=name_of
-)
+@each_case("variant", [one for one in VARIANTS if one["strategy"] != "random_search"])
 def test_each_strategy_climbs_the_sphere(variant: dict[str, Any]) -> None:
     strategy = made(**variant)
     state = strategy.start(np.zeros(SIZE, np.float32))
@@ -168,10 +169,9 @@ def test_weight_decay_does_not_shrink_the_parameters_when_there_is_no_step(name:
     assert np.array_equal(after["parameters"], state["parameters"])
 
 
-@pytest.mark.parametrize(
+@each_case(
     "variant",
     [one for one in VARIANTS if one["strategy"] in ("openai_es", "ars", "pgpe")],
-    ids=name_of,
 )
 def test_a_pair_is_the_centre_plus_and_minus_one_perturbation_in_float32(
     variant: dict[str, Any],
@@ -187,7 +187,7 @@ def test_a_pair_is_the_centre_plus_and_minus_one_perturbation_in_float32(
     assert np.array_equal(pairs[:, 1], strategy.centre(published) - steps)
 
 
-@each_alone
+@each_case("variant", [one for one in VARIANTS if one["strategy"] not in (*WITH_PATHS, "novelty")])
 def test_parameters_and_moments_stay_float32(variant: dict[str, Any]) -> None:
     strategy = made(**variant)
     vectors = {
@@ -202,7 +202,7 @@ def test_parameters_and_moments_stay_float32(variant: dict[str, Any]) -> None:
 
 
 @each_strategy
-@pytest.mark.parametrize("shape", [(3, None), (4, 3), (8,)])
+@each_case("shape", [(3, None), (4, 3), (8,)])
 def test_fitness_that_does_not_fit_the_slots_is_an_error(
     name: str, shape: tuple[int | None, ...]
 ) -> None:
@@ -215,7 +215,7 @@ def test_fitness_that_does_not_fit_the_slots_is_an_error(
 
 
 @each_strategy
-@pytest.mark.parametrize("shaping", ["sign", "z-score", "centered-rank"])
+@each_case("shaping", ["sign", "z-score", "centered-rank"])
 def test_absurdly_large_fitness_leaves_every_number_finite(name: str, shaping: str) -> None:
     strategy = made(strategy=name, shaping=shaping)
     state = begun(strategy)
@@ -238,9 +238,7 @@ def test_a_grown_population_is_learnt_from_whole(name: str) -> None:
     assert not same(strategy.learn(state, many)[0], state)
 
 
-@pytest.mark.parametrize(
-    "shaping", ["sign", "centered-sign-rank", "centered-rank", "z-score", "log-rank"]
-)
+@each_case("shaping", ["sign", "centered-sign-rank", "centered-rank", "z-score", "log-rank"])
 def test_signs_are_asked_for_exactly_where_shaping_is_of_signs(shaping: str) -> None:
     by_sign = shaping in ("sign", "centered-sign-rank")
     assert made(strategy="openai_es", shaping=shaping).fitness_by_sign is by_sign
@@ -248,7 +246,7 @@ def test_signs_are_asked_for_exactly_where_shaping_is_of_signs(shaping: str) -> 
     assert made(strategy="ars", shaping=shaping).fitness_by_sign is False
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("settings", "sentence"),
     [
         (
@@ -286,7 +284,8 @@ def test_every_pair_may_be_kept_by_name() -> None:
 
 
 def test_what_settings_know_of_strategies_is_what_their_classes_say() -> None:
-    current = write_strategies.PAGE.read_text("utf-8") == write_strategies.written()
+    pages = write_settings.written()
+    current = all(path.read_text("utf-8") == text for path, text in pages.items())
     assert current, "run python -m tools.write_reference"
 
 

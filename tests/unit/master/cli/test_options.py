@@ -4,6 +4,7 @@ mistakes.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from es_queue.config.resolution import recipe_values, resolve
 from es_queue.config.run_config import RunConfig, option_fields
 from es_queue.config.strategy_settings import STRATEGIES
 from es_queue.errors import UsageError
-from master.cli.flags import LAUNCH_NAMES
+from master.cli.flags import EVERYDAY, LAUNCH_NAMES
 from master.cli.options import parse_command_line
 from master.run.launch import Launch
+from tests.cases import each_case
 
 WALKER = "BipedalWalker-v3"
 
@@ -66,7 +68,7 @@ def test_only_what_was_given_is_told() -> None:
     assert parsed("--env", "X-v0", "--population", "32") == {"env": "X-v0", "population": 32}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("words", "values"),
     [
         (["--max-steps", "1e7"], {"max_steps": 10_000_000}),
@@ -109,7 +111,7 @@ def test_every_field_of_the_configuration_has_its_flag() -> None:
         assert set(parsed(*words)) == {name}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("words", "begins"),
     [
         (
@@ -149,11 +151,16 @@ def test_an_unknown_flag_is_refused_with_the_nearest_ones() -> None:
     assert refused("--learning-rat", "3").startswith(
         "the command line has the unknown flag '--learning-rat'; did you mean --learning-rate"
     )
-    assert refused("--xyzzy").endswith("es-master --help lists all options")
+    assert refused("--xyzzy").endswith("es-master --help-all lists all options")
 
 
 def test_flags_are_not_to_be_abbreviated() -> None:
-    assert "unknown flag '--popul'; did you mean --population" in refused("--popul", "4")
+    assert "unknown flag '--popul'; did you mean --population or" in refused("--popul", "4")
+
+
+def test_names_that_begin_with_the_mistyped_word_are_suggested_first() -> None:
+    assert refused("--pop", "4").endswith("did you mean --population or --population-max?")
+    assert refused("--strategy", "openai").endswith("(did you mean openai_es?)")
 
 
 def test_a_word_without_a_flag_is_refused() -> None:
@@ -212,23 +219,47 @@ def test_a_password_is_shown_by_no_refusal_and_no_repr(monkeypatch: pytest.Monke
     ):
         assert "hunter2" not in refused(*words)
     monkeypatch.setenv("RQ_REDIS_URL", "hunter2")
-    assert refused().startswith("RQ_REDIS_URL is no address of Redis: use redis://")
+    assert refused().startswith("RQ_REDIS_URL is not a Redis address: use redis://")
 
 
-@pytest.mark.parametrize("columns", ["40", "80", "120", "300"])
+@each_case("columns", ["40", "80", "120", "300"])
 def test_help_names_every_option_and_keeps_to_the_terminal(
     columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     monkeypatch.setenv("NO_COLOR", "1")
     with pytest.raises(SystemExit) as ended:
-        parse_command_line(["--help"])
+        parse_command_line(["--help-all"])
     text = capsys.readouterr().out
     assert ended.value.code == 0
     assert max(map(len, text.splitlines())) <= max(80, min(int(columns), 120))
     for name in [*option_fields(), *LAUNCH_NAMES]:
         assert f"--{name.replace('_', '-')}" in text
     assert "put a password in RQ_REDIS_URL" in " ".join(text.split())
+
+
+def test_help_shows_twenty_everyday_options_and_names_the_flag_for_the_rest(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse_command_line(["-h"])
+    text = capsys.readouterr().out
+    shown = set(re.findall(r"^  (?:-h, )?--([a-z-]+)", text, re.MULTILINE))
+    assert ended.value.code == 0 and len(EVERYDAY) == 20
+    assert shown == {name.replace("_", "-") for name in (*EVERYDAY, "help", "help_all")}
+    assert "es-master --stop RUN" in text and len(text.splitlines()) < 100
+
+
+def test_help_shows_a_word_for_each_number_with_a_special_meaning(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        parse_command_line(["--help-all"])
+    text = capsys.readouterr().out
+    assert "default: -1" not in text and "default: random" in text
+    for name, one in option_fields().items():
+        if word := one.metadata["default_word"]:
+            assert parsed(f"--{name.replace('_', '-')}", word) == {name: one.default}
 
 
 def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -259,7 +290,7 @@ def test_a_file_takes_dashes_and_underscores_and_a_flag_wins_over_it(tmp_path: P
     }
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "says"),
     [
         ("learning_rat = 1", "has the unknown option 'learning_rat'; did you mean learning_rate"),
@@ -339,7 +370,7 @@ def test_another_method_leaves_the_recipes_search_settings_out_and_keeps_the_res
     )
 
 
-@pytest.mark.parametrize("policy", ["linear", "gru", "my_module:Own"])
+@each_case("policy", ["linear", "gru", "my_module:Own"])
 def test_another_policy_leaves_the_shape_of_the_recipes_out(policy: str) -> None:
     asked = {"env": "MountainCarContinuous-v0", "policy": policy}
     assert (resolve(asked).policy, resolve(asked).hidden) == (policy, RunConfig().hidden)

@@ -11,18 +11,19 @@ import pytest
 from es_queue.protocol import connection
 from master.cli import redis_url
 from master.cli.redis_url import NetworkExposure, network_warnings, read_exposure
+from tests.cases import each_case
 
 OPEN = {"protected-mode": "no", "bind": "* -::*"}
 LISTENS = {"listener0": {"name": "tcp", "bind": "-::*", "port": 6379}}
 NO_PASSWORD, MAYBE, PLAIN, UNVERIFIED = (
-    "wants NO PASSWORD",
+    "requires NO PASSWORD",
     "is not known",
     "in plain text",
     "not verified",
 )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("about", "words"),
     [
         ({"on_socket": True, "local": True, "strangers": None}, []),
@@ -79,10 +80,10 @@ def test_what_is_unsafe_is_said_and_nothing_else(about: dict[str, Any], words: l
     assert len(found) == len(words) and all(
         word in text for word, text in zip(words, found, strict=True)
     )
-    assert all("--insecure silences this" in text and "redis://host" in text for text in found)
+    assert all("--insecure hides this warning" in text and "redis://host" in text for text in found)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("host", "local"),
     [
         ("127.0.0.1", True),

@@ -14,6 +14,7 @@ from es_queue.config.resolution import resolve
 from es_queue.errors import UsageError
 from master.cli.options import parse_command_line
 from master.cli.starter_file import RULES, read_starter_file
+from tests.cases import each_case
 
 
 def humanoid() -> dict[str, Any]:
@@ -110,7 +111,7 @@ def test_a_flag_wins_over_the_file_and_the_launch_tells(tmp_path: Path) -> None:
     assert len(launch.starter_notes) == 20
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("part", "key", "value", "setting", "ours"),
     [
         (
@@ -133,7 +134,7 @@ def test_each_form_of_a_value_has_its_counterpart(
     assert read_starter_file(written(tmp_path, changed(part, key, value)))[0][setting] == ours
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("part", "key", "value", "words"),
     [
         ("config", "l2coeff", "much", "l2"),
@@ -155,9 +156,9 @@ def test_what_has_no_counterpart_is_refused_by_name(
     assert words in str(refused.value) and "experiment.json" in str(refused.value)
 
 
-@pytest.mark.parametrize("data", [{}, [], {"env_id": "Humanoid-v1"}, 3])
+@each_case("data", [{}, [], {"env_id": "Humanoid-v1"}, 3])
 def test_other_json_is_no_experiment_file(tmp_path: Path, data: Any) -> None:
-    with pytest.raises(UsageError, match="no experiment file of evolution-strategies-starter"):
+    with pytest.raises(UsageError, match="not an experiment file of evolution-strategies-starter"):
         read_starter_file(written(tmp_path, data))
 
 

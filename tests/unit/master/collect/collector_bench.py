@@ -7,7 +7,6 @@ from typing import Any
 
 from es_queue.protocol import messages
 from es_queue.protocol.channel import PublishRequest
-from es_queue.protocol.memory_channel import MemoryMasterChannel, MemoryServer, MemoryWorkerChannel
 from es_queue.protocol.messages import Answer, Block, SlotResult
 from es_queue.protocol.timing import Clocks
 from master.collect.answer_check import ResultShape
@@ -16,6 +15,8 @@ from master.collect.blocks.block_scheduler import BlockScheduler
 from master.collect.collector import Collector, TrustRules
 from master.collect.ledger import AnswerChecker, Ledger
 from master.collect.worker_watch import CollectorCallbacks
+from tests.memory_channel import MemoryMasterChannel, MemoryServer, MemoryWorkerChannel
+from tests.notes import collect_notes
 from tests.ring import QUICK, quick_config
 
 TOKEN, PUBLICATION = "1-00000000", "3.1-00000000"
@@ -33,7 +34,7 @@ class Bench:
     slots: int = 6
     is_interrupted: Any = lambda: False
     housekeeper: Any = None
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=collect_notes)
     shown: list[dict[str, Any]] = field(default_factory=list)
     server: MemoryServer = field(default_factory=MemoryServer)
 
@@ -49,9 +50,7 @@ class Bench:
         self.collector = Collector(
             MasterLease(self.channel, TOKEN, "me", self.clocks),
             self.scheduler,
-            CollectorCallbacks(
-                self.notes.append, self.shown.append, self.is_interrupted, self.housekeeper
-            ),
+            CollectorCallbacks(self.shown.append, self.is_interrupted, self.housekeeper),
             trust=TrustRules(self.audit, self.strict),
         )
         expectations = AnswerChecker(

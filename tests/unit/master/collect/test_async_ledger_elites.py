@@ -14,14 +14,15 @@ from es_queue.numerics.slot_plan import ELITE as SEEDS
 from es_queue.numerics.slot_plan import evaluation_seeds, max_slots
 from es_queue.protocol.messages import CENTRE, ELITE, TRAIN, Answer, Block, SlotResult
 from master.collect.answer_check import AnswerChecker, ResultShape
-from master.collect.async_ledger import (
+from master.collect.ledger import Ledger
+from master.collect.publication.async_batch import (
     MOST_BATCHES_AHEAD,
-    AsyncLedger,
+    AsyncBatch,
     BatchSize,
     CarriedOver,
     PriorPublication,
 )
-from master.collect.ledger import FAILURES
+from master.collect.publication.slot_failures import FAILURES
 from tests.parts import evaluator, task_of
 from tests.tiny import Script
 
@@ -48,13 +49,10 @@ def expectations(publication: str) -> AnswerChecker:
     return AnswerChecker(CONFIG, int(publication[0]), ResultShape(100, 1, 4), MOST)
 
 
-def window(elites: int = 4, *older: PriorPublication) -> AsyncLedger:
-    book = AsyncLedger(
-        PriorPublication(NEW, expectations(NEW), 60, SPREAD),
-        {CENTRE: 1, TRAIN: BATCH},
-        BatchSize(BATCH, MOST_OF_A_BATCH),
-        CarriedOver(older),
-    )
+def window(elites: int = 4, *older: PriorPublication) -> Ledger:
+    newest = PriorPublication(NEW, expectations(NEW), 60, SPREAD)
+    batch = AsyncBatch(newest, BatchSize(BATCH, MOST_OF_A_BATCH), CarriedOver(older))
+    book = Ledger(NEW, newest.checker, {CENTRE: 1, TRAIN: BATCH}, closing=batch)
     book.require_slots(ELITE, range(elites))
     return book
 
@@ -78,8 +76,8 @@ def answer(publication: str, kind: str, *slots: int, **changes: Any) -> bytes:
     ).encode()
 
 
-def tried(book: AsyncLedger) -> list[tuple[str, list[int]]]:
-    return [(name, slots.tolist()) for name, slots in book.take_reevaluated()[1]]
+def tried(book: Ledger) -> list[tuple[str, list[int]]]:
+    return [(name, slots.tolist()) for name, slots in book.closing.take_reevaluated()[1]]
 
 
 def test_elites_are_owed_but_a_batch_does_not_wait_for_them() -> None:
@@ -105,7 +103,7 @@ def test_elites_of_any_open_publication_count_once() -> None:
     assert not book.accept(answer(OLD, ELITE, 0, 3)) and not book.accept(answer(NEW, ELITE, 2))
     assert book.refused == {"duplicate": 3}
     assert tried(book) == [(OLD, [1, 3]), (NEW, [2])] and tried(book) == []
-    assert not book.unused, "they are no training"
+    assert not book.closing.unused, "they are no training"
 
 
 def test_an_elite_must_be_answered_with_its_own_seed() -> None:
@@ -129,19 +127,19 @@ def test_an_elite_that_fails_everywhere_is_said_to_have_failed() -> None:
         book.accept(
             Answer(NEW, ELITE, "host-1-000001", 0.1, (), ((2, f"attempt {attempt}"),)).encode()
         )
-    (only,), names = book.take_reevaluated()
+    (only,), names = book.closing.take_reevaluated()
     assert only is None and [(name, slots.tolist()) for name, slots in names] == [(NEW, [2])]
 
 
 def test_a_batch_takes_all_that_is_there_up_to_a_population() -> None:
     book = window(0)
-    assert book.slots_to_issue(4) > 0
+    assert book.closing.slots_to_issue(4, book.required) > 0
     assert book.accept(answer(NEW, TRAIN, *range(20)))
-    batch, _ = book.take_batch()
-    assert len(batch) == MOST_OF_A_BATCH and len(book.unused) == 4
+    batch, _ = book.closing.take_batch()
+    assert len(batch) == MOST_OF_A_BATCH and len(book.closing.unused) == 4
     assert (
         book.accept(answer(NEW, TRAIN, *range(20, 16 + MOST_BATCHES_AHEAD * MOST_OF_A_BATCH)))
-        and book.slots_to_issue(50) == 0
+        and book.closing.slots_to_issue(50, book.required) == 0
     )
 
 
@@ -198,6 +196,6 @@ def test_a_table_that_cannot_be_is_a_failure_of_its_slots() -> None:
     )
     assert not sent.results and [slot for slot, _ in sent.failures] == [0, 1]
     assert all(
-        "a table of mutations holds what is no number of its kind" in reason
+        "a table of mutations contains a number of the wrong type" in reason
         for _, reason in sent.failures
     )

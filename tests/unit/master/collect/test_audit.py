@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 
-import pytest
-
 from es_queue.protocol.messages import TRAIN, Answer, Block, SlotResult
 from master.collect.audit import MOST_TRIES, MOST_TRIES_AGREED, PROVEN_AT_MOST, Audit, Verdict
 from master.collect.verifier import VerificationError, VerifierReply
-from master.display.limited_notes import MOST_NOTES
+from master.display.notes import MOST_NOTES
 from master.fleet.responsive_workers import LEAST_PATIENCE, ResponsiveWorkers
 from master.fleet.worker_registry import WorkerIdentity, WorkerRegistry
+from tests.cases import each_case
+from tests.notes import collect_notes
 from tests.unit.master.collect.collector_bench import Bench
 
 ONE, TWO = "1" * 32, "2" * 32
@@ -34,14 +34,12 @@ class Court:
     """An audit of everything, over workers of which each is alone on its host."""
 
     def __init__(self, *names: str, fraction: float = 1.0, **numerics: str) -> None:
-        self.notes: list[str] = []
-        self.fleet = WorkerRegistry(self.notes.append, dict)
+        self.notes = collect_notes()
+        self.fleet = WorkerRegistry(dict)
         self.present(*names, **numerics)
         self.now = 0.0
         self.responsive = ResponsiveWorkers(lambda: self.now)
-        self.audit = Audit(
-            self.fleet, fraction, self.notes.append, lambda: 0.5, responsive=self.responsive
-        )
+        self.audit = Audit(self.fleet, fraction, lambda: 0.5, responsive=self.responsive)
 
     def present(self, *names: str, **numerics: str) -> None:
         self.fleet.update(
@@ -71,7 +69,7 @@ def test_two_that_agree_confirm_the_slot() -> None:
     ] == verdict.right
 
 
-@pytest.mark.parametrize("liar", [0, 1, 2])
+@each_case("liar", [0, 1, 2])
 def test_of_three_the_one_that_stands_alone_is_wrong(liar: int) -> None:
     court = Court("a", "b", "c")
     said = [LIE if number == liar else HONEST for number in range(3)]
@@ -157,7 +155,7 @@ def test_a_liar_on_a_machine_of_honest_workers_is_told_from_them() -> None:
     assert verdict is not None and verdict.wrong == {WorkerIdentity("one", "liar")}
 
 
-@pytest.mark.parametrize("can_play", [False, True])
+@each_case("can_play", [False, True])
 def test_a_host_that_answers_nothing_does_not_hold_what_two_of_another_agree_on(
     can_play: bool,
 ) -> None:
@@ -169,7 +167,7 @@ def test_a_host_that_answers_nothing_does_not_hold_what_two_of_another_agree_on(
         reply.set_result(VerifierReply(ONE, {SLOT: HONEST}))
         return reply
 
-    audit.play = play if can_play else None
+    audit.player.play = play if can_play else None
     audit.sample_slot(SLOT, "a", HONEST)
     assert audit.add_result(SLOT, "b", HONEST) is None and audit.review() == []
     for _ in range(1 if can_play else MOST_TRIES_AGREED):
@@ -183,12 +181,12 @@ def test_a_host_that_answers_nothing_does_not_hold_what_two_of_another_agree_on(
 
 def one_host_and_a_silent_one() -> Audit:
     """Workers a and b on one host, c on another."""
-    fleet = WorkerRegistry([].append, dict)
+    fleet = WorkerRegistry(dict)
     hosts = {"a": "one", "b": "one", "c": "two"}
     fleet.update(
         {name: {"host": host, "rq_name": name, "numerics": ONE} for name, host in hosts.items()}
     )
-    return Audit(fleet, 1.0, [].append, lambda: 0.5)
+    return Audit(fleet, 1.0, lambda: 0.5)
 
 
 def test_the_agreement_of_one_machine_is_enough_when_no_other_can_say() -> None:
@@ -238,7 +236,7 @@ class Own:
             if answered is None or member.host in answered:
                 court.responsive.record_answer(member)
         self.future: Future[VerifierReply] = Future()
-        court.audit.play = self.play
+        court.audit.player.play = self.play
 
     def play(self, slots: Sequence[tuple[str, int]]) -> Future[VerifierReply]:
         self.asked += slots
@@ -261,10 +259,10 @@ def test_two_invented_workers_that_agree_do_not_outvote_an_honest_one() -> None:
     assert court.audit.questions == {} and court.audit.checked == 1
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("numerics", "own_result", "expected"),
     [
-        (TWO, HONEST, "another arithmetic"),
+        (TWO, HONEST, "arithmetic differs from the workers"),
         (ONE, replace(HONEST, steps=(9, 9)), "differs from all of them"),
     ],
 )
@@ -288,7 +286,7 @@ def test_a_master_that_cannot_play_a_slot_says_why_and_the_first_result_counts()
     own.future.set_exception(VerificationError("no such environment here"))
     assert (
         court.verdicts() == []
-        and "the master cannot play it (no such environment here)" in court.notes[0]
+        and "the master cannot play the slot (no such environment here)" in court.notes[0]
     )
 
 
@@ -300,7 +298,9 @@ def test_the_master_plays_a_bounded_number_of_slots_for_the_audit() -> None:
         court.audit.add_result((TRAIN, slot), "b", LIE)
     assert len(own.asked) == PROVEN_AT_MOST and court.audit.disputed == 1
     court.audit.begin()
-    assert court.audit.played == 0
+    court.audit.sample_slot(SLOT, "a", HONEST)
+    court.audit.add_result(SLOT, "b", LIE)
+    assert len(own.asked) == PROVEN_AT_MOST + 1, "of each publication"
 
 
 def test_a_difference_that_nobody_can_decide_is_said_and_bits_are_not_promised() -> None:
@@ -310,10 +310,10 @@ def test_a_difference_that_nobody_can_decide_is_said_and_bits_are_not_promised()
     court.audit.review()
     assert court.audit.questions == {} and court.audit.undecided and court.audit.disputed == 1
     assert court.notes == [
-        "audit: w on a and w on b gave different results for train slot 3, and there is no third "
-        "worker of equal arithmetic, on another host where there are several, to say who is "
-        "wrong; "
-        "the first one counts, and bits are not promised"
+        "audit: w on a and w on b gave different results for train slot 3, and there is no "
+        "third worker with equal arithmetic (on another host, if there are several) to decide "
+        "which is wrong; "
+        "the first one counts, and equal bits are not guaranteed"
     ]
 
 
@@ -322,7 +322,7 @@ def test_three_that_all_differ_point_at_the_environment() -> None:
     court.audit.sample_slot(SLOT, "a", HONEST)
     court.audit.add_result(SLOT, "b", LIE)
     court.audit.add_result(SLOT, "c", dataclasses.replace(HONEST, steps=(9, 9)))
-    assert court.audit.undecided and "does not repeat itself" in court.notes[0]
+    assert court.audit.undecided and "is not reproducible" in court.notes[0]
 
 
 def test_a_question_is_dropped_when_nobody_is_left_to_answer_it() -> None:
@@ -334,7 +334,8 @@ def test_a_question_is_dropped_when_nobody_is_left_to_answer_it() -> None:
     court.audit.review()
     assert court.audit.questions == {} and not court.audit.undecided
     assert court.notes == [
-        "audit: some results are not audited: no second worker of the same arithmetic answers"
+        "audit: some results are not audited: no second worker with the same arithmetic returns "
+        "results"
     ]
 
 
@@ -382,7 +383,7 @@ def test_where_nobody_answers_and_the_master_has_played_enough_the_first_result_
     court = Court("a", "b")
     own = Own(court)
     court.audit.begin(PROVEN_AT_MOST + 8)
-    court.audit.share = 1.0
+    court.audit.player.share = 1.0
     for slot in range(PROVEN_AT_MOST + 8):
         court.audit.sample_slot((TRAIN, slot), "a", HONEST)
     court.now = LEAST_PATIENCE + 0.1
@@ -415,7 +416,7 @@ def test_a_result_that_nobody_confirmed_is_taken_back_once() -> None:
     assert list(court.audit.questions) == [SLOT], "the slot of the next publication is another one"
 
 
-@pytest.mark.parametrize(("told", "wrong"), [(HONEST, set()), (LIE, {identity("a")})])
+@each_case(("told", "wrong"), [(HONEST, set()), (LIE, {identity("a")})])
 def test_the_master_plays_what_no_second_worker_can_be_asked_for(
     told: SlotResult, wrong: set[WorkerIdentity]
 ) -> None:
@@ -455,7 +456,7 @@ def test_what_nobody_can_audit_is_noted_once() -> None:
     assert court.verdicts() == []
     assert (
         len(court.notes) == 1
-        and "no second worker of the same arithmetic answers" in court.notes[0]
+        and "no second worker with the same arithmetic returns results" in court.notes[0]
     )
 
 
@@ -567,13 +568,13 @@ def test_a_liars_reports_of_failures_are_taken_back() -> None:
     honest, bench.result = bench.result, lambda kind, slot: lie(bench, honest(kind, slot))
     bench.answer(channels["liar"], Block(bench.ledger.publication, TRAIN, 5, 6))
     bench.collector.drain(bench.ledger, 0.0)
-    assert bench.ledger.failed_slots == {(TRAIN, 0)}
+    assert bench.ledger.failures.slots == {(TRAIN, 0)}
     bench.result = honest
     for name in ("a", "b"):
         bench.answer(channels[name], Block(bench.ledger.publication, TRAIN, 5, 6))
     bench.collector.drain(bench.ledger, 0.0)
     assert (
-        bench.ledger.failed_slots == set() and ("train", 0, 5) in bench.ledger.unanswered_ranges()
+        bench.ledger.failures.slots == set() and ("train", 0, 5) in bench.ledger.unanswered_ranges()
     )
 
 
@@ -605,7 +606,7 @@ def test_the_claims_of_a_dismissed_worker_hold_nothing_up() -> None:
 def test_what_nobody_has_questioned_of_a_liar_is_owed_again_too() -> None:
     bench, channels = bench_of("a", "b", "liar")
     draws = iter([2.0] * 6 + [0.0] + [2.0] * 99)
-    bench.collector.context.audit.draw = lambda: next(draws)
+    bench.collector.context.audit._draw = lambda: next(draws)
     honest, bench.result = bench.result, lambda kind, slot: lie(bench, honest(kind, slot))
     bench.work(channels["liar"])
     bench.collector.drain(bench.ledger, 0.0)
@@ -651,7 +652,8 @@ def test_of_a_proven_liar_that_cannot_be_quarantined_nothing_counts_in_this_publ
     draws = iter([2.0] * 6 + [0.0] * 2 + [2.0] * 99)
     audit = bench.collector.context.audit
     assert audit is not None
-    audit.play, audit.draw = play, lambda: next(draws)
+    audit.player.play, audit._draw = play, lambda: next(draws)
+    audit.player._draw = audit._draw
     bench.result = lambda kind, slot: lie(bench, honest(kind, slot))
     bench.work(channels["liar"])
     bench.collector.drain(bench.ledger, 0.0)

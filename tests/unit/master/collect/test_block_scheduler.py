@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hypothesis
 import hypothesis.strategies as st
-import pytest
 
 from es_queue.protocol.messages import CENTRE, ELITE, EVAL, TRAIN, Block
 from master.collect.blocks.block_scheduler import (
@@ -13,6 +12,7 @@ from master.collect.blocks.block_scheduler import (
     BlockScheduler,
     make_scheduler,
 )
+from tests.cases import each_case
 from tests.ring import quick_config
 
 PUBLICATION = "3.1-00000000"
@@ -37,7 +37,7 @@ def test_blocks_are_about_half_a_second_and_shrink_towards_the_end() -> None:
     assert slots_of(cut) == everything((TRAIN, 0, 40))
 
 
-@pytest.mark.parametrize("workers", [1, 3, 50])
+@each_case("workers", [1, 3, 50])
 def test_no_block_holds_more_than_its_share_of_what_is_left_when_it_is_claimed(
     workers: int,
 ) -> None:

@@ -39,7 +39,7 @@ def test_collecting_ends_with_every_slot_and_knows_who_helped() -> None:
     bench.work(bench.worker("a"))
     bench.worker("idle")
     bench.collector.collect(bench.ledger)
-    assert bench.ledger.is_complete() and bench.ledger.contributors == {"a-1-abcdef"}
+    assert bench.ledger.is_complete() and bench.ledger.tally.contributors == {"a-1-abcdef"}
 
 
 def test_a_pause_takes_what_nobody_holds_out_of_todo_and_continue_puts_it_back() -> None:
@@ -82,7 +82,7 @@ def test_reconcile_waits_until_all_answers_are_read(monkeypatch: pytest.MonkeyPa
     bench = Bench(block=1, slots=12).open()
     bench.work(bench.worker())
     bench.tick()
-    assert bench.ledger.is_complete() and bench.ledger.reissued == 0 and bench.todo() == []
+    assert bench.ledger.is_complete() and bench.ledger.tally.reissued == 0 and bench.todo() == []
 
 
 def test_an_answer_that_comes_just_before_reconcile_is_neither_issued_again_nor_read_twice(
@@ -108,7 +108,7 @@ def test_an_answer_that_comes_just_before_reconcile_is_neither_issued_again_nor_
     assert (
         bench.todo() == waiting
         and bench.ledger.has_answers(held.kind, held.start, held.stop)
-        and bench.ledger.reissued == 0
+        and bench.ledger.tally.reissued == 0
     )
 
 
@@ -150,14 +150,14 @@ def test_who_dies_between_the_look_and_the_issue_is_counted(
 
     monkeypatch.setattr(bench.channel, "reconcile", second)
     bench.tick()
-    assert calls[0] == 2 and bench.ledger.recovered == 1
+    assert calls[0] == 2 and bench.ledger.tally.recovered == 1
 
 
 def test_what_was_lost_is_issued_again_at_once() -> None:
     bench = Bench().open()
     bench.server.todo.clear()
     bench.tick()
-    assert bench.todo() == ALL and bench.ledger.reissued == 7
+    assert bench.todo() == ALL and bench.ledger.tally.reissued == 7
 
 
 def test_a_flood_that_does_not_end_puts_reconcile_off_for_a_while_only(
@@ -217,7 +217,7 @@ def test_an_adopted_publication_is_read_and_not_published_again() -> None:
     second.channel.publish = lambda *_: pytest.fail("it was published again")  # type: ignore[method-assign]
     second.open(adopted=True)
     second.collector.collect(second.ledger)
-    assert second.ledger.is_complete() and second.ledger.contributors == {"a-1-abcdef"}
+    assert second.ledger.is_complete() and second.ledger.tally.contributors == {"a-1-abcdef"}
 
 
 def test_what_was_refused_is_deleted_and_counted() -> None:

@@ -33,4 +33,4 @@ def test_answers_that_come_during_a_look_are_read_before_what_is_owed_is_issued_
     bench = keeper.bench = Bench(housekeeper=keeper).open()
     keeper.worker = bench.worker()
     bench.tick()
-    assert bench.ledger.is_complete() and bench.todo() == [] and bench.ledger.reissued == 0
+    assert bench.ledger.is_complete() and bench.todo() == [] and bench.ledger.tally.reissued == 0

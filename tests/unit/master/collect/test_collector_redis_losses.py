@@ -13,6 +13,7 @@ from es_queue.protocol.channel import PublishRequest
 from master.collect.blocks.block_publisher import MOST_STAGING_ATTEMPTS
 from master.collect.collector import FORMER_GENERATION_LOST
 from master.collect.recovery_statistics import REDIS_AWAY, REDIS_LOST
+from tests.cases import each_case
 from tests.unit.master.collect.collector_bench import ALL, PARAMETERS, PUBLICATION, Bench
 
 NEXT = "4.1-00000000"
@@ -30,7 +31,7 @@ def test_the_next_generation_over_the_one_before_is_no_loss() -> None:
     assert bench.notes == [] and bench.collector.context.recoveries.count(REDIS_LOST) == 0
 
 
-@pytest.mark.parametrize("stored", [None, "2.1-00000000"], ids=["nothing", "an older one"])
+@each_case("stored", [None, "2.1-00000000"])
 def test_a_generation_that_was_lost_before_the_next_is_published_is_noticed(
     stored: str | None,
 ) -> None:
@@ -82,7 +83,7 @@ def test_parameters_that_vanish_for_ever_are_one_sentence() -> None:
     bench = Bench()
     Vanishing(bench, MOST_STAGING_ATTEMPTS)
     with pytest.raises(
-        RedisError, match=r"^the parameters of publication 3\.1-00000000 went from Redis"
+        RedisError, match=r"^the parameters of publication 3\.1-00000000 disappeared from Redis"
     ):
         bench.open()
 

@@ -12,6 +12,7 @@ from es_queue.protocol import messages
 from master.collect import collector as module
 from master.collect.collector import Interrupted
 from master.fleet import idle_monitor
+from tests.cases import each_case
 from tests.ring import QUICK
 from tests.unit.master.collect.collector_bench import ALL, PUBLICATION, Bench
 
@@ -46,7 +47,7 @@ def test_a_run_without_a_worker_says_so_once_until_one_has_come_and_gone(
     for _ in range(4):
         bench.tick()
         now[0] += idle_monitor.IDLE_SECONDS / 2 + 0.1
-    assert len(bench.notes) == 1 and "no worker is here" in bench.notes[0]
+    assert len(bench.notes) == 1 and "no worker has joined" in bench.notes[0]
     bench.present({"a-1-abcdef": ({"host": "a"}, now[0] + 1)})
     bench.tick()
     for _ in range(4):
@@ -66,7 +67,7 @@ def test_who_refuses_is_named_and_not_counted() -> None:
     assert (bench.server.progress["workers"], bench.server.progress["answered"]) == ("1", "0/7")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("reason", "ends"),
     [("EnvironmentFailure: it does not repeat itself", True), ("Refusal: another table", False)],
 )
@@ -82,7 +83,7 @@ def test_a_run_whose_environment_everybody_refuses_ends(
     if ends:
         with pytest.raises(
             EnvironmentFailure,
-            match=r"^no worker can join; the one on a says: it does not repeat itself$",
+            match=r"^no worker can join; the one on a reports: it does not repeat itself$",
         ):
             bench.tick()
     else:

@@ -26,17 +26,12 @@ from es_queue.protocol.messages import (
 )
 from master.collect.answer_check import ResultBounds, ResultShape
 from master.collect.blocks.block_scheduler import list_equal_blocks
-from master.collect.ledger import (
-    DEATHS,
-    FAILURES,
-    MOST_FAILURES,
-    AnswerChecker,
-    Ledger,
-    LedgerContext,
-    to_ranges,
-)
+from master.collect.ledger import AnswerChecker, Ledger, LedgerContext
+from master.collect.publication.pending_slots import to_ranges
+from master.collect.publication.slot_failures import DEATHS, FAILURES, MOST_FAILURES
 from master.collect.recovery_statistics import WORKER_DIED
 from master.fleet.worker_registry import WorkerRegistry
+from tests.cases import each_case
 
 PUBLICATION, OTHER = "4.2-0000000a", "5.2-0000000a"
 CONFIG = RunConfig(
@@ -106,7 +101,7 @@ def test_the_first_valid_answer_of_a_slot_counts() -> None:
         None,
     ]
     assert book.refused == {"conflict": 1}
-    assert book.contributors == {worker()}
+    assert book.tally.contributors == {worker()}
 
 
 def test_an_answer_that_was_sent_twice_counts_once() -> None:
@@ -114,11 +109,11 @@ def test_an_answer_that_was_sent_twice_counts_once() -> None:
     payload = answer(result(0), result(1))
     assert book.accept(payload) and not book.accept(payload)
     assert book.refused == {"duplicate": 2}
-    assert book.lost_steps == 40, "the steps of what was played twice are known"
-    assert book.seconds_per_slot(TRAIN) == 0.25
+    assert book.tally.lost_steps == 40, "the steps of what was played twice are known"
+    assert book.tally.seconds_per_slot(TRAIN) == 0.25
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("payload", "reason"),
     [
         (b"nonsense", "undecodable"),
@@ -173,7 +168,7 @@ def test_what_cannot_count_is_refused_with_its_reason(payload: bytes, reason: st
     before = book.unanswered_ranges()
     assert not book.accept(payload)
     assert book.refused == {reason: 1}
-    assert book.unanswered_ranges() == before and not book.contributors
+    assert book.unanswered_ranges() == before and not book.tally.contributors
 
 
 def test_a_slot_that_may_be_wanted_later_is_taken_already() -> None:
@@ -210,7 +205,7 @@ def test_three_failures_by_one_worker_alone_make_a_slot_hopeless() -> None:
         assert not book.has_answers(TRAIN, 3, 4)
         assert book.accept(failed(3, attempt=attempt), live=1)
         assert book.needs_reconcile
-    assert book.failed_slots == {("train", 3)} and book.has_answers(TRAIN, 3, 4)
+    assert book.failures.slots == {("train", 3)} and book.has_answers(TRAIN, 3, 4)
     assert ("train", 3, 4) not in book.unanswered_ranges()
 
 
@@ -222,17 +217,17 @@ def test_where_there_are_two_workers_two_must_have_failed() -> None:
         assert book.needs_reconcile == (attempt < FAILURES), (
             "a worker that goes on failing waits for the next second"
         )
-    assert not book.failed_slots
+    assert not book.failures.slots
     book.accept(failed(3, by=2), live=2)
-    assert book.failed_slots == {("train", 3)}
+    assert book.failures.slots == {("train", 3)}
 
 
 def test_a_slot_that_one_worker_alone_keeps_failing_is_given_up_in_the_end() -> None:
     book = ledger()
     for attempt in range(MOST_FAILURES):
-        assert not book.failed_slots
+        assert not book.failures.slots
         book.accept(failed(3, attempt=attempt), live=2)
-    assert book.failed_slots == {("train", 3)}
+    assert book.failures.slots == {("train", 3)}
 
 
 def test_a_failed_slot_is_a_suspect_and_a_later_result_of_it_counts() -> None:
@@ -241,9 +236,9 @@ def test_a_failed_slot_is_a_suspect_and_a_later_result_of_it_counts() -> None:
         book.accept(failed(3, attempt=attempt))
     assert book.reconcile_request(4, False, []).suspects == {("train", 3)}
     assert book.accept(answer(result(3)))
-    assert not book.failed_slots and book.results_in_order(TRAIN)[3] == result(3)
+    assert not book.failures.slots and book.results_in_order(TRAIN)[3] == result(3)
     book.accept(failed(3, attempt=9))
-    assert not book.failed_slots, "a failure after a result is nothing"
+    assert not book.failures.slots, "a failure after a result is nothing"
 
 
 def test_an_evaluation_that_keeps_failing_ends_the_run() -> None:
@@ -275,7 +270,7 @@ def test_failures_of_slots_that_cannot_be_are_not_kept() -> None:
     for attempt in range(FAILURES):
         book.accept(failed(12, attempt=attempt))
     assert (
-        not book.failed_slots
+        not book.failures.slots
         and not book.needs_reconcile
         and not book.reconcile_request(4, False, []).suspects
     )
@@ -297,12 +292,12 @@ def test_after_two_deaths_the_slots_of_the_block_in_work_are_suspects_and_ten_en
         EnvironmentFailure, match=rf"train slot 3 .*CartPole-v1, environment seed {result(3).seed}"
     ):
         book.record_death(held)
-    assert book.recovered == DEATHS
+    assert book.tally.recovered == DEATHS
 
 
 def test_deaths_that_a_former_master_counted_count_on() -> None:
     book = ledger()
-    book.restore_deaths({(TRAIN, 2): DEATHS - 1, (TRAIN, 5): 1})
+    book.failures.restore_deaths({(TRAIN, 2): DEATHS - 1, (TRAIN, 5): 1})
     assert book.reconcile_request(4, False, []).suspects == {("train", 2)}
     with pytest.raises(EnvironmentFailure, match="train slot 2"):
         book.record_death((Block(PUBLICATION, TRAIN, 2, 3),))
@@ -313,7 +308,7 @@ def test_the_death_of_an_idle_worker_or_over_another_publication_is_nobodys_faul
     for _ in range(DEATHS + 1):
         book.record_death(())
         book.record_death((Block(OTHER, TRAIN, 0, 1),))
-    assert book.recovered == book.context.recoveries.count(WORKER_DIED) == DEATHS + 1, (
+    assert book.tally.recovered == book.context.recoveries.count(WORKER_DIED) == DEATHS + 1, (
         "it is told all the same, but for the idle"
     )
     assert not book.reconcile_request(4, False, []).suspects
@@ -365,14 +360,14 @@ def test_a_hopeless_centre_and_half_a_hopeless_generation_are_not_a_hopeless_gen
     for kind in (CENTRE, TRAIN):
         for attempt in range(FAILURES):
             book.accept(failed(0, kind=kind, attempt=attempt))
-    assert book.failed_slots == {("centre", 0), ("train", 0)} and not book.is_complete()
+    assert book.failures.slots == {("centre", 0), ("train", 0)} and not book.is_complete()
 
 
 def test_a_failure_that_was_sent_twice_is_one_failure() -> None:
     book = ledger()
     for _ in range(FAILURES):
         book.accept(failed(3))
-    assert not book.failed_slots
+    assert not book.failures.slots
 
 
 def test_failures_of_slots_that_cannot_be_are_refused() -> None:
@@ -389,11 +384,11 @@ def test_what_a_host_lacked_stops_the_run_and_scores_nothing() -> None:
         EnvironmentFailure,
         match=(
             r"train slot 2 \(generation 4 of CartPole-v1, environment seed \d+\) failed 3 times "
-            r"for want of something on the hosts: OSError: No space left"
+            r"because the hosts lack something: OSError: No space left"
         ),
     ):
         book.accept(answer(failures=((2, "host: OSError: No space left on device"),)))
-    assert not book.failed_slots
+    assert not book.failures.slots
 
 
 def test_no_honest_answer_is_too_long_or_has_too_many_slots() -> None:
@@ -422,11 +417,11 @@ def test_failures_that_do_not_count_are_counted_as_refused_and_not_remembered() 
     book = ledger()
     assert book.accept(failed(0)) and not book.accept(failed(0))
     assert book.accept(answer(result(0)))
-    remembered = len(book._failure_reports)
+    remembered = len(book.failures._marks)
     assert not any(book.accept(failed(0, attempt=attempt)) for attempt in range(1, 50))
     assert (
         book.refused == {"duplicate": 1, "late-failure": 49}
-        and len(book._failure_reports) == remembered
+        and len(book.failures._marks) == remembered
     )
 
 
@@ -439,7 +434,7 @@ LIMITED = AnswerChecker(
 )
 
 
-@pytest.mark.parametrize(("kind", "most"), [(TRAIN, 10), (CENTRE, 10), (EVAL, 20)])
+@each_case(("kind", "most"), [(TRAIN, 10), (CENTRE, 10), (EVAL, 20)])
 def test_no_episode_is_longer_than_its_limit(kind: str, most: int) -> None:
     at = PLAIN[0] if kind == TRAIN else 0
     fitting = result(at, kind)
@@ -451,7 +446,7 @@ def test_no_episode_is_longer_than_its_limit(kind: str, most: int) -> None:
     )
 
 
-@pytest.mark.parametrize(("mean", "m2"), [(1e150, 0.0), (-3.5e38, 0.0), (0.0, 1e78), (0.0, -1e78)])
+@each_case(("mean", "m2"), [(1e150, 0.0), (-3.5e38, 0.0), (0.0, 1e78), (0.0, -1e78)])
 def test_moments_that_no_float32_observation_has_are_refused(mean: float, m2: float) -> None:
     """Statistics of them would not be finite as float32, and a task that is not finite stops every
     worker.
@@ -474,21 +469,21 @@ def test_reports_of_failures_count_by_worker_whatever_ids_it_invents() -> None:
     known: dict[str, dict[str, str]] = {
         worker(number): {"host": "one", "rq_name": "w"} for number in (1, 2)
     }
-    fleet = WorkerRegistry(lambda text: None, lambda: known)
+    fleet = WorkerRegistry(lambda: known)
     book = ledger(fleet)
     fleet.update(known)
     for number, by in enumerate((1, 2, 1, 7, 8, 9)):
         book.accept(failed(PLAIN[0], by=by, attempt=number), live=2)
-    assert book.failed_slots == set() and book.refused == {"unknown-worker": 3}
+    assert book.failures.slots == set() and book.refused == {"unknown-worker": 3}
     known[worker(3)] = {"host": "two", "rq_name": "w"}
     fleet.update(known)
     book.accept(failed(PLAIN[0], by=3, attempt=9), live=2)
-    assert book.failed_slots == {(TRAIN, PLAIN[0])}
+    assert book.failures.slots == {(TRAIN, PLAIN[0])}
 
 
 def test_results_of_a_worker_that_never_enrolled_are_refused_and_the_slot_stays_owed() -> None:
     there = {worker(1): {"host": "one", "rq_name": "w", "numerics": "1" * 32}}
-    book = ledger(WorkerRegistry(lambda text: None, lambda: there))
+    book = ledger(WorkerRegistry(lambda: there))
     assert not book.accept(answer(result(PLAIN[0]), by=2))
     assert book.refused == {"unknown-worker": 1} and not book.has_answers(
         TRAIN, PLAIN[0], PLAIN[0] + 1
@@ -500,7 +495,7 @@ def test_results_of_a_worker_that_never_enrolled_are_refused_and_the_slot_stays_
 
 def test_a_lapsed_beat_voids_no_result() -> None:
     there = {worker(1): {"host": "one", "rq_name": "w", "numerics": "1" * 32}}
-    fleet = WorkerRegistry(lambda text: None, dict)
+    fleet = WorkerRegistry(dict)
     book = ledger(fleet)
     fleet.update(there)
     fleet.update({})

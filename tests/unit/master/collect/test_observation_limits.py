@@ -22,6 +22,7 @@ from master.collect.ledger import AnswerChecker, Ledger, LedgerContext
 from master.collect.observation_limits import LARGEST, MOST_GROWTH, REACH, ObservationLimits
 from master.collect.verifier import VerifierReply
 from master.fleet.worker_registry import WorkerRegistry
+from tests.cases import each_case
 from tests.tiny import QUAD, spec_of
 from tests.unit.master.collect.test_ledger import (
     CONFIG,
@@ -83,7 +84,7 @@ def test_what_a_run_has_accumulated_raises_the_scale_but_not_for_ever() -> None:
     assert limits.high[0] <= 2 * MOST_GROWTH * REACH
 
 
-@pytest.mark.parametrize("scale", [0.0, 1e300])
+@each_case("scale", [0.0, 1e300])
 def test_limits_stay_within_float32(scale: float) -> None:
     limits = ObservationLimits.of(replace(spec_of(), observation_scale=scale), NOTHING)
     assert REACH <= limits.least_reach <= LARGEST
@@ -124,7 +125,7 @@ def test_implausible_moments_are_left_out_and_the_slot_counts() -> None:
     assert expectations.refusal(TRAIN, odd) == IMPLAUSIBLE
     ledger = Ledger(PUBLICATION, expectations, {TRAIN: 12})
     assert ledger.accept(answer(odd))
-    assert ledger.refused == {IMPLAUSIBLE: 1} and ledger.implausible
+    assert ledger.refused == {IMPLAUSIBLE: 1} and ledger.tally.implausible
     kept = ledger.results[TRAIN][SAMPLED[0]]
     assert kept == without_moments(odd) and not any(one.count for one in kept.moments)
     assert kept.fitness == odd.fitness
@@ -140,9 +141,9 @@ def test_a_proof_is_compared_without_implausible_moments_as_every_result_is() ->
     odd = result(SAMPLED[0], moments=moments(11.0, 0.0))
     played: Future[VerifierReply] = Future()
     played.set_result(VerifierReply("1" * 32, {(TRAIN, odd.slot): odd}))
-    fleet = WorkerRegistry([].append, dict)
+    fleet = WorkerRegistry(dict)
     fleet.update({worker(): {"host": "a", "rq_name": "w", "numerics": "1" * 32}})
-    audit = Audit(fleet, 1.0, [].append, lambda: 0.0, lambda _: played)
+    audit = Audit(fleet, 1.0, lambda: 0.0, lambda _: played)
     ledger = Ledger(PUBLICATION, expectations, {TRAIN: 12}, LedgerContext(fleet, audit))
     assert ledger.accept(answer(odd))
     ledger.decide()

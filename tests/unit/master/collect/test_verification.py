@@ -27,13 +27,22 @@ from es_queue.protocol.messages import (
     SlotResult,
     Task,
 )
+from master.collect import verification
 from master.collect.answer_check import ResultShape
 from master.collect.ledger import AnswerChecker, Ledger
-from master.collect.verification import DRAWN, EXTREME, MOST_NOTES, Verification
+from master.collect.verification import (
+    DRAWN,
+    EXTREME,
+    MOST_NOTES,
+    WHOLE_SECONDS,
+    Verification,
+)
 from master.collect.verifier import VerificationError, Verifier, VerifierReply
-from master.loop.learner import close_generation
+from master.loop.schedule import close_generation
 from master.loop.state import Best, RollbackPoint, RunState
 from master.run.setup import prepare_run
+from tests.cases import each_case
+from tests.notes import collect_notes
 from tests.ring import quick_config
 from workers.episode import EpisodeControl
 from workers.join import join
@@ -46,7 +55,7 @@ EXPECTATIONS = AnswerChecker(
     CONFIG,
     4,
     ResultShape(100, 2, 4, 4),
-    {TRAIN: 8, EVAL: MANY, CONFIRM: 100, FINAL: 4, CENTRE: 2},
+    {TRAIN: 8, EVAL: MANY, CONFIRM: 100, FINAL: MANY, CENTRE: 2},
 )
 
 
@@ -100,11 +109,9 @@ class Bench:
     """A verification over a ledger that wants ``count`` evaluation slots."""
 
     def __init__(self, sign: int = 1, count: int = MANY, kind: str = EVAL) -> None:
-        self.own, self.notes, self.kind, self.count = Own(), list[str](), kind, count
+        self.own, self.notes, self.kind, self.count = Own(), collect_notes(), kind, count
         self.seen: list[ReturnStatistics] = []
-        self.verification = Verification(
-            self.own, self.notes.append, lambda rest, number: list(rest[:number])
-        )
+        self.verification = Verification(self.own, lambda rest, number: list(rest[:number]))
         self.ledger = Ledger(PUBLICATION, EXPECTATIONS, {kind: count})
         self.decisive_sign = sign
         self.verification.begin(b"", b"", self._record_figures)
@@ -154,9 +161,7 @@ def test_what_nothing_depends_on_is_not_played_again() -> None:
     assert bench.own.asked == [] and len(bench.seen) == 1, "and it is looked at once"
 
 
-@pytest.mark.parametrize(
-    ("sign", "extremes"), [(1, range(MANY - EXTREME, MANY)), (-1, range(EXTREME))]
-)
+@each_case(("sign", "extremes"), [(1, range(MANY - EXTREME, MANY)), (-1, range(EXTREME))])
 def test_of_many_slots_those_that_speak_most_for_the_decision_are_played_and_some_others(
     sign: int, extremes: range
 ) -> None:
@@ -166,7 +171,7 @@ def test_of_many_slots_those_that_speak_most_for_the_decision_are_played_and_som
     assert len(asked) == EXTREME + DRAWN and {slot for _, slot in asked} >= set(extremes)
 
 
-@pytest.mark.parametrize("lies", [{7}, {39}, set(range(MANY)), set(range(20, 40))])
+@each_case("lies", [{7}, {39}, set(range(MANY)), set(range(20, 40))])
 def test_one_false_result_voids_the_evaluation_and_the_masters_own_counts(lies: set[int]) -> None:
     bench = Bench().answered(*lies)
     assert bench.settle() == [honest(EVAL, slot) for slot in range(MANY)]
@@ -187,10 +192,30 @@ def test_a_few_slots_are_all_played_at_once() -> None:
     assert bench.settle() == [honest(EVAL, slot) for slot in range(3)] and len(bench.own.asked) == 1
 
 
-@pytest.mark.parametrize("kind", [CONFIRM, FINAL])
+@each_case("kind", [CONFIRM, FINAL])
 def test_the_confirmation_and_the_final_evaluation_are_verified_too(kind: str) -> None:
     bench = Bench(count=4, kind=kind).answered(2)
     assert bench.settle() == [honest(kind, slot) for slot in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "played"), [(WHOLE_SECONDS, MANY), (-1.0, EXTREME + DRAWN)], ids=["in time", "not"]
+)
+def test_the_final_evaluation_is_wholly_verified_if_the_master_can_play_it_in_time(
+    seconds: float, played: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verification, "WHOLE_SECONDS", seconds)
+    bench = Bench(kind=FINAL).answered(20, value=-5.0)
+    returns = [result and result.returns[0] for result in bench.settle()]
+    assert sum(map(len, bench.own.asked)) == played
+    assert (-5.0 in returns) == (played < MANY), "a false result that no drawn slot finds"
+
+
+def test_a_final_evaluation_that_cannot_be_verified_counts_and_that_is_said() -> None:
+    bench = Bench(kind=FINAL).answered()
+    bench.own.error = VerificationError("no such environment here")
+    assert bench.settle() == [honest(FINAL, slot) for slot in range(MANY)]
+    assert "count as the workers returned them" in bench.notes[0]
 
 
 def test_what_cannot_be_verified_decides_nothing() -> None:
@@ -210,7 +235,7 @@ def test_a_result_that_is_taken_back_is_verified_anew() -> None:
     assert bench.settle()[39] == honest(EVAL, 39)
 
 
-@pytest.mark.parametrize("sign", [0, 1], ids=["nothing depended on it", "it was verified"])
+@each_case("sign", [0, 1])
 def test_results_that_replace_others_between_two_looks_are_verified(sign: int) -> None:
     bench = Bench(sign).answered()
     bench.settle()
@@ -219,7 +244,7 @@ def test_results_that_replace_others_between_two_looks_are_verified(sign: int) -
     assert bench.settle() == [honest(EVAL, slot) for slot in range(MANY)]
 
 
-@pytest.mark.parametrize("lies", [set(), {39}], ids=["the first look", "the whole evaluation"])
+@each_case("lies", [set(), {39}])
 def test_results_that_replace_others_while_the_master_plays_are_verified(lies: set[int]) -> None:
     bench = Bench().answered(*lies)
     bench.own.wait = True
@@ -259,7 +284,7 @@ def state_of(best: float | None, *, confirmed: bool = False) -> RunState:
     return replace(setup.initial_state(), best=chosen)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("kind", "mean", "best", "expected"),
     [
         (EVAL, 9.0, None, 1),
@@ -292,13 +317,13 @@ def test_a_rollback_depends_on_low_returns() -> None:
     ] == [-1, 0, 1]
 
 
-@pytest.mark.parametrize(("strategy", "expected"), [("novelty", 1), ("pgpe", 0)])
+@each_case(("strategy", "expected"), [("novelty", 1), ("pgpe", 0)])
 def test_what_an_archive_of_behaviours_is_told_is_verified(strategy: str, expected: int) -> None:
     learner = prepare_run(quick_config(strategy=strategy), table=NOISE).learner
     assert learner.weighs(state_of(None), CENTRE, ReturnStatistics(1.0, 0.0, 1, 1, 1)) == expected
 
 
-@pytest.mark.parametrize("can_play", [True, False])
+@each_case("can_play", [True, False])
 def test_a_false_behaviour_of_a_centre_does_not_enter_the_archive(can_play: bool) -> None:
     bench = Bench(count=2, kind=CENTRE)
     bench.own.error = None if can_play else VerificationError("no such game here")

@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 from es_queue.errors import DecodeError, UsageError
 from es_queue.protocol.channel import PAUSED, RUNNING
 from es_queue.protocol.control_messages import CONTINUE, PAUSE, SET, STOP, ControlRequest
-from es_queue.protocol.memory_channel import MemoryMasterChannel, MemoryServer
 from master.collect.collector import Interrupted
 from master.control.inbox import ControlInbox
 from master.loop.config_timeline import ConfigTimeline, apply_changes, drop_settings, format_changes
 from master.loop.state import Change
+from tests.cases import each_case
+from tests.memory_channel import MemoryMasterChannel, MemoryServer
+from tests.notes import collect_notes
 from tests.parts import setup_of
 from tests.ring import Sink, quick_config, run_ring
 from tests.tiny import QUAD, eventually
@@ -41,7 +43,7 @@ def test_a_request_comes_back_as_it_went() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     "change",
     [
         {"id": "x"},
@@ -110,7 +112,7 @@ def test_changes_apply_in_order_from_their_generation_on() -> None:
 ADA_CHANGE = Change(7, {"learning_rate": 0.01}, "ada@host", 1_795_194_000.0, "0a1b2c3d")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("settings", "sentence"),
     [
         ({"population": 4}, "'population' in the request cannot change"),
@@ -161,8 +163,8 @@ def heard(
     *requests: ControlRequest | bytes,
     judge: Any = lambda changes, settings, generation: "",
 ) -> tuple[ControlInbox, list[str]]:
-    notes: list[str] = []
-    found = ControlInbox(MemoryMasterChannel(server), notes.append, judge)
+    notes = collect_notes()
+    found = ControlInbox(MemoryMasterChannel(server), judge)
     server.commands += [one if isinstance(one, bytes) else one.encode() for one in requests]
     return found, notes
 
@@ -218,7 +220,9 @@ def test_a_run_that_plays_its_last_episodes_takes_no_change() -> None:
     requests, _ = heard(server, ADA)
     requests.poll(3, is_training=False)
     assert (requests.pending_changes, server.commands) == ([], [])
-    assert "no generation is to come" in json.loads(requests.progress_fields()["replies"])[ADA.id]
+    assert (
+        "starts no further generation" in json.loads(requests.progress_fields()["replies"])[ADA.id]
+    )
 
 
 def test_what_is_left_of_requests_goes_with_a_finished_run() -> None:

@@ -32,11 +32,14 @@ from master.display.format import (
     sparkline,
 )
 from master.display.log_view import SafeStream, format_json_line
-from master.display.reporter import EQUAL_RETURNS_HINT, Reporter
+from master.display.notes import LOGGER, NoteHandler
+from master.display.reporter import EQUAL_RETURNS_HINT, Reporter, make_view
+from tests.cases import each_case
 
 ROOT = Path(es_queue.__file__).resolve().parent.parent
 WALKER = RunConfig(env="BipedalWalker-v3", seed=7)
 ABOUT = {
+    "redis": "redis://host:6379",
     "watch": "es-status some-run --run-dir runs/some-run",
     "join": "rq worker --url unix:///somewhere",
 }
@@ -109,20 +112,10 @@ def report(tmp_path: Path) -> Callable[..., tuple[Reporter, io.StringIO, Clock]]
         stream: io.StringIO | None = None, config: RunConfig = WALKER, **flags: bool
     ) -> tuple[Reporter, io.StringIO, Clock]:
         out, clock = stream if stream is not None else io.StringIO(), Clock()
-        asked = {"quiet": False, "json_lines": False, **flags}
-        return (
-            Reporter(
-                "some-run",
-                tmp_path,
-                config,
-                redis_name="redis://host:6379",
-                stream=out,
-                clock=clock,
-                **asked,
-            ),
-            out,
-            clock,
-        )
+        view = make_view(SafeStream(out), "some-run", config, clock=clock, **flags)
+        reporter = Reporter(tmp_path, view, clock=clock)
+        LOGGER.addHandler(NoteHandler(reporter.note))
+        return reporter, out, clock
 
     return make
 
@@ -210,10 +203,10 @@ def test_a_run_without_a_final_evaluation_quotes_none(report: Any) -> None:
 
 
 def test_the_same_sentence_is_said_again_only_after_thirty_seconds(report: Any) -> None:
-    it, out, clock = report()
+    _, out, clock = report()
     for seconds in (0, 10, 19.9, 0.1):
         clock.now += seconds
-        it.note("Redis is away")
+        LOGGER.warning("Redis is away")
     assert out.getvalue().count("Redis is away") == 2
 
 
@@ -235,8 +228,8 @@ def test_one_generation_with_a_difference_starts_the_count_anew(report: Any) -> 
 
 
 def test_a_note_cannot_steer_a_terminal(report: Any) -> None:
-    it, out, _ = report()
-    it.note("host \x1b[2J\x9b31m\u202eevil\nsecond line [bold]")
+    _, out, _ = report()
+    LOGGER.warning("host \x1b[2J\x9b31m\u202eevil\nsecond line [bold]")
     assert out.getvalue() == "host \\x1b[2J\\x9b31m\\u202eevil\\nsecond line [bold]\n"
 
 
@@ -245,7 +238,7 @@ def test_quiet_leaves_warnings_and_the_summary(report: Any) -> None:
     it.started(ABOUT)
     it.generation(record(0))
     assert out.getvalue() == ""
-    it.note("a warning")
+    LOGGER.warning("a warning")
     it.summary(SUMMARY)
     assert out.getvalue().startswith("a warning\nrun some-run finished")
 
@@ -266,7 +259,7 @@ def test_json_lines_are_objects_alone_and_nan_is_null(report: Any) -> None:
         )
     )
     it.live({"workers": 1})
-    it.note("words")
+    LOGGER.warning("words")
     it.summary(SUMMARY)
     lines = [json.loads(line, parse_constant=pytest.fail) for line in out.getvalue().splitlines()]
     assert [line["event"] for line in lines] == ["started", "generation", "note", "summary"]
@@ -323,17 +316,17 @@ def test_a_closed_pipe_makes_every_view_go_quiet(
         it, _, _ = report(ClosedPipe(), **flags)
         it.started(ABOUT)
         it.generation(record(0))
-        it.note("words")
+        LOGGER.warning("words")
         it.summary(SUMMARY)
         it.close()
 
 
 def test_a_process_whose_reader_left_ends_in_peace() -> None:
     code = (
-        "from pathlib import Path; from master.display.reporter import Reporter; from "
-        "es_queue.config.run_config import RunConfig\n"
-        "it = Reporter('r', Path({0!r}), RunConfig(env='X-v0'), quiet=False, json_lines=False, "
-        "redis_name='here')\n"
+        "from pathlib import Path; "
+        "from master.display.reporter import Reporter; "
+        "from master.display.log_view import QuietView, SafeStream; import sys\n"
+        "it = Reporter(Path({0!r}), QuietView(SafeStream(sys.stdout)))\n"
         "[it.note(str(k)) for k in range(20)]; it.close(); print('words of a user')"
     )
     reader, writer = os.pipe()
@@ -353,7 +346,7 @@ def test_no_standard_output_at_all_is_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdout", None)
-    it = Reporter("some-run", tmp_path, WALKER, quiet=False, json_lines=False, redis_name="here")
+    it = Reporter(tmp_path, make_view(SafeStream(sys.stdout), "some-run", WALKER))
     it.note("words")
     it.close()
 
@@ -388,7 +381,7 @@ def live_screen(monkeypatch: pytest.MonkeyPatch, report: Any, columns: int) -> s
         )
     clock.now += 1
     it.live({"workers": 8, "answered": 20, "slots": 65})
-    it.note("host \x1b[2J [bold]")
+    LOGGER.warning("host \x1b[2J [bold]")
     it.close()
     return out.getvalue()
 
@@ -451,15 +444,7 @@ def test_a_terminal_that_hangs_up_stops_nothing(
     monkeypatch.setenv("TERM", "xterm")
     master, slave = pty.openpty()
     with open(slave, "w", encoding="utf-8") as stream:  # noqa: PTH123 - a descriptor, no path
-        it = Reporter(
-            "some-run",
-            tmp_path,
-            WALKER,
-            quiet=False,
-            json_lines=False,
-            redis_name="here",
-            stream=stream,
-        )
+        it = Reporter(tmp_path, make_view(SafeStream(stream), "some-run", WALKER))
         it.live({"workers": 1})
         os.close(master)
         for generation in range(3):
@@ -471,7 +456,7 @@ def test_a_terminal_that_hangs_up_stops_nothing(
 # --- wording
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("shown", "expected"),
     [
         (format_score(-92.34), "-92.3"),
@@ -515,7 +500,7 @@ def test_printable_text_is_bounded_even_where_it_is_escaped() -> None:
     assert len(sanitize("\x1b" * 10_000, 50)) == 50 and sanitize("plain") == "plain"
 
 
-@pytest.mark.parametrize("forged", [1e300, -1e300, "1e300", 1.7e308, 10**18])
+@each_case("forged", [1e300, -1e300, "1e300", 1.7e308, 10**18])
 def test_numbers_that_nobody_can_mean_take_a_few_letters(forged: object) -> None:
     for form in (format_whole, format_compact, format_score, format_percent, format_duration):
         assert len(form(forged)) <= 12, form

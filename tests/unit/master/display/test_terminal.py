@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import io
 
-import pytest
 from rich.console import Console
 from rich.text import Text
 
 from master.display.terminal import FittingTable, format_plain_table, make_fields
+from tests.cases import each_case
 
 
 def printed(width: int, table: FittingTable) -> list[str]:
@@ -36,7 +36,7 @@ def test_the_last_column_gives_way_before_another_one_goes() -> None:
     assert f"{'k' * 10}  string  {'c' * 19}…" in printed(40, table)
 
 
-@pytest.mark.parametrize("width", [10, 20, 40])
+@each_case("width", [10, 20, 40])
 def test_the_first_column_is_whole_wherever_it_fits(width: int) -> None:
     rows = [("r" * 10, "e" * 30, "b" * 30)]
     table = FittingTable(("run", "env", "best"), rows, (), ())

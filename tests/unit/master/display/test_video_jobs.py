@@ -17,6 +17,7 @@ from es_queue.errors import UsageError
 from master.cli.options import parse_command_line
 from master.display import video_jobs
 from master.display.video_jobs import VideoJobs, validate_video_support
+from tests.notes import collect_notes, fail_on_notes
 
 
 def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
@@ -56,7 +57,8 @@ def settled(one: VideoJobs) -> None:
 
 
 def test_a_film_is_made_when_so_many_generations_have_passed(tmp_path: Path, player: Path) -> None:
-    one = VideoJobs(tmp_path / "run", 10, None, pytest.fail)
+    fail_on_notes()
+    one = VideoJobs(tmp_path / "run", 10, None)
     for generation in (0, 3, 9, 12, 15, 19, 31):
         one.add(generation)
         settled(one)
@@ -81,8 +83,8 @@ def test_films_are_made_one_after_the_other_and_none_is_left_out(
     player.write_text(
         f"import time, os\nwhile not os.path.exists({str(tmp_path / 'go')!r}): time.sleep(0.01)"
     )
-    said: list[str] = []
-    one = VideoJobs(tmp_path / "run", 1, None, said.append)
+    said = collect_notes()
+    one = VideoJobs(tmp_path / "run", 1, None)
     for generation in range(4):
         one.add(generation)
     until(lambda: len(asked(player)) == 1)
@@ -95,7 +97,8 @@ def test_films_are_made_one_after_the_other_and_none_is_left_out(
 
 
 def test_a_run_that_ends_early_makes_no_other_film(tmp_path: Path, player: Path) -> None:
-    one = VideoJobs(tmp_path / "run", 1, None, pytest.fail)
+    fail_on_notes()
+    one = VideoJobs(tmp_path / "run", 1, None)
     one.add(0)
     settled(one)
     one.add(1)
@@ -106,8 +109,8 @@ def test_a_run_that_ends_early_makes_no_other_film(tmp_path: Path, player: Path)
 
 
 def test_a_record_that_is_gone_is_not_filmed(tmp_path: Path, player: Path) -> None:
-    said: list[str] = []
-    one = VideoJobs(tmp_path / "run", 1, None, said.append)
+    said = collect_notes()
+    one = VideoJobs(tmp_path / "run", 1, None)
     for generation in range(3):
         one.add(generation)
     one.drop(1)
@@ -118,8 +121,8 @@ def test_a_record_that_is_gone_is_not_filmed(tmp_path: Path, player: Path) -> No
 def test_the_film_after_one_whose_record_has_gone_is_made(tmp_path: Path, player: Path) -> None:
     waits = f"while not os.path.exists({str(tmp_path / 'go')!r}): time.sleep(0.01)"
     player.write_text(f"import time, os, sys\n{waits}\nsys.exit('0' in sys.argv)")
-    said: list[str] = []
-    one = VideoJobs(tmp_path / "run", 1, None, said.append)
+    said = collect_notes()
+    one = VideoJobs(tmp_path / "run", 1, None)
     for generation in range(3):
         one.add(generation)
     until(lambda: len(asked(player)) == 1)
@@ -132,21 +135,22 @@ def test_the_film_after_one_whose_record_has_gone_is_made(tmp_path: Path, player
 
 def test_a_film_that_fails_is_said_once_and_ends_the_filming(tmp_path: Path, player: Path) -> None:
     player.write_text("sys.exit('es-play: Objective draws nothing')")
-    said: list[str] = []
-    one = VideoJobs(tmp_path / "run", 1, None, said.append)
+    said = collect_notes()
+    one = VideoJobs(tmp_path / "run", 1, None)
     for generation in range(4):
         one.add(generation)
         settled(one)
     one.close()
     assert (
-        said == ["no more films are made (Objective draws nothing); training goes on"]
+        said == ["no more films are made (Objective draws nothing); training continues"]
         and len(asked(player)) == 1
     )
 
 
 def test_a_film_that_does_not_end_is_ended_with_its_run(tmp_path: Path, player: Path) -> None:
     player.write_text("import time\nwhile True: time.sleep(60)")
-    one = VideoJobs(tmp_path / "run", 1, None, pytest.fail)
+    fail_on_notes()
+    one = VideoJobs(tmp_path / "run", 1, None)
     one.add(0)
     process = one._process
     assert process is not None
@@ -158,7 +162,8 @@ def test_a_person_who_will_not_wait_for_the_last_film_leaves_no_player_behind(
     tmp_path: Path, player: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     player.write_text("import time\nwhile True: time.sleep(60)")
-    one = VideoJobs(tmp_path / "run", 1, None, pytest.fail)
+    fail_on_notes()
+    one = VideoJobs(tmp_path / "run", 1, None)
     one.add(0)
     process = one._process
     assert process is not None
@@ -176,7 +181,8 @@ def test_a_person_who_will_not_wait_for_the_last_film_leaves_no_player_behind(
 
 
 def test_no_films_are_made_unasked(tmp_path: Path, player: Path) -> None:
-    one = VideoJobs(tmp_path / "run", 0, None, pytest.fail)
+    fail_on_notes()
+    one = VideoJobs(tmp_path / "run", 0, None)
     one.add(0)
     one.close()
     assert asked(player) == []
@@ -189,9 +195,9 @@ def test_a_host_without_a_place_for_temporary_files_trains_and_says_why_it_films
         raise FileNotFoundError(2, "No usable temporary directory found")
 
     monkeypatch.setattr("master.display.video_jobs.tempfile.TemporaryFile", full)
-    VideoJobs(tmp_path / "run", 0, None, pytest.fail).close()
-    said: list[str] = []
-    one = VideoJobs(tmp_path / "run", 1, None, said.append)
+    VideoJobs(tmp_path / "run", 0, None).close()
+    said = collect_notes()
+    one = VideoJobs(tmp_path / "run", 1, None)
     one.add(0)
     one.add(1)
     one.close()

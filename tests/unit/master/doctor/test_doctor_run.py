@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import pytest
-
 from master.doctor.finding import FAILED, OK, WARNING, Finding
 from master.doctor.run import (
     QueueState,
@@ -17,6 +15,7 @@ from master.doctor.run import (
     format_hosts,
 )
 from master.status.redis_reader import RunSummary
+from tests.cases import each_case
 
 HERE = (
     "es-queue 0.1.0, python 3.11.7, numpy 2.4.6, redis 8.0, rq 2.12.0, gymnasium 1.4.0, msgpack 1.1"
@@ -60,7 +59,7 @@ def test_a_sound_fleet_has_nothing_to_mend() -> None:
     assert "2 joined (a, b)" in found["workers"].text
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("workers", "name", "state", "words"),
     [
         (
@@ -81,7 +80,12 @@ def test_a_sound_fleet_has_nothing_to_mend() -> None:
             WARNING,
             ["es-queue 0.2.0 (here 0.1.0) on b"],
         ),
-        ([{"host": "b", "versions": "-"}], "fleet versions", WARNING, ["not told by workers on b"]),
+        (
+            [{"host": "b", "versions": "-"}],
+            "fleet versions",
+            WARNING,
+            ["not reported by workers on b"],
+        ),
         ([{}, {"packages": "/other"}], "fleet folders", WARNING, ["/other and /venv"]),
         ([{"packages": "/venv and /x"}], "fleet folders", WARNING, ["/venv and /x"]),
         ([{}, {"host": "b", "packages": "/other"}], "fleet folders", OK, ["/other on b"]),
@@ -124,7 +128,7 @@ def test_versions_that_change_no_number_are_no_warning() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("state", "leased", "expected", "word"),
     [
         ("running", True, OK, "running"),
@@ -182,7 +186,7 @@ def test_a_queue_without_a_worker_comes_with_the_line_that_starts_one() -> None:
     assert check_listening(queue(), needed=False).state == WARNING
 
 
-@pytest.mark.parametrize(("local", "where"), [(True, "on this machine"), (False, "on any host")])
+@each_case(("local", "where"), [(True, "on this machine"), (False, "on any host")])
 def test_that_line_says_on_which_machine(local: bool, where: str) -> None:
     assert where in check_listening(queue(local=local), needed=True).fix
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import pytest
-
 from es_queue.protocol.connection import _unfit_reasons
 from master.doctor import rights as doctor_rights
 from master.doctor.finding import FAILED, OK, WARNING, Finding
 from master.doctor.look import format_refusal
 from master.doctor.server import ServerState, check_server
+from tests.cases import each_case
 
 SOUND: dict[str, Any] = {
     "redis_version": "7.0.15",
@@ -45,7 +44,7 @@ def test_a_sound_server_has_nothing_to_mend() -> None:
     assert "1.0 ms" in found["redis"].text and next(iter(found)) == "redis"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("told", "name", "state", "word"),
     [
         ({"redis_version": "6.0.9"}, "version", FAILED, "6.0.9"),
@@ -68,7 +67,7 @@ def test_a_sound_server_has_nothing_to_mend() -> None:
         ({"cluster_enabled": 1}, "role", FAILED, "cluster"),
         ({"role": "slave"}, "role", FAILED, "replica"),
         ({"role": "slave", "slave_read_only": 0}, "role", OK, "single server"),
-        ({"aof_enabled": 0}, "persistence", WARNING, "goes on from its checkpoint"),
+        ({"aof_enabled": 0}, "persistence", WARNING, "resumes from its checkpoint"),
         ({"aof_enabled": 1, "aof_last_write_status": "err"}, "persistence", FAILED, "append-only"),
         ({"aof_enabled": 0, "rdb_last_bgsave_status": "err"}, "persistence", FAILED, "snapshot"),
         ({"loading": 1}, "persistence", WARNING, "loading"),
@@ -98,7 +97,7 @@ def test_what_is_not_well_is_told_with_its_figures_and_a_fix(
     assert set(others.values()) == {OK}
 
 
-@pytest.mark.parametrize(
+@each_case(
     "told",
     [
         {"redis_version": "5.0.1"},
@@ -113,7 +112,7 @@ def test_a_server_that_a_master_would_refuse_is_never_well(told: dict[str, Any])
     )
 
 
-@pytest.mark.parametrize("value", ["", "nan", "x" * 500, "\x1b[2J", None, [], -5])
+@each_case("value", ["", "nan", "x" * 500, "\x1b[2J", None, [], -5])
 def test_odd_figures_of_a_server_neither_crash_nor_reach_the_terminal(value: Any) -> None:
     found = server(
         dict.fromkeys(
@@ -134,7 +133,7 @@ def test_a_user_without_info_is_told_so_in_one_line() -> None:
     assert not {"version", "memory", "persistence"} & set(found)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("settings", "denied", "more", "state"),
     [
         ({"save": "3600 1"}, {}, {}, OK),
@@ -152,7 +151,7 @@ def test_snapshots_count_as_persistence_where_they_are_known_to_be_taken(
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("told", "name", "setting"),
     [
         ({"aof_enabled": 0}, "persistence", "appendonly yes"),
@@ -174,7 +173,7 @@ def test_a_setting_to_change_is_named_with_who_may_change_it(
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("limit", "own", "warned"),
     [
         ("normal 0 0 0 slave 268435456 67108864 60 pubsub 33554432 8388608 60", False, True),
@@ -199,12 +198,12 @@ OPEN = {"protected-mode": "no", "bind": "* -::*"}
 LISTENS = {"listener0": {"name": "tcp", "bind": "-::*", "port": 6379}}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("look", "state", "word"),
     [
         ({"on_socket": True, "strangers": True}, OK, "socket"),
         ({"strangers": False, "settings": OPEN}, OK, "refused"),
-        ({"strangers": None, "settings": OPEN}, OK, "could not be told"),
+        ({"strangers": None, "settings": OPEN}, OK, "requires a password is not known"),
         ({"strangers": True}, WARNING, "without it"),
         ({"strangers": True, "on_loopback": True}, OK, "not known"),
         ({"strangers": True, "on_loopback": True, "information": LISTENS}, WARNING, "is not known"),
@@ -212,7 +211,7 @@ LISTENS = {"listener0": {"name": "tcp", "bind": "-::*", "port": 6379}}
         (
             {"strangers": True, "on_loopback": True, "settings": {**OPEN, "protected-mode": "yes"}},
             OK,
-            "this machine alone",
+            "only from this machine",
         ),
         (
             {
@@ -221,7 +220,7 @@ LISTENS = {"listener0": {"name": "tcp", "bind": "-::*", "port": 6379}}
                 "settings": {**OPEN, "bind": "127.0.0.1 -::1"},
             },
             OK,
-            "this machine alone",
+            "only from this machine",
         ),
         (
             {"strangers": True, "on_loopback": True, "settings": {**OPEN, "bind": ""}},
@@ -240,7 +239,7 @@ def test_an_open_server_is_warned_of_only_where_that_is_sure(
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("look", "state", "word"),
     [
         ({}, OK, "is verified"),
@@ -257,9 +256,7 @@ def test_what_crosses_the_network_in_plain_text_is_warned_of(
     assert one.state == state and word in one.text and bool(one.fix) == (state == WARNING)
 
 
-@pytest.mark.parametrize(
-    ("ahead", "words"), [(0.01, "agrees"), (12.3, "12.3 s ahead"), (-7.0, "7.0 s behind")]
-)
+@each_case(("ahead", "words"), [(0.01, "agrees"), (12.3, "12.3 s ahead"), (-7.0, "7.0 s behind")])
 def test_another_clock_is_only_a_note(ahead: float, words: str) -> None:
     one = server(ahead=ahead)["clock"]
     assert one.state == OK and words in one.text
@@ -274,7 +271,7 @@ def test_a_refusal_of_the_server_becomes_a_few_words() -> None:
         format_refusal("this user has no permissions to run the 'info' command or its subcommand")
         == "this user may not INFO"
     )
-    assert format_refusal("No permissions to access a key") == "this user may not read these keys"
+    assert format_refusal("No permissions to access a key") == "this user cannot read these keys"
     assert "\x1b" not in format_refusal("\x1b[2J")
 
 
@@ -286,15 +283,15 @@ MASTER, WORKER = (
 )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("as_master", "as_worker", "state", "words"),
     [
-        ([], [], OK, "all that master and workers do"),
+        ([], [], OK, "everything that masters and workers do"),
         (MASTER, [], OK, "what a worker does"),
         ([], WORKER[:1], OK, "what a master does"),
         (MASTER, [("INCRBY", "es:walker-1:seatno", "1")], FAILED, "INCRBY es:walker-1:seatno"),
-        (MASTER, WORKER, WARNING, "may look"),
-        (None, None, WARNING, "may look"),
+        (MASTER, WORKER, WARNING, "can read"),
+        (None, None, WARNING, "can read"),
     ],
 )
 def test_a_users_rights_are_told_by_what_it_may_be(

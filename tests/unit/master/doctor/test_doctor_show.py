@@ -16,16 +16,17 @@ from master.display.log_view import SafeStream
 from master.doctor import examine as door
 from master.doctor.environment import ProbeResult
 from master.doctor.examine import exit_code_of, run_doctor
-from master.doctor.finding import FAILED, WARNING, failed_finding, ok_finding, warning_finding
+from master.doctor.finding import FAILED, OK, WARNING, Finding
 from master.doctor.show import format_finding, wrap_finding
+from tests.cases import each_case
 
 
 def test_exit_codes_say_what_failed_first_of_all_redis() -> None:
     bad = {
-        name: failed_finding(name, "x", "y")
+        name: Finding(name, FAILED, "x", "y")
         for name in ("redis", "version", "environment", "packages", "listening")
     }
-    assert exit_code_of([ok_finding("redis", ""), warning_finding("memory", "", "")]) == 0
+    assert exit_code_of([Finding("redis", OK, ""), Finding("memory", WARNING, "", "")]) == 0
     assert (
         exit_code_of(list(bad.values())) == 3
         and exit_code_of([bad["version"], bad["packages"]]) == 3
@@ -35,21 +36,21 @@ def test_exit_codes_say_what_failed_first_of_all_redis() -> None:
 
 
 def test_a_line_in_a_pipe_is_one_line_and_has_no_sign() -> None:
-    line = format_finding(failed_finding("version", "too \x1b old", "get it by\npip install x"))
+    line = format_finding(Finding("version", FAILED, "too \x1b old", "get it by\npip install x"))
     assert line == "failed   version        too \\x1b old; fix: get it by pip install x"
 
 
 def test_on_a_terminal_text_is_wrapped_and_commands_stand_whole() -> None:
     command = "rq worker --url redis://" + "h" * 80
     lines = wrap_finding(
-        failed_finding("listening", "word " * 40, f"start one {'soon ' * 20}by\n{command}"), 79
+        Finding("listening", FAILED, "word " * 40, f"start one {'soon ' * 20}by\n{command}"), 79
     )
     assert lines[-1] == f"    {command}" and all(len(line) <= 79 for line in lines[:-1])
     assert sum("fix:" in line for line in lines) == 1
     path = "/long" * 30
     assert any(
         path in line
-        for line in wrap_finding(failed_finding("packages", f"it is {path} there", ""), 79)
+        for line in wrap_finding(Finding("packages", FAILED, f"it is {path} there", ""), 79)
     )
 
 
@@ -68,9 +69,9 @@ def test_a_terminal_that_lacks_the_signs_gets_plain_ones(monkeypatch: pytest.Mon
     out = Terminal()
     print_findings(
         [
-            ok_finding("redis", "it answers"),
-            warning_finding("memory", "little is left", "add some"),
-            failed_finding("rq", "suspended", "let it go on by\nrq resume"),
+            Finding("redis", OK, "it answers"),
+            Finding("memory", WARNING, "little is left", "add some"),
+            Finding("rq", FAILED, "suspended", "resume it with\nrq resume"),
         ],
         SafeStream(out),
     )
@@ -100,8 +101,8 @@ def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize(
-    "trouble", [RedisError("no Redis is named"), UsageError("run-dir x is no folder"), None]
+@each_case(
+    "trouble", [RedisError("no Redis is named"), UsageError("run-dir x is not a folder"), None]
 )
 def test_without_a_server_that_is_one_failed_line_and_the_host_is_looked_at(
     trouble: Exception | None,
@@ -137,5 +138,5 @@ def test_an_environment_that_failed_shows_in_the_exit_code_when_redis_is_well(
         "probe_environments",
         lambda requests: [ProbeResult(one.id, error="it crashes") for one in requests],
     )
-    found = [one for one in door.examine(given(), list) if one.name != "redis"]
+    found = [one for one in door.examine(given(), list, None) if one.name != "redis"]
     assert exit_code_of(found) == 5

@@ -7,12 +7,13 @@ from collections.abc import Iterable
 import pytest
 
 from master.fleet.missing_after_outage import HOSTS_NAMED, MissingAfterOutage
+from tests.notes import collect_notes
 
 
 class Bench:
     def __init__(self) -> None:
-        self.now, self.notes = 100.0, list[str]()
-        self.roll = MissingAfterOutage(3.0, self.notes.append, lambda: self.now)
+        self.now, self.notes = 100.0, collect_notes()
+        self.roll = MissingAfterOutage(3.0, lambda: self.now)
 
     def update(
         self, names: str, outages: int, after: float = 1.0, leaving: Iterable[str] = ()
@@ -36,9 +37,7 @@ def test_workers_that_did_not_come_back_are_counted_with_their_hosts_and_what_he
     assert bench.notes == []
     bench.update("a", 4, 0.2)
     (said,) = bench.notes
-    assert said.startswith(
-        "2 of 3 workers did not come back after Redis was away (on host-b, host-c)"
-    )
+    assert said.startswith("2 of 3 workers did not return after Redis was away (on host-b, host-c)")
     assert "Restart=always" in said and "rq worker-pool" in said
     bench.update("a", 4, 10)
     assert len(bench.notes) == 1

@@ -20,15 +20,16 @@ from es_queue.protocol.seats import (
     is_seat_of,
     waiting_seat_ids,
 )
+from master.fleet import failed_seats
+from master.fleet.failed_seats import MOST_FAILED_SEATS, decode_traceback, is_import_failure
 from master.fleet.seat_manager import (
-    MOST_FAILED_SEATS,
     MOST_OPEN,
     PAIRS_AFTER_FAILURES,
     SETTLE_SECONDS,
     SeatManager,
-    decode_traceback,
-    import_failure,
 )
+from tests.cases import each_case
+from tests.notes import collect_notes
 
 RUN, NONCE = "mine", "abcdef"
 Workers = Mapping[str, Mapping[str, str]]
@@ -160,11 +161,9 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Client:
     return found
 
 
-def keeper(client: Client, said: list[str] | None = None) -> SeatManager:
-    found = SeatManager(
-        client, "default", RUN, NONCE, 960, (said if said is not None else []).append
-    )  # type: ignore[arg-type]
-    found._opened = dict.fromkeys(seat(number) for number in range(1, 100))
+def keeper(client: Client) -> SeatManager:
+    found = SeatManager(client, "default", RUN, NONCE, 960)  # type: ignore[arg-type]
+    found._failed._opened = dict.fromkeys(seat(number) for number in range(1, 100))
     return found
 
 
@@ -228,7 +227,7 @@ def test_a_seat_behind_many_other_jobs_is_seen_and_taken_back(client: Client) ->
     assert client.mine() == 0 and len(client.queue) == 600
 
 
-@pytest.mark.parametrize("count", [0, 1, 498, 499, 500, 501, 999, 1000, 1500])
+@each_case("count", [0, 1, 498, 499, 500, 501, 999, 1000, 1500])
 def test_seats_are_told_once_and_in_their_order_however_long_the_queue(
     client: Client, count: int
 ) -> None:
@@ -262,8 +261,8 @@ REFUSALS = [
 def test_a_redis_that_refuses_is_named_once_and_ends_nothing(
     client: Client, refusal: Exception
 ) -> None:
-    said: list[str] = []
-    mine = keeper(client, said)
+    said = collect_notes()
+    mine = keeper(client)
     client.trouble = refusal
     for _ in range(3):
         assert mine.tick(ALONE, {}, False) == []
@@ -285,8 +284,8 @@ def test_seats_that_cannot_be_taken_back_do_not_stop_a_run_from_ending(
 
 
 def test_a_worker_that_cannot_import_us_is_named_once_with_its_host(client: Client) -> None:
-    said: list[str] = []
-    mine = keeper(client, said)
+    said = collect_notes()
+    mine = keeper(client)
     client.fail(1, "rq-7", "Traceback …\nModuleNotFoundError: No module named 'workers'\n", "box-3")
     for _ in range(3):
         mine.tick(ALONE, {}, False)
@@ -299,35 +298,35 @@ def test_a_worker_that_cannot_import_us_is_named_once_with_its_host(client: Clie
 
 
 def test_a_hundred_other_failed_jobs_hide_nobody(client: Client) -> None:
-    said: list[str] = []
+    said = collect_notes()
     client.fail(1, "rq-7", "ModuleNotFoundError: No module named 'workers'")
     others = [f"job-{number}" for number in range(150)]
     client.failed[:0] = others
     client.scores = dict.fromkeys(others, time.time() + 365 * 24 * 3600)
-    keeper(client, said).tick(ALONE, {}, False)
+    keeper(client).tick(ALONE, {}, False)
     assert len(said) == 1 and "worker rq-7" in said[0]
 
 
 def test_a_crashed_horse_is_told_apart(client: Client) -> None:
-    said: list[str] = []
+    said = collect_notes()
     client.fail(1, "rq-7", "Work-horse terminated unexpectedly; waitpid returned 9 (signal 9)")
-    keeper(client, said).tick(ALONE, {}, False)
+    keeper(client).tick(ALONE, {}, False)
     assert said == ["worker rq-7 on box lost its seat: its work horse was killed or crashed"]
 
 
 def test_failures_of_another_run_or_session_are_not_ours(client: Client) -> None:
-    said: list[str] = []
+    said = collect_notes()
     client.fail(1, run="other")
     client.fail(2, nonce="123456")
     client.failed.insert(0, "somebody-elses-job")
-    keeper(client, said).tick(ALONE, {}, False)
+    keeper(client).tick(ALONE, {}, False)
     assert said == []
 
 
 def test_only_seats_that_this_master_has_opened_can_fail(client: Client) -> None:
     """The nonce stands in the seats' names, so anybody may write such names into RQ's registry."""
-    said: list[str] = []
-    mine = keeper(client, said)
+    said = collect_notes()
+    mine = keeper(client)
     for number in range(1000, 1000 + 2 * MOST_FAILED_SEATS):
         client.fail(number, text="ModuleNotFoundError: No module named 'workers'")
     mine.tick(ALONE, {}, False)
@@ -335,9 +334,9 @@ def test_only_seats_that_this_master_has_opened_can_fail(client: Client) -> None
 
 
 def test_a_seat_that_workers_opened_and_took_between_two_looks_can_fail(client: Client) -> None:
-    said: list[str] = []
-    mine = keeper(client, said)
-    mine._opened = dict.fromkeys([seat(1), seat(4)])
+    said = collect_notes()
+    mine = keeper(client)
+    mine._failed._opened = dict.fromkeys([seat(1), seat(4)])
     client.fail(3, "rq-7", "Work-horse terminated unexpectedly; waitpid returned 9 (signal 9)")
     client.fail(5, "rq-8", "Work-horse terminated unexpectedly; waitpid returned 9 (signal 9)")
     mine.tick(ALONE, {}, False)
@@ -347,11 +346,11 @@ def test_a_seat_that_workers_opened_and_took_between_two_looks_can_fail(client: 
 def test_seats_that_were_opened_are_remembered_up_to_a_bound(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MOST_OPENED", 3)
+    monkeypatch.setattr(failed_seats, "MOST_OPENED", 3)
     mine = keeper(client)
     client.numbers = 100
     mine.tick(ALONE, {}, False)
-    assert list(mine._opened) == [seat(98), seat(99), seat(101)]
+    assert list(mine._failed._opened) == [seat(98), seat(99), seat(101)]
 
 
 def test_after_a_few_failures_two_seats_are_open(client: Client) -> None:
@@ -396,17 +395,12 @@ def test_a_run_that_was_ever_served_goes_on(client: Client) -> None:
     assert client.mine() == 2
 
 
-@pytest.mark.parametrize(
+@each_case(
     "packed",
     [b"", b"no base64!", base64.b64encode(b"no zlib"), traceback("all is well"), b"A" * 10**6],
 )
 def test_a_trace_that_says_nothing_is_no_import_failure(packed: bytes) -> None:
-    assert import_failure(decode_traceback(packed)) == ""
-
-
-def test_what_a_foreign_trace_says_can_do_nothing_to_a_terminal() -> None:
-    said = import_failure(decode_traceback(traceback("ImportError: \x1b[31mred\x07" + "x" * 10**5)))
-    assert said.startswith("ImportError: [31mred") and len(said) <= 80 and said.isprintable()
+    assert not is_import_failure(decode_traceback(packed))
 
 
 # --- sharing workers between runs

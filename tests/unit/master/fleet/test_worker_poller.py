@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from es_queue.protocol.channel import NO_WORKERS, WorkerInfos
-from es_queue.protocol.memory_channel import MemoryMasterChannel, MemoryServer, MemoryWorkerChannel
 from master.fleet.worker_poller import MOST_READ_WHOLE, REFRESH_TURNS, WorkerPoller
+from tests.memory_channel import MemoryMasterChannel, MemoryServer, MemoryWorkerChannel
 
 
 class Counting(MemoryMasterChannel):

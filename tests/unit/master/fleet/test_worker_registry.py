@@ -12,6 +12,7 @@ from master.fleet.worker_registry import (
     WorkerRegistry,
     format_fingerprints,
 )
+from tests.notes import collect_notes
 
 ONE, TWO = "1" * 32, "2" * 32
 
@@ -22,10 +23,10 @@ def about(host: str, numerics: str = ONE, name: str = "w") -> dict[str, str]:
 
 class Bench:
     def __init__(self, strict: bool = False) -> None:
-        self.notes: list[str] = []
+        self.notes = collect_notes()
         self.present: dict[str, dict[str, str]] = {}
         self.asked, self.now = 0, 0.0
-        self.fleet = WorkerRegistry(self.notes.append, self.ask, strict, lambda: self.now)
+        self.fleet = WorkerRegistry(self.ask, strict, lambda: self.now)
 
     def ask(self) -> dict[str, dict[str, str]]:
         self.asked += 1
@@ -45,7 +46,8 @@ def test_fingerprints_that_differ_are_noted_once_with_their_hosts() -> None:
     assert not bench.fleet.is_uniform
     assert bench.notes == [
         (
-            "mixed fleet: the run began with fingerprint 11111111, so bits are not promised: "
+            "mixed fleet: the run began with fingerprint 11111111, so equal bits are not "
+            "guaranteed: "
             "11111111: a, b; 22222222: c"
         )
     ]
@@ -203,7 +205,7 @@ def test_a_master_of_another_arithmetic_than_its_run_began_with_promises_no_bits
     bench.fleet.fix(TWO)
     bench.fleet.restore(ONE, None)
     assert (bench.fleet.numerics, bench.fleet.is_uniform) == (TWO, False)
-    assert "bits are not promised" in bench.notes[0]
+    assert "equal bits are not guaranteed" in bench.notes[0]
 
 
 def test_a_majority_of_those_present_is_never_suspended() -> None:

@@ -19,18 +19,19 @@ from es_queue.config.parsing import config_from_values
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import EnvironmentFailure, UsageError
 from es_queue.numerics.noise_table import NoiseTable
-from es_queue.protocol.memory_channel import MemoryServer, MemoryWorkerChannel
 from es_queue.protocol.messages import Answer, Block, Task
 from master.collect.collector import Interrupted
-from master.loop.asynchronous import AsynchronousSchedule, make_schedule
 from master.loop.listeners import Outcome
-from master.loop.schedule import SynchronousSchedule
+from master.loop.schedule import AsynchronousSchedule, SynchronousSchedule, make_schedule
 from master.loop.state import RunState
 from master.run.setup import prepare_run
 from master.storage import checkpoint
 from master.storage.checkpoint import Checkpoints
+from master.storage.generation_store import GenerationStore
 from master.storage.replay import replay_run
 from master.storage.replay_log import ReplayLog, ReplayStep, list_log_files, read_frames
+from tests.cases import each_case
+from tests.memory_channel import MemoryServer, MemoryWorkerChannel
 from tests.ring import QUICK, Sink, make_loop, quick_config, run_ring, workers
 from tests.tiny import MOODY, QUAD, eventually
 from workers.episode import EpisodeControl
@@ -58,10 +59,12 @@ def config_of(**values: Any) -> RunConfig:
 
 
 def logged(folder: Path, config: RunConfig, count: int = 3, **more: Any) -> tuple[Outcome, Sink]:
-    log = ReplayLog(folder)
-    outcome, sink = run_ring(config, count, log=log, checkpoints=Checkpoints(folder), **more)
-    log.close()
-    assert not log.trouble
+    sink = Sink()
+    store = GenerationStore("memory", folder, 0)
+    more |= {"sink": sink, "store": store, "checkpoints": Checkpoints(folder)}
+    outcome, _ = run_ring(config, count, **more)
+    store.log.close()
+    assert not any("replay log" in note for note in sink.notes)
     return outcome, sink
 
 
@@ -90,7 +93,7 @@ def assert_each_once(folder: Path, generations: int) -> None:
     assert not twice
 
 
-@pytest.mark.parametrize("count", [1, 4])
+@each_case("count", [1, 4])
 def test_every_batch_has_a_population_of_slots_none_of_them_twice_and_no_bits_are_promised(
     count: int, tmp_path: Path
 ) -> None:
@@ -114,7 +117,7 @@ def test_an_evaluation_is_of_the_parameters_that_its_generation_published(tmp_pa
     ]
 
 
-@pytest.mark.parametrize("strategy", ["ars", "openai_es", "pgpe", "snes"])
+@each_case("strategy", ["ars", "openai_es", "pgpe", "snes"])
 def test_a_replay_from_the_order_of_use_has_the_same_digest(strategy: str, tmp_path: Path) -> None:
     outcome, _ = logged(
         tmp_path, config_of(strategy=strategy, sigma_schedule="exponential:0.9", generations=12), 4
@@ -182,17 +185,18 @@ class Hand:
 @contextmanager
 def held_back(folder: Path, config: RunConfig) -> Iterator[tuple[Hand, Block, MemoryServer, Sink]]:
     """A run with three workers, and a block of its first generation in the hand of a fourth."""
-    server, sink, log = MemoryServer(), Sink(), ReplayLog(folder)
+    server, sink = MemoryServer(), Sink()
+    store = GenerationStore("memory", folder, 0)
     setup = prepare_run(config, table=TABLE)
     hand = Hand(server, setup.config)
-    loop = make_loop(setup, server, sink, log=log)
+    loop = make_loop(setup, server, sink, store=store)
     thread = threading.Thread(target=loop.run, args=(setup.initial_state(),), daemon=True)
     thread.start()
     block = hand.claim()
     with workers(server, setup.config, TABLE, 3):
         yield hand, block, server, sink
         thread.join(60)
-    log.close()
+    store.log.close()
     assert not thread.is_alive()
 
 
@@ -251,7 +255,7 @@ def resumed_state(server: MemoryServer) -> RunState:
     return checkpoint.decode(server.checkpoint)[1]
 
 
-@pytest.mark.parametrize("adopt", [True, False], ids=["adopted", "published again"])
+@each_case("adopt", [True, False])
 def test_a_takeover_counts_nothing_twice_and_goes_on_with_what_is_there(
     adopt: bool, tmp_path: Path
 ) -> None:
@@ -260,13 +264,13 @@ def test_a_takeover_counts_nothing_twice_and_goes_on_with_what_is_there(
     with workers(server, setup.config, TABLE, 4):
         state, adopted = setup.initial_state(), None
         for until in (3, 7, 11, 16):
-            log = ReplayLog(tmp_path)
+            store = GenerationStore("memory", tmp_path, 0)
             loop = make_loop(
                 setup,
                 server,
                 sink,
                 Checkpoints(tmp_path),
-                log=log,
+                store=store,
                 interrupted=lambda until=until: until < 16 and len(sink.records) >= until,
             )
             try:
@@ -274,7 +278,7 @@ def test_a_takeover_counts_nothing_twice_and_goes_on_with_what_is_there(
             except Interrupted:
                 state = resumed_state(server)
                 adopted = server.progress["publication"] if adopt else None
-            log.close()
+            store.log.close()
     assert_each_once(tmp_path, 16)
     assert outcome.state.generation == 16
     said: list[str] = []
@@ -412,7 +416,7 @@ def test_what_is_answered_in_a_pause_has_nothing_issued_in_its_place() -> None:
     assert book.required["train"] > 1
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("values", "named"),
     [
         ({"min_steps": 100}, "min_steps"),
@@ -431,7 +435,7 @@ def test_what_needs_a_closed_generation_is_refused_in_one_sentence(
 
 
 def test_a_lag_without_the_schedule_is_refused() -> None:
-    with pytest.raises(UsageError, match="max_lag is 3, but the schedule sync has no use for it"):
+    with pytest.raises(UsageError, match="max_lag is 3, but the schedule sync does not use it"):
         config_from_values({"env": QUAD, "max_lag": 3}, "the settings")
 
 

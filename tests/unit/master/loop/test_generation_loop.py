@@ -18,16 +18,19 @@ from es_queue.errors import EnvironmentFailure, FencedError, RunFolderError
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.return_statistics import ReturnStatistics
 from es_queue.numerics.slot_plan import CONFIRM_EPISODES
-from es_queue.protocol.memory_channel import MemoryMasterChannel, MemoryServer, MemoryWorkerChannel
-from es_queue.protocol.messages import Block
+from es_queue.protocol.messages import CENTRE, EVAL, TRAIN, Block
+from es_queue.strategies import STRATEGIES
 from master.collect.collector import Interrupted
 from master.loop.generation_loop import Loop
 from master.loop.learner import Learner
 from master.loop.listeners import Outcome
+from master.loop.publisher import required_slots
 from master.loop.state import CLOSING, FINAL, Best, RunState
 from master.run.lease import take_lease
 from master.run.setup import Setup, prepare_run
 from master.storage import checkpoint
+from tests.cases import each_case
+from tests.memory_channel import MemoryMasterChannel, MemoryServer, MemoryWorkerChannel
 from tests.ring import QUICK, Sink, make_loop, quick_config, workers
 from tests.tiny import MOODY, QUAD, eventually
 
@@ -178,9 +181,7 @@ def same(one: Outcome, other: Outcome) -> bool:
 # --- the same parameters at any size of cluster
 
 
-@pytest.mark.parametrize(
-    "strategy", ["openai_es", "ars", "pgpe", "snes", "ga", "novelty", "random_search"]
-)
+@each_case("strategy", list(STRATEGIES))
 def test_the_result_is_the_same_for_any_workers_and_blocks(strategy: str) -> None:
     quiet = Run(
         lively(strategy, seed=16)
@@ -196,7 +197,7 @@ def test_the_result_is_the_same_for_any_workers_and_blocks(strategy: str) -> Non
         assert other.figures() == shown
 
 
-@pytest.mark.parametrize(("interactions", "reached"), [(400, True), (5000, False)])
+@each_case(("interactions", "reached"), [(400, True), (5000, False)])
 def test_the_population_of_pgpe_grows_until_a_number_of_interactions_or_to_its_largest(
     interactions: int, reached: bool
 ) -> None:
@@ -242,6 +243,15 @@ def test_a_run_ends_after_its_generations_with_an_evaluation_of_the_last() -> No
         record["eval_mean"] for record in run.sink.records if record["eval_mean"] is not None
     )
     assert ended.evaluation is not None and ended.evaluation.count == 6
+
+
+def test_evaluations_are_slots_of_a_generation_like_any_other_and_come_first() -> None:
+    setup = prepare_run(tiny(eval_every=3), table=TABLE)
+    state = setup.initial_state()
+    required = required_slots(state, setup.learner)
+    assert list(required) == [EVAL, CENTRE, TRAIN]
+    assert required[EVAL] == setup.config.eval_episodes
+    assert list(required_slots(replace(state, generation=1), setup.learner)) == [CENTRE, TRAIN]
 
 
 def test_a_run_ends_after_its_steps() -> None:
@@ -337,7 +347,7 @@ def test_a_target_that_fresh_episodes_do_not_confirm_is_tried_again(
 
 def test_going_on_from_any_checkpoint_gives_the_same_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LEAST_SECONDS_BETWEEN_SAVES", 0.0)
-    for strategy in ("openai_es", "pgpe", "snes", "ga", "novelty", "random_search"):
+    for strategy in STRATEGIES:
         quiet = Run(lively(strategy, generations=4))
         expected = quiet.play(2)
         states = [checkpoint.decode(data) for _, data in quiet.saved.all]
@@ -424,9 +434,10 @@ def test_a_second_master_takes_over_and_the_first_writes_nothing_more() -> None:
     thread = threading.Thread(target=first)
     thread.start()
     assert eventually(lambda: run.server.todo)
-    run.server.lease = ("", 0.0)  # it was paused for too long
     state = checkpoint.decode(run.server.checkpoint or b"")[1]
     second = Run(run.config, run.server)
+    # It was paused for too long. It renews its lease soon, so nothing slow may come in between.
+    run.server.lease = ("", 0.0)
     outcome = second.play(2, state, run.server.progress["publication"])
     thread.join(10)
     assert (
@@ -436,7 +447,7 @@ def test_a_second_master_takes_over_and_the_first_writes_nothing_more() -> None:
     assert take_lease(MemoryMasterChannel(run.server), "third", QUICK, wait=True).startswith("3-")
 
 
-@pytest.mark.parametrize("generation", ["0", "1", "3"])
+@each_case("generation", ["0", "1", "3"])
 def test_a_redis_that_comes_back_empty_costs_nothing_but_time(
     monkeypatch: pytest.MonkeyPatch, generation: str
 ) -> None:
@@ -501,7 +512,8 @@ def test_where_all_had_one_environment_seed_the_sentence_says_how_each_gets_its_
     with pytest.raises(
         EnvironmentFailure,
         match=(
-            r"failed: all of them had one environment seed; --env-seeds slot gives each its own; "
+            r"failed: all of them had the same environment seed; --env-seeds slot gives each "
+            r"its own; "
             r"the last was"
         ),
     ):
@@ -567,7 +579,7 @@ def test_a_folder_that_cannot_be_written_stops_no_training_but_the_end_needs_it(
     run = Run(tiny(generations=3), saved=Full())
     assert same(run.play(), Run(tiny(generations=3)).play())
     assert (
-        "the folder cannot be written: No space left on device; training goes on and tries again"
+        "the folder cannot be written: No space left on device; training continues and tries again"
         in run.sink.notes
     )
 

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,19 +19,13 @@ from es_queue.protocol.messages import Answer, EpisodeMoments, SlotResult
 from es_queue.strategies.base import Batch
 from master.collect.answer_check import ResultShape
 from master.collect.ledger import AnswerChecker, Ledger
-from master.loop.learner import (
-    ClosedGeneration,
-    Learner,
-    centre_rank,
-    close_generation,
-    episodes_record,
-    evaluation_record,
-    shortest_prefix,
-    split_lengths,
-    training_record,
-)
+from master.loop.learner import Learner, split_lengths
+from master.loop.records import centre_rank, episodes_record, evaluation_record, training_record
+from master.loop.result_arrays import ClosedGeneration
+from master.loop.schedule import close_generation, shortest_prefix
 from master.loop.state import CLOSING, RunState
 from master.run.setup import Setup, prepare_run
+from tests.cases import each_case
 from tests.parts import TABLE
 from tests.ring import quick_config
 from tests.tiny import QUAD
@@ -69,7 +62,7 @@ def setup_of(**values: Any) -> Setup:
 # --- the batch
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("steps", "least", "wanted", "count"),
     [
         ([5, 5, 5, 5], 2, 0, 2),
@@ -297,7 +290,7 @@ def test_evaluations_are_due_every_so_often_and_at_the_end() -> None:
 # --- figures
 
 
-@pytest.mark.parametrize(("own", "rank"), [(0, 0.0), (1, 0.125), (2.5, 0.5), (4, 0.875), (9, 1.0)])
+@each_case(("own", "rank"), [(0, 0.0), (1, 0.125), (2.5, 0.5), (4, 0.875), (9, 1.0)])
 def test_the_centres_rank_is_the_share_that_it_beats_with_ties_half(
     own: float, rank: float
 ) -> None:

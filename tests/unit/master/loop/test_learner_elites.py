@@ -14,16 +14,19 @@ import pytest
 
 from es_queue.numerics.slot_plan import ELITE as SEEDS
 from es_queue.numerics.slot_plan import evaluation_seeds, make_generation_plan
-from es_queue.protocol.memory_channel import MemoryWorkerChannel
 from es_queue.protocol.messages import CENTRE, ELITE, TRAIN, Answer, Block, SlotResult
 from master.collect.answer_check import ResultBounds, ResultShape
 from master.collect.blocks.block_scheduler import BlockScheduler
 from master.collect.collector import Interrupted
-from master.collect.ledger import FAILURES, AnswerChecker, Ledger
-from master.loop.learner import ClosedGeneration, Learner
+from master.collect.ledger import AnswerChecker, Ledger
+from master.collect.publication.slot_failures import FAILURES
+from master.loop.learner import Learner
+from master.loop.result_arrays import ClosedGeneration
 from master.loop.schedule import SynchronousSchedule
 from master.loop.state import RunState
 from master.storage import checkpoint
+from tests.cases import each_case
+from tests.memory_channel import MemoryWorkerChannel
 from tests.parts import TABLE, config_of, evaluator, task_of
 from tests.tiny import MOODY, Script
 from tests.unit.master.collect.collector_bench import Bench
@@ -111,7 +114,7 @@ def test_an_answer_that_came_before_the_choice_counts_once_it_is_chosen() -> Non
     ]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("slot", "changes", "reason"),
     [
         (9, {"slot": 9}, "unknown-slot"),

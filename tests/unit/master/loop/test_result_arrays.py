@@ -18,12 +18,11 @@ from es_queue.numerics.normalization import Moments, RunningMoments
 from es_queue.numerics.return_statistics import return_statistics
 from es_queue.numerics.slot_plan import GenerationPlan
 from es_queue.protocol import messages
-from es_queue.protocol.memory_channel import MemoryMasterChannel
 from es_queue.protocol.messages import Block, EpisodeMoments, SlotResult
 from master.collect.blocks import block_publisher, block_scheduler
 from master.collect.collector import Interrupted
 from master.collect.ledger import Ledger
-from master.collect.pending_slots import PendingSlots, to_ranges
+from master.collect.publication.pending_slots import PendingSlots, to_ranges
 from master.loop import result_arrays
 from master.loop.listeners import CheckpointWriter
 from master.loop.publisher import OpenGeneration
@@ -36,6 +35,8 @@ from master.loop.result_arrays import (
 from master.loop.state import TRAINING
 from master.storage import checkpoint
 from master.storage.checkpoint import Checkpoints
+from tests.cases import each_case
+from tests.memory_channel import MemoryMasterChannel
 from tests.ring import workers
 from tests.unit.master.collect.collector_bench import PUBLICATION, Bench
 from tests.unit.master.loop.test_generation_loop import TABLE, Run, lively, same, tiny
@@ -46,8 +47,8 @@ numbers = st.floats(-1e300, 1e300, allow_nan=False)
 # --- observation statistics
 
 
-@pytest.mark.parametrize("size", [1, 2, 24, 376])
-@pytest.mark.parametrize("piece", [1, 2**15])
+@each_case("size", [1, 2, 24, 376])
+@each_case("piece", [1, 2**15])
 def test_moments_merged_at_once_have_the_bits_of_one_after_the_other(
     size: int, piece: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,7 +119,7 @@ def result(slot: int, each: int = 2, moments: int = 0) -> SlotResult:
     )
 
 
-@pytest.mark.parametrize("failed", [set(), {0}, {3, 4}, set(range(9))])
+@each_case("failed", [set(), {0}, {3, 4}, set(range(9))])
 def test_columns_hold_what_the_results_hold_and_nothing_of_failed_slots(failed: set[int]) -> None:
     slots = [None if slot in failed else result(slot) for slot in range(9)]
     found, results = ResultArrays.from_results(slots), [one for one in slots if one is not None]
@@ -137,7 +138,7 @@ def test_figures_of_an_array_are_those_of_the_list_to_the_bit(values: list[float
     assert repr(ordered_statistics(np.array(values, float))) == repr(return_statistics(values))
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each_case("seed", range(20))
 def test_squares_are_those_of_the_list_too(seed: int) -> None:
     values = np.random.default_rng(seed).normal(size=20_000)
     assert ordered_statistics(values) == return_statistics(values.tolist())
@@ -169,7 +170,7 @@ def test_what_is_gathered_on_the_way_is_what_closing_would_have_made(
         )
 
 
-@pytest.mark.parametrize("strategy", ["openai_es", "pgpe"])
+@each_case("strategy", ["openai_es", "pgpe"])
 def test_a_run_that_gathers_every_slot_at_once_ends_as_one_that_gathers_none(
     strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -312,7 +313,7 @@ def test_a_stop_in_the_final_episodes_leaves_the_chosen_policy_in_its_file(tmp_p
     loop._collector.collect = stopped  # type: ignore[method-assign]
     with workers(run.server, run.setup.config, TABLE, 1), pytest.raises(Interrupted):
         loop.run(run.setup.initial_state(), None)
-    best = loop.current()[0].best
+    best = loop.current.state.best
     assert best is not None and Checkpoints(tmp_path).is_best_stored(best)
 
 
@@ -337,7 +338,7 @@ def test_a_best_policy_that_could_not_be_written_is_tried_again(
 
     def looked(ledger: Ledger) -> None:
         collect(ledger)
-        best = loop.current()[0].best
+        best = loop.current.state.best
         seen.append(best is not None and Checkpoints(tmp_path).is_best_stored(best))
 
     loop._collector.collect = looked  # type: ignore[method-assign]
@@ -373,7 +374,7 @@ def test_the_best_policys_file_follows_the_publish_and_is_written_again_only_whe
     state = checkpoint.decode(run.server.checkpoint or b"")[1]
     assert state.best is not None
     order.clear()
-    state, writer = replace(state, stage=TRAINING), CheckpointWriter(run.saved, "memory", print)
+    state, writer = replace(state, stage=TRAINING), CheckpointWriter(run.saved, "memory")
     opened = OpenGeneration(state, run.setup.learner, Any, Any, Any, "", b"", 0.0)
     writer.on_published(opened)
     assert order == [], "the file is of these parameters already"

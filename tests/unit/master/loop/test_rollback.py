@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import pytest
 
 from es_queue.numerics.normalization import RunningMoments
 from es_queue.numerics.return_statistics import ReturnStatistics
 from master.loop.rollback import has_regressed, roll_back, with_rollback_point
 from master.loop.state import Best, RollbackPoint, RunState
+from tests.cases import each_case
 from tests.parts import setup_of
 from tests.ring import quick_config, run_ring
 from tests.tiny import QUAD
@@ -31,7 +31,7 @@ def state(eval_mean: float = 100.0, std: float = 5.0, count: int = 50) -> RunSta
     return replace(fresh, generation=9, best=best, anchor=anchor)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("mean", "std", "count", "falls"),
     [
         (98.1, 5.0, 50, False),

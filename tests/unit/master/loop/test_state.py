@@ -13,6 +13,7 @@ from es_queue.errors import RunFolderError
 from es_queue.strategies.base import Batch
 from master.loop.state import RunState
 from master.storage import checkpoint
+from tests.cases import each_case
 from tests.parts import TABLE, setup_of, trained
 
 
@@ -29,7 +30,7 @@ def same(one: RunState, other: RunState) -> bool:
     return set(mine) == set(theirs) and equal and moments and one.to_dict() == other.to_dict()
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("strategy", "values"),
     [
         ("ars", {}),
@@ -54,7 +55,7 @@ def test_every_part_of_a_state_comes_back_from_a_checkpoint(
     assert len(state.strategy) > 1 or strategy == "ars"
 
 
-@pytest.mark.parametrize("strategy", ["ars", "openai_es", "pgpe"])
+@each_case("strategy", ["ars", "openai_es", "pgpe"])
 def test_learning_goes_on_from_a_checkpoint_as_if_nothing_had_been(strategy: str) -> None:
     setup = setup_of(strategy)
     state = trained(setup)
@@ -80,9 +81,7 @@ def test_the_scalars_are_plain_data() -> None:
     assert json.loads(json.dumps(state.to_dict())) == state.to_dict()
 
 
-@pytest.mark.parametrize(
-    "missing", ["generation", "counters", "best", "stage", "step_limit", "reproducible"]
-)
+@each_case("missing", ["generation", "counters", "best", "stage", "step_limit", "reproducible"])
 def test_a_state_that_lacks_a_part_is_refused_in_one_sentence(missing: str) -> None:
     state = trained(setup_of("ars"))
     values = state.to_dict()
@@ -91,7 +90,7 @@ def test_a_state_that_lacks_a_part_is_refused_in_one_sentence(missing: str) -> N
         RunState.from_checkpoint(state.to_arrays(), values)
 
 
-@pytest.mark.parametrize("missing", ["moments_mean", "moments_count", "best.std"])
+@each_case("missing", ["moments_mean", "moments_count", "best.std"])
 def test_a_state_that_lacks_an_array_is_refused_in_one_sentence(missing: str) -> None:
     state = trained(setup_of("ars"))
     arrays = state.to_arrays()

@@ -12,7 +12,9 @@ import pytest
 from es_queue.util.slot_record import read_record, record_path
 from master.plot import command
 from master.plot.cloud import behaviour_cloud, individual_points, project_points
-from tests.unit.master.storage.test_slot_files import trained
+from tests.cases import each_case
+from tests.deceptive import MAZE
+from tests.unit.master.storage.test_generation_store import trained
 
 pytest.importorskip("matplotlib", reason="the extra 'plot' is not installed")
 
@@ -27,15 +29,19 @@ def lived(folder: Path, **values: Any) -> Path:
 
 
 def test_everybody_who_lived_is_a_dot_in_its_place(tmp_path: Path) -> None:
-    folder = lived(tmp_path, strategy="novelty", behaviour="last-observation", population=12)
+    folder = lived(tmp_path, env=MAZE, strategy="novelty", population=12)
     picture = behaviour_cloud(folder, [1, 3])
     panels = picture.axes[:2]
     assert [panel.get_title() for panel in panels] == ["generation 1", "generation 3"]
     for panel, generation in zip(panels, (1, 3), strict=True):
         record = read_record(record_path(folder, generation))
         dots = panel.collections[0]
-        assert len(dots.get_offsets()) == 12  # type: ignore[arg-type]
-        assert sorted(dots.get_array().tolist()) == sorted(record.columns["fitness"].tolist())  # type: ignore[union-attr]
+        order = np.argsort(record.columns["fitness"], kind="stable")
+        assert len(order) == 12
+        np.testing.assert_allclose(
+            np.asarray(dots.get_offsets()), record.columns["behaviour"][order]
+        )
+        np.testing.assert_allclose(np.asarray(dots.get_array()), record.columns["fitness"][order])
 
 
 def test_without_behaviours_it_is_length_and_return(tmp_path: Path) -> None:
@@ -67,13 +73,13 @@ def test_who_failed_everywhere_has_no_dot(tmp_path: Path) -> None:
     assert len(individual_points(record)[0]) == len(record.columns["slot"]) - 3
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("argv", "said"),
     [
-        (["--cloud", "--generation", "90"], "has not kept: the nearest that it has is 3"),
+        (["--cloud", "--generation", "90"], "has not recorded: the nearest recorded one is 3"),
         (["--cloud", "--generation", "1,x"], "use whole numbers"),
-        (["--generation", "1"], "give --cloud with it"),
-        (["--cloud", "--generation", ",".join("1" * 13)], "12 at most"),
+        (["--generation", "1"], "add --cloud"),
+        (["--cloud", "--generation", ",".join("1" * 13)], "at most 12"),
     ],
 )
 def test_what_cannot_be_drawn_is_said_in_one_sentence(
@@ -100,4 +106,4 @@ def test_a_run_that_kept_nobody_is_said(tmp_path: Path, capsys: pytest.CaptureFi
     for path in (folder / "slots").iterdir():
         path.unlink()
     assert command.main([str(folder), "--cloud", "--out", str(tmp_path / "a.png")]) == 2
-    assert "has kept none" in capsys.readouterr().err
+    assert "has recorded none" in capsys.readouterr().err

@@ -17,7 +17,9 @@ from master.plot import command
 from master.plot.bands import POINTS, compute_band, rolling_mean
 from master.plot.curves import group_runs, learning_curves
 from master.plot.panels import draw_panels
-from master.plot.runs import LONGEST_LINE, read_run, read_runs
+from master.plot.runs import read_run, read_runs
+from master.status.values import LONGEST_LINE
+from tests.cases import each_case
 
 CONFIG = {"env": "CartPole-v1", "strategy": "pgpe", "policy": "linear", "target_reward": "475"}
 
@@ -80,7 +82,7 @@ def test_a_generation_that_was_played_again_after_a_resume_counts_as_it_came_las
     ]
 
 
-@pytest.mark.parametrize(
+@each_case(
     "line",
     [
         "not json",
@@ -90,7 +92,6 @@ def test_a_generation_that_was_played_again_after_a_resume_counts_as_it_came_las
         "[" * 5000,
         "9" * (2 * LONGEST_LINE),
     ],
-    ids=lambda line: line[:20],
 )
 def test_lines_that_are_no_record_are_passed_over(tmp_path: Path, line: str) -> None:
     folder = run(tmp_path / "a", evaluated(1, 2, 3))
@@ -144,7 +145,7 @@ def test_the_mean_of_runs_is_taken_between_their_points_and_an_ended_run_keeps_i
     assert both.shade == "both runs"
 
 
-@pytest.mark.parametrize(("statistic", "expected"), [("mean", 20.0), ("iqm", 7.5)])
+@each_case(("statistic", "expected"), [("mean", 20.0), ("iqm", 7.5)])
 def test_three_runs_and_more_have_an_interval_about_their_statistic(
     statistic: str, expected: float
 ) -> None:
@@ -212,7 +213,7 @@ def test_the_panels_show_returns_evaluations_seconds_and_the_centre(tmp_path: Pa
     assert centre.lines[0].get_ydata().tolist() == [0.25] * 30
 
 
-@pytest.mark.parametrize("name", ["out.png", "out.svg"])
+@each_case("name", ["out.png", "out.svg"])
 def test_a_picture_is_written_whole_and_the_same_runs_give_the_same_bytes(
     tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -235,13 +236,13 @@ def test_names_from_files_can_do_nothing_to_a_picture_or_a_terminal(
     assert "$\\frac{&lt;/svg&gt;" in texts(tmp_path / "a.svg")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("words", "told"),
     [
         (["nowhere"], "nowhere holds no run"),
         (
             ["a", "--metric", "nothing"],
-            "--metric nothing stands in no record of these runs; they have centre_rank, env_steps",
+            "--metric nothing is in no record of these runs; they have centre_rank, env_steps",
         ),
         (["a", "--out", "a.gif"], "must end in .png or .svg"),
         (["a", "--out", "no/such/folder.png"], "cannot be written: No such file or directory"),

@@ -14,8 +14,15 @@ import pytest
 from es_queue.config.resolution import resolve
 from es_queue.config.run_config import RunConfig
 from master.cli.options import parse_command_line
-from master.run.manifest import MANIFEST, MOST_SESSIONS, README, code_revision, write_manifest
-from master.run.repro_command import repro_command
+from master.run.manifest import (
+    MANIFEST,
+    MOST_SESSIONS,
+    README,
+    code_revision,
+    repro_command,
+    write_manifest,
+)
+from tests.cases import each_case
 
 SETTINGS: list[dict[str, Any]] = [
     {"env": "CartPole-v1", "seed": 7},
@@ -56,7 +63,7 @@ def given(config: RunConfig) -> RunConfig:
     return resolve(parse_command_line(words)[0])
 
 
-@pytest.mark.parametrize("values", SETTINGS, ids=[str(number) for number in range(len(SETTINGS))])
+@each_case("values", SETTINGS)
 def test_the_command_gives_the_same_settings(values: dict[str, Any]) -> None:
     config = resolve(values)
     assert given(config).to_dict() == config.to_dict()
@@ -146,11 +153,11 @@ SPOILT = [
     '{"sittings": [{"machine": 3}]}',
     '{"sittings": [{"code": "x"}]}',
     '{"sittings": [{"versions": [1]}]}',
-    pytest.param("[" * 100_000, id="deep"),
+    "[" * 100_000,
 ]
 
 
-@pytest.mark.parametrize("text", SPOILT)
+@each_case("text", SPOILT)
 def test_a_card_that_somebody_spoilt_is_written_anew(tmp_path: Path, text: str) -> None:
     (tmp_path / MANIFEST).write_bytes(text.encode("utf-8", "surrogatepass"))
     write_manifest(tmp_path, "r", resolve(SETTINGS[0]))

@@ -20,7 +20,7 @@ from master.run.launch import Launch
 from master.run.lease import take_lease
 from master.run.run import TrainingRun
 from master.run.run_paths import RunPaths
-from master.run.run_services import LeaseClaim, Services, StopSignal
+from master.run.run_services import LeaseClaim, RunContext, Services, StopSignal
 from master.run.setup import Setup, prepare_run
 from tests.ring import QUICK, Sink, quick_config
 from tests.tiny import SLOW
@@ -38,6 +38,8 @@ class View(Sink):
     """Hears of a run and remembers it."""
 
     summaries: list[dict[str, Any]] = field(default_factory=list)
+
+    def note(self, text: str) -> None: ...
 
     def started(self, about: dict[str, str]) -> None: ...
 
@@ -89,11 +91,12 @@ def test_durations_of_one_generation_reach_the_straggler_tracker_of_the_next(
     stop = StopSignal(lambda: len(view.records) >= GENERATIONS)
     services = Services(Launch(), HASTY, redis_client, valkey_url, stop)
     token = take_lease(RedisMasterChannel(redis_client, "slow"), "test", HASTY, wait=False)
-    run = TrainingRun(services, paths, setup, view, LeaseClaim("test", token), lambda _: True)
+    context = RunContext(services, paths, setup, view, LeaseClaim("test", token))
+    run = TrainingRun(context, lambda _: True)
     with ExitStack() as stack:
         for number in range(4):
             stack.enter_context(worker(valkey_url, f"host{number}-{number}-abcdef", setup))
-        run.run(setup.initial_state(), None)
+        run.run(setup.initial_state())
     first, *others = [record["reissued"] for record in view.records]
     assert first > 0, "nothing was measured yet, so idle workers played copies"
     assert others == [first] * 2

@@ -38,7 +38,7 @@ def test_a_checkpoint_of_another_run_is_refused_wherever_it_is() -> None:
         with pytest.raises(
             RunFolderError,
             match=(
-                r"holds run 'other', not same: go on with it by --resume other, or give the "
+                r"holds run 'other', not same: continue it with --resume other, or give the "
                 r"--run-dir of same"
             ),
         ):
@@ -58,7 +58,7 @@ def test_two_runs_of_one_name_are_not_mixed() -> None:
 
 def test_a_damaged_checkpoint_leaves_the_other() -> None:
     assert newest_checkpoint(PLACE, saved()[:-9], saved())[1].generation == 3
-    with pytest.raises(RunFolderError, match="no checkpoint that can be resumed"):
+    with pytest.raises(RunFolderError, match="this checkpoint cannot be resumed"):
         newest_checkpoint(PLACE, saved()[:-9], None)
 
 
@@ -79,3 +79,8 @@ def test_train_needs_a_run_to_change_and_a_configuration_to_begin() -> None:
     for given in ({}, {"config": SETUP.config, "changes": {"generations": 9}}):
         with pytest.raises(UsageError, match="needs a config for a new run"):
             train(**given)
+
+
+def test_an_option_of_the_command_that_python_does_not_have_is_refused() -> None:
+    with pytest.raises(TypeError, match="no option quiet"):
+        train(SETUP.config, quiet=True)  # type: ignore[call-arg]

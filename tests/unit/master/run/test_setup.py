@@ -14,6 +14,7 @@ import pytest
 from es_queue.errors import EnvironmentFailure, UsageError
 from es_queue.numerics.noise_table import NoiseTable, default_size
 from master.run.setup import prepare_run, target_of, validate_action_bound
+from tests.cases import each_case
 from tests.parts import TABLE
 from tests.ring import quick_config
 from tests.tiny import QUAD
@@ -35,7 +36,7 @@ def test_what_is_open_in_a_config_is_decided_once() -> None:
     assert prepare_run(quick_config(env="BipedalWalker-v2"), table=TABLE).config.backend == "lean"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("strategy", "shared"),
     [
         ("ars", "pair"),
@@ -97,7 +98,7 @@ def test_the_first_state_depends_on_the_seed_alone() -> None:
     assert (one.generation, one.stage, one.best, one.moments.count) == (0, "training", None, 0)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "limit"),
     [("env", 500), ("100", 100), ("adaptive:200,0.5,2", 200), ("mean:2", 500), ("9999", 500)],
 )
@@ -121,7 +122,7 @@ def test_a_noise_table_below_two_policies_is_refused() -> None:
 
 
 def test_a_noise_table_without_a_place_for_every_slot_is_refused() -> None:
-    assert "64 slots need as many different places for 8 parameters: use 72 or more" in refused(
+    assert "64 slots need as many different positions for 8 parameters: use 72 or more" in refused(
         noise_size=70, population=64
     )
     assert (
@@ -153,7 +154,7 @@ def test_an_unknown_environment_is_an_environments_failure() -> None:
         prepare_run(quick_config(env="CartPol-v1"), table=TABLE)
 
 
-@pytest.mark.parametrize(("text", "target"), [("auto", 475.0), ("none", None), ("-3.5", -3.5)])
+@each_case(("text", "target"), [("auto", 475.0), ("none", None), ("-3.5", -3.5)])
 def test_the_target_is_the_environments_unless_it_is_said(text: str, target: float | None) -> None:
     setup = prepare_run(quick_config(target_reward=text), table=TABLE)
     assert target_of(setup.config, setup.spec) == target == setup.learner.target
@@ -168,7 +169,9 @@ def test_a_bound_of_actions_that_are_choices_is_refused_in_a_new_run_and_read_in
 ):
     config = quick_config(env="CartPole-v1", action_bound="tanh")
     setup = prepare_run(config, table=TABLE)
-    with pytest.raises(UsageError, match="action_bound is tanh, but CartPole-v1 has actions that"):
+    with pytest.raises(
+        UsageError, match="action_bound is tanh, but CartPole-v1 has discrete actions"
+    ):
         validate_action_bound(config, setup.spec)
     box = quick_config(env="Pendulum-v1", action_bound="tanh")
     validate_action_bound(box, prepare_run(box, table=TABLE).spec)

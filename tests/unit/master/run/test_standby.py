@@ -11,7 +11,10 @@ import pytest
 import master.run.standby as module
 from es_queue.protocol.channel import FAILED, FINISHED, PAUSED, RUNNING, STOPPED, STOPPING
 from es_queue.protocol.timing import Clocks
+from master.display.notes import TERMINAL
 from master.run.standby import Standby
+from tests.cases import each_case
+from tests.notes import collect_notes
 
 CLOCKS = Clocks(lease=10.0, renew=1.0)
 
@@ -28,7 +31,7 @@ class World:
     outages: int = 0
     stored: str | None = RUNNING
     run: str = "run"
-    said: list[str] = field(default_factory=list)
+    said: list[str] = field(default_factory=lambda: collect_notes(TERMINAL))
     asked: bool = False
     events: dict[float, Callable[[World], None]] = field(default_factory=dict)
 
@@ -57,27 +60,27 @@ class World:
         """What waiting came to, and when."""
         monkeypatch.setattr(module, "time", self)
         channel: Any = self
-        return Standby(channel, CLOCKS, self.said.append, lambda: self.asked).wait(), self.now
+        return Standby(channel, CLOCKS, lambda: self.asked).wait(), self.now
 
 
 def test_a_lease_that_lapsed_is_taken_at_the_second_look(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(events={5.0: World.free})
     assert world.stand_by(monkeypatch) == (True, 6.0)
-    assert world.said == ["standing by: big-host pid 77 drives run run"]
+    assert world.said == ["standing by: big-host pid 77 leads run run"]
 
 
 def test_a_run_without_a_lease_is_taken_at_the_second_look(monkeypatch: pytest.MonkeyPatch) -> None:
     assert World(holder=None).stand_by(monkeypatch) == (True, 1.0)
 
 
-@pytest.mark.parametrize("state", [RUNNING, PAUSED, STOPPING])
+@each_case("state", [RUNNING, PAUSED, STOPPING])
 def test_a_paused_run_or_one_that_was_stopping_wants_a_master_too(
     state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert World(holder=None, stored=state).stand_by(monkeypatch)[0]
 
 
-@pytest.mark.parametrize("state", [FINISHED, STOPPED, FAILED])
+@each_case("state", [FINISHED, STOPPED, FAILED])
 def test_a_run_that_has_ended_wants_none(state: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def end(world: World) -> None:
         world.stored, world.holder = state, None
@@ -107,7 +110,7 @@ def test_a_new_master_is_named_and_stood_by_in_its_turn(monkeypatch: pytest.Monk
     )
     assert world.stand_by(monkeypatch) == (True, 10.0)
     assert world.said == [
-        f"standing by: {name} drives run run" for name in ("big-host pid 77", "other pid 5")
+        f"standing by: {name} leads run run" for name in ("big-host pid 77", "other pid 5")
     ]
 
 

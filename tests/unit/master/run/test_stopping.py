@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pytest
 
 from es_queue.numerics.normalization import RunningMoments
 from master.loop.state import CLOSING, FINAL, TRAINING, Best, Counters, RunState
 from master.run.stopping import reason_to_stop, reopen_state
+from tests.cases import each_case
 from tests.ring import quick_config
 
 STATE = RunState(
@@ -22,7 +22,7 @@ STATE = RunState(
 )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("budget", "reason"),
     [
         ({}, ""),
@@ -38,8 +38,8 @@ def test_a_budget_that_is_used_up_ends_the_run(budget: dict[str, Any], reason: s
     assert reason_to_stop(quick_config(**budget), STATE) == reason
 
 
-@pytest.mark.parametrize("stage", [CLOSING, FINAL])
-@pytest.mark.parametrize("reason", ["generations", "stopped by the caller"])
+@each_case("stage", [CLOSING, FINAL])
+@each_case("reason", ["generations", "stopped by the caller"])
 def test_a_run_that_ended_trains_on_when_its_budget_allows_it_now(stage: str, reason: str) -> None:
     ended = replace(STATE, stage=stage, reason=reason)
     on = reopen_state(quick_config(generations=11), ended, None)
@@ -61,13 +61,13 @@ CONFIRMED = Best(
 )
 
 
-@pytest.mark.parametrize("target", [400.0, 476.0])
+@each_case("target", [400.0, 476.0])
 def test_a_run_that_reached_its_target_stays_ended(target: float) -> None:
     ended = replace(STATE, stage=FINAL, reason="target", best=CONFIRMED, confirm_mean=476.0)
     assert reopen_state(quick_config(generations=99), ended, target) is ended
 
 
-@pytest.mark.parametrize("target", [477.0, None])
+@each_case("target", [477.0, None])
 def test_a_run_that_reached_its_target_trains_on_for_a_higher_one_or_for_none(
     target: float | None,
 ) -> None:

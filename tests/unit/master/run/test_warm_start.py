@@ -15,10 +15,11 @@ from es_queue.numerics.normalization import Moments
 from es_queue.pretrained import environment_names, path_of
 from master.loop.state import RunState
 from master.run.launch import parse_warm_start
-from master.run.repro_command import repro_command
+from master.run.manifest import repro_command
 from master.run.setup import Setup
 from master.run.warm_start import ESTIMATED_COUNT, extend_moments, make_warm_state, read_warm_start
 from master.storage.checkpoint import Checkpoints, encode, encode_best
+from tests.cases import each_case
 from tests.parts import setup_of, trained
 from tests.ring import quick_config, run_ring
 from tests.tiny import QUAD
@@ -117,7 +118,7 @@ def test_a_ring_that_begins_warm_is_as_good_as_what_it_began_with_and_repeats_it
     assert first.digest == again.digest
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("values", "sentence"),
     [
         (
@@ -125,7 +126,7 @@ def test_a_ring_that_begins_warm_is_as_good_as_what_it_began_with_and_repeats_it
             "it was trained with obs_norm True, this run has False: set the same",
         ),
         ({"obs_clip": 1.0}, "it was trained with obs_clip 5.0, this run has 1.0"),
-        ({"policy": "mlp"}, "a linear policy does not become a mlp one"),
+        ({"policy": "mlp"}, "a linear policy cannot become a mlp one"),
     ],
 )
 def test_a_checkpoint_that_does_not_fit_is_refused_by_name(
@@ -148,9 +149,7 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
 # --- policies that come along
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in environment_names() if path_of(name).suffix == ".npz"]
-)
+@each_case("name", [name for name in environment_names() if path_of(name).suffix == ".npz"])
 def test_a_policy_that_comes_along_begins_a_run_by_its_name(name: str) -> None:
     path = parse_warm_start(f"pretrained:{name}")
     warm = read_warm_start(path)
@@ -160,7 +159,8 @@ def test_a_policy_that_comes_along_begins_a_run_by_its_name(name: str) -> None:
 
 def test_a_name_that_does_not_come_along_is_refused_with_those_that_do() -> None:
     with pytest.raises(
-        UsageError, match=r"^there is no trained policy for 'Nope-v0'; there are .*BipedalWalker-v2"
+        UsageError,
+        match=r"^there is no bundled policy for .Nope-v0.; there are .*BipedalWalker-v2",
     ):
         parse_warm_start("pretrained:Nope-v0")
     assert parse_warm_start("runs/pretrained:") == Path("runs/pretrained:")
@@ -170,14 +170,14 @@ def test_a_list_of_seeds_that_comes_along_is_no_beginning() -> None:
     with pytest.raises(
         UsageError,
         match=(
-            r"'pretrained:Acrobot-v1', which comes along as a list of seeds: es-play "
+            r"'pretrained:Acrobot-v1', whose bundled policy is a seed list: es-play "
             r"--pretrained plays it"
         ),
     ):
         parse_warm_start("pretrained:Acrobot-v1")
 
 
-@pytest.mark.parametrize(
+@each_case(
     "path",
     [
         path_of("CartPole-v1"),

@@ -16,9 +16,9 @@ from es_queue.protocol.timing import Clocks
 from es_queue.util.file_lock import is_locked, read_pid, try_lock, write_pid
 from master.run.launch import Launch
 from master.run.run_paths import RunPaths
-from master.services import supervisor_client as guardian_client
+from master.services import child_process
 from master.services import supervisor_files as guardian_files
-from master.services.maintenance import Maintenance
+from master.services.maintenance import SupervisorWatch
 from master.services.orphan_timer import OrphanTimer
 from master.services.supervisor import LeaseReader
 from master.services.supervisor_client import SupervisorClient, make_supervisor_client
@@ -30,6 +30,8 @@ from master.services.supervisor_files import (
     SupervisorFiles,
     SupervisorSpec,
 )
+from tests.cases import each_case
+from tests.notes import collect_notes
 
 CLOCKS = Clocks(lease=10.0, grace=60.0)
 MASTER = 4711
@@ -126,7 +128,7 @@ def test_its_folder_is_its_users_alone(files: SupervisorFiles) -> None:
 
 def test_a_folder_that_cannot_be_made_is_a_run_folder_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunFolderError, match="cannot be made"):
+    with pytest.raises(RunFolderError, match="cannot be created"):
         SupervisorFiles(tmp_path / "file" / "guardian").prepare()
 
 
@@ -135,7 +137,7 @@ def test_a_spec_survives_the_way_to_the_guardian() -> None:
     assert SupervisorSpec.from_json(replace(SPEC, workers=3).to_json()) != SPEC
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     [
         "",
@@ -322,9 +324,7 @@ def test_how_a_guardian_failed_is_said_by_its_master(files: SupervisorFiles) -> 
 def test_a_guardian_that_breaks_is_said_with_the_end_of_its_log(
     files: SupervisorFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        guardian_client, "SUPERVISOR_PROGRAM", "print('oh dear'); raise SystemExit(9)"
-    )
+    monkeypatch.setattr(child_process, "RUN_MODULE", "print('oh dear'); raise SystemExit(9)")
     with pytest.raises(RunFolderError, match=r"ended with code 9; .*guardian\.log ends: oh dear"):
         client_of(files).start()
 
@@ -358,7 +358,7 @@ class Fake:
         return self._dead
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("fake", "seconds", "said"),
     [
         (Fake(["the server"], False), 5.0, ["the server"]),
@@ -367,8 +367,8 @@ class Fake:
             0.0,
             [
                 (
-                    "the guardian of the server and the local workers had ended: all of them "
-                    "were started again"
+                    "the supervisor of the server and the local workers ended: all of them were "
+                    "restarted"
                 )
             ],
         ),
@@ -380,6 +380,6 @@ class Fake:
 def test_in_an_outage_it_is_said_what_was_started_again_or_that_redis_is_waited_for(
     fake: Any, seconds: float, said: list[str]
 ) -> None:
-    notes: list[str] = []
-    Maintenance(fake, None, notes.append).handle_outage(seconds)  # type: ignore[arg-type]
+    notes = collect_notes()
+    SupervisorWatch(fake).handle_outage(seconds)
     assert notes == said

@@ -23,6 +23,7 @@ from master.services.tcp_access import (
     write_join_files,
     write_private,
 )
+from tests.cases import each_case
 
 GOOD = {
     "": Address("", 0),
@@ -57,12 +58,12 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize("text", GOOD)
+@each_case("text", GOOD)
 def test_an_address_is_read(text: str) -> None:
     assert parse_address(text) == GOOD[text]
 
 
-@pytest.mark.parametrize("text", BAD)
+@each_case("text", BAD)
 def test_what_is_no_address_is_named_with_the_fix(text: str) -> None:
     with pytest.raises(UsageError, match=r"listen is '.*': use HOST:PORT, HOST or :PORT"):
         parse_address(text)
@@ -92,7 +93,7 @@ def test_what_is_left_open_is_as_it_was_last_time(tmp_path: Path) -> None:
     assert resolve_listen_address(":9", tmp_path) == Address(ALL_ADDRESSES, 9)
 
 
-@pytest.mark.parametrize("former", ["", "nonsense", "host:99999", "\0" * 1000])
+@each_case("former", ["", "nonsense", "host:99999", "\0" * 1000])
 def test_the_first_time_it_is_every_address_and_a_free_port(tmp_path: Path, former: str) -> None:
     (tmp_path / "listen").write_text(former)
     address = resolve_listen_address("", tmp_path)
@@ -148,7 +149,7 @@ def test_no_file_is_readable_for_others_even_for_a_moment(
         write_private(tmp_path / "no folder" / "file", "new")
 
 
-@pytest.mark.parametrize(
+@each_case(
     "content",
     [b"", b"short", b"has a space in it, which is long enough", b"\xff" * 40, b"x" * 1000],
 )

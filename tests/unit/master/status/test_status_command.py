@@ -487,6 +487,6 @@ def test_one_of_several_servers_that_is_away_hides_no_other() -> None:
 
 
 def test_an_unknown_run_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(UsageError, match="there are a"):
+    with pytest.raises(UsageError, match="the runs are a"):
         RunSources([Fixed([seen("a")])], []).find_run("b")
     assert RunSources([Fixed(None), Fixed([seen("a")])], []).find_run("a").summary.run == "a"

@@ -6,8 +6,6 @@ import json
 import re
 import time
 
-import pytest
-
 from master.status.errors import (
     LONGEST_REPORT,
     LONGEST_TRACE,
@@ -18,6 +16,7 @@ from master.status.errors import (
 )
 from master.status.redis_reader import RunDetails, RunSummary
 from master.status.render import Page, format_plain
+from tests.cases import each_case
 
 REPORT = {
     "time": 1000.5,
@@ -50,10 +49,10 @@ def test_a_report_is_shown_with_its_episode_its_reason_and_its_trace_line_by_lin
     assert "\n    \\x1b[31mValueError" in text
 
 
-@pytest.mark.parametrize("data", [b"", b"\xff\x1b", b"[1]", b"7", b"{", b"[" * 60_000, b"{}"])
+@each_case("data", [b"", b"\xff\x1b", b"[1]", b"7", b"{", b"[" * 60_000, b"{}"])
 def test_what_is_no_report_is_said_to_be_none(data: bytes) -> None:
     text = lines(parse_report(data))
-    assert "no JSON object" in text and not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", text)
+    assert "not a JSON object" in text and not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", text)
 
 
 def test_a_report_that_is_too_large_is_named_and_not_shown() -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from master.status.health import EXIT_CODES, Health, assess_health, silent_seconds
 from master.status.history import History
 from master.status.redis_reader import RunDetails, RunSummary
 from master.status.render import format_plain
 from master.status.views import make_run_page, make_runs_page
+from tests.cases import each_case
 
 #: Far from any clock of ours: ages are differences of the master's own times.
 NOW = 5_000_000.0
@@ -56,10 +55,8 @@ def test_the_exit_codes_are_those_of_the_help() -> None:
         assert word in line
 
 
-@pytest.mark.parametrize(
-    ("state", "word"), [("finished", "done"), ("stopped", "done"), ("failed", "failed")]
-)
-@pytest.mark.parametrize("leased", [True, False])
+@each_case(("state", "word"), [("finished", "done"), ("stopped", "done"), ("failed", "failed")])
+@each_case("leased", [True, False])
 def test_a_run_that_ended_is_done_or_failed_with_its_reason(
     state: str, word: str, leased: bool
 ) -> None:
@@ -67,7 +64,7 @@ def test_a_run_that_ended_is_done_or_failed_with_its_reason(
     assert (health.state, health.why, health.is_over) == (word, "it \\x1bbroke", True)
 
 
-@pytest.mark.parametrize("state", ["running", "paused", "stopping"])
+@each_case("state", ["running", "paused", "stopping"])
 def test_a_run_without_a_lease_is_orphaned_and_not_over(state: str) -> None:
     health = fares(run(state, leased=False), WORKER)
     assert health.state == "orphaned" and "lease" in health.why and not health.is_over
@@ -86,7 +83,7 @@ def test_a_run_that_never_said_its_state_is_healthy_with_a_master_and_orphaned_w
     ) == Health("done", "its keys have expired")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("quiet", "usual", "word"),
     [
         (59, 1.0, "healthy"),
@@ -100,7 +97,7 @@ def test_a_run_is_stalled_after_a_minute_and_ten_usual_generations_without_an_an
     quiet: float, usual: float | None, word: str
 ) -> None:
     health = fares(run(quiet=quiet), WORKER, usual=usual)
-    assert health.state == word and ("no answer counted" in health.why) == (word == "stalled")
+    assert health.state == word and ("no result counted" in health.why) == (word == "stalled")
 
 
 def test_without_a_worker_a_minute_is_enough_and_is_said_from_the_first_second() -> None:
@@ -108,8 +105,10 @@ def test_without_a_worker_a_minute_is_enough_and_is_said_from_the_first_second()
         fares(run(quiet=1, workers="0", queue="walk"), usual=100.0),
         fares(run(quiet=61, workers="0"), usual=100.0),
     )
-    assert soon.state == "healthy" and "no worker is here" in soon.why and "queue walk" in soon.why
-    assert late.state == "stalled" and "no worker is here" in late.why
+    assert (
+        soon.state == "healthy" and "no worker has joined" in soon.why and "queue walk" in soon.why
+    )
+    assert late.state == "stalled" and "no worker has joined" in late.why
 
 
 def test_workers_that_all_refuse_are_as_good_as_none_and_are_quoted() -> None:
@@ -132,7 +131,7 @@ def test_a_paused_run_is_healthy_however_long_it_is_silent() -> None:
     assert (health.state, health.why) == ("healthy", "paused by ann\\x1b")
 
 
-@pytest.mark.parametrize("broken", [{"answered_at": "x"}, {"updated": "inf"}, {"answered_at": ""}])
+@each_case("broken", [{"answered_at": "x"}, {"updated": "inf"}, {"answered_at": ""}])
 def test_without_both_times_nobody_is_called_stalled(broken: dict[str, str]) -> None:
     assert (
         silent_seconds(run(**broken).progress) is None
@@ -149,7 +148,7 @@ def test_the_page_ends_with_the_code_and_says_why() -> None:
     assert (
         page.code == 11
         and page.data["health"] == "stalled"
-        and "no answer counted" in page.data["health_why"]
+        and "no result counted" in page.data["health_why"]
     )
     assert make_run_page(run("finished"), RunDetails({}, 0, 0), History()).is_over
 

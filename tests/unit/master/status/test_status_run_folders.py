@@ -14,6 +14,7 @@ import pytest
 from master.status.command import main
 from master.status.history import History
 from master.status.run_folders import RunFolder, newest_folders
+from tests.cases import each_case
 
 RECORD = {
     "generation": 7,
@@ -171,7 +172,7 @@ def test_a_folder_whose_summary_names_another_run_is_not_taken_for_it(
 ) -> None:
     folder(summary={"state": "finished", "run": "other"}, base="elsewhere")
     assert main(["walker-1", "--run-dir", "elsewhere/walker-1"]) == 2
-    assert "there are other" in capsys.readouterr().err
+    assert "the runs are other" in capsys.readouterr().err
 
 
 def test_keys_and_reports_stay_with_the_server(capsys: pytest.CaptureFixture[str]) -> None:
@@ -195,8 +196,8 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("name", ["config.json", "summary.json", "metrics.jsonl"])
-@pytest.mark.parametrize(
+@each_case("name", ["config.json", "summary.json", "metrics.jsonl"])
+@each_case(
     "content",
     [
         b"",
@@ -210,8 +211,13 @@ HOSTILE = {
     ],
 )
 def test_no_content_crashes_it_or_reaches_the_terminal(
-    name: str, content: bytes, capsys: pytest.CaptureFixture[str]
+    name: str,
+    content: bytes,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     made = folder()
     (made / name).write_bytes(content)
     for argv in ([], ["walker-1"], ["walker-1", "--json"]):

@@ -22,6 +22,7 @@ from master.display.terminal import FittingTable
 from master.status import command as status
 from master.status.render import Page
 from master.status.watch import watch_page
+from tests.cases import each_case
 from tests.unit.master.status.test_status_command import Terminal
 
 
@@ -191,13 +192,13 @@ def test_ctrl_c_is_130_without_a_word(
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("every", ["0.1", "3601", "nan", "-1", "soon", ""])
+@each_case("every", ["0.1", "3601", "nan", "-1", "soon", ""])
 def test_a_pace_that_cannot_be_is_refused(every: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert status.main(["--watch", f"--every={every}"]) == 2
     assert "0.2 to 3600" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
+@each_case(
     "argv",
     [
         ["--every", "2"],

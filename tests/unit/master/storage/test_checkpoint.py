@@ -26,6 +26,7 @@ from es_queue.policies.actions import ActionMap
 from master.run.setup import Setup, prepare_run
 from master.storage import checkpoint
 from master.storage.checkpoint import MOST_KEPT, Checkpoints, write_atomically
+from tests.cases import each_case
 from tests.parts import TABLE, setup_of, trained
 from tests.ring import quick_config
 from workers.episode import EpisodeControl, make_actor, play_episode
@@ -69,12 +70,11 @@ def test_numpy_alone_reads_it_without_pickle(tmp_path: Path) -> None:
     assert (meta["run"], meta["generation"], meta["config"]["strategy"]) == ("a-run", 3, "pgpe")
 
 
-@pytest.mark.parametrize(
+@each_case(
     "config",
     [{}, {"obs_norm": False}, {"policy": "mlp", "hidden": (5,)}, {"action_bound": "tanh"}],
-    ids=str,
 )
-@pytest.mark.parametrize("env", ["Pendulum-v1", "CartPole-v1", "FrozenLake-v1"])
+@each_case("env", ["Pendulum-v1", "CartPole-v1", "FrozenLake-v1"])
 def test_the_loaded_policy_acts_exactly_like_the_rollout(
     tmp_path: Path, env: str, config: dict[str, Any]
 ) -> None:
@@ -274,8 +274,8 @@ def test_a_checkpoint_that_is_passed_over_is_named_with_its_reason(tmp_path: Pat
         and kept.last_path == kept.folder / "generation-00000007.npz"
     )
     assert len(kept.warnings) == 2
-    assert kept.warnings[0] == f"checkpoint {foreign} was passed over: it is of run 'another-run'"
-    assert kept.warnings[1].startswith(f"checkpoint {torn} was passed over: this is no checkpoint")
+    assert kept.warnings[0] == f"checkpoint {foreign} was skipped: it belongs to run 'another-run'"
+    assert kept.warnings[1].startswith(f"checkpoint {torn} was skipped: this checkpoint cannot")
 
 
 def test_a_folder_with_another_runs_checkpoints_alone_yields_one_to_be_refused(

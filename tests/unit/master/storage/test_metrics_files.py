@@ -15,6 +15,8 @@ import pytest
 from es_queue.config.resolution import resolve
 from es_queue.errors import UsageError
 from master.cli.options import parse_command_line
+from master.display.log_view import QuietView, SafeStream
+from master.display.notes import NoteHandler
 from master.display.reporter import METRICS, Reporter
 from master.storage import tensorboard
 from master.storage.metrics_files import METRICS_TABLE, TABLE_COLUMNS, TableFile
@@ -91,17 +93,10 @@ def test_half_a_row_of_a_killed_master_spoils_no_other(tmp_path: Path) -> None:
 def test_a_report_writes_both_files_and_says_once_what_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "run" / METRICS_TABLE).mkdir(parents=True)
     out = io.StringIO()
-    report = Reporter(
-        "r",
-        tmp_path / "run",
-        resolve({"env": "CartPole-v1"}),
-        quiet=True,
-        json_lines=False,
-        redis_name="redis",
-        stream=out,
-    )
-    for generation in range(3):
-        report.generation({**RECORD, "generation": generation})
+    report = Reporter(tmp_path / "run", QuietView(SafeStream(out)))
+    with NoteHandler(report.note):
+        for generation in range(3):
+            report.generation({**RECORD, "generation": generation})
     report.close()
     assert (tmp_path / "run" / METRICS).read_text().count("\n") == 3
     assert out.getvalue().count("metrics.csv cannot be written") == 1
@@ -166,7 +161,7 @@ def test_what_cannot_be_written_is_said_once_and_the_run_goes_on(tmp_path: Path)
     )
     (tmp_path / "taken").touch()
     file = EventFile(tmp_path / "taken")
-    assert "training goes on without it" in file.append(RECORD) and file.append(RECORD) == ""
+    assert "training continues without it" in file.append(RECORD) and file.append(RECORD) == ""
     file.close()
 
 

@@ -29,13 +29,14 @@ from master.sweep.record import (
     load_record,
 )
 from master.sweep.seeds import MOST_SEEDS, parse_seeds
+from tests.cases import each_case
 
 #: A busy machine may be slow at any moment.
 ANY_TIME = settings(deadline=None)
 CONFIG = RunConfig(env="CartPole-v1")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "seeds"),
     [
         ("1-5", (1, 2, 3, 4, 5)),
@@ -52,20 +53,20 @@ def test_seeds_are_numbers_and_ranges_in_the_order_given(text: str, seeds: tuple
     assert parse_seeds(text) == seeds
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "fix"),
     [
         ("5-1", "write the range from low to high, 1-5"),
-        ("", "use whole numbers and ranges with commas between, such as 1-5 or 1,3,7-9"),
+        ("", "use whole numbers and ranges, separated by commas, such as 1-5 or 1,3,7-9"),
         ("1,,2", "use whole numbers and ranges"),
         ("-1", "use whole numbers and ranges"),
         ("1.5", "use whole numbers and ranges"),
         ("1-2-3", "use whole numbers and ranges"),
         ("one", "use whole numbers and ranges"),
         ("\u0663", "use whole numbers and ranges"),  # a digit, but not one of ours
-        ("1,2,1", "give each seed once, 1 is there twice"),
-        ("0,0", "give each seed once, 0 is there twice"),
-        ("1-3,2", "give each seed once, 2 is there twice"),
+        ("1,2,1", "give each seed once; 1 is listed twice"),
+        ("0,0", "give each seed once; 0 is listed twice"),
+        ("1-3,2", "give each seed once; 2 is listed twice"),
         (str(2**63), f"a seed is at most {2**63 - 1}"),
         ("0-100", f"use at most {MOST_SEEDS} seeds"),
         ("0-99,100", f"use at most {MOST_SEEDS} seeds"),
@@ -143,7 +144,7 @@ def test_a_former_default_that_the_strategy_ignores_is_not_written(tmp_path: Pat
     assert resolve(read_settings(tmp_path / "written.toml")).sigma_learning_rate == -1
 
 
-@pytest.mark.parametrize("values", SETTINGS, ids=lambda values: ",".join(values) or "defaults")
+@each_case("values", SETTINGS)
 def test_the_settings_file_gives_the_very_values(values: dict[str, Any], tmp_path: Path) -> None:
     values = {"env": "CartPole-v1", **values}
     (tmp_path / "given.toml").write_text(
@@ -194,16 +195,14 @@ def test_a_study_is_read_as_it_was_written(tmp_path: Path) -> None:
 def test_only_a_finished_run_has_an_evaluation() -> None:
     entry = SeedRun(1, "base-s1", STOPPED, True, 130, "", {"eval_mean": 10.0})
     assert entry.evaluation is None
-    entry.state = FINISHED
-    assert entry.evaluation == 10.0
+    assert replace(entry, state=FINISHED).evaluation == 10.0
 
 
 def test_a_run_reaches_the_target_by_its_final_evaluation_alone() -> None:
     study = record(target=10.0)
     assert study.count_reached() == 1
-    study.target = 10.01
-    assert study.count_reached() == 0
-    study.target = None
+    assert replace(study, target=10.01).count_reached() == 0
+    study = replace(study, target=None)
     assert study.to_dict()["reached_target"] is None
 
 
@@ -235,7 +234,7 @@ DAMAGE: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+@each_case("damage", DAMAGE.values())
 def test_a_damaged_file_is_refused_in_one_sentence(damage: Any, tmp_path: Path) -> None:
     record().save(tmp_path)
     damaged = damage(json.loads((tmp_path / SWEEP_FILE).read_text()))

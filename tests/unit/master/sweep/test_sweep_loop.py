@@ -17,6 +17,8 @@ from es_queue.config.run_config import RunConfig
 from es_queue.errors import RedisError, RunBusyError
 from master.run.launch import Launch
 from master.run.run_paths import RunPaths
+from master.services import child_process
+from master.sweep import seed_process
 from master.sweep.child import LONGEST_LINE, ChildMaster, JsonLineParser
 from master.sweep.loop import Sweep
 from master.sweep.record import (
@@ -147,15 +149,19 @@ class Asked:
     """A wish to stop, or none yet."""
 
     requested = False
-    sweep: Any = None
+
+    def kill_with(self, kill: Callable[[], None]) -> None: ...
+    def begin(self) -> None: ...
 
 
 @pytest.fixture
 def stage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Stage]:
     own = Stage()
-    monkeypatch.setattr(module, "ChildMaster", lambda words, url, log: Actor(own, list(words), log))
-    monkeypatch.setattr(module, "SharedServices", lambda launch, folder, note, modules: Home(own))
-    monkeypatch.setattr(module, "BACKOFF_SECONDS", (0.01, 0.01, 0.01))
+    monkeypatch.setattr(
+        seed_process, "ChildMaster", lambda words, url, log: Actor(own, list(words), log)
+    )
+    monkeypatch.setattr(module, "SharedServices", lambda launch, folder, modules: Home(own))
+    monkeypatch.setattr(seed_process, "BACKOFF_SECONDS", (0.01, 0.01, 0.01))
     monkeypatch.setattr(module, "CHECK_SECONDS", 0.01)
     monkeypatch.chdir(tmp_path)
     yield own
@@ -377,7 +383,7 @@ def test_two_masters_do_not_drive_one_study(stage: Stage) -> None:
     first._paths.prepare()
     with (
         first._hold_lock(),
-        pytest.raises(RunBusyError, match="study base is driven by another es-master"),
+        pytest.raises(RunBusyError, match="study base is led by another es-master"),
     ):
         study(1).run()
     assert stage.started == []
@@ -407,7 +413,7 @@ def test_a_child_is_told_the_server_by_its_environment_and_its_last_words_are_ke
         'import os, sys; print(\'{"event": "note", "text": "%s"}\' % '
         "os.environ['RQ_REDIS_URL']); sys.exit('first\\nes-master: \\x1b[31mlast')"
     )
-    monkeypatch.setattr("master.sweep.child.CHILD_PROGRAM", code)
+    monkeypatch.setattr(child_process, "RUN_MODULE", code)
     child = ChildMaster(["--json"], "redis://:secret@here", tmp_path / "logs/s1.err")
     assert b"secret" not in Path(f"/proc/{child.pid}/cmdline").read_bytes()
     deadline = time.monotonic() + 20

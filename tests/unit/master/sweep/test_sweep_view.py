@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +17,14 @@ from es_queue.config.run_config import RunConfig
 from master.display.log_view import SafeStream
 from master.sweep.record import FAILED, FINISHED, RUNNING, STOPPED, WAITING, SeedRun, SweepRecord
 from master.sweep.table import SweepTableView, fitting_rows
-from master.sweep.view import SeedRow, SweepJsonView, SweepLogView, format_result
+from master.sweep.view import (
+    SeedRow,
+    SweepJsonView,
+    SweepLogView,
+    format_result,
+    shown_figures,
+)
+from tests.cases import each_case
 
 CONFIG = RunConfig(env="CartPole-v1", generations=9)
 GENERATION = {
@@ -73,15 +81,15 @@ def test_the_end_lists_every_seed_and_says_over_how_many_runs_the_figures_are() 
 
 def test_with_two_runs_there_is_no_interval_and_that_is_said() -> None:
     record = example()
-    record.entries = record.entries[:2]
+    record = replace(record, entries=record.entries[:2])
     lines = format_result(record)
-    assert "  no interval: fewer than 3 runs say nothing of how others would vary" in lines
+    assert "  no interval: fewer than 3 runs show nothing about the variation of others" in lines
     assert not any("interval 4.0" in line for line in lines)
 
 
 def test_without_an_evaluation_there_is_no_figure() -> None:
     record = example()
-    record.entries = record.entries[3:]
+    record = replace(record, entries=record.entries[3:])
     assert (
         format_result(record)[-1]
         == "  no run has a final evaluation, so there is no figure to quote"
@@ -138,10 +146,9 @@ def test_json_tells_each_runs_events_with_its_seed() -> None:
 
 
 def test_a_row_keeps_its_last_evaluation_until_the_next() -> None:
-    row = SeedRow(1)
-    row.update({**GENERATION, "eval_mean": 8.0, "eval_best": 9.0})
-    row.update({**GENERATION, "generation": 4, "eval_mean": None, "eval_best": 9.0})
-    assert row.figures == {
+    figures = shown_figures({**GENERATION, "eval_mean": 8.0, "eval_best": 9.0})
+    figures |= shown_figures({**GENERATION, "generation": 4, "eval_mean": None, "eval_best": 9.0})
+    assert figures == {
         "generation": 4,
         "env_steps": 1200,
         "steps_per_second": 10.0,
@@ -161,7 +168,7 @@ WIDE = {
 CELLS = ("123456789", "running", "3 of 9", "12.35 M", "-1234.5", "309.5", "123,456", "1,234")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("width", "cells"),
     [(90, CELLS), (83, CELLS[:-1]), (80, CELLS[:-1]), (60, CELLS[:5]), (40, CELLS[:2])],
 )
@@ -172,8 +179,7 @@ def test_the_table_shows_as_many_columns_as_fit_and_none_of_them_cut(
     monkeypatch.setenv("LINES", "24")
     out = io.StringIO()
     view = SweepTableView(SafeStream(out), example())
-    row = SeedRow(123456789, RUNNING)
-    row.update({**GENERATION, **WIDE})
+    row = SeedRow(123456789, RUNNING, shown_figures({**GENERATION, **WIDE}))
     view.draw([row, SeedRow(2, FINISHED)])
     view.close()
     text = Text.from_ansi(out.getvalue()).plain
@@ -181,9 +187,7 @@ def test_the_table_shows_as_many_columns_as_fit_and_none_of_them_cut(
     assert max(cell_len(line) for line in text.splitlines()) <= width
 
 
-@pytest.mark.parametrize(
-    ("height", "shown"), [(9, [0, 1, 2, 3, 4]), (3, [1, 3, 4]), (1, [3]), (-2, [3])]
-)
+@each_case(("height", "shown"), [(9, [0, 1, 2, 3, 4]), (3, [1, 3, 4]), (1, [3]), (-2, [3])])
 def test_where_rows_do_not_fit_those_that_run_come_first(height: int, shown: list[int]) -> None:
     rows = [
         SeedRow(seed, state)

@@ -20,6 +20,7 @@ from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.slot_plan import FINAL as FINAL_STREAM
 from es_queue.numerics.slot_plan import evaluation_seeds
 from es_queue.protocol.messages import FINAL, Block, Task
+from tests.cases import each_case
 from workers.episode import EpisodeControl
 from workers.join import JoinResult, join
 from workers.play import playback
@@ -129,7 +130,7 @@ def refused(capsys: pytest.CaptureFixture[str], code: int, *argv: object) -> str
     return told.err
 
 
-@pytest.mark.parametrize(
+@each_case(
     "config",
     [
         CARTPOLE,
@@ -137,7 +138,6 @@ def refused(capsys: pytest.CaptureFixture[str], code: int, *argv: object) -> str
         replace(CARTPOLE, obs_norm=False),
         replace(WALKER, backend="any", final_episodes=14, eval_step_limit=30),
     ],
-    ids=["cartpole", "walker", "unnormalised", "any"],
 )
 def test_without_flags_the_workers_final_evaluation_is_repeated_to_the_last_digit(
     config: RunConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -156,7 +156,7 @@ def test_a_policy_of_novelty_search_is_played_where_nobody_can_tell_its_behaviou
     assert played(capsys, tmp_path / "best.npz")["eval_mean"] == recorded
 
 
-@pytest.mark.parametrize("place", ["best.npz", "checkpoints/best.npz"])
+@each_case("place", ["best.npz", "checkpoints/best.npz"])
 def test_a_runs_folder_stands_for_its_best_policy(
     place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -217,7 +217,7 @@ def test_a_checkpoint_without_an_evaluation_is_played_all_the_same(
     assert played(capsys, tmp_path)["recorded"] is None
 
 
-@pytest.mark.parametrize(
+@each_case(
     "argv",
     [
         ["--episodes", "0"],

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from es_queue.errors import EnvironmentFailure, RunFolderError, UsageError
+from tests.cases import each_case
 from tests.unit.workers.play.test_play_cli import CARTPOLE, WALKER, checkpoint, played, refused
 from workers.play import video
 from workers.play.cli import main
@@ -93,7 +94,7 @@ def test_a_missing_package_is_named_with_what_installs_it(
     validate_recording(tmp_path / "a.gif")
 
 
-@pytest.mark.parametrize("config", [CARTPOLE, WALKER], ids=["stock", "lean"])
+@each_case("config", [CARTPOLE, WALKER])
 def test_a_policy_is_filmed_without_a_display_and_plays_as_it_does_unseen(
     config: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from es_queue.environments.atari.ids import AtariId, parse_atari_id, plain_arguments
+from tests.cases import each_case
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "rom", "ram", "skip", "sticky"),
     [
         ("Pong-v0", "pong", False, (2, 4), 0.25),
@@ -36,7 +37,7 @@ def test_an_id_says_which_game_and_how_an_action_is_held(
     assert (about.rom, about.ram, about.skip, about.sticky) == (rom, ram, skip, sticky)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "name",
     [
         "CartPole-v0",

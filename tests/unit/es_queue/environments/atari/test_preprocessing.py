@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from es_queue.environments.atari.preprocessing import AreaResize
+from tests.cases import each_case
 
 SIZES = [
     ((210, 160), (84, 84)),
@@ -53,7 +54,7 @@ def exactly(picture: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     )
 
 
-@pytest.mark.parametrize(("before", "after"), [pair for pair in SIZES if pair[0][0] < 20])
+@each_case(("before", "after"), [pair for pair in SIZES if pair[0][0] < 20])
 def test_small_pictures_are_the_exact_means(
     before: tuple[int, int], after: tuple[int, int]
 ) -> None:
@@ -62,7 +63,7 @@ def test_small_pictures_are_the_exact_means(
         assert np.array_equal(AreaResize(before, after)(picture), exactly(picture, after))
 
 
-@pytest.mark.parametrize(("before", "after"), SIZES)
+@each_case(("before", "after"), SIZES)
 def test_the_order_of_the_sums_changes_nothing(
     before: tuple[int, int], after: tuple[int, int]
 ) -> None:
@@ -73,7 +74,7 @@ def test_the_order_of_the_sums_changes_nothing(
     assert np.array_equal(resize(picture), turned) and np.array_equal(resize(picture), mirrored)
 
 
-@pytest.mark.parametrize(("before", "after"), SIZES)
+@each_case(("before", "after"), SIZES)
 def test_a_picture_of_one_colour_keeps_it(before: tuple[int, int], after: tuple[int, int]) -> None:
     for colour in (0, 1, 128, 255):
         assert (AreaResize(before, after)(np.full(before, colour, np.uint8)) == colour).all()

@@ -228,13 +228,13 @@ def test_what_cannot_be_had_of_gym_gives_a_sentence(aged: str) -> None:
     assert failure(asked("so wrong")).startswith("there is no environment 'so wrong': ")
     assert "ModuleNotFoundError" in failure(asked("no_such_module:Own-v0"))
     assert "observations of aged_module:Mute-v0 are a Text" in failure(asked("aged_module:Mute-v0"))
-    assert "does not take the arguments colour='red'" in failure(
+    assert "does not accept the arguments colour='red'" in failure(
         asked(aged, arguments=(("colour", "red"),))
     )
-    assert "cannot be made: TypeError: the wrappers yield no gym environment" in failure(
+    assert "cannot be made: TypeError: the wrappers do not return a gym environment" in failure(
         asked(aged, wrappers=("aged_module:words",))
     )
-    assert "max_episode_steps cannot be given" in failure(
+    assert "max_episode_steps is not allowed" in failure(
         asked("CartPole-v1", arguments=(("max_episode_steps", 5),))
     )
     assert "cannot be imported" in failure(asked("Hopper-v2")) or "cannot be made" in failure(
@@ -255,7 +255,7 @@ def test_observations_of_parts_are_flattened_in_gyms_own_order(aged: str) -> Non
 def test_who_forgets_the_back_end_is_told_of_it(aged: str) -> None:
     with pytest.raises(
         EnvironmentFailure,
-        match="Gymnasium does not know 'Aged-v0', the old gym does: use --backend gym",
+        match="Gymnasium does not know 'Aged-v0', but the old gym does: use --backend gym",
     ):
         describe(EnvironmentRequest(aged))
 
@@ -319,7 +319,7 @@ def test_a_missing_gym_gives_the_command_that_installs_it(monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "gym", None)
     with pytest.raises(
         EnvironmentFailure,
-        match=r'needs a package that is not installed: pip install "gym==0.26.2"$',
+        match=r"needs a package that is not installed: pip install 'es-queue\[gym\]'$",
     ):
         describe(asked("CartPole-v1"))
 

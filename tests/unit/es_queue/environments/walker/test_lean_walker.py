@@ -19,6 +19,7 @@ from es_queue.environments.walker.lean_walker import LeanWalker
 from es_queue.environments.walker.lidar import RAYS, Lidar, LidarV2
 from es_queue.environments.walker.mt19937 import Mt19937
 from es_queue.environments.walker.walker_v2 import BipedalWalkerV2
+from tests.cases import each_case
 
 Actions = NDArray[np.float32]
 
@@ -68,9 +69,9 @@ def actions(kind: str, seed: int, count: int = 400) -> Any:
     return lambda observation: heuristics.step_heuristic(observation).astype(np.float32)
 
 
-@pytest.mark.parametrize("kind", ["random", "heuristic"])
-@pytest.mark.parametrize("v2", [False, True])
-@pytest.mark.parametrize("hardcore", [False, True])
+@each_case("kind", ["random", "heuristic"])
+@each_case("v2", [False, True])
+@each_case("hardcore", [False, True])
 @pytest.mark.usefixtures("one_rounding")
 def test_lean_observations_are_gymnasiums_to_the_bit(hardcore: bool, v2: bool, kind: str) -> None:
     lean, steps = LeanWalker(hardcore, v2), 0
@@ -109,7 +110,7 @@ def test_a_pits_far_wall_is_at_most_one_float32_step_from_gymnasiums() -> None:
     assert 0 < moved < pits
 
 
-@pytest.mark.parametrize("hardcore", [False, True])
+@each_case("hardcore", [False, True])
 def test_an_episode_is_the_same_in_a_used_world_and_in_a_new_one(hardcore: bool) -> None:
     used, new = LeanWalker(hardcore), LeanWalker(hardcore)
     for seed in (5, 6):
@@ -154,7 +155,7 @@ def test_the_lidar_of_version_2_may_see_otherwise_on_normal_ground_too() -> None
     assert seen == [pytest.approx(0.8666213), pytest.approx(0.9882293)]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("environment", "hardcore", "v2"),
     [
         ("BipedalWalker-v2", False, True),
@@ -239,7 +240,7 @@ print("whole")
     assert done.stdout == "whole\n", done.stderr
 
 
-@pytest.mark.parametrize("environment", ["BipedalWalker-v2", "BipedalWalkerHardcore-v3"])
+@each_case("environment", ["BipedalWalker-v2", "BipedalWalkerHardcore-v3"])
 def test_a_drawn_walker_plays_the_same_episode(environment: str) -> None:
     request = EnvironmentRequest(environment)
     plain, drawn = open_environment(request), open_environment(request, "rgb_array")
@@ -253,7 +254,7 @@ def test_a_drawn_walker_plays_the_same_episode(environment: str) -> None:
     drawn.close()
 
 
-@pytest.mark.parametrize("hardcore", [False, True])
+@each_case("hardcore", [False, True])
 def test_a_drawn_walker_gives_gymnasiums_pictures(hardcore: bool) -> None:
     name = "BipedalWalkerHardcore-v3" if hardcore else "BipedalWalker-v3"
     drawn = open_environment(EnvironmentRequest(name), "rgb_array")
@@ -278,7 +279,7 @@ def test_the_stream_is_that_of_the_cxx_standard() -> None:
     assert stream.next_word() == 4123659995
 
 
-@pytest.mark.parametrize(("low", "high"), [(3, 4), (1, 2), (5, 9), (1, 3)])
+@each_case(("low", "high"), [(3, 4), (1, 2), (5, 9), (1, 3)])
 def test_integers_reach_both_ends_equally_often(low: int, high: int) -> None:
     stream = Mt19937(1)
     drawn = np.bincount([stream.integer(low, high) for _ in range(6000)], minlength=high + 1)

@@ -152,7 +152,9 @@ def test_his_behaviour_is_where_he_got() -> None:
 
 
 def test_arguments_that_he_does_not_take_are_refused() -> None:
-    with pytest.raises(UsageError, match="the lean back end does not play Marvin-v0 as asked for"):
+    with pytest.raises(
+        UsageError, match="the lean back end does not play Marvin-v0 with these settings"
+    ):
         describe(EnvironmentRequest("Marvin-v0", arguments=(("hardcore", True),), backend="lean"))
     with pytest.raises(UsageError, match="backend is any"):
         describe(EnvironmentRequest("Marvin-v0", backend="any"))

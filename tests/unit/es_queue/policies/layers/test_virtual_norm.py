@@ -27,6 +27,7 @@ from es_queue.policies.layers.virtual_norm import EPSILON
 from master.loop.state import Best
 from master.run.setup import prepare_run
 from master.storage.checkpoint import Checkpoints, encode, encode_best
+from tests.cases import each_case
 from tests.ring import quick_config
 from tests.unit.es_queue.policies.test_conv import SMALL, discrete, drawn
 
@@ -119,7 +120,7 @@ def test_filters_and_the_hidden_layer_of_pictures_are_normalised_over_places_and
     np.testing.assert_allclose(hidden.std(0), scale, rtol=1e-2)
 
 
-@pytest.mark.parametrize("kind", ["nature", "uber", "cshenton", "conv-lstm", "mlp"])
+@each_case("kind", ["nature", "uber", "cshenton", "conv-lstm", "mlp"])
 def test_whoever_acts_at_once_gets_the_bits_that_each_gets_alone(kind: str) -> None:
     size = 8 if kind == "mlp" else int(np.prod(SMALL))
     batch = abs(drawn(1, 5, size))
@@ -136,7 +137,9 @@ def test_whoever_acts_at_once_gets_the_bits_that_each_gets_alone(kind: str) -> N
 
 def test_without_a_batch_nothing_is_bound() -> None:
     policy = conv("nature")
-    with pytest.raises(UsageError, match="batch_norm is virtual, but there is no reference batch"):
+    with pytest.raises(
+        UsageError, match="batch_norm is virtual, but the checkpoint has no reference batch"
+    ):
         policy.bind(restless(policy, 1))
 
 
@@ -182,11 +185,11 @@ class Brittle(gymnasium.Env[Any, Any]):
         )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("blind", "sentence"),
     [
         (False, "fails under the random actions .*: RuntimeError: it lost its way$"),
-        (True, "shows observations that are not finite"),
+        (True, "has observations that are not finite"),
     ],
 )
 def test_an_environment_that_cannot_show_a_batch_is_refused_in_one_sentence(
@@ -232,7 +235,7 @@ def test_a_checkpoint_carries_the_batch_and_acts_as_the_run_does(tmp_path: Path)
     assert saved.act(seen) == int(expected.argmax())
 
 
-@pytest.mark.parametrize(
+@each_case(
     "batch", [None, np.zeros((3, 5)), np.zeros((0, 4)), np.zeros(4), np.full((2, 4), np.nan)]
 )
 def test_a_checkpoint_without_a_possible_batch_is_refused(
@@ -253,6 +256,6 @@ def test_a_checkpoint_without_a_possible_batch_is_refused(
 
 def test_a_policy_without_hidden_units_has_nothing_to_normalise() -> None:
     with pytest.raises(
-        UsageError, match="batch_norm is virtual, but the policy linear has no use for it"
+        UsageError, match="batch_norm is virtual, but the policy linear does not use it"
     ):
         validate_combinations(RunConfig(env="CartPole-v1", batch_norm="virtual"))

@@ -13,6 +13,7 @@ from es_queue.numerics.portable import steady_exp
 from es_queue.strategies.base import Batch, Info, State
 from es_queue.strategies.capabilities.adaptive_sigma import AdaptiveSharedSigma
 from es_queue.strategies.shaping import utilities
+from tests.cases import each_case
 from tests.ring import quick_config, run_ring
 from tests.tiny import QUAD
 
@@ -65,7 +66,7 @@ def test_one_learnt_sigma_perturbs_by_it_and_follows_a_new_setting() -> None:
     assert other.migrate_state(state, strategy)["sigma"] == pytest.approx([0.6])
 
 
-@pytest.mark.parametrize("schedule", ["sync", "async"])
+@each_case("schedule", ["sync", "async"])
 def test_one_learnt_sigma_runs_in_both_schedules(schedule: str) -> None:
     config = quick_config(
         env=QUAD,

@@ -15,9 +15,10 @@ from master.status.web.address import (
     is_loopback,
     parse_web_address,
 )
+from tests.cases import each_case
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "host", "port"),
     [
         ("", "127.0.0.1", 8642),
@@ -31,15 +32,13 @@ def test_what_is_left_open_is_loopback_and_our_port(text: str, host: str, port: 
     assert parse_web_address(text) == Address(host, port)
 
 
-@pytest.mark.parametrize(
-    "text", ["8080", "a:b", "host:0", "host:65536", "::1:80", "x" * 5000 + "/"]
-)
+@each_case("text", ["8080", "a:b", "host:0", "host:65536", "::1:80", "x" * 5000 + "/"])
 def test_what_is_no_address_is_refused_in_a_sentence_that_names_the_flag(text: str) -> None:
     with pytest.raises(UsageError, match=r"^web is '.*: use HOST:PORT"):
         parse_web_address(text)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("host", "local"),
     [
         ("127.0.0.1", True),
@@ -56,7 +55,7 @@ def test_loopback_is_told_from_what_others_reach(host: str, local: bool) -> None
     assert is_loopback(host) == local
 
 
-@pytest.mark.parametrize(
+@each_case(
     "header",
     [
         "localhost",
@@ -72,7 +71,7 @@ def test_this_hosts_own_names_are_answered(header: str) -> None:
     assert is_host_allowed(header) and is_host_allowed(header, {"node7"})
 
 
-@pytest.mark.parametrize(
+@each_case(
     "header",
     [
         None,

@@ -18,6 +18,7 @@ from master.status.web.curves import (
     LearningCurves,
     read_json_lines,
 )
+from tests.cases import each_case
 
 
 def record(generation: float, mean: float | str | None, **more: Any) -> dict[str, Any]:
@@ -50,7 +51,7 @@ def test_generations_that_come_again_replace_what_was_there() -> None:
     assert (thinned.to_json()["generation"], thinned.to_json()["return_mean"]) == ([0, 1], [1, 20])
 
 
-@pytest.mark.parametrize("value", [None, "x", "nan", "inf", float("nan"), [], {}, True])
+@each_case("value", [None, "x", "nan", "inf", float("nan"), [], {}, True])
 def test_a_generation_without_a_figure_is_no_point(value: Any) -> None:
     thinned = DecimatedSeries(TRAINING_FIELDS)
     thinned.add(record(1, value))
@@ -76,7 +77,9 @@ def test_a_file_is_read_whole_and_again_only_when_it_has_changed(
 ) -> None:
     path, curves, reads = tmp_path / "metrics.jsonl", LearningCurves(), list[Path]()
     monkeypatch.setattr(
-        module, "read_json_lines", lambda one: reads.append(one) or read_json_lines(one)
+        module,
+        "read_json_lines",
+        lambda one, most: reads.append(one) or read_json_lines(one, most),
     )
     curves.read_file(path)
     path.write_text(

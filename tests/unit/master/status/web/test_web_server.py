@@ -26,6 +26,7 @@ from master.status.web import server as module
 from master.status.web.pages import WebRoutes
 from master.status.web.queries import CachedQuery, DashboardQueries
 from master.status.web.server import WebServer
+from tests.cases import each_case
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 
@@ -155,7 +156,7 @@ def test_a_run_is_told_with_its_settings_and_whole_curves(page: WebServer) -> No
     assert asked(page, "/api/runs?x=1")[0] == 200
 
 
-@pytest.mark.parametrize(
+@each_case(
     "path",
     [
         "/nothing",
@@ -179,7 +180,7 @@ def test_what_is_not_there_is_404_and_leads_nowhere(page: WebServer, path: str) 
     assert b"root:" not in answer and b"def " not in answer
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
+@each_case("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
 def test_nothing_can_be_sent(page: WebServer, method: str) -> None:
     status, headers, _ = asked(page, "/api/runs", method)
     assert (status, headers["Allow"]) == (405, "GET, HEAD")
@@ -257,12 +258,12 @@ def test_head_is_a_get_without_its_body(page: WebServer) -> None:
     assert f"Content-Length: {asked(page, '/')[1]['Content-Length']}".encode() in answer
 
 
-@pytest.mark.parametrize("name", ["evil.example", "localhost.evil.example", "10.1.2.3:80"])
+@each_case("name", ["evil.example", "localhost.evil.example", "10.1.2.3:80"])
 def test_strangers_names_for_this_host_are_not_answered(page: WebServer, name: str) -> None:
     assert asked(page, "/api/runs", Host=name)[0] == 421
 
 
-@pytest.mark.parametrize(
+@each_case(
     "data",
     [
         b"\x16\x03\x01\x02\x00\x01\x00\xff",
@@ -375,4 +376,5 @@ def test_a_page_and_another_way_to_look_are_not_given_together(
     flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*flags, "--web"]) == 2
-    assert "--web serves a page" in capsys.readouterr().err
+    sentence = f"--web shows everything on its page, so leave {flags[-1]} out"
+    assert sentence in capsys.readouterr().err

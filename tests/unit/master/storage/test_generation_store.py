@@ -14,7 +14,12 @@ import pytest
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import RunFolderError
 from es_queue.util.slot_record import COLUMNS, read_record, record_path, recorded_generations
-from master.storage.slot_files import SlotFiles, surplus_generations
+from master.loop.listeners import Outcome
+from master.storage.generation_store import (
+    GenerationStore,
+    RecordReader,
+    surplus_generations,
+)
 from tests.ring import Sink, quick_config, run_ring
 from tests.unit.workers.play.test_play_cli import played, refused
 
@@ -31,9 +36,20 @@ SMALL = {
 }
 
 
+def stored(
+    folder: Path, config: RunConfig, most: int, reader: RecordReader | None = None
+) -> tuple[Outcome, Sink]:
+    """A run whose generations are kept in ``folder``."""
+    sink = Sink()
+    store = GenerationStore("memory", folder, most, reader)
+    outcome, _ = run_ring(config, sink=sink, store=store)
+    store.log.close()
+    return outcome, sink
+
+
 def trained(folder: Path, **values: Any) -> RunConfig:
     config = quick_config(**{**SMALL, **values})
-    run_ring(config, slot_files=SlotFiles("memory", folder, config.keep_generations, pause=0))
+    stored(folder, config, config.keep_generations)
     return config
 
 
@@ -164,7 +180,7 @@ def test_only_as_many_files_stay_as_were_asked_for_and_none_where_none(tmp_path:
         (tmp_path / "some" / "slots").glob(".*")
     )
     trained(tmp_path / "none", keep_generations=0)
-    assert not (tmp_path / "none").exists()
+    assert not (tmp_path / "none" / "slots").exists()
 
 
 def test_files_of_others_beside_the_records_are_no_generations(tmp_path: Path) -> None:
@@ -174,12 +190,19 @@ def test_files_of_others_beside_the_records_are_no_generations(tmp_path: Path) -
     assert recorded_generations(tmp_path) == [12]
 
 
-def test_quick_generations_are_not_all_written(tmp_path: Path) -> None:
-    run_ring(
-        quick_config(**{**SMALL, "generations": 6}),
-        slot_files=SlotFiles("memory", tmp_path, 200, pause=1000),
-    )
-    assert recorded_generations(tmp_path) == [0]
+def test_every_generation_is_recorded_however_fast_generations_are(tmp_path: Path) -> None:
+    stored(tmp_path, quick_config(**{**SMALL, "generations": 6}), 200)
+    assert recorded_generations(tmp_path) == list(range(6))
+
+
+def test_records_of_an_earlier_master_count_towards_the_bound(tmp_path: Path) -> None:
+    (tmp_path / "slots").mkdir()
+    for generation in (0, 2, 3):
+        record_path(tmp_path, generation).touch()
+    stored(tmp_path, quick_config(**{**SMALL, "generations": 2}), 4)
+    assert recorded_generations(tmp_path) == [0, 1, 2, 3]
+    stored(tmp_path, quick_config(**{**SMALL, "generations": 6}), 4)
+    assert recorded_generations(tmp_path) == [0, 2, 4, 5]
 
 
 class Every:
@@ -200,12 +223,9 @@ class Every:
         self.dropped.append(generation)
 
 
-def test_generations_that_are_filmed_are_all_written_however_quick_they_are(tmp_path: Path) -> None:
+def test_generations_that_are_to_be_filmed_stay_until_then(tmp_path: Path) -> None:
     reader = Every()
-    run_ring(
-        quick_config(**{**SMALL, "generations": 6}),
-        slot_files=SlotFiles("memory", tmp_path, 2, pause=1000, reader=reader),
-    )
+    stored(tmp_path, quick_config(**{**SMALL, "generations": 6}), 2, reader)
     assert recorded_generations(tmp_path) == reader.added == list(range(6))
     assert reader.dropped == []
 
@@ -213,30 +233,24 @@ def test_generations_that_are_filmed_are_all_written_however_quick_they_are(tmp_
 def test_records_that_are_to_be_filmed_stay_within_the_folders_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("master.storage.slot_files.MOST_FOLDER_BYTES", 1)
+    monkeypatch.setattr("master.storage.generation_store.MOST_RECORD_BYTES", 1)
     reader = Every()
-    run_ring(
-        quick_config(**{**SMALL, "generations": 6}),
-        slot_files=SlotFiles("memory", tmp_path, 200, pause=1000, reader=reader),
-    )
+    stored(tmp_path, quick_config(**{**SMALL, "generations": 6}), 200, reader)
     assert len(recorded_generations(tmp_path)) == 2 and len(reader.dropped) == 4
 
 
 def test_a_folder_that_cannot_be_written_is_said_and_training_goes_on(tmp_path: Path) -> None:
     (tmp_path / "slots").write_text("a file where the folder should be")
-    sink = Sink()
-    ended, _ = run_ring(
-        quick_config(**SMALL), sink=sink, slot_files=SlotFiles("memory", tmp_path, 10, pause=0)
-    )
+    ended, sink = stored(tmp_path, quick_config(**SMALL), 10)
     assert ended.state.generation == 4 and any(
-        "slots cannot be written" in note and "training goes on" in note for note in sink.notes
+        "slots cannot be written" in note and "training continues" in note for note in sink.notes
     )
 
 
 def test_a_vector_that_is_too_large_is_left_out_and_es_play_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("master.storage.slot_files.MAX_PUBLISHED_BYTES", 10)
+    monkeypatch.setattr("master.storage.generation_store.MAX_PUBLISHED_BYTES", 10)
     trained(tmp_path)
     assert "too many to keep" in refused(capsys, 6, tmp_path, "--generation", 1)
 
@@ -255,7 +269,7 @@ def test_a_vector_that_is_too_large_is_left_out_and_es_play_says_so(
             "has no slot 99-: it has slots 0 to 3, with two individuals (+ and -) each",
         ),
         (["--generation", "1", "--slot", "-"], 2, "--slot is '-'"),
-        (["--slot", "1+"], 2, "give --generation with it"),
+        (["--slot", "1+"], 2, "add --generation"),
         (["--generation", "1", "--slot", "1", "--seed", "3"], 2, "leave --seed out"),
         (["--generation", "1", "--which", "last"], 2, "leave --which out"),
         (["--record", "film.avi"], 2, "must end in .gif or .mp4"),

@@ -1,0 +1,71 @@
+"""LM-MA-ES against the paper's algorithm in a loop over individuals."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from es_queue import testing
+from es_queue.strategies.covariance import LMMAES
+from tests.unit.es_queue.strategies.covariance.tutorial import Floats, Paper, doubles, middle
+
+SIZE = 12
+#: So few that all of the paper's c_c,j stay below their bound.
+POPULATION = 4
+
+
+def applied(directions: Floats, z: Floats) -> Floats:
+    """Lines 6 to 9."""
+    d = z
+    for place, direction in enumerate(directions):
+        c_d = 1 / (1.5**place * SIZE)
+        d = (1 - c_d) * d + c_d * direction * (direction @ d)
+    return d
+
+
+@pytest.mark.parametrize("generations", [0, 3, 30])
+def test_a_step_is_the_papers(generations: int) -> None:
+    strategy = testing.sample_strategy(LMMAES, population=POPULATION)
+    state = testing.begin(strategy, generations)
+    batch = testing.run_generation(strategy, state, 99)
+    order = np.argsort(-batch.fitness[:, 0], kind="stable")
+    rows = testing.NOISE.rows(batch.noise_indices[order], 0, SIZE).astype(np.float64)
+    paper, before = Paper(POPULATION, SIZE, active=False), doubles(state)
+    factors = before["directions"][: min(generations, 4 + int(3 * math.log(SIZE)))]
+    after, _ = strategy.learn(state, batch)
+    step = before["sigma"] * paper.mean(np.array([applied(factors, row) for row in rows]))
+    np.testing.assert_allclose(after["parameters"], before["parameters"] + step, atol=1e-5)
+    c_sigma = min(2 * POPULATION / SIZE, 0.5)
+    path = paper.path(before["path"], c_sigma, paper.mean(rows))
+    sigma = before["sigma"] * math.exp(c_sigma / 2 * (path @ path / SIZE - 1))
+    np.testing.assert_allclose(after["sigma"], sigma, rtol=1e-4)
+    for place, direction in enumerate(before["directions"]):
+        expected = paper.path(direction, POPULATION / (4**place * SIZE), paper.mean(rows))
+        np.testing.assert_allclose(after["directions"][place], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_an_individual_is_the_product_of_the_factors_so_far() -> None:
+    strategy, state, _, rows = middle("lm_ma_es")
+    published = strategy.published(state)
+    assert published.size == SIZE * (1 + 5), "five updates, five factors"
+    individuals = strategy.ask(published, 0.5, rows.astype(np.float32))
+    factors = doubles(state)["directions"][:5]
+    expected = [state["parameters"] + 0.5 * applied(factors, row) for row in rows]
+    np.testing.assert_allclose(individuals[:, 0], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_the_number_of_paths_can_be_named() -> None:
+    strategy = testing.sample_strategy(LMMAES, directions=2)
+    state = testing.begin(strategy, 6)
+    assert state["directions"].shape == (2, SIZE)
+    assert strategy.fits(len(strategy.published(state)), 0)
+    assert not strategy.fits(SIZE * 4, 0)
+
+
+def test_rates_stay_possible_in_a_population_larger_than_the_policy() -> None:
+    strategy = testing.sample_strategy(LMMAES, population=128)
+    state = testing.begin(strategy, 20)
+    assert all(np.isfinite(array).all() for array in state.values())
+    assert testing.sphere(state["parameters"]) > 0.1 * testing.sphere(np.full(SIZE, 0.1))

@@ -1,0 +1,76 @@
+"""sep-CMA-ES against the paper's formulas in a loop over individuals."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from es_queue.strategies.covariance.sep_cma_es import SepCMAES
+from tests.unit.es_queue.strategies.covariance.tutorial import (
+    Floats,
+    Paper,
+    doubles,
+    middle,
+    sigma_after,
+)
+
+SIZE = 12
+
+
+@pytest.mark.parametrize("active", [True, False])
+@pytest.mark.parametrize("length", [1.0, 30.0], ids=["path moves", "path stands still"])
+def test_a_step_is_the_papers(active: bool, length: float) -> None:
+    strategy, state, batch, rows = middle("sep_cma_es", active=active)
+    state["path"][:] = length / math.sqrt(SIZE)
+    paper, before = Paper(32, SIZE, active, (SIZE + 2) / 3), doubles(state)
+    mean = paper.mean(rows * before["deviations"])
+    path = paper.path(before["path"], paper.c_sigma, paper.mean(rows))
+    after, _ = strategy.learn(state, batch)
+    parameters = before["parameters"] + before["sigma"] * mean
+    np.testing.assert_allclose(after["parameters"], parameters, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(after["sigma"], sigma_after(paper, before["sigma"], path), rtol=1e-5)
+    moves = 1.0 if length == 1 else 0.0
+    covariance_path = (1 - paper.c_c) * before["covariance_path"]
+    covariance_path += moves * math.sqrt(paper.c_c * (2 - paper.c_c) * paper.mu_eff) * mean
+    np.testing.assert_allclose(after["covariance_path"], covariance_path, rtol=1e-4, atol=1e-5)
+    variances = diagonal(paper, before["deviations"] ** 2, covariance_path, rows, moves)
+    np.testing.assert_allclose(after["deviations"] ** 2, variances, rtol=1e-4)
+
+
+def diagonal(paper: Paper, before: Floats, path: Floats, rows: Floats, moves: float) -> Floats:
+    """Equation 47 of the tutorial for each variance."""
+    delta = (1 - moves) * paper.c_c * (2 - paper.c_c)
+    after = np.empty(SIZE)
+    for j in range(SIZE):
+        samples = zip(paper.bounded(rows), rows, strict=True)
+        rank_mu = sum(weight * before[j] * row[j] ** 2 for weight, row in samples)
+        kept = 1 + paper.c_1 * delta - paper.c_1 - paper.c_mu * sum(paper.weights)
+        after[j] = kept * before[j] + paper.c_1 * path[j] ** 2 + paper.c_mu * rank_mu
+    return after
+
+
+def test_an_individual_has_its_own_deviations() -> None:
+    strategy, state, _, rows = middle("sep_cma_es")
+    noise = rows.astype(np.float32)
+    individuals = strategy.ask(strategy.published(state), 0.5, noise)
+    steps = np.float32(0.5) * (state["deviations"] * noise)
+    assert np.array_equal(individuals[:, 0], state["parameters"] + steps)
+
+
+def test_variances_stay_positive_however_bad_the_long_individuals_are() -> None:
+    strategy, state, batch, _ = middle("sep_cma_es", population=8)
+    batch.fitness[:] = -np.square(
+        batch.noise.rows(batch.noise_indices, 0, SIZE)[:, :1], dtype=np.float64
+    )
+    for _ in range(200):
+        state, info = strategy.learn(state, batch)
+    assert info["no_step"] == 0 and (state["deviations"] > 0).all()
+
+
+def test_the_deviation_is_what_an_individual_is_away() -> None:
+    strategy, state, _, _ = middle("sep_cma_es")
+    assert isinstance(strategy, SepCMAES)
+    expected = strategy.sigma(state) * math.sqrt(np.square(state["deviations"]).mean())
+    assert strategy.deviation(state) == pytest.approx(expected, rel=1e-5)

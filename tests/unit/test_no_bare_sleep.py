@@ -1,0 +1,53 @@
+"""Tests wait for conditions: a sleep is the pause of a loop that asks, or is what is tested."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+HOUSE = Path(__file__).resolve().parents[2]
+#: What acts slowly or hangs, how long an outage lasts, and what must not happen for a while. The
+#: numbers may only fall.
+EXCEPTIONS = {
+    "tests/abuse/test_swollen_replies.py": 1,
+    "tests/abuse/test_what_workers_report.py": 4,
+    "tests/faults/counted.py": 1,
+    "tests/faults/scenarios/redis_refuses.py": 1,
+    "tests/faults/soak.py": 1,
+    "tests/faults/trial.py": 1,
+    "tests/faults/worlds.py": 4,
+    "tests/integration/test_hardened.py": 1,
+    "tests/tiny.py": 1,
+    "tests/unit/workers/test_heartbeat.py": 1,
+    "tests/unit/workers/test_parameter_cache.py": 1,
+}
+
+
+def bare_sleeps(tree: ast.AST, inside_loop: bool = False) -> Iterator[int]:
+    """The lines of the sleeps that are in no ``while`` or ``for``."""
+    for node in ast.iter_child_nodes(tree):
+        is_sleep = isinstance(node, ast.Call) and ast.unparse(node.func).endswith("sleep")
+        if is_sleep and not inside_loop:
+            yield node.lineno
+        yield from bare_sleeps(node, inside_loop or isinstance(node, ast.While | ast.For))
+
+
+def test_no_test_sleeps_instead_of_waiting_for_what_it_needs() -> None:
+    files = [*(HOUSE / "tests").rglob("*.py"), *(HOUSE / "tools").rglob("test_*.py")]
+    sleeps = {
+        str(path.relative_to(HOUSE)): [*bare_sleeps(ast.parse(path.read_text("utf-8")))]
+        for path in files
+    }
+    counts = Counter({path: len(lines) for path, lines in sleeps.items() if lines})
+    assert {path: sleeps[path] for path in counts - Counter(EXCEPTIONS)} == {}, (
+        "wait for a condition (tests.tiny.eventually)"
+    )
+
+
+def test_a_sleep_outside_of_a_loop_is_seen() -> None:
+    text = (
+        "import time\ntime.sleep(1)\nwhile f(): time.sleep(1)\ndef g(): sleep(2)\nx = lambda: 1\n"
+    )
+    assert [*bare_sleeps(ast.parse(text))] == [2, 4]
