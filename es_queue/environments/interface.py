@@ -33,7 +33,7 @@ class EnvironmentRequest:
                "lean" (a BipedalWalker of our own; CartPole vectorised, equal to stock), "envpool",
                "stock", "gym" (the old one's), or "any": lean or EnvPool, as each host has it, where
                both give the same bits
-    preprocessing: of an Atari game, a name of ``atari.game.PRESETS``, "auto" or "none"
+    preprocessing: of an Atari game, a name of ``atari.settings.PRESETS``, "auto" or "none"
     """
 
     id: str

@@ -47,21 +47,29 @@ def conv(policy: ConvPolicy, parameters: Floats, graph: Graph, x: str) -> str:
     """Convolutions on [batch, channels, height, width], then a hidden layer or a cell, then the
     outputs.
     """
-    layers, depth = policy.acting_layers(parameters), len(policy.convolutions)
-    x = add_image_layout(policy.image_shape, graph, x)
-    for layer, (weights, bias) in zip(policy.convolutions, layers[:depth], strict=True):
+    layout = policy.layout
+    layers, depth = policy.acting_layers(parameters), len(layout.convolutions)
+    x = add_image_layout(layout.image_shape, graph, x)
+    for layer, (weights, bias) in zip(layout.convolutions, layers[:depth], strict=True):
         x = add_activation(
             graph, add_convolution(graph, x, layer, weights, bias), policy.activation
         )
-    places, count = policy.convolutions[-1].output_shape, policy.convolutions[-1].filters.count
+    places, count = layout.convolutions[-1].output_shape, layout.convolutions[-1].filters.count
     x = graph.reshape(
         graph.add("Transpose", x, perm=[0, 2, 3, 1]), (places[0] * places[1] * count,)
     )
-    if policy.cell:
+    if layout.cell:
         (w_in, b_in), (w_state, b_state) = layers[depth:-1]
-        state_gates = graph.affine(graph.columns(MEMORY, 0, policy.units), w_state, b_state)
+        state_gates = graph.affine(
+            graph.columns(MEMORY, 0, layout.architecture.units), w_state, b_state
+        )
         x, after = step(
-            policy.cell.name, graph, graph.affine(x, w_in, b_in), state_gates, MEMORY, policy.units
+            layout.cell.name,
+            graph,
+            graph.affine(x, w_in, b_in),
+            state_gates,
+            MEMORY,
+            layout.architecture.units,
         )
         graph.add("Identity", after, output=AFTER)
     else:

@@ -11,8 +11,9 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
 from es_queue.config.run_config import AUTO, NONE
-from es_queue.environments.atari.game import ENTRY_POINT, PRESETS, settings_of
+from es_queue.environments.atari.game import ENTRY_POINT
 from es_queue.environments.atari.ids import AtariId, parse_atari_id, plain_arguments
+from es_queue.environments.atari.settings import PRESETS, settings_of
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.errors import MissingPackage, UsageError
 

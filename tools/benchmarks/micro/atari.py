@@ -19,7 +19,8 @@ import numpy as np
 
 from es_queue.config.episode_rules import evaluation_limit, evaluation_rules
 from es_queue.config.run_config import RunConfig
-from es_queue.environments.atari.game import PRESETS, AtariGame
+from es_queue.environments.atari.game import AtariGame
+from es_queue.environments.atari.settings import PRESETS
 from es_queue.environments.factory import describe, open_environment
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.numerics.fingerprint import limit_blas_threads

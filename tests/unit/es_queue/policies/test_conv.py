@@ -13,8 +13,8 @@ from es_queue.config.run_config import RunConfig
 from es_queue.environments.spaces import ActionSpec, EnvironmentSpec
 from es_queue.errors import UsageError
 from es_queue.policies import ConvPolicy, Policy, make_policy
-from es_queue.policies.conv import ARCHITECTURES
 from es_queue.policies.layers.activations import ACTIVATIONS
+from es_queue.policies.layers.conv_layout import ARCHITECTURES
 from es_queue.policies.layers.image_shape import ImageShape
 from es_queue.policies.net2wider import widen
 from master.run.setup import MOST_NORMALISED, resolve_config
@@ -60,7 +60,7 @@ def test_each_has_as_many_parameters_as_the_published_one(kind: str, pong: int, 
 
 
 def padded(picture: np.ndarray, policy: ConvPolicy, number: int) -> np.ndarray:
-    layer = policy.convolutions[number]
+    layer = policy.layout.convolutions[number]
     return np.pad(picture, (layer.vertical_padding, layer.horizontal_padding, (0, 0)))
 
 
@@ -68,6 +68,7 @@ def by_definition(policy: ConvPolicy, parameters: np.ndarray, picture: np.ndarra
     """The documented layout of a policy without a cell, read independently in float64, a place at a
     time.
     """
+    architecture = policy.layout.architecture
     start, x = 0, picture.astype(np.float64)
 
     def take(*shape: int) -> np.ndarray:
@@ -79,11 +80,11 @@ def by_definition(policy: ConvPolicy, parameters: np.ndarray, picture: np.ndarra
         ACTIVATIONS[policy.activation](x, x)
         return x
 
-    for number, filters in enumerate(ARCHITECTURES[policy.kind].stack):
+    for number, filters in enumerate(ARCHITECTURES[policy.layout.kind].stack):
         size, stride, x = filters.kernel, filters.stride, padded(x, policy, number)
         weights, bias = (
             take(size, size, x.shape[2], filters.count),
-            take(filters.count) if policy.biases else 0,
+            take(filters.count) if architecture.biases else 0,
         )
         rows, columns = ((length - size) // stride + 1 for length in x.shape[:2])
         out = np.empty((rows, columns, filters.count))
@@ -91,9 +92,11 @@ def by_definition(policy: ConvPolicy, parameters: np.ndarray, picture: np.ndarra
             seen = x[i * stride : i * stride + size, j * stride : j * stride + size]
             out[i, j] = np.einsum("abc,abcd->d", seen, weights) + bias
         x = active(out)
-    hidden = take(policy.units, x.size) @ x.ravel() + (take(policy.units) if policy.biases else 0)
-    last = take(policy.outputs, policy.units) @ active(hidden) + (
-        take(policy.outputs) if policy.biases else 0
+    hidden = take(architecture.units, x.size) @ x.ravel() + (
+        take(architecture.units) if architecture.biases else 0
+    )
+    last = take(policy.outputs, architecture.units) @ active(hidden) + (
+        take(policy.outputs) if architecture.biases else 0
     )
     assert start == len(parameters)
     return last
@@ -124,11 +127,11 @@ def test_torch_computes_the_same(kind: str) -> None:
     ours = np.stack([begin(one) for one in seen])
     layers = [
         (torch.from_numpy(weights.copy()), torch.from_numpy(bias.copy()) if len(bias) else None)
-        for weights, bias in policy.layers(parameters[0])
+        for weights, bias in policy.layout.layers(parameters[0])
     ]
     activate = getattr(torch.nn.functional, policy.activation)
     x = torch.from_numpy(seen.reshape(3, *SMALL))
-    for layer, (weights, bias) in zip(policy.convolutions, layers, strict=False):
+    for layer, (weights, bias) in zip(policy.layout.convolutions, layers, strict=False):
         size = layer.filters.kernel
         filters = weights.reshape(size, size, layer.channels, layer.filters.count).permute(
             3, 2, 0, 1
@@ -136,9 +139,9 @@ def test_torch_computes_the_same(kind: str) -> None:
         x = torch.nn.functional.pad(x, (*layer.horizontal_padding, *layer.vertical_padding))
         x = activate(torch.nn.functional.conv2d(x, filters, bias, layer.filters.stride))
     x = x.permute(0, 2, 3, 1).flatten(1)
-    look, *state, (last, last_bias) = layers[len(policy.convolutions) :]
-    if policy.cell:
-        cell = torch.nn.LSTM(look[0].shape[0], policy.units)
+    look, *state, (last, last_bias) = layers[len(policy.layout.convolutions) :]
+    if policy.layout.cell:
+        cell = torch.nn.LSTM(look[0].shape[0], policy.layout.architecture.units)
         given = {
             "weight_ih_l0": look[0].T,
             "weight_hh_l0": state[0][0].T,
@@ -216,11 +219,15 @@ def test_a_picture_that_is_too_small_is_refused() -> None:
 
 
 def test_colours_may_come_last_and_frames_first() -> None:
-    assert made("cshenton", (210, 160, 3)).image_shape == ImageShape(
+    assert made("cshenton", (210, 160, 3)).layout.image_shape == ImageShape(
         210, 160, 3, channels_first=False
     )
-    assert made("nature", (4, 84, 84)).image_shape == ImageShape(84, 84, 4, channels_first=True)
-    assert made("conv-lstm", (42, 42)).image_shape == ImageShape(42, 42, 1, channels_first=True)
+    assert made("nature", (4, 84, 84)).layout.image_shape == ImageShape(
+        84, 84, 4, channels_first=True
+    )
+    assert made("conv-lstm", (42, 42)).layout.image_shape == ImageShape(
+        42, 42, 1, channels_first=True
+    )
 
 
 def test_a_trained_one_goes_on_as_it_is_and_does_not_grow() -> None:

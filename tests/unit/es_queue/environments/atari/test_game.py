@@ -4,6 +4,7 @@ its seed.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -14,9 +15,10 @@ ale_py = pytest.importorskip("ale_py", reason="ale-py is not installed")
 
 from es_queue.config.episode_rules import evaluation_rules, training_rules  # noqa: E402
 from es_queue.config.run_config import RunConfig  # noqa: E402
-from es_queue.environments.atari.game import (  # noqa: E402
+from es_queue.environments.atari.console import AtariConsole  # noqa: E402
+from es_queue.environments.atari.game import AtariGame  # noqa: E402
+from es_queue.environments.atari.settings import (  # noqa: E402
     PRESETS,
-    AtariGame,
     AtariSettings,
     settings_of,
 )
@@ -189,13 +191,22 @@ def test_fire_begins_games_that_wait_for_it_and_no_others() -> None:
 
 
 def test_sticky_actions_repeat_about_as_often_as_they_are_to() -> None:
-    env = game(repeat_action_probability=0.25, noop_max=0, fire_reset=False)
-    env.reset(seed=1)
-    repeated = 0
-    for number in range(4000):
-        env._last, wanted = env._actions[0], env._actions[2 + number % 2]
-        repeated += env._sticky(wanted) != wanted
-    assert 900 < repeated < 1100
+    console = AtariConsole("pong", AtariSettings(frameskip=1, repeat_action_probability=0.25))
+    played: list[Any] = []
+
+    def act(action: Any) -> float:
+        played.append(action)
+        return 0.0
+
+    console.ale = SimpleNamespace(act=act, game_over=lambda: False)
+    wanted = [2 + number % 2 for number in range(4000)]
+    for action in wanted:
+        console.repeat_action(action)
+    # A quarter, less those that repeat what a repeated action left: d = (1 - d) / 4.
+    repeated = sum(
+        console.actions[action] != frame for action, frame in zip(wanted, played, strict=True)
+    )
+    assert 720 < repeated < 880
 
 
 def test_a_random_frame_skip_draws_from_both_ends_of_its_range() -> None:

@@ -88,12 +88,12 @@ def test_filters_and_the_hidden_layer_of_pictures_are_normalised_over_places_and
     policy = conv("uber", reference=abs(drawn(1, 7, int(np.prod(SMALL)))))
     scale, shift = np.float32(0.5), np.float32(0.25)
     vector = policy.initial(1, "normal")
-    vector[policy._plain :] = np.concatenate(
-        [np.repeat(np.array([scale, shift]), columns) for columns in policy.norms]
+    vector[policy.layout.plain_size :] = np.concatenate(
+        [np.repeat(np.array([scale, shift]), columns) for columns in policy.layout.norms]
     )
-    x = [policy.image_shape.upright(one).astype(np.float64) for one in policy.reference]
+    x = [policy.layout.image_shape.upright(one).astype(np.float64) for one in policy.reference]
     for layer, (weights, bias) in zip(
-        policy.convolutions, policy.acting_layers(vector), strict=False
+        policy.layout.convolutions, policy.acting_layers(vector), strict=False
     ):
         size, stride = layer.filters.kernel, layer.filters.stride
         padded = [
