@@ -176,6 +176,7 @@ class BlockWorker:
             failure.reason,
             environment=self._evaluator.config.task,
             seed=failure.seed,
+            kind=failure.kind,
             slot=failure.slot,
             generation=self.generation,
             trace=failure.trace[-4000:],

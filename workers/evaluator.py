@@ -111,6 +111,7 @@ class FailedSlot:
 class FailureReport:
     """An episode that raised: what to tell the master and, at more length, people."""
 
+    kind: str
     slot: int
     seed: int
     reason: str
@@ -331,6 +332,7 @@ class Evaluator:
                     failures.append((job.slot, reason))
                     report(
                         FailureReport(
+                            block.kind,
                             job.slot,
                             outcome.seed,
                             reason,

@@ -28,7 +28,7 @@ MOST_REPORTS = 20
 LONGEST_REPORT = 64 * 2**10
 LONGEST_TRACE = 100
 #: What a report says in a number or a short text, in the order in which it is shown.
-REPORT_FIELDS = ("time", "worker", "environment", "seed", "slot", "generation", "reason")
+REPORT_FIELDS = ("time", "worker", "environment", "seed", "kind", "slot", "generation", "reason")
 
 
 def make_errors_page(server: RedisReader | None, summary: RunSummary, details: RunDetails) -> Page:
@@ -120,7 +120,7 @@ def report_parts(report: dict[str, Any]) -> list[PagePart]:
         ("worker", "worker"),
         ("environment", ""),
         ("seed", "seed"),
-        ("slot", "slot"),
+        ("slot", f"{report.get('kind', '')} slot".strip()),
         ("generation", "generation"),
     )
     about = [

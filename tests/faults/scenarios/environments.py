@@ -189,7 +189,8 @@ def poisoned_training(arena: Arena, count: int) -> Row:
     row.lost = 0  # a slot that fails everywhere has an answer: the worst
     records = master.events("generation")
     row.noticed = sum(int(one["failed"]) for one in records)
-    attempts = Counter((one["generation"], one["slot"]) for one in reports(seen))
+    # The centre has a slot 0 of its own, with the seed of training's.
+    attempts = Counter((one["generation"], one["kind"], one["slot"]) for one in reports(seen))
     assert min(attempts.values()) >= FAILURES or attempts.total() >= MAX_ERRORS
     assert max(attempts.values()) <= 2 * MOST_FAILURES, (
         f"a poisoned slot was tried {max(attempts.values())} times"

@@ -23,6 +23,7 @@ REPORT = {
     "worker": "h-1-abcdef",
     "environment": "Walker\x1b",
     "seed": 7,
+    "kind": "train",
     "slot": 3,
     "generation": 2,
     "reason": "ValueError: \x9b2J no",
@@ -43,7 +44,7 @@ def test_a_report_is_shown_with_its_episode_its_reason_and_its_trace_line_by_lin
     )
     text = lines(report)
     assert (
-        "worker h-1-abcdef, Walker\\x1b, seed 7, slot 3, generation 2" in text
+        "worker h-1-abcdef, Walker\\x1b, seed 7, train slot 3, generation 2" in text
         and "ValueError: \\x9b2J no" in text
     )
     assert "\n    \\x1b[31mValueError" in text
