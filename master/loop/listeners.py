@@ -13,6 +13,7 @@ from es_queue.errors import RunFolderError
 from es_queue.numerics.return_statistics import ReturnStatistics
 from master.display.format import Record
 from master.loop.publisher import OpenGeneration
+from master.loop.records import evaluation_figures
 from master.loop.result_arrays import ClosedGeneration
 from master.loop.state import TRAINING, Best, RunState
 from master.storage import checkpoint
@@ -176,24 +177,16 @@ class CheckpointWriter(GenerationListener):
 
     def on_finished(self, generation: OpenGeneration, outcome: Outcome) -> None:
         figures = outcome.evaluation
-        evaluation = None if figures is None else evaluation_fields(figures)
+        evaluation: Record | None = (
+            {**evaluation_figures(figures), "eval_episodes": figures.count} if figures else None
+        )
         self._checkpoints.save_best(self._encode_best(generation, outcome.best, evaluation))
 
     def _encode_best(
-        self, generation: OpenGeneration, best: Best, evaluation: dict[str, float | int] | None
+        self, generation: OpenGeneration, best: Best, evaluation: Record | None
     ) -> bytes:
         learner = generation.learner
         return checkpoint.encode_best(learner.config, learner.spec, self._run, best, evaluation)
-
-
-def evaluation_fields(figures: ReturnStatistics) -> dict[str, float | int]:
-    return {
-        "eval_mean": figures.mean,
-        "eval_std": figures.std,
-        "eval_min": figures.minimum,
-        "eval_max": figures.maximum,
-        "eval_episodes": figures.count,
-    }
 
 
 def try_write(write: Callable[[], object]) -> bool:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from es_queue.config.episode_rules import parse_patience
 from es_queue.config.run_config import RunConfig
+from es_queue.numerics.return_statistics import ReturnStatistics
 from es_queue.protocol.messages import SlotResult, publication_generation
 from master.collect.collector import Collector
 from master.display.format import Record
@@ -122,17 +123,22 @@ def episodes_record(closed_generation: ClosedGeneration, episodes: int) -> Recor
     }
 
 
-def evaluation_record(closed_generation: ClosedGeneration, state: RunState) -> Record:
-    figures = closed_generation.evaluation
+def evaluation_figures(figures: ReturnStatistics | None) -> dict[str, float | None]:
+    """The figures of an evaluation, None for each of one that did not happen."""
     return {
         "eval_mean": figures.mean if figures else None,
         "eval_std": figures.std if figures else None,
         "eval_min": figures.minimum if figures else None,
         "eval_max": figures.maximum if figures else None,
+    }
+
+
+def evaluation_record(closed_generation: ClosedGeneration, state: RunState) -> Record:
+    confirmation = closed_generation.confirmation
+    return {
+        **evaluation_figures(closed_generation.evaluation),
         "eval_best": state.best.eval_mean if state.best else None,
-        "confirm_mean": closed_generation.confirmation.mean
-        if closed_generation.confirmation
-        else None,
+        "confirm_mean": confirmation.mean if confirmation else None,
     }
 
 

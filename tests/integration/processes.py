@@ -320,6 +320,12 @@ class Seen:
         assert pid is not None
         return pid
 
+    def kill_holding(self, seat: str, worker: Started) -> None:
+        """Kill a worker and the seat's process at a moment at which it holds a claim."""
+        pid = self.freeze_holding(seat)
+        worker.signal(signal.SIGKILL)
+        os.kill(pid, signal.SIGKILL)
+
     def frozen_holding(self, seat: str, unless: Callable[[], bool] = lambda: False) -> int | None:
         """As ``freeze_holding``; None once ``unless`` says so."""
         pid = self.horse(seat)

@@ -66,9 +66,7 @@ def test_three_workers_one_of_them_killed_give_the_bits_of_one(
     trio = [processes.worker(valkey_url, clocks=NERVOUS) for _ in range(3)]
     run = start_master("evolved", {**GA, "block": 1}, clocks=NERVOUS)
     seats = [seen.joined(one) for one in trio]
-    horse = seen.freeze_holding(seats[0])
-    trio[0].signal(signal.SIGKILL)
-    os.kill(horse, signal.SIGKILL)
+    seen.kill_holding(seats[0], trio[0])
     assert run.summary()["digest"] == quiet_digest(GA)
     assert len({record["bytes_published"] for record in run.heard.records}) > 2, (
         "family trees differ in size"
@@ -173,9 +171,7 @@ def test_without_generations_a_killed_master_and_a_killed_worker_cost_little(
         clocks=NERVOUS,
     )
     seats = [seen.joined(one) for one in pair]
-    horse = seen.freeze_holding(seats[0])
-    pair[0].signal(signal.SIGKILL)
-    os.kill(horse, signal.SIGKILL)
+    seen.kill_holding(seats[0], pair[0])
     wait_for(seen.has_reached(8), "generation 8")
     first.signal(signal.SIGKILL)
     first.wait()

@@ -41,12 +41,10 @@ def test_novelty_gives_the_same_bits_with_three_workers_of_which_one_is_killed(
     workers = [processes.worker(valkey_url, clocks=NERVOUS) for _ in range(3)]
     run = start_master("seek", {**SEEK, "block": 1}, clocks=NERVOUS)
     seats = [seen.joined(one) for one in workers]
-    horse = seen.freeze_holding(seats[0])
+    seen.kill_holding(seats[0], workers[0])
     training = (
         seen.generation() < SEEK["generations"] - 1
     )  # what the last moments take from it no generation tells
-    workers[0].signal(signal.SIGKILL)
-    os.kill(horse, signal.SIGKILL)
     assert run.summary()["digest"] == quiet_digest(SEEK)
     assert run.total("recovered") + run.total("reissued") >= training, (
         "what it held was played by another"
