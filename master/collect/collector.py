@@ -108,6 +108,7 @@ class RunProgress:
         return {
             "workers": str(len(self._parts.workers.present)),
             "answered": f"{done}/{total}",
+            "training_slots": "" if ledger.training_slots is None else str(ledger.training_slots),
             "updated": f"{time.time():.3f}",
             "answered_at": f"{self._parts.reader.answered_at:.3f}",
             **self._inbox.progress_fields(),

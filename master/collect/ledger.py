@@ -367,6 +367,12 @@ class Ledger:
         """How many slots of each kind the publication closes on."""
         return {kind: len(pending.slots) for kind, pending in self._pending.items()}
 
+    @property
+    def training_slots(self) -> int | None:
+        """How many slots of training there are; None where there is no end of them."""
+        required = self.required.get(messages.TRAIN, 0)
+        return required if required and messages.TRAIN not in self.closing.endless else None
+
     def require(self, kind: str, count: int) -> None:
         """The publication closes on ``count`` slots of a kind."""
         self._pending_of(kind).require(count)

@@ -84,6 +84,7 @@ class WorkerWatch:
             self.give_way = self._callbacks.maintenance.tick(
                 self._channel, self.present, has_results, bool(paused_by)
             )
+        self._idle_monitor.note_waiting(len(self.present), ledger.training_slots)
         done, total = ledger.answer_counts()
         waiting = {"waiting": f"paused by {paused_by}"} if paused_by else {}
         self._callbacks.show_live(

@@ -160,6 +160,16 @@ def format_graph(values: Sequence[float], width: int) -> str:
     return f"{sparkline(values, width)}  {format_score(min(values))} to {format_score(max(values))}"
 
 
+def format_waiting_workers(workers: int, slots: int) -> str:
+    """That a generation has too few slots for all who are there; empty where it has enough."""
+    if workers <= slots:
+        return ""
+    return (
+        f"a generation has {slots:,} training slots for {workers:,} workers, so at least "
+        f"{workers - slots:,} wait: a larger --population gives them work"
+    )
+
+
 def format_bar(done: float, total: float, width: int) -> str:
     """How much of the total is done."""
     filled = 0 if total <= 0 else int(width * max(0.0, min(1.0, done / total)))

@@ -9,6 +9,7 @@ from heapq import nsmallest
 
 from es_queue.errors import EnvironmentFailure
 from es_queue.security.sanitize import sanitize
+from master.display.format import format_waiting_workers
 from master.display.notes import LimitedNotes
 
 LOGGER = logging.getLogger("es_queue.fleet")
@@ -28,6 +29,8 @@ class IdleMonitor:
         self._refusing_since: float | None = None
         self._idle_since: float | None = None
         self._idle_noted = False
+        self._waiting_since: float | None = None
+        self._waiting_noted = False
         self._noted_at: dict[str, float] = {}
 
     def update(self, workers: Mapping[str, Mapping[str, str]]) -> None:
@@ -35,6 +38,21 @@ class IdleMonitor:
         self._note_no_workers(workers)
         refusing = {name: about for name, about in workers.items() if "refuses" in about}
         self._note_refusals(refusing, len(refusing) < len(workers))
+
+    def note_waiting(self, workers: int, slots: int | None) -> None:
+        """Say once in a run that workers have outnumbered a generation's training slots for a
+        while; ``slots`` is None where there is always another one.
+        """
+        sentence = "" if slots is None else format_waiting_workers(workers, slots)
+        now = time.monotonic()
+        self._waiting_since = (self._waiting_since or now) if sentence else None
+        if (
+            self._waiting_since is not None
+            and not self._waiting_noted
+            and now - self._waiting_since > IDLE_SECONDS
+        ):
+            self._waiting_noted = True
+            LOGGER.warning(sentence)
 
     def _note_refusals(self, refusing: Mapping[str, Mapping[str, str]], others: bool) -> None:
         """Name them; when nobody else comes and the environment is to blame, the run

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from es_queue.protocol.channel import FAILED, FINISHED, PAUSED, RUNNING, STOPPED, STOPPING
 from es_queue.security.sanitize import sanitize
-from master.display.format import finite_or_none, format_duration
+from master.display.format import finite_or_none, format_duration, format_waiting_workers
 from master.status.redis_reader import ORPHANED, RunDetails, RunSummary
 
 HEALTHY, STALLED, DONE = "healthy", "stalled", "done"
@@ -103,12 +103,20 @@ def _assess_running(
         else age > max(STALLED_SECONDS, STALLED_GENERATIONS * (usual or 0.0))
     )
     if not stalled:
-        return Health(HEALTHY, cause)
+        return Health(HEALTHY, cause or waiting_workers(progress))
     since = f"no result counted for {format_duration(age)}"
     wait = (
         "" if usual is None else f", though a generation usually waits {format_usual_wait(usual)}"
     )
     return Health(STALLED, f"{since}: {cause}" if cause else f"{since}{wait}")
+
+
+def waiting_workers(progress: Mapping[str, str]) -> str:
+    """That workers outnumber a generation's training slots; empty where they do not."""
+    workers, slots = (
+        finite_or_none(progress.get(name) or None) for name in ("workers", "training_slots")
+    )
+    return "" if workers is None or not slots else format_waiting_workers(int(workers), int(slots))
 
 
 def format_usual_wait(seconds: float) -> str:

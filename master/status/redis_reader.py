@@ -78,6 +78,7 @@ PROGRESS_FIELDS = (
     "updated",
     "why",
     "answered_at",
+    "training_slots",
     "seconds",
     "seconds_wait",
     "queue",

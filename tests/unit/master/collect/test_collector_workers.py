@@ -56,6 +56,34 @@ def test_a_run_without_a_worker_says_so_once_until_one_has_come_and_gone(
     assert len(bench.notes) == 2
 
 
+def test_workers_without_a_slot_are_named_once_after_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench(slots=2).open()
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    far = now[0] + 1000
+    bench.present({f"{name}-1-abcdef": ({"host": name}, far) for name in "abc"})
+    bench.tick()
+    assert not bench.notes, "workers that are about to leave are no news"
+    for _ in range(4):
+        now[0] += idle_monitor.IDLE_SECONDS / 2 + 0.1
+        bench.tick()
+    assert len(bench.notes) == 1
+    assert "2 training slots for 3 workers, so at least 1 wait" in bench.notes[0]
+
+
+def test_as_many_workers_as_slots_are_no_news(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(slots=2).open()
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    bench.present({f"{name}-1-abcdef": ({"host": name}, now[0] + 1000) for name in "ab"})
+    for _ in range(4):
+        bench.tick()
+        now[0] += idle_monitor.IDLE_SECONDS
+    assert not bench.notes
+
+
 def test_who_refuses_is_named_and_not_counted() -> None:
     bench = Bench().open()
     bench.worker("a", refuses="Refusal: another table")

@@ -111,6 +111,18 @@ def test_without_a_worker_a_minute_is_enough_and_is_said_from_the_first_second()
     assert late.state == "stalled" and "no worker has joined" in late.why
 
 
+def test_workers_that_outnumber_the_slots_of_a_generation_are_counted_with_the_cure() -> None:
+    for workers, slots, waiting in (
+        ("20", "8", "12"),
+        ("8", "8", ""),
+        ("20", "", ""),
+        ("x", "8", ""),
+    ):
+        health = fares(run(workers=workers, training_slots=slots), WORKER)
+        assert health.state == "healthy"
+        assert (f"at least {waiting} wait: a larger --population" in health.why) == bool(waiting)
+
+
 def test_workers_that_all_refuse_are_as_good_as_none_and_are_quoted() -> None:
     health = fares(run(quiet=61, workers="0"), REFUSING, REFUSING, usual=100.0)
     assert (
