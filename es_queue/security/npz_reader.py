@@ -101,13 +101,15 @@ def validate_uncompressed(archive: np.lib.npyio.NpzFile) -> None:
 
 
 def decode_meta(text: NDArray[Any]) -> dict[str, Any]:
-    """The JSON object in a 0-d unicode array. Raises ValueError for anything else."""
+    """The JSON object in a 0-d unicode array or in bytes, uint8 [n]. Raises ValueError for anything
+    else.
+    """
     try:
-        meta = (
-            strict_json.loads(text.item(), MAX_META, finite=False)
-            if text.ndim == 0 and text.dtype.kind == "U"
-            else None
-        )
+        meta = None
+        if text.ndim == 0 and text.dtype.kind == "U":
+            meta = strict_json.loads(text.item(), MAX_META, finite=False)
+        elif text.ndim == 1 and text.dtype == np.uint8:
+            meta = strict_json.loads(text.tobytes(), MAX_META, finite=False)
     except DecodeError as error:
         raise ValueError(f"its array 'meta' is not what it should be: {error}") from None
     if not isinstance(meta, dict):

@@ -6,7 +6,7 @@ the halves of a pair, 0 where slots have one individual), ``noise_index``, ``see
 seed of the slot's first episode), ``fitness``, ``return``, ``length`` (steps of all its episodes),
 ``behaviour`` [rows, b] where behaviours are compared. A slot that failed everywhere has NaN.
 ``published`` is the vector that workers had (empty where it was too large to keep), ``meta`` tells
-the rest as JSON; together they make any individual again.
+the rest as bytes of JSON; together they make any individual again.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class SlotRecord:
         np.savez(
             buffer,
             allow_pickle=False,
-            meta=np.array(json.dumps(meta)),
+            meta=np.frombuffer(json.dumps(meta).encode(), np.uint8),
             published=self.published,
             **self.columns,
         )

@@ -132,7 +132,7 @@ def test_the_columns_are_what_people_expect(tmp_path: Path) -> None:
         ]
         assert archive["behaviour"].shape == (8, 4) and archive["generation"].tolist() == [2] * 8
         assert (archive["return"] == archive["length"]).all(), "CartPole gives a point a step"
-        meta = json.loads(archive["meta"].item())
+        meta = json.loads(archive["meta"].tobytes())
         assert (meta["run"], meta["sigma"] > 0, len(archive["published"])) == (
             "memory",
             True,
@@ -318,6 +318,22 @@ def test_a_file_that_was_tampered_with_is_refused(
     assert "no readable record" in refused(capsys, 6, tmp_path, "--generation", "1")
 
 
+def test_a_record_whose_meta_is_text_is_read_as_before_and_is_four_times_its_bytes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained(tmp_path)
+    path = record_path(tmp_path, 1)
+    with np.load(path) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    meta = arrays["meta"]
+    text = np.array(meta.tobytes().decode())
+    assert (meta.dtype, text.nbytes) == (np.uint8, 4 * meta.nbytes)
+    words = ("--generation", 1, "--slot", "0+")
+    of_bytes = played(capsys, tmp_path, *words)
+    np.savez(path, **{**arrays, "meta": text})
+    assert played(capsys, tmp_path, *words) == of_bytes and of_bytes["equal"]
+
+
 def test_a_file_that_asks_for_a_giant_noise_table_is_refused_before_one_is_made(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -325,7 +341,7 @@ def test_a_file_that_asks_for_a_giant_noise_table_is_refused_before_one_is_made(
     path = record_path(tmp_path, 1)
     with np.load(path) as archive:
         arrays = {name: archive[name] for name in archive.files}
-    meta = json.loads(arrays["meta"].item())
+    meta = json.loads(arrays["meta"].tobytes())
     meta["config"]["noise_size"] = 2**32 - 1
     np.savez(path, **{**arrays, "meta": np.array(json.dumps(meta))})
     assert "is larger than the" in refused(capsys, 6, tmp_path, "--generation", "1")
