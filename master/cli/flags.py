@@ -136,6 +136,7 @@ LAUNCH_NAMES = (
     "recipe",
     "noise_dir",
     "video_every",
+    "track",
     "tensorboard",
     "quiet",
     "json",
@@ -329,12 +330,20 @@ def _add_launch_options(group: argparse._ArgumentGroup) -> None:
         ),
     )
     add(
-        "--tensorboard",
-        action="store_true",
+        "--track",
+        metavar="NAME",
         help=(
-            "write TensorBoard logs into the run's folder tensorboard/ (pip install "
-            "'es-queue[tensorboard]')"
+            "write settings, figures and the result for tensorboard, wandb or mlflow, into the "
+            "run's folder of that name; several with commas between (pip install "
+            "'es-queue[NAME]')"
         ),
+    )
+    add(
+        "--tensorboard",
+        dest="track",
+        action="store_const",
+        const="tensorboard",
+        help="the same as --track tensorboard",
     )
     add("--quiet", action="store_true", help="print only warnings, errors and the summary")
     add("--json", action="store_true", help="print one JSON line per generation")

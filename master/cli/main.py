@@ -178,10 +178,12 @@ def run(values: dict[str, Any], launch: Launch, stop: StopSignals | None = None)
         # start-up: the display, once the run has begun
         from master.display.log_view import SafeStream
         from master.display.reporter import Reporter, make_view
+        from master.storage.trackers import open_trackers
 
         out = SafeStream(sys.stdout)
         view = make_view(out, paths.run, config, quiet=launch.quiet, json_lines=launch.json)
-        reports.append(Reporter(paths.run_dir, view, tensorboard=launch.tensorboard))
+        trackers = open_trackers(launch.track, paths.run, paths.run_dir, config)
+        reports.append(Reporter(paths.run_dir, view, trackers=trackers))
         return reports[-1]
 
     stop = StopSignals() if stop is None else stop

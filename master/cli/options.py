@@ -24,7 +24,7 @@ from master.cli.redis_url import named_url
 from master.control.control_arguments import parse_control_args, validate_run_id
 from master.display.video_jobs import validate_video_support
 from master.run.launch import LAUNCH_FIELDS, Launch, parse_warm_start
-from master.storage.tensorboard import validate_tensorboard_support
+from master.storage.trackers import parse_trackers
 from master.sweep.seeds import parse_seeds
 
 #: More local processes than any one host serves well; it catches a slip of the keyboard.
@@ -143,7 +143,8 @@ def _make_launch(given: dict[str, Any]) -> Launch:
             "video_every", given["video_every"], MOST_GENERATIONS
         )
         validate_video_support(given["video_every"])
-    validate_tensorboard_support(given.get("tensorboard", False))
+    if "track" in given:
+        given["track"] = parse_trackers(given["track"])
     if "seeds" in given:
         given["seeds"] = parse_seeds(given["seeds"])
     for name in ("run_dir", "noise_dir"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from master.display.log_view import DisplayView, JsonView, LogView, QuietView, S
 from master.storage.metrics_files import METRICS, METRICS_TABLE, LineFile, MetricsFile, TableFile
 
 if TYPE_CHECKING:
-    from master.storage.tensorboard import EventFile
+    from master.storage.trackers.base import Tracker
 
 __all__ = ["METRICS", "Record", "Reporter"]
 
@@ -38,7 +38,7 @@ class Reporter:
     """What a run shows: a view of it, and the files in its folder. For one thread; no method raises
     because of what it is given, or because nobody reads.
 
-    tensorboard: also write what TensorBoard reads
+    trackers: experiment trackers that get the same figures
     """
 
     def __init__(
@@ -46,19 +46,16 @@ class Reporter:
         run_dir: Path,
         view: DisplayView,
         *,
-        tensorboard: bool = False,
+        trackers: Sequence[Tracker] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._view, self._clock = view, clock
-        self._files: list[LineFile | EventFile] = [
+        self._trackers = trackers
+        self._files: list[LineFile | Tracker] = [
             MetricsFile(run_dir / METRICS),
             TableFile(run_dir / METRICS_TABLE),
+            *trackers,
         ]
-        if tensorboard:
-            # optional: tensorboardX
-            from master.storage.tensorboard import TENSORBOARD_FOLDER, EventFile
-
-            self._files.append(EventFile(run_dir / TENSORBOARD_FOLDER))
         self._last_noted: dict[str, float] = {}
         self._equal_generations = 0
 
@@ -68,8 +65,7 @@ class Reporter:
 
     def generation(self, record: Record) -> None:
         """One generation is complete."""
-        for trouble in filter(None, [file.append(record) for file in self._files]):
-            LOGGER.warning(trouble)
+        warn([file.append(record) for file in self._files])
         self._view.generation(record)
         self._note_equal_returns(record)
 
@@ -93,13 +89,13 @@ class Reporter:
 
     def summary(self, record: Record) -> None:
         """The end of the run; the last thing said."""
+        warn([tracker.summary(record) for tracker in self._trackers])
         self._view.summary(record)
 
     def close(self) -> None:
         """Put the terminal back in order and close the file; calling it again is harmless."""
         self._view.close()
-        for file in self._files:
-            file.close()
+        warn([file.close() for file in self._files])
 
     def _note_equal_returns(self, record: Record) -> None:
         deviation = finite_or_none(record.get("return_std"))
@@ -108,6 +104,11 @@ class Reporter:
         self._equal_generations = self._equal_generations + 1 if deviation == 0 else 0
         if self._equal_generations == EQUAL_GENERATIONS:
             LOGGER.warning(EQUAL_RETURNS_HINT)
+
+
+def warn(troubles: Iterable[str]) -> None:
+    for trouble in filter(None, troubles):
+        LOGGER.warning(trouble)
 
 
 def make_view(

@@ -27,7 +27,7 @@ class Launch:
     listen:        address at which the private server accepts other hosts; "" lets the command
                    choose, None means none
     video_every:   generations between two videos of the unperturbed policy; 0 means none
-    tensorboard:   write event files into the run's folder
+    track:         experiment trackers that get the run's figures
     control_args:  a request to a run that another process drives; this process then trains nothing
     insecure:      suppress warnings about a passwordless or unencrypted Redis
     shared:        make the run's folder accessible to the user's group
@@ -50,7 +50,7 @@ class Launch:
     warm_start: Path | None = None
     listen: str | None = None
     video_every: int = 0
-    tensorboard: bool = False
+    track: tuple[str, ...] = ()
     control_args: ControlArgs | None = None
     insecure: bool = False
     shared: bool = False

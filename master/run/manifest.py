@@ -198,7 +198,7 @@ replay/         what each generation learnt from, for es-master --replay
 slots/          what each individual did, of the generations that --keep-generations keeps
 videos/         with --video-every: films of the policy
 logs/           what local workers said
-tensorboard/    with --tensorboard: for tensorboard --logdir
+tensorboard/    with --track tensorboard: for tensorboard --logdir; wandb/ and mlflow/ likewise
 
   es-play THIS-FOLDER              play the best policy
   es-master --resume RUN           go on

@@ -1,1 +1,1 @@
-"""What a run writes: checkpoints, records of individuals, metrics, TensorBoard events."""
+"""What a run writes: checkpoints, records of individuals, metrics, trackers' files."""

@@ -69,10 +69,11 @@ class LineFile:
             )
         return ""
 
-    def close(self) -> None:
+    def close(self) -> str:
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
+        return ""
 
     def _open(self) -> int:
         self._path.parent.mkdir(parents=True, exist_ok=True)

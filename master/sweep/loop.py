@@ -191,9 +191,10 @@ class Sweep:
         flags = {
             "--insecure": launch.redis_url is not None,  # the study has warned
             "--shared": launch.shared,
-            "--tensorboard": launch.tensorboard,
         }
         words += [flag for flag, is_set in flags.items() if is_set]
+        if launch.track:
+            words += ["--track", ",".join(launch.track)]
         if launch.noise_dir is not None:
             words += ["--noise-dir", str(launch.noise_dir)]
         if entry.begun and self._has_checkpoint(paths):
