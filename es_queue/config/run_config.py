@@ -350,6 +350,16 @@ class RunConfig(PolicySettings, StrategySettings):
         ),
     )
 
+    restart_deadlines: str = option(
+        "none",
+        "evaluation",
+        (
+            "begin the search again, with its schedules, when its best evaluation is below a "
+            "return after so many steps: STEPS=RETURN,..., each counted from where the search "
+            "last began; or none"
+        ),
+    )
+
     target_reward: str = option(
         AUTO,
         "evaluation",

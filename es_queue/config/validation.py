@@ -12,6 +12,7 @@ from dataclasses import Field, fields
 from typing import TYPE_CHECKING, Any
 
 from es_queue.config.action_bins import parse_bins
+from es_queue.config.deadlines import parse_deadlines
 from es_queue.config.episode_rules import (
     parse_floor,
     parse_patience,
@@ -229,12 +230,30 @@ def validate_combinations(config: RunConfig) -> None:
             f"eval_episodes is {config.eval_episodes}: set --eval-episodes {ROLLBACK_EPISODES} "
             "or more, or leave rollback out"
         )
+    _validate_restart_deadlines(config)
     if config.eval_every == 0 and config.target_reward not in ("auto", "none"):
         raise UsageError(
             f"target_reward is {config.target_reward}, but eval_every is 0 and only evaluations "
             "are compared with it: "
             "set eval_every to 1 or more, or target_reward to none"
         )
+
+
+def _validate_restart_deadlines(config: RunConfig) -> None:
+    if config.restart_deadlines == "none":
+        return
+    if config.eval_every == 0:
+        raise UsageError(
+            f"restart_deadlines is {config.restart_deadlines}, but eval_every is 0 and deadlines "
+            "compare evaluations: set eval_every to 1 or more, or restart_deadlines to none"
+        )
+    for name, default in (("rollback", False), ("restarts", "none"), ("islands", 1)):
+        value = getattr(config, name)
+        if value != default:
+            raise UsageError(
+                f"restart_deadlines cannot be combined with {name} {value}: leave one of the two "
+                "out"
+            )
 
 
 def _validate_task(config: RunConfig) -> None:
@@ -290,6 +309,7 @@ def _validate_forms(config: RunConfig) -> None:
     parse_floor(config.reward_floor)
     parse_patience(config.patience)
     parse_stall(config.stall)
+    parse_deadlines(config.restart_deadlines)
     parse_bins(config.action_bins)
     parse_target(config.target_reward)
     _validate_schedules(config)
@@ -335,7 +355,7 @@ def _validate_async(config: RunConfig) -> None:
             f"schedule is async, but {config.strategy} learns from whole generations: use "
             f"the schedule sync, or the strategy {_format_choices(asynchronous)}"
         )
-    for name in ("min_steps", "audit", "rollback", "islands"):
+    for name in ("min_steps", "audit", "rollback", "restart_deadlines", "islands"):
         if getattr(config, name) != getattr(type(config), name):
             raise UsageError(
                 f"schedule is async, but {name} needs generations that close on their own "

@@ -49,7 +49,8 @@ class ConfigTimeline:
     def learner_at(self, state: RunState) -> Learner:
         """What learns in the state's generation."""
         return self._cached_learner(
-            self.config_at(state.changes, state.generation), state.generation
+            self.config_at(state.changes, state.generation),
+            state.generation - state.descent.generation,
         )
 
     def strategy_at(self, changes: Sequence[Change], generation: int) -> Strategy:
@@ -100,10 +101,12 @@ def config_at(config: RunConfig, changes: Sequence[Change], generation: int) -> 
 
 
 def strategy_of(
-    config: RunConfig, changes: Sequence[Change], generation: int, size: int
+    config: RunConfig, changes: Sequence[Change], generation: int, size: int, begun: int = 0
 ) -> Strategy:
-    """The strategy of a generation, at its pace, for policies of ``size`` parameters."""
-    return make_strategy(config_at(config, changes, generation), size, generation)
+    """The strategy of a generation for policies of ``size`` parameters, at its pace, which counts
+    from the generation ``begun``.
+    """
+    return make_strategy(config_at(config, changes, generation), size, generation - begun)
 
 
 def apply_changes(config: RunConfig, changes: Iterable[Change]) -> RunConfig:

@@ -35,6 +35,7 @@ from master.loop.records import (
     lag_record,
     training_record,
 )
+from master.loop.restart import begin_descent, is_overdue, with_evaluation
 from master.loop.result_arrays import ClosedGeneration, first_returns
 from master.loop.rollback import has_regressed, roll_back, with_rollback_point
 from master.loop.schedule import ClosingSchedule, make_schedule
@@ -133,6 +134,8 @@ class Loop:
         current = learner.with_best(state, closed)
         if learner.config.rollback:
             current = with_rollback_point(state, current, closed.evaluation)
+        if learner.deadlines:
+            current = with_evaluation(current, closed.evaluation)
         has_learnt = state.stage == TRAINING and not is_confirmed(current)
         returns_to, is_finite = None, True
         after, figures = current, dict[str, float]()
@@ -179,6 +182,10 @@ class Loop:
         if has_regressed(current, closed.evaluation):
             returns_to = current.anchor.generation if current.anchor else 0
             after, figures = roll_back(current), {"rolled_back": float(returns_to)}
+            before = self._timeline.strategy_at(after.changes, returns_to)
+        elif closed.evaluation is not None and is_overdue(current, generation.learner.deadlines):
+            after, returns_to = begin_descent(current), 0
+            figures = {"descent": float(after.descent.number)}
             before = self._timeline.strategy_at(after.changes, returns_to)
         else:
             after, figures = generation.learner.learn(current, closed)

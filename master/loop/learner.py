@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from es_queue.config.deadlines import parse_deadlines
 from es_queue.config.episode_rules import parse_step_limit
 from es_queue.config.run_config import RunConfig
 from es_queue.environments.spaces import EnvironmentSpec
@@ -25,6 +26,7 @@ from es_queue.protocol import messages
 from es_queue.protocol.messages import publication_generation
 from es_queue.strategies.base import Batch, BatchSegment, NoiseRows, Strategy
 from es_queue.strategies.capabilities import hooks
+from master.loop.restart import is_overdue, with_evaluation
 from master.loop.result_arrays import (
     ClosedGeneration,
     PublicationSlice,
@@ -53,6 +55,7 @@ class Learner:
         self.config, self.spec, self.strategy = config, spec, strategy
         self.noise, self.target = noise, target
         self._step_limit_rule = parse_step_limit(config.step_limit)
+        self.deadlines = parse_deadlines(config.restart_deadlines)
 
     def learn(self, state: RunState, closed: ClosedGeneration) -> tuple[RunState, dict[str, float]]:
         """The next generation's state, and the strategy's figures."""
@@ -170,6 +173,8 @@ class Learner:
             and (best is None or (not best.confirmed and figures.mean > best.eval_mean))
         ):
             return 1
+        if kind == messages.EVAL and is_overdue(state, self.deadlines):
+            return -1 if is_overdue(with_evaluation(state, figures), self.deadlines) else 1
         may_return = kind == messages.EVAL and self.config.rollback
         return -int(may_return and has_regressed(state, figures))
 

@@ -93,7 +93,13 @@ class SinkListener(GenerationListener):
     def on_generation(self, report: GenerationReport) -> None:
         ledger, closed = report.generation.ledger, report.closed
         number = report.generation.state.generation
-        if report.rolled_back_to is not None:
+        descent = report.after.descent
+        if descent.generation > number:
+            LOGGER.info(
+                f"generation {number} ends a descent that has missed a deadline "
+                f"(--restart-deadlines): descent {descent.number} begins"
+            )
+        elif report.rolled_back_to is not None:
             LOGGER.warning(
                 f"generation {number} evaluated below the best, of generation "
                 f"{report.rolled_back_to}: the search goes back to that"

@@ -48,8 +48,8 @@ class Best:
 
 @dataclass(frozen=True)
 class RollbackPoint:
-    """Where a rollback returns to: the whole search as it was when the best parameters were
-    evaluated.
+    """Where a rollback returns to, the whole search as it was when the best parameters were
+    evaluated; or where each descent of --restart-deadlines begins.
 
     std, count: spread and number of the returns of that evaluation, whose mean is the best's
     """
@@ -74,6 +74,20 @@ class RollbackPoint:
         saved = without_prefix("anchor.", arrays)
         strategy = {name: saved[name] for name in saved if not name.startswith("moments_")}
         return cls(strategy=strategy, moments=RunningMoments.from_arrays(saved), **values)
+
+
+@dataclass(frozen=True)
+class CurrentDescent:
+    """The part of a run since the search last began.
+
+    number: of the descent, from 0; generation: its first one; steps: training steps that were
+    counted before it; best: the mean of its best evaluation
+    """
+
+    number: int = 0
+    generation: int = 0
+    steps: int = 0
+    best: float | None = None
 
 
 @dataclass(frozen=True)
@@ -155,8 +169,8 @@ class RunState:
     the same
     stage: training; closing, when the run ends and its last parameters are still to be evaluated;
     final, when the chosen parameters play their last episodes. reason: why the run ends.
-    changes: settings changed while it ran, some of them for generations to come; anchor: kept with
-    --rollback alone
+    changes: settings changed while it ran, some of them for generations to come; anchor: kept
+    only with --rollback and --restart-deadlines; descent: changes only with the latter
     origin: what a warm start began with, in words; empty without one
     recoveries: count, seconds and worst by cause, see ``master.collect.recovery_statistics``
     noise: digest of the noise table with which it goes on; empty in a checkpoint that is older than
@@ -179,6 +193,7 @@ class RunState:
     counters: Counters = field(default_factory=Counters)
     changes: tuple[Change, ...] = ()
     anchor: RollbackPoint | None = None
+    descent: CurrentDescent = CurrentDescent()
     origin: str = ""
     recoveries: dict[str, list[float]] = field(default_factory=dict)
     noise: str = ""
@@ -215,6 +230,7 @@ class RunState:
             "changes": [asdict(change) for change in self.changes],
             "anchor": None if anchor is None else anchor.to_dict(),
             **({"open": open_publications} if open_publications else {}),
+            **({"descent": asdict(self.descent)} if self.descent != CurrentDescent() else {}),
         }
 
     @classmethod
@@ -239,6 +255,7 @@ class RunState:
                 counters=Counters(**values["counters"]),
                 changes=tuple(Change(**change) for change in values.get("changes", ())),
                 anchor=anchor,
+                descent=CurrentDescent(**values.get("descent", {})),
                 open=tuple(
                     OpenPublication.from_checkpoint(arrays, *publication)
                     for publication in values.get("open", ())

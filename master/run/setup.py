@@ -25,6 +25,7 @@ from es_queue.strategies import make_strategy, strategy_class, try_strategy
 from es_queue.strategies.base import Strategy
 from es_queue.strategies.capabilities import hooks
 from master.loop.learner import Learner
+from master.loop.restart import with_first_search
 from master.loop.state import Floats, RunState
 from master.run.stopping import target_of
 
@@ -63,13 +64,14 @@ class Setup:
         limit = parse_step_limit(self.config.step_limit).initial_limit(self.spec.step_limit)
         first = self.first_parameters() if parameters is None else parameters
         statistics = moments or RunningMoments.empty(self.spec.observation_size)
-        return RunState(
+        state = RunState(
             0,
             hooks.with_statistics(self.strategy, self.strategy.start(first), statistics),
             statistics,
             limit,
             origin=origin,
         )
+        return with_first_search(state) if self.learner.deadlines else state
 
 
 def prepare_run(

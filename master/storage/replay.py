@@ -27,7 +27,14 @@ from es_queue.strategies.capabilities import hooks
 from master.loop.config_timeline import strategy_of
 from master.loop.learner import batch_segments, slot_plans
 from master.loop.result_arrays import PublicationSlice
-from master.loop.state import Floats, OpenPublication, RollbackPoint, RunState, vector_digest
+from master.loop.state import (
+    CurrentDescent,
+    Floats,
+    OpenPublication,
+    RollbackPoint,
+    RunState,
+    vector_digest,
+)
 from master.storage import checkpoint
 from master.storage.checkpoint import Checkpoints
 from master.storage.replay_log import (
@@ -111,7 +118,7 @@ def replay_file(path: Path, config: RunConfig, state: RunState, noise: NoiseRows
 
 def next_state(config: RunConfig, state: RunState, step: ReplayStep, noise: NoiseRows) -> RunState:
     """The next generation's state, from what the log says of this one."""
-    strategy = strategy_of(config, state.changes, state.generation, parameter_count(state))
+    strategy = strategy_of_state(config, state)
     if step.back is None and step.fitness.shape[1] != strategy.per_slot:
         raise ValueError(f"individuals is {step.fitness.shape[1]}, not {strategy.per_slot}")
     if step.used and sum(len(slots) for _, slots in step.used) != len(step.fitness):
@@ -137,11 +144,14 @@ def next_state(config: RunConfig, state: RunState, step: ReplayStep, noise: Nois
     else:
         strategy = strategy_of(config, (*state.changes, *step.changes), step.back, size)
         after = state.anchor.strategy
-    changes = (*state.changes, *step.changes)
-    next_strategy = strategy_of(config, changes, state.generation + 1, size)
+    changes, following = (*state.changes, *step.changes), state.generation + 1
+    has_restarted = step.back is not None and config.restart_deadlines != "none"
+    descent = CurrentDescent(generation=following) if has_restarted else state.descent
+    next_strategy = strategy_of(config, changes, following, size, descent.generation)
     return replace(
         state,
-        generation=state.generation + 1,
+        generation=following,
+        descent=descent,
         strategy=hooks.migrate_state(next_strategy, after, strategy),
         moments=step.moments,
         step_limit=step.step_limit,
@@ -245,9 +255,15 @@ def parameter_count(state: RunState) -> int:
     return len(state.strategy["parameters"])
 
 
+def strategy_of_state(config: RunConfig, state: RunState) -> Strategy:
+    """The strategy of the state's generation."""
+    size, begun = parameter_count(state), state.descent.generation
+    return strategy_of(config, state.changes, state.generation, size, begun)
+
+
 def state_digest(config: RunConfig, state: RunState) -> str:
     """The digest of what the state publishes."""
-    strategy = strategy_of(config, state.changes, state.generation, parameter_count(state))
+    strategy = strategy_of_state(config, state)
     return vector_digest(strategy.digest_input(state.strategy, strategy.published(state.strategy)))
 
 

@@ -26,11 +26,10 @@ from es_queue.environments.interface import EnvironmentRequest
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.protocol.messages import Task
 from es_queue.protocol.timing import VARIABLE, Clocks
-from master.loop.config_timeline import strategy_of
 from master.loop.state import RunState, vector_digest
 from master.storage import checkpoint
 from master.storage.checkpoint import Checkpoints
-from master.storage.replay import next_state, parameter_count, read_first_frame
+from master.storage.replay import next_state, read_first_frame, strategy_of_state
 from master.storage.replay_log import REPLAY_FOLDER as REPLAY
 from master.storage.replay_log import ReplayStep, list_log_files, read_frames
 from tests.integration.processes import Processes, clocks_text, wait_for
@@ -208,7 +207,7 @@ def states(run_dir: Path, bench: Bench) -> dict[int, Start]:
 
 def encoded(config: RunConfig, state: RunState) -> bytes:
     spec = describe(EnvironmentRequest(config.env, config.env_arg, config.wrapper, config.backend))
-    strategy = strategy_of(config, state.changes, state.generation, parameter_count(state))
+    strategy = strategy_of_state(config, state)
     return checkpoint.encode(
         config, spec, RUN, state, strategy.centre(strategy.published(state.strategy))
     )
@@ -245,7 +244,7 @@ def resumed(
 
 def published(config: RunConfig, state: RunState, noise_digest: str) -> tuple[str, bytes, bytes]:
     """(publication, task, parameters) as the master publishes them for a state."""
-    strategy = strategy_of(config, state.changes, state.generation, parameter_count(state))
+    strategy = strategy_of_state(config, state)
     vector, statistics = strategy.published(state.strategy), state.statistics(config.obs_clip)
     task = Task(
         f"{state.generation}.1-00000000",

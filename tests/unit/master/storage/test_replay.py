@@ -135,6 +135,22 @@ def test_a_rollback_is_computed_again_too(tmp_path: Path) -> None:
     assert outcome.digest in replayed(tmp_path)
 
 
+def test_a_restart_by_deadline_is_computed_again_too(tmp_path: Path) -> None:
+    missed = {
+        "strategy": "snes",
+        "population": 6,
+        "sigma": 0.1,
+        "sigma_schedule": "exponential:0.9",
+        "eval_every": 2,
+        "eval_episodes": 2,
+        "restart_deadlines": "1=1e6",
+        "generations": 7,
+    }
+    outcome, sink = logged(tmp_path, **missed)
+    assert [record["descent"] for record in sink.records if record.get("descent")] == [1, 2, 3]
+    assert outcome.digest in replayed(tmp_path)
+
+
 def test_every_changed_byte_is_found(tmp_path: Path) -> None:
     logged(tmp_path, generations=3)
     (path,) = list_log_files(tmp_path / "replay")

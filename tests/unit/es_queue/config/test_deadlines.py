@@ -1,0 +1,45 @@
+"""The written form of deadlines, and the settings that they fit."""
+
+from __future__ import annotations
+
+import pytest
+
+from es_queue.config.deadlines import Deadline, parse_deadlines
+from es_queue.config.validation import validate_combinations
+from es_queue.errors import UsageError
+from tests.cases import each_case
+from tests.ring import quick_config
+
+
+def test_deadlines_are_read_in_their_order() -> None:
+    assert parse_deadlines("none") == ()
+    assert parse_deadlines("8e5=200") == (Deadline(800_000, 200),)
+    assert parse_deadlines("100=-5,200=1.5") == (Deadline(100, -5), Deadline(200, 1.5))
+
+
+@each_case(
+    "text",
+    ["", "8e5", "8e5=", "=200", "1=2=3", "0=1", "-1=1", "2=1,1=2", "1=1,1=2", "nan=1", "1=inf"],
+)
+def test_other_forms_are_refused_in_one_sentence(text: str) -> None:
+    with pytest.raises(UsageError, match=r"restart_deadlines is .*: use STEPS=RETURN"):
+        parse_deadlines(text)
+
+
+@each_case(
+    ("values", "sentence"),
+    [
+        ({"eval_every": 0, "target_reward": "none"}, "eval_every is 0 and deadlines"),
+        ({"rollback": True, "eval_episodes": 50}, "cannot be combined with rollback True"),
+        ({"strategy": "cma_es", "restarts": "ipop"}, "cannot be combined with restarts ipop"),
+        ({"strategy": "snes", "islands": 2}, "cannot be combined with islands 2"),
+        ({"strategy": "snes", "schedule": "async"}, "restart_deadlines needs generations"),
+    ],
+)
+def test_deadlines_are_refused_where_they_come_to_nothing(
+    values: dict[str, object], sentence: str
+) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        validate_combinations(
+            quick_config(**{"eval_every": 1, "restart_deadlines": "1=2", **values})
+        )
