@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from es_queue.config.run_config import RunConfig
@@ -78,7 +79,7 @@ def workers(
         life = Heartbeat(
             MemoryWorkerChannel(server, name),
             watch,
-            lambda about=about: about,
+            partial(dict, about),
             QUICK,
             ProcessLimits(60.0, lambda: None),
         )

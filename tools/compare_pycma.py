@@ -18,7 +18,7 @@ from typing import Any
 import cma
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from es_queue.config.run_config import RunConfig
 from es_queue.numerics.noise_table import NoiseTable
@@ -55,7 +55,7 @@ def rosenbrock(x: Floats) -> Floats:
 
 
 def rastrigin(x: Floats) -> Floats:
-    return 10 * x.shape[-1] + np.asarray((np.square(x) - 10 * np.cos(2 * np.pi * x)).sum(axis=-1))
+    return np.asarray((np.square(x) - 10 * np.cos(2 * np.pi * x)).sum(axis=-1) + 10 * x.shape[-1])
 
 
 @dataclass(frozen=True)

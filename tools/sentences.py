@@ -83,7 +83,9 @@ def text_of(node: ast.Constant | ast.JoinedStr) -> str:
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else ""
     return "".join(
-        f"{{{ast.unparse(value.value)}}}" if isinstance(value, ast.FormattedValue) else value.value
+        f"{{{ast.unparse(value.value)}}}"
+        if isinstance(value, ast.FormattedValue)
+        else str(value.value)
         for value in node.values
         if isinstance(value, ast.FormattedValue | ast.Constant)
     )

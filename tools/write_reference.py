@@ -250,7 +250,11 @@ def raised() -> Iterator[tuple[int, str, str]]:
             and issubclass(one, errors.EsQueueError)
             and one is not errors.EsQueueError
         ):
-            yield one.exit_code, f"`{name}`", " ".join(inspect.getdoc(one).split("\n\n")[0].split())
+            yield (
+                one.exit_code,
+                f"`{name}`",
+                " ".join((inspect.getdoc(one) or "").split("\n\n")[0].split()),
+            )
 
 
 if __name__ == "__main__":

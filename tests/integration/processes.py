@@ -194,6 +194,7 @@ class Processes:
             "--url",
             url,
             *more,
+            cwd=None,
             **{VARIABLE: clocks_text(clocks), ALLOW: os.environ[ALLOW], **environment},
         )
 

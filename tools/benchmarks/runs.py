@@ -96,9 +96,9 @@ class Whole:
         more = {watched_worker.FOLDER: str(self.events), **environment}
         self.events.mkdir(exist_ok=True)
         if module:
-            self.process = processes.start(sys.executable, "-m", module, *given, **more)
+            self.process = processes.start(sys.executable, "-m", module, *given, cwd=None, **more)
         else:
-            self.process = processes.master(*given, clocks=Clocks(), **more)
+            self.process = processes.master(*given, clocks=Clocks(), cwd=None, **more)
         self._read, self.records = 0, list[Record]()
 
     def metrics(self) -> list[Record]:

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import redis
@@ -28,7 +29,8 @@ class Observer:
     """
 
     def __init__(self, client: redis.Redis) -> None:
-        self._client, self._keys = client, RunKeys(RUN)
+        self._client: Any = client
+        self._keys = RunKeys(RUN)
         self._publication, self._cursor = "", "0"
         self.pairs: list[tuple[int, ...]] = []
         self.seconds: list[float] = []
@@ -71,7 +73,7 @@ def record(path: Path, seconds: float) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         server = PrivateServer(Path(folder) / "redis")
         server.start()
-        common = {"cwd": folder, "stdout": subprocess.DEVNULL}
+        common: dict[str, Any] = {"cwd": folder, "stdout": subprocess.DEVNULL}
         master = [
             sys.executable,
             "-m",

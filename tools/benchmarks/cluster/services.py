@@ -111,8 +111,10 @@ def trip_overhead(rows: Sequence[Row]) -> float:
 
 def per_call(rows: Sequence[Row], name: str) -> float:
     """Seconds of a command inside Redis."""
-    calls = sum(row["redis"].get(f"calls cmdstat_{name}", 0.0) * row["seconds"] for row in rows)
-    return (
+    calls: float = sum(
+        row["redis"].get(f"calls cmdstat_{name}", 0.0) * row["seconds"] for row in rows
+    )
+    return float(
         sum(row["redis"].get(f"usec cmdstat_{name}", 0.0) * row["seconds"] for row in rows)
         / max(1e-9, calls)
         / 1e6

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -224,10 +225,10 @@ def half_precision(
             np.add(centre, out, out=out)
 
     works = {"sum": summed, "individual": individuals}
-    tables = {"float16": half, "float32": single}
+    tables: dict[str, NDArray[Any]] = {"float16": half, "float32": single}
     found = in_turn(
         {
-            f"{name} {kind}": lambda work=work, values=values: work(values)
+            f"{name} {kind}": partial(work, values)
             for name, work in works.items()
             for kind, values in tables.items()
         },

@@ -52,21 +52,22 @@ class Course:
 
 def wandering(policy: Any) -> Floats:
     """Small random weights."""
-    return np.random.default_rng(3).normal(0, 0.05, policy.size).astype(np.float32)
+    weights: Floats = np.random.default_rng(3).normal(0, 0.05, policy.size).astype(np.float32)
+    return weights
 
 
 def balancing(policy: Any) -> Floats:
     """Weights of a linear policy, or of one unit in each layer, that hold CartPole's pole up."""
-    published = np.zeros((1, policy.size), np.float32)
+    published: Floats = np.zeros((1, policy.size), np.float32)
     if not isinstance(policy, MlpPolicy):
         published.reshape(4, 2)[:] = BALANCE[:, None] * np.array([-10, 10], np.float32)
-        return published[0]
+        return published.reshape(-1)
     layers = policy.layers(published)
     layers[0][0][0, :, 0] = BALANCE
     for weights, _ in layers[1:-1]:
         weights[0, 0, 0] = 2
     layers[-1][0][0, 0] = (-10, 10)
-    return published[0]
+    return published.reshape(-1)
 
 
 WALKER = Course("BipedalWalker-v3", 16, 0.2, 1600, wandering)

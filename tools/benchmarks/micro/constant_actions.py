@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from es_queue.config.run_config import RunConfig
 from es_queue.environments.factory import describe, open_environment
 from es_queue.environments.interface import Environment, EnvironmentRequest
 from es_queue.numerics.slot_plan import FINAL, evaluation_seeds
+from es_queue.policies.actions import ActionMap
 from workers.episode import EpisodeControl, play_episode
 
 
@@ -38,7 +39,7 @@ def returns(world: Environment, action: int, seeds: list[int], limit: int) -> li
     rules, game = evaluation_rules(limit), world._environment.unwrapped  # type: ignore[attr-defined]
     chancy = (
         game.settings.repeat_action_probability
-        or game.settings.skip()[0] != game.settings.skip()[1]
+        or game.settings.skip_range()[0] != game.settings.skip_range()[1]
     )
     known: dict[int, float] = {}
     found = []
@@ -47,8 +48,13 @@ def returns(world: Environment, action: int, seeds: list[int], limit: int) -> li
         waited = seed if chancy else game.ale.getEpisodeFrameNumber()
         if waited not in known:
             known[waited] = play_episode(
-                world, lambda: lambda seen: seen, Always(action), rules, seed, EpisodeControl()
-            ).total  # type: ignore[arg-type]
+                world,
+                lambda: lambda seen: seen,
+                cast(ActionMap, Always(action)),
+                rules,
+                seed,
+                EpisodeControl(),
+            ).total
         found.append(known[waited])
     return found
 

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from es_queue.genetics.mutation_chain import ROOT, MutationChain, ParentTable, apply_mutations
@@ -53,8 +55,7 @@ def measured(bench: Bench) -> list[Row]:
         3 * bench.repeats,
     )
     starts = {
-        init: seconds(lambda init=init: policy.initial(1, init))
-        for init in ("zero", "normal", "orthogonal")
+        init: seconds(partial(policy.initial, 1, init)) for init in ("zero", "normal", "orthogonal")
     }
     beside = {
         "first parameters, once a seed list": ", ".join(

@@ -49,7 +49,14 @@ from tools.benchmarks.cluster.simulation.wire_format import (
 PUBLICATION, NAME, RQ = "0.1-00000000", "host0-1-abcdef", "rq-name"
 ABOUT = {"host": "host0", "pid": "1", "block": ""}
 NOTHING = Services(
-    *[0.0] * 8,
+    0.0,
+    0.0,
+    0.0,
+    0.0,
+    0.0,
+    0.0,
+    0.0,
+    0.0,
     (0, 0),
     (0, 0, 0),
     0.0,
@@ -109,7 +116,7 @@ def commands() -> Commands:
 
 BLOCK = Block(PUBLICATION, messages.TRAIN, 0, 3)
 QUEUED = [b"OK", b"QUEUED", b"QUEUED"]
-SAME = {
+SAME: dict[str, tuple[tuple[bytes, int], Any, list[Any]]] = {
     "claimed": (commands().held_blocks, lambda channel: channel.held_blocks(), [[]]),
     "claim": (commands().claim(0.25), lambda channel: channel.claim(0.25), [str(BLOCK).encode()]),
     "task": (commands().task, lambda channel: channel.task(), [b"task"]),

@@ -4,6 +4,7 @@ nobody waits.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from tools.benchmarks.cluster.simulation.discrete_events import Cluster, simulat
 from tools.benchmarks.cluster.simulation.discrete_events_async import AsyncCluster
 from tools.benchmarks.cluster.simulation.durations import HEAVY, RECORDED, SLOW, Durations
 from tools.benchmarks.report import BY_HAND
-from tools.benchmarks.tests.test_cluster import NOTHING, replace
+from tools.benchmarks.tests.test_cluster import NOTHING
 
 
 def test_seconds_within_a_window_are_cut_at_its_ends() -> None:

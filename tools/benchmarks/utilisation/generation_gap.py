@@ -205,7 +205,7 @@ class Scripted(MemoryMasterChannel):
         if last:
             self.collecting.append(time.process_time() - self._opened)
             self._last = time.perf_counter(), time.process_time()
-        return {next(reversed(cursors)): found}
+        return {list(cursors)[-1]: found}
 
 
 def once(size: Size, table: NoiseTable, generations: int) -> dict[str, list[float]]:

@@ -37,4 +37,4 @@ class Tailed(gymnasium.Env[Any, Any]):
 
 
 if "Tailed-v0" not in gymnasium.registry:
-    gymnasium.register("Tailed-v0", Tailed, max_episode_steps=MOST)
+    gymnasium.register("Tailed-v0", lambda **_: Tailed(), max_episode_steps=MOST)

@@ -64,10 +64,10 @@ class Durations:
         )
         if self.kind in PAIRS:
             pairs = PAIRS[self.kind]()
-            return pairs[draw.integers(len(pairs), size=count)].sum(axis=1)
+            return np.asarray(pairs[draw.integers(len(pairs), size=count)].sum(axis=1))
         if self.kind == HEAVY:
             location = np.log(HEAVY_MEAN) - HEAVY_SIGMA**2 / 2
-            return draw.lognormal(location, HEAVY_SIGMA, (count, 2)).sum(axis=1)
+            return np.asarray(draw.lognormal(location, HEAVY_SIGMA, (count, 2)).sum(axis=1))
         return np.full(count, 2 * CONSTANT_SECONDS)
 
     def mean(self) -> float:

@@ -36,4 +36,4 @@ class Sized(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
         return np.zeros(self.observation_space.shape or (), np.float32), 0.0, True, False, {}
 
 
-gymnasium.register("Sized-v0", Sized, max_episode_steps=STEP_LIMIT)
+gymnasium.register("Sized-v0", lambda **sizes: Sized(**sizes), max_episode_steps=STEP_LIMIT)

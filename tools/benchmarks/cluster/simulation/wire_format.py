@@ -22,7 +22,7 @@ class Incomplete(Exception):  # noqa: N818 - it is no error: the rest of a reply
     """A reply is not whole yet."""
 
 
-def packed(*parts: str | bytes | int) -> bytes:
+def packed(*parts: str | bytes | float) -> bytes:
     """One command."""
     raw = [part if isinstance(part, bytes) else str(part).encode() for part in parts]
     return b"*%d\r\n" % len(raw) + b"".join([b"$%d\r\n%s\r\n" % (len(part), part) for part in raw])

@@ -117,7 +117,8 @@ def simulate(order: Order) -> dict[str, Any]:
     prepared = generations(expected, Durations(order.durations, order.seed), most[messages.TRAIN])
     mean = np.linspace(-1, 1, order.observation).astype("<f8").tobytes()
     shared = Shared(loop, clocks, prepared, Cost(**order.cost), mean)
-    told, hosts = worker_info(clocks), {}
+    told = worker_info(clocks)
+    hosts: dict[int, Host] = {}
     lives = [Link(order.socket) for _ in range(order.lives)]
     for number in range(order.first, order.first + order.workers):
         host = hosts.setdefault(number // order.per_host, Host())
