@@ -111,6 +111,15 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
         ),
     )
     add(
+        "--card",
+        metavar="DIR",
+        type=Path,
+        help=(
+            "write a Hugging Face model repository into a new folder and play nothing: README.md "
+            "with the final evaluation, the policy as .npz and .onnx, and the settings"
+        ),
+    )
+    add(
         "--which",
         choices=("best", "last"),
         default="best",
@@ -198,6 +207,11 @@ def validate_arguments(given: argparse.Namespace) -> None:
         raise UsageError(
             "--pretrained names the policy already: leave --generation and --which out"
         )
+    if given.card is not None and (given.export or given.generation is not None):
+        raise UsageError(
+            "--card writes the policy of a checkpoint: leave "
+            f"--{'export' if given.export else 'generation'} out"
+        )
     if given.generation is not None and (given.export or given.which != "best"):
         raise UsageError(
             "--generation names the policy already: leave "
@@ -236,6 +250,12 @@ def play_and_print(given: argparse.Namespace) -> None:
         from workers.play.export_policy import export_policy
 
         export_policy(path, given.export)
+        return
+    if given.card:
+        # start-up: numpy, whose threads must be fixed before it loads
+        from workers.play.model_card import write_model_card
+
+        write_model_card(path, given.card)
         return
     # start-up: numpy, whose threads must be fixed before it loads
     from workers.play.playback import episode_seeds, play_all, validate_display

@@ -1,0 +1,95 @@
+"""``es-play RUN --card DIR``: the policy as a Hugging Face model repository, made without network.
+
+The form of README.md: https://huggingface.co/docs/hub/model-cards (metadata and model-index).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from es_queue.errors import RunFolderError, UsageError
+from es_queue.export import export_bytes
+from es_queue.numerics.fingerprint import array_digest
+from es_queue.security.private_directory import replacing
+from es_queue.security.sanitize import sanitize
+from workers.play.checkpoint import Checkpoint, load_checkpoint
+from workers.play.export_policy import read_contents
+from workers.play.report import format_text
+
+TASK = "reinforcement-learning"
+LONGEST_NAME = 200
+
+
+def write_model_card(path: Path, folder: Path) -> None:
+    """Write the folder. Raises RunFolderError or UsageError in one sentence; a policy that has no
+    ONNX form gets none.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"--card is {folder}, which exists already: name a new or empty folder")
+    checkpoint = load_checkpoint(path)
+    arrays, meta = read_contents(path)
+    files = {"policy.npz": export_bytes(".npz", checkpoint.policy, arrays, meta)}
+    note = ""
+    try:
+        files["policy.onnx"] = export_bytes(".onnx", checkpoint.policy, arrays, meta)
+    except UsageError as error:
+        note = f"; without policy.onnx: {error}"
+    files["config.json"] = json.dumps(checkpoint.config.to_dict(), indent=2).encode() + b"\n"
+    files["README.md"] = format_card(checkpoint, list(files)).encode()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, data in files.items():
+            with replacing(folder / name) as file:
+                file.write(data)
+    except OSError as error:
+        raise RunFolderError(f"{folder} cannot be written: {error.strerror}") from None
+    print(f"{format_text(str(folder))}: {', '.join(files)}{note}")
+
+
+def format_card(checkpoint: Checkpoint, files: list[str]) -> str:
+    """README.md: metadata in YAML between two lines of dashes, then Markdown."""
+    config = checkpoint.config
+    env, run = sanitize(config.task, LONGEST_NAME), sanitize(checkpoint.run, LONGEST_NAME)
+    metadata: dict[str, Any] = {
+        "library_name": "es-queue",
+        "pipeline_tag": TASK,
+        "tags": [env, config.strategy, TASK, "evolution-strategies"],
+    }
+    lines = [f"# {env}, trained with es-queue", ""]
+    if score := format_score(checkpoint.evaluation):
+        metadata["model-index"] = [model_index(run, env, score)]
+        episodes = (checkpoint.evaluation or {}).get("eval_episodes")
+        lines += [f"Mean return: {score} over {episodes} episodes that played no part in training."]
+    lines += [
+        f"Run `{run}`: strategy {config.strategy}, policy {config.policy_name}, seed "
+        f"{config.seed}. Parameters' digest: `{array_digest(checkpoint.policy.parameters)}`.",
+        "",
+        *(f"- `{name}`" for name in files),
+        "",
+        "```sh",
+        "es-play policy.npz",
+        "```",
+        "",
+    ]
+    # A JSON value is a YAML value too.
+    header = [f"{name}: {json.dumps(value)}" for name, value in metadata.items()]
+    return "\n".join(["---", *header, "---", *lines])
+
+
+def format_score(evaluation: dict[str, Any] | None) -> str:
+    """``mean +/- deviation``, empty if the final evaluation was not played."""
+    figures = [(evaluation or {}).get(name) for name in ("eval_mean", "eval_std")]
+    mean, deviation = (value if isinstance(value, (int, float)) else None for value in figures)
+    return "" if mean is None or deviation is None else f"{mean:.2f} +/- {deviation:.2f}"
+
+
+def model_index(run: str, env: str, score: str) -> dict[str, Any]:
+    """The results block."""
+    result = {
+        "task": {"type": TASK, "name": TASK},
+        "dataset": {"name": env, "type": env},
+        "metrics": [{"type": "mean_reward", "name": "mean_reward", "value": score}],
+    }
+    return {"name": run, "results": [result]}
