@@ -39,7 +39,7 @@ def written() -> dict[Path, str]:
 def strategy_page() -> str:
     used = {name: list(kind.used_settings().values()) for name, kind in STRATEGIES.items()}
     lines = [
-        HEAD.format(folder="strategies", names="StrategyFacts, option"),
+        HEAD.format(folder="strategies", names="StrategyFacts, WithoutEffect, option"),
         *strategy_facts(),
         *optimizer_users(declared(used).values()),
         *settings_class("StrategySettings", "strategies", "search", used),
@@ -128,9 +128,24 @@ def settings_class(
                 else []
             ),
             *([f'        default_word="{setting.default_word}",'] if setting.default_word else []),
+            *without_effect_lines(setting),
             "    )",
         ]
     return lines
+
+
+def without_effect_lines(setting: Setting) -> list[str]:
+    if not setting.without_effect:
+        return []
+    lines = ["        without_effect=("]
+    for rule in setting.without_effect:
+        values = (rule.name, rule.value, rule.reason, rule.fix)
+        lines += [
+            "            WithoutEffect(",
+            *(f"                {literal(value)}," for value in values),
+            "            ),",
+        ]
+    return [*lines, "        ),"]
 
 
 def sentence(setting: Setting, users: list[str]) -> str:

@@ -9,6 +9,19 @@ Bounds = tuple[float | None, float | None]
 
 
 @dataclass(frozen=True)
+class WithoutEffect:
+    """A value of another setting that leaves a setting without effect.
+
+    reason, fix: why, and what else to set, of the sentence that refuses an explicit value
+    """
+
+    name: str
+    value: bool | int | float | str
+    reason: str
+    fix: str
+
+
+@dataclass(frozen=True)
 class Setting:
     """A setting that strategies or policies declare. ``python -m tools.write_reference`` makes
     flags of them.
@@ -20,6 +33,7 @@ class Setting:
     low, high: bounds of a number, both allowed
     optimizers: those that use it; empty if it does not depend on the optimizer
     default_word: what people write and read in place of the default number, such as ``auto``
+    without_effect: values of other settings with which it has none
     """
 
     name: str
@@ -31,6 +45,7 @@ class Setting:
     high: float | None = None
     optimizers: tuple[str, ...] = ()
     default_word: str = ""
+    without_effect: tuple[WithoutEffect, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -56,12 +71,14 @@ def option(
     choices: tuple[str, ...] = (),
     bounds: Bounds = (None, None),
     default_word: str = "",
+    without_effect: tuple[WithoutEffect, ...] = (),
 ) -> Any:
     """A dataclass field with what ``--help`` and the checks need.
 
     text: the sentence of ``--help``; bounds: lowest and highest number, None for no bound
     choices: a form such as module:Class among them allows a name of the user's own code
     default_word: what people write and read in place of the default number, such as ``auto``
+    without_effect: values of other settings with which it has none
     """
     metadata = {
         "group": group,
@@ -72,5 +89,6 @@ def option(
         "low": bounds[0],
         "high": bounds[1],
         "default_word": default_word,
+        "without_effect": without_effect,
     }
     return field(default=default, metadata=metadata)

@@ -10,7 +10,7 @@ import json
 from dataclasses import MISSING, Field, asdict, dataclass, fields
 from typing import Any
 
-from es_queue.config.declarations import option
+from es_queue.config.declarations import WithoutEffect, option
 from es_queue.config.policy_settings import POLICIES, PolicySettings
 from es_queue.config.strategy_settings import STRATEGIES, StrategySettings
 from es_queue.environments import BACKENDS, format_backends
@@ -19,6 +19,23 @@ AUTO = "auto"
 NONE = "none"
 SYNC, ASYNC = "sync", "async"
 VIRTUAL = "virtual"
+
+
+#: Of the settings that only the normalisation of observations uses.
+NOT_NORMALISED = (
+    WithoutEffect(
+        "obs_norm",
+        False,
+        "without obs_norm observations are taken as they are",
+        "leave --no-obs-norm out",
+    ),
+    WithoutEffect(
+        "batch_norm",
+        VIRTUAL,
+        "with batch_norm virtual observations are taken as they are",
+        "leave batch_norm out",
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -130,6 +147,7 @@ class RunConfig(PolicySettings, StrategySettings):
         "clip normalised observations to this many standard deviations; 0 disables",
         unit="standard deviations",
         bounds=(0.0, None),
+        without_effect=NOT_NORMALISED,
     )
 
     obs_sample: float = option(
@@ -137,6 +155,7 @@ class RunConfig(PolicySettings, StrategySettings):
         "policy",
         "fraction of slots whose observations update the statistics",
         bounds=(0.0, 1.0),
+        without_effect=NOT_NORMALISED,
     )
 
     # --- search
@@ -186,6 +205,9 @@ class RunConfig(PolicySettings, StrategySettings):
         "generations after which the worse half of the islands ends",
         unit="generations",
         bounds=(1, 1_000_000),
+        without_effect=(
+            WithoutEffect("islands", 1, "islands is 1, so none ends", "set islands to 2 or more"),
+        ),
     )
 
     episodes: int = option(
@@ -323,6 +345,14 @@ class RunConfig(PolicySettings, StrategySettings):
         "evaluation",
         "episodes per evaluation during training",
         bounds=(1, 100_000),
+        without_effect=(
+            WithoutEffect(
+                "eval_every",
+                0,
+                "eval_every is 0, so nothing is evaluated before the end",
+                "set eval_every to 1 or more",
+            ),
+        ),
     )
 
     final_episodes: int = option(

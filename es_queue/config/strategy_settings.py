@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from es_queue.config.declarations import StrategyFacts, option
+from es_queue.config.declarations import StrategyFacts, WithoutEffect, option
 
 STRATEGIES: dict[str, StrategyFacts] = {
     "ars": StrategyFacts(
@@ -288,6 +288,14 @@ class StrategySettings:
         "search",
         "largest relative change of the learnt sigma per generation (pgpe)",
         bounds=(0.0, 0.99),
+        without_effect=(
+            WithoutEffect(
+                "sigma_learning_rate",
+                0.0,
+                "sigma_learning_rate is 0, so sigma is fixed",
+                "set sigma_learning_rate above 0",
+            ),
+        ),
     )
 
     top: int = option(

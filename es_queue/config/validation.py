@@ -21,7 +21,7 @@ from es_queue.config.episode_rules import (
     parse_target,
 )
 from es_queue.config.policy_settings import PolicySettings
-from es_queue.config.run_config import ASYNC, VIRTUAL, policies_with, users_of
+from es_queue.config.run_config import ASYNC, policies_with, users_of
 from es_queue.config.schedules import parse_schedule
 from es_queue.config.strategy_settings import OPTIMIZER_USERS, STRATEGIES, StrategySettings
 from es_queue.errors import UsageError
@@ -408,43 +408,14 @@ def ineffective_settings(config: RunConfig) -> dict[str, str]:
     """Settings that another setting leaves without effect, each with a sentence that refuses an
     explicit value.
     """
-    rules: tuple[tuple[bool, str, tuple[str, ...], str], ...] = (
-        (
-            not config.obs_norm,
-            "without obs_norm observations are taken as they are",
-            ("obs_clip", "obs_sample"),
-            "leave --no-obs-norm out",
-        ),
-        (
-            config.batch_norm == VIRTUAL,
-            "with batch_norm virtual observations are taken as they are",
-            ("obs_clip", "obs_sample"),
-            "leave batch_norm out",
-        ),
-        (
-            config.eval_every == 0,
-            "eval_every is 0, so nothing is evaluated before the end",
-            ("eval_episodes",),
-            "set eval_every to 1 or more",
-        ),
-        (
-            config.islands == 1,
-            "islands is 1, so none ends",
-            ("island_generations",),
-            "set islands to 2 or more",
-        ),
-        (
-            config.sigma_learning_rate == 0,
-            "sigma_learning_rate is 0, so sigma is fixed",
-            ("sigma_max_change",),
-            "set sigma_learning_rate above 0",
-        ),
-    )
     return {
-        name: f"{name} is {getattr(config, name):g}, but {reason}: leave {name} out, or {fix}"
-        for holds, reason, names, fix in rules
-        if holds
-        for name in names
+        field.name: (
+            f"{field.name} is {getattr(config, field.name):g}, but {rule.reason}: leave "
+            f"{field.name} out, or {rule.fix}"
+        )
+        for field in fields(config)
+        for rule in field.metadata["without_effect"]
+        if getattr(config, rule.name) == rule.value
     }
 
 

@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.config.declarations import Setting
+from es_queue.config.declarations import Setting, WithoutEffect
 from es_queue.config.run_config import RunConfig
 from es_queue.config.schedules import RateFactors
 from es_queue.numerics.ordered_sums import norm, weighted_rows
@@ -48,6 +48,14 @@ class PGPE(AdaptiveSigma):
             "largest relative change of the learnt sigma per generation",
             low=0.0,
             high=0.99,
+            without_effect=(
+                WithoutEffect(
+                    "sigma_learning_rate",
+                    0.0,
+                    "sigma_learning_rate is 0, so sigma is fixed",
+                    "set sigma_learning_rate above 0",
+                ),
+            ),
         ),
     )
     optimizers: ClassVar[tuple[str, ...]] = ("clipup", "adam", "sgd")
