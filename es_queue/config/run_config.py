@@ -419,7 +419,7 @@ class RunConfig(PolicySettings, StrategySettings):
     max_seconds: float = option(
         0.0,
         "evaluation",
-        "stop after this time",
+        "stop after this time; the open generation is dropped, the final episodes still follow",
         unit="seconds",
         bounds=(0.0, None),
         default_word="none",

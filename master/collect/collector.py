@@ -167,6 +167,11 @@ class Collector:
         """Whether workers gave different results and nobody could say which is right."""
         return self.context.audit is not None and self.context.audit.undecided
 
+    @property
+    def is_without_workers(self) -> bool:
+        """Whether no worker has been there for a while."""
+        return self._parts.workers.is_idle
+
     # --- opening
 
     def opening_time(self, *, adopted: bool) -> float:
@@ -210,9 +215,10 @@ class Collector:
 
     # --- reading
 
-    def collect(self, ledger: Ledger) -> None:
-        """Until the ledger is complete and the run not paused. Raises Interrupted, FencedError,
-        RedisError, EnvironmentFailure. What is there already does not keep the lease waiting.
+    def collect(self, ledger: Ledger, is_over: Callable[[], bool] = lambda: False) -> bool:
+        """Until the ledger is complete and the run not paused, or ``is_over``; whether it is
+        complete. What is there already does not keep the lease waiting. Raises Interrupted,
+        FencedError, RedisError, EnvironmentFailure.
         """
         if ledger.is_complete():
             self._raise_if_interrupted()
@@ -230,9 +236,12 @@ class Collector:
             self._raise_if_interrupted()
             if time.monotonic() >= self._next_tick or ledger.needs_reconcile:
                 self.tick(ledger)
+            if not self.inbox.paused_by and not ledger.is_complete() and is_over():
+                return False
         if sentence := self._progress.implausible_sentence(ledger):
             LOGGER.warning(sentence)
         self._publisher.learn_durations(ledger)
+        return True
 
     def _raise_if_interrupted(self) -> None:
         if self._callbacks.is_interrupted() or self.inbox.stopped_by:
@@ -309,6 +318,11 @@ class Collector:
             self.context.recoveries.record_recovery(REDIS_AWAY, sum(ended))
 
     # --- between generations
+
+    @property
+    def paused_seconds(self) -> float:
+        """Seconds of pause since ``take_paused_seconds``."""
+        return self._pauses.seconds
 
     def take_paused_seconds(self) -> float:
         """Seconds of pause since the last call."""

@@ -58,6 +58,11 @@ class WorkerWatch:
         self.present: dict[str, dict[str, str]] = {}
         self.give_way: list[str] = []
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no worker has been there for a while."""
+        return self._idle_monitor.is_idle
+
     def live_count(self) -> int:
         return max(1, len(self.present))
 

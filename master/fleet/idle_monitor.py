@@ -54,6 +54,12 @@ class IdleMonitor:
             self._waiting_noted = True
             LOGGER.warning(sentence)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no worker has been there for IDLE_SECONDS."""
+        since = self._idle_since
+        return since is not None and time.monotonic() - since > IDLE_SECONDS
+
     def _note_refusals(self, refusing: Mapping[str, Mapping[str, str]], others: bool) -> None:
         """Name them; when nobody else comes and the environment is to blame, the run
         cannot go on.
@@ -110,11 +116,7 @@ class IdleMonitor:
         """Say once that nobody works, after a while without a worker."""
         now = time.monotonic()
         self._idle_since = None if workers else self._idle_since or now
-        if (
-            self._idle_since is not None
-            and not self._idle_noted
-            and now - self._idle_since > IDLE_SECONDS
-        ):
+        if self.is_idle and not self._idle_noted:
             self._idle_noted = True
             LOGGER.warning(
                 "no worker has joined: the run waits for one (rq worker, on the same Redis and "

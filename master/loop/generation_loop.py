@@ -4,16 +4,18 @@ go.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import EnvironmentFailure
 from es_queue.numerics.return_statistics import return_statistics
 from es_queue.protocol import messages
 from es_queue.strategies.base import NOT_FINITE
-from master.collect.collector import Collector
+from master.collect.collector import Collector, Interrupted
 from master.display.format import Record
 from master.loop.config_timeline import ConfigTimeline
 from master.loop.learner import Learner
@@ -36,11 +38,13 @@ from master.loop.records import (
     training_record,
 )
 from master.loop.restart import begin_descent, is_overdue, with_evaluation
-from master.loop.result_arrays import ClosedGeneration, first_returns
+from master.loop.result_arrays import ClosedGeneration, first_returns, total_steps
 from master.loop.rollback import has_regressed, roll_back, with_rollback_point
 from master.loop.schedule import ClosingSchedule, make_schedule
 from master.loop.state import CLOSING, FINAL, TRAINING, RunState
 from master.run.stopping import reason_to_stop
+
+LOGGER = logging.getLogger("es_queue.loop")
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,9 @@ class Loop:
             adopted = None
             # Collect the results of every slot.
             waiting = self._collect(generation)
+            if waiting is None:
+                state, record = self._drop(generation), {}
+                continue
             closed = self._schedule.close(state, generation.learner, generation.ledger)
             # Rank the fitness and update the parameters.
             report = self._learn(generation, closed, waiting)
@@ -116,15 +123,51 @@ class Loop:
         for listener in self._listeners:
             listener.on_published(generation)
 
-    def _collect(self, generation: OpenGeneration) -> Waiting:
-        """Until every wanted slot is answered and nothing more is asked for."""
+    def _collect(self, generation: OpenGeneration) -> Waiting | None:
+        """Until every wanted slot is answered and nothing more is asked for; None if the run's
+        time is up before that.
+        """
         began, ledger = time.monotonic(), generation.ledger
-        self._collector.collect(ledger)
-        while self._schedule.require_more(generation.state, generation.learner, ledger):
+        is_over = partial(self._is_time_up, generation.state)
+        is_complete = self._collector.collect(ledger, is_over)
+        while is_complete and self._schedule.require_more(
+            generation.state, generation.learner, ledger
+        ):
             self._collector.extend(ledger)
-            self._collector.collect(ledger)
+            is_complete = self._collector.collect(ledger, is_over)
+        if not is_complete:
+            return None
         paused = self._collector.take_paused_seconds()
         return Waiting(time.monotonic() - began - paused, paused)
+
+    def _is_time_up(self, state: RunState) -> bool:
+        """Whether --max-seconds ends the open generation. What is published after training has
+        ended is waited for, unless no worker is there to play it: then this raises Interrupted.
+        """
+        budget = self._timeline.config_at(state.changes, state.generation).max_seconds
+        if not budget or self._totals.seconds(state) < budget:
+            return False
+        if state.stage == TRAINING:
+            return True
+        if self._collector.is_without_workers:
+            LOGGER.warning(
+                "--max-seconds has passed and no worker is present: the run stops without a final "
+                "evaluation"
+            )
+            raise Interrupted
+        return False
+
+    def _drop(self, generation: OpenGeneration) -> RunState:
+        """The state after a generation that --max-seconds cut short: nothing is learnt from it."""
+        state, ledger = generation.state, generation.ledger
+        answered, slots = ledger.answer_counts()
+        played = sum(total_steps(list(results.values())) for results in ledger.results.values())
+        LOGGER.info(
+            f"--max-seconds has passed: generation {state.generation} is dropped with {answered} "
+            f"of {slots} slots answered, and training ends"
+        )
+        counters = state.add_counts(lost_steps=ledger.tally.lost_steps + played)
+        return replace(state, stage=CLOSING, reason="max_seconds", counters=counters)
 
     def _learn(
         self, generation: OpenGeneration, closed: ClosedGeneration, waiting: Waiting
@@ -213,7 +256,7 @@ class Loop:
         best = state.best or learner.best_policy(state, float("nan"))
         generation = self._publisher.publish_final(state, best, record)
         self._tell_published(generation)
-        self._collector.collect(generation.ledger)
+        self._collector.collect(generation.ledger, partial(self._is_time_up, state))
         returns = first_returns(generation.ledger.results_in_order(messages.FINAL))
         outcome = Outcome(state, best, return_statistics(returns), generation.digest)
         for listener in self._listeners:

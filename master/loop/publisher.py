@@ -25,7 +25,7 @@ from master.loop.config_timeline import ConfigTimeline, format_changes
 from master.loop.learner import Learner
 from master.loop.prefetch import PlanRequest, Prefetcher
 from master.loop.schedule import ClosingSchedule, Opening
-from master.loop.state import FINAL, TRAINING, Best, Floats, RunState, vector_digest
+from master.loop.state import CLOSING, FINAL, TRAINING, Best, Floats, RunState, vector_digest
 from master.storage import checkpoint
 
 REDIS_CHECKPOINT_BYTES = 8 * 2**20
@@ -100,6 +100,7 @@ class Publisher:
         self._identity, self._timeline, self._collector = identity, timeline, collector
         self._schedule = schedule
         self._prefetcher = Prefetcher(timeline)
+        self._last_number = -1
         strategy = timeline.base.strategy
         self._slot_limits = {
             **max_slots(timeline.config, strategy.per_slot),
@@ -157,7 +158,10 @@ class Publisher:
     ) -> OpenGeneration:
         collector, data = self._collector, parameters.vector.astype("<f4").tobytes()
         # The final episodes are published after the closing generation, so under the next number.
-        number = state.generation + (state.stage == FINAL)
+        # A closing generation may replace a dropped one, and no publication's name is used twice;
+        # its evaluation has the seeds of that number.
+        number = max(state.generation + (state.stage == FINAL), self._last_number + 1)
+        self._last_number = number
         task = Task(
             adopted or f"{number}.{self._identity.token}",
             learner.strategy.sigma(state.strategy),
@@ -171,7 +175,7 @@ class Publisher:
         )
         ledger = self._schedule.open(
             Opening(
-                state,
+                replace(state, generation=number) if state.stage == CLOSING else state,
                 learner,
                 task.publication,
                 required_slots(state, learner),

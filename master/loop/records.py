@@ -67,6 +67,11 @@ class RunTotals:
         patience = state.counters.patience_generations + 1 if at_patience else 0
         return replace(counters, patience_generations=patience)
 
+    def seconds(self, state: RunState) -> float:
+        """The run's seconds until now, without pauses; ``state``: of the open generation."""
+        elapsed = time.monotonic() - self._last_clock - self._collector.paused_seconds
+        return state.counters.seconds + elapsed
+
     def record(
         self, generation: OpenGeneration, state: RunState, closed: ClosedGeneration, seconds: float
     ) -> Record:

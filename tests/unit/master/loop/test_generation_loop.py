@@ -5,6 +5,7 @@ every way to end.
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import master.fleet.idle_monitor as idle_monitor
 import master.loop.listeners as module
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import EnvironmentFailure, FencedError, RunFolderError
@@ -25,7 +27,7 @@ from master.loop.generation_loop import Loop
 from master.loop.learner import Learner
 from master.loop.listeners import Outcome
 from master.loop.publisher import required_slots
-from master.loop.state import CLOSING, FINAL, Best, RunState
+from master.loop.state import CLOSING, FINAL, TRAINING, Best, RunState
 from master.run.lease import take_lease
 from master.run.setup import Setup, prepare_run
 from master.storage import checkpoint
@@ -589,3 +591,42 @@ def test_a_folder_that_cannot_be_written_stops_no_training_but_the_end_needs_it(
 
     with pytest.raises(RunFolderError, match="no place for the best"):
         Run(tiny(generations=3), saved=Fuller()).play()
+
+
+def test_max_seconds_drops_the_open_generation_and_keeps_the_whole_ones() -> None:
+    done = Run(tiny(generations=2)).play()
+    state = replace(done.state, stage=TRAINING, reason="")
+    run = Run(tiny(generations=4, max_seconds=state.counters.seconds + 0.05))
+    loop = run.loop()
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(loop.run, state)  # no worker answers until training has ended
+        assert eventually(lambda: loop.current and loop.current.state.stage == CLOSING)
+        with workers(run.server, run.setup.config, TABLE):
+            outcome = ended.result(30)
+    assert (outcome.state.reason, outcome.state.generation) == ("max_seconds", 2)
+    assert outcome.digest == done.digest
+    assert run.sink.notes[0].startswith("--max-seconds has passed: generation 2 is dropped with 0")
+    assert not np.isnan(run.sink.records[-1]["eval_mean"]), "the last parameters are evaluated"
+
+    resumed = replace(outcome.state, stage=TRAINING, reason="")
+    assert (
+        Run(tiny(generations=4)).play(state=resumed).digest
+        == Run(tiny(generations=4)).play().digest
+    ), "a dropped generation is played again"
+
+
+def test_max_seconds_stops_a_run_that_no_worker_joins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(idle_monitor, "IDLE_SECONDS", 0.1)
+    run = Run(tiny(max_seconds=0.05))
+    with pytest.raises(Interrupted):
+        run.play(count=0)
+    assert "no worker is present: the run stops without" in run.sink.notes[-1]
+
+
+def test_max_seconds_does_not_count_a_pause() -> None:
+    run = Run(tiny(max_seconds=0.3))
+    loop = run.loop(interrupted=lambda: loop._collector.paused_seconds > 0.5)
+    loop._collector.inbox.paused_by = "a person"
+    with pytest.raises(Interrupted):
+        loop.run(run.setup.initial_state())
+    assert loop.current is not None and loop.current.state.stage == TRAINING
