@@ -605,6 +605,7 @@ def test_max_seconds_drops_the_open_generation_and_keeps_the_whole_ones() -> Non
             outcome = ended.result(30)
     assert (outcome.state.reason, outcome.state.generation) == ("max_seconds", 2)
     assert outcome.digest == done.digest
+    assert run.sink.records[-1]["publication"].startswith("3."), "workers leave the dropped one"
     assert run.sink.notes[0].startswith("--max-seconds has passed: generation 2 is dropped with 0")
     assert not np.isnan(run.sink.records[-1]["eval_mean"]), "the last parameters are evaluated"
 
@@ -630,3 +631,4 @@ def test_max_seconds_does_not_count_a_pause() -> None:
     with pytest.raises(Interrupted):
         loop.run(run.setup.initial_state())
     assert loop.current is not None and loop.current.state.stage == TRAINING
+    assert loop._totals.seconds(loop.current.state) < loop._collector.paused_seconds

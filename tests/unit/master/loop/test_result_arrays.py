@@ -4,6 +4,7 @@ through them one by one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -305,10 +306,10 @@ def test_a_stop_in_the_final_episodes_leaves_the_chosen_policy_in_its_file(tmp_p
     loop = run.loop()
     collect = loop._collector.collect
 
-    def stopped(ledger: Ledger) -> None:
+    def stopped(ledger: Ledger, is_over: Callable[[], bool]) -> bool:
         if messages.FINAL in ledger.required:
             raise Interrupted
-        collect(ledger)
+        return collect(ledger, is_over)
 
     loop._collector.collect = stopped  # type: ignore[method-assign]
     with workers(run.server, run.setup.config, TABLE, 1), pytest.raises(Interrupted):
@@ -336,10 +337,11 @@ def test_a_best_policy_that_could_not_be_written_is_tried_again(
     seen: list[bool] = []
     collect = loop._collector.collect
 
-    def looked(ledger: Ledger) -> None:
-        collect(ledger)
+    def looked(ledger: Ledger, is_over: Callable[[], bool]) -> bool:
+        is_complete = collect(ledger, is_over)
         best = loop.current.state.best
         seen.append(best is not None and Checkpoints(tmp_path).is_best_stored(best))
+        return is_complete
 
     loop._collector.collect = looked  # type: ignore[method-assign]
     with workers(run.server, run.setup.config, TABLE, 1):
