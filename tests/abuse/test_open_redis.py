@@ -13,7 +13,7 @@ from tests.abuse.servers import WHEEL, serving
 from tests.integration.processes import BIN, CARTPOLE, Processes, Started, flags
 from tests.leaks import simple_password
 
-QUICK = {**CARTPOLE, "generations": 1, "max_seconds": 0.1}
+QUICK = {**CARTPOLE, "generations": 1}
 OPEN = ("--bind", "0.0.0.0", "--protected-mode", "no")
 ALOUD, IN_PLAIN = "requires NO PASSWORD", "in plain text"
 

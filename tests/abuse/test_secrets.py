@@ -335,7 +335,7 @@ def test_what_a_child_is_given_it_finds_in_its_environment_once(
 
 
 def test_a_private_server_is_not_offered_the_password_of_another(processes: Processes) -> None:
-    values = {**CARTPOLE, "generations": 1, "max_seconds": 0.1}
+    values = {**CARTPOLE, "generations": 1}
     for words in ((), ("--seeds", "1,2")):
         own = {name: value for name, value in values.items() if not words or name != "seed"}
         master = processes.start(

@@ -201,7 +201,7 @@ def test_the_commands_end_with_that_sentence_and_code_3(
 def test_a_certificate_that_is_not_looked_at_is_warned_of(
     tls: Callable[..., int], papers: Papers, processes: Processes
 ) -> None:
-    values = {**VALUES, "generations": 1, "max_seconds": 0.1}
+    values = {**VALUES, "generations": 1}
     url = f"rediss://127.0.0.1:{tls()}?ssl_cert_reqs=none"
     processes.worker(url)
     for more, count in (((), 1), (("--insecure",), 0)):

@@ -27,7 +27,7 @@ from es_queue.security.user_code import ALLOW
 from tests.docs.pages import Marked, marked_blocks, named, pages
 
 #: What --seeds and a budget of their own do not stand beside.
-BRIEF = "--workers 1 --max-seconds 3 --eval-episodes 5 --final-episodes 5"
+BRIEF = "--workers 1 --max-seconds 6 --eval-episodes 5 --final-episodes 5"
 TRAINS = re.compile(
     (
         r"^(?P<command>(?:\w+=\S+ )*es-master (?=.*--(?:env|objective|config|resume) "
