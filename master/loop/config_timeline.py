@@ -46,6 +46,14 @@ class ConfigTimeline:
         """The settings of a generation, before schedules."""
         return config_at(self.base.config, changes, generation)
 
+    def max_seconds_at(self, changes: Sequence[Change], generation: int) -> float:
+        """That setting of a generation; asked often, so without making all settings."""
+        budget: float = self.base.config.max_seconds
+        for change in sorted(changes, key=lambda change: change.generation):
+            if change.generation <= generation:
+                budget = change.settings.get("max_seconds", budget)
+        return budget
+
     def learner_at(self, state: RunState) -> Learner:
         """What learns in the state's generation."""
         return self._cached_learner(

@@ -37,7 +37,7 @@ from master.loop.records import (
     lag_record,
     training_record,
 )
-from master.loop.restart import begin_descent, is_overdue, with_evaluation
+from master.loop.restart import begin_descent, is_overdue, with_evaluation, with_first_step
 from master.loop.result_arrays import ClosedGeneration, first_returns, total_steps
 from master.loop.rollback import has_regressed, roll_back, with_rollback_point
 from master.loop.schedule import ClosingSchedule, make_schedule
@@ -144,7 +144,9 @@ class Loop:
         """Whether --max-seconds ends the open generation. What is published after training has
         ended is waited for, unless no worker is there to play it: then this raises Interrupted.
         """
-        budget = self._timeline.config_at(state.changes, state.generation).max_seconds
+        # Settings that a person has just changed, for the next generation, count at once.
+        changes = (*state.changes, *self._collector.inbox.pending_changes)
+        budget = self._timeline.max_seconds_at(changes, state.generation + 1)
         if not budget or self._totals.seconds(state) < budget:
             return False
         if state.stage == TRAINING:
@@ -166,7 +168,10 @@ class Loop:
             f"--max-seconds has passed: generation {state.generation} is dropped with {answered} "
             f"of {slots} slots answered, and training ends"
         )
-        counters = state.add_counts(lost_steps=ledger.tally.lost_steps + played)
+        paused = self._collector.take_paused_seconds()
+        counters = state.add_counts(
+            lost_steps=ledger.tally.lost_steps + played, seconds=self._totals.take_seconds(paused)
+        )
         return replace(state, stage=CLOSING, reason="max_seconds", counters=counters)
 
     def _learn(
@@ -175,9 +180,11 @@ class Loop:
         """What a closed generation teaches, and what people read of it."""
         began, learner, state = time.monotonic(), generation.learner, generation.state
         current = learner.with_best(state, closed)
-        if learner.config.rollback:
+        # After training has ended there is nothing to go back to: a run that is extended later
+        # must not know of the evaluation of its end.
+        if learner.config.rollback and state.stage == TRAINING:
             current = with_rollback_point(state, current, closed.evaluation)
-        if learner.deadlines:
+        if learner.deadlines and state.stage == TRAINING:
             current = with_evaluation(current, closed.evaluation)
         has_learnt = state.stage == TRAINING and not is_confirmed(current)
         returns_to, is_finite = None, True
@@ -198,6 +205,8 @@ class Loop:
             and not self._collector.is_undecided,
             numerics=fleet.numerics,
         )
+        if after.descent.generation > state.generation:
+            after = with_first_step(after)
         record: Record = {
             **generation.record,
             "seconds_wait": waiting.seconds,

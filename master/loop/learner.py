@@ -173,8 +173,10 @@ class Learner:
             and (best is None or (not best.confirmed and figures.mean > best.eval_mean))
         ):
             return 1
+        if kind == messages.EVAL and is_overdue(with_evaluation(state, figures), self.deadlines):
+            return -1
         if kind == messages.EVAL and is_overdue(state, self.deadlines):
-            return -1 if is_overdue(with_evaluation(state, figures), self.deadlines) else 1
+            return 1
         may_return = kind == messages.EVAL and self.config.rollback
         return -int(may_return and has_regressed(state, figures))
 

@@ -45,8 +45,6 @@ class RunTotals:
     ) -> Counters:
         """The counters with a closed generation, in which people paused the run so long."""
         config, ledger, state = generation.learner.config, generation.ledger, generation.state
-        now = time.monotonic()
-        took, self._last_clock = max(0.0, now - self._last_clock - paused), now
         centre = sum(closed.centre.steps) if closed.centre else 0
         counters = state.add_counts(
             episodes=closed.arrays.individuals * config.episodes,
@@ -56,7 +54,7 @@ class RunTotals:
             eval_steps=closed.eval_steps + centre,
             surplus_steps=total_steps(closed.surplus),
             lost_steps=ledger.tally.lost_steps,
-            seconds=took,
+            seconds=self.take_seconds(paused),
             duplicate=ledger.refused["duplicate"] + ledger.refused["conflict"],
             refused=ledger.refused.total() - ledger.refused["audit"],
             reissued=ledger.tally.reissued,
@@ -66,6 +64,12 @@ class RunTotals:
         at_patience = is_all_at_patience(closed, config)
         patience = state.counters.patience_generations + 1 if at_patience else 0
         return replace(counters, patience_generations=patience)
+
+    def take_seconds(self, paused: float) -> float:
+        """Seconds since the last call, of which people paused the run so many."""
+        now = time.monotonic()
+        took, self._last_clock = max(0.0, now - self._last_clock - paused), now
+        return took
 
     def seconds(self, state: RunState) -> float:
         """The run's seconds until now, without pauses; ``state``: of the open generation."""

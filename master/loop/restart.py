@@ -38,7 +38,9 @@ def is_overdue(state: RunState, deadlines: tuple[Deadline, ...]) -> bool:
 
 
 def begin_descent(state: RunState) -> RunState:
-    """The state of the next generation, in which another descent begins."""
+    """The state of the next generation, in which another descent begins; its steps count after
+    ``with_first_step``, when those of the closing generation are known.
+    """
     first = state.anchor
     assert first is not None, "a run with deadlines keeps its first search"
     following = state.generation + 1
@@ -48,5 +50,10 @@ def begin_descent(state: RunState) -> RunState:
         strategy=first.strategy,
         moments=first.moments,
         step_limit=first.step_limit,
-        descent=CurrentDescent(state.descent.number + 1, following, state.counters.env_steps),
+        descent=CurrentDescent(state.descent.number + 1, following),
     )
+
+
+def with_first_step(state: RunState) -> RunState:
+    """The state whose descent begins with its next step."""
+    return replace(state, descent=replace(state.descent, steps=state.counters.env_steps))

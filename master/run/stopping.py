@@ -1,4 +1,6 @@
-"""When a run ends: budgets are looked at between generations only, on the run's own counts."""
+"""When a run ends: budgets on the run's own counts, between generations. The loop looks at
+--max-seconds within a generation too.
+"""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from master.loop.generation_loop import Loop
 from master.loop.learner import Learner
 from master.loop.listeners import Outcome
 from master.loop.publisher import required_slots
-from master.loop.state import CLOSING, FINAL, TRAINING, Best, RunState
+from master.loop.state import CLOSING, FINAL, TRAINING, Best, Change, RunState
 from master.run.lease import take_lease
 from master.run.setup import Setup, prepare_run
 from master.storage import checkpoint
@@ -601,13 +601,18 @@ def test_max_seconds_drops_the_open_generation_and_keeps_the_whole_ones() -> Non
     with ThreadPoolExecutor(1) as pool:
         ended = pool.submit(loop.run, state)  # no worker answers until training has ended
         assert eventually(lambda: loop.current and loop.current.state.stage == CLOSING)
+        assert loop.current is not None
+        dropped = loop.current.state
         with workers(run.server, run.setup.config, TABLE):
             outcome = ended.result(30)
     assert (outcome.state.reason, outcome.state.generation) == ("max_seconds", 2)
+    assert dropped.counters.seconds >= run.setup.config.max_seconds, "its time is used up"
     assert outcome.digest == done.digest
     assert run.sink.records[-1]["publication"].startswith("3."), "workers leave the dropped one"
     assert run.sink.notes[0].startswith("--max-seconds has passed: generation 2 is dropped with 0")
     assert not np.isnan(run.sink.records[-1]["eval_mean"]), "the last parameters are evaluated"
+
+    assert all(record["seconds_wait"] >= 0 for record in run.sink.records)
 
     resumed = replace(outcome.state, stage=TRAINING, reason="")
     assert (
@@ -617,11 +622,20 @@ def test_max_seconds_drops_the_open_generation_and_keeps_the_whole_ones() -> Non
 
 
 def test_max_seconds_stops_a_run_that_no_worker_joins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(idle_monitor, "IDLE_SECONDS", 0.1)
+    monkeypatch.setattr(idle_monitor, "UNSERVED_SECONDS", 0.1)
     run = Run(tiny(max_seconds=0.05))
     with pytest.raises(Interrupted):
         run.play(count=0)
     assert "no worker is present: the run stops without" in run.sink.notes[-1]
+
+
+def test_more_seconds_that_a_person_gives_count_for_the_open_generation() -> None:
+    run = Run(tiny(generations=2, max_seconds=0.001))
+    loop = run.loop()
+    loop._collector.inbox.pending_changes.append(Change(1, {"max_seconds": 0.0}))
+    with workers(run.server, run.setup.config, TABLE):
+        outcome = loop.run(run.setup.initial_state())
+    assert (outcome.state.reason, outcome.state.generation) == ("generations", 2)
 
 
 def test_max_seconds_does_not_count_a_pause() -> None:

@@ -13,7 +13,7 @@ from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.return_statistics import ReturnStatistics
 from es_queue.protocol.messages import EVAL
 from master.loop.config_timeline import ConfigTimeline
-from master.loop.restart import begin_descent, is_overdue, with_evaluation
+from master.loop.restart import begin_descent, is_overdue, with_evaluation, with_first_step
 from master.loop.state import Counters, CurrentDescent, RunState
 from master.run.setup import prepare_run
 from tests.cases import each_case
@@ -87,7 +87,7 @@ def test_a_descent_begins_with_the_first_search_and_its_schedules() -> None:
     before = state_of(500, 1.0)
     learnt = {name: array + 1 for name, array in before.strategy.items()}
     after = begin_descent(replace(before, strategy=learnt, step_limit=99))
-    assert after.descent == CurrentDescent(1, 8, 500)
+    assert with_first_step(after).descent == CurrentDescent(1, 8, 500)
     assert (after.generation, after.step_limit) == (8, before.step_limit)
     np.testing.assert_array_equal(after.strategy["parameters"], before.strategy["parameters"])
     timeline = ConfigTimeline(learner)
@@ -107,6 +107,8 @@ def test_a_restart_depends_on_low_returns_and_its_absence_on_high_ones() -> None
     learner = prepare_run(config_with_deadlines(restart_deadlines="100=5"), table=NOISE).learner
     state = replace(state_of(100, 1.0), best=None)
     assert [learner.weighs(state, EVAL, evaluated(mean)) for mean in (4.0, 6.0)] == [1, 1]
+    fresh = replace(state_of(100, None), best=learner.best_policy(state, 1e9))
+    assert [learner.weighs(fresh, EVAL, evaluated(mean)) for mean in (4.0, 6.0)] == [-1, 0]
     best = learner.best_policy(state, 1e9)
     state = replace(state, best=best)
     assert [learner.weighs(state, EVAL, evaluated(mean)) for mean in (4.0, 6.0)] == [-1, 1]
@@ -133,3 +135,16 @@ def test_a_deadline_that_is_met_changes_nothing() -> None:
     met, _ = run_ring(config_with_deadlines(restart_deadlines="1=-1e6"))
     without, _ = run_ring(config_with_deadlines(restart_deadlines="none"))
     assert met.digest == without.digest
+
+
+def test_a_descent_is_charged_with_its_own_steps_alone() -> None:
+    outcome, sink = run_ring(config_with_deadlines())
+    ended = [record for record in sink.records if record.get("descent") is not None]
+    assert outcome.state.descent.steps == ended[-1]["env_steps"]
+
+
+def test_the_evaluation_at_the_end_of_a_run_does_not_save_the_descent_of_a_longer_one() -> None:
+    outcome, sink = run_ring(config_with_deadlines(restart_deadlines="1e9=1e6", generations=3))
+    evaluated = {record["generation"]: record["eval_mean"] for record in sink.records}
+    assert evaluated[3] > max(evaluated[0], evaluated[2]), "the case in which it would count"
+    assert outcome.state.descent.best == max(evaluated[0], evaluated[2])
