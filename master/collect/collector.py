@@ -169,8 +169,8 @@ class Collector:
 
     @property
     def is_without_workers(self) -> bool:
-        """Whether no worker has been there for a while."""
-        return self._parts.workers.is_idle
+        """Whether nobody has been there for a while who would work."""
+        return self._parts.workers.is_unserved
 
     # --- opening
 

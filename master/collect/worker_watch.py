@@ -59,9 +59,9 @@ class WorkerWatch:
         self.give_way: list[str] = []
 
     @property
-    def is_idle(self) -> bool:
-        """Whether no worker has been there for a while."""
-        return self._idle_monitor.is_idle
+    def is_unserved(self) -> bool:
+        """Whether nobody has been there for a while who would work."""
+        return self._idle_monitor.is_unserved
 
     def live_count(self) -> int:
         return max(1, len(self.present))

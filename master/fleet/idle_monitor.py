@@ -15,6 +15,8 @@ from master.display.notes import LimitedNotes
 LOGGER = logging.getLogger("es_queue.fleet")
 REFUSING_SECONDS = 5.0
 IDLE_SECONDS = 5.0
+#: Local workers that are started again, or come from another run of a study, are back before that.
+UNSERVED_SECONDS = 30.0
 #: Of the reasons for which workers cannot join so many are named, each with so many hosts and
 #: letters, and again after so many seconds.
 REASONS_NAMED, HOSTS_NAMED, LETTERS, AGAIN_SECONDS = 3, 20, 500, 60.0
@@ -29,6 +31,7 @@ class IdleMonitor:
         self._refusing_since: float | None = None
         self._idle_since: float | None = None
         self._idle_noted = False
+        self._unserved_since: float | None = None
         self._waiting_since: float | None = None
         self._waiting_noted = False
         self._noted_at: dict[str, float] = {}
@@ -37,6 +40,8 @@ class IdleMonitor:
         """``workers``: what all who are there say of themselves. Raises EnvironmentFailure."""
         self._note_no_workers(workers)
         refusing = {name: about for name, about in workers.items() if "refuses" in about}
+        is_served = len(refusing) < len(workers)
+        self._unserved_since = None if is_served else self._unserved_since or time.monotonic()
         self._note_refusals(refusing, len(refusing) < len(workers))
 
     def note_waiting(self, workers: int, slots: int | None) -> None:
@@ -55,10 +60,10 @@ class IdleMonitor:
             LOGGER.warning(sentence)
 
     @property
-    def is_idle(self) -> bool:
-        """Whether no worker has been there for IDLE_SECONDS."""
-        since = self._idle_since
-        return since is not None and time.monotonic() - since > IDLE_SECONDS
+    def is_unserved(self) -> bool:
+        """Whether nobody has been there for UNSERVED_SECONDS who does not refuse to work."""
+        since = self._unserved_since
+        return since is not None and time.monotonic() - since > UNSERVED_SECONDS
 
     def _note_refusals(self, refusing: Mapping[str, Mapping[str, str]], others: bool) -> None:
         """Name them; when nobody else comes and the environment is to blame, the run
@@ -116,7 +121,11 @@ class IdleMonitor:
         """Say once that nobody works, after a while without a worker."""
         now = time.monotonic()
         self._idle_since = None if workers else self._idle_since or now
-        if self.is_idle and not self._idle_noted:
+        if (
+            self._idle_since is not None
+            and not self._idle_noted
+            and now - self._idle_since > IDLE_SECONDS
+        ):
             self._idle_noted = True
             LOGGER.warning(
                 "no worker has joined: the run waits for one (rq worker, on the same Redis and "

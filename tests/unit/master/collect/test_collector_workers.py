@@ -95,6 +95,21 @@ def test_who_refuses_is_named_and_not_counted() -> None:
     assert (bench.server.progress["workers"], bench.server.progress["answered"]) == ("1", "0/7")
 
 
+@each_case(("refuses", "unserved"), [({"refuses": "Refusal: another table"}, True), ({}, False)])
+def test_a_run_that_every_worker_refuses_is_without_workers(
+    monkeypatch: pytest.MonkeyPatch, refuses: dict[str, str], unserved: bool
+) -> None:
+    bench = Bench().open()
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    bench.present({"a-1-abcdef": ({"host": "a", **refuses}, 1e9)})
+    bench.tick()
+    assert not bench.collector.is_without_workers
+    now[0] += idle_monitor.UNSERVED_SECONDS + 0.1
+    bench.tick()
+    assert bench.collector.is_without_workers is unserved
+
+
 @each_case(
     ("reason", "ends"),
     [("EnvironmentFailure: it does not repeat itself", True), ("Refusal: another table", False)],
