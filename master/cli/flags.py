@@ -331,6 +331,7 @@ def _add_launch_options(group: argparse._ArgumentGroup) -> None:
     )
     add(
         "--track",
+        action="append",
         metavar="NAME",
         help=(
             "write settings, figures and the result for tensorboard, wandb or mlflow, into the "
@@ -341,7 +342,7 @@ def _add_launch_options(group: argparse._ArgumentGroup) -> None:
     add(
         "--tensorboard",
         dest="track",
-        action="store_const",
+        action="append_const",
         const="tensorboard",
         help="the same as --track tensorboard",
     )

@@ -144,7 +144,7 @@ def _make_launch(given: dict[str, Any]) -> Launch:
         )
         validate_video_support(given["video_every"])
     if "track" in given:
-        given["track"] = parse_trackers(given["track"])
+        given["track"] = parse_trackers(",".join(given["track"]))
     if "seeds" in given:
         given["seeds"] = parse_seeds(given["seeds"])
     for name in ("run_dir", "noise_dir"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import ClassVar
 from es_queue.config.run_config import RunConfig
 from master.display.format import Record, finite_or_none
 
+USER_IN_URL = re.compile(r"//\S*@")
 #: What is tracked of a generation: its name in a tracker, and its name in metrics.jsonl.
 TAGS = {
     "evaluation/mean": "eval_mean",
@@ -76,7 +78,7 @@ class Tracker(ABC):
             self._is_broken = True
             if not is_reported:
                 return (
-                    f"{self._folder} cannot be written ({type(error).__name__}: {error}); "
+                    f"{self._folder} cannot be written ({without_users(error)}); "
                     "training continues without it"
                 )
         return ""
@@ -103,3 +105,8 @@ def summary_texts(record: Record) -> dict[str, str]:
 def best_checkpoint(record: Record) -> Path | None:
     path = record.get("best_checkpoint")
     return Path(path) if isinstance(path, str) else None
+
+
+def without_users(error: Exception) -> str:
+    """An error in words, without the user and password of any address in it."""
+    return f"{type(error).__name__}: {USER_IN_URL.sub('//', str(error))}"

@@ -24,6 +24,9 @@ class MlflowTracker(Tracker):
     def _open(self) -> None:
         # MLflow 3.7 and later ask for this word before they use a file store.
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+        # A server that does not answer must not keep the master from its lease.
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
         # optional: mlflow
         from mlflow.entities import Metric, Param
         from mlflow.tracking import MlflowClient

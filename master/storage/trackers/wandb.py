@@ -31,11 +31,14 @@ class WandbTracker(Tracker):
             name=self._run,
             dir=str(self._folder.parent),  # where it makes the folder "wandb"
             mode=mode,
+            # What is online already is continued; files of an offline run are always new.
+            resume="allow" if mode == "online" else None,
             config=self._config.to_dict(),
             # A command line may hold a Redis URL with a password, so nothing of this process is
             # recorded.
             settings=wandb.Settings(
                 silent=True,
+                init_timeout=20,  # seconds; the master's lease must be renewed meanwhile
                 console="off",
                 disable_git=True,
                 save_code=False,

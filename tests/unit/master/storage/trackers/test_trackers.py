@@ -214,10 +214,12 @@ def test_a_tracker_that_cannot_be_opened_is_reported_once_and_the_run_continues(
     (tracker,) = open_trackers([name], "run-1", tmp_path, CONFIG)
 
     def refuse() -> None:
-        raise ValueError("the disk is full")
+        raise ValueError(f"no answer from https://me:{MARK}/a@b@host/api")
 
     monkeypatch.setattr(tracker, "_open", refuse)
-    assert "training continues without it" in tracker.append(RECORD)
+    sentence = tracker.append(RECORD)
+    assert "https://host/api" in sentence and "training continues without it" in sentence
+    assert MARK not in sentence, "an address may hold a password"
     assert [tracker.append(RECORD), tracker.summary(SUMMARY), tracker.close()] == ["", "", ""]
 
 
@@ -257,8 +259,11 @@ def test_trackers_are_named_with_commas_between_and_an_unknown_one_is_refused(
     monkeypatch.setattr(trackers, "find_spec", lambda name: object())
     launch = parse_command_line(["--env", "CartPole-v1", "--track", "wandb,mlflow,wandb"])[1]
     assert launch.track == ("wandb", "mlflow")
-    assert parse_command_line(["--env", "CartPole-v1", "--tensorboard"])[1].track == (
-        "tensorboard",
-    )
+    for words, tracked in (
+        (["--tensorboard"], ("tensorboard",)),
+        (["--track", "wandb", "--tensorboard"], ("wandb", "tensorboard")),
+        (["--track", "wandb", "--track", "mlflow"], ("wandb", "mlflow")),
+    ):
+        assert parse_command_line(["--env", "CartPole-v1", *words])[1].track == tracked
     with pytest.raises(UsageError, match="track is 'aim': use tensorboard, wandb, mlflow"):
         parse_trackers("wandb,aim")
