@@ -6,6 +6,7 @@ The form of README.md: https://huggingface.co/docs/hub/model-cards (metadata and
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,11 @@ def write_model_card(path: Path, folder: Path) -> None:
     """Write the folder. Raises RunFolderError or UsageError in one sentence; a policy that has no
     ONNX form gets none.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    try:
+        is_free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
+    except OSError as error:
+        raise RunFolderError(f"{folder} cannot be read: {error.strerror}") from None
+    if not is_free:
         raise UsageError(f"--card is {folder}, which exists already: name a new or empty folder")
     checkpoint = load_checkpoint(path)
     arrays, meta = read_contents(path)
@@ -60,8 +65,9 @@ def format_card(checkpoint: Checkpoint, files: list[str]) -> str:
     lines = [f"# {env}, trained with es-queue", ""]
     if score := format_score(checkpoint.evaluation):
         metadata["model-index"] = [model_index(run, env, score)]
-        episodes = (checkpoint.evaluation or {}).get("eval_episodes")
-        lines += [f"Mean return: {score} over {episodes} episodes that played no part in training."]
+        episodes = finite_number((checkpoint.evaluation or {}).get("eval_episodes"))
+        over = "in episodes" if episodes is None else f"over {episodes:.0f} episodes"
+        lines += [f"Mean return: {score} {over} that played no part in training."]
     lines += [
         f"Run `{run}`: strategy {config.strategy}, policy {config.policy_name}, seed "
         f"{config.seed}. Parameters' digest: `{array_digest(checkpoint.policy.parameters)}`.",
@@ -81,8 +87,15 @@ def format_card(checkpoint: Checkpoint, files: list[str]) -> str:
 def format_score(evaluation: dict[str, Any] | None) -> str:
     """``mean +/- deviation``, empty if the final evaluation was not played."""
     figures = [(evaluation or {}).get(name) for name in ("eval_mean", "eval_std")]
-    mean, deviation = (value if isinstance(value, (int, float)) else None for value in figures)
+    mean, deviation = map(finite_number, figures)
     return "" if mean is None or deviation is None else f"{mean:.2f} +/- {deviation:.2f}"
+
+
+def finite_number(value: object) -> float | None:
+    """What a file of others says, where it is a finite number."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) else None
 
 
 def model_index(run: str, env: str, score: str) -> dict[str, Any]:

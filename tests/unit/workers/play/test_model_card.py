@@ -69,6 +69,18 @@ def test_a_policy_that_was_not_evaluated_has_no_results_block(tmp_path: Path) ->
     assert "model-index" not in text and "Mean return" not in text
 
 
+def test_figures_of_a_foreign_checkpoint_that_are_no_numbers_are_left_out(tmp_path: Path) -> None:
+    for number, (mean, episodes, line) in enumerate(
+        [(float("nan"), 3, None), (True, 3, None), (1.0, "[x](y)", "Mean return: 1.00 +/- 0.00 in")]
+    ):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        figures = {"eval_mean": mean, "eval_std": 0.0, "eval_episodes": episodes}
+        text = (make_card(folder, evaluation=figures)[0] / "README.md").read_text()
+        assert "[x]" not in text
+        assert line in text if line else "model-index" not in text
+
+
 def test_a_policy_without_an_onnx_form_says_so_and_the_rest_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
