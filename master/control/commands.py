@@ -41,6 +41,7 @@ from master.loop.config_timeline import apply_changes
 from master.loop.state import Change
 from master.run.launch import Launch
 from master.run.lease import format_host, holder_name, take_lease
+from master.run.run_paths import format_no_folder
 
 #: A master answers within a second, but it may be learning from a large generation.
 ANSWER_SECONDS = 60.0
@@ -254,6 +255,11 @@ class ControlCommand:
     def _unknown_run_error(self) -> UsageError:
         if self._launch.redis_url is None:
             folder = private_server_folder(self._run, self._launch).parent
+            if not folder.is_dir():
+                return UsageError(
+                    f"{format_no_folder(self._run, folder)}; give --run-dir, or --redis-url for a "
+                    "run on a shared Redis"
+                )
             return UsageError(
                 f"no private server runs for {self._run} in {folder}: its master has ended; "
                 "for a run on a shared Redis give --redis-url or set RQ_REDIS_URL"

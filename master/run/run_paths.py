@@ -11,6 +11,7 @@ from es_queue.config.run_config import RunConfig
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.protocol import keys
 from es_queue.security.private_directory import make_run_folder
+from es_queue.util.suggestions import format_suggestion
 from master.run.launch import Launch
 
 
@@ -46,6 +47,15 @@ class RunPaths:
                 f"run-dir {self.run_dir} cannot be written ({error.strerror}); give a folder "
                 f"that you can write to"
             ) from None
+
+
+def format_no_folder(run: str, folder: Path) -> str:
+    """That a run's folder does not exist; names the runs beside it whose names are near."""
+    names = [path.name for path in folder.parent.glob("*") if path.is_dir()]
+    suggestion = format_suggestion(run, names)
+    return f"there is no run {run}, because {folder} does not exist" + (
+        f"; {suggestion}" if suggestion else ""
+    )
 
 
 def make_new_paths(config: RunConfig, launch: Launch) -> RunPaths:

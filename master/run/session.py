@@ -39,7 +39,7 @@ from master.run.launch import Launch
 from master.run.lease import holder_name, take_lease, validate_lease_free
 from master.run.manifest import write_manifest
 from master.run.run import TrainingRun
-from master.run.run_paths import RunPaths, existing_paths, make_new_paths
+from master.run.run_paths import RunPaths, existing_paths, format_no_folder, make_new_paths
 from master.run.run_services import (
     LeaseClaim,
     OwnProcesses,
@@ -170,7 +170,7 @@ class Session:
         launch, paths = self._launch, existing_paths(self._launch)
         if launch.redis_url is None and not paths.run_dir.is_dir():
             raise NoRunError(
-                f"there is no run {paths.run} to resume: {paths.run_dir} does not exist; "
+                f"{format_no_folder(paths.run, paths.run_dir)}; "
                 "give --run-dir, or --redis-url for a run on a shared Redis"
             )
         checkpoints = Checkpoints(paths.run_dir)

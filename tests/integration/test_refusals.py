@@ -108,7 +108,7 @@ def test_a_folder_that_cannot_be_made(processes: Processes) -> None:
 
 def test_a_run_to_resume_that_never_was(processes: Processes, valkey_url: str) -> None:
     process = processes.master("--resume", "nothing")
-    assert "there is no run nothing to resume" in sentence_of(process, 6)
+    assert "there is no run nothing, because runs/nothing does not exist" in sentence_of(process, 6)
     process = processes.master("--resume", "nothing", url=valkey_url)
     assert (
         "there is no run nothing to resume: neither runs/nothing nor Redis has a checkpoint of it"
