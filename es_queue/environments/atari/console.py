@@ -1,6 +1,6 @@
 """The emulator with one game in it, played by actions that each hold several frames.
 
-All chance of an episode comes from its seed through a stream of our own.
+Everything random in an episode comes from its seed, through a generator of our own.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class AtariConsole:
         self._stream = Mt19937(0)
 
     def start(self, seed: int) -> None:
-        """Begin an episode: no-ops, then FIRE and the action after it; a game that ends of that
-        begins anew, and the policy waits no longer.
+        """Begin an episode: no-ops, then FIRE and the action after it. If these end the game, it
+        is reset and the policy acts at once.
         """
         settings, actions = self._settings, self.actions
         self._stream.seed(seed)

@@ -116,6 +116,12 @@ def test_whoever_lived_is_made_again_to_the_bit(
     assert compared >= 3
 
 
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a record's file by name."""
+    with np.load(path) as archive:
+        return {name: archive[name] for name in archive.files}
+
+
 def test_the_columns_are_what_people_expect(tmp_path: Path) -> None:
     trained(tmp_path, strategy="novelty", behaviour="last-observation")
     with np.load(record_path(tmp_path, 2), allow_pickle=False) as archive:
@@ -287,8 +293,7 @@ def test_a_file_that_was_tampered_with_is_refused(
 ) -> None:
     trained(tmp_path)
     path = record_path(tmp_path, 1)
-    with np.load(path) as archive:
-        arrays = {name: archive[name] for name in archive.files}
+    arrays = read_arrays(path)
     for changes in (
         {"slot": arrays["slot"][:3]},
         {"published": arrays["published"][:-1]},
@@ -323,8 +328,7 @@ def test_a_record_whose_meta_is_text_is_read_as_before_and_is_four_times_its_byt
 ) -> None:
     trained(tmp_path)
     path = record_path(tmp_path, 1)
-    with np.load(path) as archive:
-        arrays = {name: archive[name] for name in archive.files}
+    arrays = read_arrays(path)
     meta = arrays["meta"]
     text = np.array(meta.tobytes().decode())
     assert (meta.dtype, text.nbytes) == (np.uint8, 4 * meta.nbytes)
@@ -339,8 +343,7 @@ def test_a_file_that_asks_for_a_giant_noise_table_is_refused_before_one_is_made(
 ) -> None:
     trained(tmp_path)
     path = record_path(tmp_path, 1)
-    with np.load(path) as archive:
-        arrays = {name: archive[name] for name in archive.files}
+    arrays = read_arrays(path)
     meta = json.loads(arrays["meta"].tobytes())
     meta["config"]["noise_size"] = 2**32 - 1
     np.savez(path, **{**arrays, "meta": np.array(json.dumps(meta))})
