@@ -23,7 +23,8 @@ from master.run.setup import Setup, prepare_run
 from tests.ring import quick_config
 from tests.tiny import QUAD, Script, spec_of
 from workers.episode import EpisodeControl
-from workers.evaluator import Evaluator, RunParts
+from workers.evaluator import Evaluator
+from workers.slots.run_parts import RunParts
 
 TABLE = NoiseTable.in_memory(2**14)
 PUBLICATION = "{}.1-00000000"

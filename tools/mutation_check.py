@@ -40,7 +40,7 @@ class Mutation:
 MUTATIONS = (
     Mutation(
         "observation normalisation",
-        "workers/evaluator.py",
+        "workers/slots/jobs.py",
         "if not self._config.obs_norm:",
         "if self._config.obs_norm:",
         "tests/unit/workers/test_evaluator.py::test_all_episodes_of_a_generation_see_observations_normalised_by_what_was_published",

@@ -12,10 +12,11 @@ from es_queue.protocol.channel import WorkerChannel
 from es_queue.protocol.messages import Answer, Block, Task
 from es_queue.protocol.timing import Clocks
 from workers.episode import Leaving
-from workers.evaluator import Evaluator, FailureReport, Floats
+from workers.evaluator import Evaluator, Floats
 from workers.heartbeat import send_report
 from workers.join import Refusal, load_task
 from workers.parameter_cache import ParameterCache
+from workers.slots.results import FailureReport
 
 #: Seconds that a claim may wait, well below the socket's own time-out.
 MAX_WAIT = 2.0

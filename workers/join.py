@@ -40,7 +40,8 @@ from es_queue.protocol.messages import Task
 from es_queue.security.user_code import disallowed_reason, named_modules
 from es_queue.strategies import make_strategy
 from workers.episode import EpisodeControl, Leaving, make_actor, play_episode
-from workers.evaluator import Evaluator, RunParts
+from workers.evaluator import Evaluator
+from workers.slots.run_parts import RunParts
 
 CHECK_STEPS = 50
 CHECK_SEEDS = (0, 1, 0)

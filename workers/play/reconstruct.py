@@ -26,10 +26,12 @@ from es_queue.util.slot_record import (
     recorded_generations,
 )
 from workers.episode import Episode, EpisodeControl
-from workers.evaluator import Evaluator, RunParts, mean
+from workers.evaluator import Evaluator
 from workers.join import make_bindable_policy
 from workers.play.playback import episode_seeds, open_playback, save_video
 from workers.play.report import format_played, format_policy, print_played, summarize
+from workers.slots.results import mean
+from workers.slots.run_parts import RunParts
 
 #: '+' and '-' as people write them behind a slot's number.
 SIGNS = {"+": 0, "-": 1}

@@ -20,7 +20,8 @@ from es_queue.errors import EnvironmentFailure, EsQueueError
 from es_queue.numerics.fingerprint import fix_numeric_environment
 
 if TYPE_CHECKING:
-    from workers.evaluator import Evaluator, FailureReport
+    from workers.evaluator import Evaluator
+    from workers.slots.results import FailureReport
 
 LENGTH = struct.Struct(">I")
 #: An id as a worker has it, for answers that nobody sends.

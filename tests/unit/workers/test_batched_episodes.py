@@ -29,7 +29,9 @@ from workers.episode import (
     make_actor,
     play_episode,
 )
-from workers.evaluator import Evaluator, FailureReport, RunParts, pack_moments
+from workers.evaluator import Evaluator
+from workers.slots.results import FailureReport, pack_moments
+from workers.slots.run_parts import RunParts
 
 POLICY = MlpPolicy(2, 1, (5,), "tanh")
 ACTIONS = ActionMap(BOX, "clip")
@@ -352,13 +354,14 @@ def test_a_sum_grows_by_the_same_roundings_as_one_by_one() -> None:
 # --- whole blocks
 
 
-def evaluator(worlds: Any, make: Any = Swing, **values: Any) -> Evaluator:
+def evaluator(worlds: Any, make: Any = Swing, min_episodes: int = 1, **values: Any) -> Evaluator:
     from es_queue.policies import make_policy
     from es_queue.strategies import make_strategy
 
     config, spec = config_of(policy="mlp", hidden=(4,), **values), spec_of(limit=400)
     policy = make_policy(config, 2, BOX)
-    parts = RunParts(config, spec, policy, make_strategy(config, policy.size), make(), worlds)
+    strategy = make_strategy(config, policy.size)
+    parts = RunParts(config, spec, policy, strategy, make(), worlds, min_episodes)
     return Evaluator(parts, TABLE, EpisodeControl())
 
 
@@ -434,8 +437,7 @@ def test_batches_hold_whole_slots_and_are_of_about_equal_size() -> None:
 
 def test_fewer_episodes_than_pay_are_played_one_by_one() -> None:
     many = Many(Short, most=8)
-    who = evaluator(many, Short)
-    who._min_episodes = 6
+    who = evaluator(many, Short, min_episodes=6)
     one, other = block_of(who, "train", 2), block_of(evaluator(None, Short), "train", 2)
     assert many.sizes == [] and one.results == other.results
     block_of(who, "train", 3)

@@ -17,8 +17,9 @@ from tests.parts import TABLE, config_of, evaluator, task_of
 from tests.ring import quick_config
 from tests.tiny import MOODY, Script, spec_of
 from workers.episode import EpisodeControl, Leaving
-from workers.evaluator import Evaluator, FailureReport, failure_reason, pack_moments
+from workers.evaluator import Evaluator
 from workers.join import join
+from workers.slots.results import FailureReport, failure_reason, pack_moments
 
 WORKER = "host-1-abcdef"
 

@@ -412,7 +412,7 @@ def test_episodes_played_at_once_tell_the_bits_of_those_played_alone() -> None:
     config = quick_config(**{**NOVEL, "population": 64}, backend="lean", behaviour=LAST)
     table = NoiseTable.in_memory(config.noise_size)
     one, other = (join(config, EpisodeControl(), table=table).evaluator for _ in range(2))
-    other._envs = None
+    other._batch_player = None
     task, published = task_of(2 * 8 + 8, 4, parameters=np.linspace(-1, 1, 24))
     together, alone = (
         who.evaluate(

@@ -228,7 +228,8 @@ def test_equal_returns_never_move_any_strategy_nor_make_a_nan() -> None:
 
 def test_a_worker_answers_for_the_parameters_it_was_given_and_for_no_others() -> None:
     """Another's worker kept its former θ where a new run had the same number."""
-    who = evaluator(Script([1.0]), obs_norm=False)
+    world = Script([1.0])
+    who = evaluator(world, obs_norm=False)
     task, _ = task_of(2, 2)
     assert who.fits(task) and not who.fits(dataclasses.replace(task, size=3))
     one, other = (
@@ -236,5 +237,5 @@ def test_a_worker_answers_for_the_parameters_it_was_given_and_for_no_others() ->
         for parameters in ([0.25, 0.0], [0.0, 0.25])
     )
     assert one == other, "the script pays the same"
-    actions = [float(action[0]) for _, _, action in who._env.seen]  # type: ignore[attr-defined]
+    actions = [float(action[0]) for _, _, action in world.seen]
     assert actions[0] != actions[1]
