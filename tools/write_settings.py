@@ -121,9 +121,9 @@ def settings_class(
             f'        "{group}",',
             *text_lines(sentence(setting, users if len(users) < len(used) else [])),
             *([f"        unit={literal(setting.unit)},"] if setting.unit else []),
-            *name_lines("choices", setting.choices),
+            *name_lines("allowed", setting.choices),
             *(
-                [f"        bounds=({setting.low}, {setting.high}),"]
+                [f"        allowed=({setting.low}, {setting.high}),"]
                 if (setting.low, setting.high) != (None, None)
                 else []
             ),

@@ -68,26 +68,26 @@ def option(
     text: str,
     *,
     unit: str = "",
-    choices: tuple[str, ...] = (),
-    bounds: Bounds = (None, None),
+    allowed: tuple[str, ...] | Bounds = (),
     default_word: str = "",
     without_effect: tuple[WithoutEffect, ...] = (),
 ) -> Any:
     """A dataclass field with what ``--help`` and the checks need.
 
-    text: the sentence of ``--help``; bounds: lowest and highest number, None for no bound
-    choices: a form such as module:Class among them allows a name of the user's own code
-    default_word: what people write and read in place of the default number, such as ``auto``
-    without_effect: values of other settings with which it has none
+    text: the sentence of ``--help``
+    allowed: choices, as of a :class:`Setting`, or the lowest and highest number, None for no bound
+    default_word, without_effect: as of a :class:`Setting`
     """
+    choices = tuple(value for value in allowed if isinstance(value, str))
+    low, high = allowed if allowed and not choices else (None, None)
     metadata = {
         "group": group,
         "text": text,
         "unit": unit,
         "choices": tuple(choice for choice in choices if ":" not in choice),
         "own": "".join(choice for choice in choices if ":" in choice),
-        "low": bounds[0],
-        "high": bounds[1],
+        "low": low,
+        "high": high,
         "default_word": default_word,
         "without_effect": without_effect,
     }

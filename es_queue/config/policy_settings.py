@@ -32,7 +32,7 @@ class PolicySettings:
         "tanh",
         "policy",
         "activation function between the layers (mlp)",
-        choices=("tanh", "relu", "selu", "elu"),
+        allowed=("tanh", "relu", "selu", "elu"),
     )
 
     batch_norm: str = option(
@@ -40,7 +40,7 @@ class PolicySettings:
         "policy",
         "virtual: normalise units or convolutions with a reference batch of observations, which "
         "depends only on the seed (mlp, nature, uber, uber-large, cshenton, conv-lstm)",
-        choices=("none", "virtual"),
+        allowed=("none", "virtual"),
     )
 
     hidden: tuple[int, ...] = option(
@@ -49,7 +49,7 @@ class PolicySettings:
         "widths of the hidden layers, or of the recurrent layers, separated by commas (mlp, rnn, "
         "lstm, gru)",
         unit="units",
-        bounds=(1, 65536),
+        allowed=(1, 65536),
     )
 
     init: str = option(
@@ -57,5 +57,5 @@ class PolicySettings:
         "policy",
         "initial parameters; auto is zero for linear policies, normal for images, and orthogonal "
         "for all others",
-        choices=("auto", "zero", "orthogonal", "normal"),
+        allowed=("auto", "zero", "orthogonal", "normal"),
     )

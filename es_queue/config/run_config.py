@@ -62,14 +62,14 @@ class RunConfig(PolicySettings, StrategySettings):
         0,
         "task",
         "length of the objective's vector",
-        bounds=(0, 2**28),
+        allowed=(0, 2**28),
     )
 
     seed: int = option(
         -1,
         "task",
         "seed of all randomness of the run; a random one is printed and stored",
-        bounds=(-1, 2**63 - 1),
+        allowed=(-1, 2**63 - 1),
         default_word="random",
     )
 
@@ -93,14 +93,14 @@ class RunConfig(PolicySettings, StrategySettings):
             "raw (210x160 in colour), ram (the memory), or none (Gymnasium's own); auto is ram "
             "for -ram ids and dqn for other games; --env-arg sets single values"
         ),
-        choices=(AUTO, NONE, "dqn", "small", "raw", "ram"),
+        allowed=(AUTO, NONE, "dqn", "small", "raw", "ram"),
     )
 
     backend: str = option(
         AUTO,
         "task",
         f"environment back end: {format_backends()}",
-        choices=(AUTO, *BACKENDS),
+        allowed=(AUTO, *BACKENDS),
     )
 
     # --- policy
@@ -108,14 +108,14 @@ class RunConfig(PolicySettings, StrategySettings):
         "linear",
         "policy",
         "kind of policy (docs/policies.md describes them)",
-        choices=(*POLICIES, "module:Class"),
+        allowed=(*POLICIES, "module:Class"),
     )
 
     action_bound: str = option(
         "clip",
         "policy",
         "how a box action is kept inside its bounds",
-        choices=("clip", "tanh"),
+        allowed=("clip", "tanh"),
     )
 
     action_bins: str = option(
@@ -132,7 +132,7 @@ class RunConfig(PolicySettings, StrategySettings):
         0.0,
         "policy",
         "standard deviation of Gaussian noise added to box actions in training",
-        bounds=(0.0, None),
+        allowed=(0.0, None),
     )
 
     obs_norm: bool = option(
@@ -146,7 +146,7 @@ class RunConfig(PolicySettings, StrategySettings):
         "policy",
         "clip normalised observations to this many standard deviations; 0 disables",
         unit="standard deviations",
-        bounds=(0.0, None),
+        allowed=(0.0, None),
         without_effect=NOT_NORMALISED,
     )
 
@@ -154,7 +154,7 @@ class RunConfig(PolicySettings, StrategySettings):
         0.25,
         "policy",
         "fraction of slots whose observations update the statistics",
-        bounds=(0.0, 1.0),
+        allowed=(0.0, 1.0),
         without_effect=NOT_NORMALISED,
     )
 
@@ -163,21 +163,21 @@ class RunConfig(PolicySettings, StrategySettings):
         "pgpe",
         "search",
         "the algorithm",
-        choices=(*STRATEGIES, "module:Class"),
+        allowed=(*STRATEGIES, "module:Class"),
     )
 
     population: int = option(
         64,
         "search",
         "individuals per generation (a pair counts as two)",
-        bounds=(2, 1_000_000),
+        allowed=(2, 1_000_000),
     )
 
     population_max: int = option(
         0,
         "search",
         "largest population that --min-steps may reach; auto is 8 times --population",
-        bounds=(0, 8_000_000),
+        allowed=(0, 8_000_000),
         default_word="auto",
     )
 
@@ -186,7 +186,7 @@ class RunConfig(PolicySettings, StrategySettings):
         "search",
         "add slots to a generation until its episodes have this many steps; 0 disables",
         unit="steps",
-        bounds=(0, None),
+        allowed=(0, None),
     )
 
     islands: int = option(
@@ -196,7 +196,7 @@ class RunConfig(PolicySettings, StrategySettings):
             "independent searches that share the population; the worse half of them ends every "
             "--island-generations"
         ),
-        bounds=(1, 64),
+        allowed=(1, 64),
     )
 
     island_generations: int = option(
@@ -204,7 +204,7 @@ class RunConfig(PolicySettings, StrategySettings):
         "search",
         "generations after which the worse half of the islands ends",
         unit="generations",
-        bounds=(1, 1_000_000),
+        allowed=(1, 1_000_000),
         without_effect=(
             WithoutEffect("islands", 1, "islands is 1, so none ends", "set islands to 2 or more"),
         ),
@@ -214,7 +214,7 @@ class RunConfig(PolicySettings, StrategySettings):
         1,
         "search",
         "episodes per individual; the fitness is their mean",
-        bounds=(1, 1000),
+        allowed=(1, 1000),
     )
 
     env_seeds: str = option(
@@ -225,14 +225,14 @@ class RunConfig(PolicySettings, StrategySettings):
             "generation, or none (slot); auto is pair if the strategy samples pairs, else "
             "generation"
         ),
-        choices=(AUTO, "pair", "generation", "slot"),
+        allowed=(AUTO, "pair", "generation", "slot"),
     )
 
     sigma: float = option(
         0.0,
         "search",
         "standard deviation of the perturbations; auto is the strategy's own default",
-        bounds=(0.0, None),
+        allowed=(0.0, None),
         default_word="auto",
     )
 
@@ -262,7 +262,7 @@ class RunConfig(PolicySettings, StrategySettings):
             "--population results are in, from any open generation, so no worker waits; async is "
             "not bit-reproducible"
         ),
-        choices=(SYNC, ASYNC),
+        allowed=(SYNC, ASYNC),
     )
 
     max_lag: int = option(
@@ -270,7 +270,7 @@ class RunConfig(PolicySettings, StrategySettings):
         "search",
         ("generations that a result may be late with --schedule async; later results do not count"),
         unit="generations",
-        bounds=(1, 100),
+        allowed=(1, 100),
     )
 
     # --- episodes in training
@@ -328,7 +328,7 @@ class RunConfig(PolicySettings, StrategySettings):
         "episodes",
         "end the worker process of an episode that lasts longer; it is never scored",
         unit="seconds",
-        bounds=(0.1, None),
+        allowed=(0.1, None),
     )
 
     # --- evaluation and stopping
@@ -337,14 +337,14 @@ class RunConfig(PolicySettings, StrategySettings):
         "evaluation",
         "generations between evaluations of the unperturbed policy; 0 disables",
         unit="generations",
-        bounds=(0, None),
+        allowed=(0, None),
     )
 
     eval_episodes: int = option(
         20,
         "evaluation",
         "episodes per evaluation during training",
-        bounds=(1, 100_000),
+        allowed=(1, 100_000),
         without_effect=(
             WithoutEffect(
                 "eval_every",
@@ -359,7 +359,7 @@ class RunConfig(PolicySettings, StrategySettings):
         100,
         "evaluation",
         "episodes of the final evaluation, the only figure to quote; 0 disables",
-        bounds=(0, 100_000),
+        allowed=(0, 100_000),
     )
 
     eval_step_limit: int = option(
@@ -367,7 +367,7 @@ class RunConfig(PolicySettings, StrategySettings):
         "evaluation",
         "step limit of evaluations; auto is the environment's own limit, or 10000",
         unit="steps",
-        bounds=(0, None),
+        allowed=(0, None),
         default_word="auto",
     )
 
@@ -403,7 +403,7 @@ class RunConfig(PolicySettings, StrategySettings):
         0,
         "evaluation",
         "stop after this many generations",
-        bounds=(0, None),
+        allowed=(0, None),
         default_word="none",
     )
 
@@ -412,7 +412,7 @@ class RunConfig(PolicySettings, StrategySettings):
         "evaluation",
         "stop after this many counted training steps, between generations",
         unit="steps",
-        bounds=(0, None),
+        allowed=(0, None),
         default_word="none",
     )
 
@@ -421,7 +421,7 @@ class RunConfig(PolicySettings, StrategySettings):
         "evaluation",
         "stop after this time; the open generation is dropped, the final episodes still follow",
         unit="seconds",
-        bounds=(0.0, None),
+        allowed=(0.0, None),
         default_word="none",
     )
 
@@ -431,7 +431,7 @@ class RunConfig(PolicySettings, StrategySettings):
         "machinery",
         "size of the shared noise table; auto grows with the policy",
         unit="floats",
-        bounds=(0, 2**32 - 1),
+        allowed=(0, 2**32 - 1),
         default_word="auto",
     )
 
@@ -440,7 +440,7 @@ class RunConfig(PolicySettings, StrategySettings):
         "machinery",
         "slots per block of work; auto is about half a second of work (changes no result)",
         unit="slots",
-        bounds=(0, 4096),
+        allowed=(0, 4096),
         default_word="auto",
     )
 
@@ -452,7 +452,7 @@ class RunConfig(PolicySettings, StrategySettings):
             "(changes no result)"
         ),
         unit="MB",
-        bounds=(0, 2**24),
+        allowed=(0, 2**24),
         default_word="none",
     )
 
@@ -463,7 +463,7 @@ class RunConfig(PolicySettings, StrategySettings):
             "number of generations whose individuals are recorded for es-play RUN --generation "
             "(newest first, older ones thinned); 0 disables (changes no result)"
         ),
-        bounds=(0, 100_000),
+        allowed=(0, 100_000),
     )
 
     audit: float = option(
@@ -473,7 +473,7 @@ class RunConfig(PolicySettings, StrategySettings):
             "fraction of slots that a second worker plays again, to find broken machines and "
             "false results (changes no result)"
         ),
-        bounds=(0.0, 1.0),
+        allowed=(0.0, 1.0),
     )
 
     strict: bool = option(

@@ -138,7 +138,7 @@ class StrategySettings:
         2000,
         "search",
         "size of the archive of behaviours; the oldest are removed (novelty)",
-        bounds=(1, 100000),
+        allowed=(1, 100000),
     )
 
     behaviour: str = option(
@@ -147,14 +147,14 @@ class StrategySettings:
         "descriptor of an episode's behaviour: last-observation, final-position, ram (Atari games),"
         " or your own function of the environment at the episode's end; auto suits the environment "
         "(novelty)",
-        choices=("auto", "last-observation", "final-position", "ram", "module:function"),
+        allowed=("auto", "last-observation", "final-position", "ram", "module:function"),
     )
 
     behaviour_episodes: int = option(
         5,
         "search",
         "episodes whose mean behaviour is archived for each new centre (novelty)",
-        bounds=(1, 1000),
+        allowed=(1, 1000),
     )
 
     candidates: int = option(
@@ -162,7 +162,7 @@ class StrategySettings:
         "search",
         "number of best individuals evaluated again before one of them becomes the elite (ga, "
         "random_search)",
-        bounds=(1, 1000),
+        allowed=(1, 1000),
     )
 
     directions: int = option(
@@ -170,7 +170,7 @@ class StrategySettings:
         "search",
         "number of paths of which the matrix is a product; auto is 4 + 3 ln of the parameters "
         "(lm_ma_es)",
-        bounds=(0, 1000),
+        allowed=(0, 1000),
         default_word="auto",
     )
 
@@ -178,7 +178,7 @@ class StrategySettings:
         30,
         "search",
         "fresh episodes for that evaluation, the same for all candidates (ga, random_search)",
-        bounds=(1, 1000),
+        allowed=(1, 1000),
     )
 
     gradient_form: str = option(
@@ -186,14 +186,14 @@ class StrategySettings:
         "search",
         "starter: the gradient of evolution-strategies-starter; true: divided by sigma, as in the "
         "paper (novelty, openai_es)",
-        choices=("starter", "true"),
+        allowed=("starter", "true"),
     )
 
     l2: float = option(
         0.0,
         "search",
         "coefficient of -l2*parameters added to the gradient (novelty, openai_es)",
-        bounds=(0.0, None),
+        allowed=(0.0, None),
     )
 
     learning_rate: float = option(
@@ -201,7 +201,7 @@ class StrategySettings:
         "search",
         "step size of the update; auto is the strategy's own default (ars, cma_es, csa_es, "
         "lm_ma_es, novelty, openai_es, pgpe, sep_cma_es, snes)",
-        bounds=(0.0, None),
+        allowed=(0.0, None),
         default_word="auto",
     )
 
@@ -217,7 +217,7 @@ class StrategySettings:
         0.0,
         "search",
         "longest step of clipup; auto is twice the learning rate (pgpe)",
-        bounds=(0.0, None),
+        allowed=(0.0, None),
         default_word="auto",
     )
 
@@ -225,21 +225,21 @@ class StrategySettings:
         5,
         "search",
         "number of centres trained in turn; novel ones more often (novelty)",
-        bounds=(1, 100),
+        allowed=(1, 100),
     )
 
     momentum: float = option(
         0.9,
         "search",
         "momentum of sgd and clipup (novelty, openai_es, pgpe)",
-        bounds=(0.0, 0.9999),
+        allowed=(0.0, 0.9999),
     )
 
     neighbours: int = option(
         10,
         "search",
         "number of nearest behaviours in the archive; their mean distance is the novelty (novelty)",
-        bounds=(1, 1000),
+        allowed=(1, 1000),
     )
 
     novelty: str = option(
@@ -247,7 +247,7 @@ class StrategySettings:
         "search",
         "what is maximised: only novelty (ns), novelty and reward equally (nsr), or a mixture that "
         "moves to novelty while the reward stagnates (nsra) (novelty)",
-        choices=("ns", "nsr", "nsra"),
+        allowed=("ns", "nsr", "nsra"),
     )
 
     optimizer: str = option(
@@ -255,7 +255,7 @@ class StrategySettings:
         "search",
         "optimizer of the update (novelty: adam, sgd; openai_es: adam, sgd; pgpe: clipup, adam, "
         "sgd)",
-        choices=("auto", "adam", "sgd", "clipup"),
+        allowed=("auto", "adam", "sgd", "clipup"),
     )
 
     restarts: str = option(
@@ -264,14 +264,14 @@ class StrategySettings:
         "what follows a descent that stagnates: nothing (none), a descent with a larger population "
         "(ipop), or with larger and smaller ones in turn (bipop) (cma_es, csa_es, lm_ma_es, "
         "sep_cma_es)",
-        choices=("none", "ipop", "bipop"),
+        allowed=("none", "ipop", "bipop"),
     )
 
     shaping: str = option(
         "centered-rank",
         "search",
         "how fitness is converted to utility (openai_es, pgpe)",
-        choices=("centered-rank", "centered-sign-rank", "log-rank", "sign", "z-score"),
+        allowed=("centered-rank", "centered-sign-rank", "log-rank", "sign", "z-score"),
     )
 
     sigma_learning_rate: float = option(
@@ -279,7 +279,7 @@ class StrategySettings:
         "search",
         "step size of the learnt sigma; 0 keeps sigma fixed, auto is the strategy's own default "
         "(pgpe, snes)",
-        bounds=(-1.0, None),
+        allowed=(-1.0, None),
         default_word="auto",
     )
 
@@ -287,7 +287,7 @@ class StrategySettings:
         0.2,
         "search",
         "largest relative change of the learnt sigma per generation (pgpe)",
-        bounds=(0.0, 0.99),
+        allowed=(0.0, 0.99),
         without_effect=(
             WithoutEffect(
                 "sigma_learning_rate",
@@ -303,7 +303,7 @@ class StrategySettings:
         "search",
         "number of directions that are used, best first (ars)",
         unit="pairs",
-        bounds=(0, None),
+        allowed=(0, None),
         default_word="all",
     )
 
@@ -313,7 +313,7 @@ class StrategySettings:
         "number of parents: the elite and the best others of the population; auto is 20, or a "
         "smaller population (ga)",
         unit="individuals",
-        bounds=(0, 1000000),
+        allowed=(0, 1000000),
         default_word="auto",
     )
 
@@ -322,5 +322,5 @@ class StrategySettings:
         "search",
         "multiply the parameters by 1 - weight_decay after each step (ars, cma_es, csa_es, "
         "lm_ma_es, novelty, openai_es, pgpe, sep_cma_es, snes)",
-        bounds=(0.0, 1.0),
+        allowed=(0.0, 1.0),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Mapping
 from heapq import nsmallest
@@ -23,17 +24,36 @@ REASONS_NAMED, HOSTS_NAMED, LETTERS, AGAIN_SECONDS = 3, 20, 500, 60.0
 LONGEST_HOST = 60
 
 
+class LastingCondition:
+    """Whether a condition has held for more than ``seconds`` without a break."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._since, self._is_reported = seconds, math.inf, False
+
+    def update(self, holds: bool) -> bool:
+        self._since = min(self._since, time.monotonic()) if holds else math.inf
+        return self.has_lasted
+
+    @property
+    def has_lasted(self) -> bool:
+        return time.monotonic() - self._since > self._seconds
+
+    def reports(self, holds: bool) -> bool:
+        """``update``, and True the first time that it has lasted."""
+        is_first = self.update(holds) and not self._is_reported
+        self._is_reported |= is_first
+        return is_first
+
+
 class IdleMonitor:
     """Looked at each second by one master."""
 
     def __init__(self) -> None:
         self._refusals = LimitedNotes(LOGGER)
-        self._refusing_since: float | None = None
-        self._idle_since: float | None = None
-        self._idle_noted = False
-        self._unserved_since: float | None = None
-        self._waiting_since: float | None = None
-        self._waiting_noted = False
+        self._refusing = LastingCondition(REFUSING_SECONDS)
+        self._idle = LastingCondition(IDLE_SECONDS)
+        self._unserved = LastingCondition(UNSERVED_SECONDS)
+        self._waiting = LastingCondition(IDLE_SECONDS)
         self._noted_at: dict[str, float] = {}
 
     def update(self, workers: Mapping[str, Mapping[str, str]]) -> None:
@@ -41,29 +61,21 @@ class IdleMonitor:
         self._note_no_workers(workers)
         refusing = {name: about for name, about in workers.items() if "refuses" in about}
         is_served = len(refusing) < len(workers)
-        self._unserved_since = None if is_served else self._unserved_since or time.monotonic()
-        self._note_refusals(refusing, len(refusing) < len(workers))
+        self._unserved.update(not is_served)
+        self._note_refusals(refusing, is_served)
 
     def note_waiting(self, workers: int, slots: int | None) -> None:
         """Say once in a run that workers have outnumbered a generation's training slots for a
         while; ``slots`` is None where there is always another one.
         """
         sentence = "" if slots is None else format_waiting_workers(workers, slots)
-        now = time.monotonic()
-        self._waiting_since = (self._waiting_since or now) if sentence else None
-        if (
-            self._waiting_since is not None
-            and not self._waiting_noted
-            and now - self._waiting_since > IDLE_SECONDS
-        ):
-            self._waiting_noted = True
+        if self._waiting.reports(bool(sentence)):
             LOGGER.warning(sentence)
 
     @property
     def is_unserved(self) -> bool:
         """Whether nobody has been there for UNSERVED_SECONDS who does not refuse to work."""
-        since = self._unserved_since
-        return since is not None and time.monotonic() - since > UNSERVED_SECONDS
+        return self._unserved.has_lasted
 
     def _note_refusals(self, refusing: Mapping[str, Mapping[str, str]], others: bool) -> None:
         """Name them; when nobody else comes and the environment is to blame, the run
@@ -75,15 +87,11 @@ class IdleMonitor:
                 sanitize(about.get("host", "?"), LONGEST_HOST)
             )
         self._name(reasons)
-        if others or not reasons:
-            self._refusing_since = None
-            return
-        now = time.monotonic()
-        self._refusing_since = self._refusing_since or now
+        has_lasted = self._refusing.update(bool(reasons) and not others)
         blamed = min(
             (reason for reason in reasons if reason.startswith("EnvironmentFailure")), default=""
         )
-        if blamed and now - self._refusing_since > REFUSING_SECONDS:
+        if blamed and has_lasted:
             raise EnvironmentFailure(
                 f"no worker can join; the one on {min(reasons[blamed])} reports: "
                 f"{blamed.partition(': ')[2]}"
@@ -119,19 +127,13 @@ class IdleMonitor:
 
     def _note_no_workers(self, workers: Mapping[str, Mapping[str, str]]) -> None:
         """Say once that nobody works, after a while without a worker."""
-        now = time.monotonic()
-        self._idle_since = None if workers else self._idle_since or now
-        if (
-            self._idle_since is not None
-            and not self._idle_noted
-            and now - self._idle_since > IDLE_SECONDS
-        ):
-            self._idle_noted = True
+        if workers:
+            self._idle = LastingCondition(IDLE_SECONDS)
+        elif self._idle.reports(True):
             LOGGER.warning(
                 "no worker has joined: the run waits for one (rq worker, on the same Redis and "
                 "queue)"
             )
-        self._idle_noted = self._idle_noted and not workers
 
 
 def some_of(hosts: list[str]) -> str:

@@ -1,4 +1,6 @@
-"""An object is whole when its constructor returns: nobody assigns another object's attribute."""
+"""An object is whole when its constructor returns: nobody assigns another object's attribute. A
+function has at most seven parameters, and a class that is no record at most twelve attributes.
+"""
 
 from __future__ import annotations
 
@@ -34,6 +36,13 @@ EXCEPTIONS = {
     "workers/play/cli.py": 1,
 }
 
+MOST_PARAMETERS, MOST_ATTRIBUTES = 7, 12
+TREES = {
+    str(path.relative_to(HOUSE)): ast.parse(path.read_text("utf-8"))
+    for package in PACKAGES
+    for path in sorted((HOUSE / package).rglob("*.py"))
+}
+
 
 def foreign_assignments(tree: ast.Module) -> Iterator[ast.Attribute]:
     """Each attribute that is assigned on anything but ``self`` and ``cls``."""
@@ -47,10 +56,8 @@ def foreign_assignments(tree: ast.Module) -> Iterator[ast.Attribute]:
 
 def test_nobody_assigns_the_attribute_of_another_object() -> None:
     assigned = {
-        str(path.relative_to(HOUSE)): [ast.unparse(node) for node in foreign_assignments(tree)]
-        for package in PACKAGES
-        for path in sorted((HOUSE / package).rglob("*.py"))
-        if (tree := ast.parse(path.read_text("utf-8")))
+        path: [ast.unparse(node) for node in foreign_assignments(tree)]
+        for path, tree in TREES.items()
     }
     counts = Counter({path: len(names) for path, names in assigned.items() if names})
     assert {path: assigned[path] for path in counts - Counter(EXCEPTIONS)} == {}
@@ -68,3 +75,42 @@ self.w.x = 1
 """
     names = {node.attr for node in foreign_assignments(ast.parse(text))}
     assert names == set("bfikmoux")
+
+
+def count_parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Without ``self`` and ``cls``."""
+    arguments = function.args
+    parameters = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    return sum(parameter.arg not in ("self", "cls") for parameter in parameters)
+
+
+def own_attributes(kind: ast.ClassDef) -> set[str]:
+    """What its methods assign on ``self``; empty for a dataclass."""
+    if any("dataclass" in ast.unparse(decorator) for decorator in kind.decorator_list):
+        return set()
+    return {
+        node.attr
+        for node in ast.walk(kind)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and ast.unparse(node.value) == "self"
+    }
+
+
+def test_no_function_has_more_than_seven_parameters() -> None:
+    assert [
+        f"{path}:{node.lineno} {node.name}"
+        for path, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if count_parameters(node) > MOST_PARAMETERS
+    ] == []
+
+
+def test_no_class_that_is_no_record_has_more_than_twelve_attributes() -> None:
+    assert [
+        f"{path} {node.name}"
+        for path, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and len(own_attributes(node)) > MOST_ATTRIBUTES
+    ] == []
