@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from es_queue.errors import EsQueueError, RunFolderError, UsageError
 from es_queue.numerics.normals import RECIPE as RECIPE
-from es_queue.numerics.normals import RUN, Floats, generate_table, runs, table_digest
+from es_queue.numerics.normals import RUN, Floats, generate_table, runs
 from es_queue.security.private_directory import cache_folder, replacing
 from es_queue.util.file_lock import take_lock
 
@@ -151,12 +151,6 @@ class NoiseTable:
         low, high = (int(starts.min()), int(starts.max())) if starts.size else (0, 0)
         self._check_bounds(low, high, start, stop)
         return starts.astype(np.int64) + start
-
-    def verify(self) -> bool:
-        """Whether the content has the digest that its maker wrote down; reads it all, from all
-        cores.
-        """
-        return table_digest(self._values) == self.digest
 
     def recheck(self) -> str:
         """Compare random runs with the generator, every RECHECK_EVERY-th time; call it per

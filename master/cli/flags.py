@@ -6,16 +6,15 @@ import argparse
 import sys
 import textwrap
 from dataclasses import Field
-from typing import Any, NoReturn
+from typing import Any
 
-import es_queue
 from es_queue.config.changeable import CHANGEABLE, RESUMABLE
 from es_queue.config.parsing import COMMAND_LINE, FORMER_NAMES
 from es_queue.config.recipes import recipe_names
 from es_queue.config.run_config import option_fields
 from es_queue.config.validation import number_or_text
 from es_queue.errors import UsageError
-from es_queue.security.passwords import redact_address
+from es_queue.util.command_parser import CommandParser, add_version
 from es_queue.util.suggestions import format_suggestion
 
 DESCRIPTION = """\
@@ -91,10 +90,7 @@ METAVARS = {
 UNIT_METAVARS = {"seconds": "SECONDS", "steps": "STEPS", "MB": "MB"}
 
 
-class _MasterParser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{redact_address(message)}; {LISTS_ALL}")
-
+class _MasterParser(CommandParser):
     def format_everyday_help(self) -> str:
         """The help of the options that most runs need."""
         named = {action.dest: action for action in self._actions}
@@ -155,11 +151,11 @@ LAUNCH_NAMES = (
 def make_parser() -> argparse.ArgumentParser:
     """The parser of es-master. Its namespace has only the options that were given."""
     parser = _MasterParser(
-        prog="es-master",
+        "es-master",
+        DESCRIPTION,
+        "--help-all",
         usage="es-master --env ID [options]",
-        description=DESCRIPTION,
         epilog=EPILOG,
-        allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
         formatter_class=lambda prog: _MasterHelpFormatter(prog, max_help_position=30),
         add_help=False,
@@ -195,12 +191,7 @@ def _add_launch_options(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add("-h", "--help", action=_EverydayHelp, nargs=0, help="show the everyday options and exit")
     add("--help-all", action="help", help="show all options and exit")
-    add(
-        "--version",
-        action="version",
-        version=f"es-queue {es_queue.__version__}",
-        help="show the version and exit",
-    )
+    add_version(group)
     add(
         "--redis-url",
         metavar="URL",

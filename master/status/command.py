@@ -6,15 +6,13 @@ import argparse
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
 
 from rich.text import Text
 
-import es_queue
 from es_queue.errors import EXIT_INTERRUPTED, EsQueueError, UsageError
 from es_queue.protocol.keys import RUNS, checked_run_id
-from es_queue.security.passwords import redact_address
 from es_queue.security.sanitize import sanitize
+from es_queue.util.command_parser import CommandParser, add_version
 from es_queue.util.suggestions import format_suggestion
 from master.display.format import finite_or_none
 from master.display.log_view import SafeStream
@@ -54,11 +52,6 @@ ALL_KEYS = "all keys"
 INTERVAL_LIMITS = (0.2, 3600.0)
 
 
-class _StatusParser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{redact_address(message)}; es-status --help lists all options")
-
-
 def main(argv: list[str] | None = None) -> int:
     """The command; see ``es-status --help``. Returns the exit code."""
     try:
@@ -79,13 +72,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def parse_command_line(argv: list[str] | None) -> argparse.Namespace:
     """The command line. Raises UsageError; --help and --version print and end the process."""
-    parser = _StatusParser(
-        prog="es-status",
-        description="Show runs and their workers.",
-        epilog=EPILOG,
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = CommandParser("es-status", "Show runs and their workers.", epilog=EPILOG)
     parser.add_argument(
         "run",
         nargs="?",
@@ -156,20 +143,14 @@ def parse_command_line(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object; with --watch, one per line"
     )
-    parser.add_argument(
-        "--version",
-        action="version",
-        version=f"es-queue {es_queue.__version__}",
-        help="show the version and exit",
-    )
+    add_version(parser)
     given, unknown = parser.parse_known_args(argv)
     for word in unknown:  # values are not repeated: one may be a password
         flag = word.partition("=")[0]
         label = repr(flag) if word.startswith("-") else "a word"
         hint = format_suggestion(flag, parser._option_string_actions)
         raise UsageError(
-            f"the command line has {label}, which es-status does not know; "
-            f"{hint or 'es-status --help lists all options'}"
+            f"the command line has {label}, which es-status does not know; {hint or parser.advice}"
         )
     return validate_args(given)
 

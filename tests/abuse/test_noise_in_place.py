@@ -45,7 +45,7 @@ def test_a_table_that_was_zeroed_in_place_is_made_again_by_the_next_process_that
         RuntimeWarning, match=r"normals-\S+ does not contain the numbers of its seed"
     ):
         table = NoiseTable.open(SIZE, tmp_path)
-    assert is_genuine(table) and table.verify()
+    assert is_genuine(table)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert is_genuine(NoiseTable.open(SIZE, tmp_path))

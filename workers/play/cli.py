@@ -9,14 +9,14 @@ import argparse
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-import es_queue
 from es_queue.errors import EXIT_DONE, EXIT_INTERRUPTED, EsQueueError, UsageError
 from es_queue.numerics.fingerprint import fix_numeric_environment
 from es_queue.pretrained import path_of
 from es_queue.security.sanitize import sanitize
 from es_queue.security.user_code import guarded_imports
+from es_queue.util.command_parser import CommandParser, add_version
 from workers.play.constants import BEST, MAX_EPISODES, SEED_LIMIT
 from workers.play.report import format_summary, print_played, summarize
 
@@ -38,11 +38,6 @@ examples:
 
 exit codes: 0 done, 2 bad usage, 5 environment, 6 checkpoint, 130 interrupted
 """
-
-
-class _PlayParser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}; es-play --help lists all options")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -81,13 +76,7 @@ def leave_current_folder() -> None:
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     """The command line. Raises UsageError; --help and --version print and end the process."""
-    parser = _PlayParser(
-        prog="es-play",
-        description="Play a trained policy.",
-        epilog=EPILOG,
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = CommandParser("es-play", "Play a trained policy.", epilog=EPILOG)
     add = parser.add_argument
     add(
         "checkpoint",
@@ -174,17 +163,10 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
         ),
     )
     add("--json", action="store_true", help="print one JSON object")
-    add(
-        "--version",
-        action="version",
-        version=f"es-queue {es_queue.__version__}",
-        help="show the version and exit",
-    )
+    add_version(parser)
     given = parser.parse_args(argv)
     if (given.checkpoint is None) == (given.pretrained is None):
-        raise UsageError(
-            "give either a CHECKPOINT or --pretrained ENV; es-play --help lists all options"
-        )
+        raise UsageError(f"give either a CHECKPOINT or --pretrained ENV; {parser.advice}")
     if given.episodes is not None and not 1 <= given.episodes <= MAX_EPISODES:
         raise UsageError(
             f"--episodes is {given.episodes}: use a whole number from 1 to {MAX_EPISODES}"
