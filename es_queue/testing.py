@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from es_queue.config.run_config import RunConfig
 from es_queue.config.schedules import RateFactors
+from es_queue.numerics.arrays import Doubles
 from es_queue.numerics.ordered_sums import ArrayNoise
 from es_queue.protocol.messages import TRAIN
 from es_queue.strategies.base import (
@@ -51,7 +52,7 @@ def sample_strategy(kind: type[Strategy], size: int = SIZE, **settings: Any) -> 
     return kind(RunConfig(**{**values, **settings}), size, RateFactors())
 
 
-def sphere(policies: NDArray[Any]) -> NDArray[np.float64]:
+def sphere(policies: NDArray[Any]) -> Doubles:
     """Fitness of policies [..., SIZE]: highest (0) at GOAL."""
     return np.asarray(-np.square(policies - GOAL, dtype=np.float64).sum(axis=-1))
 

@@ -17,14 +17,12 @@ from rq.timeouts import BaseTimeoutException
 
 from es_queue.config.episode_rules import EpisodeRules
 from es_queue.environments.interface import VectorEnvironment
+from es_queue.numerics.arrays import Doubles, Floats, Mask
 from es_queue.numerics.normalization import FrozenStatistics, Moments
 from es_queue.policies import Policy
 from es_queue.policies.actions import ActionMap, NonFiniteOutput
 from workers.episode import NOT_FINITE, ActionNoise, Episode, EpisodeControl, EpisodeFailed, Leaving
 
-Floats = NDArray[np.float32]
-Doubles = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 Places = NDArray[np.intp]
 
 #: The parameters of games that are over are held until they are this share: a copy whenever a game

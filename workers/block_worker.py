@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from es_queue.numerics.arrays import Floats
 from es_queue.protocol.channel import WorkerChannel
 from es_queue.protocol.messages import Answer, Block, Task
 from es_queue.protocol.timing import Clocks
 from workers.episode import Leaving
-from workers.evaluator import Evaluator, Floats
+from workers.evaluator import Evaluator
 from workers.heartbeat import send_report
 from workers.join import Refusal, load_task
 from workers.parameter_cache import ParameterCache

@@ -11,18 +11,15 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from es_queue.config.episode_rules import EpisodeRules, Patience, Stall
 from es_queue.environments.interface import Environment, LivesEnvironment
 from es_queue.errors import EsQueueError
+from es_queue.numerics.arrays import Floats
 from es_queue.numerics.normalization import FrozenStatistics, Moments
 from es_queue.policies import Policy
 from es_queue.policies.actions import ActionMap
 from es_queue.policies.base import Forward
-
-Floats = NDArray[np.float32]
-
 
 #: Why an episode without a usable behaviour has failed.
 NOT_FINITE = "the episode's behaviour holds what is not finite"

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 from rq.timeouts import BaseTimeoutException
 
 from es_queue.config.run_config import ASYNC
+from es_queue.numerics.arrays import Floats
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.protocol import messages
 from es_queue.protocol.messages import Answer, Block, SlotResult, Task
@@ -29,8 +29,6 @@ from workers.slots.jobs import JobPlanner, SlotJob
 from workers.slots.player import BatchPlayer, OnStep, SlotPlayer
 from workers.slots.results import FailedSlot, FailureReport, failure_reason
 from workers.slots.run_parts import RunParts
-
-Floats = NDArray[np.float32]
 
 
 class Evaluator:

@@ -11,16 +11,15 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from numpy.typing import NDArray
 
 from es_queue.config.run_config import AUTO
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.environments.registry import MARVIN, WALKER_V2, WALKER_V3, RegisteredEnvironment
 from es_queue.errors import EnvironmentFailure, UsageError
+from es_queue.numerics.arrays import Floats
 from es_queue.protocol.messages import MAX_BEHAVIOUR, MAX_INDIVIDUALS
 from es_queue.security.user_code import load_function
 
-Floats = NDArray[np.float32]
 GymEnvironment = gymnasium.Env[Any, Any]
 Measure = Callable[[GymEnvironment], Any]
 

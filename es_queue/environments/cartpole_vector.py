@@ -15,7 +15,7 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.utils.seeding import np_random
 from numpy.typing import NDArray
 
-from es_queue.environments.interface import Floats
+from es_queue.numerics.arrays import Doubles, Floats, Mask
 
 ENTRY_POINT = "gymnasium.envs.classic_control.cartpole:CartPoleEnv"
 #: What the scalar environment and the vectorised one both take; neither has any other argument of
@@ -41,7 +41,7 @@ class CartPoleVectorEnvironment:
 
     def __init__(self, arguments: Mapping[str, Any]) -> None:
         self._physics = _physics(arguments)
-        self._state: NDArray[np.float64] = np.zeros((4, 0))
+        self._state: Doubles = np.zeros((4, 0))
 
     def reset(self, seeds: Sequence[int]) -> Floats:
         starts = [np_random(int(seed))[0].uniform(-_START, _START, 4) for seed in seeds]
@@ -49,9 +49,7 @@ class CartPoleVectorEnvironment:
         self._state = np.ascontiguousarray(np.transpose(starts))
         return self._observations()
 
-    def step(
-        self, rows: NDArray[np.int32], actions: NDArray[Any]
-    ) -> tuple[Floats, NDArray[np.float64], NDArray[np.bool_]]:
+    def step(self, rows: NDArray[np.int32], actions: NDArray[Any]) -> tuple[Floats, Doubles, Mask]:
         if len(rows) != len(self._rows):
             # take keeps C order, which an index in brackets would not: numpy's loops round strided
             # numbers as they like.

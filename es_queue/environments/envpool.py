@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.environments import ENVPOOL
-from es_queue.environments.interface import Floats, VectorEnvironment
+from es_queue.environments.interface import VectorEnvironment
 from es_queue.errors import EnvironmentFailure, MissingPackage
+from es_queue.numerics.arrays import Doubles, Floats, Mask
 from es_queue.security.user_code import describe_error
 
 #: Episodes of one pool. Each call has a price of its own, so more are faster: for BipedalWalker 64
@@ -93,9 +94,7 @@ class EnvPoolVectorEnvironment:
         (first,) = self._flat(observations, about, np.arange(len(seeds), dtype=np.int32))
         return np.asarray(first, np.float32)
 
-    def step(
-        self, rows: NDArray[np.int32], actions: NDArray[Any]
-    ) -> tuple[Floats, NDArray[np.float64], NDArray[np.bool_]]:
+    def step(self, rows: NDArray[np.int32], actions: NDArray[Any]) -> tuple[Floats, Doubles, Mask]:
         observations, rewards, terminated, truncated, about = self._pool.step(
             actions.astype(self._action_type, copy=False), rows
         )

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.config.run_config import AUTO, RunConfig, users_of
-
-Floats = NDArray[np.float32]
+from es_queue.numerics.arrays import Doubles, Floats, Mask
 
 
 @dataclass(frozen=True)
@@ -83,11 +82,11 @@ class Environment(Protocol):
     It applies no step limit: the rollout does, from ``EnvironmentSpec.step_limit``.
     """
 
-    def reset(self, seed: int) -> NDArray[np.float32]:
+    def reset(self, seed: int) -> Floats:
         """Begin the episode of ``seed``; returns the first observation [observation_size]."""
         ...
 
-    def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool]:
+    def step(self, action: Any) -> tuple[Floats, float, bool]:
         """Observation [observation_size], reward, and whether the environment ended the episode.
 
         action: float32 array of the box's shape, Python int (discrete), int64 array (multidiscrete)
@@ -102,7 +101,7 @@ class Environment(Protocol):
 class BehaviourEnvironment(Environment, Protocol):
     """An Environment that knows how an episode went beyond what is observed of it."""
 
-    def behaviour(self) -> NDArray[np.float32]:
+    def behaviour(self) -> Floats:
         """Float32 [b] of the episode as it stands."""
         ...
 
@@ -144,9 +143,7 @@ class VectorEnvironment(Protocol):
         """
         ...
 
-    def step(
-        self, rows: NDArray[np.int32], actions: NDArray[Any]
-    ) -> tuple[Floats, NDArray[np.float64], NDArray[np.bool_]]:
+    def step(self, rows: NDArray[np.int32], actions: NDArray[Any]) -> tuple[Floats, Doubles, Mask]:
         """Step the episodes ``rows`` [R], ascending, none of which is over, with one action each;
         one left out has left for good.
 

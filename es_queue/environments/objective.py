@@ -12,14 +12,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.environments.spaces import ActionSpec, EnvironmentSpec
 from es_queue.errors import EnvironmentFailure
+from es_queue.numerics.arrays import Floats
 from es_queue.security.user_code import describe_error, load_function
-
-Floats = NDArray[np.float32]
 
 
 class ObjectiveEnvironment:

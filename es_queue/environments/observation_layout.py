@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float32]
+from es_queue.numerics.arrays import Floats
+
 Encoder = Callable[[Any], Floats]
 
 #: More than a real observation has; a checkpoint may come from anyone.

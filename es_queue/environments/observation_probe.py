@@ -11,12 +11,12 @@ from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from es_queue.environments.factory import open_environment, portable_request
 from es_queue.environments.interface import Environment, EnvironmentRequest
 from es_queue.environments.spaces import EnvironmentSpec
 from es_queue.errors import EnvironmentFailure
+from es_queue.numerics.arrays import Doubles
 from es_queue.policies.actions import ActionMap
 
 STEPS, EPISODES = 100, 3
@@ -47,7 +47,7 @@ def with_observed(spec: EnvironmentSpec, request: EnvironmentRequest) -> Environ
     )
 
 
-def played_observations(request: EnvironmentRequest, spec: EnvironmentSpec) -> NDArray[np.float64]:
+def played_observations(request: EnvironmentRequest, spec: EnvironmentSpec) -> Doubles:
     """float64[n, d] of ``random_observations``, from an environment of its own."""
     world = open_environment(portable_request(request))
     try:
@@ -56,7 +56,7 @@ def played_observations(request: EnvironmentRequest, spec: EnvironmentSpec) -> N
         world.close()
 
 
-def observations_apart(request: EnvironmentRequest, spec: EnvironmentSpec) -> NDArray[np.float64]:
+def observations_apart(request: EnvironmentRequest, spec: EnvironmentSpec) -> Doubles:
     """``played_observations`` in a child process: a user's environment may end its process."""
     reading, writing = os.pipe()
     with warnings.catch_warnings():
@@ -87,7 +87,7 @@ def observations_apart(request: EnvironmentRequest, spec: EnvironmentSpec) -> ND
     return np.frombuffer(data, np.float64).reshape(-1, spec.observation_size)
 
 
-def random_observations(world: Environment, spec: EnvironmentSpec) -> NDArray[np.float64]:
+def random_observations(world: Environment, spec: EnvironmentSpec) -> Doubles:
     """float64[n, d], n >= 1: observations of the first steps of a few episodes."""
     random = np.random.default_rng(0)
     actions = ActionMap(spec.action, "clip")

@@ -12,18 +12,16 @@ from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from es_queue.config.run_config import VIRTUAL, RunConfig
 from es_queue.environments.factory import describe, open_environment, portable_request
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.environments.spaces import ActionSpec, EnvironmentSpec
 from es_queue.errors import EnvironmentFailure
+from es_queue.numerics.arrays import Doubles, Floats
 from es_queue.numerics.slot_plan import REFERENCE, evaluation_seeds, uniforms
 from es_queue.policies.actions import ActionMap
 from es_queue.security.user_code import describe_error
-
-Floats = NDArray[np.float32]
 
 #: Observations of the batch, and how many steps lie between two of them: neighbours are nearly the
 #: same.
@@ -86,7 +84,7 @@ def _sample_observations(
     return observations
 
 
-def uniform_outputs(action: ActionSpec, draw: NDArray[np.float64]) -> Floats:
+def uniform_outputs(action: ActionSpec, draw: Doubles) -> Floats:
     """What a policy would put out for an action that is uniform in its space (between -1 and 1
     where that has no bounds).
 

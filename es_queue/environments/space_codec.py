@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from numpy.typing import NDArray
 
 from es_queue.environments.observation_layout import (
     Encoder,
@@ -23,6 +22,7 @@ from es_queue.environments.observation_layout import (
 )
 from es_queue.environments.spaces import ActionSpec
 from es_queue.errors import EnvironmentFailure
+from es_queue.numerics.arrays import Floats
 
 Adapter = Callable[[Any], Any]
 
@@ -95,7 +95,7 @@ def _one_hot_encoder(tree: ObservationLeaf) -> Encoder:
     sizes, total = np.array(tree.choices), tree.size
     offsets = np.cumsum(sizes) - sizes - np.array(tree.starts)
 
-    def encode(observation: Any) -> NDArray[np.float32]:
+    def encode(observation: Any) -> Floats:
         flat = np.zeros(total, np.float32)
         flat[offsets + np.asarray(observation).reshape(-1)] = 1.0
         return flat

@@ -33,6 +33,7 @@ from es_queue.environments.space_codec import (
 )
 from es_queue.environments.spaces import EnvironmentSpec
 from es_queue.errors import EnvironmentFailure, MissingPackage, UsageError
+from es_queue.numerics.arrays import Floats
 from es_queue.security.user_code import (
     check_function,
     check_import,
@@ -117,14 +118,14 @@ class StockEnvironment:
             high = HIGHEST_REWARDS.get(self._entry.spec.id)
         return low, high
 
-    def reset(self, seed: int) -> NDArray[np.float32]:
+    def reset(self, seed: int) -> Floats:
         if self._was_reset and not self.spec.clean_reset:
             self._environment.close()
             self._environment = make_environment(self._entry, self._request, self._render_mode)
         self._was_reset = True
         return self._encode(self._environment.reset(seed=seed)[0])
 
-    def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool]:
+    def step(self, action: Any) -> tuple[Floats, float, bool]:
         observation, reward, terminated, truncated, _ = self._environment.step(self._adapt(action))
         return self._encode(observation), float(reward), bool(terminated or truncated)
 
@@ -133,7 +134,7 @@ class StockEnvironment:
         console = getattr(self._environment.unwrapped, "ale", None)
         return 0 if console is None else int(console.lives())
 
-    def behaviour(self) -> NDArray[np.float32]:
+    def behaviour(self) -> Floats:
         assert self._measure is not None, "nobody asked for a behaviour"
         return behaviour_vector(self._measure(self._environment))
 

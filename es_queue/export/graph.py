@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from es_queue.numerics.arrays import Floats
+
 OBSERVATION, RAW, ACTION, MEMORY, AFTER = "observation", "raw", "action", "memory", "memory_after"
 
 
@@ -61,7 +63,7 @@ class Graph:
     def clamp(self, x: str, low: Any, high: Any) -> str:
         return self.add("Min", self.add("Max", x, self.constant(low)), self.constant(high))
 
-    def affine(self, x: str, weights: NDArray[np.float32], bias: NDArray[np.float32]) -> str:
+    def affine(self, x: str, weights: Floats, bias: Floats) -> str:
         """x @ weights + bias; a bias of no length adds nothing."""
         product = self.add("MatMul", x, self.constant(weights))
         return self.add("Add", product, self.constant(bias)) if len(bias) else product

@@ -7,7 +7,7 @@ from typing import Any
 
 from es_queue.export.cells import step
 from es_queue.export.graph import AFTER, MEMORY, Graph
-from es_queue.policies.base import Floats
+from es_queue.numerics.arrays import Floats
 from es_queue.policies.conv import ConvPolicy
 from es_queue.policies.layers.convolution import Convolution
 from es_queue.policies.layers.image_shape import ImageShape

@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from es_queue.numerics.arrays import Floats, Integers
 from es_queue.numerics.ordered_sums import NoiseRows, column_pieces
 
-Floats = NDArray[np.float32]
-Ints = NDArray[np.int64]
 Arrays = dict[str, NDArray[Any]]
 
 
@@ -27,10 +26,10 @@ Arrays = dict[str, NDArray[Any]]
 class MutationChain:
     """Mutations in their order. index: int64[k], starts in the noise table; sigma: float32[k]"""
 
-    index: Ints
+    index: Integers
     sigma: Floats
 
-    def append(self, index: Ints, sigma: Floats) -> MutationChain:
+    def append(self, index: Integers, sigma: Floats) -> MutationChain:
         """These links, then more."""
         return MutationChain(np.append(self.index, index), np.append(self.sigma, sigma))
 
@@ -70,7 +69,7 @@ class MutationTree:
     counts for nothing
     """
 
-    parent: Ints
+    parent: Integers
     mutations: MutationChain
 
     def __len__(self) -> int:
@@ -88,7 +87,7 @@ class MutationTree:
         """The mutations of rows, in their order."""
         return MutationChain(self.mutations.index[rows], self.mutations.sigma[rows])
 
-    def ancestors(self, rows: Iterable[int]) -> Ints:
+    def ancestors(self, rows: Iterable[int]) -> Integers:
         """``rows`` and all above them, the root too, ascending."""
         included = np.zeros(len(self), np.bool_)
         included[0] = True
@@ -98,7 +97,7 @@ class MutationTree:
                 row = int(self.parent[row])
         return np.flatnonzero(included)
 
-    def subtree(self, rows: Ints) -> MutationTree:
+    def subtree(self, rows: Integers) -> MutationTree:
         """The tree of ``rows`` alone, ascending and with all their ancestors."""
         place = np.zeros(len(self), np.int64)
         place[rows] = np.arange(len(rows))
@@ -122,7 +121,7 @@ class Lineage:
     base: Floats
     prefix: MutationChain
     tree: MutationTree
-    names: Ints
+    names: Integers
     next_name: int
 
     @classmethod
@@ -130,12 +129,14 @@ class Lineage:
         """The first parameters alone."""
         return cls(first, EMPTY_CHAIN, ROOT, np.zeros(1, np.int64), 1)
 
-    def rows(self, names: Ints) -> Ints:
+    def rows(self, names: Integers) -> Integers:
         """The row of each name, -1 where it is not in the tree."""
         place = np.minimum(np.searchsorted(self.names, names), len(self.names) - 1)
         return np.where(self.names[place] == names, place, -1)
 
-    def with_children(self, parents: Ints, mutations: MutationChain) -> tuple[Lineage, Ints]:
+    def with_children(
+        self, parents: Integers, mutations: MutationChain
+    ) -> tuple[Lineage, Integers]:
         """With a child of each of ``parents`` (names in the tree), and the children's names."""
         names = self.next_name + np.arange(len(parents))
         tree = MutationTree(
@@ -149,7 +150,7 @@ class Lineage:
             next_name=self.next_name + len(parents),
         ), names
 
-    def prune(self, living: Ints, noise: NoiseRows) -> Lineage:
+    def prune(self, living: Integers, noise: NoiseRows) -> Lineage:
         """Without lines that have died out; the root moves down to the last common ancestor of the
         ``living`` (names).
         """
@@ -210,7 +211,7 @@ class Lineage:
         )
 
 
-def common_ancestor_depth(tree: MutationTree, living: Ints) -> int:
+def common_ancestor_depth(tree: MutationTree, living: Integers) -> int:
     """How many rows below the root all of the ``living`` (rows) descend from or are: their last
     common ancestor's row.
 
@@ -237,8 +238,8 @@ class ParentTable:
     """
 
     tree: MutationTree
-    parents: Ints
-    elite_candidates: Ints
+    parents: Integers
+    elite_candidates: Integers
 
     def encode(self) -> Floats:
         """Counts, parents, contenders, then for each row below the root its parent, the index in
@@ -303,7 +304,7 @@ def decode_parent_table(values: Floats, index_count: int) -> ParentTable:
     )
 
 
-def whole_numbers(values: Floats, low: int, high: int, count: int) -> Ints:
+def whole_numbers(values: Floats, low: int, high: int, count: int) -> Integers:
     """``count`` float32 as the integers from ``low`` to ``high`` that they must be. Raises
     ValueError.
     """

@@ -8,7 +8,8 @@ import hashlib
 
 import numpy as np
 
-from es_queue.genetics.mutation_chain import Floats, MutationChain, ParentTable, apply_mutations
+from es_queue.genetics.mutation_chain import MutationChain, ParentTable, apply_mutations
+from es_queue.numerics.arrays import Floats
 from es_queue.numerics.ordered_sums import NoiseRows
 
 #: Bytes of decoded parents that a process keeps; the one that was not used for longest goes. Each

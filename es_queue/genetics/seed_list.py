@@ -22,7 +22,8 @@ from es_queue.config.run_config import AUTO, RunConfig
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.environments.objective import initial_vector
 from es_queue.errors import DecodeError, EsQueueError, RunFolderError
-from es_queue.genetics.mutation_chain import Floats, MutationChain, apply_mutations
+from es_queue.genetics.mutation_chain import MutationChain, apply_mutations
+from es_queue.numerics.arrays import Floats
 from es_queue.numerics.fingerprint import array_digest
 from es_queue.numerics.noise_table import LARGEST_DEFAULT, NoiseTable, default_size
 from es_queue.numerics.slot_plan import initial_parameters_seed

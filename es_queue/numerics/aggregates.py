@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+
+from es_queue.numerics.arrays import Doubles
 
 LEVEL = 0.95
 RESAMPLES = 20_000
@@ -21,9 +22,8 @@ RESAMPLES = 20_000
 MIN_RUNS_FOR_INTERVAL = 3
 BOOTSTRAP_KEY = 20_210_830
 
-Floats = NDArray[np.float64]
 #: A statistic of each row of sorted values: float64[R, n] to float64[R].
-Statistic = Callable[[Floats], Floats]
+Statistic = Callable[[Doubles], Doubles]
 Interval = tuple[float, float]
 
 
@@ -75,12 +75,12 @@ def aggregate(values: Sequence[float | None]) -> Aggregates:
     )
 
 
-def means(rows: Floats) -> Floats:
+def means(rows: Doubles) -> Doubles:
     """The mean of each row."""
     return np.asarray(rows.mean(axis=1))
 
 
-def interquartile_means(rows: Floats) -> Floats:
+def interquartile_means(rows: Doubles) -> Doubles:
     """The mean of each row's middle half; rows are sorted, float64[R, n].
 
     The lowest and the highest quarter are left out. Where n is no multiple of four a quarter ends
@@ -125,5 +125,5 @@ def bootstrap_interval(
     return float(low), float(high)
 
 
-def _sorted(values: Sequence[float]) -> Floats:
+def _sorted(values: Sequence[float]) -> Doubles:
     return np.sort(np.asarray(values, np.float64)).reshape(1, -1)

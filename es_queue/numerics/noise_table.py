@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 
 from es_queue.errors import EsQueueError, RunFolderError, UsageError
+from es_queue.numerics.arrays import Floats, Integers
 from es_queue.numerics.normals import RECIPE as RECIPE
-from es_queue.numerics.normals import RUN, Floats, generate_table, runs
+from es_queue.numerics.normals import RUN, generate_table, runs
 from es_queue.security.private_directory import cache_folder, replacing
 from es_queue.util.file_lock import take_lock
 
@@ -120,7 +120,7 @@ class NoiseTable:
         self._check_bounds(int(index), int(index), 0, size)
         return self._values[int(index) : int(index) + size]
 
-    def rows(self, indices: npt.NDArray[np.int64], start: int, stop: int) -> Floats:
+    def rows(self, indices: Integers, start: int, stop: int) -> Floats:
         """Columns start to stop of each perturbation: a copy, indices int64[S] to float32[S, stop -
         start].
 
@@ -132,7 +132,7 @@ class NoiseTable:
         windows: Floats = np.ndarray(shape, self._values.dtype, self._values, strides=(4, 4))
         return windows[starts]
 
-    def views(self, indices: npt.NDArray[np.int64], start: int, stop: int) -> list[Floats]:
+    def views(self, indices: Integers, start: int, stop: int) -> list[Floats]:
         """The rows of :meth:`rows` without a copy, read-only; raises as it does."""
         width = stop - start
         return [
@@ -140,9 +140,7 @@ class NoiseTable:
             for first in self._starts(indices, start, stop).tolist()
         ]
 
-    def _starts(
-        self, indices: npt.NDArray[np.int64], start: int, stop: int
-    ) -> npt.NDArray[np.int64]:
+    def _starts(self, indices: Integers, start: int, stop: int) -> Integers:
         starts = np.asarray(indices)
         if starts.ndim != 1 or starts.dtype.kind not in "iu":
             raise ValueError(

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Doubles = NDArray[np.float64]
-Floats = NDArray[np.float32]
+from es_queue.numerics.arrays import Doubles, Floats
 
 SMALLEST_VARIANCE = 1e-4  # a number that hardly ever moves must not be blown up when it does
 LARGEST_FLOAT32 = float(np.finfo(np.float32).max)

@@ -19,9 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from es_queue.numerics import threads
+from es_queue.numerics.arrays import Floats, Integers
 from es_queue.numerics.fingerprint import DIGEST_BYTES
 
-Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int32]
 Words = npt.NDArray[np.uint64]
 
@@ -204,7 +204,7 @@ def generate_table(seed: int, size: int, put: Callable[[int, Floats], object]) -
     return _digest(size, pieces)
 
 
-def runs(seed: int, starts: npt.NDArray[np.int64]) -> Floats:
+def runs(seed: int, starts: Integers) -> Floats:
     """Single runs of a seed's table, without the chunks around them.
 
     ``starts`` int64[K]: first indices, each a multiple of RUN. Gives float32[K, RUN].

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.numerics import threads
-
-Floats = NDArray[np.float32]
+from es_queue.numerics.arrays import Doubles, Floats, Integers
 
 #: Slots that are added up in float32 before they join the float64 total. Changing it changes
 #: digests.
@@ -45,13 +44,13 @@ Transform = Callable[[Floats, Floats], object]
 class NoiseRows(Protocol):
     """Whatever can cut slices of the noise: the table of a host, or an array in tests."""
 
-    def rows(self, indices: NDArray[np.int64], start: int, stop: int) -> Floats:
+    def rows(self, indices: Integers, start: int, stop: int) -> Floats:
         """Row k of the answer, [len(indices), stop - start], is ``noise[indices[k] + start :
         indices[k] + stop]``.
         """
         ...
 
-    def views(self, indices: NDArray[np.int64], start: int, stop: int) -> Sequence[Floats]:
+    def views(self, indices: Integers, start: int, stop: int) -> Sequence[Floats]:
         """The same rows without a copy, to be read only."""
         ...
 
@@ -62,22 +61,22 @@ class ArrayNoise:
 
     noise: Floats
 
-    def rows(self, indices: NDArray[np.int64], start: int, stop: int) -> Floats:
+    def rows(self, indices: Integers, start: int, stop: int) -> Floats:
         """As :class:`NoiseRows` has it."""
         return np.take(self.noise, indices[:, np.newaxis] + np.arange(start, stop))
 
-    def views(self, indices: NDArray[np.int64], start: int, stop: int) -> Sequence[Floats]:
+    def views(self, indices: Integers, start: int, stop: int) -> Sequence[Floats]:
         """As :class:`NoiseRows` has it."""
         return [self.noise[index + start : index + stop] for index in indices.tolist()]
 
 
 def weighted_rows(
     noise: NoiseRows,
-    indices: NDArray[np.int64],
-    weights: NDArray[np.float64],
+    indices: Integers,
+    weights: Doubles,
     size: int,
     transform: Transform | None = None,
-) -> NDArray[np.float64]:
+) -> Doubles:
     """Σ_k weights[k] · transform(noise row k), float64 [size], in the order of ``indices`` [S].
 
     ``transform`` works element by element (pgpe: ε² − 1). Products are float32, groups of ``GROUP``
@@ -97,9 +96,9 @@ def weighted_rows(
 
 
 def _add_copies(
-    total: NDArray[np.float64],
+    total: Doubles,
     noise: NoiseRows,
-    indices: NDArray[np.int64],
+    indices: Integers,
     factors: Floats,
     transform: Transform | None,
 ) -> None:
@@ -126,9 +125,9 @@ def _sum_in_order(group: Floats, out: Floats) -> Floats:
 
 
 def _add_long_rows(
-    total: NDArray[np.float64],
+    total: Doubles,
     noise: NoiseRows,
-    indices: NDArray[np.int64],
+    indices: Integers,
     factors: Floats,
     transform: Transform | None,
 ) -> None:
@@ -152,7 +151,7 @@ def column_pieces(size: int) -> list[tuple[int, int]]:
 
 
 def _add_views(
-    total: NDArray[np.float64], rows: Sequence[Floats], factors: Floats, transform: Transform | None
+    total: Doubles, rows: Sequence[Floats], factors: Floats, transform: Transform | None
 ) -> None:
     """Each row is read from memory once; the products and their sum stay in the cache."""
     summed, product = np.empty_like(total, np.float32), np.empty_like(total, np.float32)
@@ -172,7 +171,7 @@ def _add_views(
         add(total, summed, total)
 
 
-def unit_scaled(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
+def unit_scaled(values: Doubles) -> tuple[Doubles, int]:
     """``values`` divided by a power of two so that the largest is in [½, 1), and that power's
     exponent.
 
@@ -204,9 +203,7 @@ def combine_rows(matrix: Floats, weights: Floats) -> Floats:
     return combined
 
 
-def add_outer_products(
-    matrix: Floats, keep: float, left: NDArray[np.float64], right: NDArray[np.float64]
-) -> Floats:
+def add_outer_products(matrix: Floats, keep: float, left: Doubles, right: Doubles) -> Floats:
     """keep · matrix + Σ_k left[k] ⊗ right[k] for ``left`` [k, m] and ``right`` [k, n]: float32
     [m, n], added up in float64 in the order of k.
     """

@@ -10,18 +10,17 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from es_queue.config.schedules import power  # settings are checked without numpy
+from es_queue.numerics.arrays import Doubles, Floats
 
 __all__ = ["power", "recombination_weights", "squared_less_one", "steady_exp"]
 
-Floats = NDArray[np.float64]
 #: Terms of the series in ``steady_exp``; the next one is below 2^-60 for |r| ≤ ½ ln 2.
 TERMS = 14
 
 
-def steady_exp(values: Floats) -> Floats:
+def steady_exp(values: Doubles) -> Doubles:
     """exp, element by element, float64 of the same shape.
 
     Within a few units in the last place where the result is a normal number; ∞ or 0 beyond.
@@ -35,13 +34,13 @@ def steady_exp(values: Floats) -> Floats:
     return np.asarray(np.ldexp(series, twos.astype(np.int32)))
 
 
-def squared_less_one(noise: NDArray[np.float32], out: NDArray[np.float32]) -> None:
+def squared_less_one(noise: Floats, out: Floats) -> None:
     """ε² − 1, element by element, into ``out`` of the same shape (see ``weighted_rows``)."""
     np.square(noise, out)
     np.subtract(out, np.float32(1), out)
 
 
-def recombination_weights(count: int) -> Floats:
+def recombination_weights(count: int) -> Doubles:
     """max(0, ln(m/2 + 1) − ln k)/Σ − 1/m for the k-th best of m, float64 [m], best first (Wierstra
     et al. 2014, NES, section 3.1).
     """

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.config.run_config import ASYNC, AUTO, RunConfig
+from es_queue.numerics.arrays import Doubles, Integers, Mask
 from es_queue.protocol.messages import CENTRE, CONFIRM, EVAL, TRAIN
 from es_queue.protocol.messages import ELITE as ELITE_KIND
 from es_queue.protocol.messages import FINAL as FINAL_KIND
@@ -67,10 +68,10 @@ class SlotPlan:
     """
 
     start: int
-    noise_indices: NDArray[np.int64]
-    seeds: NDArray[np.int64]
+    noise_indices: Integers
+    seeds: Integers
     noise_keys: NDArray[np.uint64]
-    sampled: NDArray[np.bool_]
+    sampled: Mask
 
     def part(self, start: int, stop: int) -> SlotPlan:
         """The plan of slots ``start … stop-1`` out of these."""
@@ -115,14 +116,14 @@ class GenerationPlan:
             start, stop
         )
 
-    def seeds(self, stream: int, count: int) -> NDArray[np.int64]:
+    def seeds(self, stream: int, count: int) -> Integers:
         """``count`` distinct environment seeds of a stream: ELITE, BEHAVIOUR, EVALUATION,
         CONFIRMATION or FINAL.
         """
         low, size = SEED_RANGES[stream]
         return self._distinct(stream, self._raw(stream, count)[:, 0], low, size)
 
-    def _training_seeds(self, slots: int) -> NDArray[np.int64]:
+    def _training_seeds(self, slots: int) -> Integers:
         """int64[slots, individuals, episodes]."""
         shape = (slots, self.individuals, self.episodes)
         if self.seed_sharing == "generation":
@@ -142,9 +143,7 @@ class GenerationPlan:
             count, WORDS
         )
 
-    def _distinct(
-        self, stream: int, words: NDArray[np.uint64], low: int, size: int
-    ) -> NDArray[np.int64]:
+    def _distinct(self, stream: int, words: NDArray[np.uint64], low: int, size: int) -> Integers:
         """Integers in [low, low + size), drawn again where an earlier slot has the same."""
         drawn = multiply_shift(words, size)
         if len(drawn) > size:
@@ -154,7 +153,7 @@ class GenerationPlan:
             self._redraw(stream, drawn, size)
         return drawn + low
 
-    def _redraw(self, stream: int, drawn: NDArray[np.int64], size: int) -> None:
+    def _redraw(self, stream: int, drawn: Integers, size: int) -> None:
         """Give each slot that repeats an earlier one the first unused value of a stream of its own.
 
         In slot order, so that slot k's value is the same however many slots follow it.
@@ -240,9 +239,7 @@ def max_slots(config: RunConfig, individuals: int) -> dict[str, int]:
     return {TRAIN: slots, CENTRE: 1, ELITE_KIND: elites, **evaluations}
 
 
-def evaluation_seeds(
-    config: RunConfig, stream: int, generation: int, count: int
-) -> NDArray[np.int64]:
+def evaluation_seeds(config: RunConfig, stream: int, generation: int, count: int) -> Integers:
     """int64[count] environment seeds of ELITE, BEHAVIOUR, EVALUATION, CONFIRMATION or FINAL;
     FINAL's are one set for the whole run.
     """
@@ -251,9 +248,7 @@ def evaluation_seeds(
     ).seeds(stream, count)
 
 
-def draw_parents(
-    seed: int, generation: int, slots: NDArray[np.int64], parents: int
-) -> NDArray[np.int64]:
+def draw_parents(seed: int, generation: int, slots: Integers, parents: int) -> Integers:
     """Which of so many parents each of the ``slots`` int64[S] of a generation mutates, uniform and
     with replacement: int64[S].
     """
@@ -268,7 +263,7 @@ def _parent_words(seed: int, generation: int, count: int) -> NDArray[np.uint64]:
     return GenerationPlan(seed, generation, 1, 1, 1, "slot", 0.0)._raw(PARENTS, count)[:, 0]
 
 
-def multiply_shift(words: NDArray[np.uint64], size: int) -> NDArray[np.int64]:
+def multiply_shift(words: NDArray[np.uint64], size: int) -> Integers:
     """floor(word * size / 2^64) for 0 < size <= 2^32, in uint64 arithmetic without overflow (Lemire
     2019).
     """
@@ -288,7 +283,7 @@ def uniform(seed: int, stream: int, number: int) -> float:
     return (int(generator.random_raw()) >> 11) * 2.0**-53
 
 
-def uniforms(seed: int, stream: int, number: int, count: int) -> NDArray[np.float64]:
+def uniforms(seed: int, stream: int, number: int, count: int) -> Doubles:
     """float64[count], uniform in [0, 1), of the number-th stretch of a stream of the run."""
     generator = np.random.Philox(
         key=np.array([seed, 0], dtype=np.uint64),

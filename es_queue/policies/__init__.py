@@ -5,7 +5,8 @@ from __future__ import annotations
 from es_queue.config.run_config import RunConfig
 from es_queue.environments.spaces import ActionSpec
 from es_queue.errors import UsageError
-from es_queue.policies.base import MAX_PARAMETERS, BoundPolicy, Floats, Policy, PolicyInputs
+from es_queue.numerics.arrays import Floats
+from es_queue.policies.base import MAX_PARAMETERS, BoundPolicy, Policy, PolicyInputs
 from es_queue.policies.constant import ConstantPolicy
 from es_queue.policies.conv import ConvPolicy
 from es_queue.policies.custom import load_custom_policy

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from es_queue.environments.spaces import ActionSpec
 from es_queue.errors import EsQueueError, UsageError
-from es_queue.policies.base import Floats
+from es_queue.numerics.arrays import Floats
 
 ActionFunction = Callable[[Floats], NDArray[Any]]
 

@@ -9,13 +9,12 @@ from functools import partial
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from es_queue.config.declarations import Setting
 from es_queue.config.run_config import RunConfig
+from es_queue.numerics.arrays import Floats
 from es_queue.policies.layers.initial_weights import INITS
 
-Floats = NDArray[np.float32]
 Forward = Callable[[Floats], Floats]
 
 #: Of one individual. A run's settings come over the network: whoever joins makes no larger vector

@@ -24,13 +24,13 @@ from es_queue.environments.observation_layout import (
 )
 from es_queue.environments.spaces import ActionSpec
 from es_queue.errors import RunFolderError, UsageError
+from es_queue.numerics.arrays import Floats
 from es_queue.numerics.normalization import FrozenStatistics
 from es_queue.policies import make_policy
 from es_queue.policies.actions import ActionMap
 from es_queue.policies.base import Policy
 from es_queue.security.npz_reader import (
     REFERENCE,
-    Floats,
     finite_batch,
     finite_vector,
     read_checkpoint,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from es_queue.errors import UsageError
-from es_queue.policies.base import BoundPolicy, Floats, Policy, single_only
+from es_queue.numerics.arrays import Floats
+from es_queue.policies.base import BoundPolicy, Policy, single_only
 from es_queue.policies.layers.initial_weights import DOMAIN, draw_normals
 
 

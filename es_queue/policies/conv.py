@@ -7,9 +7,9 @@ from __future__ import annotations
 import numpy as np
 
 from es_queue.config.run_config import VIRTUAL, RunConfig
+from es_queue.numerics.arrays import Floats
 from es_queue.policies.base import (
     BoundPolicy,
-    Floats,
     Forward,
     Policy,
     PolicyInputs,

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from es_queue.errors import EsQueueError, UsageError
-from es_queue.policies.base import MAX_PARAMETERS, Floats, Policy
+from es_queue.numerics.arrays import Floats
+from es_queue.policies.base import MAX_PARAMETERS, Policy
 from es_queue.policies.torch_module import TorchPolicy
 from es_queue.security.user_code import describe_error, load_attribute
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from es_queue.config.run_config import RunConfig
+from es_queue.numerics.arrays import Floats
 from es_queue.policies.base import (
     BoundPolicy,
-    Floats,
     Policy,
     PolicyInputs,
     row_product,

@@ -11,9 +11,9 @@ import numpy as np
 from es_queue.config.declarations import Setting
 from es_queue.config.run_config import VIRTUAL, RunConfig
 from es_queue.errors import UsageError
+from es_queue.numerics.arrays import Floats
 from es_queue.policies.base import (
     BoundPolicy,
-    Floats,
     Forward,
     Policy,
     PolicyInputs,

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from es_queue.errors import UsageError
-from es_queue.policies.base import Floats, Policy
+from es_queue.numerics.arrays import Floats
+from es_queue.policies.base import Policy
 from es_queue.policies.constant import ConstantPolicy
 from es_queue.policies.linear import LinearPolicy
 from es_queue.policies.mlp import MlpPolicy

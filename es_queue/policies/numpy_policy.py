@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from es_queue.errors import UsageError
-from es_queue.policies.base import BoundPolicy, Floats, Policy, bind_rows
+from es_queue.numerics.arrays import Floats
+from es_queue.policies.base import BoundPolicy, Policy, bind_rows
 from es_queue.policies.layers.initial_weights import DOMAIN, draw_normals
 
 

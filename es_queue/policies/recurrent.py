@@ -8,14 +8,8 @@ import numpy as np
 
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import UsageError
-from es_queue.policies.base import (
-    BoundPolicy,
-    Floats,
-    Policy,
-    PolicyInputs,
-    single_only,
-    stacked_product,
-)
+from es_queue.numerics.arrays import Floats
+from es_queue.policies.base import BoundPolicy, Policy, PolicyInputs, single_only, stacked_product
 from es_queue.policies.layers.cells import CELLS
 from es_queue.policies.layers.initial_weights import draw_initial_weights
 from es_queue.policies.mlp import HIDDEN, Layer, layer_views

@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from es_queue.config.run_config import VIRTUAL
 from es_queue.errors import DecodeError, RunFolderError
+from es_queue.numerics.arrays import Floats
 from es_queue.security import strict_json
 from es_queue.security.private_directory import regular
-
-Floats = NDArray[np.float32]
 
 MAX_META = 2**22
 #: Bytes of a file that is read.

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from es_queue.config.declarations import Setting
+from es_queue.numerics.arrays import Doubles, Integers
 from es_queue.numerics.ordered_sums import norm, unit_scaled, weighted_rows
 from es_queue.strategies.base import Batch, Info, State
 from es_queue.strategies.capabilities.gradient import GradientStrategy
@@ -57,7 +57,7 @@ class ARS(GradientStrategy):
         after: State = {"parameters": self.moved(state["parameters"], step)}
         return after, self.figures(after, norm(gradient), norm(step))
 
-    def best_slots(self, fitness: NDArray[np.float64]) -> NDArray[np.int64]:
+    def best_slots(self, fitness: Doubles) -> Integers:
         """The slots of the ``top`` pairs with the largest max(r⁺, r⁻), ties to the lower slot, in
         slot order.
         """

@@ -21,6 +21,7 @@ from es_queue.config.declarations import Setting
 from es_queue.config.run_config import RunConfig
 from es_queue.config.schedules import RateFactors
 from es_queue.errors import EsQueueError, StrategyFailure
+from es_queue.numerics.arrays import Doubles, Floats, Integers
 from es_queue.numerics.ordered_sums import NoiseRows, norm
 from es_queue.strategies.capabilities.hooks import (
     Builder,
@@ -49,7 +50,7 @@ class BatchSegment:
     """
 
     stop: int
-    spread: NDArray[np.float32]
+    spread: Floats
 
 
 @dataclass(frozen=True)
@@ -66,26 +67,24 @@ class Batch:
     """
 
     noise: NoiseRows
-    noise_indices: NDArray[np.int64]  # [S], one a slot
-    fitness: NDArray[np.float64]  # [S, per_slot]: plus, minus; NaN: failed everywhere
+    noise_indices: Integers  # [S], one a slot
+    fitness: Doubles  # [S, per_slot]: plus, minus; NaN: failed everywhere
     #: [k]: mean fitness on fresh seeds of those whom ``candidates`` names, in its order; NaN:
     #: failed everywhere.
-    elite_fitness: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    elite_fitness: Doubles = field(default_factory=lambda: np.empty(0))
     segments: Sequence[BatchSegment] = ()
     #: float32 [S, per_slot, b], how individuals behaved, where the strategy ``wants_behaviour``;
     #: NaN: failed everywhere.
-    behaviour: NDArray[np.float32] = field(default_factory=lambda: np.empty((0, 0, 0), np.float32))
+    behaviour: Floats = field(default_factory=lambda: np.empty((0, 0, 0), np.float32))
     #: Fitness float64 [k] and behaviour float32 [k, b] of the other ``centres``, in their order;
     #: NaN: failed everywhere.
-    centre_fitness: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
-    centre_behaviour: NDArray[np.float32] = field(
-        default_factory=lambda: np.empty((0, 0), np.float32)
-    )
+    centre_fitness: Doubles = field(default_factory=lambda: np.empty(0))
+    centre_behaviour: Floats = field(default_factory=lambda: np.empty((0, 0), np.float32))
     generation: int = 0
-    slot_plans: NDArray[np.int64] | None = None
-    elite_slots: NDArray[np.int64] | None = None
+    slot_plans: Integers | None = None
+    elite_slots: Integers | None = None
 
-    def plans(self) -> NDArray[np.int64]:
+    def plans(self) -> Integers:
         """int64[S, 2]: generation and slot of each row."""
         slots = len(self.noise_indices)
         return (
@@ -94,7 +93,7 @@ class Batch:
             else self.slot_plans
         )
 
-    def by_spread(self, spread: NDArray[np.float32]) -> list[tuple[slice, NDArray[np.float32]]]:
+    def by_spread(self, spread: Floats) -> list[tuple[slice, Floats]]:
         """(rows, spread) of each part; all rows with ``spread``, the state's, where there
         are none.
         """
@@ -151,7 +150,7 @@ class Strategy(ABC):
 
     # --- what is published, and what workers do with it
 
-    def start(self, parameters: NDArray[np.float32]) -> State:
+    def start(self, parameters: Floats) -> State:
         """The state before the first generation, from float32 [size]. Raises ValueError for another
         length.
         """
@@ -159,11 +158,11 @@ class Strategy(ABC):
             raise ValueError(f"parameters of shape {parameters.shape} for a policy of {self.size}")
         return {"parameters": np.array(parameters, np.float32)}
 
-    def published(self, state: State) -> NDArray[np.float32]:
+    def published(self, state: State) -> Floats:
         """What workers get, float32 [published_size]."""
         return state["parameters"]
 
-    def digest_input(self, state: State, published: NDArray[np.float32]) -> NDArray[np.float32]:
+    def digest_input(self, state: State, published: Floats) -> Floats:
         """What the run's digest is of, given what the state publishes."""
         return published
 
@@ -171,7 +170,7 @@ class Strategy(ABC):
         """Whether so many floats can have been published, for policies of so many observations."""
         return size == self.size
 
-    def centre(self, published: NDArray[np.float32]) -> NDArray[np.float32]:
+    def centre(self, published: Floats) -> Floats:
         """The unperturbed policy, float32 [size]."""
         return published[: self.size]
 
@@ -179,16 +178,14 @@ class Strategy(ABC):
         """The deviation of the perturbations; goes to workers as a float32, and to people."""
         return (self.config.sigma or self.SIGMA) * self.pace.sigma
 
-    def ask(
-        self, published: NDArray[np.float32], sigma: float, noise: NDArray[np.float32]
-    ) -> NDArray[np.float32]:
+    def ask(self, published: Floats, sigma: float, noise: Floats) -> Floats:
         """θ + σε, and θ − σε where a slot is a pair, for each row of ``noise`` [S, size]: float32
         [S, per_slot, size], in float32 arithmetic.
         """
         steps = np.float32(sigma) * noise
         if self.per_slot == 2:
             return mirror(self.centre(published), steps)
-        single: NDArray[np.float32] = self.centre(published) + steps
+        single: Floats = self.centre(published) + steps
         return single[:, np.newaxis]
 
     # --- what the master learns
@@ -276,7 +273,7 @@ def make_builder(strategy: Strategy, noise: NoiseRows) -> Builder:
     ]
 
 
-def centre_of(strategy: Strategy, published: NDArray[np.float32], slot: int) -> NDArray[np.float32]:
+def centre_of(strategy: Strategy, published: Floats, slot: int) -> Floats:
     """The policy of a centre slot, float32 [size]."""
     if isinstance(strategy, SeveralCentres):
         return strategy.centre_of(published, slot)
@@ -308,7 +305,7 @@ def validate_individuals(strategy: Strategy, individuals: Any, shape: tuple[int,
         )
 
 
-def mirror(centre: NDArray[np.float32], steps: NDArray[np.float32]) -> NDArray[np.float32]:
+def mirror(centre: Floats, steps: Floats) -> Floats:
     """``centre`` [size] + and − each row of ``steps`` [S, size], as float32 [S, 2, size]."""
     pairs = np.empty((len(steps), 2, len(centre)), np.float32)
     np.add(centre, steps, out=pairs[:, 0])

@@ -12,14 +12,12 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from es_queue.config.declarations import Setting
 from es_queue.config.run_config import ASYNC
 from es_queue.genetics.mutation_chain import (
     HEADER_FLOATS,
     MAX_TABLE_FLOATS,
-    Floats,
     Ints,
     Lineage,
     MutationChain,
@@ -27,6 +25,7 @@ from es_queue.genetics.mutation_chain import (
     decode_parent_table,
 )
 from es_queue.genetics.parent_cache import ParentCache
+from es_queue.numerics.arrays import Doubles, Floats
 from es_queue.numerics.ordered_sums import NoiseRows, norm
 from es_queue.numerics.slot_plan import draw_parents
 from es_queue.protocol.messages import ELITE
@@ -271,9 +270,7 @@ class GA(Reevaluates, LearntSpread, BuildsIndividuals, SteadyState, Strategy):
             elite_fitness,
         )
 
-    def _add_children(
-        self, state: State, batch: Batch
-    ) -> tuple[Lineage, Ints, NDArray[np.float64]]:
+    def _add_children(self, state: State, batch: Batch) -> tuple[Lineage, Ints, Doubles]:
         """The family with all who were answered; the names and fitness of the newest ``population``
         of them, oldest first.
         """
@@ -334,7 +331,7 @@ class GA(Reevaluates, LearntSpread, BuildsIndividuals, SteadyState, Strategy):
         }
 
 
-def rank_finite(fitness: NDArray[np.float64]) -> Ints:
+def rank_finite(fitness: Doubles) -> Ints:
     """The places of the finite ones of ``fitness`` [S], the largest first, ties to the earlier
     place.
     """

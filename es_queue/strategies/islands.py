@@ -12,11 +12,11 @@ from functools import cache
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from es_queue.config.run_config import RunConfig
 from es_queue.config.schedules import RateFactors
 from es_queue.errors import UsageError
+from es_queue.numerics.arrays import Doubles, Floats
 from es_queue.numerics.ordered_sums import NoiseRows
 from es_queue.numerics.return_statistics import sum_in_order
 from es_queue.strategies.base import Batch, Info, State, Strategy
@@ -37,7 +37,6 @@ from es_queue.strategies.shaping import with_failures_lowest
 SCORE_DECAY = 0.9
 #: Strategies whose slots or centres have a meaning of their own.
 NOT_PLAIN = (BuildsIndividuals, ComparesBehaviour, Reevaluates, SeveralCentres, SteadyState)
-Floats = NDArray[np.float32]
 
 
 class Islands(BuildsIndividuals, MigratesState, Strategy):
@@ -174,9 +173,7 @@ def islands_of(kind: type[Strategy]) -> type[Islands]:
     return type(f"{kind.__name__}Islands", (Islands,), facts)
 
 
-def pack_islands(
-    states: list[State], sums: NDArray[np.float64], weights: NDArray[np.float64]
-) -> State:
+def pack_islands(states: list[State], sums: Doubles, weights: Doubles) -> State:
     """The state of all islands, the best first."""
     arrays = {
         f"{row}.{name}": value for row, part in enumerate(states) for name, value in part.items()
@@ -208,9 +205,7 @@ def island_batch(batch: Batch, row: int, count: int) -> Batch:
     )
 
 
-def updated_scores(
-    state: State, batches: list[Batch]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def updated_scores(state: State, batches: list[Batch]) -> tuple[Doubles, Doubles]:
     """``score_sum`` and ``score_weight`` with a generation's; unchanged where all have failed."""
     sums, weights = state["score_sum"].copy(), state["score_weight"].copy()
     for row, batch in enumerate(batches):
@@ -221,7 +216,7 @@ def updated_scores(
     return sums, weights
 
 
-def ranked(sums: NDArray[np.float64], weights: NDArray[np.float64]) -> list[int]:
+def ranked(sums: Doubles, weights: Doubles) -> list[int]:
     """The islands by falling score, ties to the first; last those without any."""
     scores = np.where(weights > 0, sums / np.maximum(weights, 1.0), -np.inf)
     order: list[int] = np.argsort(-scores, kind="stable").tolist()

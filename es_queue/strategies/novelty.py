@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from es_queue.config.declarations import Setting
 from es_queue.config.run_config import RunConfig
 from es_queue.config.schedules import RateFactors
+from es_queue.numerics.arrays import Doubles, Floats
 from es_queue.numerics.normalization import RunningMoments
 from es_queue.numerics.normals import CHUNK, ChunkGenerator
 from es_queue.numerics.ordered_sums import norm
@@ -90,7 +91,7 @@ class Novelty(SeveralCentres, ComparesBehaviour, SharedSigmaGradient):
     # --- what is published: the active member, the one that was updated last, and under which
     # statistics that one acts
 
-    def start(self, parameters: NDArray[np.float32]) -> State:
+    def start(self, parameters: Floats) -> State:
         """Members that begin σ apart, the first at ``parameters``; an empty archive."""
         state = super().start(parameters)
         moments = {
@@ -117,7 +118,7 @@ class Novelty(SeveralCentres, ComparesBehaviour, SharedSigmaGradient):
             "reward_weight": np.array(1.0),
         }
 
-    def initial_member(self, first: NDArray[np.float32], number: int) -> NDArray[np.float32]:
+    def initial_member(self, first: Floats, number: int) -> Floats:
         """A member before the first generation: ``first`` + σ ε, with ε from the run's seed and σ
         the default one.
         """
@@ -129,7 +130,7 @@ class Novelty(SeveralCentres, ComparesBehaviour, SharedSigmaGradient):
             np.float32
         )
 
-    def published(self, state: State) -> NDArray[np.float32]:
+    def published(self, state: State) -> Floats:
         """The active member and the last updated one, float32 [2 · size]; with observation
         statistics the latter's mean and deviation too.
         """
@@ -143,7 +144,7 @@ class Novelty(SeveralCentres, ComparesBehaviour, SharedSigmaGradient):
         """With the statistics, where observations are normalised."""
         return size == 2 * self.size + 2 * observations * self.config.obs_norm
 
-    def digest_input(self, state: State, published: NDArray[np.float32]) -> NDArray[np.float32]:
+    def digest_input(self, state: State, published: Floats) -> Floats:
         """All members in order."""
         return state["members"].ravel()
 
@@ -158,7 +159,7 @@ class Novelty(SeveralCentres, ComparesBehaviour, SharedSigmaGradient):
         """The first generation measures all members, any other the one that was updated last."""
         return 2 if state["updates"] else self.max_centres
 
-    def centre_of(self, published: NDArray[np.float32], slot: int) -> NDArray[np.float32]:
+    def centre_of(self, published: Floats, slot: int) -> Floats:
         """Slot 0 is the active member, 1 the last updated one; in the first generation that is the
         first, and the others follow it.
         """
@@ -166,9 +167,7 @@ class Novelty(SeveralCentres, ComparesBehaviour, SharedSigmaGradient):
             return self.centre(published)
         return self.initial_member(published[self.size : 2 * self.size], slot - 1)
 
-    def centre_statistics(
-        self, published: NDArray[np.float32], slot: int
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32]] | None:
+    def centre_statistics(self, published: Floats, slot: int) -> tuple[Floats, Floats] | None:
         """Mean and deviation of the last updated member's observations."""
         rest = published[2 * self.size :]
         return (rest[: len(rest) // 2], rest[len(rest) // 2 :]) if slot and len(rest) else None
@@ -278,9 +277,7 @@ class Novelty(SeveralCentres, ComparesBehaviour, SharedSigmaGradient):
             "behaviours": behaviours,
         }
 
-    def shape_utilities(
-        self, fitness: NDArray[np.float64], away: NDArray[np.float64], weight: float
-    ) -> NDArray[np.float64]:
+    def shape_utilities(self, fitness: Doubles, away: Doubles, weight: float) -> Doubles:
         """Utilities [S, 2]: centred ranks of novelty, of the mean of both ranks, or of their
         mixture with ``weight`` for the reward.
         """

@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from es_queue.config.declarations import Setting
 from es_queue.config.run_config import RunConfig
 from es_queue.config.schedules import RateFactors
+from es_queue.numerics.arrays import Doubles, Floats
 from es_queue.numerics.ordered_sums import norm, weighted_rows
 from es_queue.strategies.base import Batch, Info, State
 from es_queue.strategies.capabilities.gradient import GradientStrategy
@@ -55,13 +55,11 @@ class SharedSigmaGradient(GradientStrategy):
         rate = (config.learning_rate or self.LEARNING_RATES[name]) * pace.learning_rate
         self.optimizer = make_optimizer(name, rate, config.momentum)
 
-    def start(self, parameters: NDArray[np.float32]) -> State:
+    def start(self, parameters: Floats) -> State:
         """``parameters`` and the optimizer's moments."""
         return {**super().start(parameters), **self.optimizer.start(self.size)}
 
-    def climb(
-        self, parameters: NDArray[np.float32], batch: Batch, shaped: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
+    def climb(self, parameters: Floats, batch: Batch, shaped: Doubles) -> Doubles:
         """g of utilities ``shaped`` [S, 2]."""
         weights = (shaped[:, 0] - shaped[:, 1]) / shaped.size
         slope = weighted_rows(batch.noise, batch.noise_indices, weights, self.size)
@@ -84,7 +82,7 @@ class OpenaiES(SharedSigmaGradient):
         after = {"parameters": self.moved(state["parameters"], step), **moments}
         return after, self.figures(after, norm(gradient), norm(step))
 
-    def gradient(self, parameters: NDArray[np.float32], batch: Batch) -> NDArray[np.float64]:
+    def gradient(self, parameters: Floats, batch: Batch) -> Doubles:
         """g, float64 [size] (the paper's algorithm 2, line 11, with mirrored sampling and shaped
         fitness).
         """

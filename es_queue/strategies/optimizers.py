@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from es_queue.config.declarations import Setting
 from es_queue.config.run_config import AUTO, RunConfig
+from es_queue.numerics.arrays import Doubles, Floats
 from es_queue.numerics.ordered_sums import norm
 
 #: What strategies declare that use an optimizer.
@@ -48,9 +49,7 @@ class Optimizer(ABC):
         """The state before the first step for ``size`` parameters."""
 
     @abstractmethod
-    def step(
-        self, moments: Moments, gradient: NDArray[np.float64]
-    ) -> tuple[NDArray[np.float32], Moments]:
+    def step(self, moments: Moments, gradient: Doubles) -> tuple[Floats, Moments]:
         """The step uphill, float32 [size], and the state after it; ``moments`` may hold other
         arrays too.
         """
@@ -69,9 +68,7 @@ class SGD(Optimizer):
         """One float32 [size]: ``velocity``."""
         return {"velocity": np.zeros(size, np.float32)}
 
-    def step(
-        self, moments: Moments, gradient: NDArray[np.float64]
-    ) -> tuple[NDArray[np.float32], Moments]:
+    def step(self, moments: Moments, gradient: Doubles) -> tuple[Floats, Moments]:
         """α v with the new velocity v."""
         velocity = blend(self.momentum, moments["velocity"], gradient.astype(np.float32))
         return np.float32(self.learning_rate) * velocity, {"velocity": velocity}
@@ -94,16 +91,14 @@ class Adam(Optimizer):
         zeros = np.zeros(size, np.float32)
         return {"first_moment": zeros, "second_moment": zeros.copy(), "step": np.array(0, np.int64)}
 
-    def step(
-        self, moments: Moments, gradient: NDArray[np.float64]
-    ) -> tuple[NDArray[np.float32], Moments]:
+    def step(self, moments: Moments, gradient: Doubles) -> tuple[Floats, Moments]:
         """a m / (√v + ε) with the new moments m and v."""
         count = int(moments["step"]) + 1
         slope = gradient.astype(np.float32)
         first = blend(self.beta1, moments["first_moment"], slope)
         second = blend(self.beta2, moments["second_moment"], np.square(slope))
         rate = self.learning_rate * math.sqrt(1 - self.beta2**count) / (1 - self.beta1**count)
-        root: NDArray[np.float32] = np.sqrt(second)
+        root: Floats = np.sqrt(second)
         return np.float32(rate) * first / (root + np.float32(self.epsilon)), {
             "first_moment": first,
             "second_moment": second,
@@ -128,9 +123,7 @@ class ClipUp(Optimizer):
         """One float32 [size]: ``velocity``."""
         return {"velocity": np.zeros(size, np.float32)}
 
-    def step(
-        self, moments: Moments, gradient: NDArray[np.float64]
-    ) -> tuple[NDArray[np.float32], Moments]:
+    def step(self, moments: Moments, gradient: Doubles) -> tuple[Floats, Moments]:
         """The new velocity, at most ``max_speed`` long."""
         velocity = np.float32(self.momentum) * moments["velocity"]
         length = norm(gradient)
@@ -161,6 +154,6 @@ def make_optimizer(
     return known[name]
 
 
-def blend(keep: float, old: NDArray[np.float32], new: NDArray[np.float32]) -> NDArray[np.float32]:
+def blend(keep: float, old: Floats, new: Floats) -> Floats:
     """keep · old + (1 − keep) · new, element by element in float32."""
     return np.float32(keep) * old + np.float32(1 - keep) * new

@@ -12,11 +12,11 @@ from functools import reduce
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from es_queue.config.declarations import Setting, WithoutEffect
 from es_queue.config.run_config import RunConfig
 from es_queue.config.schedules import RateFactors
+from es_queue.numerics.arrays import Doubles, Floats
 from es_queue.numerics.ordered_sums import norm, weighted_rows
 from es_queue.numerics.portable import squared_less_one
 from es_queue.strategies.base import Batch, Info, State, mirror
@@ -88,7 +88,7 @@ class PGPE(AdaptiveSigma):
 
     # --- what is published: the centre, then the deviations
 
-    def start(self, parameters: NDArray[np.float32]) -> State:
+    def start(self, parameters: Floats) -> State:
         """``parameters``, ``sigma`` float32 [size] and the optimizer's moments."""
         first = self.config.sigma or self.RADIUS * self.max_speed / math.sqrt(self.size)
         return {
@@ -102,9 +102,7 @@ class PGPE(AdaptiveSigma):
         given = self.config.sigma_learning_rate
         return self.SIGMA_LEARNING_RATE if given < 0 else given
 
-    def ask(
-        self, published: NDArray[np.float32], sigma: float, noise: NDArray[np.float32]
-    ) -> NDArray[np.float32]:
+    def ask(self, published: Floats, sigma: float, noise: Floats) -> Floats:
         """μ ± σ⊙ε with the published σ, float32 [S, 2, size]; the scalar ``sigma`` is not used."""
         return mirror(self.centre(published), published[self.size :] * noise)
 
@@ -122,9 +120,7 @@ class PGPE(AdaptiveSigma):
         after = {"parameters": self.moved(state["parameters"], step), "sigma": sigma, **moments}
         return after, self.figures(after, norm(gradient), norm(step))
 
-    def centre_gradient(
-        self, sigma: NDArray[np.float32], batch: Batch, shaped: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
+    def centre_gradient(self, sigma: Floats, batch: Batch, shaped: Doubles) -> Doubles:
         """∇μ, float64 [size] (Sehnke et al., equation 15, times σ²), each perturbation with its own
         σ.
         """
@@ -138,9 +134,7 @@ class PGPE(AdaptiveSigma):
             ),
         )
 
-    def next_sigma(
-        self, sigma: NDArray[np.float32], batch: Batch, shaped: NDArray[np.float64]
-    ) -> NDArray[np.float32]:
+    def next_sigma(self, sigma: Floats, batch: Batch, shaped: Doubles) -> Floats:
         """clip(σ + α_σ ∇σ, (1 − c) σ, (1 + c) σ), float32 [size]; σ itself when α_σ is 0."""
         rate = self.sigma_rate()
         if rate == 0:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from es_queue.numerics.arrays import Floats
 from es_queue.numerics.ordered_sums import norm
 from es_queue.strategies.base import Batch, Info, State, Strategy
 from es_queue.strategies.capabilities.elite_evaluation import best_reevaluated
@@ -34,11 +34,11 @@ class RandomSearch(Reevaluates, Strategy):
 
     # --- what is published: the elite, then the first parameters
 
-    def start(self, parameters: NDArray[np.float32]) -> State:
+    def start(self, parameters: Floats) -> State:
         """``parameters``, the elite, and ``first``, float32 [size]: at first they are the same."""
         return {**super().start(parameters), "first": np.array(parameters, np.float32)}
 
-    def published(self, state: State) -> NDArray[np.float32]:
+    def published(self, state: State) -> Floats:
         """The elite and the first parameters, float32 [2 · size]."""
         return np.concatenate([state["parameters"], state["first"]])
 
@@ -46,15 +46,13 @@ class RandomSearch(Reevaluates, Strategy):
         """Twice the policy's."""
         return size == 2 * self.size
 
-    def digest_input(self, state: State, published: NDArray[np.float32]) -> NDArray[np.float32]:
+    def digest_input(self, state: State, published: Floats) -> Floats:
         """The elite, float32 [size]."""
         return self.centre(published)
 
-    def ask(
-        self, published: NDArray[np.float32], sigma: float, noise: NDArray[np.float32]
-    ) -> NDArray[np.float32]:
+    def ask(self, published: Floats, sigma: float, noise: Floats) -> Floats:
         """first + σε for each row of ``noise`` [S, size], float32 [S, 1, size]."""
-        tried: NDArray[np.float32] = published[self.size :] + np.float32(sigma) * noise
+        tried: Floats = published[self.size :] + np.float32(sigma) * noise
         return tried[:, np.newaxis]
 
     # --- what the master learns

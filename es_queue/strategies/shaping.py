@@ -10,19 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from es_queue.config.declarations import Setting
+from es_queue.numerics.arrays import Doubles
 from es_queue.numerics.ordered_sums import unit_scaled
 from es_queue.numerics.portable import recombination_weights
-
-Floats = NDArray[np.float64]
 
 #: Shapings whose fitness is Σ_t sign(r_t), so that workers must send that.
 BY_SIGN = frozenset({"sign", "centered-sign-rank"})
 
 
-def utilities(shaping: str, fitness: Floats) -> Floats:
+def utilities(shaping: str, fitness: Doubles) -> Doubles:
     """Utilities of ``fitness`` by the named shaping, float64 of the same shape. Raises KeyError for
     no such shaping.
     """
@@ -32,19 +30,19 @@ def utilities(shaping: str, fitness: Floats) -> Floats:
     return SHAPINGS[shaping](flat).reshape(fitness.shape)
 
 
-def all_equal(values: Floats) -> bool:
+def all_equal(values: Doubles) -> bool:
     """True when no two of ``values`` differ, and for none at all."""
     return bool(np.all(values == values[:1]))
 
 
-def with_failures_last(fitness: Floats) -> Floats:
+def with_failures_last(fitness: Doubles) -> Doubles:
     """``fitness`` with −∞ for every value that is not finite: below all others, equal among
     themselves.
     """
     return np.where(np.isfinite(fitness), fitness, -np.inf)
 
 
-def with_failures_lowest(fitness: Floats) -> Floats:
+def with_failures_lowest(fitness: Doubles) -> Doubles:
     """``fitness`` with the smallest finite value for every one that is not finite; zeros when none
     is.
     """
@@ -54,7 +52,7 @@ def with_failures_lowest(fitness: Floats) -> Floats:
     return np.where(finite, fitness, fitness[finite].min())
 
 
-def share_by_rank(fitness: Floats, table: Floats) -> Floats:
+def share_by_rank(fitness: Doubles, table: Doubles) -> Doubles:
     """``table[0]`` for the lowest of ``fitness`` [m] … ``table[m-1]`` for the highest; equals share
     their mean.
 
@@ -70,19 +68,19 @@ def share_by_rank(fitness: Floats, table: Floats) -> Floats:
     return shared
 
 
-def centered_rank(fitness: Floats) -> Floats:
+def centered_rank(fitness: Doubles) -> Doubles:
     """Ranks spread evenly over [−½, ½] (evolution-strategies-starter, ``compute_centered_ranks``),
     ties shared.
     """
     return share_by_rank(fitness, np.arange(len(fitness)) / (len(fitness) - 1) - 0.5)
 
 
-def log_rank(fitness: Floats) -> Floats:
+def log_rank(fitness: Doubles) -> Doubles:
     """``recombination_weights`` of the rank, ties shared."""
     return share_by_rank(fitness, recombination_weights(len(fitness))[::-1])
 
 
-def z_score(fitness: Floats) -> Floats:
+def z_score(fitness: Doubles) -> Doubles:
     """Fitness less its mean, in population standard deviations."""
     values, _ = unit_scaled(with_failures_lowest(fitness))
     if all_equal(values):
@@ -91,7 +89,7 @@ def z_score(fitness: Floats) -> Floats:
     return np.asarray(centred / np.sqrt(np.square(centred).mean()))
 
 
-def raw_fitness(fitness: Floats) -> Floats:
+def raw_fitness(fitness: Doubles) -> Doubles:
     """Fitness as it is: the starter's ``sign`` mode, where it is the sum of the signs of the
     rewards.
     """
@@ -99,7 +97,7 @@ def raw_fitness(fitness: Floats) -> Floats:
     return np.zeros_like(values) if all_equal(values) else values
 
 
-SHAPINGS: dict[str, Callable[[Floats], Floats]] = {
+SHAPINGS: dict[str, Callable[[Doubles], Doubles]] = {
     "centered-rank": centered_rank,
     "centered-sign-rank": centered_rank,
     "log-rank": log_rank,

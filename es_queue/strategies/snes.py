@@ -13,9 +13,9 @@ from functools import reduce
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from es_queue.config.declarations import Setting
+from es_queue.numerics.arrays import Doubles, Floats
 from es_queue.numerics.ordered_sums import norm, weighted_rows
 from es_queue.numerics.portable import squared_less_one, steady_exp
 from es_queue.strategies.base import Batch, Info, State
@@ -35,16 +35,14 @@ class SNES(AdaptiveSigma):
     #: Length ‖σ‖ of the first perturbations: what pgpe begins with, too, in policies of any size.
     RADIUS: ClassVar[float] = 1.8
 
-    def start(self, parameters: NDArray[np.float32]) -> State:
+    def start(self, parameters: Floats) -> State:
         """``parameters`` (the paper's μ) and ``sigma``, float32 [size]."""
         first = self.config.sigma or self.RADIUS / math.sqrt(self.size)
         return {**super().start(parameters), "sigma": self.first_sigma(first)}
 
-    def ask(
-        self, published: NDArray[np.float32], sigma: float, noise: NDArray[np.float32]
-    ) -> NDArray[np.float32]:
+    def ask(self, published: Floats, sigma: float, noise: Floats) -> Floats:
         """μ + σ⊙s with the published σ, float32 [S, 1, size]; the scalar ``sigma`` is not used."""
-        tried: NDArray[np.float32] = self.centre(published) + published[self.size :] * noise
+        tried: Floats = self.centre(published) + published[self.size :] * noise
         return tried[:, np.newaxis]
 
     def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
@@ -61,9 +59,7 @@ class SNES(AdaptiveSigma):
         }
         return after, self.figures(after, norm(gradient), norm(step))
 
-    def centre_gradient(
-        self, sigma: NDArray[np.float32], batch: Batch, shaped: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
+    def centre_gradient(self, sigma: Floats, batch: Batch, shaped: Doubles) -> Doubles:
         """σ⊙Σ u s, float64 [size], each perturbation with its own σ."""
         return reduce(
             np.add,
@@ -74,9 +70,7 @@ class SNES(AdaptiveSigma):
             ),
         )
 
-    def next_sigma(
-        self, sigma: NDArray[np.float32], batch: Batch, shaped: NDArray[np.float64]
-    ) -> NDArray[np.float32]:
+    def next_sigma(self, sigma: Floats, batch: Batch, shaped: Doubles) -> Floats:
         """σ⊙exp(½ η_σ Σ u (s² − 1)), float32 [size]; σ itself when η_σ is 0.
 
         The natural gradient of ln σ holds no σ, so it is the same whosever σ a perturbation had.

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from es_queue.config.parsing import config_from_json
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import DecodeError, RunFolderError, UsageError
+from es_queue.numerics.arrays import Floats
 from es_queue.protocol.messages import Task
 from es_queue.security.npz_reader import UNREADABLE, decode_meta, read_arrays
 
@@ -54,7 +55,7 @@ class SlotRecord:
     run: str
     config: RunConfig
     task: Task
-    published: NDArray[np.float32]
+    published: Floats
     columns: dict[str, NDArray[Any]]
 
     def encode(self) -> bytes:

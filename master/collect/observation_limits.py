@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from es_queue.environments.spaces import EnvironmentSpec
+from es_queue.numerics.arrays import Doubles
 from es_queue.numerics.normalization import RunningMoments
-
-Doubles = NDArray[np.float64]
 
 #: An episode's mean and deviation may be so many times the scale of observations.
 REACH = 10.0

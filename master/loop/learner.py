@@ -20,6 +20,7 @@ from es_queue.config.deadlines import parse_deadlines
 from es_queue.config.episode_rules import parse_step_limit
 from es_queue.config.run_config import RunConfig
 from es_queue.environments.spaces import EnvironmentSpec
+from es_queue.numerics.arrays import Doubles, Floats, Integers
 from es_queue.numerics.normalization import RunningMoments
 from es_queue.numerics.return_statistics import ReturnStatistics
 from es_queue.protocol import messages
@@ -36,7 +37,7 @@ from master.loop.result_arrays import (
     merge_moments,
 )
 from master.loop.rollback import has_regressed
-from master.loop.state import CLOSING, TRAINING, Best, Floats, RunState
+from master.loop.state import CLOSING, TRAINING, Best, RunState
 
 
 class Learner:
@@ -101,7 +102,7 @@ class Learner:
         slots: list[int] = hooks.candidates(self.strategy, state.strategy, batch).tolist()
         return slots
 
-    def fitness(self, columns: ResultArrays) -> NDArray[np.float64]:
+    def fitness(self, columns: ResultArrays) -> Doubles:
         """float64 [S, per_slot] in slot order; NaN where a slot failed everywhere."""
         return (
             columns.fitness
@@ -109,7 +110,7 @@ class Learner:
             else np.full((len(columns), self.strategy.per_slot), np.nan)
         )
 
-    def reevaluated_fitness(self, slots: Slots) -> NDArray[np.float64]:
+    def reevaluated_fitness(self, slots: Slots) -> Doubles:
         """float64 [k]: the fitness of those evaluated again; NaN where one failed everywhere."""
         values = [math.nan if result is None else result.fitness[0] for result in slots]
         return np.array(values, dtype=np.float64)
@@ -215,7 +216,7 @@ def batch_segments(used: Sequence[PublicationSlice]) -> list[BatchSegment]:
     return [BatchSegment(stop, part.spread) for stop, part in zip(ends, used, strict=True)]
 
 
-def slot_plans(slots: ReevaluatedSlots) -> NDArray[np.int64]:
+def slot_plans(slots: ReevaluatedSlots) -> Integers:
     """int64[S, 2]: generation and slot of each."""
     each = [
         np.stack([np.full(len(indices), publication_generation(name)), indices], axis=1)

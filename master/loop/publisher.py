@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 
 from es_queue.config.episode_rules import evaluation_limit
+from es_queue.numerics.arrays import Floats
 from es_queue.numerics.slot_plan import max_slots
 from es_queue.protocol import messages
 from es_queue.protocol.channel import PublishRequest
@@ -25,7 +26,7 @@ from master.loop.config_timeline import ConfigTimeline, format_changes
 from master.loop.learner import Learner
 from master.loop.prefetch import PlanRequest, Prefetcher
 from master.loop.schedule import ClosingSchedule, Opening
-from master.loop.state import CLOSING, FINAL, TRAINING, Best, Floats, RunState, vector_digest
+from master.loop.state import CLOSING, FINAL, TRAINING, Best, RunState, vector_digest
 from master.storage import checkpoint
 
 REDIS_CHECKPOINT_BYTES = 8 * 2**20

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from es_queue.config.episode_rules import parse_patience
 from es_queue.config.run_config import RunConfig
+from es_queue.numerics.arrays import Doubles
 from es_queue.numerics.return_statistics import ReturnStatistics
 from es_queue.protocol.messages import SlotResult, publication_generation
 from master.collect.collector import Collector
@@ -151,9 +151,7 @@ def evaluation_record(closed_generation: ClosedGeneration, state: RunState) -> R
     }
 
 
-def centre_rank(
-    centre: SlotResult | None, fitness: Sequence[float] | NDArray[np.float64]
-) -> float | None:
+def centre_rank(centre: SlotResult | None, fitness: Sequence[float] | Doubles) -> float | None:
     """Fraction of the population that the unperturbed policy beats under training's rules, ties
     half.
     """

@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from es_queue.numerics.arrays import Doubles, Floats, Integers, Mask
 from es_queue.numerics.normalization import RunningMoments
 from es_queue.numerics.return_statistics import ReturnStatistics
 from es_queue.protocol.messages import SlotResult
-from master.loop.state import Floats, OpenPublication
+from master.loop.state import OpenPublication
 
 Slots = Sequence[SlotResult | None]
 
@@ -39,12 +40,12 @@ class ResultArrays:
     individuals]
     """
 
-    valid: NDArray[np.bool_]
-    noise_indices: NDArray[np.int64]
-    fitness: NDArray[np.float64]
-    returns: NDArray[np.float64]
-    steps: NDArray[np.int64]
-    cut: NDArray[np.int64]
+    valid: Mask
+    noise_indices: Integers
+    fitness: Doubles
+    returns: Doubles
+    steps: Integers
+    cut: Integers
 
     @classmethod
     def from_results(cls, slots: Slots) -> ResultArrays:
@@ -97,15 +98,15 @@ class ResultArrays:
     def total_steps(self) -> int:
         return int(self.steps.sum())
 
-    def scores(self, name: str) -> NDArray[np.float64]:
+    def scores(self, name: str) -> Doubles:
         """``fitness`` or ``returns`` of all who have played, in slot order, float64
         [individuals].
         """
-        scores: NDArray[np.float64] = getattr(self, name)[self.valid].ravel()
+        scores: Doubles = getattr(self, name)[self.valid].ravel()
         return scores
 
 
-def fill_missing(values: NDArray[Any], valid: NDArray[np.bool_], fill: float) -> NDArray[Any]:
+def fill_missing(values: NDArray[Any], valid: Mask, fill: float) -> NDArray[Any]:
     """``values`` in the places that are ``valid``, ``fill`` in the others."""
     if len(values) == len(valid):
         return values
@@ -114,7 +115,7 @@ def fill_missing(values: NDArray[Any], valid: NDArray[np.bool_], fill: float) ->
     return whole
 
 
-def ordered_statistics(values: NDArray[np.float64]) -> ReturnStatistics | None:
+def ordered_statistics(values: Doubles) -> ReturnStatistics | None:
     """``return_statistics`` for float64 [k], to the bit: sums run left to right, squares are the
     mathematical library's.
     """
@@ -133,7 +134,7 @@ def ordered_statistics(values: NDArray[np.float64]) -> ReturnStatistics | None:
     return ReturnStatistics(mean, std, min(listed), max(listed), len(listed))
 
 
-def ordered_sum(values: NDArray[np.float64]) -> float:
+def ordered_sum(values: Doubles) -> float:
     """Left to right from 0, in float64."""
     with np.errstate(all="ignore"):  # as Python's own, which says nothing
         return float(np.add.accumulate(np.concatenate([np.zeros(1), values]))[-1])
@@ -216,12 +217,12 @@ class PublicationSlice:
     """
 
     publication: str
-    slots: NDArray[np.int64]
+    slots: Integers
     spread: Floats
 
 
 #: (publication, its slots ascending).
-ReevaluatedSlots = Sequence[tuple[str, NDArray[np.int64]]]
+ReevaluatedSlots = Sequence[tuple[str, Integers]]
 
 
 @dataclass(frozen=True)

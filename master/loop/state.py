@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.errors import DecodeError, RunFolderError
+from es_queue.numerics.arrays import Floats, Integers
 from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.numerics.normalization import FrozenStatistics, RunningMoments
 from es_queue.protocol.messages import publication_generation
 from es_queue.strategies.base import State
 
 Arrays = dict[str, NDArray[Any]]
-Floats = NDArray[np.float32]
 
 TRAINING, CLOSING, FINAL = "training", "closing", "final"
 #: Names of a checkpoint's scalars.
@@ -101,7 +101,7 @@ class OpenPublication:
     publication: str
     step_limit: int
     spread: Floats
-    counted: NDArray[np.int64]
+    counted: Integers
 
     @property
     def generation(self) -> int:

@@ -13,7 +13,7 @@ from es_queue.numerics.aggregates import (
     interquartile_means,
     means,
 )
-from master.plot.runs import Floats
+from es_queue.numerics.arrays import Doubles
 
 POINTS = 200
 #: Of a band's edge: it is drawn a pixel or two wide.
@@ -27,14 +27,14 @@ class Band:
     run.
     """
 
-    x: Floats
-    middle: Floats
-    low: Floats
-    high: Floats
+    x: Doubles
+    middle: Doubles
+    low: Doubles
+    high: Doubles
     shade: str
 
 
-def compute_band(curves: Sequence[tuple[Floats, Floats]], statistic: str = "mean") -> Band:
+def compute_band(curves: Sequence[tuple[Doubles, Doubles]], statistic: str = "mean") -> Band:
     """The runs' mean or interquartile mean at each x, with its 95 % bootstrap interval, of two runs
     with both as edges.
 
@@ -64,7 +64,7 @@ def compute_band(curves: Sequence[tuple[Floats, Floats]], statistic: str = "mean
     return Band(x, middle, edges[:, 0], edges[:, 1], f"95 % interval, {len(known)} runs")
 
 
-def rolling_mean(y: Floats, width: int) -> Floats:
+def rolling_mean(y: Doubles, width: int) -> Doubles:
     """The mean of the newest ``width`` values at each place, of fewer at the beginning; float64
     [n].
     """

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from es_queue.errors import UsageError
+from es_queue.numerics.arrays import Doubles
 from es_queue.security.sanitize import sanitize
 from es_queue.util.slot_record import SlotRecord, read_record, record_path, recorded_generations
 from master.display.format import LARGEST_DRAWN
 from master.plot.canvas import make_figure, style_axes
-from master.plot.runs import Floats
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -84,7 +84,7 @@ def chosen_files(run_dir: Path, generations: Sequence[int]) -> list[Path]:
     return [record_path(run_dir, generation) for generation in generations or there[-1:]]
 
 
-def individual_points(record: SlotRecord) -> tuple[Floats, Floats, bool]:
+def individual_points(record: SlotRecord) -> tuple[Doubles, Doubles, bool]:
     """(places float64 [n, b], fitness [n], whether places are behaviours) of all who have a result.
 
     Where nothing of an episode was compared, its length and its return are the place.
@@ -113,7 +113,7 @@ def individual_points(record: SlotRecord) -> tuple[Floats, Floats, bool]:
     return where[valid], columns["fitness"][valid].astype(np.float64), has_behaviour
 
 
-def project_points(where: Floats, has_behaviour: bool) -> tuple[tuple[str, str], Floats]:
+def project_points(where: Doubles, has_behaviour: bool) -> tuple[tuple[str, str], Doubles]:
     """How the two axes are called, and the places on them, float64 [n, 2]; of more than two numbers
     the two principal components.
     """
@@ -137,7 +137,9 @@ def project_points(where: Floats, has_behaviour: bool) -> tuple[tuple[str, str],
     ), centred @ components.T
 
 
-def _draw_points(panel: Axes, where: Floats, fitness: Floats, limits: tuple[float, float]) -> None:
+def _draw_points(
+    panel: Axes, where: Doubles, fitness: Doubles, limits: tuple[float, float]
+) -> None:
     """The fittest lie on top."""
     order = np.argsort(fitness, kind="stable")
     panel.scatter(

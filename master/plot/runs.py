@@ -14,17 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from es_queue.errors import UsageError
+from es_queue.numerics.arrays import Doubles
 from es_queue.security.sanitize import sanitize
 from master.display.format import LARGEST_DRAWN, drawable_or_none, finite_or_none
 from master.display.reporter import METRICS
 from master.status.run_folders import read_settings
 from master.status.values import read_json_lines
 from master.sweep.record import SWEEP_FILE as STUDY
-
-Floats = NDArray[np.float64]
 
 #: What a curve can be drawn over: a record's field, and how the axis is called.
 AXES = {
@@ -77,7 +75,7 @@ class RunCurves:
             default=str,
         )
 
-    def curve(self, name: str, axis: str) -> tuple[Floats, Floats]:
+    def curve(self, name: str, axis: str) -> tuple[Doubles, Doubles]:
         """(x, y) float64 [n] of the generations that have both, x ascending."""
         pairs = [
             (finite_or_none(record.get(AXES[axis][0])), finite_or_none(record.get(name)))

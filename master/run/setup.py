@@ -15,6 +15,7 @@ from es_queue.environments.reference_batch import make_reference_batch
 from es_queue.environments.spaces import EnvironmentSpec
 from es_queue.errors import UsageError
 from es_queue.genetics.seed_list import initial_parameters
+from es_queue.numerics.arrays import Floats
 from es_queue.numerics.noise_table import NoiseTable, default_size
 from es_queue.numerics.normalization import RunningMoments
 from es_queue.numerics.slot_plan import max_slots, resolve_seed_sharing
@@ -26,7 +27,7 @@ from es_queue.strategies.base import Strategy
 from es_queue.strategies.capabilities import hooks
 from master.loop.learner import Learner
 from master.loop.restart import with_first_search
-from master.loop.state import Floats, RunState
+from master.loop.state import RunState
 from master.run.stopping import target_of
 
 #: Numbers of an observation that are normalised at most: beyond it they are a picture or a game's

@@ -22,6 +22,7 @@ from es_queue.environments.observation_layout import to_json
 from es_queue.environments.reference_batch import make_reference_batch
 from es_queue.environments.spaces import EnvironmentSpec
 from es_queue.errors import RunFolderError, UsageError
+from es_queue.numerics.arrays import Floats
 from es_queue.security.npz_reader import REFERENCE, UNREADABLE, decode_meta, validate_uncompressed
 from es_queue.security.private_directory import regular, replacing
 from master.loop.state import Best, RunState
@@ -33,7 +34,7 @@ DAMAGED_ERRORS = (*UNREADABLE, KeyError)
 
 
 def encode(
-    config: RunConfig, spec: EnvironmentSpec, run: str, state: RunState, centre: NDArray[np.float32]
+    config: RunConfig, spec: EnvironmentSpec, run: str, state: RunState, centre: Floats
 ) -> bytes:
     """The checkpoint of a state whose unperturbed policy is ``centre``."""
     statistics = state.statistics(config.obs_clip)
@@ -77,9 +78,7 @@ def encode_best(
     )
 
 
-def policy_arrays(
-    parameters: NDArray[np.float32], mean: NDArray[np.float32], std: NDArray[np.float32]
-) -> dict[str, NDArray[Any]]:
+def policy_arrays(parameters: Floats, mean: Floats, std: Floats) -> dict[str, NDArray[Any]]:
     return {"parameters": parameters, "obs_mean": mean, "obs_std": std}
 
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import EXIT_DONE, RunFolderError
+from es_queue.numerics.arrays import Floats, Integers
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.slot_plan import make_generation_plan
 from es_queue.security.user_code import describe_error
@@ -29,7 +30,6 @@ from master.loop.learner import batch_segments, slot_plans
 from master.loop.result_arrays import PublicationSlice
 from master.loop.state import (
     CurrentDescent,
-    Floats,
     OpenPublication,
     RollbackPoint,
     RunState,
@@ -193,8 +193,8 @@ def make_batch(
 
 
 def noise_indices_of(
-    config: RunConfig, strategy: Strategy, publication: str, slots: NDArray[np.int64]
-) -> NDArray[np.int64]:
+    config: RunConfig, strategy: Strategy, publication: str, slots: Integers
+) -> Integers:
     """The noise indices of slots of a publication. Raises RunFolderError for slots that no
     publication has.
     """

@@ -21,10 +21,10 @@ from typing import Any, BinaryIO
 
 import msgpack
 import numpy as np
-from numpy.typing import NDArray
 
 from es_queue.config.changeable import validate_changes
 from es_queue.errors import EsQueueError, RunFolderError, UsageError
+from es_queue.numerics.arrays import Doubles, Floats, Integers
 from es_queue.numerics.normalization import RunningMoments
 from es_queue.protocol.messages import publication_generation
 from es_queue.security.private_directory import no_link
@@ -73,21 +73,19 @@ class ReplayStep:
 
     generation: int
     digest: str
-    fitness: NDArray[np.float64]
+    fitness: Doubles
     moments: RunningMoments
     step_limit: int
     back: int | None
     anchored: bool
     changes: tuple[Change, ...]
-    again: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    again: Doubles = field(default_factory=lambda: np.empty(0))
     publication: str = ""
-    used: tuple[tuple[str, NDArray[np.int64]], ...] = ()
-    tried: tuple[tuple[str, NDArray[np.int64]], ...] = ()
-    behaviour: NDArray[np.float32] = field(default_factory=lambda: np.empty((0, 0, 0), np.float32))
-    centre_fitness: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
-    centre_behaviour: NDArray[np.float32] = field(
-        default_factory=lambda: np.empty((0, 0), np.float32)
-    )
+    used: tuple[tuple[str, Integers], ...] = ()
+    tried: tuple[tuple[str, Integers], ...] = ()
+    behaviour: Floats = field(default_factory=lambda: np.empty((0, 0, 0), np.float32))
+    centre_fitness: Doubles = field(default_factory=lambda: np.empty(0))
+    centre_behaviour: Floats = field(default_factory=lambda: np.empty((0, 0), np.float32))
 
     def encode(self) -> bytes:
         fields: dict[str, Any] = {name: getattr(self, name) for name in SCALARS}

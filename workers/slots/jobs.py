@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from es_queue.config.episode_rules import (
     EpisodeRules,
@@ -16,6 +15,7 @@ from es_queue.config.episode_rules import (
     training_rules,
 )
 from es_queue.config.run_config import ASYNC
+from es_queue.numerics.arrays import Floats, Integers
 from es_queue.numerics.normalization import FrozenStatistics
 from es_queue.numerics.slot_plan import (
     BEHAVIOUR,
@@ -31,7 +31,6 @@ from es_queue.protocol.messages import Block, Task
 from es_queue.strategies.capabilities.hooks import centre_statistics, max_centres
 from workers.slots.run_parts import RunParts
 
-Floats = NDArray[np.float32]
 MAX_EVALUATIONS = 100_000
 
 
@@ -46,7 +45,7 @@ class SlotJob:
     kind: str
     slot: int
     index: int
-    seeds: NDArray[np.int64]
+    seeds: Integers
     rules: EpisodeRules
     statistics: FrozenStatistics | None
     observe: bool = False

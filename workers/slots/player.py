@@ -7,8 +7,6 @@ from functools import partial
 from itertools import pairwise
 from typing import cast
 
-import numpy as np
-from numpy.typing import NDArray
 from rq.timeouts import BaseTimeoutException
 
 from es_queue.environments.behaviour_descriptor import LAST
@@ -17,6 +15,7 @@ from es_queue.environments.interface import (
     VectorEnvironment,
     best_batch_size,
 )
+from es_queue.numerics.arrays import Floats
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.policies.actions import ActionMap
 from es_queue.policies.base import Forward
@@ -37,7 +36,6 @@ from workers.slots.jobs import SlotJob
 from workers.slots.results import FailedSlot, make_result
 from workers.slots.run_parts import RunParts
 
-Floats = NDArray[np.float32]
 #: float32[individuals, size] of a slot
 Individuals = Callable[[SlotJob], Floats]
 OnStep = Callable[[], None] | None

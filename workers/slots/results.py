@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from es_queue.config.episode_rules import EpisodeRules
 from es_queue.environments.spaces import EnvironmentSpec
 from es_queue.errors import StrategyFailure
+from es_queue.numerics.arrays import Floats
 from es_queue.numerics.normalization import Moments
 from es_queue.numerics.return_limits import (
     MOST_RETURN,
@@ -22,8 +22,6 @@ from es_queue.protocol import messages
 from es_queue.protocol.messages import EpisodeMoments, SlotResult
 from workers.episode import Episode, EpisodeFailed
 from workers.slots.jobs import SlotJob
-
-Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True)

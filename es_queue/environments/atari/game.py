@@ -12,13 +12,12 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from numpy.typing import NDArray
 
 from es_queue.environments.atari.console import AtariConsole
 from es_queue.environments.atari.preprocessing import ScreenPreprocessor, make_preprocessor
 from es_queue.environments.atari.settings import settings_of
+from es_queue.numerics.arrays import Floats
 
-Floats = NDArray[np.float32]
 ENTRY_POINT = "es_queue.environments.atari.game:AtariGame"
 #: Frames of a second.
 FRAMES = 60

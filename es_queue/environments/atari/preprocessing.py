@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.errors import UsageError
+from es_queue.numerics.arrays import Floats
 
 Bytes = NDArray[np.uint8]
-Floats = NDArray[np.float32]
 #: uint8 of a fixed shape, into the array that is handed over.
 Grab = Callable[[Bytes], object]
 KINDS = ("grayscale", "rgb", "ram")

@@ -5,7 +5,6 @@ rounding.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from es_queue.environments.walker import terrain
 from es_queue.environments.walker.lidar import RAYS, Lidar, LidarV2
@@ -17,6 +16,7 @@ from es_queue.environments.walker.walker_body import (
     WalkerBody,
     build_walker,
 )
+from es_queue.numerics.arrays import Floats
 
 FPS = 50.0
 SPEED_HIP, SPEED_KNEE = 4.0, 6.0
@@ -48,7 +48,7 @@ class LeanWalker:
         self._stream = Mt19937(0)
         self._shaping = _ZERO
 
-    def reset(self, seed: int) -> NDArray[np.float32]:
+    def reset(self, seed: int) -> Floats:
         """Build the world of ``seed``, an integer in [0, 2**32), and return the first observation
         [24].
         """
@@ -58,7 +58,7 @@ class LeanWalker:
         self.body = build_walker(ground, self._stream, self.shape)
         return self.step(_IDLE)[0]
 
-    def step(self, action: NDArray[np.float32]) -> tuple[NDArray[np.float32], float, bool]:
+    def step(self, action: Floats) -> tuple[Floats, float, bool]:
         """Play 1/50 s with float32 ``action`` [4]; the reward is a float32 value in a
         Python float.
         """
@@ -74,7 +74,7 @@ class LeanWalker:
             return observation, -100.0, True
         return observation, float(reward), x > FINISH
 
-    def behaviour(self) -> NDArray[np.float32]:
+    def behaviour(self) -> Floats:
         """Where the hull is, x and y [2]."""
         position = self.body.hull.position
         return np.array([position.x, position.y], np.float32)
@@ -85,7 +85,7 @@ class LeanWalker:
     def _draw_clouds(self) -> None:
         self._stream.skip(terrain.CLOUD_WORDS)
 
-    def _set_motors(self, action: NDArray[np.float32]) -> np.float32:
+    def _set_motors(self, action: Floats) -> np.float32:
         """Set the motors; returns the effort, the sum of |action|, each at most 1, in float32."""
         effort = _ZERO
         for joint, speed, power in zip(self.body.joints, _SPEEDS, action, strict=True):
@@ -95,7 +95,7 @@ class LeanWalker:
             effort += strength
         return effort
 
-    def _observe(self, x: float, y: float, angle: float) -> NDArray[np.float32]:
+    def _observe(self, x: float, y: float, angle: float) -> Floats:
         """The observation [24]; each formula in EnvPool's order of operations."""
         body, lidar, ray = self.body, self._lidar, self.body.world.RayCast
         velocity = body.hull.linearVelocity

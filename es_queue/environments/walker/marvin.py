@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
-from numpy.typing import NDArray
 
 from es_queue.environments.walker.lean_walker import LeanWalker
 from es_queue.environments.walker.marvin_body import MARVIN
+from es_queue.numerics.arrays import Floats
 
 if TYPE_CHECKING:
     from es_queue.environments.walker.rendered_marvin import RenderedMarvin
 
-Observation = NDArray[np.float32]
 
 _LEG = [math.pi, 5.0, math.pi, 5.0]
 _LOW = [
@@ -47,7 +46,7 @@ class LeanMarvin(LeanWalker):
         super().__init__(hardcore=False)
 
 
-class MarvinEnv(gymnasium.Env[Observation, Observation]):
+class MarvinEnv(gymnasium.Env[Floats, Floats]):
     """Marvin for ``gymnasium.make``; its episodes are LeanMarvin's, to the bit.
 
     render_mode: "rgb_array", "human" (a window that follows each step) or None
@@ -67,7 +66,7 @@ class MarvinEnv(gymnasium.Env[Observation, Observation]):
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Observation, dict[str, Any]]:
+    ) -> tuple[Floats, dict[str, Any]]:
         """Begin the episode of ``seed``; without one, of a seed that the environment's own
         generator draws.
         """
@@ -77,7 +76,7 @@ class MarvinEnv(gymnasium.Env[Observation, Observation]):
         )
         return self._env.reset(chosen), {}
 
-    def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[Floats, float, bool, bool, dict[str, Any]]:
         """Play 1/50 s; never truncated."""
         observation, reward, over = self._env.step(np.asarray(action, np.float32))
         return observation, reward, over, False, {}

@@ -14,6 +14,7 @@ from es_queue.environments.walker.lean_walker import LeanWalker
 from es_queue.environments.walker.lidar import RAYS
 from es_queue.environments.walker.terrain import SCALE
 from es_queue.errors import UsageError
+from es_queue.numerics.arrays import Floats
 
 VIEW_WIDTH = 600 / SCALE
 
@@ -47,7 +48,7 @@ class RenderedWalker(LeanWalker):
         self._is_reset = False
         self._ground: Scenery = []
 
-    def reset(self, seed: int) -> NDArray[np.float32]:
+    def reset(self, seed: int) -> Floats:
         # The first observation comes from a step, in which there is nothing to be drawn yet.
         self._is_reset = False
         observation = super().reset(seed)
@@ -59,7 +60,7 @@ class RenderedWalker(LeanWalker):
         self._update_canvas(observation)
         return observation
 
-    def step(self, action: NDArray[np.float32]) -> tuple[NDArray[np.float32], float, bool]:
+    def step(self, action: Floats) -> tuple[Floats, float, bool]:
         outcome = super().step(action)
         if self._is_reset:
             self._update_canvas(outcome[0])
@@ -88,7 +89,7 @@ class RenderedWalker(LeanWalker):
             for cloud in terrain.draw_clouds(self._stream)
         ]
 
-    def _update_canvas(self, observation: NDArray[np.float32]) -> None:
+    def _update_canvas(self, observation: Floats) -> None:
         """Point the canvas at the walker; the lidar's ends follow from the last ten
         observations.
         """

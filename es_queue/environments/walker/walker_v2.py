@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 import Box2D
-import numpy as np
 from gymnasium.envs.box2d.bipedal_walker import BipedalWalker
-from numpy.typing import NDArray
+
+from es_queue.numerics.arrays import Floats
 
 
 class LidarCallback(Box2D.b2RayCastCallback):  # type: ignore[misc]
@@ -42,21 +42,19 @@ class LidarV2Mixin:
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+    ) -> tuple[Floats, dict[str, Any]]:
         self.world = Box2D.b2World()
         self.terrain = []
         parent: Any = super()
-        first: tuple[NDArray[np.float32], dict[str, Any]] = parent.reset(seed=seed, options=options)
+        first: tuple[Floats, dict[str, Any]] = parent.reset(seed=seed, options=options)
         return first
 
-    def step(
-        self, action: NDArray[np.float32]
-    ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+    def step(self, action: Floats) -> tuple[Floats, float, bool, bool, dict[str, Any]]:
         # Gymnasium's reset puts the lidar of version 3 in place and ends with a step: this one.
         if not isinstance(self.lidar[0], LidarCallback):
             self.lidar = [LidarCallback() for _ in range(10)]
         parent: Any = super()
-        outcome: tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]] = parent.step(action)
+        outcome: tuple[Floats, float, bool, bool, dict[str, Any]] = parent.step(action)
         return outcome
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from es_queue.config.declarations import Setting
-from es_queue.policies.base import Floats
+from es_queue.numerics.arrays import Floats
 
 Activation = Callable[[Floats, Floats], object]
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from es_queue.policies.base import Floats
+from es_queue.numerics.arrays import Floats
 
 Step = Callable[[Floats, Floats, Floats], None]
 

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from es_queue.policies.base import Floats
+from es_queue.numerics.arrays import Floats
 from es_queue.policies.layers.cells import CELLS, Cell
 from es_queue.policies.layers.convolution import (
     SAME,

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from es_queue.errors import UsageError
-from es_queue.policies.base import Floats
+from es_queue.numerics.arrays import Floats
 from es_queue.policies.layers.image_shape import ImageShape
 
 SAME = -1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from es_queue.errors import UsageError
-from es_queue.policies.base import Floats
+from es_queue.numerics.arrays import Floats
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from es_queue.errors import UsageError
-
-Doubles = NDArray[np.float64]
+from es_queue.numerics.arrays import Doubles, Floats
 
 # Second word of the Philox key: far above those of es_queue.numerics.slot_plan, so that no stream
 # is shared.
@@ -48,7 +46,7 @@ def draw_orthogonal(generator: np.random.Philox, rows: int, columns: int) -> Dou
 
 def draw_initial_weights(
     shapes: list[tuple[int, int]], gain: float, seed: int, init: str
-) -> list[NDArray[np.float32]]:
+) -> list[Floats]:
     """The first matrices, float32[rows, columns] each, of layers that follow one another.
 
     gain: factor of all but the last layer, which has LAST_LAYER instead

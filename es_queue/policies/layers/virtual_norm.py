@@ -15,7 +15,7 @@ import numpy as np
 from es_queue.config.declarations import Setting
 from es_queue.config.run_config import VIRTUAL
 from es_queue.errors import UsageError
-from es_queue.policies.base import Floats
+from es_queue.numerics.arrays import Floats
 
 EPSILON = 1e-5
 BATCH_NORM = Setting(

@@ -7,9 +7,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from es_queue.config.declarations import Setting
+from es_queue.numerics.arrays import Floats
 from es_queue.numerics.ordered_sums import norm
 from es_queue.strategies.base import State, Strategy
 from es_queue.strategies.capabilities.gradient import GradientStrategy
@@ -28,7 +28,7 @@ SIGMA_LEARNING_RATE = Setting(
 class LearntSigma(LearntSpread, MigratesState, GradientStrategy):
     """A strategy whose state has ``sigma``, float32 [n], beside ``parameters``."""
 
-    def spread(self, state: State) -> NDArray[np.float32]:
+    def spread(self, state: State) -> Floats:
         """The deviations, float32 [n]."""
         return state["sigma"]
 
@@ -50,11 +50,11 @@ class LearntSigma(LearntSpread, MigratesState, GradientStrategy):
 class AdaptiveSigma(LearntSigma):
     """A deviation for each parameter: ``sigma`` is float32 [size], and is published too."""
 
-    def first_sigma(self, deviation: float) -> NDArray[np.float32]:
+    def first_sigma(self, deviation: float) -> Floats:
         """The deviations before the first generation, all alike."""
         return np.full(self.size, deviation * self.pace.sigma, np.float32)
 
-    def published(self, state: State) -> NDArray[np.float32]:
+    def published(self, state: State) -> Floats:
         """The centre and the deviations, float32 [2 · size]."""
         return np.concatenate([state["parameters"], state["sigma"]])
 
@@ -74,7 +74,7 @@ class AdaptiveSharedSigma(LearntSigma):
     publication's sigma.
     """
 
-    def first_sigma(self, deviation: float) -> NDArray[np.float32]:
+    def first_sigma(self, deviation: float) -> Floats:
         """The deviation before the first generation."""
         return np.full(1, deviation * self.pace.sigma, np.float32)
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.config.declarations import Setting
+from es_queue.numerics.arrays import Doubles, Integers
 from es_queue.numerics.return_statistics import sum_in_order
 
 #: What strategies declare that evaluate their best individuals again.
@@ -49,12 +50,12 @@ class EliteEvaluation:
     """
 
     generation: int
-    names: NDArray[np.int64]
-    fitness: NDArray[np.float64]
-    status: NDArray[np.int64]
+    names: Integers
+    fitness: Doubles
+    status: Integers
 
     @classmethod
-    def of(cls, generation: int, names: NDArray[np.int64], episodes: int) -> EliteEvaluation:
+    def of(cls, generation: int, names: Integers, episodes: int) -> EliteEvaluation:
         """A trial that begins."""
         shape = (len(names) + 1, episodes)
         return cls(generation, names, np.zeros(shape), np.zeros(shape, np.int64))
@@ -63,9 +64,7 @@ class EliteEvaluation:
     def slots(self) -> int:
         return self.status.size if self.generation >= 0 else 0
 
-    def with_results(
-        self, slots: NDArray[np.int64], values: NDArray[np.float64]
-    ) -> EliteEvaluation:
+    def with_results(self, slots: Integers, values: Doubles) -> EliteEvaluation:
         """With the results ``values`` float64[k] of (generation, slot) ``slots`` int64[k, 2], each
         once; those of other trials do not count.
         """
@@ -86,7 +85,7 @@ class EliteEvaluation:
             bool((self.status != PENDING).all()) or generation >= self.generation + max_lag
         )
 
-    def means(self) -> NDArray[np.float64]:
+    def means(self) -> Doubles:
         """float64[c + 1]: mean fitness in the episodes that all have played; NaN for who failed in
         one, or where there are none.
         """
@@ -123,9 +122,7 @@ class EliteEvaluation:
 NO_EVALUATION = EliteEvaluation.of(-1, np.empty(0, np.int64), 1)
 
 
-def best_and_centre(
-    fitness: NDArray[np.float64], count: int, centre_slot: int
-) -> NDArray[np.int64]:
+def best_and_centre(fitness: Doubles, count: int, centre_slot: int) -> Integers:
     """The slots of the ``count`` largest of ``fitness`` [S] that are finite, ties to the lower
     slot, ascending; then ``centre_slot``.
     """
@@ -134,7 +131,7 @@ def best_and_centre(
     return np.append(np.sort(best), centre_slot).astype(np.int64)
 
 
-def best_reevaluated(fitness: NDArray[np.float64]) -> int:
+def best_reevaluated(fitness: Doubles) -> int:
     """The place of the best second result: the last one, of the standing elite, wins ties, then the
     lower slot; failures lose.
     """

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from es_queue.config.declarations import Setting
+from es_queue.numerics.arrays import Floats
 from es_queue.strategies.base import Strategy
 
 
@@ -37,8 +37,6 @@ class GradientStrategy(Strategy):
         ),
     )
 
-    def moved(
-        self, parameters: NDArray[np.float32], step: NDArray[np.float32]
-    ) -> NDArray[np.float32]:
+    def moved(self, parameters: Floats, step: Floats) -> Floats:
         """(1 − weight_decay)(θ + step), float32 [size]; the decay passes through no optimizer."""
         return np.float32(1 - self.config.weight_decay * self.pace.decay) * (parameters + step)

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from es_queue.config.declarations import Setting
 from es_queue.config.run_config import RunConfig
+from es_queue.numerics.arrays import Floats, Integers
 from es_queue.numerics.normalization import RunningMoments
 from es_queue.numerics.ordered_sums import NoiseRows
 from es_queue.numerics.slot_plan import max_slots
 from es_queue.protocol.messages import TRAIN
 from es_queue.strategies.capabilities.elite_evaluation import ELITE_SETTINGS, best_and_centre
 
-Floats = NDArray[np.float32]
 State = dict[str, NDArray[Any]]
 
 
@@ -104,14 +104,14 @@ class Reevaluates:
         """
         return max_slots(self.config, self.per_slot)[TRAIN]
 
-    def candidates(self, state: State, batch: Any) -> NDArray[np.int64]:
+    def candidates(self, state: State, batch: Any) -> Integers:
         """Slots to be evaluated again before ``tell``, ascending, as a pure function of the first
         results: the best, ties to the lower slot, none that failed; and the standing elite.
         """
         return best_and_centre(batch.fitness[:, 0], self.config.candidates, self.centre_slot)
 
 
-def candidates(strategy: object, state: State, batch: Any) -> NDArray[np.int64]:
+def candidates(strategy: object, state: State, batch: Any) -> Integers:
     """None unless the strategy ``Reevaluates``."""
     if isinstance(strategy, Reevaluates):
         return strategy.candidates(state, batch)

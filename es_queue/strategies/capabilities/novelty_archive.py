@@ -8,17 +8,15 @@ al. 2018, equation 1.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from es_queue.numerics.arrays import Doubles, Floats
 from es_queue.numerics.return_statistics import sum_in_order
-
-Floats = NDArray[np.float32]
 
 #: Numbers of the archive that are worked at once: they stay in the cache.
 PIECE = 2**14
 
 
-def novelty_of(behaviours: Floats, archive: Floats, neighbours: int) -> NDArray[np.float64]:
+def novelty_of(behaviours: Floats, archive: Floats, neighbours: int) -> Doubles:
     """Mean distance of each of ``behaviours`` [n, b] to its nearest ``neighbours`` in ``archive``
     [A, b], float64 [n].
 
@@ -37,7 +35,7 @@ def novelty_of(behaviours: Floats, archive: Floats, neighbours: int) -> NDArray[
     )
 
 
-def split_archive(archive: Floats) -> list[NDArray[np.float64]]:
+def split_archive(archive: Floats) -> list[Doubles]:
     """The archive [A, b] as columns [b, …] in pieces of about ``PIECE`` numbers, all of about equal
     width: numpy adds up a single column in another order.
     """
@@ -45,9 +43,7 @@ def split_archive(archive: Floats) -> list[NDArray[np.float64]]:
     return [np.ascontiguousarray(piece.T, np.float64) for piece in np.array_split(archive, count)]
 
 
-def mean_distance(
-    behaviour: NDArray[np.float64], pieces: list[NDArray[np.float64]], neighbours: int
-) -> float:
+def mean_distance(behaviour: Doubles, pieces: list[Doubles], neighbours: int) -> float:
     """Of one behaviour [b] to the nearest of an archive in pieces."""
     if not np.isfinite(behaviour).all():
         return float("nan")
@@ -68,7 +64,7 @@ def extend_archive(archive: Floats, measured: Floats, most: int) -> Floats:
     return np.concatenate([archive, fresh])[-most:] if len(archive) else fresh[-most:]
 
 
-def draw_index(weights: NDArray[np.float64], chance: float) -> int:
+def draw_index(weights: Doubles, chance: float) -> int:
     """The place that ``chance``, uniform in [0, 1), falls on when each place has a share of its
     weight; all alike where all are 0.
     """

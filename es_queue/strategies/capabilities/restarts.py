@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.config.declarations import Setting
+from es_queue.numerics.arrays import Doubles, Floats
 from es_queue.numerics.ordered_sums import norm
 from es_queue.numerics.portable import steady_exp
 from es_queue.numerics.slot_plan import RESTARTS, uniform
@@ -98,7 +99,7 @@ class Restarts(LearntSigma):
         ),
     )
 
-    def start(self, parameters: NDArray[np.float32]) -> State:
+    def start(self, parameters: Floats) -> State:
         """With restarts: ``first``, float32 [size], where every descent begins, ``descent``,
         ``history``, float64 [2, k], best and median fitness of each update, and what is collected.
         """
@@ -165,9 +166,7 @@ class Restarts(LearntSigma):
 
     # --- when a descent is over
 
-    def extended(
-        self, history: NDArray[np.float64], fitness: NDArray[np.float64], updates: int
-    ) -> NDArray[np.float64]:
+    def extended(self, history: Doubles, fitness: Doubles, updates: int) -> Doubles:
         """The history with the best and the median of an update behind it; a fifth of the updates
         are kept, and at least those that ``is_over`` compares.
         """
@@ -177,7 +176,7 @@ class Restarts(LearntSigma):
         kept = min(max(least, updates // 5), LONGEST_HISTORY)
         return np.concatenate([history, newest], axis=1)[:, -kept:]
 
-    def is_over(self, state: State, history: NDArray[np.float64], count: int) -> bool:
+    def is_over(self, state: State, history: Doubles, count: int) -> bool:
         """Whether fitness is flat or stagnates, or σ has exploded or vanished, after updates from
         ``count`` individuals.
         """
@@ -191,20 +190,20 @@ class Restarts(LearntSigma):
         )
 
 
-def is_flat(history: NDArray[np.float64]) -> bool:
+def is_flat(history: Doubles) -> bool:
     """Whether half of the individuals were as good as the best, several times in a row."""
     newest = history[:, -FLAT_UPDATES:]
     return newest.shape[1] == FLAT_UPDATES and bool((newest[0] == newest[1]).all())
 
 
-def is_constant(best: NDArray[np.float64], updates: int) -> bool:
+def is_constant(best: Doubles, updates: int) -> bool:
     """Whether the best fitness has not changed over so many updates."""
     newest = best[-updates:]
     change = float(newest.max() / 2 - newest.min() / 2)  # a half, so that it does not overflow
     return len(newest) == updates and 2 * change <= TOLERANCE * float(np.abs(newest).max())
 
 
-def is_stagnant(history: NDArray[np.float64], least: int) -> bool:
+def is_stagnant(history: Doubles, least: int) -> bool:
     """Whether the newest values are no better than the oldest ones, of the best and of the
     median, in a history of at least so many updates.
     """

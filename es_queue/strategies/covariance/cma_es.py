@@ -11,19 +11,17 @@ import math
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from es_queue.config.declarations import Setting
 from es_queue.config.run_config import RunConfig
 from es_queue.config.schedules import RateFactors
 from es_queue.errors import UsageError
+from es_queue.numerics.arrays import Floats
 from es_queue.numerics.ordered_sums import add_outer_products, combine_rows, norm
 from es_queue.strategies.base import State
 from es_queue.strategies.covariance.csa_es import CSAES
 from es_queue.strategies.covariance.recombination import Constants, RankedSample, constants_for
 from es_queue.strategies.covariance.sep_cma_es import ACTIVE
-
-Floats = NDArray[np.float32]
 
 #: A matrix for so many parameters is 16 MB, which every host fetches in every generation.
 MOST_PARAMETERS = 2000

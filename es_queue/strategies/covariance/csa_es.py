@@ -14,6 +14,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from es_queue.numerics.arrays import Floats
 from es_queue.numerics.ordered_sums import norm
 from es_queue.numerics.portable import steady_exp
 from es_queue.strategies.base import Batch, Info, State
@@ -25,8 +26,6 @@ from es_queue.strategies.covariance.recombination import (
     constants_for,
     rank,
 )
-
-Floats = NDArray[np.float32]
 
 
 class CSAES(Restarts, AdaptiveSharedSigma):

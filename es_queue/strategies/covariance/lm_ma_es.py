@@ -12,18 +12,16 @@ from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from es_queue.config.declarations import Setting
 from es_queue.config.run_config import RunConfig
 from es_queue.config.schedules import RateFactors
+from es_queue.numerics.arrays import Floats
 from es_queue.numerics.ordered_sums import dot
 from es_queue.numerics.portable import power, steady_exp
 from es_queue.strategies.base import State
 from es_queue.strategies.covariance.csa_es import CSAES, accumulate
 from es_queue.strategies.covariance.recombination import Constants, RankedSample, constants_for
-
-Floats = NDArray[np.float32]
 
 #: Largest c_σ and c_c. The paper's λ/n passes it where a generation is about as large as a policy.
 HIGHEST_RATE = 0.5

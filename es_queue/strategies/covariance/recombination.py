@@ -10,12 +10,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from es_queue.numerics.arrays import Doubles, Floats, Integers
 from es_queue.numerics.ordered_sums import NoiseRows, dot, weighted_rows
 from es_queue.strategies.shaping import all_equal, share_by_rank, with_failures_last
-
-Weights = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -29,7 +27,7 @@ class Constants:
     c_1, c_mu: of the covariance's rank-one and rank-μ updates
     """
 
-    weights: Weights
+    weights: Doubles
     mu_eff: float
     c_sigma: float
     damping: float
@@ -67,7 +65,7 @@ def constants_for(count: int, size: int, active: bool = False, speed: float = 1.
     )
 
 
-def negative_weights(raw: Weights, size: int, positive: Constants) -> Weights:
+def negative_weights(raw: Doubles, size: int, positive: Constants) -> Doubles:
     """``raw`` scaled so that the covariance stays positive definite (equations 50 to 53)."""
     total = -float(raw.sum())
     mass = total**2 / float(np.square(raw).sum())
@@ -87,25 +85,25 @@ class RankedSample:
     """
 
     noise: NoiseRows
-    indices: NDArray[np.int64]
-    weights: Weights
+    indices: Integers
+    weights: Doubles
     size: int
 
-    def mean(self) -> Weights:
+    def mean(self) -> Doubles:
         """⟨z⟩_w = Σ w z over the better half, float64 [size]."""
         better = self.weights > 0
         return weighted_rows(self.noise, self.indices[better], self.weights[better], self.size)
 
-    def second_moments(self) -> Weights:
+    def second_moments(self) -> Doubles:
         """Σ w° z² of each parameter, float64 [size]."""
         weights = self.bounded_weights()
         return weighted_rows(self.noise, self.indices, weights, self.size, np.square)
 
-    def rows(self) -> NDArray[np.float32]:
+    def rows(self) -> Floats:
         """z of each individual, float32 [λ, size]."""
         return self.noise.rows(self.indices, 0, self.size)
 
-    def bounded_weights(self) -> Weights:
+    def bounded_weights(self) -> Doubles:
         """w°: negative weights times n/‖z‖², so that no long z makes a variance negative (equation
         46).
         """
@@ -117,7 +115,7 @@ class RankedSample:
 
 
 def rank(
-    noise: NoiseRows, indices: NDArray[np.int64], fitness: Weights, size: int, constants: Constants
+    noise: NoiseRows, indices: Integers, fitness: Doubles, size: int, constants: Constants
 ) -> RankedSample | None:
     """The individuals with their weights; None when all are alike."""
     if all_equal(with_failures_last(fitness)):

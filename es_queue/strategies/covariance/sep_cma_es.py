@@ -11,16 +11,14 @@ import math
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from es_queue.config.declarations import Setting
+from es_queue.numerics.arrays import Floats
 from es_queue.numerics.ordered_sums import norm
 from es_queue.numerics.portable import power
 from es_queue.strategies.base import State
 from es_queue.strategies.covariance.csa_es import CSAES, accumulate, expected_norm
 from es_queue.strategies.covariance.recombination import Constants, RankedSample, constants_for
-
-Floats = NDArray[np.float32]
 
 #: What strategies declare that learn a covariance.
 ACTIVE = Setting(

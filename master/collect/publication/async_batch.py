@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from es_queue.numerics.arrays import Floats, Integers
 from es_queue.protocol import messages
 from es_queue.protocol.messages import SlotResult, publication_generation
 from master.collect.answer_check import AnswerChecker
@@ -22,7 +22,7 @@ from master.collect.blocks.block_scheduler import BlockScheduler
 from master.collect.publication.pending_slots import Slot, to_ranges
 from master.collect.publication.tally import Tally
 from master.loop.result_arrays import PublicationSlice
-from master.loop.state import Floats, OpenPublication
+from master.loop.state import OpenPublication
 
 #: Training continues while an evaluation is pending, for at most this many batches.
 MOST_BATCHES_AHEAD = 2
@@ -161,7 +161,7 @@ class AsyncBatch:
 
     def take_reevaluated(
         self,
-    ) -> tuple[list[SlotResult | None], list[tuple[str, NDArray[np.int64]]]]:
+    ) -> tuple[list[SlotResult | None], list[tuple[str, Integers]]]:
         """The elites that were answered since the last batch, by publication and slot, and whose
         slots they are.
         """
@@ -202,7 +202,7 @@ class AsyncBatch:
 
 def by_publication(
     results: Sequence[UnusedResult],
-) -> tuple[list[SlotResult | None], dict[str, NDArray[np.int64]]]:
+) -> tuple[list[SlotResult | None], dict[str, Integers]]:
     """The results by generation, publication and slot, and the slots of each publication."""
     ordered = sorted(
         results, key=lambda result: (publication_generation(result.publication), *result[:2])
@@ -214,6 +214,6 @@ def by_publication(
     return [result.result for result in ordered], arrays
 
 
-def slots_of_ranges(counted: NDArray[np.int64]) -> set[int]:
+def slots_of_ranges(counted: Integers) -> set[int]:
     """The slots of ranges."""
     return {slot for start, stop in counted.tolist() for slot in range(start, stop)}
