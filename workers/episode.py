@@ -118,7 +118,6 @@ class EpisodeControl:
         self.episode_began = episode_began or self.episode_began
 
     def begin_block(self, publication: str) -> None:
-        """A block of that publication begins."""
         self.closed = ""
         self._set_publication(publication)
 

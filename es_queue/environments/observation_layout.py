@@ -207,5 +207,4 @@ def _whole_numbers(values: Any) -> tuple[int, ...]:
 
 
 def array_leaf(shape: tuple[int, ...]) -> ObservationLeaf:
-    """An array of that shape."""
     return ObservationLeaf(math.prod(shape))

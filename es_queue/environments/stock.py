@@ -80,7 +80,6 @@ class StockEnvironment:
         self.spec = self._describe()
 
     def _describe(self) -> EnvironmentSpec:
-        """What it is like."""
         entry, space = self._entry, self._environment.observation_space
         tree = observation_tree(space, entry.id)
         shape = space.shape if isinstance(space, gymnasium.spaces.Box) else ()

@@ -76,7 +76,6 @@ def aggregate(values: Sequence[float | None]) -> Aggregates:
 
 
 def means(rows: Doubles) -> Doubles:
-    """The mean of each row."""
     return np.asarray(rows.mean(axis=1))
 
 

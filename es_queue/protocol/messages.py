@@ -379,7 +379,6 @@ def _with_behaviours(
 
 
 def _read_moments(reader: Reader, sampled: tuple[int, ...]) -> list[tuple[EpisodeMoments, ...]]:
-    """The moments of each slot, so many of it."""
     total = sum(sampled)
     if total > MAX_MOMENTS:
         raise DecodeError("an answer has moments of more episodes than a block")

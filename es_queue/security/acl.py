@@ -28,7 +28,6 @@ ANY = keys.ANY_RUN
 
 
 def _each(commands: str) -> tuple[str, ...]:
-    """A rule per command."""
     return tuple(f"+{command}" for command in commands.split())
 
 

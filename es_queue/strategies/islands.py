@@ -51,7 +51,6 @@ class Islands(BuildsIndividuals, MigratesState, Strategy):
     island_kind: ClassVar[type[Strategy]]
 
     def __init__(self, config: RunConfig, size: int, pace: RateFactors = RateFactors()) -> None:  # noqa: B008 - it is frozen
-        """For policies of ``size`` parameters."""
         super().__init__(config, size, pace)
         self.island = self.island_kind(config, size, pace)
 
@@ -187,7 +186,6 @@ def pack_islands(states: list[State], sums: Doubles, weights: Doubles) -> State:
 
 
 def unpack_islands(state: State) -> list[State]:
-    """The state of each island."""
     parts: list[State] = [{} for _ in state["score_sum"]]
     for name, value in state.items():
         row, dot, inner = name.partition(".")

@@ -83,7 +83,6 @@ class Novelty(SeveralCentres, ComparesBehaviour, SharedSigmaGradient):
     )
 
     def __init__(self, config: RunConfig, size: int, pace: RateFactors = RateFactors()) -> None:  # noqa: B008 - it is frozen
-        """For policies of ``size`` parameters."""
         super().__init__(config, size, pace)
         self.member_count = config.members
         self.moments = tuple(self.optimizer.start(1))

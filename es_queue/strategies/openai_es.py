@@ -49,7 +49,6 @@ class SharedSigmaGradient(GradientStrategy):
     LEARNING_RATES: ClassVar[dict[str, float]] = {"adam": 0.03, "sgd": 0.5}
 
     def __init__(self, config: RunConfig, size: int, pace: RateFactors = RateFactors()) -> None:  # noqa: B008 - it is frozen
-        """For policies of ``size`` parameters."""
         super().__init__(config, size, pace)
         name = chosen_optimizer(config, self.optimizers)
         rate = (config.learning_rate or self.LEARNING_RATES[name]) * pace.learning_rate

@@ -449,7 +449,6 @@ class Audit:
                 del self.questions[slot]
 
     def progress_fields(self) -> dict[str, str]:
-        """For progress."""
         return (
             {"audited": str(self.checked), "audit_disputes": str(self.disputed)}
             if self._fraction

@@ -134,7 +134,6 @@ class VideoJobs:
         return False
 
     def _read_stderr(self) -> list[str]:
-        """What es-play wrote on its standard error."""
         assert self._stderr_file is not None, "a film has a file for its words"
         self._stderr_file.seek(0)
         return self._stderr_file.read(MOST_WORDS).decode(errors="replace").strip().splitlines()

@@ -122,7 +122,6 @@ class FailedSeats:
         )
 
     def _name_worker(self, seat: str) -> None:
-        """Say which worker it was, and why it failed."""
         result = self._read_result(seat)
         # Where its horse was killed, RQ itself has overwritten the name in the job.
         worker = (

@@ -103,7 +103,6 @@ class SeatManager:
             LOGGER.warning(f"seats cannot be {what}: {sanitize(error, LONGEST_REASON)}")
 
     def _clear(self, clean: Callable[[], int]) -> None:
-        """Clear RQ's registries of abandoned seats, and say so."""
         try:
             count = clean()
         except redis.exceptions.RedisError as error:

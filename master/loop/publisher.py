@@ -225,7 +225,6 @@ class Publisher:
         return AnswerChecker(learner.config, state.generation, shape, limits, bounds, plan)
 
     def encode_checkpoint(self, state: RunState) -> bytes:
-        """The checkpoint of a state."""
         strategy = self._timeline.learner_at(state).strategy
         return checkpoint.encode(
             self._timeline.config,

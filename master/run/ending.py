@@ -74,7 +74,6 @@ class RunEnding:
         return summary
 
     def finish_failed(self, error: BaseException) -> None:
-        """An error ends the run."""
         self.finish_early(FAILED, why=sanitize(str(error) or type(error).__name__, 300))
 
     def finish_early(self, name: str, why: str | None = None) -> None:

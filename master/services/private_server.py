@@ -346,7 +346,6 @@ def quote_setting(value: str) -> str:
 
 
 def _reads_exactly(connection: socket.socket, expected: bytes) -> bool:
-    """Whether the server says exactly that."""
     received = b""
     while expected.startswith(received) and received != expected:
         piece = connection.recv(len(expected) - len(received))

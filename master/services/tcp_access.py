@@ -90,7 +90,6 @@ def resolve_listen_address(text: str, folder: Path) -> Address:
 
 
 def _former_address(folder: Path) -> Address:
-    """Where the server listened last time."""
     with suppress(OSError, ValueError, UsageError):
         address = parse_address(read_small(folder / "listen", MOST_BYTES).decode().strip())
         if address.host and address.port:

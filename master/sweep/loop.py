@@ -224,7 +224,6 @@ class Sweep:
     # --- ends
 
     def _handle_end(self, process: SeedProcess) -> None:
-        """Notice the end of a run's es-master."""
         code = None if process.child is None else process.child.poll()
         if process.child is None or code is None:
             return

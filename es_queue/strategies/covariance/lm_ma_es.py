@@ -43,7 +43,6 @@ class LMMAES(CSAES):
     )
 
     def __init__(self, config: RunConfig, size: int, pace: RateFactors = RateFactors()) -> None:  # noqa: B008 - it is frozen
-        """For policies of ``size`` parameters."""
         super().__init__(config, size, pace)
         self.directions = config.directions or 4 + int(3 * math.log(size))
 

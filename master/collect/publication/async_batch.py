@@ -215,5 +215,4 @@ def by_publication(
 
 
 def slots_of_ranges(counted: Integers) -> set[int]:
-    """The slots of ranges."""
     return {slot for start, stop in counted.tolist() for slot in range(start, stop)}
