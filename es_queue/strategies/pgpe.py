@@ -121,18 +121,8 @@ class PGPE(AdaptiveSigma):
         return after, self.figures(after, norm(gradient), norm(step))
 
     def centre_gradient(self, sigma: Floats, batch: Batch, shaped: Doubles) -> Doubles:
-        """∇μ, float64 [size] (Sehnke et al., equation 15, times σ²), each perturbation with its own
-        σ.
-        """
-        weights = (shaped[:, 0] - shaped[:, 1]) / shaped.size
-        return reduce(
-            np.add,
-            (
-                spread
-                * weighted_rows(batch.noise, batch.noise_indices[rows], weights[rows], self.size)
-                for rows, spread in batch.by_spread(sigma)
-            ),
-        )
+        """∇μ, float64 [size] (Sehnke et al., equation 15, times σ²)."""
+        return self.weighted_steps(sigma, batch, (shaped[:, 0] - shaped[:, 1]) / shaped.size)
 
     def next_sigma(self, sigma: Floats, batch: Batch, shaped: Doubles) -> Floats:
         """clip(σ + α_σ ∇σ, (1 − c) σ, (1 + c) σ), float32 [size]; σ itself when α_σ is 0."""

@@ -9,7 +9,6 @@ more will do.
 from __future__ import annotations
 
 import math
-from functools import reduce
 from typing import ClassVar
 
 import numpy as np
@@ -50,7 +49,7 @@ class SNES(AdaptiveSigma):
         shaped = utilities("log-rank", batch.fitness)[:, 0]
         if not shaped.any():
             return self.stay(state)
-        gradient = self.centre_gradient(state["sigma"], batch, shaped)
+        gradient = self.weighted_steps(state["sigma"], batch, shaped)
         rate = (self.config.learning_rate or self.LEARNING_RATE) * self.pace.learning_rate
         step = (rate * gradient).astype(np.float32)
         after = {
@@ -58,17 +57,6 @@ class SNES(AdaptiveSigma):
             "sigma": self.next_sigma(state["sigma"], batch, shaped),
         }
         return after, self.figures(after, norm(gradient), norm(step))
-
-    def centre_gradient(self, sigma: Floats, batch: Batch, shaped: Doubles) -> Doubles:
-        """σ⊙Σ u s, float64 [size], each perturbation with its own σ."""
-        return reduce(
-            np.add,
-            (
-                spread
-                * weighted_rows(batch.noise, batch.noise_indices[rows], shaped[rows], self.size)
-                for rows, spread in batch.by_spread(sigma)
-            ),
-        )
 
     def next_sigma(self, sigma: Floats, batch: Batch, shaped: Doubles) -> Floats:
         """σ⊙exp(½ η_σ Σ u (s² − 1)), float32 [size]; σ itself when η_σ is 0.

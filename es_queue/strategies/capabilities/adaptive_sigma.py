@@ -5,13 +5,14 @@ scheduled, and it is kept when settings change.
 from __future__ import annotations
 
 import math
+from functools import reduce
 
 import numpy as np
 
 from es_queue.config.declarations import Setting
-from es_queue.numerics.arrays import Floats
-from es_queue.numerics.ordered_sums import norm
-from es_queue.strategies.base import State, Strategy
+from es_queue.numerics.arrays import Doubles, Floats
+from es_queue.numerics.ordered_sums import norm, weighted_rows
+from es_queue.strategies.base import Batch, State, Strategy
 from es_queue.strategies.capabilities.gradient import GradientStrategy
 from es_queue.strategies.capabilities.hooks import LearntSpread, MigratesState
 
@@ -67,6 +68,17 @@ class AdaptiveSigma(LearntSigma):
         this.
         """
         return norm(state["sigma"]) / math.sqrt(self.size)
+
+    def weighted_steps(self, sigma: Floats, batch: Batch, weights: Doubles) -> Doubles:
+        """Σ w σ⊙ε, float64 [size], each perturbation with its own σ."""
+        return reduce(
+            np.add,
+            (
+                spread
+                * weighted_rows(batch.noise, batch.noise_indices[rows], weights[rows], self.size)
+                for rows, spread in batch.by_spread(sigma)
+            ),
+        )
 
 
 class AdaptiveSharedSigma(LearntSigma):
