@@ -18,14 +18,13 @@ from es_queue.config.run_config import ASYNC
 from es_queue.genetics.mutation_chain import (
     HEADER_FLOATS,
     MAX_TABLE_FLOATS,
-    Ints,
     Lineage,
     MutationChain,
     ParentTable,
     decode_parent_table,
 )
 from es_queue.genetics.parent_cache import ParentCache
-from es_queue.numerics.arrays import Doubles, Floats
+from es_queue.numerics.arrays import Doubles, Floats, Integers
 from es_queue.numerics.ordered_sums import NoiseRows, norm
 from es_queue.numerics.slot_plan import draw_parents
 from es_queue.protocol.messages import ELITE
@@ -270,7 +269,7 @@ class GA(Reevaluates, LearntSpread, BuildsIndividuals, SteadyState, Strategy):
             elite_fitness,
         )
 
-    def _add_children(self, state: State, batch: Batch) -> tuple[Lineage, Ints, Doubles]:
+    def _add_children(self, state: State, batch: Batch) -> tuple[Lineage, Integers, Doubles]:
         """The family with all who were answered; the names and fitness of the newest ``population``
         of them, oldest first.
         """
@@ -287,7 +286,7 @@ class GA(Reevaluates, LearntSpread, BuildsIndividuals, SteadyState, Strategy):
             np.append(state["window_fitness"], fitness[known])[-most:],
         )
 
-    def _parents_and_sigmas(self, state: State, batch: Batch) -> tuple[Ints, Floats]:
+    def _parents_and_sigmas(self, state: State, batch: Batch) -> tuple[Integers, Floats]:
         """The parent's name and σ of each row, int64 [S] and float32 [S]."""
         plans = batch.plans()
         names, sigma = np.empty(len(plans), np.int64), np.empty(len(plans), np.float32)
@@ -301,11 +300,13 @@ class GA(Reevaluates, LearntSpread, BuildsIndividuals, SteadyState, Strategy):
             sigma[rows] = spread[0]
         return names, sigma
 
-    def _parents(self, elite: int, best: Ints) -> Ints:
+    def _parents(self, elite: int, best: Integers) -> Integers:
         """The elite first, then the best others."""
         return np.append(elite, best[best != elite][: self.truncation - 1])
 
-    def _late_parents(self, state: State, generation: int, parents: Ints) -> tuple[Ints, Ints]:
+    def _late_parents(
+        self, state: State, generation: int, parents: Integers
+    ) -> tuple[Integers, Integers]:
         """Names of those whose children may still be answered after a generation, and until which
         one.
         """
@@ -316,7 +317,7 @@ class GA(Reevaluates, LearntSpread, BuildsIndividuals, SteadyState, Strategy):
         )
 
     def _advance(
-        self, state: State, batch: Batch, family: Lineage, parents: Ints, elite_fitness: float
+        self, state: State, batch: Batch, family: Lineage, parents: Integers, elite_fitness: float
     ) -> tuple[State, Info]:
         """The state with these parents, the elite first; ``elite_fitness``: its fitness on fresh
         episodes, NaN where nobody played them.
@@ -331,7 +332,7 @@ class GA(Reevaluates, LearntSpread, BuildsIndividuals, SteadyState, Strategy):
         }
 
 
-def rank_finite(fitness: Doubles) -> Ints:
+def rank_finite(fitness: Doubles) -> Integers:
     """The places of the finite ones of ``fitness`` [S], the largest first, ties to the earlier
     place.
     """

@@ -20,9 +20,10 @@ import msgpack  # noqa: E402
 import numpy as np  # noqa: E402
 
 from es_queue.config.parsing import config_from_json  # noqa: E402
+from es_queue.numerics.arrays import Floats  # noqa: E402
 from es_queue.protocol.messages import Block, Task  # noqa: E402
 from workers.episode import EpisodeControl  # noqa: E402
-from workers.evaluator import Evaluator, Floats  # noqa: E402
+from workers.evaluator import Evaluator  # noqa: E402
 from workers.join import join  # noqa: E402
 
 Published = dict[str, tuple[Task, Floats]]

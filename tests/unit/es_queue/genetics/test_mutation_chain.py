@@ -15,7 +15,6 @@ from es_queue.genetics.mutation_chain import (
     HEADER_FLOATS,
     ROOT,
     Floats,
-    Ints,
     Lineage,
     MutationChain,
     MutationTree,
@@ -24,6 +23,7 @@ from es_queue.genetics.mutation_chain import (
     decode_parent_table,
 )
 from es_queue.genetics.parent_cache import ENTRY_OVERHEAD, MAX_TREES, ParentCache
+from es_queue.numerics.arrays import Integers
 from es_queue.numerics.ordered_sums import ArrayNoise
 from tests.cases import each_case
 
@@ -39,7 +39,7 @@ def links(*index: int, sigma: float = 0.1) -> MutationChain:
 
 def evolved(
     generations: int, parents: int = 3, children: int = 6, seed: int = 1, compact: bool = True
-) -> tuple[Lineage, Ints]:
+) -> tuple[Lineage, Integers]:
     """A family after so many generations of drift, and those of it who live."""
     rng, family, living = np.random.default_rng(seed), Lineage.of(FIRST), np.zeros(1, np.int64)
     for _ in range(generations):
@@ -56,7 +56,7 @@ def evolved(
     return family, living
 
 
-def table_of(family: Lineage, living: Ints) -> ParentTable:
+def table_of(family: Lineage, living: Integers) -> ParentTable:
     return ParentTable(family.tree, family.rows(living), np.empty(0, np.int64))
 
 
